@@ -9,6 +9,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 DEMO := build/demo
 PYTEST_ARGS ?=
+NATIVE = $(shell find tileprof tests -type f \( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.cc' -o -name '*.h' \))
 SECONDS ?= 600
 SEARCH_ROUNDS ?= 10
 
@@ -54,6 +55,7 @@ browser:
 lint: $(INSTALLED) typing-links scripts ## style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	$(BIN)/mypy
 
 # Their tools come from npm, and npm from pip where there is none. Where neither can be reached the scripts go unchecked.
@@ -77,9 +79,10 @@ bench: $(INSTALLED) ## every measurement under tests/benchmarks; half an hour on
 notebooks: $(INSTALLED) ## write the .ipynb form of each notebook from its text form
 	$(BIN)/jupytext --update --to ipynb notebooks/*.py
 
-format: $(INSTALLED) ## let ruff and biome rewrite what they can
+format: $(INSTALLED) ## let ruff, clang-format and biome rewrite what they can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
 	npm run --silent format && npm run --silent bundle
 
 # mypy does not follow the import hooks of an editable install: show it the package as a wheel would hold it.

@@ -13,7 +13,7 @@ from tileprof.trace.footprint import READ
 from tileprof.trace.schema import NEVER
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 
 class Accesses:
@@ -23,7 +23,7 @@ class Accesses:
     out before any box is looked at.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Recording) -> None:
         self._trace = trace
         operands = trace.operands
         launch = operands["launch"].to_numpy()

@@ -20,7 +20,8 @@ def fit(values: I64, coordinates: I64, names: tuple[str, ...], top: int) -> str 
     """An expression in ``names`` that gives ``values`` on every row of ``coordinates``, clipped to ``[0, top]``.
 
     ``values`` ``[rows]``; ``coordinates`` ``[rows, axes]``. Tried in turn: a constant; ``(p*k + q) // d``,
-    ``g*((p*k + q) // d) + r``, and the same with ``k % m``, of one axis ``k``. None where none of them holds exactly on all rows.
+    ``g*((p*k + q) // d) + r``, and the same with ``k % m``, of one axis ``k``. None where none of them holds exactly on
+    all rows.
     """
     if (values == values[0]).all():
         return str(int(values[0]))

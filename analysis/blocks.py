@@ -1,7 +1,7 @@
 """Edges between the tiles of two launches, stored as parent sets.
 
-Consumer tiles with the same parents share a *set*: the 224 tiles of a GEMM's row wait for the same 64 producers, and are
-stored as one set of 64. All sizes are exact; nothing is expanded until someone asks for `EdgeBlock.edges`.
+Consumer tiles with the same parents share a *set*: the 224 tiles of a GEMM's row wait for the same 64 producers, and
+are stored as one set of 64. All sizes are exact; nothing is expanded until someone asks for `EdgeBlock.edges`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class EdgeBlock:
     """Parent sets as CSR.
 
     ``set_of`` ``[consumer tiles]`` int32, -1 for a tile without parents. Set ``s`` has the producer tiles
-    ``parent[indptr[s]:indptr[s+1]]`` (int32, ascending), and beside each the ``bytes`` (int64) of the dependency, when in the
-    producer tile's life they are ``last`` touched and when in the consumer tile's they are ``first`` needed (float32,
-    fractions, NaN unknown).
+    ``parent[indptr[s]:indptr[s+1]]`` (int32, ascending), and beside each the ``bytes`` (int64) of the dependency, when
+    in the producer tile's life they are ``last`` touched and when in the consumer tile's they are ``first`` needed
+    (float32, fractions, NaN unknown).
     """
 
     set_of: NDArray[np.int32]
@@ -95,7 +95,9 @@ class Source(Protocol):
 
 
 def edge_block(source: Source, touch: Touch, tiles: int) -> EdgeBlock | None:
-    """Edges from the tiles behind ``source`` to the ``tiles`` of a launch behind ``touch``; None where nothing overlaps."""
+    """Edges from the tiles behind ``source`` to the ``tiles`` of a launch behind ``touch``; None where nothing
+    overlaps.
+    """
     rows = _join(source, touch)
     if len(rows[0]) == 0:
         return None
@@ -142,8 +144,8 @@ def _join(source: Source, touch: Touch) -> _Rows:
         found += len(parts[-1][0])
         if found > MOST_DEPENDENCIES:
             raise TraceError(
-                f"two launches have more than {MOST_DEPENDENCIES:,} dependencies of different tiles, which are not worked out: "
-                "record with larger tiles, or fewer launches"
+                f"two launches have more than {MOST_DEPENDENCIES:,} dependencies of different tiles, which are not "
+                "worked out: record with larger tiles, or fewer launches"
             )
     merged = parts[0] if len(parts) == 1 else _sum(*(np.concatenate(c) for c in zip(*parts, strict=True)))
     key, size, last, first = merged
@@ -151,7 +153,7 @@ def _join(source: Source, touch: Touch) -> _Rows:
 
 
 def _chunk(source: Source, touch: Touch, begin: int) -> int:
-    """How many segments of ``touch`` to join at once, guessed from how many of ``source`` begin within the next ones."""
+    """Segments of ``touch`` to join at once, guessed from how many of ``source`` begin within the next ones."""
     stop = min(len(touch.lo), begin + 65536)
     ends = np.searchsorted(source.lo, touch.hi[begin:stop], "left")
     starts = np.searchsorted(source.lo, touch.lo[begin:stop], "left")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.bounder import Bounder, Bounds
 from tileprof.analysis.bounds.durations import MEASURED, timed_rows
 from tileprof.analysis.bounds.listing import alone
-from tileprof.analysis.waves import pair_waves
+from tileprof.analysis.waves import PairWaves, pair_waves
 from tileprof.trace.schema import COVERAGES, NEVER
 
 if TYPE_CHECKING:
@@ -26,6 +26,14 @@ less is within the spread of measured block times."""
 
 OVERLAP_MARGIN = 0.02
 """Share of a pair's time that overlap must save to be worth naming: less is within the spread of any measurement."""
+
+MOST_ANSWERS: Final = 4096
+"""Pairs of different footprints, durations or relations that are bounded, a few milliseconds each: a program whose
+every step has another shape has as many as it has pairs. Those with the fewest launches in between come first.
+"""
+
+NOT_COMPUTED: Final = "not computed"
+"""The binding bound of the others."""
 
 _REACH = 8192
 """How many launches back a path between two launches is looked for: 8192 bits a launch, 100 MB for 1e5 launches."""
@@ -56,20 +64,24 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
     schedule saves beyond the gap between the launches, which needs no tile-level overlap; 0 below `OVERLAP_MARGIN`),
     ``stream_waves`` and ``overlapped_waves`` (see `PairWaves`), ``key`` (equal numbers mean equal answers).
 
-    A pair is computed once for all pairs of equal footprints, durations and relations.
+    A pair is computed once for all pairs of equal footprints, durations and relations, and at most `MOST_ANSWERS`
+    different ones are: ``binding`` of the others is `NOT_COMPUTED`, and they save nothing.
     """
     graph = bounder.graph
     pairs = graph.pairs.sort_values(["producer", "consumer"], ignore_index=True)
     producers, consumers = (pairs[c].to_numpy(np.int64) for c in ("producer", "consumer"))
     keys = _Keys(bounder)
-    answers: dict[Any, tuple[int, PairAnswer]] = {}
-    rows = []
-    for producer, consumer in zip(producers.tolist(), consumers.tolist(), strict=True):
-        key = keys.of(producer, consumer)
+    answers: dict[Any, PairAnswer] = {}
+    number: dict[Any, int] = {}
+    of_pair = [keys.of(*pair) for pair in zip(producers.tolist(), consumers.tolist(), strict=True)]
+    for key in of_pair:
+        number.setdefault(key, len(number))
+    for row in np.argsort(consumers - producers, kind="stable").tolist():
+        key, pair = of_pair[row], (int(producers[row]), int(consumers[row]))
         if key not in answers:
-            answers[key] = (len(answers), _answer(bounder, keys, producer, consumer))
-        rows.append(answers[key])
-    found = [a for _, a in rows]
+            answer = _answer if len(answers) < MOST_ANSWERS else _no_answer
+            answers[key] = answer(bounder, keys, *pair)
+    found = [answers[key] for key in of_pair]
     bounds = [a.bounds for a in found]
     recorded = np.array([b.recorded_ns for b in bounds], np.float64)
     bound = np.array([b.bound_ns for b in bounds], np.float64)
@@ -89,16 +101,26 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
         lead_ns=np.array([a.lead_ns for a in found], np.float64),
         stream_waves=np.array([a.stream_waves for a in found], np.int64),
         overlapped_waves=np.array([a.overlapped_waves for a in found], np.float64),
-        key=np.array([number for number, _ in rows], np.int64),
+        key=np.array([number[key] for key in of_pair], np.int64),
     )
+
+
+def _no_answer(bounder: Bounder, keys: _Keys, producer: int, consumer: int) -> PairAnswer:
+    """Of a pair beyond `MOST_ANSWERS`: nothing is claimed to be saved."""
+    recorded = keys.recorded_ns(producer, consumer)
+    bounds = Bounds(recorded, {NOT_COMPUTED: recorded}, {}, 0, None, None, (NOT_COMPUTED,))
+    waves = _waves(bounder, keys, producer, consumer)
+    return PairAnswer(bounds, 0.0, 0.0, waves.stream, waves.overlapped)
+
+
+def _waves(bounder: Bounder, keys: _Keys, producer: int, consumer: int) -> PairWaves:
+    tiles, slots = keys.tiles, bounder.slots
+    return pair_waves((int(tiles[producer]), int(tiles[consumer])), (int(slots[producer]), int(slots[consumer])))
 
 
 def _answer(bounder: Bounder, keys: _Keys, producer: int, consumer: int) -> PairAnswer:
     early, lead_ns = keys.early(producer, consumer)
-    tiles = keys.tiles
-    waves = pair_waves(
-        (int(tiles[producer]), int(tiles[consumer])), (int(bounder.slots[producer]), int(bounder.slots[consumer]))
-    )
+    waves = _waves(bounder, keys, producer, consumer)
     return PairAnswer(
         bounder.of(keys.recorded_ns(producer, consumer), [producer, consumer]),
         early,
@@ -112,9 +134,9 @@ class _Keys:
     """Facts of pairs, and by which of them two pairs have the same answer."""
 
     def __init__(self, bounder: Bounder) -> None:
-        graph, launches = bounder.graph, bounder.graph.trace.launches
+        graph, launches = bounder.graph, bounder.graph.launches
         self._bounder = bounder
-        self._trace = graph.trace
+        self._trace = graph.recording
         self.tiles = launches["tiles"].to_numpy(np.int64)
         self._footprint = launches["footprint"].tolist()
         self._begin_ns = launches["begin_ns"].to_numpy(np.float64)
@@ -122,9 +144,9 @@ class _Keys:
         self._launch_ns = bounder.launch_ns
         self._placed = bool(self._begin_ns.any())
         self._flops = launches["flops"].tolist()
-        self._freed = graph.trace.buffers["freed_at"].to_numpy(np.int64)
-        times = graph.trace.times
-        self._timed = timed_rows(graph.trace)
+        self._freed = graph.recording.buffers["freed_at"].to_numpy(np.int64)
+        times = graph.recording.times
+        self._timed = timed_rows(graph.recording)
         self._tile = times["tile"].to_numpy(np.int64)
         self._tile_end_ns = times["end_ns"].to_numpy(np.float64)
         self._ends: dict[tuple[int, int], NDArray[np.float64]] = {}
@@ -242,8 +264,9 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
     (pairs folded), ``producers`` and ``consumers`` (tuples of launches), ``listed_gain_ns`` (recorded time less the
     list schedule's), ``coverage`` (worst of both launches), ``kernel``, ``op`` and ``module`` of both sides
     (``producer_kernel`` ...; digits that differ as ``*``). Sorted: direct pairs first, of these the ones that renaming
-    of memory would not separate and whose producer is the consumer's last, then by what overlap saves beyond the launch
-    gap, by gain and by bytes, largest first.
+    of memory would not separate and whose producer is the consumer's last, then neighbours (launches in between keep
+    their order, so that the consumer of another pair meets the last of these, not its producer), then by what overlap
+    saves beyond the launch gap, by gain and by bytes, largest first.
     """
     rows = gains.assign(
         map=gains["map"].fillna("").astype(str),
@@ -272,9 +295,10 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members))
     for name in ("early", "lead_ns"):
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members)) / folded["times"]
-    order = ["direct", "true", "last_producer", "overlap_ns", "gain_ns", "bytes"]
-    ranked = folded.assign(true=~folded["reuse_only"].astype(bool)).sort_values(order, ascending=False, kind="stable")
-    return ranked.drop(columns=["producer", "consumer", "key", "true"]).reset_index(drop=True)
+    order = ["direct", "true", "last_producer", "next", "overlap_ns", "gain_ns", "bytes"]
+    marked = folded.assign(true=~folded["reuse_only"].astype(bool), next=folded["apart"] == 0)
+    ranked = marked.sort_values(order, ascending=False, kind="stable")
+    return ranked.drop(columns=["producer", "consumer", "key", "true", "next"]).reset_index(drop=True)
 
 
 def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:

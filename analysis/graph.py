@@ -22,7 +22,8 @@ from tileprof.errors import UserError
 if TYPE_CHECKING:
     import networkx as nx
 
-    from tileprof.trace import Trace
+    from tileprof.devices import Device
+    from tileprof.trace import Footprint, Recording
 
 HAZARDS = ("RAW", "WAR", "WAW")
 _HAZARD = pd.CategoricalDtype(list(HAZARDS))
@@ -34,17 +35,21 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class TileGraph:
-    """Dependencies of a trace, at tile granularity.
+    """Dependencies between the launches of a program, at tile granularity.
 
-    ``tile_base`` int64 ``[launches + 1]``: tile ``t`` of launch ``l`` is node ``tile_base[l] + t``. ``links``: one row a
-    (producer, consumer, hazard, reuse) with ``block`` (an index into ``blocks``), ``edges``, ``bytes``, ``parents`` and
-    ``children``. Repeated layers share blocks, so memory follows what is distinct in the program, not its length.
+    ``launches``: a frame as `tileprof.trace.schema` has it. ``footprint``: the footprint of a number in it.
+    ``tile_base`` int64 ``[launches + 1]``: tile ``t`` of launch ``l`` is node ``tile_base[l] + t``. ``links``: one row
+    per (producer, consumer, hazard, reuse) with ``block`` (an index into ``blocks``), ``edges``, ``bytes``, ``parents``
+    and ``children``. Repeated layers share blocks, so memory follows what is distinct in the program, not its length.
+    ``source``: the recording that the graph was built from; None for a graph of grids and relations alone.
     """
 
-    trace: Trace
+    launches: pd.DataFrame
+    footprint: Callable[[int], Footprint] = field(repr=False)
     tile_base: NDArray[np.int64]
     links: pd.DataFrame
     blocks: list[EdgeBlock] = field(repr=False)
+    source: Recording | None = None
 
     def __repr__(self) -> str:
         edges = int(self.links["edges"].sum())
@@ -53,8 +58,16 @@ class TileGraph:
         )
 
     @property
-    def launches(self) -> pd.DataFrame:
-        return self.trace.launches
+    def recording(self) -> Recording:
+        """The tables behind the graph: operands, buffers, times. Raises ValueError for a graph without a source."""
+        if self.source is None:
+            raise ValueError("this graph is of grids and relations alone: there is no recording, and no device")
+        return self.source
+
+    @property
+    def device(self) -> Device:
+        """The GPU that was recorded. Raises ValueError for a graph without a source."""
+        return self.recording.device
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
@@ -63,15 +76,16 @@ class TileGraph:
 
     @cached_property
     def edges(self) -> pd.DataFrame:
-        """One row an edge: producer_launch, producer_tile, consumer_launch, consumer_tile, hazard, reuse, bytes, last, first.
+        """One row an edge: producer_launch, producer_tile, consumer_launch, consumer_tile, hazard, reuse, bytes, last,
+        first.
 
         Raises `UserError` above `MOST_EDGES`: use ``links`` and ``blocks``, which are never expanded.
         """
         total = int(self.links["edges"].sum())
         if total > MOST_EDGES:
             raise UserError(
-                f"the graph has {total:,} edges, more than the {MOST_EDGES:,} that .edges expands; use .links and .blocks, "
-                "which hold the same edges as parent sets"
+                f"the graph has {total:,} edges, more than the {MOST_EDGES:,} that .edges expands; use .links and "
+                ".blocks, which hold the same edges as parent sets"
             )
         links = self.links
         expanded = {i: self.blocks[i].edges() for i in links["block"].unique()}
@@ -99,7 +113,7 @@ class TileGraph:
         )
 
     def to_networkx(self) -> nx.DiGraph:
-        """The launch-level graph: nodes carry kernel, op, module, tiles, duration_ns; edges the columns of ``pairs``."""
+        """The graph of launches: nodes carry kernel, op, module, tiles, duration_ns; edges the columns of ``pairs``."""
         import networkx as nx  # noqa: PLC0415 (0.2 s that only this call needs)
 
         graph = nx.DiGraph()
@@ -111,11 +125,11 @@ class TileGraph:
         return graph
 
 
-def build_graph(trace: Trace, progress: Progress | None = None) -> TileGraph:
-    """The tile graph of a trace; ``progress(done, launches)`` is called now and then.
+def build_graph(trace: Recording, progress: Progress | None = None) -> TileGraph:
+    """The tile graph of a recording; ``progress(done, launches)`` is called now and then.
 
-    Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (``granule`` above 1,
-    ``coverage`` other than exact), so is the graph. Raises `TraceError` where the trace is not consistent.
+    Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (``granule`` above
+    1, ``coverage`` other than exact), so is the graph. Raises `TraceError` where the trace is not consistent.
     """
     tiles = trace.launches["tiles"].to_numpy()
     base = np.concatenate([np.zeros(1, np.int64), np.cumsum(tiles, dtype=np.int64)])
@@ -126,7 +140,7 @@ def build_graph(trace: Trace, progress: Progress | None = None) -> TileGraph:
         if progress is not None and launch % 64 == 0:
             progress(launch, launches)
     links = builder.links()
-    return TileGraph(trace, base, links, builder.blocks)
+    return TileGraph(trace.launches, trace.footprint, base, links, builder.blocks, trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +154,7 @@ class _Memory:
 class _Builder:
     """Walks the launches in order; every step and every merge of blocks is computed once and looked up after."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Recording) -> None:
         self.blocks: list[EdgeBlock] = []
         self._accesses = Accesses(trace)
         self._inheritances: dict[int, list[Inheritance]] = inheritances(trace.buffers)

@@ -33,9 +33,10 @@ def equal_lists(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Group lists of rows that are equal row by row.
 
-    List ``i`` is rows ``indptr[i]:indptr[i+1]`` of ``columns``. Returns ``group`` ``[lists]`` int32 and ``representative``
-    ``[groups]`` int64, the first list of each group; groups are numbered in order of their first list. Lists are grouped
-    by a 128-bit hash and then compared with their representative, so a collision cannot go unnoticed.
+    List ``i`` is rows ``indptr[i]:indptr[i+1]`` of ``columns``. Returns ``group`` ``[lists]`` int32 and
+    ``representative`` ``[groups]`` int64, the first list of each group; groups are numbered in order of their first
+    list. Lists are grouped by a 128-bit hash and then compared with their representative, so a collision cannot go
+    unnoticed.
     """
     lists = len(indptr) - 1
     if lists == 0:

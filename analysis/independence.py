@@ -14,8 +14,8 @@ WINDOW: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Independence:
-    """``share``: of the launches, those that need not wait for the launch before them. ``width``: launches over the longest
-    chain of launches that wait for each other, in windows of ``window``, weighed by launches.
+    """``share``: of the launches, those that need not wait for the launch before them. ``width``: launches over the
+    longest chain of launches that wait for each other, in windows of ``window``, weighed by launches.
     """
 
     window: int

@@ -1,9 +1,9 @@
 """Tiles dispatched in a fixed order that hold their slot while they wait: what tile-synchronised kernels do on a GPU.
 
-Blocks are taken launch by launch, within a launch in its tile order, as the hardware does once kernels overlap (programmatic
-dependent launch, or several streams behind a wait kernel). A tile takes its slot as soon as the slot is free, then waits for its
-parents: at its entry, or at the access that needs them (`wait_inside`). Because parents come earlier in the order, one
-pass in dispatch order is an exact simulation.
+Blocks are taken launch by launch, within a launch in its tile order, as the hardware does once kernels overlap
+(programmatic dependent launch, or several streams behind a wait kernel). A tile takes its slot as soon as the slot is
+free, then waits for its parents: at its entry, or at the access that needs them (`wait_inside`). Because parents come
+earlier in the order, one pass in dispatch order is an exact simulation.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Costs:
     """What synchronisation costs, in nanoseconds.
 
-    ``post_ns``: fence and atomic at a tile's end. ``wait_ns``: from the last post to the waiting tile going on. ``launch_ns``: from the
-    start of a launch to the earliest start of the next (0: all are resident in time). Defaults: an L2 round trip each, about
+    ``post_ns``: fence and atomic at a tile's end. ``wait_ns``: from the last post to the waiting tile going on.
+    ``launch_ns``: from the start of a launch to the earliest start of the next (0: all are resident in time). Defaults:
+    an L2 round trip each, about
     0.7 us on Volta to Hopper (Jia et al. 2018, arXiv:1804.06826, table 3.1; Luo et al. 2024, arXiv:2402.13499).
     """
 
@@ -46,8 +47,8 @@ def in_order(
 ) -> NDArray[np.float64]:
     """``[tiles]`` end of every tile, ns.
 
-    ``units`` ``[launches]`` and ``capacity`` as `Machine.units` gives them; ``orders`` gives each launch's tiles in dispatch order (None:
-    ascending). Tiles of launches without successors pay no post, tiles without parents no wait.
+    ``units`` ``[launches]`` and ``capacity`` as `Machine.units` gives them; ``orders`` gives each launch's tiles in
+    dispatch order (None: ascending). Tiles of launches without successors pay no post, tiles without parents no wait.
     """
     launches = len(p.launch)
     order = np.concatenate(
@@ -81,7 +82,8 @@ def _run(
     wait_inside: bool,
 ) -> NDArray[np.float64]:
     ends = np.zeros(p.tile_base[-1])
-    # When a set's parents allow a consumer that needs them at its start, and the largest part of them that scales with its life.
+    # When a set's parents allow a consumer that needs them at its start, and the largest part of them that scales with
+    # its life.
     known = np.full(states[-1], np.nan)
     running = [(0.0, 0)]
     free = capacity

@@ -1,4 +1,6 @@
-"""Where the tiles of a trace's launches ran, or would run: measured lanes, and modelled ones where nothing was measured."""
+"""Where the tiles of a trace's launches ran, or would run: measured lanes, and modelled ones where nothing was
+measured.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from tileprof.analysis.bounds.machine import product
 from tileprof.analysis.timeline import Lanes, dispatch, recorded
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 
 class LaneSource:
     """Where the tiles of each launch ran, or would run; ``lives``: how long they last."""
 
-    def __init__(self, trace: Trace, launches: pd.DataFrame) -> None:
+    def __init__(self, trace: Recording, launches: pd.DataFrame) -> None:
         self._sms = trace.device.sms
         self._measured = _times_by_launch(trace)
         machine = Machine(trace.device)
@@ -34,8 +36,8 @@ class LaneSource:
         self._launch_ns = launches["duration_ns"].to_numpy(np.float64)
 
     def timed(self, launches: pd.DataFrame) -> pd.DataFrame:
-        """The same launches with durations where the trace has none, as modelled (timing says so), and with begins, one after
-        another, where no launch has one.
+        """The same launches with durations where the trace has none, as modelled (timing says so), and with begins, one
+        after another, where no launch has one.
         """
         unknown = np.flatnonzero([word == ROOFLINE for word in self.lives.source[: len(launches)]])
         took = launches["duration_ns"].to_numpy(np.int64, copy=True)
@@ -74,7 +76,7 @@ class LaneSource:
         return int(self._slots[launch])
 
     def spans(self, launch: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Begin and end of every tile, ns from the launch's begin; 0 for one that was not measured where others were."""
+        """Begin and end of every tile in ns from the launch's begin; 0 for one not measured where others were."""
         lives = self.lives.of(launch, int(self._tiles[launch]))
         times = self._measured.get(launch)
         if times is None:
@@ -87,8 +89,8 @@ class LaneSource:
         return begin * scale, end * scale
 
     def scale(self, launch: int) -> float:
-        """Between the block times of a launch as drawn and as measured, at most 1: blocks are timed in a pass of their own, slower
-        than the launch, which they must not outlast.
+        """Between the block times of a launch as drawn and as measured, at most 1: blocks are timed in a pass of their
+        own, slower than the launch, which they must not outlast.
         """
         times = self._measured.get(launch)
         last_ns = float(times["end_ns"].max()) if times is not None else 0.0
@@ -112,5 +114,5 @@ class LaneSource:
         return first, lane_of
 
 
-def _times_by_launch(trace: Trace) -> dict[int, pd.DataFrame]:
+def _times_by_launch(trace: Recording) -> dict[int, pd.DataFrame]:
     return {int(str(launch)): rows for launch, rows in trace.times.groupby("launch")} if len(trace.times) else {}

@@ -47,7 +47,8 @@ def inheritances(buffers: pd.DataFrame) -> dict[int, list[Inheritance]]:
             if died[earlier] == NEVER or died[earlier] > max(born[buffer], 0):
                 raise TraceError(
                     f"buffers {earlier} and {buffer} overlap at address {max(begin, low):#x} while both live "
-                    f"(freed at launch {died[earlier]}, allocated at {born[buffer]}): the trace is not consistent; record again"
+                    f"(freed at launch {died[earlier]}, allocated at {born[buffer]}): the trace is not consistent; "
+                    "record again"
                 )
             overlap = Inheritance(earlier, max(begin, low) - low, min(end, high) - low, low - int(base[earlier]))
             found.setdefault(buffer, []).append(overlap)

@@ -79,11 +79,17 @@ def _whole_program(report: Report, simulator: Simulator) -> Opportunity | None:
     if report.program.launches < 2:
         return None
     stream, graph = (simulator.run(SCHEDULERS[name]) for name in ("stream", "graph"))
-    because = f"no tile runs for {stream.gap_ns / stream.time_ns:.0%} of the time: {counted(report.program.launches, 'launch')}, a gap before each"
+    because = (
+        f"no tile runs for {stream.gap_ns / stream.time_ns:.0%} of the time: "
+        f"{counted(report.program.launches, 'launch')}, a gap before each"
+    )
     apart = simulator.run(scheduler(APART), APART)
     if stream.time_ns - apart.time_ns > (stream.time_ns - graph.time_ns) / ENOUGH:
         graph = apart
-        because += f"; {simulator.narrow:.0%} of the launches fill less than half of the GPU, and some do not depend on each other"
+        because += (
+            f"; {simulator.narrow:.0%} of the launches fill less than half of the GPU, and some do not depend on "
+            "each other"
+        )
     return Opportunity(
         graph.scheduler,
         stream.time_ns - graph.time_ns,
@@ -138,7 +144,8 @@ def _because(row: dict[Any, Any], graph: Schedule, prologue: float) -> str:
         )
     if partial >= 0.1:
         reasons.append(
-            f"{counted(row['stream_waves'], 'wave')} {'holds' if row['stream_waves'] == 1 else 'hold'} {row['overlapped_waves']:.2g} waves of tiles"
+            f"{counted(row['stream_waves'], 'wave')} {'holds' if row['stream_waves'] == 1 else 'hold'} "
+            f"{row['overlapped_waves']:.2g} waves of tiles"
         )
     reasons.append(f"no tile runs for {duration(graph.gap_ns)} between the two in a graph")
     return "; ".join(reasons)

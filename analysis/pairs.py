@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -15,15 +15,18 @@ from tileprof.analysis.patterns import Pattern, classify
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
 
+MOST_MAPPED: Final = 4096
+"""Different relations for which an affine map is looked for, some milliseconds each; others are left without one."""
+
 
 def pair_frame(graph: TileGraph) -> pd.DataFrame:
     """One row an ordered pair of dependent launches.
 
-    Columns: producer, consumer; pattern, map, tightness (`tileprof.analysis.patterns`) of the RAW edges, or where there are
-    none of the other edges that renaming cannot remove, or of the ``reuse`` edges (then without a map: hundreds of such pairs come
-    and go with the allocator); raw, war, waw (edges by hazard, without
-    reuse), reuse (edges that renaming removes); edges (all of them); bytes (of the edges the pattern describes);
-    reuse_only (the pair would be independent after renaming).
+    Columns: producer, consumer; pattern, map, tightness (`tileprof.analysis.patterns`) of the RAW edges, or where there
+    are none of the other edges that renaming cannot remove, or of the ``reuse`` edges (then without a map: hundreds of
+    such pairs come and go with the allocator); raw, war, waw (edges by hazard, without reuse), reuse (edges that
+    renaming removes); edges (all of them); bytes (of the edges the pattern describes); reuse_only (the pair would be
+    independent after renaming).
     """
     links = graph.links
     footprint = graph.launches["footprint"].to_numpy()
@@ -53,7 +56,8 @@ def pair_frame(graph: TileGraph) -> pd.DataFrame:
         shape = (pattern.name, pattern.map, pattern.tightness)
         rows.append((producer, consumer, *shape, total, described, *hazards, total - sum(hazards), not lasting))
     columns = {
-        "producer": "int64", "consumer": "int64", "pattern": "str", "map": "str", "tightness": "float64", "edges": "int64",
+        "producer": "int64", "consumer": "int64", "pattern": "str", "map": "str", "tightness": "float64",
+        "edges": "int64",
         "bytes": "int64", "raw": "int64", "war": "int64", "waw": "int64", "reuse": "int64", "reuse_only": "bool",
     }  # fmt: skip
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)
@@ -78,6 +82,6 @@ def _classify(graph: TileGraph, key: _Key, alike: dict[tuple[bytes, int, int, bo
         digest.update(np.ascontiguousarray(column).tobytes())
     same = (digest.digest(), producer, consumer, lasting)
     if same not in alike:
-        footprints = graph.trace.footprint(producer), graph.trace.footprint(consumer)
-        alike[same] = classify(merged, *footprints, mapped=lasting)
+        footprints = graph.footprint(producer), graph.footprint(consumer)
+        alike[same] = classify(merged, *footprints, mapped=lasting and len(alike) < MOST_MAPPED)
     return alike[same]

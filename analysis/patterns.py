@@ -8,14 +8,15 @@
 | row, column | has whole lines of the producer's grid: along the axis that runs fastest in memory, or across it |
 | strided | has parents at a constant distance above 1 along one axis |
 | many_to_one | has parents of its own, shared with no other consumer tile |
-| group | has parents shared with all of its group and nobody else: disjoint all-to-all groups |
-| window | has a contiguous box of the producer's grid, and neighbours' boxes overlap (stencils, halos) |
+| group | has parents shared with all of its group and no other tile: disjoint all-to-all groups |
+| window | has a contiguous box of the producer's grid, and neighbours' boxes overlap (stencils, halos); or the same |
+|  | window of each plane of a tensor (the halo of a convolution in NCHW memory, see `planes`) |
 | irregular | none of these |
 
-The *map* gives, for each axis of the producer's grid, the parents' coordinates from the consumer's (``p.y = c.y // 2``). It is
-written only where it reproduces every parent set exactly. Tiles are counted: one that is a cluster stands at its first block,
-and its neighbour at the next cluster's. *Tightness* is edges over the edges of the smallest boxes
-around the parent sets: 1 where the parents are boxes.
+The *map* gives, for each axis of the producer's grid, the parents' coordinates from the consumer's
+(``p.y = c.y // 2``). It is written only where it reproduces every parent set exactly. Tiles are counted: one that is a
+cluster stands at its first block, and its neighbour at the next cluster's. *Tightness* is edges over the edges of the
+smallest boxes around the parent sets: 1 where the parents are boxes, or windows of planes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.affine import fit
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.grouping import equal_lists
+from tileprof.analysis.planes import windows_of_planes
 from tileprof.arrays.ragged import ragged
 from tileprof.trace.footprint import READ, Footprint
 
@@ -49,6 +51,7 @@ def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint, *, mapp
     sets = _Sets(block, producer)
     axes = _line_axes(sets, producer)
     stride = _stride(sets)
+    planes = False
     if sets.single and sets.alone:
         name = "one_to_one"
     elif sets.single:
@@ -61,14 +64,14 @@ def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint, *, mapp
         name = "strided"
     elif sets.disjoint:
         name = "many_to_one" if sets.alone else "group"
-    elif sets.boxes or sets.runs:
+    elif sets.boxes or sets.runs or (planes := windows_of_planes(sets.parent, sets.size, producer, consumer)):
         name = "window"
     else:
         name = "irregular"
     covered = int((sets.volume * sets.uses).sum())
     tightness = float((sets.size * sets.uses).sum()) / covered
     found = _map(block, sets, stride, consumer) if mapped else ""
-    return Pattern(name, found, tightness if name != "strided" else 1.0)
+    return Pattern(name, found, 1.0 if name == "strided" or planes else tightness)
 
 
 def _counted(footprint: Footprint) -> Footprint:
@@ -86,7 +89,7 @@ class _Sets:
         self.uses = np.bincount(group, weights=block.uses(), minlength=len(kept)).astype(np.int64)
         self.size = np.diff(block.indptr)[kept]
         owner, place = ragged(self.size)
-        self.parent = block.parent[block.indptr[kept][owner] + place]
+        self.parent = block.parent[block.indptr[kept][owner] + place].astype(np.int64)
         self.starts = np.cumsum(self.size) - self.size
         self.at = producer.block[self.parent].astype(np.int64)
         self.low = np.minimum.reduceat(self.at, self.starts)

@@ -53,7 +53,7 @@ from tileprof.arrays.intervals import union
 
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 SCHEMA: Final = "tileprof report"
 VERSION: Final = 1
@@ -161,7 +161,7 @@ def build_report(graph: TileGraph, machine: Machine | None = None) -> Report:
     """The report of a trace's tile graph on its own device, or on another machine (durations of tiles stay as
     recorded).
     """
-    trace = graph.trace
+    trace = graph.recording
     bounder = Bounder(graph, machine)
     waves = launch_waves(trace.launches, bounder.slots, bounder.durations)
     program = _program(trace, bounder, waves)
@@ -205,7 +205,7 @@ def quiet_ns(launches: pd.DataFrame) -> float:
     return float((lo[1:] - hi[:-1]).sum())
 
 
-def _source(trace: Trace) -> Source:
+def _source(trace: Recording) -> Source:
     manifest = trace.manifest
     return Source(
         path=str(trace.path),
@@ -218,7 +218,7 @@ def _source(trace: Trace) -> Source:
     )
 
 
-def _program(trace: Trace, bounder: Bounder, waves: pd.DataFrame) -> Program:
+def _program(trace: Recording, bounder: Bounder, waves: pd.DataFrame) -> Program:
     launches = trace.launches
     alone = waves["alone_ns"].to_numpy(np.float64)
     weight = alone if alone.sum() > 0 else np.ones(len(alone))

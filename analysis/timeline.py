@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 class Lanes:
     """Tiles on lanes: columns ``[tiles]`` of SM, slot within the SM, begin and end from the launch's begin.
 
-    ``slots`` is the number of lanes an SM has. A tile in a cluster of ``cluster`` blocks holds as many lanes: its own and the ones
-    that follow in the order of `dispatch` (the same slot of the next SMs, after the last SM the next slot of the first).
+    ``slots`` is the number of lanes an SM has. A tile in a cluster of ``cluster`` blocks holds as many lanes: its own
+    and the ones that follow in the order of `dispatch` (the same slot of the next SMs, after the last SM the next slot
+    of the first).
     """
 
     sm: NDArray[np.int32]
@@ -33,8 +34,8 @@ class Lanes:
 def dispatch(tile_ns: ArrayLike, *, sms: int, blocks_per_sm: int, cluster: int = 1, most: int = 0) -> Lanes:
     """Hand tiles out in order over ``sms * blocks_per_sm`` slots, breadth first over the SMs.
 
-    ``tile_ns`` ``[tiles]`` is each tile's life in ns; ``cluster``: blocks of a tile, each in a slot; ``most`` (0: as many as fit):
-    tiles at a time (see `Machine.slots`).
+    ``tile_ns`` ``[tiles]`` is each tile's life in ns; ``cluster``: blocks of a tile, each in a slot; ``most`` (0: as
+    many as fit): tiles at a time (see `Machine.slots`).
     """
     durations = np.asarray(tile_ns, dtype=np.float64)
     if sms < 1 or blocks_per_sm < 1:

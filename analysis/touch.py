@@ -1,7 +1,7 @@
 """What the tiles of a launch touch in one buffer: classes of tiles, and the bytes of each class.
 
-Tiles that touch exactly the same boxes at the same times form a *class* (all tiles of a GEMM's row read one strip of A).
-Joins run on classes, so their cost follows the distinct boxes, not tiles times tiles.
+Tiles that touch exactly the same boxes at the same times form a *class* (all tiles of a GEMM's row read one strip of
+A). Joins run on classes, so their cost follows the distinct boxes, not tiles times tiles.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ _MOST_WRITTEN_OUT = 1e7
 
 
 def duration(ns: float) -> str:
-    """Three figures and a unit; the unit above where rounding reaches it, and an exponent where figures would fill a line."""
+    """Three figures and a unit; the unit above where rounding reaches it, and an exponent where figures would fill a
+    line.
+    """
     for unit, size in _UNITS:
         if ns >= 0.9995 * size:
             value = ns / size

@@ -20,6 +20,7 @@
 
 # %%
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,11 +33,16 @@ from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.simulate import Simulator
 from tileprof.analysis.simulate.spawning import Spawning, spawn, thresholds
-from tileprof.analysis.workloads import SPAWNS, gated, published, random_wired, rigid_bodies
-from tileprof.analysis.workloads.published import gain
+from tileprof.analysis.workloads import SPAWNS, gated, random_wired, rigid_bodies
 from tileprof.devices import get
 from tileprof.viz.charts import curves
 from tileprof.viz.intervals import intervals
+
+places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
+sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
+
+from studies import published_averages as published
+from studies.published_averages import gain
 
 folder = Path(tempfile.mkdtemp())
 pool = ThreadPoolExecutor(2)

@@ -96,7 +96,7 @@ PIXELS, CHANNELS, BYTES, TILE = 56, 64, 2, 10
 
 def pixels(launch: int, tile: int, mode: int, operand: int) -> np.ndarray:
     """Pixels of the first image that a tile reads or writes through an operand, ``[rows, columns]`` of booleans."""
-    boxes = graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])).boxes
+    boxes = graph.footprint(int(graph.launches["footprint"].iloc[launch])).boxes
     boxes = boxes.take((boxes.tile == tile) & (boxes.mode == mode) & (boxes.operand == operand))
     found = np.zeros(PIXELS * PIXELS, bool)
     columns = (boxes.offset, boxes.length, boxes.count_0, boxes.stride_0, boxes.count_1, boxes.stride_1)

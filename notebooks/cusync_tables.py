@@ -19,6 +19,7 @@
 # constant is taken from are hollow in the figures and are not counted.
 
 # %%
+import sys
 from math import prod
 from pathlib import Path
 
@@ -27,22 +28,16 @@ from IPython.display import Markdown
 
 import tileprof
 from tileprof.analysis.waves import pair_waves
-from tileprof.analysis.workloads.cusync import POLICIES, STREAM
-from tileprof.analysis.workloads.cusync_published import (
-    SWITCHES_AT,
-    agreement,
-    best_policies,
-    calibrate,
-    held_out,
-    predictions,
-    published,
-)
 from tileprof.devices import get
 from tileprof.viz.charts import curves
 from tileprof.viz.published import beside
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 data = next(place / "tests" / "data" for place in places if (place / "tests" / "data" / "cusync_waves.csv").is_file())
+sys.path.insert(0, str(data.parents[1] / "notebooks"))
+
+from studies.cusync_gains import agreement, best_policies, calibrate, held_out, predictions, published
+from studies.cusync_pairs import POLICIES, STREAM
 
 # %% [markdown]
 # ## Waves
@@ -145,12 +140,11 @@ curves(
 )
 
 # %% [markdown]
-# With the two paces of stream order the A100's gains follow. Which of the two holds is fitted to RowSync by one switch, and so tested on TileSync alone.
+# One pace per token count explains both policies: each is predicted with the pace of the other (`from_other`). That is no prediction from stream order.
 # `most` is what any schedule could gain if tiles took as long as in stream order: gains above it cannot come from filled waves.
 
 # %%
-two = a100.assign(predicted=a100["two_paces"])
-columns = ["m", "policy", "published", "predicted", "two_paces", "from_other", "most", "pace"]
+columns = ["m", "policy", "published", "predicted", "from_other", "most", "pace"]
 above = a100[a100["published"] > a100["most"] + 0.5]
 a100[columns].set_index(["policy", "m"]).sort_index().round(2)
 
@@ -158,9 +152,9 @@ a100[columns].set_index(["policy", "m"]).sort_index().round(2)
 mlp = table[table["kind"] == "mlp"]
 mlp = mlp.assign(where=mlp["what"].str.removeprefix("GPT-3 MLP, ") + ", " + mlp["policy"])
 lines = pd.concat(
-    [mlp.assign(line="published", gain=mlp["published"]), mlp.assign(line="predicted", gain=mlp["two_paces"])]
+    [mlp.assign(line="published", gain=mlp["published"]), mlp.assign(line="predicted", gain=mlp["predicted"])]
 )
-off = (mlp["published"] - mlp["two_paces"]).abs().groupby(mlp["arch"]).mean()
+off = (mlp["published"] - mlp["predicted"]).abs().groupby(mlp["arch"]).mean()
 curves(
     lines.sort_values(["policy", "arch", "m"], ascending=[True, False, True]),
     x="m",
@@ -168,7 +162,7 @@ curves(
     by="line",
     panel="where",
     title=f"Predictions are off by {off['v100']:.1f} percentage points on average on the V100,<br>"
-    f"and on the A100, with the two paces of its stream order, by {off['a100']:.1f}",
+    f"and on the A100 by {off['a100']:.1f}",
     x_title="tokens, at equal distances",
     y_title="gain over stream order, %",
     even_x=True,
@@ -220,7 +214,7 @@ mean = {
     for key in found.set_index(["kind", "arch", "policy"]).index
 }
 rowsync, tilesync = POLICIES
-two_agree = agreement(a100, "two_paces").set_index("policy")["correlation"]
+crossed = agreement(a100, "from_other").set_index("policy")["correlation"]
 peak = table[(table["kind"] == "mlp") & (table["arch"] == "v100")].groupby("m")["peak_share"].first()
 Markdown(
     f"""
@@ -231,8 +225,8 @@ the MLP, {mean["conv", "v100", rowsync]:.2f} and {mean["conv", "v100", tilesync]
 {calibration.poll_us["v100"]:.2f} us each on a V100 and {calibration.poll_us["a100"]:.2f} us on an A100.
 
 On the A100 they are not ({mean["mlp", "a100", rowsync]:.2f} and {mean["mlp", "a100", tilesync]:.2f}): {len(above)} of {len(a100)} published gains are above what any schedule of constant tile times allows. What
-changed is the pace of the GPU between programs. With the two paces that stream order itself shows, the faster from {SWITCHES_AT["a100"]} tokens on, correlations
-are {two_agree[rowsync]:.2f} (fitted by that switch) and {two_agree[tilesync]:.2f}; why it changed is not published.
+changed is the pace of the GPU between programs: with the pace of the other policy at the same token count, which is a published time of a policy, correlations are
+{crossed[rowsync]:.2f} and {crossed[tilesync]:.2f}; why the pace changed is not published.
 
 The better policy is predicted at {right.sum()} of {len(right)} points, the best of both and stream order at {right_with_stream.sum()} of {len(right_with_stream)}.
 

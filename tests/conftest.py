@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+
+from tests.support import compile_once, shared
 
 # Triton decides at import whether kernels are interpreted, and whichever test imports torch first may import it.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -16,25 +19,24 @@ os.environ["TRITON_INTERPRET"] = "1"
 # On a slow machine lines that tell where a command is would stand among what tests compare.
 os.environ["TILEPROF_PROGRESS_S"] = "0"
 
-# The gate must not fail by chance: it draws from a fixed seed. `make search` draws at random, and on slow machines.
-settings.register_profile("gate", derandomize=True, deadline=None)
-settings.register_profile(
-    "search", derandomize=False, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
+# The gate must not fail by chance: it draws from a fixed seed, however slow the machine. `make search` draws at random.
+_any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("gate", derandomize=True, **_any)
+settings.register_profile("search", derandomize=False, print_blob=True, **_any)
 settings.load_profile("gate")
 
-MOST_EXAMPLES = 60
+# Hypothesis also draws constants from the modules that are loaded by then. These differ from run to run: workers share
+# the tests as they come, and tests load modules. Without them the fixed seed gives the same examples in every run.
+assert callable(providers._get_local_constants), "Hypothesis has changed: see why it is replaced here"
+providers._get_local_constants = lambda: providers._local_constants
+
+MOST_EXAMPLES = 40
 """Of a property in the gate, which draws the same ones in every run; `make search` draws as many as the test says."""
 
 COMPILED_LATER = ("unit/record", "unit/runtime", "unit/trace", "unit/devices", "unit/arrays")
 """Tests that run first: those of other folders simulate, which is compiled meanwhile by a process of its own."""
 
 HERE = Path(__file__).parent
-WARM_UP = """
-from tileprof.cli import main
-for verb in ("report", "simulate"):
-    main([verb, "tests/golden/gemm_pair.tileprof"])
-"""
 
 _warming: list[subprocess.Popen[bytes]] = []
 _FALSIFYING = re.compile(r"(?:Falsifying example|Failing test case): \w+\(\n(.*?)^\)$", re.DOTALL | re.MULTILINE)
@@ -42,10 +44,22 @@ _FALSIFYING = re.compile(r"(?:Falsifying example|Failing test case): \w+\(\n(.*?
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the schedulers once, beside the workers, of which each would do it otherwise."""
+    compile_once.install()
     config = session.config
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        _warming.append(subprocess.Popen([sys.executable, "-c", WARM_UP], cwd=HERE.parent, **quiet))
+        _warming.append(
+            subprocess.Popen([sys.executable, "-m", "tests.support.compile_once"], cwd=HERE.parent, **quiet)
+        )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared by the workers of a run; gone with it."""
+    base = tmp_path_factory.getbasetemp()
+    shared.PLACE.folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    shared.PLACE.folder.mkdir(exist_ok=True)
+    return shared.PLACE.folder
 
 
 def pytest_sessionfinish() -> None:

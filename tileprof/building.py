@@ -1,4 +1,4 @@
-"""What is compiled at first use: the CUDA compiler of this machine, and a cache of what it has made.
+"""Building at first use: the compilers of this machine, and a cache of what they have made.
 
     ~/.cache/tileprof/<name>/<key>/        one build; the key is a hash of all that went in
 
@@ -45,15 +45,15 @@ def host_compiler() -> Path:
 
 
 def pip_cuda_folders() -> list[Path]:
-    """Where pip puts parts of the CUDA toolkit, newest first in each place."""
+    """Folders in which pip puts parts of the CUDA toolkit, the newest first in each place."""
     return [folder for root in map(Path, sys.path) for folder in sorted(root.glob("nvidia/cu*"), reverse=True)]
 
 
 def cache_folder(name: str) -> Path:
-    """Where builds of a kind are kept: under $TILEPROF_CACHE, else in tileprof's folder in the user's cache."""
-    given = os.environ.get("TILEPROF_CACHE")
+    """The folder for builds of one kind: under $TILEPROF_CACHE, else in tileprof's folder in the user's cache."""
+    chosen = os.environ.get("TILEPROF_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tileprof"
-    return (Path(given) if given else base) / name
+    return (Path(chosen) if chosen else base) / name
 
 
 def kept(folder: Path, files: Sequence[str], make: Callable[[Path], None], what: str) -> Path:
@@ -88,7 +88,7 @@ def kept(folder: Path, files: Sequence[str], make: Callable[[Path], None], what:
 
 
 def run(command: Sequence[str], what: str) -> str:
-    """What a compiler says; raises `UserError` with its own words where it fails."""
+    """Run a compiler and return its output. Raises `UserError` with the compiler's words where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -100,8 +100,8 @@ def run(command: Sequence[str], what: str) -> str:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise `UserError` where someone else could put code into a build, which is then loaded: another owner, or
-    written by everyone.
+    """Raise `UserError` where another user could put code into a build that is then loaded: another owner, or a folder
+    that everyone may write.
     """
     if not hasattr(os, "geteuid"):
         return

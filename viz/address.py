@@ -8,8 +8,9 @@ does not have selects nothing, and names that a page does not know are ignored. 
     #pair=3,5                         a pair: producer, consumer (they must depend on each other)
     #tile=5,17                        a tile: launch, tile
     #chain=3,5,6                      with a pair: the launches of the tile graph, ascending
-    #view=matrix|tiles|gain|sizes     the upper right view: pairs and their tiles (as without), tile graph, gain, what
-    if
+    #view=matrix|tiles|tensor|gain|sizes
+                                      the upper right view: pairs and their tiles (as without), tile graph, tensor,
+                                      gain, what if
     #beside=cusync                    the scheduler whose timeline is beside the recorded one; in a served page also
     with options,
                                       cusync:window=4
@@ -29,7 +30,7 @@ from urllib.parse import quote
 
 from tileprof.errors import UserError
 
-VIEWS = {"pairs": "matrix", "tiles": "tiles", "gain": "gain", "what-if": "sizes"}
+VIEWS = {"pairs": "matrix", "tiles": "tiles", "tensor": "tensor", "gain": "gain", "what-if": "sizes"}
 """Views by name, and what the address bar calls them."""
 
 

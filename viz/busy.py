@@ -24,13 +24,13 @@ class Curves:
 
     def __init__(self, graph: TileGraph) -> None:
         self._graph = graph
-        self._source = LaneSource(graph.trace, graph.trace.launches)
+        self._source = LaneSource(graph.recording, graph.launches)
 
     def busy(self, bins: int) -> NDArray[np.float64]:
         """``[bins]`` share of the GPU's slots that hold a tile (as `Schedule.busy`: in slots of the tile's launch),
         from the first launch's begin to the last one's end; empty without launches.
         """
-        launches = self._source.timed(self._graph.trace.launches)
+        launches = self._source.timed(self._graph.launches)
         if not len(launches):
             return np.zeros(0)
         begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)

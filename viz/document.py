@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds import ROOFLINE, Machine
 from tileprof.analysis.lanes import LaneSource
 from tileprof.trace.schema import COVERAGES, TIMINGS
+from tileprof.viz.boxes import box_tables
 from tileprof.viz.fold import fold_launches
 from tileprof.viz.lanes import lane_tables
 from tileprof.viz.overlay import Overlay, overlay_table
@@ -77,10 +78,10 @@ def document(
     cover, ``variants`` what the sliders of the what-if view move through, ``guidance`` the card that the page opens
     with.
     """
-    launches = graph.trace.launches
+    launches = graph.launches
     notes: list[str] = []
     strings = Strings()
-    source = LaneSource(graph.trace, launches)
+    source = LaneSource(graph.recording, launches)
     shown = source.timed(launches).head(MOST_LAUNCHES)
     notes += _untimed(launches, source.lives.source)
     if len(shown) < len(launches):
@@ -88,7 +89,7 @@ def document(
     pairs = _important_pairs(graph.pairs, len(shown), notes)
     value: dict[str, Any] = {
         "summary": _summary(graph, source.timed(launches)) | _bounds(report),
-        "launches": _launches(shown, strings) | {"slots": pack(Machine(graph.trace.device).slots(shown))},
+        "launches": _launches(shown, strings) | {"slots": pack(Machine(graph.device).slots(shown))},
         "fold": fold_launches(shown),
         "pairs": _pairs(pairs, strings, report),
         "groups": _groups(report),
@@ -96,7 +97,7 @@ def document(
         "notes": notes,
         "guidance": None if guidance is None else _guidance(guidance),
     }
-    value |= use_tables(graph.trace, shown, strings.codes, notes) | variant_tables(
+    value |= use_tables(graph.recording, shown, strings.codes, notes) | variant_tables(
         variants if report is None or report.dependencies_known else ()
     )
     left = PAGE_BYTES - _size(value)
@@ -110,7 +111,8 @@ def document(
         tiles = np.diff(graph.tile_base).tolist()
         left = PAGE_BYTES - _size(value)
         value["policy"] = overlay_table(policy, pairs, tiles, budget=left // 3, notes=notes)
-    value |= lane_tables(graph.trace, shown, budget=(PAGE_BYTES - _size(value)) // 2, notes=notes)
+    value |= lane_tables(graph.recording, shown, budget=(PAGE_BYTES - _size(value)) // 2, notes=notes)
+    value |= box_tables(graph.recording, shown, budget=(PAGE_BYTES - _size(value)) // 4, notes=notes)
     return value | relation_tables(graph, pairs, budget=PAGE_BYTES - _size(value), notes=notes)
 
 
@@ -156,7 +158,7 @@ def _size(value: Any) -> int:
 
 
 def _summary(graph: TileGraph, launches: pd.DataFrame) -> dict[str, Any]:
-    trace = graph.trace
+    trace = graph.recording
     manifest, device = trace.manifest, trace.device
     coverage = launches["coverage"].value_counts()
     timing = launches["timing"].value_counts()

@@ -237,7 +237,7 @@ def _heights(tile: NDArray[np.integer], tiles: int) -> list[float]:
 
 
 def _nodes(graph: TileGraph, launch: int, column: int, has_parent: NDArray[np.bool_]) -> go.Scatter:
-    block = graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])).block
+    block = graph.footprint(int(graph.launches["footprint"].iloc[launch])).block
     tiles = len(block)
     text = [f"tile {n} at ({x}, {y}, {z})" for n, (x, y, z) in enumerate(block.tolist())]
     return go.Scatter(

@@ -1,13 +1,15 @@
 """Repeated layers: a launch sequence written as ``12 x [one layer]``, layers within layers.
 
 A fold is a list of items. ``{"launch": i}`` is one launch; ``{"start": s, "period": p, "count": n, "items": [...]}``
-stands for ``n`` copies of ``p`` launches. Positions inside ``items`` count from the start of a copy.
+stands for ``n`` copies of ``p`` launches. Positions inside ``items`` count from the start of a copy. Where more would
+be drawn than a reader can take in, launches of one module stand together: an item with ``"module"`` and ``"count": 1``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,11 @@ _LONGEST_PERIOD = 2_000
 
 _LONGEST_SEQUENCE = 50_000
 
+_MOST_DRAWN = 30
+"""Launches that are drawn one by one at first; of more, those of one module are one box that can be opened."""
+
+_MOST_IN_MODULE = 12
+
 _DIGITS = re.compile(r"\d+")
 
 
@@ -34,7 +41,69 @@ def fold_launches(launches: pd.DataFrame) -> list[Item]:
     columns = [launches[c].astype(str) for c in ("kernel", "op", "grid_x", "grid_y", "grid_z")]
     keys = pd.factorize(pd.Series(list(zip(shape, *columns, strict=True)), dtype=object))[0]
     numbers = pd.factorize(modules.map(lambda m: "".join(_DIGITS.findall(m)[:1])))[0]
-    return fold(keys, numbers)
+    items = fold(keys, numbers)
+    return by_module(items, [m.split(".") if m else [] for m in modules], 0, 0, _MOST_DRAWN)
+
+
+def by_module(items: list[Item], modules: Sequence[list[str]], origin: int, known: int, most: int) -> list[Item]:
+    """The items with those of one module together, module in module, where more than ``most`` would be drawn.
+
+    ``modules`` are the launches' paths, ``origin`` the launch from which the items count, ``known`` how many parts of
+    the path the module around them has.
+    """
+    if sum(map(_drawn, items)) <= most:
+        return items
+    paths = [_path(item, modules, origin) for item in items]
+    known = max(known, len(_shared([path for path in paths if path])))
+    grouped: list[Item] = []
+    for key, run in groupby(zip(paths, items, strict=True), lambda pair: _key(pair[0], known)):
+        inside = [item for _, item in run]
+        start = _begin(inside[0])
+        if key is None or (len(inside) == 1 and "launch" in inside[0]):
+            grouped += inside
+        elif len(inside) == 1:
+            (group,) = inside
+            deeper = by_module(group["items"], modules, origin + start, known, _MOST_IN_MODULE)
+            grouped.append(group | {"items": deeper})
+        else:
+            moved = [item | {"launch" if "launch" in item else "start": _begin(item) - start} for item in inside]
+            deeper = by_module(moved, modules, origin + start, len(key), _MOST_IN_MODULE)
+            period = sum(map(_launches, inside))
+            grouped.append({"start": start, "period": period, "count": 1, "module": ".".join(key), "items": deeper})
+    return grouped
+
+
+def _begin(item: Item) -> int:
+    return int(item["launch" if "launch" in item else "start"])
+
+
+def _launches(item: Item) -> int:
+    return 1 if "launch" in item else int(item["period"] * item["count"])
+
+
+def _drawn(item: Item) -> int:
+    return 1 if "launch" in item else sum(map(_drawn, item["items"]))
+
+
+def _shared(paths: Sequence[list[str]]) -> list[str]:
+    """The parts with which all paths begin."""
+    if not paths:
+        return []
+    first, last = min(paths), max(paths)
+    same = next((k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:same]
+
+
+def _path(item: Item, modules: Sequence[list[str]], origin: int) -> list[str]:
+    """The path that all launches of an item share."""
+    begin = origin + _begin(item)
+    return _shared(modules[begin : begin + _launches(item)])
+
+
+def _key(path: list[str], known: int) -> tuple[str, ...] | None:
+    """The module that an item stands with: its path up to the first number after ``known`` parts, or one part more."""
+    number = next((k for k in range(known, len(path)) if path[k].isdecimal()), known)
+    return tuple(path[: number + 1]) if len(path) > known else None
 
 
 def fold(keys: Sequence[int] | NDArray[np.int64], numbers: Sequence[int] | NDArray[np.int64]) -> list[Item]:

@@ -14,7 +14,7 @@ from tileprof.viz.pack import pack, packed_bytes
 from tileprof.viz.uses import moved_bytes, tile_bytes
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 TIME_BINS = 200
 """Columns of an aggregated lane."""
@@ -28,7 +28,7 @@ _COARSE_BYTES = 20_000
 _NO_TABLE = -1
 
 
-def lane_tables(trace: Trace, launches: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
+def lane_tables(trace: Recording, launches: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
     """``lanes``, ``lane_of`` (a launch's place in ``lanes``), ``grids`` and ``grid_of``; at most ``budget`` bytes.
 
     Launches with the same footprint and occupancy share their modelled lanes; a measured launch has its own. Where
@@ -101,7 +101,7 @@ def _aggregated(lanes: Lanes, sms: int) -> dict[str, Any]:
 
 
 def _grids(
-    trace: Trace, launches: pd.DataFrame, budget: int, notes: list[str]
+    trace: Recording, launches: pd.DataFrame, budget: int, notes: list[str]
 ) -> tuple[list[dict[str, Any]], list[int]]:
     """Tiles of each footprint in dispatch order: coordinates ``x``, ``y``, ``z``, bytes ``read`` and ``written``."""
     tiles = launches.groupby("footprint")["tiles"].first().sort_values(kind="stable")
@@ -120,13 +120,13 @@ def _grids(
     return grids, [place.get(int(f), _NO_TABLE) for f in launches["footprint"]]
 
 
-def grid_of(trace: Trace, launch: int) -> dict[str, Any]:
+def grid_of(trace: Recording, launch: int) -> dict[str, Any]:
     """Coordinates and bytes of the tiles of one launch, whatever its size."""
     footprint = int(trace.launches["footprint"].iloc[launch])
     rows = trace.tiles[trace.tiles["footprint"] == footprint]
     return _coordinates(trace, footprint) | moved_bytes(rows)
 
 
-def _coordinates(trace: Trace, footprint: int) -> dict[str, Any]:
+def _coordinates(trace: Recording, footprint: int) -> dict[str, Any]:
     block = trace.footprint(footprint).block
     return {axis: pack(block[:, i], delta=True) for i, axis in enumerate("xyz")}

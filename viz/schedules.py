@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.timeline import Lanes, busy_share
@@ -22,6 +23,12 @@ _TOO_MANY = 400_000
 
 _BINS = 1_000
 """Columns of an aggregated schedule."""
+
+_KERNELS = 5
+"""Kernels of an aggregated schedule that are told apart."""
+
+_SHARES = 1_000
+"""Steps of a share of the GPU's slots."""
 
 
 def gain_tables(
@@ -116,7 +123,7 @@ def _lanes(graph: TileGraph, schedule: Schedule, coarse: bool) -> dict[str, Any]
     counts = np.diff(graph.tile_base)
     begin, end = (np.rint(ns).astype(np.int64) for ns in (schedule.begin_ns, schedule.end_ns))
     if coarse:
-        return _aggregated(graph, schedule, begin, end)
+        return _aggregated(graph, begin, end)
     some = counts > 0
     opened = np.zeros(len(counts), np.int64)
     opened[some] = np.minimum.reduceat(begin, graph.tile_base[:-1][some]) if some.any() else 0
@@ -128,17 +135,25 @@ def _lanes(graph: TileGraph, schedule: Schedule, coarse: bool) -> dict[str, Any]
     }
 
 
-def _aggregated(
-    graph: TileGraph, schedule: Schedule, begin: NDArray[np.int64], end: NDArray[np.int64]
-) -> dict[str, Any]:
-    sms = graph.trace.device.sms
-    blocks = np.maximum(graph.launches["blocks_per_sm"].to_numpy(np.float64), 1)
-    weight = np.repeat(1.0 / blocks, np.diff(graph.tile_base))
-    lanes = Lanes(schedule.sm, np.zeros_like(schedule.sm), begin.astype(np.float64), end.astype(np.float64), 1)
-    share = busy_share(lanes, sms=sms, bins=_BINS, weight=weight)
+def _aggregated(graph: TileGraph, begin: NDArray[np.int64], end: NDArray[np.int64]) -> dict[str, Any]:
+    """How much of the GPU's slots each kernel holds over time: those with most slot-time first, the rest in one row."""
+    launches = graph.launches
+    tiles = np.diff(graph.tile_base)
+    blocks = np.maximum(launches["blocks_per_sm"].to_numpy(np.float64), 1) * graph.device.sms
+    weight = np.repeat(1.0 / blocks, tiles)
+    kernel, names = pd.factorize(launches["kernel"].astype(str))
+    of_tile = np.repeat(kernel, tiles)
+    held = np.bincount(of_tile, weight * (end - begin), minlength=len(names))
+    first = np.argsort(-held, kind="stable")[:_KERNELS]
+    row = np.full(len(names), len(first))
+    row[first] = np.arange(len(first))
+    rows = len(first) + 1
+    lanes = Lanes(row[of_tile], np.zeros_like(of_tile), begin.astype(np.float64), end.astype(np.float64), 1)
+    share = busy_share(lanes, sms=rows, bins=_BINS, weight=weight)
     return {
-        "rows": sms,
+        "rows": rows,
         "bins": _BINS,
         "end": float(end.max(initial=0)),
-        "share": pack(np.rint(share * 100).astype(np.int64).ravel()),
+        "kernels": [printable(str(name)) for name in names[first]],
+        "share": pack(np.rint(share * _SHARES).astype(np.int64).ravel()),
     }

@@ -22,6 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 from tileprof.analysis.lanes import LaneSource
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.errors import UserError
+from tileprof.viz.boxes import boxes_of
 from tileprof.viz.lanes import grid_of, whole_lanes
 from tileprof.viz.page import page
 from tileprof.viz.relations import whole
@@ -82,7 +83,11 @@ class Answers:
 
     def grid(self, launch: str) -> dict[str, Any]:
         """Coordinates and bytes of every tile of a launch."""
-        return grid_of(self._graph.trace, self._launch(launch))
+        return grid_of(self._graph.recording, self._launch(launch))
+
+    def boxes(self, launch: str) -> dict[str, Any]:
+        """The boxes of bytes that every tile of a launch touches."""
+        return boxes_of(self._graph.recording, self._launch(launch))
 
     def _launch(self, number: str) -> int:
         if not (number.isdecimal() and int(number) < len(self._graph.launches)):
@@ -91,7 +96,7 @@ class Answers:
 
     @cached_property
     def _lanes(self) -> LaneSource:
-        return LaneSource(self._graph.trace, self._graph.launches)
+        return LaneSource(self._graph.recording, self._graph.launches)
 
     def simulate(self, text: str) -> dict[str, Any]:
         """A schedule of ``name:key=value,…``, as those in the page."""
@@ -188,6 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             "block": answers.block,
             "lanes": answers.lanes,
             "grid": answers.grid,
+            "boxes": answers.boxes,
             "simulate": answers.simulate,
             "size": answers.size,
             "variant": answers.variant,

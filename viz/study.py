@@ -78,7 +78,7 @@ def study(graph: TileGraph, *, simulated_tiles: int = SIMULATED_TILES) -> Study:
         schedules = tuple(a for a in answers if not isinstance(a, str))
         left = simulated_tiles // each - len(wanted)
         listed = next(s.time_ns for s in schedules if s.scheduler == "list")
-        sizes = tuple(pool.map(lambda at: _size(graph, at[0], at[1], listed), _points(graph.trace.device.sms, left)))
+        sizes = tuple(pool.map(lambda at: _size(graph, at[0], at[1], listed), _points(graph.device.sms, left)))
     skipped = tuple(name for name in SCHEDULERS if name not in chosen)
     return Study(schedules, skipped, sizes, tuple(a for a in answers if isinstance(a, str)))
 
@@ -108,7 +108,7 @@ def size(graph: TileGraph, sms: int, occupancy: int) -> Size:
 
 def _size(graph: TileGraph, sms: int, occupancy: int, listed_ns: float | None) -> Size:
     """``listed_ns``: the list schedule's time on the recorded GPU, where it is known."""
-    device = graph.trace.device
+    device = graph.device
     machine = Machine(device, sms, occupancy or None)
     known_ns = listed_ns if machine == Machine(device) else None
     bounder = Bounder(graph, machine)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +16,9 @@ from tileprof.viz.pack import Packed, pack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
+_TIMES = "\N{MULTIPLICATION SIGN}"
 _READS, _WRITES = 1, 2
 """Bits of ``how``."""
 
@@ -23,10 +26,14 @@ MOST_USES = 100_000
 
 
 def use_tables(
-    trace: Trace, launches: pd.DataFrame, codes: Callable[[pd.Series[Any]], list[int]], notes: list[str]
+    trace: Recording, launches: pd.DataFrame, codes: Callable[[pd.Series[Any]], list[int]], notes: list[str]
 ) -> dict[str, Any]:
-    """``uses`` (launch, buffer, how: 1 reads, 2 writes or updates, 3 both) and the ``buffers`` that they name;
-    ``codes`` turns texts into numbers.
+    """``uses`` and the ``buffers`` that they name; ``codes`` turns texts into numbers.
+
+    A use is an operand slot of a launch: launch, operand, buffer, the ``offset`` of its begin in the buffer (bytes),
+    how (1 reads, 2 writes or updates, 3 both), and the tensor that begins there: dtype, shape (sizes with a
+    multiplication sign between them) and strides (``3,1``, in elements); of the operator's call where the recorder
+    knows it, else the buffer's own.
     """
     operands = trace.operands[trace.operands["launch"].isin(launches["launch"])]
     if len(operands) > MOST_USES:
@@ -35,12 +42,14 @@ def use_tables(
     how = _how(trace, launches, operands)
     found, buffer = np.unique(operands["buffer"].to_numpy(np.int64), return_inverse=True)
     buffers = trace.buffers.set_index("buffer").loc[found]
-    shape = pd.Series(
-        ["\N{MULTIPLICATION SIGN}".join(map(str, s)) if s is not None else "" for s in buffers["shape"]], dtype=object
-    )
+    shape = pd.Series([_TIMES.join(map(str, s)) if s is not None else "" for s in buffers["shape"]], dtype=object)
+    tensors = _tensors(launches, operands, buffers, buffer)
     return {
         "uses": {
             "launch": pack(operands["launch"].to_numpy(np.int64), delta=True),
+            "operand": pack(operands["operand"].to_numpy(np.int64), delta=True),
+            "offset": pack(operands["offset"].to_numpy(np.int64), delta=True),
+            **{name: pack(codes(pd.Series(tensors[name], dtype=object))) for name in ("dtype", "shape", "strides")},
             "buffer": pack(buffer, delta=True),
             "how": pack(how),
         },
@@ -54,7 +63,48 @@ def use_tables(
     }
 
 
-def _how(trace: Trace, launches: pd.DataFrame, operands: pd.DataFrame) -> NDArray[np.int64]:
+@cache
+def _operands_of(call: str) -> tuple[tuple[str, str, str] | None, ...]:
+    """(dtype, shape, strides) of each operand slot, as a launch's ``call`` says; nothing of a call that is no JSON."""
+    try:
+        told = json.loads(call) if call else None
+    except ValueError:
+        return ()
+    slots = told.get("operands") if isinstance(told, dict) else None
+    return tuple(_tensor(slot) for slot in slots) if isinstance(slots, list) else ()
+
+
+def _tensor(slot: Any) -> tuple[str, str, str] | None:
+    if not isinstance(slot, dict):
+        return None
+    shape, strides = slot.get("shape"), slot.get("strides")
+    if not isinstance(shape, list) or not isinstance(strides, list) or len(shape) != len(strides):
+        return None
+    return str(slot.get("dtype", "")), _TIMES.join(map(str, shape)), ",".join(map(str, strides))
+
+
+def _tensors(
+    launches: pd.DataFrame, operands: pd.DataFrame, buffers: pd.DataFrame, buffer: NDArray[np.int64]
+) -> dict[str, list[str]]:
+    """dtype, shape and strides of each operand; "" where neither the call nor the buffer says."""
+    call_of = dict(zip(launches["launch"].tolist(), launches["call"].fillna("").astype(str), strict=True))
+    words = [
+        (str(dtype), _TIMES.join(map(str, shape)), ",".join(map(str, strides)))
+        if shape is not None and strides is not None
+        else ("", "", "")
+        for dtype, shape, strides in zip(buffers["dtype"], buffers["shape"], buffers["strides"], strict=True)
+    ]
+    rows = []
+    for launch, operand, offset, at in zip(
+        operands["launch"].tolist(), operands["operand"].tolist(), operands["offset"].tolist(), buffer, strict=True
+    ):
+        slots = _operands_of(call_of[launch])
+        known = slots[operand] if operand < len(slots) else None
+        rows.append(known or (words[at] if offset == 0 else ("", "", "")))
+    return {name: [row[k] for row in rows] for k, name in enumerate(("dtype", "shape", "strides"))}
+
+
+def _how(trace: Recording, launches: pd.DataFrame, operands: pd.DataFrame) -> NDArray[np.int64]:
     """How each operand is used; 0 where its launch's footprint never touches it."""
     footprints = launches["footprint"].to_numpy(np.int64)
     place = {int(launch): int(f) for launch, f in zip(launches["launch"].tolist(), footprints.tolist(), strict=True)}
@@ -68,7 +118,7 @@ def _how(trace: Trace, launches: pd.DataFrame, operands: pd.DataFrame) -> NDArra
     return np.array(found, np.int64)
 
 
-def _touched(trace: Trace, footprint: int) -> dict[int, int]:
+def _touched(trace: Recording, footprint: int) -> dict[int, int]:
     boxes = trace.footprint(footprint).boxes
     touched: dict[int, int] = {}
     for key in np.unique(boxes.operand.astype(np.int64) * 2 + (boxes.mode == READ)).tolist():
@@ -76,7 +126,7 @@ def _touched(trace: Trace, footprint: int) -> dict[int, int]:
     return touched
 
 
-def tile_bytes(trace: Trace) -> dict[int, dict[str, Packed]]:
+def tile_bytes(trace: Recording) -> dict[int, dict[str, Packed]]:
     """By footprint: ``read`` and ``written`` bytes of each tile."""
     return {int(str(footprint)): moved_bytes(rows) for footprint, rows in trace.tiles.groupby("footprint")}
 

@@ -1,7 +1,7 @@
 """What the what-if view moves through: schedulers on GPUs of other sizes and with other options, simulated beforehand.
 
 A *knob* is one option of a scheduler with the values that its slider has. A *variant* moves away from the recorded GPU
-and the scheduler's own options in one knob or in one size; combinations are for a served page.
+and the scheduler's own options in one knob, or in one or both sizes; other combinations are for a served page.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ def variants(graph: TileGraph, *, simulated_tiles: int = VARIANT_TILES) -> tuple
     each = cost(graph)
     left = simulated_tiles
     wanted: list[Variant] = []
-    for points in _sliders(graph.trace.device.sms):
+    for points in _sliders(graph.device.sms):
         costs = each * sum(_COST.get(point.scheduler, 1) for point in points)
         if costs <= left and len(wanted) + len(points) <= MOST_VARIANTS:
             wanted += points
             left -= costs
-    device = graph.trace.device
+    device = graph.device
     sizes = dict.fromkeys((w.sms, w.occupancy) for w in wanted)
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
         made = pool.map(lambda at: Simulator(graph, Machine(device, at[0], at[1] or None)), sizes)
@@ -129,6 +129,14 @@ def _sliders(sms: int) -> Iterator[list[Variant]]:
             for knob in knobs(name)[rank : rank + 1]:
                 others = [value for value in knob.values if value != knob.default]
                 yield [Variant(name, knob.key, value, sms, 0, nothing) for value in others]
+    for name in names:  # last, where there is time: both sizes moved together
+        if name not in _IN_STUDY:
+            yield [
+                Variant(name, "", None, count, occupancy, nothing)
+                for occupancy in OCCUPANCIES
+                if occupancy
+                for count in counts
+            ]
 
 
 def _run(simulator: Simulator, wanted: Variant) -> Variant | None:
@@ -154,5 +162,5 @@ def variant_tables(found: tuple[Variant, ...]) -> dict[str, Any]:
 
 def variant_value(graph: TileGraph, text: str, sms: int, occupancy: int) -> dict[str, Any]:
     """``name:key=value,…`` on one size of GPU (0 blocks: as recorded). Raises `UserError` for what there is not."""
-    schedule = Simulator(graph, Machine(graph.trace.device, sms, occupancy or None)).run(scheduler(text))
+    schedule = Simulator(graph, Machine(graph.device, sms, occupancy or None)).run(scheduler(text))
     return {"time_ns": finite(schedule.time_ns), "deadlock": printable(schedule.deadlock)}

@@ -24,20 +24,25 @@ if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
 
 ASSUMPTIONS: Final = {
-    "area": "any schedule: tile durations as recorded, times the share of an SM that a tile takes up (threads, registers, "
+    "area": "any schedule: tile durations as recorded, times the share of an SM that a tile takes up (threads, "
+    "registers, "
     "shared memory or block slots, in whole blocks), over all SMs",
-    "wait-inside path": "any schedule that keeps each tile's accesses in recorded order: a tile may be dispatched early and "
+    "wait-inside path": "any schedule that keeps each tile's accesses in recorded order: a tile may be dispatched "
+    "early and "
     "wait at the access that needs its input; an unknown time of access counts as the most favourable one; "
     "memory is renamed (no hazards of recycled memory)",
     "compute": "any schedule: recorded FLOPs at the peak of the fastest unit that takes the operands' type",
     "DRAM": "any schedule: each byte read before it is written, and each byte left behind in memory, crosses once; one "
     "L2's worth of each may stay on the chip",
     "ready-gated path": "schedules that dispatch a tile only when all its parents have ended; memory is renamed",
-    "head and tail": "schedules as for the ready-gated path: work that cannot begin early, or that much must follow, still "
+    "head and tail": "schedules as for the ready-gated path: work that cannot begin early, or that much must "
+    "follow, still "
     "needs its area",
-    "host issue": "schedules that launch every kernel by itself: the least time between two kernels of the fastest way to "
+    "host issue": "schedules that launch every kernel by itself: the least time between two kernels of the fastest "
+    "way to "
     "launch them, a CUDA graph of many branches",
-    "list schedule": "achievable with free launches: greedy, in issue order, a tile is dispatched when its parents have "
+    "list schedule": "achievable with free launches: greedy, in issue order, a tile is dispatched when its "
+    "parents have "
     "ended, slots are one pool over the GPU",
 }
 """What each number assumes, by its name in `Bounds`."""
@@ -46,7 +51,9 @@ ANY: Final = ("area", "wait-inside path", "compute", "DRAM")
 """Bounds that no schedule can beat; the largest of them is *the* bound."""
 
 OF_LIVES: Final = ("area", "wait-inside path")
-"""Those of them that hold for a simulation whose tiles have given lives: it may move more bytes, or compute more, than the device can."""
+"""Those of them that hold for a simulation whose tiles have given lives: it may move more bytes, or compute more, than
+the device can.
+"""
 
 MOST_LISTED_TILES: Final = 100_000_000
 """Longest program that is list-scheduled whole: half a minute and 4 GB."""
@@ -56,9 +63,9 @@ MOST_LISTED_TILES: Final = 100_000_000
 class Bounds:
     """Lower bounds on the time of some launches, and schedules that were found, in nanoseconds.
 
-    ``ns`` maps each bound's name (see `ASSUMPTIONS`) to its time; ``resources_ns`` splits the area. ``listed_ns``
-    and ``listed_reuse_ns`` are list schedules without and with hazards of recycled memory; None where the program is
-    too long. ``claimed`` names the bounds of which the largest is *the* bound: `ANY`, or `OF_LIVES` where lives were given.
+    ``ns`` maps each bound's name (see `ASSUMPTIONS`) to its time; ``resources_ns`` splits the area. ``listed_ns`` and
+    ``listed_reuse_ns`` are list schedules without and with hazards of recycled memory; None where the program is too
+    long. ``claimed`` names the bounds of which the largest is *the* bound: `ANY`, or `OF_LIVES` where lives were given.
     """
 
     recorded_ns: float
@@ -119,26 +126,26 @@ class Bounder:
     """Bounds of any launches of one graph on one machine; what they share is computed once."""
 
     def __init__(self, graph: TileGraph, machine: Machine | None = None, lives: Durations | None = None) -> None:
-        """``lives``: the shortest that tiles may have in a simulation, whose durations need not be those of the trace; then only bounds
-        that follow from lives are claimed (`OF_LIVES`).
+        """``lives``: the shortest that tiles may have in a simulation, whose durations need not be those of the trace;
+        then only bounds that follow from lives are claimed (`OF_LIVES`).
         """
         self.graph = graph
         self._lives = lives
-        self.machine = machine or Machine(graph.trace.device)
-        launches = graph.trace.launches
+        self.machine = machine or Machine(graph.device)
+        launches = graph.launches
         self.shares: NDArray[np.float64] = self.machine.shares(launches)
         needs = self.shares.reshape(len(launches), self.shares.shape[1] * self.shares.shape[2])
         self.demand: NDArray[np.int64] = np.unique(needs, axis=0, return_inverse=True)[1].ravel()
         self.slots: NDArray[np.int64] = self.machine.slots(launches)
         self.units, self.capacity = self.machine.units(launches)
-        self._compute_ns = compute_ns(graph.trace, self.machine.device)
-        self._traffic = Traffic(graph.trace)
+        self._compute_ns = compute_ns(graph.recording, self.machine.device)
+        self._traffic = Traffic(graph.recording)
         self._links = Links.of(graph)
 
     @cached_property
     def durations(self) -> Durations:
         """Tile durations, as they were on the recorded device, whatever the machine, unless given."""
-        trace = self.graph.trace
+        trace = self.graph.recording
         if self._lives is not None:
             return self._lives
         return tile_durations(trace, Machine(trace.device).slots(trace.launches))
@@ -146,12 +153,14 @@ class Bounder:
     @cached_property
     def replayed(self) -> bool:
         """Whether the machine is another one than the recorded: launch times are then replayed, not recorded."""
-        return self.machine != Machine(self.graph.trace.device)
+        return self.machine != Machine(self.graph.device)
 
     @cached_property
     def launch_ns(self) -> NDArray[np.float64]:
-        """``[launches]`` duration of each launch: recorded, or on another machine, its tiles in dispatch order on its slots."""
-        launches = self.graph.trace.launches
+        """``[launches]`` duration of each launch: recorded, or on another machine, its tiles in dispatch order on its
+        slots.
+        """
+        launches = self.graph.launches
         recorded = launches["duration_ns"].to_numpy(np.float64)
         if not self.replayed and ROOFLINE not in self.durations.source:
             return recorded

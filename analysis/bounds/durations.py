@@ -1,12 +1,13 @@
 """How long each tile lives: measured where it was, modelled otherwise, each said by name.
 
-Blocks are timed in a pass of their own, which is slower than the plain program: small kernels take about twice as long in it. So the
-measured lives of a launch are *calibrated*: all are multiplied by the same factor, such that the launch alone, its tiles in dispatch
-order on its slots, takes the time that it took uninstrumented. What is kept of the blocks pass is how lives differ from each other. That its overhead
-is a share of each life, and not a constant a block, is assumed.
+Blocks are timed in a pass of their own, which is slower than the plain program: small kernels take about twice as long
+in it. So the measured lives of a launch are *calibrated*: all are multiplied by the same factor, such that the launch
+alone, its tiles in dispatch order on its slots, takes the time that it took uninstrumented. What is kept of the blocks
+pass is how lives differ from each other. That its overhead is a share of each life, and not a constant a block, is
+assumed.
 
-Where a trace has no durations at all, a launch is taken to last as the roofline says: its FLOPs or its distinct bytes at the rates that the recorded device
-sustains, whichever takes longer, and `WAVE_NS` a wave.
+Where a trace has no durations at all, a launch is taken to last as the roofline says: its FLOPs or its distinct bytes
+at the rates that the recorded device sustains, whichever takes longer, and `WAVE_NS` a wave.
 """
 
 from __future__ import annotations
@@ -23,23 +24,27 @@ from tileprof.analysis.bounds.rates import compute_ns
 from tileprof.analysis.bounds.traffic import distinct_bytes
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 
 MEASURED, MODELLED, SPREAD, ROOFLINE = "measured", "modelled", "spread", "roofline"
-"""Where a launch's tile durations come from: its blocks were timed (and calibrated, see above); the footprint's model; nothing is known of
-single tiles, and the launch's duration is spread evenly over its waves; not even that is known, and a roofline stands for it."""
+"""Where a launch's tile durations come from: its blocks were timed (and calibrated, see above); the footprint's model;
+nothing is known of single tiles, and the launch's duration is spread evenly over its waves; not even that is known, and
+a roofline stands for it.
+"""
 
 WAVE_NS = 1000.0
-"""What a block costs beside its work: start, a load and a store (as in the model recorder; Luo et al. 2024, arXiv:2402.13499)."""
+"""What a block costs beside its work: start, a load and a store (as in the model recorder; Luo et al. 2024,
+arXiv:2402.13499).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
     """Tile durations in nanoseconds, stored once for launches that share them.
 
-    ``begins[i]`` is where launch i's tiles begin in ``ns``; ``source[i]`` is one of the words above. ``calibration`` maps launches whose
-    blocks were timed to the factor between their lives here and those measured.
+    ``begins[i]`` is where launch i's tiles begin in ``ns``; ``source[i]`` is one of the words above. ``calibration``
+    maps launches whose blocks were timed to the factor between their lives here and those measured.
     """
 
     ns: NDArray[np.float64]
@@ -61,7 +66,7 @@ class Durations:
         return self.ns[begin : begin + tiles]
 
 
-def tile_durations(trace: Trace, slots: NDArray[np.int64]) -> Durations:
+def tile_durations(trace: Recording, slots: NDArray[np.int64]) -> Durations:
     """Durations of all tiles of all launches; ``slots`` as `Machine.slots` of the recorded device gives them."""
     launches = trace.launches
     footprints = launches["footprint"].to_numpy(np.int64)
@@ -108,7 +113,7 @@ def tile_durations(trace: Trace, slots: NDArray[np.int64]) -> Durations:
     return Durations(np.concatenate([*arrays, np.empty(0)]), begins, source, calibration)
 
 
-def roofline_ns(trace: Trace) -> NDArray[np.float64]:
+def roofline_ns(trace: Recording) -> NDArray[np.float64]:
     """``[launches]`` the longer of arithmetic and distinct bytes at sustained rates."""
     dram_ns = distinct_bytes(trace) / trace.device.sustained_bytes_per_s * 1e9
     return np.maximum(compute_ns(trace, trace.device, sustained=True), dram_ns)
@@ -119,7 +124,7 @@ def _calibration(life: NDArray[np.float64], slots: int, launch_ns: float) -> flo
     return launch_ns / span_ns if span_ns > 0 and launch_ns > 0 else 1.0
 
 
-def timed_rows(trace: Trace) -> dict[int, slice]:
+def timed_rows(trace: Recording) -> dict[int, slice]:
     """Launches whose blocks were timed, and their rows of ``trace.times`` (sorted by launch)."""
     launch = trace.times["launch"].to_numpy(np.int64)
     found, begin, count = np.unique(launch, return_index=True, return_counts=True)
@@ -127,7 +132,7 @@ def timed_rows(trace: Trace) -> dict[int, slice]:
     return {i: slice(first, first + many) for i, first, many in rows}
 
 
-def _footprint_ns(trace: Trace, footprint: int) -> NDArray[np.float64] | None:
+def _footprint_ns(trace: Recording, footprint: int) -> NDArray[np.float64] | None:
     life = trace.footprint(footprint).duration_ns
     if life is None or not np.isfinite(life).any():
         return None

@@ -1,10 +1,9 @@
 """What a simple schedule achieves: greedy list scheduling over the tile graph, after Graham (1966, 1969).
 
-Whenever slots are free and a tile that fits them is ready, the first such tile in issue order starts; no slot
-idles while a tile that fits is ready. With tiles of one slot each the result is at most ``2 - 1/slots`` times the optimum
-(Graham, "Bounds on multiprocessing timing anomalies", theorem 1), which brackets the optimum from above. The slots
-are one pool over the GPU: that blocks of different kernels may not fit together on a single SM is left to the
-simulator.
+Whenever slots are free and a tile that fits them is ready, the first such tile in issue order starts; no slot idles
+while a tile that fits is ready. With tiles of one slot each the result is at most ``2 - 1/slots`` times the optimum
+(Graham, "Bounds on multiprocessing timing anomalies", theorem 1), which brackets the optimum from above. The slots are
+one pool over the GPU: that blocks of different kernels may not fit together on a single SM is left to the simulator.
 """
 
 from __future__ import annotations

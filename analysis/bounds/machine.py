@@ -14,7 +14,7 @@ from tileprof.devices import Device, occupancy
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 MOST_SMS = 100_000
 """Every SM costs the simulator memory; a hundred times the largest GPU."""
@@ -27,8 +27,8 @@ RESOURCES = ("block slots", "threads", "registers", "shared memory")
 class Machine:
     """A device, perhaps with another number of SMs or with a fixed occupancy ("a GPU of given size").
 
-    ``blocks_per_sm`` replaces the occupancy of every launch when given; ``foreign`` says that nothing was recorded on this
-    device, so that occupancies are calculated for it. Durations of tiles stay as recorded.
+    ``blocks_per_sm`` replaces the occupancy of every launch when given; ``foreign`` says that nothing was recorded on
+    this device, so that occupancies are calculated for it. Durations of tiles stay as recorded.
     """
 
     device: Device
@@ -71,8 +71,10 @@ class Machine:
             if resident.blocks_per_sm < 1:
                 kernel = str(launches["kernel"].iloc[first[i]])
                 raise UserError(
-                    f"{self.device.name} is too small for launch {first[i]} ({kernel[:60]}): a block of {threads} threads, {registers} "
-                    f"registers and {shared_bytes:,} bytes of shared memory exceeds its {'shared memory' if resident.limiter == 'shared' else resident.limiter}; choose another --device"
+                    f"{self.device.name} is too small for launch {first[i]} ({kernel[:60]}): a block of {threads} "
+                    f"threads, {registers} "
+                    f"registers and {shared_bytes:,} bytes of shared memory exceeds its "
+                    f"{'shared memory' if resident.limiter == 'shared' else resident.limiter}; choose another --device"
                 )
             found[i] = resident.blocks_per_sm
         return np.asarray(found[kind.ravel()], dtype=np.int64)
@@ -92,10 +94,11 @@ class Machine:
     def shares(self, launches: pd.DataFrame) -> NDArray[np.float64]:
         """``[launches, resources, functions]``: SMs' worth of a resource that a resident tile holds, at least.
 
-        Function 0 is the plain share. The others are dual feasible functions of it (Fekete and Schepers, "New classes of
-        fast lower bounds for bin packing problems", 2001): whatever blocks share an SM, their values sum to at most 1, and
-        blocks of which only two fit count as halves even where they fill less. Never more than the occupancy says:
-        where registers and shared memory of a launch would not fit as often as was seen, what was seen is believed.
+        Function 0 is the plain share. The others are dual feasible functions of it (Fekete and Schepers, "New classes
+        of fast lower bounds for bin packing problems", 2001): whatever blocks share an SM, their values sum to at most
+        1, and blocks of which only two fit count as halves even where they fill less. Never more than the occupancy
+        says: where registers and shared memory of a launch would not fit as often as was seen, what was seen is
+        believed.
         """
         a_block = (self.demands(launches) / self.capacity)[:, :, None]
         functions = [a_block, *(dual_feasible(a_block, k) for k in range(1, self.device.blocks_per_sm + 1))]
@@ -112,8 +115,8 @@ class Machine:
     def demands(self, launches: pd.DataFrame) -> NDArray[np.int64]:
         """``[launches, resources]`` of a block, such that exactly as many blocks of a launch reside as `blocks` says.
 
-        What was seen is believed: where the recorded needs would let fewer reside they count as less, and where they would let
-        more reside, something unrecorded is scarce, and stands among the registers.
+        What was seen is believed: where the recorded needs would let fewer reside they count as less, and where they
+        would let more reside, something unrecorded is scarce, and stands among the registers.
         """
         device = self.device
         threads = rounded(product(launches, "block"), device.warp_size)
@@ -144,7 +147,9 @@ class Machine:
         return np.minimum(product(launches, "cluster") * (an_sm // blocks), capacity), capacity
 
 
-def machine_of(trace: Trace, device: Device | None = None, sms: int = 0, blocks_per_sm: int | None = None) -> Machine:
+def machine_of(
+    trace: Recording, device: Device | None = None, sms: int = 0, blocks_per_sm: int | None = None
+) -> Machine:
     """The machine that a user asks for, from the trace's own device where nothing else is said."""
     chosen = device or trace.device
     return Machine(chosen, sms, blocks_per_sm, foreign=chosen.name != trace.device.name)

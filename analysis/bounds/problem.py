@@ -157,7 +157,8 @@ def _check_order(links: Links, launches: NDArray[np.int64]) -> None:
         cycle = " → ".join(str(launches[i]) for i in around)
         raise UserError(f"the graph has a cycle, so no order of its launches can work: {cycle}")
     raise UserError(
-        f"launch {launches[consumer]} depends on launch {launches[producer]}, which is issued after it; number launches so that producers come first"
+        f"launch {launches[consumer]} depends on launch {launches[producer]}, which is issued after it; number "
+        "launches so that producers come first"
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tileprof.devices import Device
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 _UNITS = {
     "float64": ("fp64",),
@@ -25,8 +25,9 @@ _UNITS = {
 """Units that could take a type; a bound uses the fastest."""
 
 
-def compute_ns(trace: Trace, device: Device, *, sustained: bool = False) -> NDArray[np.float64]:
-    """``[launches]`` FLOPs over the peak (or the sustained rate) of the fastest unit that takes any of the operands' types, ns.
+def compute_ns(trace: Recording, device: Device, *, sustained: bool = False) -> NDArray[np.float64]:
+    """``[launches]`` FLOPs over the peak (or the sustained rate) of the fastest unit that takes any of the operands'
+    types, ns.
 
     Where no operand has a type with units of its own, the device's fastest rate of all is taken.
     """

@@ -15,7 +15,7 @@ from tileprof.trace.footprint import READ, WRITE, Boxes
 from tileprof.trace.schema import NEVER
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 Ranges = NDArray[np.int64]
 """``[ranges, 2]`` begins and ends of disjoint byte ranges, ascending."""
@@ -27,7 +27,7 @@ _RUNS_AT_ONCE = 4_000_000  # 64 MB of ranges before they are merged
 class Traffic:
     """Compulsory DRAM bytes of groups of launches of one trace; what a footprint touches is computed once."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Recording) -> None:
         self._trace = trace
         self._touched: dict[int, dict[int, tuple[Ranges, Ranges]]] = {}
         self._footprint = trace.launches["footprint"].to_numpy(np.int64)
@@ -76,7 +76,7 @@ class Traffic:
         return self._touched[footprint]
 
 
-def distinct_bytes(trace: Trace) -> NDArray[np.float64]:
+def distinct_bytes(trace: Recording) -> NDArray[np.float64]:
     """``[launches]`` bytes that a launch reads and bytes that it writes, each once."""
     traffic = Traffic(trace)
     of_launch = trace.launches["footprint"].tolist()

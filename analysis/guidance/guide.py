@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.analysis.gains import direct_and_known
-from tileprof.analysis.guidance.chains import chains
+from tileprof.analysis.guidance.chains import Chain, chains
 from tileprof.analysis.guidance.ladder import APART, SPREAD, in_a_graph, ladder, simulated_times
 from tileprof.analysis.guidance.shares import by_module, by_operator
 from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
@@ -26,6 +26,9 @@ WORTH: Final = 0.005
 """Share of the program that an action must save to be named."""
 
 MOST_ACTIONS: Final = 8
+_MOST_CHAINS: Final = 4
+"""Chains of launches that one action names."""
+
 MOST_PAIRS: Final = 6
 """Kinds of pairs that are simulated; `tileprof simulate --advice` tries more."""
 
@@ -48,7 +51,8 @@ def guide(report: Report, simulator: Simulator) -> Guidance:
     """
     times = simulated_times(report, simulator)
     made = _Actions(report, simulator, times)
-    ranked = sorted(made.all(), key=_rank)
+    graph_first = _limit(report, simulator.narrow)[0] == "launch-bound"
+    ranked = sorted(made.all(), key=lambda action: _rank(action, graph_first=graph_first))
     actions = tuple(a for a in ranked if a.saves_share >= WORTH)[:MOST_ACTIONS]
     launches = simulator.graph.launches
     return Guidance(
@@ -60,11 +64,12 @@ def guide(report: Report, simulator: Simulator) -> Guidance:
     )
 
 
-def _rank(action: Action) -> tuple[bool, bool, float]:
-    """A recording that mostly shows a cold start is mended first; upper bounds come after what was worked out; work
-    counts.
+def _rank(action: Action, *, graph_first: bool) -> tuple[bool, bool, bool, float]:
+    """A recording that mostly shows a cold start is mended first; of a launch-bound program a CUDA graph comes next,
+    because other savings are beyond it; upper bounds come after what was worked out; work counts.
     """
-    return action.kind != "warm-up", action.basis == "at most", -action.saves_ns * _AFTER_WORK[action.effort]
+    graph = graph_first and action.kind == "cuda-graph"
+    return action.kind != "warm-up", not graph, action.basis == "at most", -action.saves_ns * _AFTER_WORK[action.effort]
 
 
 def host_is_late(report: Report) -> bool:
@@ -101,7 +106,7 @@ def _limit(report: Report, narrow: float) -> tuple[str, str]:
     if host_is_late(report):
         return (
             "host-bound",
-            f"the GPU waits for the host {gap:.0%} of the time, {duration(p.gap_ns / p.launches)} a launch",
+            f"the GPU waits for the host {gap:.0%} of the time, {duration(p.gap_ns / p.launches)} per launch",
         )
     if gap >= _LAUNCH_BOUND:
         more = f", and {small}" if narrow >= _NARROW else ""
@@ -165,9 +170,9 @@ class _Actions:
             return
         p = self._report.program
         reason = (
-            f"{found.share:.0%} of {counted(p.launches, 'launch')} need not wait for the launch before them, and in windows "
-            f"of {found.window} {found.width:.1f} could run side by side; on several streams, issued by one thread, the "
-            f"program takes {duration(spread_ns)}, as a graph with branches {duration(apart_ns)}"
+            f"{found.share:.0%} of {counted(p.launches, 'launch')} need not wait for the launch before them, and in "
+            f"windows of {found.window} {found.width:.1f} could run side by side; on several streams, issued by one "
+            f"thread, the program takes {duration(spread_ns)}, as a graph with branches {duration(apart_ns)}"
         )
         way = "acs-graph" if apart_ns < spread_ns else "acs"
         command = f"tileprof run --scheduler {way} -- {shlex.join(self._report.source.command)}"
@@ -256,20 +261,35 @@ class _Actions:
             )
 
     def _fuse(self) -> Iterator[Action]:
-        for chain in chains(self._graph, self._simulator.machine.device.graph_gap_ns):
-            count = chain.last - chain.first + 1
-            yield self._action(
-                "fuse",
-                f"fusing {chain.operators} {_at(chain.first, chain.last, chain.times, chain.module)}",
-                chain.saves_ns,
-                "estimated",
-                "minutes" if self._pytorch else "hours",
-                f"each tile of these {count} launches needs the same tile before it and nothing else of the chain; "
-                "fused, the "
-                "chain takes as long as its longest launch",
-                "torch.compile(model)" if self._pytorch else f"tileprof view {self._trace}",
-                tuple(range(chain.first, chain.last + 1)),
-            )
+        """One action for what a compiler does at once; without PyTorch each chain is work of its own."""
+        found = chains(self._graph, self._simulator.machine.device.graph_gap_ns)
+        if self._pytorch and found:
+            yield self._fusion(found)
+        elif not self._pytorch:
+            for chain in found:
+                yield self._fusion([chain])
+
+    def _fusion(self, found: list[Chain]) -> Action:
+        largest, more = found[0], len(found) - 1
+        others = f" and {counted(more, 'more kind')} of chains" if more else ""
+        count = largest.last - largest.first + 1
+        reason = (
+            f"each tile of these {count} launches needs the same tile before it and nothing else of the chain; fused, "
+            "the chain takes as long as its longest launch"
+        )
+        if more:
+            named = "; ".join(f"{c.operators} ({duration(c.saves_ns)}{_times(c.times)})" for c in found[1:_MOST_CHAINS])
+            reason += f"; {duration(largest.saves_ns)} of it here, then {named}"
+        return self._action(
+            "fuse",
+            f"fusing {largest.operators} {_at(largest.first, largest.last, largest.times, largest.module)}{others}",
+            sum(chain.saves_ns for chain in found),
+            "estimated",
+            "minutes" if self._pytorch else "hours",
+            reason,
+            "torch.compile(model)" if self._pytorch else f"tileprof view {self._trace}",
+            tuple(range(largest.first, largest.last + 1)),
+        )
 
     def _synchronise(self) -> Iterator[Action]:
         groups = self._report.groups

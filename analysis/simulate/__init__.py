@@ -1,6 +1,6 @@
 """Schedulers run on a recorded tile graph: a discrete-event engine at tile granularity."""
 
-from tileprof.analysis.simulate.lives import MODELS, RECORDED, life_model
+from tileprof.analysis.simulate.duration_models import MODELS, RECORDED, life_model
 from tileprof.analysis.simulate.schedulers import SCHEDULERS, scheduler
 from tileprof.analysis.simulate.simulator import Schedule, Simulator
 from tileprof.analysis.simulate.sweep import Source, Sweep, curve, fleet, sweep_of

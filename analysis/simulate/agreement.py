@@ -23,10 +23,11 @@ _TICK_NS = 64
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Times in ns. ``off``: launches whose simulated time is further than `CLOSE` from the recorded one; ``worst`` is the launch
-    furthest from it, by the share ``worst_off`` of its recorded time. ``by_construction``: launches whose tiles' lives were scaled or spread so that
-    each launch alone takes its recorded time: that they are reproduced says nothing about the simulator. ``*_running_ns``: time in which a kernel ran, ``*_between_ns``: in which none did, from the
-    first begin to the last end; 0 where no begins were recorded.
+    """Times in ns. ``off``: launches whose simulated time is further than `CLOSE` from the recorded one; ``worst`` is
+    the launch furthest from it, by the share ``worst_off`` of its recorded time. ``by_construction``: launches whose
+    tiles' lives were scaled or spread so that each launch alone takes its recorded time: that they are reproduced says
+    nothing about the simulator. ``*_running_ns``: time in which a kernel ran, ``*_between_ns``: in which none did, from
+    the first begin to the last end; 0 where no begins were recorded.
     """
 
     launches: int
@@ -48,8 +49,10 @@ class Agreement:
 
 
 def agreement(graph: TileGraph, stream: Schedule, recorded: Durations) -> Agreement:
-    """How well the schedule of ``stream`` on the recorded device reproduces the recording; ``recorded``: the lives it was simulated from."""
-    launches = graph.trace.launches
+    """How well the schedule of ``stream`` on the recorded device reproduces the recording; ``recorded``: the lives it
+    was simulated from.
+    """
+    launches = graph.launches
     begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
     base = graph.tile_base
     full = np.flatnonzero((np.diff(base) > 0) & (took > 0))

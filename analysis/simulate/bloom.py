@@ -1,11 +1,12 @@
 """Bloom filters over recorded addresses: which tiles a filter takes for dependent.
 
-Every tile has a filter of the granules that it writes and one of those that it reads, ``bits`` wide, ``hashes`` bits a granule (Bloom,
-"Space/time trade-offs in hash coding with allowable errors", 1970). A later tile depends on an earlier one, for all the
-filters can tell, if a granule that it reads or writes may be among those written, or one that it writes among those read.
+Every tile has a filter of the granules that it writes and one of those that it reads, ``bits`` wide, ``hashes`` bits a
+granule (Bloom, "Space/time trade-offs in hash coding with allowable errors", 1970). A later tile depends on an earlier
+one, for all the filters can tell, if a granule that it reads or writes may be among those written, or one that it
+writes among those read.
 
-Filters of all tiles of a launch stand side by side, as one row of tiles for each bit: then a granule is looked up in all
-of them by the conjunction of a few rows. Boxes that many tiles share are looked up once. ::
+Filters of all tiles of a launch stand side by side, as one row of tiles for each bit: then a granule is looked up in
+all of them by the conjunction of a few rows. Boxes that many tiles share are looked up once. ::
 
     granule --hash--> rows of `marks` --and--> tiles that may have it --or, over a box, over a tile's boxes--> parents
 """
@@ -24,7 +25,7 @@ from tileprof.errors import UserError
 from tileprof.trace.footprint import READ, Boxes
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 Bits = NDArray[np.uint64]
 
@@ -40,7 +41,9 @@ class Filters:
     hashes: int
 
     def rows(self, granules: NDArray[np.int64]) -> NDArray[np.int64]:
-        """``[granules, hashes]`` bits that stand for a granule: two hashes give them all (Kirsch and Mitzenmacher, 2006)."""
+        """``[granules, hashes]`` bits that stand for a granule: two hashes give them all (Kirsch and Mitzenmacher,
+        2006).
+        """
         if self.hashes == 0:
             return granules[:, None]
         first, second = _mixed(granules, 0x9E3779B97F4A7C15), _mixed(granules, 0xD1B54A32D192ED03)
@@ -80,8 +83,10 @@ class Touched(NamedTuple):
     written: Side
 
 
-def touched(trace: Trace, launch: int, granule: int) -> Touched:
-    """The granules of ``granule`` bytes that each tile of a launch touches, at the addresses at which its buffers lie."""
+def touched(trace: Recording, launch: int, granule: int) -> Touched:
+    """The granules of ``granule`` bytes that each tile of a launch touches, at the addresses at which its buffers
+    lie.
+    """
     footprint = trace.footprint(int(trace.launches["footprint"].iloc[launch]))
     buffer, offset = trace.operands_of(launch)
     base = trace.buffers["base"].to_numpy(np.int64)[buffer] + offset
@@ -149,8 +154,8 @@ def _look_up(table: Bits, rows: NDArray[np.int64], box: NDArray[np.int64], found
 
 
 def conflicts(before: tuple[Bits, Bits], after: Touched, filters: Filters) -> Bits:
-    """``[tiles after, words before]``: tiles of a launch that each tile of a later one depends on; ``before``: marks of the earlier
-    launch's reads and writes.
+    """``[tiles after, words before]``: tiles of a launch that each tile of a later one depends on; ``before``: marks of
+    the earlier launch's reads and writes.
     """
     read, written = before
     found = probe(written, after.read, filters)
@@ -176,7 +181,9 @@ def numbered(launches: list[Touched]) -> tuple[list[Touched], Filters]:
 
 
 def pair_bits(launches: list[Touched], filters: Filters) -> dict[tuple[int, int], Bits]:
-    """`conflicts` of every ordered pair of launches that has any. Raises UserError where two launches have too many tiles."""
+    """`conflicts` of every ordered pair of launches that has any. Raises UserError where two launches have too many
+    tiles.
+    """
     found: dict[tuple[int, int], Bits] = {}
     for p, before in enumerate(launches):
         words = before.read.words
@@ -197,7 +204,8 @@ def pair_bits(launches: list[Touched], filters: Filters) -> dict[tuple[int, int]
 def _checked(tiles: int, words: int) -> int:
     if tiles * words * 8 > _MOST_BYTES:
         raise UserError(
-            f"{tiles:,} tiles against about {64 * words:,} of another launch are too many pairs for filters of single tiles"
+            f"{tiles:,} tiles against about {64 * words:,} of another launch are too many pairs for filters of "
+            "single tiles"
         )
     return tiles
 

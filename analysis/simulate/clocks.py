@@ -1,13 +1,14 @@
 """Clocks: tiles that work at the same rate share one, so that a change of rate costs nothing per tile.
 
-A tile's work is the time it takes at rate 1. A clock counts work: it advances by its rate times the time that passes, and a tile
-that begins with ``w`` of work left ends when its clock shows what it showed then plus ``w``. A tile that works puts a load on its
-SM or on the whole GPU (`Sharing`), and a clock's rate follows from the largest load among those it is subject to ::
+A tile's work is the time it takes at rate 1. A clock counts work: it advances by its rate times the time that passes,
+and a tile that begins with ``w`` of work left ends when its clock shows what it showed then plus ``w``. A tile that
+works puts a load on its SM or on the whole GPU (`Sharing`), and a clock's rate follows from the largest load among
+those it is subject to ::
 
     rate = FULL / max(FULL, base + load)
 
-Loads are whole numbers, so that their sums do not depend on the order of events, and the plain engine can be held to the same
-times to the last bit.
+Loads are whole numbers, so that their sums do not depend on the order of events, and the plain engine can be held to
+the same times to the last bit.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ FULL = 1 << 30
 class Sharing(NamedTuple):
     """What tiles that work share. ``clocks`` 0: nothing, every tile works at rate 1.
 
-    ``by_sm``: every SM has a clock and a load of its own, and ``loads`` ``[launches, 1]`` is what a block adds to its SM's. Otherwise loads
-    are the GPU's, ``[launches, resources]`` a tile, and there is a clock for every subset of the resources: a tile is subject to those
-    on which it puts a load.
+    ``by_sm``: every SM has a clock and a load of its own, and ``loads`` ``[launches, 1]`` is what a block adds to its
+    SM's. Otherwise loads are the GPU's, ``[launches, resources]`` a tile, and there is a clock for every subset of the
+    resources: a tile is subject to those on which it puts a load.
     """
 
     clocks: int
@@ -48,9 +49,11 @@ def alone(launches: int) -> Sharing:
 
 
 class Clocks(NamedTuple):
-    """``keys``, ``items`` ``[clocks, tiles]``: heaps of what clocks show when tiles stop; ``size`` ``[clocks]``; ``load`` by SM or by resource.
+    """``keys``, ``items`` ``[clocks, tiles]``: heaps of what clocks show when tiles stop; ``size`` ``[clocks]``;
+    ``load`` by SM or by resource.
 
-    ``state`` ``[clocks, 4]``, by the constants below: few arrays, for compiled functions are handed each of them by value.
+    ``state`` ``[clocks, 4]``, by the constants below: few arrays, for compiled functions are handed each of them by
+    value.
     """
 
     keys: F64

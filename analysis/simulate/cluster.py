@@ -1,4 +1,6 @@
-"""Jobs on a Dask cluster: one that is there already, or one of processes on this machine (`pip install 'tileprof[dask]'`)."""
+"""Jobs on a Dask cluster: one that is there already, or one of processes on this machine (`pip install
+'tileprof[dask]'`).
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ R = TypeVar("R")
 
 
 def on_dask(address: str, work: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
-    """``[work(job) for job in jobs]``, each on some worker. ``work`` and its jobs must be importable there, and files that they read must
-    be visible there under the same path.
+    """``[work(job) for job in jobs]``, each on some worker. ``work`` and its jobs must be importable there, and files
+    that they read must be visible there under the same path.
 
-    Raises UserError where Dask is not installed, nothing answers at the address within `CONNECT_S` seconds, no worker is there within
-    `WORKERS_S`, or a worker dies of a job; what ``work`` raises is raised here.
+    Raises UserError where Dask is not installed, nothing answers at the address within `CONNECT_S` seconds, no worker
+    is there within `WORKERS_S`, or a worker dies of a job; what ``work`` raises is raised here.
     """
     try:
         import distributed  # noqa: PLC0415 - an optional dependency
@@ -43,14 +45,16 @@ def on_dask(address: str, work: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
             client.wait_for_workers(1, timeout=WORKERS_S)
         except TimeoutError:
             raise UserError(
-                f"the Dask scheduler at {_named(address)} has had no worker for {WORKERS_S:g} s; start one: dask worker {address}"
+                f"the Dask scheduler at {_named(address)} has had no worker for {WORKERS_S:g} s; start one: dask "
+                f"worker {address}"
             ) from None
         futures = client.map(work, jobs, pure=False)
         try:
             return list(client.gather(futures))
         except distributed.scheduler.KilledWorker as died:
             raise UserError(
-                f"workers of the Dask cluster at {_named(address)} died while they simulated ({died.task}): out of memory, or ended from outside; "
+                f"workers of the Dask cluster at {_named(address)} died while they simulated ({died.task}): out of "
+                "memory, or ended from outside; "
                 "give them more memory, or ask for fewer points"
             ) from None
         except (CancelledError, distributed.comm.CommClosedError) as lost:
@@ -87,14 +91,16 @@ def _client(distributed: Any, address: str, jobs: int) -> Iterator[Any]:
 def _connected(distributed: Any, address: str) -> Any:
     """A client of the scheduler at the address, which has said who it is.
 
-    Whatever goes wrong while connecting is the address's fault: what answers there may be no Dask at all, and answer anything.
+    Whatever goes wrong while connecting is the address's fault: what answers there may be no Dask at all, and answer
+    anything.
     """
     try:
         _introduce(distributed, address)
         return distributed.Client(address, timeout=CONNECT_S)
     except Exception as refused:  # noqa: BLE001 - see above
         raise UserError(
-            f"no Dask scheduler answers at {address} within {CONNECT_S:g} s ({type(refused).__name__}); start one with `dask scheduler`, or give "
+            f"no Dask scheduler answers at {address} within {CONNECT_S:g} s ({type(refused).__name__}); start one with "
+            "`dask scheduler`, or give "
             "--dask without an address to use this machine"
         ) from None
 
@@ -102,7 +108,8 @@ def _connected(distributed: Any, address: str) -> Any:
 def _introduce(distributed: Any, address: str) -> None:
     """Ask the scheduler who it is, in `CONNECT_S` seconds: Dask itself waits for the answer to its greeting for ever.
 
-    The thread is a daemon with a loop of its own, so neither a loop that runs here already nor a peer that says nothing holds anything up.
+    The thread is a daemon with a loop of its own, so neither a loop that runs here already nor a peer that says nothing
+    holds anything up.
     """
     failed: list[BaseException] = [TimeoutError()]
 

@@ -23,7 +23,9 @@ class _Step:
 
 
 def deadlock(p: Problem, plan: Plan, found: Outcome) -> str:
-    """From the first tile that holds its slot and waits, or else from the first launch or tile that is stuck, to what it waits for, and on until a launch repeats."""
+    """From the first tile that holds its slot and waits, or else from the first launch or tile that is stuck, to what
+    it waits for, and on until a launch repeats.
+    """
     waiting = np.isfinite(found.begin_ns) & ~np.isfinite(found.end_ns)
     stuck = waiting if waiting.any() else ~np.isfinite(found.end_ns)
     launch: int | None = _launch_of(p, int(np.flatnonzero(stuck)[0]))

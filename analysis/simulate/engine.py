@@ -1,9 +1,11 @@
-"""The discrete-event engine, compiled; the tests hold it to the same in plain Python (`tests/unit/analysis/plain_engine.py`).
+"""The discrete-event engine, compiled; the tests hold it to the same in plain Python
+(`tests/unit/analysis/plain_engine.py`).
 
-Tiles that work stop by their clock (`tileprof.analysis.simulate.clocks`), before any other event of the same time; other events are
-ordered by time, then by kind, then by number (`tileprof.analysis.simulate.state.LAUNCH_OPENS` and those beside it). All events of one
-instant happen before servers take tiles, and these before tiles are dispatched. A block goes to the SM with the most free block
-slots among those that it fits; ties go to the lowest number. The blocks of a cluster are placed one by one, all or none.
+Tiles that work stop by their clock (`tileprof.analysis.simulate.clocks`), before any other event of the same time;
+other events are ordered by time, then by kind, then by number (`tileprof.analysis.simulate.state.LAUNCH_OPENS` and
+those beside it). All events of one instant happen before servers take tiles, and these before tiles are dispatched. A
+block goes to the SM with the most free block slots among those that it fits; ties go to the lowest number. The blocks
+of a cluster are placed one by one, all or none.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tileprof.analysis.simulate.clocks import (
     start,
     stop,
 )
+from tileprof.analysis.simulate.needs import first_need, known_end, rest_of
 from tileprof.analysis.simulate.placing import free, place
 from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Plan
 from tileprof.analysis.simulate.queues import goes_on, has_ended, map_next, may_start, swap
@@ -57,36 +60,8 @@ from tileprof.analysis.simulate.state import (
     State,
     begun,
 )
-from tileprof.arrays import F64
 
 __all__ = ["Outcome", "Room", "run"]
-
-
-@internal
-def _known_end(p: Problem, link: int, s: int, life: float, ends: F64, signal_ns: float) -> float:
-    """How early a consumer's tile can end for the parents in one set, all of which have ended."""
-    r = p.relation[link]
-    base = p.tile_base[p.producer[link]]
-    earliest = 0.0
-    for e in range(p.indptr[p.set_at[r] + s], p.indptr[p.set_at[r] + s + 1]):
-        entry = p.entry_at[r] + e
-        written = ends[base + p.parent[entry]] + signal_ns
-        earliest = max(earliest, written + (1.0 - p.first[entry]) * life)
-    return earliest
-
-
-@internal
-def _rest(p: Problem, link: int, s: int, life: float, ends: F64, signal_ns: float, earliest: float) -> float:
-    """Work after the wait that decides `_known_end`."""
-    r = p.relation[link]
-    base = p.tile_base[p.producer[link]]
-    rest = 0.0
-    for e in range(p.indptr[p.set_at[r] + s], p.indptr[p.set_at[r] + s + 1]):
-        entry = p.entry_at[r] + e
-        after = (1.0 - p.first[entry]) * life
-        if ends[base + p.parent[entry]] + signal_ns + after == earliest:
-            rest = max(rest, after)
-    return rest
 
 
 def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | None = None) -> Outcome:
@@ -109,7 +84,9 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | No
 
 
 def is_compiled() -> bool:
-    """Whether the engine is in numba's cache; if not, the first simulation compiles it, which takes up to half a minute."""
+    """Whether the engine is in numba's cache; if not, the first simulation compiles it, which takes up to half a
+    minute.
+    """
     return in_cache(_loop)
 
 
@@ -455,24 +432,12 @@ def _end_is_known(
 def _work_before_waiting(
     p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, launch: int, tile: int
 ) -> None:
-    share = plan.prologue[launch] if plan.gate[launch] == GRID else _first_need(p, launch, tile)
+    share = plan.prologue[launch] if plan.gate[launch] == GRID else first_need(p, launch, tile)
     if share > 0:
         z.part[tile] = True
         z.done[tile] = share * _life(p, plan, launch, tile)
         z.late[tile] = now + z.done[tile]
         _work(room, sharing, z, now, z.late[tile], launch, tile)
-
-
-@internal
-def _first_need(p: Problem, launch: int, tile: int) -> float:
-    least = 1.0
-    for link in range(p.links_at[launch], p.links_at[launch + 1]):
-        r = p.relation[link]
-        k = p.set_of[p.tile_at[r] + tile - p.tile_base[launch]]
-        if k >= 0:
-            for e in range(p.indptr[p.set_at[r] + k], p.indptr[p.set_at[r] + k + 1]):
-                least = min(least, p.first[p.entry_at[r] + e])
-    return least
 
 
 @internal
@@ -623,9 +588,9 @@ def _set_ends(
             continue
         life = _life(p, plan, c, tile)
         if life != last_life:
-            last_life, last_known = life, _known_end(p, link, k, life, z.end, plan.signal_ns[c])
+            last_life, last_known = life, known_end(p, link, k, life, z.end, plan.signal_ns[c])
             if sharing.clocks > 0:
-                last_rest = _rest(p, link, k, life, z.end, plan.signal_ns[c], last_known)
+                last_rest = rest_of(p, link, k, life, z.end, plan.signal_ns[c], last_known)
         if sharing.clocks > 0 and last_known >= z.known[tile]:
             z.rest[tile] = last_rest if last_known > z.known[tile] else max(z.rest[tile], last_rest)
         z.known[tile] = max(z.known[tile], last_known)

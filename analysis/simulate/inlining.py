@@ -1,16 +1,19 @@
-"""Consumer tiles run inline by the worker that made them ready, or spawned into a queue: SPAWN's question on any tile graph.
+"""Consumer tiles run inline by the worker that made them ready, or spawned into a queue: SPAWN's question on any tile
+graph.
 
-A persistent kernel: ``workers`` each run one tile at a time. When a tile ends, those of its consumers that wait for nothing else are ready, and its
-worker decides about one after the other, in issue order::
+A persistent kernel: ``workers`` each run one tile at a time. When a tile ends, those of its consumers that wait for
+nothing else are ready, and its worker decides about one after the other, in issue order::
 
     inline    onto the worker's own list, which it works off next: nobody is told, the inputs are still in its SM
-    spawned   into the queue of all workers, where it arrives ``spawn_ns`` later; a worker that is free takes the earliest, for ``fetch_ns``
+    spawned   into the queue of all workers, where it arrives ``spawn_ns`` later; a worker that is free takes the
+    earliest, for ``fetch_ns``
 
 A tile that waits for nothing is in the queue from the beginning. The rule is that of Tang et al. (HPCA 2017, see
-`tileprof.analysis.simulate.spawning`) with a list in place of a thread's items: spawn where ``spawn_ns + fetch_ns + tiles ahead in the
-queue / throughput + own time < time of the worker's list + own time inline``, the throughput being that of spawned tiles so far. Other
-than there, tiles for which a worker is free are not ahead: a tile graph is not always as wide as the GPU, and where it was narrow
-little was spawned, which says nothing about how fast the queue would be worked off.
+`tileprof.analysis.simulate.spawning`) with a list in place of a thread's items: spawn where ``spawn_ns + fetch_ns +
+tiles ahead in the queue / throughput + own time < time of the worker's list + own time inline``, the throughput being
+that of spawned tiles so far. Other than there, tiles for which a worker is free are not ahead: a tile graph is not
+always as wide as the GPU, and where it was narrow little was spawned, which says nothing about how fast the queue would
+be worked off.
 
 The tests hold it to the same in plain Python.
 """
@@ -27,11 +30,12 @@ from tileprof.analysis.bounds.listing import _counters
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 
-RULE, SPAWN, INLINE = range(3)
+RULE, SPAWN, INLINE, PRINTED = range(4)
+"""PRINTED: the rule with all tiles of the queue ahead, those among them for which a worker is free."""
 
 
 class Inlining(NamedTuple):
-    """Times in nanoseconds. ``policy``: RULE, or all SPAWN or INLINE."""
+    """Times in nanoseconds. ``policy``: RULE, PRINTED, or all SPAWN or INLINE."""
 
     workers: int
     policy: int = RULE
@@ -57,8 +61,10 @@ def run(p: Problem, s: Successors, costs: Inlining) -> Ran:
     tiles = p.tiles
     parents, waits = _counters(p, s)
     z = _State(
-        np.zeros(6, np.int64), np.zeros(2), np.full(tiles, np.inf), np.full(tiles, np.inf), np.full(tiles, -1, np.int32),
-        np.zeros(tiles, np.bool_), parents, waits, np.repeat(np.arange(len(p.launch), dtype=np.int32), np.diff(p.tile_base)),
+        np.zeros(6, np.int64), np.zeros(2), np.full(tiles, np.inf), np.full(tiles, np.inf), np.full(tiles, -1,
+        np.int32),
+        np.zeros(tiles, np.bool_), parents, waits, np.repeat(np.arange(len(p.launch), dtype=np.int32),
+        np.diff(p.tile_base)),
         np.empty(tiles + costs.workers + 1), np.empty(tiles + costs.workers + 1, np.int64), np.empty(tiles + 1),
         np.empty(tiles + 1, np.int64), np.empty(tiles + 1, np.int64), np.arange(costs.workers)[::-1].copy(),
         np.full(costs.workers, -1), np.full(costs.workers, -1), np.zeros(costs.workers), np.full(tiles, -1),
@@ -69,7 +75,9 @@ def run(p: Problem, s: Successors, costs: Inlining) -> Ran:
 
 
 _EVENTS, _QUEUE, _FREE, _WAITING, _RUNNING, _ENDED = range(6)
-"""Counters: events, tiles in the queue, free workers, tiles spawned and not begun, spawned tiles that run and that have ended."""
+"""Counters: events, tiles in the queue, free workers, tiles spawned and not begun, spawned tiles that run and that have
+ended.
+"""
 _BUSY, _SINCE = range(2)
 """Times: in which some spawned tile ran, since when one does."""
 
@@ -103,7 +111,9 @@ class _State(NamedTuple):
 
 @without_allocation
 def _loop(p: Problem, s: Successors, o: Inlining, z: _State) -> None:
-    """Events: tile t ends (t), spawned tile t arrives (tiles + t). All of an instant happen before free workers take tiles."""
+    """Events: tile t ends (t), spawned tile t arrives (tiles + t). All of an instant happen before free workers take
+    tiles.
+    """
     tiles = p.tile_base[-1]
     now = 0.0
     for t in range(tiles):
@@ -165,7 +175,8 @@ def _ends(p: Problem, s: Successors, o: Inlining, z: _State, now: float, tile: i
         found -= 1
         life = _life(p, z, child)
         spared = max(life - o.reload_ns, 0.0)
-        if o.policy == SPAWN or (o.policy == RULE and _expected(o, z, now, life) < z.listed_ns[worker] + spared):
+        by_rule = o.policy in (RULE, PRINTED)
+        if o.policy == SPAWN or (by_rule and _expected(o, z, now, life) < z.listed_ns[worker] + spared):
             z.n[_WAITING] += 1
             push(z.keys, z.items, z.n[_EVENTS], now + o.spawn_ns, len(z.begin) + child)
             z.n[_EVENTS] += 1
@@ -194,7 +205,7 @@ def _expected(o: Inlining, z: _State, now: float, life: float) -> float:
     each = life / o.workers  # one over the throughput
     if z.n[_ENDED] > 0:
         each = (z.ns[_BUSY] + (now - z.ns[_SINCE] if z.n[_RUNNING] > 0 else 0.0)) / z.n[_ENDED]
-    ahead = max(z.n[_WAITING] - z.n[_FREE], 0)
+    ahead = z.n[_WAITING] if o.policy == PRINTED else max(z.n[_WAITING] - z.n[_FREE], 0)
     expected: float = o.spawn_ns + o.fetch_ns + ahead * each + life
     return expected
 

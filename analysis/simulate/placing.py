@@ -1,4 +1,6 @@
-"""Where a tile's blocks go: the SM with the most free block slots among those that they fit; ties go to the lowest number."""
+"""Where a tile's blocks go: the SM with the most free block slots among those that they fit; ties go to the lowest
+number.
+"""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 A launch *opens* when all its gates have opened, ``gap_ns`` has passed since the last of them, the host has issued it
 (``issue_ns``) and it has entered the window of launches under way. Tiles of open launches are dispatched to SMs in
-order of ``rank``, then of tiles; a tile that fits no SM holds back all after it, as the hardware's dispatcher does, unless the
-plan is ``greedy``: then tiles of other launches that fit go before it. A ready tile of a
-persistent launch (more tiles than blocks) of which as many run as it has blocks holds back nobody: it goes on when one of them ends.
+order of ``rank``, then of tiles; a tile that fits no SM holds back all after it, as the hardware's dispatcher does,
+unless the plan is ``greedy``: then tiles of other launches that fit go before it. A ready tile of a persistent launch
+(more tiles than blocks) of which as many run as it has blocks holds back nobody: it goes on when one of them ends.
 
-Within one instant everything that is ready is dispatched before launches open that waited for these dispatches (``started``). So a launch
-that opens without a gap comes after tiles of later ranks that were ready already: with ``window`` 0, where all that waits for nobody is open at
-once, the branches of a program go before the consumers of its first launch. That is how grids arrive at a GPU, one stream each.
+Within one instant everything that is ready is dispatched before launches open that waited for these dispatches
+(``started``). So a launch that opens without a gap comes after tiles of later ranks that were ready already: with
+``window`` 0, where all that waits for nobody is open at once, the branches of a program go before the consumers of its
+first launch. That is how grids arrive at a GPU, one stream each.
 
 What a tile
 waits for after its launch has opened is its launch's ``gate``:
@@ -20,20 +21,21 @@ waits for after its launch has opened is its launch's ``gate``:
 | INSIDE | at once, holding its place | waits at the access that needs a parent's bytes until the parent has ended |
 | GRID | at once, holding its place | waits after ``prologue`` of its work until the launch ``waits_for`` has ended |
 
-A launch that opens may have to pass a *launcher*, which opens one per ``period_ns``, and to take one of so many *lanes* (streams that
-are driven by a thread each), which is free again ``lane_ns`` after the launch has ended.
+A launch that opens may have to pass a *launcher*, which opens one per ``period_ns``, and to take one of so many *lanes*
+(streams that are driven by a thread each), which is free again ``lane_ns`` after the launch has ended.
 
 Limits of schedulers with small memories may be added:
 
-*Deciders* (`Deciding`): a READY tile whose waits are over queues for one of a few servers, each of which takes up to ``batch`` of those that wait
-and hands them to the SMs together; or, with ``ahead``, tiles queue as soon as their launch is open, and are dispatched when
-decided and ready.
+*Deciders* (`Deciding`): a READY tile whose waits are over queues for one of a few servers, each of which takes up to
+``batch`` of those that wait and hands them to the SMs together; or, with ``ahead``, tiles queue as soon as their launch
+is open, and are dispatched when decided and ready.
 
-*Nodes* (`Nodes`): tiles enter a buffer in issue order, leave it when they end, and are dispatched only from it. A parent that ends notes
-its children outside in a second buffer; those that find no room there learn of it later.
+*Nodes* (`Nodes`): tiles enter a buffer in issue order, leave it when they end, and are dispatched only from it. A
+parent that ends notes its children outside in a second buffer; those that find no room there learn of it later.
 
-*Queues* (`Queues`): launches belong to queues, of which only some are mapped at a time; a launch of another queue cannot start. At the end of each
-quantum one mapped queue with nothing under way makes room for another; a queue without launches leaves its place at once.
+*Queues* (`Queues`): launches belong to queues, of which only some are mapped at a time; a launch of another queue
+cannot start. At the end of each quantum one mapped queue with nothing under way makes room for another; a queue without
+launches leaves its place at once.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ FREE, READY, INSIDE, GRID = range(4)
 
 
 class Deciding(NamedTuple):
-    """Servers that decide about READY tiles; times in nanoseconds. ``servers`` 0: nothing is decided, tiles are just ready."""
+    """Servers that decide about READY tiles; times in nanoseconds. ``servers`` 0: nothing is decided, tiles are just
+    ready.
+    """
 
     servers: int = 0
     decide_ns: float = 0.0
@@ -97,15 +101,17 @@ class Plan(NamedTuple):
     """CSR: launches that wait for the end of a launch."""
     after: NDArray[np.int64]
     started_at: NDArray[np.int64]
-    """CSR: launches that wait until all tiles of a launch have been dispatched and have done ``trigger`` of their work."""
+    """CSR: launches that wait until all tiles of a launch have been dispatched and have done ``trigger`` of their work.
+    """
     started: NDArray[np.int64]
     waits_for: NDArray[np.int64]
     """``[n]`` the launch that a GRID launch's tiles wait for; -1 for none."""
     prologue: NDArray[np.float64]
     """``[n]`` share of a tile's work before that wait."""
     trigger: NDArray[np.float64]
-    """``[n]`` share of a tile's work after which it counts for those that wait in ``started``; 0: when it is dispatched. The rest of the work is
-    taken to run at rate 1."""
+    """``[n]`` share of a tile's work after which it counts for those that wait in ``started``; 0: when it is
+    dispatched. The rest of the work is taken to run at rate 1.
+    """
     overhead_ns: NDArray[np.float64]
     """``[n]`` added to every tile of a launch."""
     signal_ns: NDArray[np.float64]
@@ -142,7 +148,8 @@ class Draft:
     after: list[set[int]] = field(default_factory=list)
     """By launch: launches that must have ended."""
     started: list[set[int]] = field(default_factory=list)
-    """By launch: launches whose tiles must all have been dispatched, and have done their launch's ``trigger`` of work."""
+    """By launch: launches whose tiles must all have been dispatched, and have done their launch's ``trigger`` of work.
+    """
     trigger: list[float] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
     prologue: list[float] = field(default_factory=list)
@@ -153,7 +160,8 @@ class Draft:
     lane_ns: float = 0.0
     greedy: bool = False
     one_kernel: bool = False
-    """All launches are tasks of one kernel, which has one configuration: see `tileprof.analysis.simulate.state.Room`."""
+    """All launches are tasks of one kernel, which has one configuration: see `tileprof.analysis.simulate.state.Room`.
+    """
     window: int = 0
     in_order: bool = False
     deciding: Deciding = field(default_factory=Deciding)
@@ -217,8 +225,8 @@ Limits = TypeVar("Limits", Deciding, Nodes, Queues)
 
 
 def _with_declared_types(limits: Limits) -> Limits:
-    """The same numbers as the types that their fields declare: the engine is compiled once per type of plan, which takes half a
-    minute, and a 0 where another scheduler has 0.0 is another type.
+    """The same numbers as the types that their fields declare: the engine is compiled once per type of plan, which
+    takes half a minute, and a 0 where another scheduler has 0.0 is another type.
     """
     types = get_type_hints(type(limits))
     return limits._replace(**{name: types[name](getattr(limits, name)) for name in limits._fields})

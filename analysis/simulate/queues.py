@@ -1,4 +1,6 @@
-"""Queues that the hardware cannot all watch: which are mapped, and when that changes; see `tileprof.analysis.simulate.plan`."""
+"""Queues that the hardware cannot all watch: which are mapped, and when that changes; see
+`tileprof.analysis.simulate.plan`.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ class Mapping(NamedTuple):
 
 
 _MAPPED, _PARKED, _BUSY, _DONE, _AT = range(5)
-"""Whether a queue is mapped; the launch that could start if it were (-1 for none); launches under way; launches that have ended; where its
-launches begin."""
+"""Whether a queue is mapped; the launch that could start if it were (-1 for none); launches under way; launches that
+have ended; where its launches begin.
+"""
 
 _IN, _OUT, _IDLE, _SWAPS = range(4)
 
@@ -83,6 +86,7 @@ def may_start(m: Mapping, plan: Plan, launch: int) -> bool:
         m.queues[q, _PARKED] = launch
         return False
     m.queues[q, _BUSY] += 1
+    m.n[_IDLE] = 0  # a launch shorter than a quantum has ended again when the quantum does
     return True
 
 
@@ -149,5 +153,7 @@ def swap(m: Mapping, plan: Plan, nothing_else: bool) -> int:
 
 @internal
 def goes_on(m: Mapping, plan: Plan) -> bool:
-    """Whether another quantum can change anything: not after all queues have been mapped in turn and nothing started."""
+    """Whether another quantum can change anything: not after all queues have been mapped in turn and nothing
+    started.
+    """
     return plan.queues.mapped > 0 and m.n[_IDLE] <= _count(m) and _incoming(m, plan) >= 0

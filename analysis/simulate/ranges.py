@@ -12,14 +12,14 @@ from tileprof.arrays.ragged import pointers
 from tileprof.trace.footprint import READ, WRITE, Boxes
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 
-def range_hazards(trace: Trace, launches: list[int], window: int) -> list[dict[int, set[str]]]:
+def range_hazards(trace: Recording, launches: list[int], window: int) -> list[dict[int, set[str]]]:
     """By place in ``launches``: earlier places of the last ``window``, each with the hazards of overlapping ranges.
 
-    A range is all that lies between the first and the last byte that a launch reads, or writes, through one operand; ranges of
-    recycled memory count, since they are compared by address.
+    A range is all that lies between the first and the last byte that a launch reads, or writes, through one operand;
+    ranges of recycled memory count, since they are compared by address.
     """
     low, high, written, at = _segments(trace, launches)
     found: list[dict[int, set[str]]] = []
@@ -36,7 +36,7 @@ def range_hazards(trace: Trace, launches: list[int], window: int) -> list[dict[i
     return found
 
 
-def _segments(trace: Trace, launches: list[int]) -> tuple[I64, I64, NDArray[np.bool_], I64]:
+def _segments(trace: Recording, launches: list[int]) -> tuple[I64, I64, NDArray[np.bool_], I64]:
     """Address ranges ``[low, high)`` of all launches, whether each is written, and where those of a launch begin."""
     base = trace.buffers["base"].to_numpy(np.int64)
     footprint = trace.launches["footprint"].to_numpy(np.int64)

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 class Program:
     """What a scheduler may look at: launches and which of them depend on which, not single tiles.
 
-    ``parents[c]`` maps each launch that c depends on to when in the work of c's tiles its bytes are first needed (0 to 1, the
-    least over all tiles; 0 where unknown), ``written[c]`` to when in the work of that launch's tiles they are last touched (the most; 1 where
-    unknown). ``recycled[c]`` holds launches that c depends on through recycled memory alone.
-    ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and ``fan_in[c]`` count
-    the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the operands of c. ``overlaps(window)``
-    gives hazards as ``hazards`` does, found by comparing address ranges with those of the last ``window`` launches.
+    ``parents[c]`` maps each launch that c depends on to when in the work of c's tiles its bytes are first needed (0 to
+    1, the least over all tiles; 0 where unknown), ``written[c]`` to when in the work of that launch's tiles they are
+    last touched (the most; 1 where unknown). ``recycled[c]`` holds launches that c depends on through recycled memory
+    alone. ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and
+    ``fan_in[c]`` count the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the
+    operands of c. ``overlaps(window)`` gives hazards as ``hazards`` does, found by comparing address ranges with those
+    of the last ``window`` launches.
     """
 
     launches: pd.DataFrame
@@ -52,7 +53,9 @@ class Program:
         return len(self.launches)
 
     def issued(self, issue_ns: float | None) -> list[float]:
-        """When a host thread that takes so long per launch (the device's figure unless given) has issued each launch."""
+        """When a host thread that takes so long per launch (the device's figure unless given) has issued each
+        launch.
+        """
         each = self.device.issue_ns() if issue_ns is None else issue_ns
         return [launch * each for launch in range(self.count)]
 
@@ -75,7 +78,7 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
 
     ``sms`` of the GPU to run on; the device's unless given.
     """
-    launches = graph.trace.launches if chosen is None else graph.trace.launches.iloc[list(chosen)]
+    launches = graph.launches if chosen is None else graph.launches.iloc[list(chosen)]
     links = Links.of(graph).between(launches["launch"].to_numpy(np.int64))
     parents: list[dict[int, float]] = [{} for _ in range(len(launches))]
     recycled: list[set[int]] = [set() for _ in range(len(launches))]
@@ -93,11 +96,11 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
         parents[c][p] = min(parents[c].get(p, 1.0), needs[number][0])
         written[c][p] = max(written[c].get(p, 0.0), needs[number][1])
     hazards, edges, fan_in = _tile_level(graph, launches["launch"].to_numpy(np.int64))
-    operands = graph.trace.operands["launch"].value_counts()
+    operands = graph.recording.operands["launch"].value_counts()
     segments = operands.reindex(launches["launch"]).fillna(0).astype(int).tolist()
     return Program(
         launches,
-        graph.trace.device,
+        graph.device,
         parents,
         written,
         recycled,
@@ -105,8 +108,8 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
         edges,
         fan_in,
         segments,
-        sms or graph.trace.device.sms,
-        partial(range_hazards, graph.trace, launches["launch"].tolist()),
+        sms or graph.device.sms,
+        partial(range_hazards, graph.recording, launches["launch"].tolist()),
     )
 
 
@@ -155,8 +158,8 @@ class RunsAlone(Protocol):
 
 
 class Scheduler(Protocol):
-    """A frozen dataclass of options. ``name`` as on the command line; ``renames``: it frees itself of hazards of recycled
-    memory (its own memory plan), so tiles do not wait for those.
+    """A frozen dataclass of options. ``name`` as on the command line; ``renames``: it frees itself of hazards of
+    recycled memory (its own memory plan), so tiles do not wait for those.
     """
 
     name: ClassVar[str]
@@ -188,7 +191,9 @@ class Options:
             _check(f"{self.kind} {self.name}", f, getattr(self, f.name))
 
     def with_options(self, options: Mapping[str, str]) -> Self:
-        """Raises UserError for an unknown key (with a close match) and for values that are no numbers or out of range."""
+        """Raises UserError for an unknown key (with a close match) and for values that are no numbers or out of
+        range.
+        """
         known = {f.name: f for f in fields(self)}
         changed: dict[str, Any] = {}
         for given, value in options.items():
@@ -216,8 +221,8 @@ MOST_COUNTED: Final = 1_000_000
 def option(
     default: float | None, meaning: str, *, least: float = 0.0, most: float | None = None, whole: bool | None = None
 ) -> Any:
-    """A field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole default. Limits are
-    `LONGEST_NS` or `MOST_COUNTED` unless given.
+    """A field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole
+    default. Limits are `LONGEST_NS` or `MOST_COUNTED` unless given.
     """
     whole = isinstance(default, int) if whole is None else whole
     most = (MOST_COUNTED if whole else LONGEST_NS) if most is None else most
@@ -256,7 +261,9 @@ def key_values(text: str, kind: str = "scheduler") -> tuple[str, dict[str, str]]
 
 
 def plain_key(who: str, key: str, text: str, known: Iterable[str]) -> tuple[str, str]:
-    """``gap=2us`` as ``gap_ns=2000.0``; what has its unit in its name already is as it was. Raises UserError for ``gap=2``."""
+    """``gap=2us`` as ``gap_ns=2000.0``; what has its unit in its name already is as it was. Raises UserError for
+    ``gap=2``.
+    """
     if key in known or f"{key}_ns" not in known:
         return key, text
     number = text.rstrip("nums")

@@ -15,8 +15,8 @@ from tileprof.analysis.bounds.durations import tile_durations
 from tileprof.analysis.bounds.machine import product
 from tileprof.analysis.bounds.problem import Links, problem, successors
 from tileprof.analysis.simulate.deadlock import deadlock
+from tileprof.analysis.simulate.duration_models import RECORDED, LifeModel
 from tileprof.analysis.simulate.engine import Outcome, Room, run
-from tileprof.analysis.simulate.lives import RECORDED, LifeModel
 from tileprof.analysis.simulate.plan import Plan
 from tileprof.analysis.simulate.scheduler import Chooses, Rewires, RunsAlone, Scheduler, program_of
 from tileprof.analysis.words import counted
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 class Schedule:
     """One simulated run. ``tile_base`` as in the graph; times in nanoseconds.
 
-    ``waiting_ns``: time that tiles held their slots and waited, summed; ``gap_ns``: time in which no tile ran, from 0 to the end;
-    ``busy``: mean share of the GPU that running tiles took up (in slots of their launch's occupancy); ``boundary_ns``: idle share
-    of the GPU, as time, while all dispatched launches have dispatched all their tiles and the next one has not begun; ``overheads_ns``: time
-    of each kind of overhead, summed over launches, tiles or servers (they overlap; ``slowed``: what tiles worked longer than recorded); ``notes``: sentences; ``deadlock``: "" or a
+    ``waiting_ns``: time that tiles held their slots and waited, summed; ``gap_ns``: time in which no tile ran, from 0
+    to the end; ``busy``: mean share of the GPU that running tiles took up (in slots of their launch's occupancy);
+    ``boundary_ns``: idle share of the GPU, as time, while all dispatched launches have dispatched all their tiles and
+    the next one has not begun; ``overheads_ns``: time of each kind of overhead, summed over launches, tiles or servers
+    (they overlap; ``slowed``: what tiles worked longer than recorded); ``notes``: sentences; ``deadlock``: "" or a
     sentence that names who waits for whom, and then ``time_ns`` is infinite.
     """
 
@@ -70,13 +71,13 @@ class Schedule:
 
 class Simulator:
     """Runs schedulers on one graph and machine; tile durations follow from those of the trace by a model (see
-    `tileprof.analysis.simulate.lives`).
+    `tileprof.analysis.simulate.duration_models`).
 
     Raises UserError where a block is too large for a foreign machine, or a cluster for one so small.
     """
 
     def __init__(self, graph: TileGraph, machine: Machine | None = None, lives: LifeModel = RECORDED) -> None:
-        trace = graph.trace
+        trace = graph.recording
         self.graph = graph
         self.machine = machine or Machine(trace.device)
         self.lives = lives
@@ -106,12 +107,14 @@ class Simulator:
     @property
     def narrow(self) -> float:
         """Share of the launches whose tiles fill less than half of the GPU."""
-        launches = self.graph.trace.launches
+        launches = self.graph.launches
         tiles = launches["tiles"].to_numpy(np.int64)
         return float((2 * tiles < self.machine.slots(launches)).mean()) if len(tiles) else 0.0
 
     def run(self, scheduler: Scheduler, name: str = "", launches: Sequence[int] | None = None) -> Schedule:
-        """Simulate one scheduler on all launches, or on some (ascending) in isolation; ``name`` is what the result is called."""
+        """Simulate one scheduler on all launches, or on some (ascending) in isolation; ``name`` is what the result is
+        called.
+        """
         if isinstance(scheduler, Chooses) and (choices := scheduler.choices()):
             ways = {said: self.run(way, name or scheduler.name, launches) for said, way in choices.items()}
             kept = min(ways, key=lambda said: ways[said].time_ns)
@@ -148,7 +151,8 @@ class Simulator:
         if isinstance(scheduler, RunsAlone):
             if self.lives.name != RECORDED.name:
                 raise UserError(
-                    f"{name} runs tiles as long as recorded, whatever runs beside them; it knows no --durations {self.lives.name}"
+                    f"{name} runs tiles as long as recorded, whatever runs beside them; it knows no --durations "
+                    f"{self.lives.name}"
                 )
             found, said = scheduler.alone(p, room)
             notes += said
@@ -189,8 +193,8 @@ class Simulator:
 
 
 def _at_most(launches: pd.DataFrame) -> NDArray[np.int64]:
-    """``[launches]`` tiles that a launch runs at a time, however large the GPU: a persistent one (more tiles than blocks or clusters) has a
-    grid of its own; others have as many as they have tiles.
+    """``[launches]`` tiles that a launch runs at a time, however large the GPU: a persistent one (more tiles than
+    blocks or clusters) has a grid of its own; others have as many as they have tiles.
     """
     grid = np.maximum(product(launches, "grid") // product(launches, "cluster"), 1)
     return np.asarray(np.minimum(grid, np.maximum(launches["tiles"].to_numpy(np.int64), 1)), dtype=np.int64)
@@ -204,8 +208,8 @@ def _difference(held_ns: float, worked_ns: float) -> float:
 def _overheads(
     plan: Plan, tiles: NDArray[np.int64], found: Outcome, looped_ns: float, slowed_ns: float
 ) -> dict[str, float]:
-    """By kind, those that cost anything: gaps before launches, what tiles do besides their work (posts, waits in their loops), decisions, what others
-    beside them cost tiles.
+    """By kind, those that cost anything: gaps before launches, what tiles do besides their work (posts, waits in their
+    loops), decisions, what others beside them cost tiles.
     """
     kinds = {
         "gaps": float(plan.gap_ns.sum()),
@@ -219,8 +223,8 @@ def _overheads(
 
 
 def boundary_ns(tile_base: NDArray[np.int64], found: Outcome, units: NDArray[np.int64], pool: int) -> float:
-    """See ``Schedule.boundary_ns``: the integral of the idle share between the last dispatch of the launches so far and the
-    first of the next.
+    """See ``Schedule.boundary_ns``: the integral of the idle share between the last dispatch of the launches so far and
+    the first of the next.
     """
     filled = np.flatnonzero(np.diff(tile_base))
     if not len(filled):

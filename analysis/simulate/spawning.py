@@ -1,18 +1,24 @@
 """``spawn``: kernels whose threads may launch child grids, and who decides whether they do.
 
-A workload is a sequence of parent kernels (*rounds*); each of their threads has some items of work, which it does one after the other
-(*inline*) or hands to a child grid, a thread an item (CUDA dynamic parallelism). Threads of a warp that launch do so
-together: the warp stands still for ``launch_ns`` and ``another_ns`` a launch, then all its grids arrive, or, with ``serve_ns``, are served one
-after the other with those of the whole GPU, and its other threads do their items. Parent and child tiles share the GPU's blocks and threads, parents first; at most ``queues`` child
-grids are in execution, the others wait in order of arrival. A round ends when all its tiles and all child tiles have ended.
+A workload is a sequence of parent kernels (*rounds*); each of their threads has some items of work, which it does one
+after the other (*inline*) or hands to a child grid, a thread an item (CUDA dynamic parallelism). Threads of a warp that
+launch do so together: the warp stands still for ``launch_ns`` and ``another_ns`` a launch, then all its grids arrive,
+or, with ``serve_ns``, are served one after the other with those of the whole GPU, and its other threads do their items.
+Parent and child tiles share the GPU's blocks and threads, parents first; at most ``queues`` child grids are in
+execution, the others wait in order of arrival. A round ends when all its tiles and all child tiles have ended.
 
-Source: Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14 (SPAWN). Its
-rule: launch where ``overhead + (tiles in the queue + own tiles) / throughput < items x time of a child warp``, throughput and time
-being those of child tiles: all that ended over the time in which any ran, or, with ``window_ns`` (the paper has 1,024 cycles), the mean number
-that ran at a time in the last whole window, over the mean time of all that ended. It is asked where the
-program as written would launch. What it does before the first child has ended we do not know: see ``prior``.
+Source: Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14
+(SPAWN). Its rule: launch where ``overhead + (tiles in the queue + own tiles) / throughput < items x time of a child
+warp``, throughput and time being those of child tiles: all that ended over the time in which any ran, or, with
+``window_ns`` (the paper has 1,024 cycles), the mean number that ran at a time in the last whole window, over the mean
+time of all that ended. It is asked where the program as written would launch. What it does before the first child has
+ended we do not know: see ``prior``.
 
 Left out: memory bandwidth (a tile lasts as long on a full GPU as alone), and children that launch.
+
+| rule | source | here | worth |
+|---|---|---|---|
+| throughput | windows of 1,024 cycles | all of time | +64.0, +80.4, 0% |
 """
 
 from __future__ import annotations
@@ -35,8 +41,8 @@ PROGRAM = "program"
 
 
 class Spawns(NamedTuple):
-    """A workload: ``round_at`` ``[rounds + 1]`` CSR over parent threads; ``items`` and ``item_ns`` ``[threads]`` of each; times in
-    nanoseconds.
+    """A workload: ``round_at`` ``[rounds + 1]`` CSR over parent threads; ``items`` and ``item_ns`` ``[threads]`` of
+    each; times in nanoseconds.
     """
 
     name: str
@@ -56,11 +62,11 @@ class Spawns(NamedTuple):
 class Spawning:
     """What launching costs, and the GPU. Times in nanoseconds.
 
-    The defaults are a K20c, whose launches were measured for GPGPU-Sim (``-cdp_latency``: 20,000 cycles for a warp that launches
-    and 1,700 more for each of its launches, with the call for the parameter buffer; here at 706 MHz): 13 SMs of at most 16 blocks and 2,048
-    threads. Parents of 256 and children of 32 threads are those of dragon_li, the benchmarks of Wang and Yalamanchili
-    (IISWC 2014). ``gap_ns`` is assumed. Of an H200: ``launch_ns`` 45,000, ``another_ns`` 400 and ``serve_ns`` 400 were
-    measured (docs/spawn.md), with 4,224 slots and 270,336 threads.
+    The defaults are a K20c, whose launches were measured for GPGPU-Sim (``-cdp_latency``: 20,000 cycles for a warp that
+    launches and 1,700 more for each of its launches, with the call for the parameter buffer; here at 706 MHz): 13 SMs
+    of at most 16 blocks and 2,048 threads. Parents of 256 and children of 32 threads are those of dragon_li, the
+    benchmarks of Wang and Yalamanchili (IISWC 2014). ``gap_ns`` is assumed. Of an H200: ``launch_ns`` 45,000,
+    ``another_ns`` 400 and ``serve_ns`` 400 were measured (docs/spawn.md), with 4,224 slots and 270,336 threads.
     """
 
     slots: int = field(default=13 * 16, metadata={"meaning": "blocks that the GPU holds", "least": 1})
@@ -93,7 +99,8 @@ class Spawning:
             most = f.metadata.get("most", LONGEST_NS if f.name.endswith("_ns") else MOST_COUNTED)
             if not f.metadata["least"] <= value <= most:
                 raise UserError(
-                    f"spawn: {f.name} is {short(value)}, expected at least {f.metadata['least']} and at most {short(most)} ({f.metadata['meaning']})"
+                    f"spawn: {f.name} is {short(value)}, expected at least {f.metadata['least']} and at most "
+                    f"{short(most)} ({f.metadata['meaning']})"
                 )
         if self.resident < max(self.parent, self.child):
             raise UserError(
@@ -104,8 +111,8 @@ class Spawning:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """How a policy did: ``launched`` and ``inlined`` count threads with items; ``estimate_error`` is the mean relative error of the
-    queue model's time of a launched grid (NaN where it estimated none).
+    """How a policy did: ``launched`` and ``inlined`` count threads with items; ``estimate_error`` is the mean relative
+    error of the queue model's time of a launched grid (NaN where it estimated none).
     """
 
     policy: str
@@ -121,7 +128,9 @@ class Spawned:
 
 
 class Ran(NamedTuple):
-    """``took_ns`` and ``estimate_ns`` ``[threads]``: from the launch of a grid to its end, as it happened and as estimated; NaN for none."""
+    """``took_ns`` and ``estimate_ns`` ``[threads]``: from the launch of a grid to its end, as it happened and as
+    estimated; NaN for none.
+    """
 
     time_ns: float
     took_ns: NDArray[np.float64]
@@ -129,7 +138,8 @@ class Ran(NamedTuple):
 
 
 def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> Spawned:
-    """One policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the workload's own.
+    """One policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the workload's
+    own.
 
     Raises UserError for an unknown policy.
     """
@@ -162,13 +172,15 @@ def thresholds(work: Spawns, options: Spawning) -> list[Spawned]:
 _PARENT, _CURRENT, _RUNNING, _HELD, _ROOM, _QUEUED, _CHILDREN, _ENDED, _ACTIVE, _ENTERED, _ARRIVED, _FRONT, _SIZE = (
     range(13)
 )
-"""Counters: next parent thread, round, parent tiles that run, free slots, free threads, child tiles launched and not ended, of these running,
-child tiles ended, grids in execution, grids that have entered execution, grids arrived, first grid with tiles to start, events.
+"""Counters: next parent thread, round, parent tiles that run, free slots, free threads, child tiles launched and not
+ended, of these running, child tiles ended, grids in execution, grids that have entered execution, grids arrived, first
+grid with tiles to start, events.
 """
 
 _BUSY, _SINCE, _LIVED, _SERVED, _AREA, _TICKED, _CLOSES, _MEAN = range(8)
-"""Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch has been served. Of the
-window: child tiles times time so far, until when, when it ends, and how many ran at a time in the one before.
+"""Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch
+has been served. Of the window: child tiles times time so far, until when, when it ends, and how many ran at a time in
+the one before.
 """
 
 
@@ -211,7 +223,8 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     """The compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD and SPAWN."""
     o, n = options, len(work.items)
     costs = _Costs(
-        float(work.base_ns), float(work.child_ns), int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp),
+        float(work.base_ns), float(work.child_ns), int(o.slots), int(o.resident), int(o.parent), int(o.child),
+        int(o.warp),
         float(o.launch_ns), float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns),
         int(o.prior),
     )  # fmt: skip
@@ -227,10 +240,13 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
 
 @compiled
 def _run(
-    round_at: NDArray[np.int64], items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State, policy: int,
+    round_at: NDArray[np.int64], items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State,
+    policy: int,
     threshold: int,
 ) -> float:  # fmt: skip
-    """Events: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of all rounds)."""
+    """Events: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of all
+    rounds).
+    """
     c, n = z.c, len(items)
     now = 0.0
     while c[_CURRENT] + 1 < len(round_at):
@@ -336,7 +352,8 @@ def _start_child(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float)
 
 @internal
 def _parent_life(
-    items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State, policy: int, threshold: int, now: float,
+    items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State, policy: int, threshold: int,
+    now: float,
     stop: int,
 ) -> float:  # fmt: skip
     """The threads of the next parent tile decide, warp by warp, and the longest warp is the tile's life."""

@@ -31,8 +31,8 @@ class Room(NamedTuple):
     def of_one_kernel(self) -> Room:
         """The room where all launches are tasks of one persistent kernel.
 
-        A kernel has one configuration. Its workers are taken to be as large as the largest tile: as few per SM as of the launch
-        of which fewest reside, in clusters as large as the largest.
+        A kernel has one configuration. Its workers are taken to be as large as the largest tile: as few per SM as of
+        the launch of which fewest reside, in clusters as large as the largest.
         """
         if not len(self.demand):
             return self
@@ -43,9 +43,9 @@ class Room(NamedTuple):
 
 class Outcome(NamedTuple):
     """``[tiles]`` begin, end (ns; infinite where never) and SM of the first block (-1 where never); ``open_ns``
-    ``[launches]``; how many tiles ended; time that servers worked; tiles that no buffer could note; changes of the queues mapped;
-    time that tiles worked, summed, where tiles share something (else 0); time that launches waited for the host or the launcher,
-    summed.
+    ``[launches]``; how many tiles ended; time that servers worked; tiles that no buffer could note; changes of the
+    queues mapped; time that tiles worked, summed, where tiles share something (else 0); time that launches waited for
+    the host or the launcher, summed.
     """
 
     begin_ns: F64
@@ -61,7 +61,9 @@ class Outcome(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that changes; scalars live in ``n`` (by the constants below) so that compiled functions can change them."""
+    """Everything that changes; scalars live in ``n`` (by the constants below) so that compiled functions can change
+    them.
+    """
 
     n: I64
     begin: F64
@@ -146,7 +148,9 @@ SCALARS = 19
 
 
 def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -> State:
-    """The state in which nothing has happened. Plain NumPy: as a compiled function it took a quarter of the engine's compile time."""
+    """The state in which nothing has happened. Plain NumPy: as a compiled function it took a quarter of the engine's
+    compile time.
+    """
     launches, tiles = len(p.launch), int(p.tile_base[-1])
     parents, waits = _counters(p, s)
     count = np.diff(p.tile_base)
@@ -178,14 +182,19 @@ def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -
     parts = tiles if sharing.clocks > 0 else 0
     events = 2 * tiles + 2 * launches + 2 + plan.deciding.servers
     return State(
-        n, np.full(tiles, np.inf), np.full(tiles, np.inf), np.zeros(tiles), np.full(tiles, -1, np.int32), parents, waits,
+        n, np.full(tiles, np.inf), np.full(tiles, np.inf), np.zeros(tiles), np.full(tiles, -1, np.int32), parents,
+        waits,
         launch_of, first_key, launch_of_key, np.full(launches, np.inf), np.full(launches, np.inf), gates, count.copy(),
-        count.copy(), np.zeros(launches), free, np.empty(4 * room.sms, np.int64), np.full(tiles, -1, np.int32), np.empty((running, widest), np.int32), np.arange(running),
+        count.copy(), np.zeros(launches), free, np.empty(4 * room.sms, np.int64), np.full(tiles, -1, np.int32),
+        np.empty((running, widest), np.int32), np.arange(running),
         np.empty(events), np.empty(events, np.int64),
         np.empty(tiles + 1, np.int64), opened, alone, np.zeros(tiles, np.int8), np.empty(tiles + 1, np.int64),
-        np.zeros(plan.deciding.servers), np.zeros(1), np.zeros(1), unmapped(plan), clocks, np.zeros(parts, np.bool_), np.zeros(tiles),
-        np.zeros(parts), np.zeros(parts), np.zeros(launches, np.int64), np.empty(tiles + 1, np.int64), np.zeros(launches, np.int64),
-        np.empty(launches + 1, np.int64), np.zeros(launches, np.bool_), np.zeros(launches, np.int8), np.empty(launches + 1, np.int64),
+        np.zeros(plan.deciding.servers), np.zeros(1), np.zeros(1), unmapped(plan), clocks, np.zeros(parts, np.bool_),
+        np.zeros(tiles),
+        np.zeros(parts), np.zeros(parts), np.zeros(launches, np.int64), np.empty(tiles + 1, np.int64),
+        np.zeros(launches, np.int64),
+        np.empty(launches + 1, np.int64), np.zeros(launches, np.bool_), np.zeros(launches, np.int8),
+        np.empty(launches + 1, np.int64),
         np.zeros(2),
     )  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""Curves: schedulers over a range of one of their options, or over the number of SMs, on all cores or on a Dask cluster; and fleets of traces."""
+"""Curves: schedulers over a range of one of their options, or over the number of SMs, on all cores or on a Dask
+cluster; and fleets of traces.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tileprof.analysis.simulate.cluster import on_dask
-from tileprof.analysis.simulate.lives import life_model
+from tileprof.analysis.simulate.duration_models import life_model
 from tileprof.analysis.simulate.scheduler import close, plain_key
 from tileprof.analysis.simulate.schedulers import SCHEDULERS, scheduler
 from tileprof.analysis.simulate.simulator import Simulator
@@ -41,8 +43,8 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a simulation comes from, for processes that must make it themselves; ``device`` "" and ``sms`` 0: as recorded.
-    ``durations`` as `life_model` takes them.
+    """Where a simulation comes from, for processes that must make it themselves; ``device`` "" and ``sms`` 0: as
+    recorded. ``durations`` as `life_model` takes them.
     """
 
     trace: str
@@ -57,13 +59,13 @@ class Source:
         from tileprof.trace import load  # noqa: PLC0415 - likewise
 
         graph = graph or build_graph(load(self.trace))
-        machine = machine_of(graph.trace, get(self.device) if self.device else None, sms or self.sms)
+        machine = machine_of(graph.recording, get(self.device) if self.device else None, sms or self.sms)
         return Simulator(graph, machine, life_model(self.durations))
 
 
 def sweep_of(text: str) -> Sweep:
-    """``key=a:b:n``: n values from a to b, both included; for keys of time a and b may carry a unit (``gap=0us:5us:11``).
-    Values of whole-number options are rounded, and each is there once.
+    """``key=a:b:n``: n values from a to b, both included; for keys of time a and b may carry a unit
+    (``gap=0us:5us:11``). Values of whole-number options are rounded, and each is there once.
 
     Raises UserError for anything else.
     """
@@ -95,17 +97,20 @@ def _check_sms(*asked: float) -> None:
 
 
 Point = list[dict[str, Any]]
-"""Schedules as `Schedule.to_json` gives them, in order of the schedulers; with None for its figures, and the reason as ``refused``, where one cannot run."""
+"""Schedules as `Schedule.to_json` gives them, in order of the schedulers; with None for its figures, and the reason as
+``refused``, where one cannot run.
+"""
 
 
 def fleet(
     sources: Sequence[Source], texts: Sequence[str], sweep: Sweep | None = None, dask: str | None = None
 ) -> list[list[Point]]:
-    """``[sources][values]`` points: the `curve` of every source (one point each without a sweep), ``texts`` as `scheduler` takes them.
+    """``[sources][values]`` points: the `curve` of every source (one point each without a sweep), ``texts`` as
+    `scheduler` takes them.
 
-    ``dask`` is the address of a Dask scheduler, "" for one on this machine, None for none: then processes of this one share the work. On Dask each
-    pair of source and value is a job of its own, and traces must lie under the same path everywhere. Raises UserError as `curve` and
-    `on_dask` do, and where nothing of it can run.
+    ``dask`` is the address of a Dask scheduler, "" for one on this machine, None for none: then processes of this one
+    share the work. On Dask each pair of source and value is a job of its own, and traces must lie under the same path
+    everywhere. Raises UserError as `curve` and `on_dask` do, and where nothing of it can run.
     """
     found = _fleet(sources, texts, sweep, dask)
     _check_any([point for points in found for point in points])
@@ -128,8 +133,8 @@ def _fleet(sources: Sequence[Source], texts: Sequence[str], sweep: Sweep | None,
 def curve(source: Source, texts: Sequence[str], sweep: Sweep, graph: TileGraph | None = None) -> list[Point]:
     """``[values]`` points of one source, on all cores.
 
-    Values of whole-number options are rounded. Raises UserError where a scheduler has no such option, a value is out of its range, or
-    nothing can run at any value.
+    Values of whole-number options are rounded. Raises UserError where a scheduler has no such option, a value is out of
+    its range, or nothing can run at any value.
     """
     points = _points(source, [_job(texts, sweep.key, value) for value in sweep.values], graph)
     _check_any(points)
@@ -164,7 +169,9 @@ def _job(texts: Sequence[str], key: str, value: float) -> _Job:
 
 
 def with_value(text: str, key: str, value: float) -> str:
-    """A scheduler's text with an option instead of the one that it may have. Raises UserError where it has no such option or the value is out of range."""
+    """A scheduler's text with an option instead of the one that it may have. Raises UserError where it has no such
+    option or the value is out of range.
+    """
     kinds = scheduler(text).options()
     shown = str(round(value)) if kinds.get(key) else repr(value)
     rest = without(text, key)

@@ -1,10 +1,12 @@
-"""Programmatic dependent launch, pair by pair: when to trigger, what the consumer can do before it waits, what that is worth.
+"""Programmatic dependent launch, pair by pair: when to trigger, what the consumer can do before it waits, what that is
+worth.
 
-A consumer that waits (``griddepcontrol.wait``) before its first access to what its producer touched may be triggered from the producer's entry on:
-the wait ends when the whole producer has ended and its stores are visible. A consumer that does not wait must not be triggered
-before the last store that it needs: `Trigger.last_store` of each tile's work, for the last tile `Trigger.last_store_ns` after the producer has begun; and
-even then CUDA makes the stores visible through the wait alone (CUDA C++ Programming Guide, "Programmatic Dependent Launch and
-Synchronization"; PTX ISA, ``griddepcontrol``).
+A consumer that waits (``griddepcontrol.wait``) before its first access to what its producer touched may be triggered
+from the producer's entry on: the wait ends when the whole producer has ended and its stores are visible. A consumer
+that does not wait must not be triggered before the last store that it needs: `Trigger.last_store` of each tile's work,
+for the last tile `Trigger.last_store_ns` after the producer has begun; and even then CUDA makes the stores visible
+through the wait alone (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization"; PTX ISA,
+``griddepcontrol``).
 """
 
 from __future__ import annotations
@@ -32,12 +34,13 @@ MOST_KINDS = 200
 class Trigger:
     """Neighbours in a stream, ``times`` alike; times in ns.
 
-    ``last_store``: share of a producer tile's work after which it writes nothing more that the consumer needs, the most over all
-    tiles; None where no recorder saw it (then its end is the earliest safe point); ``last_store_ns``: when the last tile is there, from the
-    producer's begin, its tiles in dispatch order; ``producer_ns``: when its last tile ends.
-    ``prologue``: share of a consumer tile's work before it first needs anything that an earlier launch touches, the least over all tiles; None where
-    unknown (then it must wait at entry); ``prologue_ns``: the same of a mean tile. ``saves_ns``: the pair under ``pdl``, triggered at entry,
-    against a CUDA graph, over all ``times``. ``dependent``: whether the consumer needs the producer at all.
+    ``last_store``: share of a producer tile's work after which it writes nothing more that the consumer needs, the most
+    over all tiles; None where no recorder saw it (then its end is the earliest safe point); ``last_store_ns``: when the
+    last tile is there, from the producer's begin, its tiles in dispatch order; ``producer_ns``: when its last tile
+    ends. ``prologue``: share of a consumer tile's work before it first needs anything that an earlier launch touches,
+    the least over all tiles; None where unknown (then it must wait at entry); ``prologue_ns``: the same of a mean tile.
+    ``saves_ns``: the pair under ``pdl``, triggered at entry, against a CUDA graph, over all ``times``. ``dependent``:
+    whether the consumer needs the producer at all.
     """
 
     producer: int
@@ -57,7 +60,9 @@ class Trigger:
 
 
 def triggers(simulator: Simulator) -> list[Trigger]:
-    """One `Trigger` for each kind of neighbours in a stream, what saves most first; pairs of equal footprints, dependencies and prologue are of one kind."""
+    """One `Trigger` for each kind of neighbours in a stream, what saves most first; pairs of equal footprints,
+    dependencies and prologue are of one kind.
+    """
     graph, program = simulator.graph, program_of(simulator.graph)
     footprints = program.launches["footprint"].tolist()
     blocks = _blocks(simulator)
@@ -120,7 +125,8 @@ def _trigger(
     rows = (program.launches.iloc[i] for i in (producer, consumer))
     names = [f"{row['op'] or row['kernel']} {row['module']}".strip() for row in rows]
     return Trigger(
-        producer, consumer, len(pairs), (names[0], names[1]), bool(numbers), last, at_ns, float(ends.max(initial=0.0)), prologue,
+        producer, consumer, len(pairs), (names[0], names[1]), bool(numbers), last, at_ns,
+        float(ends.max(initial=0.0)), prologue,
         (prologue or 0.0) * mean_ns, (graph_ns - pdl_ns) * len(pairs),
     )  # fmt: skip
 

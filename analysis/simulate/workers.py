@@ -31,10 +31,11 @@ def in_processes(
     begin: Callable[..., None] | None = None,
     given: tuple[Any, ...] = (),
 ) -> list[R]:
-    """``[work(job) for job in jobs]`` in ``many`` new processes, each of which first calls ``begin(*given)``. All must be importable.
+    """``[work(job) for job in jobs]`` in ``many`` new processes, each of which first calls ``begin(*given)``. All must
+    be importable.
 
-    Whatever ends this call, Ctrl-C too, ends the processes; so does the end of this process, whatever its reason. They leave Ctrl-C to it.
-    What ``work`` raises is raised here; raises UserError where a process dies.
+    Whatever ends this call, Ctrl-C too, ends the processes; so does the end of this process, whatever its reason. They
+    leave Ctrl-C to it. What ``work`` raises is raised here; raises UserError where a process dies.
     """
     before = set(active_children())
     try:
@@ -51,13 +52,16 @@ def in_processes(
                 raise
     except BrokenProcessPool:
         raise UserError(
-            "a process died while it simulated: out of memory, or ended from outside; ask for fewer points, or for a smaller trace"
+            "a process died while it simulated: out of memory, or ended from outside; ask for fewer points, or for a "
+            "smaller trace"
         ) from None
 
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Processes started in here ignore Ctrl-C from their first instruction on: what they import would say where it was interrupted."""
+    """Processes started in here ignore Ctrl-C from their first instruction on: what they import would say where it was
+    interrupted.
+    """
     if current_thread() is not main_thread():
         yield
         return

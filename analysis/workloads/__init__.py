@@ -1,7 +1,9 @@
-"""Synthetic workloads for what recorded programs lack; every generator says what it is after, and takes a seed where it draws anything.
+"""Synthetic workloads for what recorded programs lack; every generator says what it is after, and takes a seed where it
+draws anything.
 
-Spawn events (`Spawns`, for `tileprof.analysis.simulate.spawning`): those of `SPAWNS`. Task graphs, written as traces that every command
-reads: `wavefront`, `random_wired`, `searched`, `squeezed`, `gated`, `rigid_bodies`, and `application` for programs of many dependent kernels.
+Spawn events (`Spawns`, for `tileprof.analysis.simulate.spawning`): those of `SPAWNS`. Task graphs, written as traces
+that every command reads: `wavefront`, `random_wired`, `searched`, `squeezed`, `gated`, `rigid_bodies`, and
+`application` for programs of many dependent kernels.
 """
 
 from collections.abc import Callable
@@ -41,7 +43,9 @@ SPAWNS: dict[str, Callable[..., Spawns]] = {
 }
 
 __all__ = [
-    "APPLICATIONS", "BODIES", "SPAWNS", "Graph", "amr", "application", "bfs", "bfs_citation", "citation", "gated", "join",
-    "join_gaussian", "kronecker", "mandelbrot", "power_law", "random_wired", "rigid_bodies", "rmat", "searched", "squeezed", "sssp", "sssp_citation",
+    "APPLICATIONS", "BODIES", "SPAWNS", "Graph", "amr", "application", "bfs", "bfs_citation", "citation", "gated",
+    "join",
+    "join_gaussian", "kronecker", "mandelbrot", "power_law", "random_wired", "rigid_bodies", "rmat", "searched",
+    "squeezed", "sssp", "sssp_citation",
     "wavefront",
 ]  # fmt: skip

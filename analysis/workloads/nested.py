@@ -1,11 +1,13 @@
 """Programs with nested parallelism, as spawn events: what each parent thread would have to do, or could spawn.
 
-After the benchmarks of SPAWN (Tang et al., HPCA 2017), of which several are dragon_li's (Wang and Yalamanchili, IISWC 2014; its
-repository): what is a round, a thread and an item, parents of 256 threads, children of 32, and the threshold of 32 items from which
-these launch are theirs. The inputs are generated: kron_g500 and CiteSeer were there what `kronecker` and `citation` imitate.
+After the benchmarks of SPAWN (Tang et al., HPCA 2017), of which several are dragon_li's (Wang and Yalamanchili, IISWC
+2014; its repository): what is a round, a thread and an item, parents of 256 threads, children of 32, and the threshold
+of 32 items from which these launch are theirs. The inputs are generated: kron_g500 and CiteSeer were there what
+`kronecker` and `citation` imitate.
 
-Times are assumed, in cycles of a K20c: an item of a graph or a join is a load that hits in L2 (200 cycles on Kepler: Jia et al.
-2018, arXiv:1804.06826, table 3.1). What matters is their ratio to the cost of a launch, an option of the simulation.
+Times are assumed, in cycles of a K20c: an item of a graph or a join is a load that hits in L2 (200 cycles on Kepler:
+Jia et al. 2018, arXiv:1804.06826, table 3.1). What matters is their ratio to the cost of a launch, an option of the
+simulation.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ THRESHOLD = 32
 
 
 def spawns(
-    name: str, rounds: Sequence[NDArray[np.int64]], item_ns: float | NDArray[np.float64] = ITEM_NS, base_ns: float = BASE_NS,
+    name: str, rounds: Sequence[NDArray[np.int64]], item_ns: float | NDArray[np.float64] = ITEM_NS,
+    base_ns: float = BASE_NS,
     child_ns: float = CHILD_NS, threshold: int = THRESHOLD,
 ) -> Spawns:  # fmt: skip
     """A workload from the items of every round's threads; ``item_ns`` of all, or of each thread."""
@@ -40,8 +43,8 @@ def spawns(
 
 
 def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
-    """Breadth-first search on `kronecker` (or a given graph), from the vertex of most edges: a round a level, a thread a vertex of the
-    frontier, an item an edge.
+    """Breadth-first search on `kronecker` (or a given graph), from the vertex of most edges: a round a level, a thread
+    a vertex of the frontier, an item an edge.
     """
     g = graph or kronecker(scale, seed)
     seen = np.zeros(len(g.degree), np.bool_)
@@ -61,8 +64,8 @@ def bfs_citation(scale: int = 14, seed: int = 0) -> Spawns:
 
 
 def sssp(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
-    """Single-source shortest paths after Bellman and Ford, weights 1 to 100: a round relaxes the edges of all vertices whose distance has
-    changed in the round before.
+    """Single-source shortest paths after Bellman and Ford, weights 1 to 100: a round relaxes the edges of all vertices
+    whose distance has changed in the round before.
     """
     g = graph or kronecker(scale, seed)
     weight = np.random.default_rng(seed + 1).integers(1, 101, len(g.target))
@@ -118,9 +121,9 @@ def _joined(name: str, probing: NDArray[np.int64], built: NDArray[np.int64]) -> 
 
 
 def amr(scale: int = 14, seed: int = 0, levels: int = 4) -> Spawns:
-    """Adaptive mesh refinement: in each of ``levels`` rounds, cells near a moving front refine into 32 cells (dragon_li's refinement),
-    an item each; a thread a cell. The front is a random walk on a ring of ``2 ** scale`` cells. An item computes a
-    temperature: two divisions and a square root, assumed to take as long as three loads.
+    """Adaptive mesh refinement: in each of ``levels`` rounds, cells near a moving front refine into 32 cells
+    (dragon_li's refinement), an item each; a thread a cell. The front is a random walk on a ring of ``2 ** scale``
+    cells. An item computes a temperature: two divisions and a square root, assumed to take as long as three loads.
     """
     random = np.random.default_rng(seed)
     n = 1 << scale
@@ -139,9 +142,9 @@ STEP_NS = 40 * CYCLE_NS
 
 
 def mandelbrot(scale: int = 14, seed: int = 0, most: int = 512) -> Spawns:
-    """The Mandelbrot set at ``2 ** scale`` points after Mariani and Silver: a thread a square of 8 by 8 points, which is done with the
-    border where that is of one value, and else has an item for each point inside, which lasts as many iterations as they
-    take on average. The window is the set's own, moved by at most a tenth by the seed.
+    """The Mandelbrot set at ``2 ** scale`` points after Mariani and Silver: a thread a square of 8 by 8 points, which
+    is done with the border where that is of one value, and else has an item for each point inside, which lasts as many
+    iterations as they take on average. The window is the set's own, moved by at most a tenth by the seed.
     """
     random = np.random.default_rng(seed)
     high = max(REGION, 1 << (scale // 2))

@@ -64,8 +64,10 @@ class Program:
         took = int(ns) * -(-tiles // (self.device.sms * self.blocks_per_sm))
         self.writer.add_launch(
             Launch(
-                footprint=footprint, operands=tuple((b, 0) for b in operands), kernel=op or self.name, grid=(tiles, 1, 1),
-                block=(THREADS, 1, 1), duration_ns=took, timing="modelled", coverage="exact", blocks_per_sm=self.blocks_per_sm,
+                footprint=footprint, operands=tuple((b, 0) for b in operands), kernel=op or self.name, grid=(tiles, 1,
+                1),
+                block=(THREADS, 1, 1), duration_ns=took, timing="modelled", coverage="exact",
+                blocks_per_sm=self.blocks_per_sm,
                 op=op or self.name, registers=REGISTERS, begin_ns=self.begin_ns,
             )
         )  # fmt: skip
@@ -76,7 +78,9 @@ class Program:
         return self._new(("whole", *(self.cells[b] for b in inputs)), inputs, tiles, ns, op)
 
     def same(self, inputs: Sequence[int], tiles: int, ns: float, op: str = "") -> int:
-        """A launch whose tile reads the same share of every input as it is of its launch, and writes a cell of a new buffer."""
+        """A launch whose tile reads the same share of every input as it is of its launch, and writes a cell of a new
+        buffer.
+        """
         return self._new(("same", *(self.cells[b] for b in inputs)), inputs, tiles, ns, op)
 
     def _new(self, kind: tuple[object, ...], inputs: Sequence[int], tiles: int, ns: float, op: str) -> int:
@@ -95,7 +99,9 @@ class Program:
     def cells_of(
         self, reads: Sequence[tuple[int, Cells, Cells]], tiles: int, ns: float | NDArray[np.float64], op: str = ""
     ) -> int:
-        """A launch that writes a new buffer, and whose tiles read single cells: of each input, (buffer, tile, cell of it)."""
+        """A launch that writes a new buffer, and whose tiles read single cells: of each input, (buffer, tile, cell of
+        it).
+        """
         output = self.buffer(tiles)
         parts = [
             Boxes.of(tile=tile, operand=k, mode=READ, offset=cell * CELL, length=CELL, first=0.0, last=0.5)
@@ -117,7 +123,9 @@ class Program:
         return output
 
     def diagonal(self, before: int, number: int, side: int, ns: float | NDArray[np.float64], op: str = "") -> int:
-        """One diagonal of a square of ``side`` by ``side`` tiles, which read their upper and left neighbours on the one before."""
+        """One diagonal of a square of ``side`` by ``side`` tiles, which read their upper and left neighbours on the one
+        before.
+        """
         tiles = min(number + 1, 2 * side - 1 - number)
         each, held = np.arange(tiles), self.cells[before]
         first = each - 1 if number < side else each
@@ -127,7 +135,9 @@ class Program:
         return self.cells_of([(before, tile, cell)], tiles, ns, op)
 
     def near(self, inputs: Sequence[int], shifts: Sequence[int], tiles: int, ns: float, op: str = "") -> int:
-        """A launch whose tiles read their own cell of every input of as many, and those so many cells away, where there are any."""
+        """A launch whose tiles read their own cell of every input of as many, and those so many cells away, where there
+        are any.
+        """
         each = np.arange(tiles)
         reads = []
         for b in inputs:

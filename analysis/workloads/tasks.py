@@ -1,9 +1,9 @@
 """Task graphs, written as traces: tiles with addresses and made-up durations, which every command reads.
 
-Those after ACS (Durvasula et al., arXiv:2401.12377) take from its text what runs (Brax's environments, networks wired at random or chosen
-by their input), that kernels are of a few to 200 blocks, and the share of the GPU that they hold when run one after the
-other (34% and 39%: `TILES` are such that a GPU of 46 SMs with 3.6 us between kernels comes near). How long a kernel takes is
-assumed.
+Those after ACS (Durvasula et al., arXiv:2401.12377) take from its text what runs (Brax's environments, networks wired
+at random or chosen by their input), that kernels are of a few to 200 blocks, and the share of the GPU that they hold
+when run one after the other (34% and 39%: `TILES` are such that a GPU of 46 SMs with 3.6 us between kernels comes
+near). How long a kernel takes is assumed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ BODIES = {"ant": (9, 8), "cheetah": (7, 6), "grasp": (20, 19), "humanoid": (11, 
 
 
 def wavefront(
-    path: str | PathLike[str], side: int = 32, *, tile_ns: float = 5000.0, spread: float = 0.5, seed: int = 0, device: str = "H200",
+    path: str | PathLike[str], side: int = 32, *, tile_ns: float = 5000.0, spread: float = 0.5, seed: int = 0,
+    device: str = "H200",
     force: bool = False,
 ) -> Path:  # fmt: skip
-    """A square of cells, each after its upper and its left neighbour (Smith-Waterman, SOR, Wireframe's running example): a launch a diagonal.
+    """A square of cells, each after its upper and its left neighbour (Smith-Waterman, SOR, Wireframe's running
+    example): a launch a diagonal.
 
     Tiles last ``tile_ns``, more or less by up to that share. Raises UserError for parameters out of range.
     """
@@ -46,13 +48,15 @@ def wavefront(
 
 
 def random_wired(
-    path: str | PathLike[str], nodes: int = 32, *, stages: int = 3, tiles: tuple[int, int] = TILES, tile_ns: float = 15_000.0,
+    path: str | PathLike[str], nodes: int = 32, *, stages: int = 3, tiles: tuple[int, int] = TILES,
+    tile_ns: float = 15_000.0,
     seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """A network wired at random (Xie et al., "Exploring Randomly Wired Neural Networks for Image Recognition", 2019): in every stage a ring
-    of nodes with its four nearest, three quarters of the links moved at random, each directed from the earlier node to the
-    later. A node is three launches, a weighted sum of all its inputs, a depthwise and a pointwise convolution; a stage ends with
-    the mean of all nodes that nobody reads. Raises UserError for parameters out of range.
+    """A network wired at random (Xie et al., "Exploring Randomly Wired Neural Networks for Image Recognition", 2019):
+    in every stage a ring of nodes with its four nearest, three quarters of the links moved at random, each directed
+    from the earlier node to the later. A node is three launches, a weighted sum of all its inputs, a depthwise and a
+    pointwise convolution; a stage ends with the mean of all nodes that nobody reads. Raises UserError for parameters
+    out of range.
     """
     _check("random-wired", tiles, nodes=(nodes, 3), stages=(stages, 1), tile_ns=(tile_ns, 0.0))
     program = Program(path, get(device), f"random-wired {nodes}", force)
@@ -85,13 +89,15 @@ def _small_world(nodes: int, random: np.random.Generator) -> list[set[int]]:
 
 
 def searched(
-    path: str | PathLike[str], cells: int = 12, *, pairs: int = 5, tiles: tuple[int, int] = TILES, tile_ns: float = 15_000.0,
+    path: str | PathLike[str], cells: int = 12, *, pairs: int = 5, tiles: tuple[int, int] = TILES,
+    tile_ns: float = 15_000.0,
     seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """A network of cells as architecture search finds them, after NASNet (Zoph et al., arXiv:1707.07012) and AmoebaNet: a cell reads the two
-    cells before it; each of its ``pairs`` adds up two operations, each on one of these two or on an earlier pair (one time
-    in five), and the cell ends with what no pair has read, put together. An operation is a separable convolution, four launches one after the other, a
-    pooling, one, or nothing, drawn once for all cells, as there. Raises UserError for parameters out of range.
+    """A network of cells as architecture search finds them, after NASNet (Zoph et al., arXiv:1707.07012) and AmoebaNet:
+    a cell reads the two cells before it; each of its ``pairs`` adds up two operations, each on one of these two or on
+    an earlier pair (one time in five), and the cell ends with what no pair has read, put together. An operation is a
+    separable convolution, four launches one after the other, a pooling, one, or nothing, drawn once for all cells, as
+    there. Raises UserError for parameters out of range.
     """
     _check("searched", tiles, cells=(cells, 1), pairs=(pairs, 1), tile_ns=(tile_ns, 0.0))
     program = Program(path, get(device), f"searched {cells}", force)
@@ -129,11 +135,12 @@ def _separable(program: Program, source: int, launches: int, tiles: int, tile_ns
 
 
 def squeezed(
-    path: str | PathLike[str], modules: int = 8, *, tiles: tuple[int, int] = TILES, tile_ns: float = 15_000.0, seed: int = 0,
+    path: str | PathLike[str], modules: int = 8, *, tiles: tuple[int, int] = TILES, tile_ns: float = 15_000.0,
+    seed: int = 0,
     device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """SqueezeNet (Iandola et al., arXiv:1602.07360): ``modules`` of a squeezing convolution, two expanding ones that need only that, and
-    what puts these together. Raises UserError for parameters out of range.
+    """SqueezeNet (Iandola et al., arXiv:1602.07360): ``modules`` of a squeezing convolution, two expanding ones that
+    need only that, and what puts these together. Raises UserError for parameters out of range.
     """
     _check("squeezed", tiles, modules=(modules, 1), tile_ns=(tile_ns, 0.0))
     program = Program(path, get(device), f"squeezed {modules}", force)
@@ -151,10 +158,10 @@ def gated(
     path: str | PathLike[str], cells: int = 17, *, branches: int = 5, keep: float = 0.4, tiles: tuple[int, int] = TILES,
     tile_ns: float = 15_000.0, seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """A network that its input chooses, after InstaNAS (Cheng et al., arXiv:1811.10201): a controller of three launches says which of the
-    ``branches`` of each cell run, each with probability ``keep``; a branch is an inverted bottleneck, three launches one after
-    the other, and a cell ends with their sum. A cell of which nothing runs is skipped. The controller has decided before the first cell is
-    issued, as there. Raises UserError for parameters out of range.
+    """A network that its input chooses, after InstaNAS (Cheng et al., arXiv:1811.10201): a controller of three launches
+    says which of the ``branches`` of each cell run, each with probability ``keep``; a branch is an inverted bottleneck,
+    three launches one after the other, and a cell ends with their sum. A cell of which nothing runs is skipped. The
+    controller has decided before the first cell is issued, as there. Raises UserError for parameters out of range.
     """
     _check("gated", tiles, cells=(cells, 1), branches=(branches, 1), tile_ns=(tile_ns, 0.0))
     if not 0 < keep <= 1:
@@ -178,13 +185,15 @@ def gated(
 
 
 def rigid_bodies(
-    path: str | PathLike[str], environment: str = "ant", *, steps: int = 6, contacts: float = 0.5, tiles: tuple[int, int] = TILES,
+    path: str | PathLike[str], environment: str = "ant", *, steps: int = 6, contacts: float = 0.5, tiles: tuple[int,
+    int] = TILES,
     tile_ns: float = 15_000.0, seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """Steps of a batch of rigid-body simulations, as Brax's that ACS was made for: a launch for each joint, which reads its two
-    bodies; two for each pair of bodies (or body and ground) that may touch in this step, which the input decides (``contacts`` for each
-    body on average), one that finds the contact and one that answers it; and one for each body that adds up what its joints
-    and contacts do to it and moves it. A tile is a part of the batch, so tiles depend on tiles of the same part.
+    """Steps of a batch of rigid-body simulations, as Brax's that ACS was made for: a launch for each joint, which reads
+    its two bodies; two for each pair of bodies (or body and ground) that may touch in this step, which the input
+    decides (``contacts`` for each body on average), one that finds the contact and one that answers it; and one for
+    each body that adds up what its joints and contacts do to it and moves it. A tile is a part of the batch, so tiles
+    depend on tiles of the same part.
 
     ``environment`` is one of `BODIES`. Raises UserError for parameters out of range.
     """

@@ -14,6 +14,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 HERE = Path(__file__).parent
+GOLDEN = Path("tests/golden/gpt2_graph.tileprof")
 FLAGS = ["--no-sandbox", "--disable-gpu"]
 
 
@@ -29,12 +30,18 @@ with torch.no_grad(), tileprof.capture():
 """Two 3 x 3 convolutions of equal shape, one after the other."""
 
 
+def viewed(trace: Path, page: Path) -> Path:
+    """The page of a trace."""
+    command = [sys.executable, "-m", "tileprof.cli", "view", "-o", str(page), str(trace)]
+    subprocess.run(command, check=True, cwd=HERE.parents[1])
+    return page
+
+
 def written(trace: Path, *command: str) -> Path:
     """The page of a recording."""
     tool = [sys.executable, "-m", "tileprof.cli"]
-    for words in (["record", "-o", trace, *command], ["view", "-o", trace.with_suffix(".html"), trace]):
-        subprocess.run([*tool, *map(str, words)], check=True, cwd=trace.parent)
-    return trace.with_suffix(".html")
+    subprocess.run([*tool, "record", "-o", str(trace), *command], check=True, cwd=trace.parent)
+    return viewed(trace, trace.with_suffix(".html"))
 
 
 def photograph(page: Page, path: Path, address: str, name: str, keys: str = "") -> None:
@@ -52,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         place = Path(folder)
         (place / "convolutions.py").write_text(CONVOLUTIONS, encoding="utf-8")
-        gpt2 = written(place / "gpt2.tileprof", "--", "python", "-m", "tileprof.examples.gpt2")
+        gpt2 = viewed(GOLDEN, place / "gpt2.html")
         tiles = ("--fake", "--tile", "conv=64x64x32,split=1")
         halo = written(place / "halo.tileprof", *tiles, "--", "python", "convolutions.py")
         browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)

@@ -1,4 +1,5 @@
-"""What ``--scheduler auto`` would have gained and lost on the chains that were measured on an H200: its choice by the model, the time by measurement.
+"""What ``--scheduler auto`` would have gained and lost on the chains that were measured on an H200: its choice by the
+model, the time by measurement.
 
 python tests/benchmarks/bench_auto_choice.py     no GPU; the rows are those of ``tests/gpu/results/runtime.json``
 """
@@ -8,17 +9,20 @@ from pathlib import Path
 
 from measuring import header, table
 
-from tileprof.runtime.cases import cases
 from tileprof.runtime.choose import choose
-from tileprof.runtime.summary import by_chain, gain, mean
+from tileprof.runtime.measuring.cases import cases
+from tileprof.runtime.measuring.summary import by_chain, gain, mean
+from tileprof.runtime.persistent.cost import clusters_on
 
 RESULTS = Path(__file__).parents[1] / "gpu" / "results" / "runtime.json"
-H200 = (9, 0), 132
-"""Compute capability and SMs."""
+H200 = (9, 0), clusters_on(132)
+"""Compute capability, and the clusters that 132 SMs hold."""
 
 
 def outcomes():
-    """(chain, scheduler, measured stream order over measured choice) of every chain that the persistent kernel was measured on."""
+    """(chain, scheduler, measured stream order over measured choice) of every chain that the persistent kernel was
+    measured on.
+    """
     measured = by_chain(json.loads(RESULTS.read_text())["rows"])
     for case in cases():
         rows = measured.get(case.name, {})
@@ -51,10 +55,12 @@ def main():
         if name.endswith(("batch 1", "batch 4", "batch 8"))
     ]
     print(
-        f"predicted gains within 5 points: {within} of {len(misses)}; {sum(map(abs, misses)) / len(misses):.1f} off in the mean"
+        f"predicted gains within 5 points: {within} of {len(misses)}; {sum(map(abs, misses)) / len(misses):.1f} off in "
+        "the mean"
     )
     print(
-        f"convolutions at batch 1 to 8 at least 1.5x PyTorch: {sum(ratio >= 1.5 for ratio in small)} of {len(small)}; {mean(small):.2f}x in the mean"
+        f"convolutions at batch 1 to 8 at least 1.5x PyTorch: {sum(ratio >= 1.5 for ratio in small)} of {len(small)}; "
+        f"{mean(small):.2f}x in the mean"
     )
 
 

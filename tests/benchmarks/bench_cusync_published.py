@@ -1,16 +1,21 @@
-"""Predicted against published gains of cuSync, point by point: GPT-3 MLP (V100, A100) and convolutions of ResNet-38 (V100); LLaMA's MLP is held out.
+"""Predicted against published gains of cuSync, point by point: GPT-3 MLP (V100, A100) and convolutions of ResNet-38
+(V100); LLaMA's MLP is held out.
 
-What calibrates and what explains is in `tileprof.analysis.workloads.cusync_published`; times in ``tests/data/cusync_published_times.csv``.
+What calibrates and what explains is in `notebooks/studies/cusync_gains.py`; times in
+``tests/data/cusync_published_times.csv``.
 """
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from measuring import header, table
+from measuring import ROOT, header, table
 
-from tileprof.analysis.workloads import cusync_published as cusync
-from tileprof.analysis.workloads.cusync import Interference
+sys.path.insert(0, str(ROOT / "notebooks"))
+
+from studies import cusync_gains as cusync
+from studies.cusync_pairs import Interference
 
 DATA = Path(__file__).parents[1] / "data"
 CONTEXT = ("streamk", "torch")
@@ -33,6 +38,8 @@ def main():
     choices(apart)
     for key, rows in apart.groupby(["kind", "arch"], sort=False):
         each_point(key, rows, {p.m: p.published_us for p in llama if (p.kind, p.arch) == key})
+    print("## All sets, as in docs/simulate.md\n")
+    print("\n".join(cusync.rows_of_sets(frame, apart)))
 
 
 def points_of(name):
@@ -41,11 +48,13 @@ def points_of(name):
 
 def said(c):
     print(
-        f"host {c.host_us:.1f} us a pair of convolutions, of which cuSync spares {c.saved_us:.1f} us; SM share {c.interference['v100'].sm:.2f}"
+        f"host {c.host_us:.1f} us a pair of convolutions, of which cuSync spares {c.saved_us:.1f} us; "
+        f"SM share {c.interference['v100'].sm:.2f}"
     )
     for arch, us in c.poll_us.items():
         print(
-            f"{arch}: a wait in the loop costs {us:.2f} us; a full wave takes {c.interference[arch].device:.0%} longer than a tile alone"
+            f"{arch}: a wait in the loop costs {us:.2f} us; a full wave takes {c.interference[arch].device:.0%} longer "
+            "than a tile alone"
         )
     print()
 
@@ -60,7 +69,6 @@ def correlations(points, c, frame):
         "+ traffic where memory is the limit": frame,
     }
     found = {name: cusync.agreement(version) for name, version in versions.items()}
-    found["A100: two paces of stream order (switch fitted to RowSync)"] = cusync.agreement(frame, "two_paces")
     found["the other policy's pace"] = cusync.agreement(frame, "from_other")
     keys = list(zip(*(found["waves alone, each point's own pace"][k] for k in ("kind", "arch", "policy")), strict=True))
     indexed = {name: a.set_index(["kind", "arch", "policy"]) for name, a in found.items()}
@@ -91,13 +99,15 @@ def choices(frame):
         right = best["published"] == best["predicted"]
         what = "Best of stream order and both policies" if stream else "Better of both policies"
         print(
-            f"{what}, where the two best differ by more than 3%: {right.sum()} of {len(best)} as published ({right.mean():.0%}).\n"
+            f"{what}, where the two best differ by more than 3%: {right.sum()} of {len(best)} as published "
+            f"({right.mean():.0%}).\n"
         )
         counts = best.groupby(["published", "predicted"]).size().reset_index(name="points")
         table(list(counts.columns), counts.to_numpy().tolist())
         for row in best[~right].itertuples(index=False):
             print(
-                f"- {row.kind} {row.arch} {row.m} ({row.channels}): published {row.published}, predicted {row.predicted}, {row.difference:.1f}%"
+                f"- {row.kind} {row.arch} {row.m} ({row.channels}): published {row.published}, predicted "
+                f"{row.predicted}, {row.difference:.1f}%"
             )
         print()
 

@@ -1,18 +1,22 @@
-"""Predicted beside measured: chains on an H200 whose overlapped time was measured, in stream order, under programmatic dependent launch, without waits.
+"""Predicted beside measured: chains on an H200 whose overlapped time was measured, in stream order, under programmatic
+dependent launch, without waits.
 
-Measured: `tests/data/h200_gpt3_chain.csv` (six layers of GPT-3's MLP) and `tests/gpu/results/runtime.json` (copy pairs, GPT-3's MLP).
-*Calibrates*: the stream-order time of each row, and nothing else; from it follow the lives of its tiles. Kernels take ``waves * depth`` of one unknown each
-(depth: the part of k that a tile sums over), but none less than its bytes over the DRAM bandwidth that copies sustain. *Tests*: every other time. No row that is
-predicted has been used for its own prediction.
+Measured: `tests/data/h200_gpt3_chain.csv` (six layers of GPT-3's MLP) and `tests/gpu/results/runtime.json` (copy pairs,
+GPT-3's MLP). *Calibrates*: the stream-order time of each row, and nothing else; from it follow the lives of its tiles.
+Kernels take ``waves * depth`` of one unknown each (depth: the part of k that a tile sums over), but none less than its
+bytes over the DRAM bandwidth that copies sustain. *Tests*: every other time. No row that is predicted has been used for
+its own prediction.
 
-What is left, seen 2026-11-20: without waits, `shared-roofline` is within 3% at 16 and 64 tokens, where `recorded` is a third too fast: two kernels that overlap
-share one DRAM. At 128 tokens it is 18% too fast: these tiles do not reach the DRAM's bandwidth even side by side. Dependent launch with the wait at entry was up to 15% slower than
-stream order when measured, and the simulator has no cost that says so: unexplained. So are waits at the end: slower
-than stream order when measured, but for copies, and as fast or faster as simulated.
+What is left, seen 2026-11-20: without waits, `shared-roofline` is within 3% at 16 and 64 tokens, where `recorded` is a
+third too fast: two kernels that overlap share one DRAM. At 128 tokens it is 18% too fast: these tiles do not reach the
+DRAM's bandwidth even side by side. Dependent launch with the wait at entry was up to 15% slower than stream order when
+measured, and the simulator has no cost that says so: unexplained. So are waits at the end: slower than stream order
+when measured, but for copies, and as fast or faster as simulated.
 
-Tiles: ``min(tokens, 128)`` by 128, one resident a SM, as in runtime.json; the tilings of the CSV were not written down, and these are taken for them.
-pdl waits at entry, 0.5 us after the end; removed starts a kernel when all blocks of the one before have begun. ``unsynchronised`` of runtime.json has no waits but one at each
-tile's *end* for the whole kernel before (`tileprof/runtime/NOTES.md`, first run), so it is pdl with the wait after all work.
+Tiles: ``min(tokens, 128)`` by 128, one resident a SM, as in runtime.json; the tilings of the CSV were not written down,
+and these are taken for them. pdl waits at entry, 0.5 us after the end; removed starts a kernel when all blocks of the
+one before have begun. ``unsynchronised`` of runtime.json has no waits but one at each tile's *end* for the whole kernel
+before (`docs/development/runtime-log.md`, first run), so it is pdl with the wait after all work.
 """
 
 import csv
@@ -145,7 +149,7 @@ def time_us(kernels, lives, copies, chosen, model):
         if number:
             links.append((i - 1, i, rows_of(chain[i - 1][0], chain[i - 1][5], tiles, columns)))
     g = graph([k[0] for k in chain], links)
-    g.trace = trace(launches, footprints, device=H200)
+    g.recording = trace(launches, footprints, device=H200)
     return Simulator(g, lives=model).run(chosen).time_ns / 1e3 / copies
 
 

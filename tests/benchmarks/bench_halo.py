@@ -1,9 +1,11 @@
-"""What a convolution computes that does not wait for its halo: cuSync's policies executed on the CPU with one tile held back.
+"""What a convolution computes that does not wait for its halo: cuSync's policies executed on the CPU with one tile held
+back.
 
-python tests/benchmarks/bench_halo.py     ResNet-38 and VGG-19, two 3 x 3 convolutions of 56 x 56 pixels and 64 channels, a ReLU between
+python tests/benchmarks/bench_halo.py     ResNet-38 and VGG-19, two 3 x 3 convolutions of 56 x 56 pixels and 64
+channels, a ReLU between
 
-Stages run tile by tile by the waits of the policy alone (`tileprof.runtime.executor`); memory that no tile has written yet holds NaN. The tile in
-the middle of the first convolution runs when nothing else can.
+Stages run tile by tile by the waits of the policy alone (`tileprof.runtime.executor`); memory that no tile has written
+yet holds NaN. The tile in the middle of the first convolution runs when nothing else can.
 """
 
 import sys

@@ -1,9 +1,10 @@
-"""The model recorder against an H200: the programs of the golden traces, modelled here and recorded there. The recorder's rules
-were mended on all of them: on those of `programs.py` first, on those of `later.py` when these had said how far the rules held.
+"""The model recorder against an H200: the programs of the golden traces, modelled here and recorded there. The
+recorder's rules were mended on all of them: on those of `programs.py` first, on those of `later.py` when these had said
+how far the rules held.
 
-Launches are matched in issue order by operator and by what they are (a kernel, a memset, a copy). Of the pairs of launches
-that truly depend on each other (not by reuse of memory alone) it counts those that both graphs have, and those of them
-with the same pattern. Tile shapes are compared operator by operator. No GPU is needed.
+Launches are matched in issue order by operator and by what they are (a kernel, a memset, a copy). Of the pairs of
+launches that truly depend on each other (not by reuse of memory alone) it counts those that both graphs have, and those
+of them with the same pattern. Tile shapes are compared operator by operator. No GPU is needed.
 """
 
 import argparse
@@ -25,7 +26,8 @@ SETS = ((GOLDEN / "programs.py", GOLDEN), (GOLDEN / "later.py", GOLDEN / "later"
 """Programs, and the folder of their recorded traces."""
 WITHOUT_COUNTERPART = {
     "gpt2_compiled": "the model recorder records a compiled program operator by operator, not as the compiler fuses it",
-    "gpt2_graph": "under capture the program builds the attention mask that it leaves out elsewhere, and there are no graphs without a GPU",
+    "gpt2_graph": "under capture the program builds the attention mask that it leaves out elsewhere, and there are no "
+    "graphs without a GPU",
 }
 
 
@@ -70,7 +72,7 @@ def tiles_of(launches, i):
 def compare(name, modelled, recorded):
     """The `Agreement` of two traces of one program."""
     graphs = [build_graph(modelled), build_graph(recorded)]
-    frames = [g.trace.launches for g in graphs]
+    frames = [g.launches for g in graphs]
     keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in frames]
     counterpart = {}
     for a, b, size in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
@@ -141,8 +143,10 @@ def of_set(programs, recorded, names):
     table(columns, [agreement.row() for agreement in found])
     both, same = sum(a.both for a in found), sum(a.same_pattern for a in found)
     either, true = sum(sum(a.pairs) - a.both for a in found), sum(a.pairs[1] for a in found)
-    print(f"all: {same} of {either} pairs that either graph has are in both with the same pattern ({same / either:.0%}); "
-          f"of the {both} in both, {same / both:.0%}; of {true} recorded pairs {both} are modelled ({both / true:.0%})\n")  # fmt: skip
+    print(f"all: {same} of {either} pairs that either graph has are in both with the same pattern "
+          f"({same / either:.0%}); "
+          f"of the {both} in both, {same / both:.0%}; of {true} recorded pairs {both} are modelled "
+          f"({both / true:.0%})\n")  # fmt: skip
     for name, why in skipped:
         print(f"{name} is not compared: {why}")
     return found

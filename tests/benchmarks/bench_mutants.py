@@ -1,10 +1,12 @@
-"""Mutants of policies that the verifier must object to: over random graphs, of what residency relies on, and over recorded programs.
+"""Mutants of policies that the verifier must object to: over random graphs, of what residency relies on, and over
+recorded programs.
 
     python tests/benchmarks/bench_mutants.py KIND FIRST SLICES [FILE]
 
-KIND is ``random``, ``residency`` or ``programs``. A slice is `MUTANTS` mutants drawn from a seed, its number; its counts are
-appended to FILE as one line of JSON as soon as it has ended, so that a run goes on where another was stopped. Slices that FILE has
-are not run again. Without KIND: `RESULTS` is made anew from FILE, which ``docs/verify.md`` is held to by a test.
+KIND is ``random``, ``residency`` or ``programs``. A slice is `MUTANTS` mutants drawn from a seed, its number; its
+counts are appended to FILE as one line of JSON as soon as it has ended, so that a run goes on where another was
+stopped. Slices that FILE has are not run again. Without KIND: `RESULTS` is made anew from FILE, which
+``docs/verify.md`` is held to by a test.
 """
 
 import json
@@ -19,11 +21,11 @@ from measuring import ROOT, tileprof
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.blocks import merge_blocks
+from tileprof.analysis.relations import graph_of_relations, relation
 from tileprof.policy.format import PolicyError
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.verification.overtaken import overtaken_launches
-from tileprof.policy.verification.relation_graph import graph_of_relations, relation
 from tileprof.trace import load
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/policy")]
@@ -38,7 +40,9 @@ MUTANTS = 1000
 """In a slice."""
 OF_A_POLICY = 90
 SYNTHESISED = 0.03
-"""Share of residency's policies that are not exact ones; making them takes most of the time of the tests, which have more."""
+"""Share of residency's policies that are not exact ones; making them takes most of the time of the tests, which have
+more.
+"""
 
 PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19")
 MOST_TILES = 200
@@ -68,7 +72,10 @@ def of_program(seed):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.tileprof"
         tileprof("record", "-o", path, "--", sys.executable, "-m", f"tileprof.examples.{PROGRAMS[seed]}")
-        graph = build_graph(load(path))
+        return of_pairs(build_graph(load(path)))
+
+
+def of_pairs(graph):
     dice, tally = random.Random(2), Tally()
     pairs = graph.pairs[~graph.pairs["reuse_only"]]
     tiles = graph.launches["tiles"].to_numpy()
@@ -144,12 +151,30 @@ def summed(lines):
     return found
 
 
+NAMES = {
+    "random": "policies over random graphs",
+    "residency": "what residency relies on",
+    "programs": "policies of GPT-2, BERT, ResNet-38 and VGG-19",
+}
+COLUMNS = (
+    "made", "harmful", "accepted although harmful", "harmless", "refused although harmless", "refused by rule",
+)  # fmt: skip
+
+
+def table(results):
+    """The table of docs/verify.md."""
+    rows = [["mutants of", *COLUMNS, "until"], ["---"] * (len(COLUMNS) + 2)]
+    rows += [[NAMES[k], *(f"{v.get(c, 0):,}" for c in COLUMNS), v["date"]] for k, v in results.items()]
+    rows.append(["all", *(f"{sum(v.get(c, 0) for v in results.values()):,}" for c in COLUMNS), ""])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def main():
     if len(sys.argv) <= 2:
         lines = lines_of(Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(summed(lines), indent=1) + "\n")
-        print(RESULTS.read_text())
+        print(table(summed(lines)))
     else:
         kind, first, slices, *file = sys.argv[1:]
         measure(kind, int(first), int(slices), Path(file[0]) if file else FILE)

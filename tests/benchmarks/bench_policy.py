@@ -1,6 +1,7 @@
 """Synthesis and verification of a whole program's policy: GPT-2's forward pass, and a layer of LLaMA-2-70B.
 
-python tests/benchmarks/bench_policy.py     CPU seconds of this process, compiled code warm, and their share of what each may take
+python tests/benchmarks/bench_policy.py     CPU seconds of this process, compiled code warm, and their share of what
+each may take
 """
 
 import sys
@@ -49,7 +50,8 @@ def main():
             share = (made_s + checked_s) / allowed_s
             rows.append((
                 name, len(policy.stages), f"{tiles:,}", f"{verdict.needed:,}", "sound" if verdict.sound else "UNSOUND",
-                f"{made_s:.1f} s", f"{checked_s:.1f} s", f"{share:.2f} of {allowed_s:.0f} s", f"{policy.prediction['gain_percent']}%",
+                f"{made_s:.1f} s", f"{checked_s:.1f} s", f"{share:.2f} of {allowed_s:.0f} s",
+                f"{policy.prediction['gain_percent']}%",
             ))  # fmt: skip
     columns = (
         "program",

@@ -1,6 +1,8 @@
-"""Which kinds of policies synthesis finds for the chains that cuSync's authors tuned by hand, beside the kinds that cuSync ships.
+"""Which kinds of policies synthesis finds for the chains that cuSync's authors tuned by hand, beside the kinds that
+cuSync ships.
 
-python tests/benchmarks/bench_policy_kinds.py [MODEL...]     one row a pair of kernels; times are modelled, waits at the begin of a tile
+python tests/benchmarks/bench_policy_kinds.py [MODEL...]     one row a pair of kernels; times are modelled, waits at the
+begin of a tile
 """
 
 import sys
@@ -48,7 +50,8 @@ def main():
     table(COLUMNS, rows)
     print(f"{len(rows)} pairs: {', '.join(f'{k} {n}' for k, n in kinds.most_common())}.")
     print(
-        f"Beside the best of cuSync's kinds that waits for everything: {equal} as fast (within 0.1%), {beaten} faster or the only one, "
+        f"Beside the best of cuSync's kinds that waits for everything: {equal} as fast (within 0.1%), {beaten} faster "
+        "or the only one, "
         f"{worse} slower. Pairs for which none of them waits for everything: {unsound}."
     )
 

@@ -1,12 +1,16 @@
 """Averages that schedulers' authors published, beside ours on programs, GPUs and launch costs like theirs.
 
-What is theirs and what is assumed is said in `tileprof.analysis.workloads.published` and the generators that it names. Nothing is fitted to
-a gain: what the papers do not say is varied, and ours is the range of the means.
+What is theirs and what is assumed is said in `notebooks/studies/published_averages.py` and the generators that it
+names. Nothing is fitted to a gain: what the papers do not say is varied, and ours is the range of the means.
 """
 
-from measuring import header, table
+import sys
 
-from tileprof.analysis.workloads import published
+from measuring import ROOT, header, table
+
+sys.path.insert(0, str(ROOT / "notebooks"))
+
+from studies import published_averages as published
 
 
 def main():

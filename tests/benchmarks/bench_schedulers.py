@@ -1,5 +1,5 @@
-"""Every scheduler on a recorded program: its simulated time under each duration model, and the processor time of one core that simulating it
-as recorded takes, with compiled code warm.
+"""Every scheduler on a recorded program: its simulated time under each duration model, and the processor time of one
+core that simulating it as recorded takes, with compiled code warm.
 
 Give a trace; without one, GPT-2 small (12 layers, 128 tokens) is recorded first.
 """

@@ -109,7 +109,8 @@ def main() -> None:
     for row in (header, *rows):
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
     print(
-        f"{tiles:,} tiles in {_FOOTPRINTS} footprints; peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
+        f"{tiles:,} tiles in {_FOOTPRINTS} footprints; peak memory "
+        f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
     )
 
 

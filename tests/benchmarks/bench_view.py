@@ -1,7 +1,8 @@
 """Pages against their targets: time, memory and size to write one, and how fast a browser opens, selects and zooms.
 
-GPT-2 as `tileprof.examples.gpt2` records it, and the synthetic traces of `bench_graph`, ten edges a tile. Milliseconds until the frame
-after the action has been drawn, two frames included; the middle of five, and the slowest. Needs playwright and a chromium.
+GPT-2 as `tileprof.examples.gpt2` records it, and the synthetic traces of `bench_graph`, ten edges a tile. Milliseconds
+until the frame after the action has been drawn, two frames included; the middle of five, and the slowest. Needs
+playwright and a chromium.
 """
 
 import argparse
@@ -19,7 +20,10 @@ from playwright.sync_api import sync_playwright
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRAWN = "await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));"
 UNTIL = "while (!({ready})) await new Promise((go) => setTimeout(go, 1));"
-LAST_PAIR = "const i = tileprof.pairs.producer.length - 1 - k; tileprof.select({ pair: [tileprof.pairs.producer[i], tileprof.pairs.consumer[i]] });"
+LAST_PAIR = (
+    "const i = tileprof.pairs.producer.length - 1 - k; "
+    "tileprof.select({ pair: [tileprof.pairs.producer[i], tileprof.pairs.consumer[i]] });"
+)
 # Name: what is done in the k-th round, and when its answer is there.
 ACTIONS = {
     "select a launch": ("tileprof.select({ launch: k + 1 });", "true"),
@@ -100,7 +104,10 @@ def in_browser(page):
 
 def drawn_ms(tab, action, ready, k):
     tab.wait_for_timeout(200)  # what the action before left to do is not this one's
-    script = f"async (k) => {{ const begin = performance.now(); {action} {UNTIL.format(ready=ready)} {DRAWN} return performance.now() - begin; }}"
+    script = (
+        f"async (k) => {{ const begin = performance.now(); {action} {UNTIL.format(ready=ready)} {DRAWN} "
+        "return performance.now() - begin; }"
+    )
     return tab.evaluate(script, k)
 
 

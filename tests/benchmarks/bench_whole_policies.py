@@ -22,7 +22,8 @@ from whole_mutants import Tally  # noqa: E402 (likewise)
 
 BLOCKS = 132
 LLAMA = DecoderShape(
-    "bfloat16", batch=1, layers=16, hidden=2048, intermediate=8192, heads=32, kv_heads=8, head_dim=64, vocabulary=128256, cache=1024, epsilon=1e-5, scale=0.125
+    "bfloat16", batch=1, layers=16, hidden=2048, intermediate=8192, heads=32, kv_heads=8, head_dim=64,
+    vocabulary=128256, cache=1024, epsilon=1e-5, scale=0.125,
 )  # fmt: skip
 
 
@@ -41,8 +42,10 @@ def timed(name, make):
     verdict = plan.verified()
     end = time.perf_counter()
     print(
-        f"{name}: {len(plan.names)} stages, {sum(plan.tiles):,} tiles, {verdict.needed:,} dependencies, {verdict.covered:,} covered, "
-        f"{'sound' if verdict.sound else 'NOT SOUND'}; {planned_at - begin:.1f} s to lay out, {end - planned_at:.1f} s to verify",
+        f"{name}: {len(plan.names)} stages, {sum(plan.tiles):,} tiles, {verdict.needed:,} dependencies, "
+        f"{verdict.covered:,} covered, "
+        f"{'sound' if verdict.sound else 'NOT SOUND'}; {planned_at - begin:.1f} s to lay out, {end - planned_at:.1f} s "
+        "to verify",
         flush=True,
     )
     return plan
@@ -55,7 +58,12 @@ def main():
     timed("LLaMA-1B, one token", llama)
     few = timed("LLaMA-1B, two layers", lambda: llama(2))
     network = timed("a small residual network", lambda: of_network(planned(small(2), BLOCKS)))
-    for name, plan, count in (("GPT-2", blocks, counts[0]), ("LLaMA-1B, two layers", few, counts[1]), ("residual network", network, 400)):  # fmt: skip
+    programs = (
+        ("GPT-2", blocks, counts[0]),
+        ("LLaMA-1B, two layers", few, counts[1]),
+        ("residual network", network, 400),
+    )
+    for name, plan, count in programs:
         tally = Tally()
         tally.add(plan, count)
         print(f"{name}: {tally}", flush=True)

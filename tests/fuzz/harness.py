@@ -20,16 +20,28 @@ from tileprof.cli import main
 SECONDS, WAITED_S = 60, 600
 """An input that takes more processor time, or waits longer, is a failure."""
 
+MOST_CHARACTERS = 4000
+"""Of a refusal, unless it repeats what the user typed."""
+
 _FORMATS = ("json", "cusync", "counters", "graphml", "perfetto")
 VERBS: dict[str, list[list[str]]] = {
     "trace": [
-        ["report", "IN"], ["report", "--json", "IN"], ["diff", "TRACE", "IN"], ["simulate", "IN"], ["view", "--quick", "-o", "OUT/page.html", "IN"], ["verify", "GOOD", "IN"],
+        ["report", "IN"], ["report", "--json", "IN"], ["diff", "TRACE", "IN"], ["simulate", "IN"],
+        ["view", "--quick", "-o", "OUT/page.html", "IN"], ["verify", "GOOD", "IN"],
         ["verify", "--launches", "0,1", "cusync:rowsync", "IN"], ["run", "GOOD", "--trace", "IN"],
         *(["export", "--format", name, "-o", "OUT", "IN"] for name in _FORMATS),
         *(["export", "--format", name, "--launches", "0,1", "-o", "OUT", "IN"] for name in _FORMATS[:3]),
+        ["diff", "IN", "TRACE"], ["diff", "--json", "--fail-if", "time>+5%", "TRACE", "IN"],
+        ["report", "--fail-if", "gap>30%", "IN"], ["report", "--device", "A100", "IN"], ["simulate", "--advice", "IN"],
+        ["simulate", "--durations", "shared-roofline", "IN"], ["simulate", "--json", "IN"],
+        ["simulate", "--scheduler", "cusync", "--export", "perfetto", "-o", "OUT/lanes.json", "IN"],
+        ["export", "-o", "OUT", "IN"], ["export", "--for", "tokens=128..512 step 128", "-o", "OUT", "IN"],
+        ["export", "--module", "h", "--fuse", "-o", "OUT", "IN"], ["view", "-o", "OUT/page.html", "IN"],
+        ["verify", "--json", "GOOD", "IN"], ["verify", "DEPENDENCIES", "IN"],
     ],
     "policy": [
-        ["verify", "IN", "TRACE"], ["run", "IN", "--trace", "TRACE"], ["export", "--format", "cusync", "--policy", "IN", "-o", "OUT", "TRACE"],
+        ["verify", "IN", "TRACE"], ["run", "IN", "--trace", "TRACE"],
+        ["export", "--format", "cusync", "--policy", "IN", "-o", "OUT", "TRACE"],
         ["view", "--quick", "-o", "OUT/page.html", "TRACE", "IN"],
     ],
     "device": [["simulate", "--device", "IN", "TRACE"]],
@@ -38,8 +50,31 @@ VERBS: dict[str, list[list[str]]] = {
         *(["export", "--format", name, "-o", "OUT", "IN"] for name in _FORMATS[:3]),
     ],
     "header": [["run", "IN"]],
+    "symbolic": [
+        ["verify", "--at", "256", "IN", "TRACE"], ["verify", "--at", "384", "IN", "TRACE"],
+        ["run", "--at", "256", "--trace", "TRACE", "IN"],
+        ["run", "IN"], ["export", "--format", "cusync", "--policy", "IN", "-o", "OUT", "TRACE"],
+        ["view", "--quick", "-o", "OUT/page.html", "TRACE", "IN"],
+    ],
+    "words": [
+        ["export", "--for", "WORD", "-o", "OUT", "TRACE"], ["export", "--launches", "WORD", "-o", "OUT", "TRACE"],
+        ["export", "--pair", "WORD", "-o", "OUT", "TRACE"], ["export", "--format", "WORD", "-o", "OUT", "TRACE"],
+        ["report", "--fail-if", "WORD", "TRACE"], ["report", "--device", "WORD", "TRACE"],
+        ["report", "--sms", "WORD", "TRACE"],
+        ["report", "--top", "WORD", "TRACE"], ["diff", "--fail-if", "WORD", "TRACE", "TRACE"],
+        ["simulate", "--scheduler", "WORD", "TRACE"], ["simulate", "--durations", "WORD", "TRACE"],
+        ["simulate", "--scheduler", "cusync", "--sweep", "WORD", "TRACE"], ["verify", "WORD", "TRACE"],
+        ["verify", "--rows", "WORD", "--launches", "0,1", "cusync:rowsync", "TRACE"], ["run", "--at", "WORD", "GOOD"],
+        ["run", "--seed", "WORD", "GOOD", "--trace", "TRACE"], ["report", "WORD"], ["view", "WORD"], ["run", "WORD"],
+        ["WORD"],
+        ["help", "WORD"], ["completion", "WORD"], ["export", "--module", "WORD", "-o", "OUT", "TRACE"],
+    ],
 }  # fmt: skip
-"""Command lines by kind of input; IN is the input, TRACE and GOOD a sound trace and policy, OUT the only folder to write to."""
+"""Command lines by kind of input.
+
+IN is the input, WORD its first line, TRACE, GOOD and DEPENDENCIES a sound trace, policy and file of dependencies, OUT
+the only folder to write to.
+"""
 
 
 class _LateError(BaseException):
@@ -64,7 +99,12 @@ def run(bases: Path, folder: Path, base: str, operations: list[Operation], verb:
     given.mkdir(parents=True)
     out.mkdir()
     made = make(bases, given, base, operations)
-    names = {"IN": made, "TRACE": bases / "mlp.tileprof", "GOOD": bases / "policy.json", "OUT": out}
+    names = {
+        "IN": made, "TRACE": bases / "mlp.tileprof", "GOOD": bases / "policy.json",
+        "DEPENDENCIES": bases / "dependencies.dep", "OUT": out,
+    }  # fmt: skip
+    if base == "words":
+        names["WORD"] = _word(made)
     words = [str(names.get(word, word.replace("OUT/", f"{out}/"))) for word in verb]
     before = _listing(folder, out)
     stdout, stderr = io.StringIO(), io.StringIO()
@@ -82,9 +122,15 @@ def run(bases: Path, folder: Path, base: str, operations: list[Operation], verb:
         code = stop.code if isinstance(stop.code, int) else 1
     except _LateError:
         return Outcome(None, f"took longer than {SECONDS} s")
-    return Outcome(
-        code, _fault(code, stdout.getvalue(), stderr.getvalue(), _written(out)) or _moved(before, _listing(folder, out))
-    )
+    fault = _fault(code, stdout.getvalue(), stderr.getvalue(), _written(out))
+    if not fault and base != "words" and code == 2 and len(stderr.getvalue()) > MOST_CHARACTERS:
+        fault = f"a message of {len(stderr.getvalue())} characters: {stderr.getvalue()[:300]}"
+    return Outcome(code, fault or _moved(before, _listing(folder, out)))
+
+
+def _word(path: Path) -> str:
+    """The first line of a file as an argument; the system's calls take no zero byte."""
+    return path.read_text("utf-8", "replace").split("\n")[0].replace("\0", "")
 
 
 def _fault(code: int | None, stdout: str, stderr: str, pages: str) -> str:
@@ -92,8 +138,6 @@ def _fault(code: int | None, stdout: str, stderr: str, pages: str) -> str:
         return f"exit code {code}: {stderr[-3000:]}"
     if re.search(r"Warning: |Traceback ", stderr):
         return f"a warning or a traceback: {stderr[-3000:]}"
-    if code == 2 and len(stderr) > 4000:
-        return f"a message of {len(stderr)} characters: {stderr[:300]}"
     for name, text in (("stdout", stdout), ("stderr", stderr)):
         control = next((c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t"), None)
         if control is not None:
@@ -122,7 +166,7 @@ def _moved(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> str:
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raise `_LateError` after `SECONDS` of this process's time or `WAITED_S` of the clock's, whatever runs beside it."""
+    """Raise `_LateError` after `SECONDS` of this process's time or `WAITED_S` of the clock's."""
 
     def late(*_: object) -> None:
         raise _LateError

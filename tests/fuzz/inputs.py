@@ -1,6 +1,7 @@
 """Inputs that no recorder wrote: well-formed files, and operations on them that are aware of their structure.
 
-An input is a base and a list of operations, both plain JSON, so that it fits on a line of the corpus and makes the same files everywhere.
+An input is a base and a list of operations, both plain JSON, so that it fits on a line of the corpus and makes the same
+files everywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.devices import get
-from tileprof.trace import schema
+from tileprof.trace import load, schema
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,16 +28,50 @@ Operation = list[Any]
 NUMBERS = [0, 1, -1, 2, 7, 255, 65536, 2**31 - 1, 2**31, -(2**31), 2**53, 2**60, 2**62, 2**63 - 1, -(2**63)]
 WIDE_NUMBERS = [10**40, -(10**40), 10**400, 1e300, 1e-300, "nan", "inf", "-inf", 0.5, -0.0]
 TEXTS = [
-    "", "x", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "*/ #error",
-    'a"b\\', "line\nbreak", "\r\n", "\u202eevil\u202c", "\u2028", "=cmd()|' /C calc'!A0", "'; --", "../../etc/passwd", "/dev/zero", "{}", "[",
-    "%s%n", "${HOME}", "\ufeff", "\U0001f600" * 50, "k" * 20_000, "??/", 'R"(x)"', "\\N{DIGIT ONE}", "__VA_ARGS__", "operator new",
+    "", "x", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "*/ #error",
+    'a"b\\', "line\nbreak", "\r\n", "\u202eevil\u202c", "\u2028", "=cmd()|' /C calc'!A0", "'; --",
+    "../../etc/passwd", "/dev/zero", "{}",
+    "[",
+    "%s%n", "${HOME}", "\ufeff", "\U0001f600" * 50, "k" * 20_000, "??/", 'R"(x)"', "\\N{DIGIT ONE}", "__VA_ARGS__",
+    "operator new", "[" * 2000, "(" * 2000, '{"a":' * 2000,
 ]  # fmt: skip
+WORDS = """tokens=128..512 step 128
+images=1..8
+gap>30%
+time>1.5ms
+launches>+0
+list:slots=4
+cusync:poll=2us
+shared-roofline
+co-residency-scaled:sensitivity=0.5
+poll_ns=1:100:3
+sms=10:20:2
+0,1
+1:2
+xy
+h\\.0
+"""
+"""Values of options, one per line."""
 NAME_COLUMNS = [
     (table.name, column.name) for table in schema.TABLES.values() for column in table.columns if column.type == "string"
 ]
 FOLDERS = ["missing", "a file", "empty", "twice", "stray", "nested", "linked", "unreadable"]
 """What becomes of the folder of a table."""
-JSON_VALUES: list[Any] = [None, True, [], {}, "", [[]], {"a": 1}, *NUMBERS, *WIDE_NUMBERS, *TEXTS]
+EXPRESSIONS = [
+    "tokens",
+    "tokens // 0",
+    "tokens * tokens",
+    "min(x, tokens)",
+    "x % -1",
+    "9 ** 9",
+    "(x)(y)",
+    "x if y else z",
+]
+JSON_VALUES: list[Any] = [
+    None, True, [], {}, "", [[]], {"a": 1}, {"size": "tokens"}, *NUMBERS, *WIDE_NUMBERS, *TEXTS, *EXPRESSIONS,
+]  # fmt: skip
 
 DEPENDENCIES = """tileprof dependencies 1
 grid up 6 x 4
@@ -53,10 +88,13 @@ CALL = {
     ],
     "arguments": {"alpha": 1, "beta": 0},
 }
-TRACES = ("tiny", "mlp", "gemm_pair")
-JSON_BASES = {"policy": "policy.json", "device": "device.json"}
-TEXT_BASES = {"dependencies": "dependencies.dep", "header": "policy.h"}
-WEIGHTS = {"tiny": 4, "mlp": 2, "gemm_pair": 2, "policy": 25, "device": 17, "dependencies": 40, "header": 10}
+TRACES = ("tiny", "mlp", "gemm_pair", "recording")
+JSON_BASES = {"policy": "policy.json", "symbolic": "symbolic.json", "device": "device.json"}
+TEXT_BASES = {"dependencies": "dependencies.dep", "header": "policy.h", "words": "words.txt"}
+WEIGHTS = {
+    "tiny": 4, "mlp": 2, "gemm_pair": 2, "recording": 4, "policy": 20, "symbolic": 10, "device": 16, "dependencies": 24,
+    "header": 10, "words": 10,
+}  # fmt: skip
 """How often each base is drawn: what costs least is drawn most."""
 
 
@@ -74,6 +112,46 @@ def make_bases(folder: Path) -> None:
     assert main(["simulate", trace]) == 0, "and all schedulers are compiled now"
     (folder / "device.json").write_text(json.dumps(get("A100").to_dict()))
     (folder / "dependencies.dep").write_text(DEPENDENCIES)
+    (folder / "words.txt").write_text(WORDS)
+    _write_symbolic(folder)
+    _write_recording(folder / "recording.tileprof")
+
+
+def _write_symbolic(folder: Path) -> None:
+    """The policy of the bases for a range of sizes, of which 256 is its own."""
+    policy = json.loads((folder / "policy.json").read_text())
+    for stage in policy["stages"]:
+        stage["grid"] = [{"size": f"{n} * tokens // 256"} if n == 2 else n for n in stage["grid"]]
+    symbol = {"name": "tokens", "low": 128, "high": 512, "multiple": 128, "recorded": 256}
+    made = {"tileprof_symbolic_policy": 1, "symbol": symbol, "notes": [], "policy": policy}
+    (folder / "symbolic.json").write_text(json.dumps(made))
+
+
+def _write_recording(path: Path) -> None:
+    """A trace as the CUDA recorder writes one: launches say how their operators were called, on which tensors."""
+    write_mlp(path, layers=1, tokens=128, hidden=128, device="H200", op="aten::mm")
+    trace = load(path)
+    bound = [trace.operands_of(launch)[0].tolist() for launch in range(len(trace.launches))]
+    calls = []
+    for number, (buffers, (inner, columns)) in enumerate(zip(bound, ((128, 512), (512, 128)), strict=True)):
+        shapes = {"self": [128, inner], "mat2": [inner, columns], "out": [128, columns]}
+        tensors = [
+            {
+                "argument": name, "shape": shape, "strides": [shape[1], 1], "dtype": "float16", "buffer": buffer,
+                "offset": 0, "written": name == "out",
+            }
+            for (name, shape), buffer in zip(shapes.items(), buffers, strict=True)
+        ]  # fmt: skip
+        operands = [{key: t[key] for key in ("argument", "shape", "strides", "dtype")} for t in tensors]
+        places = {"self": {"tensor": 0}, "mat2": {"tensor": 1}}
+        calls.append({"operands": operands, "arguments": {}, "number": number, "tensors": tensors, "places": places})
+    file = path / "launches" / "000000.parquet"
+    table = pq.read_table(file, partitioning=None)
+    at = table.schema.get_field_index("call")
+    texts = pa.array([json.dumps(call) for call in calls], pa.string())
+    pq.write_table(table.set_column(at, pa.field("call", pa.string()), texts), file)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"recorder": "cuda"}))
 
 
 def path_of(folder: Path, base: str) -> Path:
@@ -114,7 +192,8 @@ def draw(dice: random.Random, bases: Path) -> tuple[str, list[Operation]]:
     if base in TRACES:
         return base, [_draw_trace(dice, bases, base) for _ in range(count)]
     if base in TEXT_BASES:
-        return base, [_draw_text(dice) for _ in range(count)]
+        changes = [_draw_text(dice) for _ in range(count)]
+        return base, ([["pick", dice.randrange(60), ""], *changes] if base == "words" else changes)
     if dice.random() < 0.03:
         return base, [["raw", dice.choice(["", "[" * 100_000, "nul", "\ufeff{}", "[]", '{"a":1,"a":2}', "1" * 5000])]]
     value = json.loads(path_of(bases, base).read_text())
@@ -178,6 +257,8 @@ def _draw_text(dice: random.Random) -> Operation:
 
 def _change_text(text: str, operation: Operation) -> str:
     kind, place, word = operation
+    if kind == "pick":
+        return text.split("\n")[place % text.count("\n")]
     if kind == "insert":
         return text[: place * 3] + word + text[place * 3 :]
     separator = "\n" if kind == "line" else " "
@@ -193,7 +274,8 @@ def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
     kind = dice.choice(
         ["cell"] * 10
         + ["column", "column", "manifest", "manifest", "name", "name"]
-        + ["rows", "cast", "drop", "cut", "noise", "link", "call", "folder"]
+        + ["rows", "cast", "drop", "cut", "noise", "link", "folder"]
+        + ["call"] * (20 if base == "recording" else 1)
     )
     table = dice.choice(list(schema.TABLES.values()))
     column = dice.choice(table.columns)
@@ -209,13 +291,11 @@ def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
         case "folder":
             return [kind, table.name, dice.choice(FOLDERS)]
         case "call":
-            return [
-                "cell",
-                "launches",
-                "call",
-                dice.randrange(4),
-                json.dumps(_set(json.loads(json.dumps(CALL)), _draw_place(dice, CALL), dice.choice(JSON_VALUES))),
-            ]
+            launches = pq.read_table(path_of(bases, base) / "launches", partitioning=None)
+            text = launches["call"].to_pylist()[-1] if "call" in launches.column_names else ""
+            known = json.loads(text or json.dumps(CALL))
+            made = _set(known, _draw_place(dice, known), dice.choice(JSON_VALUES))
+            return ["cell", "launches", "call", dice.randrange(4), json.dumps(made)]
         case "rows":
             return [
                 kind,
@@ -267,7 +347,7 @@ def _change_trace(folder: Path, operation: Operation) -> None:
         _change_folder(folder, folder / rest[0], rest[1])
         return
     path = folder / rest[0] / "000000.parquet"
-    if path.is_symlink() or not path.exists() or not path.stat().st_size:
+    if path.is_symlink() or not path.is_file() or not path.stat().st_size:
         return  # an operation before this one left nothing to change
     if kind in ("cut", "noise"):
         data = bytearray(path.read_bytes())
@@ -323,7 +403,8 @@ def _changed_table(table: pa.Table, kind: str, rest: list[Any]) -> pa.Table | No
     if kind == "rows":
         order = np.arange(table.num_rows)
         orders = {
-            "reversed": order[::-1], "doubled": np.concatenate([order, order]), "empty": order[:0], "first": order[: 1 + rest[1] % 5],
+            "reversed": order[::-1], "doubled": np.concatenate([order, order]), "empty": order[:0],
+            "first": order[: 1 + rest[1] % 5],
             "shuffled": np.random.default_rng(rest[1]).permutation(order),
         }  # fmt: skip
         return table.take(pa.array(orders[rest[0]]))

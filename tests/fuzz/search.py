@@ -1,7 +1,8 @@
-"""Look for inputs that a verb does not refuse in one sentence: python -m tests.fuzz.search [--seconds 600] [--json COUNTS].
+"""Look for inputs that a verb does not refuse in one sentence: python -m tests.fuzz.search [--seconds 600].
 
-Each failure is printed as a line of JSON, to be added to corpus.jsonl once it is mended; failures at the same place are counted, not
-repeated. Workers are processes that live for the whole search; one that dies is a failure of its last input, and is replaced.
+Each failure is printed as a line of JSON, to be added to corpus.jsonl once it is mended; failures at the same place are
+counted, not repeated. Workers are processes that live for the whole search; one that dies is a failure of its last
+input, and is replaced.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import random
 from pathlib import Path
@@ -11,19 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.harness import VERBS, kind_of, run
-from tests.fuzz.inputs import draw, make_bases
+from tests.fuzz.inputs import draw
 
 CORPUS = [json.loads(line) for line in Path(__file__).with_name("corpus.jsonl").read_text().splitlines()]
 NEW = 250
 """Drawn from a fixed seed; `make fuzz` draws others."""
-
-
-@pytest.fixture(scope="module")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bases")
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        make_bases(folder)
-    return folder
 
 
 @pytest.mark.parametrize("line", CORPUS, ids=[f"{n}-{line['verb'][0]}" for n, line in enumerate(CORPUS)])

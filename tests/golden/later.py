@@ -17,7 +17,8 @@ def llama():
     from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(
-        hidden_size=512, intermediate_size=1408, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4, vocab_size=2000
+        hidden_size=512, intermediate_size=1408, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
+        vocab_size=2000
     )  # fmt: skip
     model = LlamaModel(config).to(DEVICE, torch.bfloat16).eval()
     ids = torch.randint(0, 2000, (1, 192), device=DEVICE)

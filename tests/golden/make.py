@@ -15,7 +15,8 @@ from tileprof.record.cuda.settings import Settings
 
 LATER = "later/"
 NAMES = (
-    "gemm_pair", "gemm_fp32", "layer_norm", "softmax", "attention", "convolution", "gpt2", "gpt2_compiled", "gpt2_graph",
+    "gemm_pair", "gemm_fp32", "layer_norm", "softmax", "attention", "convolution", "gpt2", "gpt2_compiled",
+    "gpt2_graph",
     "selftest", *(f"{LATER}{name}" for name in ("llama", "bottleneck", "encoder", "perceptron", "patches", "mixture")),
 )  # fmt: skip
 

@@ -90,7 +90,7 @@ NAMES = (gemm_pair, gemm_fp32, layer_norm, softmax, attention, convolution, gpt2
 
 @contextlib.contextmanager
 def region():
-    """What is recorded: by the CUDA recorder between profiler start and stop, by the model recorder in its own words."""
+    """What is recorded: by the CUDA recorder between profiler start and stop, by the model recorder in its words."""
     if DEVICE == "cpu":
         import tileprof
 

@@ -1,4 +1,4 @@
-"""What tests of the CUDA recorder (test_gpu_*.py) need; without a GPU or the tools they are skipped, with the reason."""
+"""What tests of the CUDA recorder (test_gpu_*.py) need. Without a GPU or the tools, the tests are skipped."""
 
 import subprocess
 import sys
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # what tests of this folder share
+sys.path.insert(0, str(Path(__file__).parent / "measuring"))  # what tests share
+sys.path.insert(0, str(Path(__file__).parent / "runtime"))
 
 from tileprof.errors import UserError
 from tileprof.record.cuda import gpu, locate
 
-PROGRAMS = Path(__file__).parent.parent / "golden" / "programs.py"
+HERE = Path(__file__).parent
+PROGRAMS = HERE.parent / "golden" / "programs.py"
 
 
 def missing():
@@ -25,7 +27,7 @@ def missing():
 
 
 def pytest_collection_modifyitems(items):
-    here = [i for i in items if i.path.parent == Path(__file__).parent and i.path.name.startswith("test_gpu_")]
+    here = [i for i in items if i.path.parent == HERE / "recorder" and i.path.name.startswith("test_gpu_")]
     why = missing() if here else ""
     for item in here:
         item.add_marker(pytest.mark.gpu)

@@ -3,18 +3,19 @@ r"""Everything that needs a GPU, in order of what it is worth: ``python tests/gp
 Each step is a process of its own with a limit; none ends the run. Steps that measure no time run several at once
 (``--jobs``). DIR gets ``summary.json`` (steps, seconds, results), what
 the steps measured (``cuda.json``, ``source.json``, ``runtime.json``), ``golden.tar.gz`` (new golden traces) and
-``logs.tar.gz``. A later call goes on with ``--from STEP``, or repeats some with ``--only STEP,STEP``; results in DIR are
-kept and joined. On an H200 with 16 cores all but the last step take about 15 minutes; the last one measures for as long as
-is left of its budget.
+``logs.tar.gz``. A later call goes on with ``--from STEP``, or repeats some with ``--only STEP,STEP``; results in DIR
+are kept and joined. On an H200 with 16 cores all but the last step take about 15 minutes; the last one measures for as
+long as is left of its budget.
 
-Nothing needs to be installed: tileprof is put on the path from this checkout, and wheels from ``--wheels`` (default: .whl)
-beside it, unpacked. What a machine with PyTorch, Triton, pytest and nvcc lacks can be fetched elsewhere with::
+Nothing needs to be installed: tileprof is put on the path from this checkout, and wheels from ``--wheels`` (default:
+.whl) beside it, unpacked. What a machine with PyTorch, Triton, pytest and nvcc lacks can be fetched elsewhere with::
 
     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
         --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux_2_17_x86_64 \
         --platform manylinux2014_x86_64 -d .whl NAME==VERSION
 
-for each of WHEELS in this file. Whole models have a budget of their own: ``python tests/gpu/measure_models.py OUT.json``.
+for each of WHEELS in this file. Whole models have a budget of their own: ``python tests/gpu/measuring/measure_models.py
+OUT.json``.
 """
 
 import argparse
@@ -43,9 +44,24 @@ WHEELS = (
     "jsonschema-specifications==2025.9.1", "referencing==0.37.0", "rpds-py==2026.9.1", "attrs==26.1.0",
 )  # fmt: skip
 WANTED = (
-    "torch", "triton", "transformers", "numpy", "pandas", "pyarrow", "numba", "networkx", "jsonschema", "plotly", "rich",
-    "pytest", "hypothesis", "cuda-core", "cuda-bindings", "cupti-python", "nvidia-cuda-sanitizer-api",
-)  # fmt: skip
+    "torch",
+    "triton",
+    "transformers",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "numba",
+    "networkx",
+    "jsonschema",
+    "plotly",
+    "rich",
+    "pytest",
+    "hypothesis",
+    "cuda-core",
+    "cuda-bindings",
+    "cupti-python",
+    "nvidia-cuda-sanitizer-api",
+)
 PYTHON = (sys.executable, "-P")
 """For modules: the checkout is the working directory, and its package lacks what a wheel would put into it."""
 LEAST_S = 20
@@ -56,7 +72,8 @@ LEAST_S = 20
 class Step:
     """``command`` runs from the repository's root; {out} is the results' folder, {seconds} what it may take.
 
-    ``limit_s`` ends it; ``likely_s`` is what it took on an H200, by itself. ``alone``: it measures time, or waits for a time.
+    ``limit_s`` ends it; ``likely_s`` is what it took on an H200, by itself. ``alone``: it measures time, or waits for a
+    time.
     """
 
     name: str
@@ -86,48 +103,92 @@ def script(name, *words, likely_s, limit_s, alone=False):
     return Step(name, (*python, *words), likely_s, limit_s, alone)
 
 
-SANITIZED = ("tests/gpu/sanitize_runtime.py",)
+SANITIZED = ("tests/gpu/runtime/sanitize_runtime.py",)
 
 STEPS = (
     script("doctor", "-m", "tileprof.cli", "doctor", likely_s=25, limit_s=120, alone=True),
-    suite("pytorch", "test_gpu_pytorch.py", likely_s=120, limit_s=300, select="not compiled and not graph"),
-    suite("compiled", "test_gpu_pytorch.py", likely_s=90, limit_s=240, select="compiled or graph"),
-    suite("nvtx", "test_gpu_nvtx.py", likely_s=60, limit_s=240),
-    suite("graphs", "test_gpu_graphs.py", likely_s=55, limit_s=180),
-    suite("spinning", "test_gpu_spinning.py", likely_s=80, limit_s=240),
-    suite("memory", "test_gpu_memory.py", "test_gpu_unusual.py", likely_s=60, limit_s=200),
-    suite("faults", "test_gpu_faults.py", likely_s=40, limit_s=150),
-    suite("company", "test_gpu_company.py", likely_s=60, limit_s=150),
-    suite("programs", "test_gpu_programs.py", likely_s=70, limit_s=180),
-    suite("regions", "test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
-    suite("products", "test_gpu_persistent.py", "test_gpu_im2col.py", likely_s=50, limit_s=180),
-    suite("known", "test_gpu_known_accesses.py", likely_s=40, limit_s=150),
-    suite("exits", "test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
-    script("source", "tests/gpu/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),
-    suite("several", "test_gpu_several.py", likely_s=10, limit_s=500),  # needs two GPUs, and then 250 s
-    suite("mps", "test_gpu_mps.py", likely_s=60, limit_s=180, alone=True),
+    suite("pytorch", "recorder/test_gpu_pytorch.py", likely_s=120, limit_s=300, select="not compiled and not graph"),
+    suite("compiled", "recorder/test_gpu_pytorch.py", likely_s=90, limit_s=240, select="compiled or graph"),
+    suite("nvtx", "recorder/test_gpu_nvtx.py", likely_s=60, limit_s=240),
+    suite("graphs", "recorder/test_gpu_graphs.py", likely_s=55, limit_s=180),
+    suite("spinning", "recorder/test_gpu_spinning.py", likely_s=80, limit_s=240),
+    suite("memory", "recorder/test_gpu_memory.py", "recorder/test_gpu_unusual.py", likely_s=60, limit_s=200),
+    suite("faults", "recorder/test_gpu_faults.py", likely_s=40, limit_s=150),
+    suite("company", "recorder/test_gpu_company.py", likely_s=60, limit_s=150),
+    suite("programs", "recorder/test_gpu_programs.py", likely_s=70, limit_s=180),
+    suite("regions", "recorder/test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
+    suite("products", "recorder/test_gpu_persistent.py", "recorder/test_gpu_im2col.py", likely_s=50, limit_s=180),
+    suite("known", "recorder/test_gpu_known_accesses.py", likely_s=40, limit_s=150),
+    suite("exits", "recorder/test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
+    script("source", "tests/gpu/recorder/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),
+    suite("several", "recorder/test_gpu_several.py", likely_s=10, limit_s=500),  # needs two GPUs, and then 250 s
+    suite("mps", "recorder/test_gpu_mps.py", likely_s=60, limit_s=180, alone=True),
     script(
-        "golden", "tests/golden/make.py", "{out}/golden", "gpt2_graph", "selftest", "gpt2_compiled",
-        likely_s=105, limit_s=240, alone=True,
+        "golden",
+        "tests/golden/make.py",
+        "{out}/golden",
+        "gpt2_graph",
+        "selftest",
+        "gpt2_compiled",
+        likely_s=105,
+        limit_s=240,
+        alone=True,
     ),
-    suite("ranges", "test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
-    script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True),
-    suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
-    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", "test_runtime_whole.py", likely_s=75, limit_s=300, alone=True),
-    suite("runtime_persistent", "test_runtime_persistent.py", "test_runtime_faults.py", likely_s=70, limit_s=200, alone=True),
-    suite("runtime_networks", "test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
-    suite("runtime_sizes", "test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
+    suite("ranges", "recorder/test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
+    script(
+        "overhead", "tests/gpu/measuring/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True
+    ),
+    suite("halo", "cusync/test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
+    suite(
+        "runtime",
+        "runtime/test_runtime_synchronised.py",
+        "runtime/test_runtime_compiled.py",
+        "runtime/test_runtime_whole.py",
+        likely_s=75,
+        limit_s=300,
+        alone=True,
+    ),
+    suite(
+        "runtime_persistent",
+        "runtime/test_runtime_persistent.py",
+        "runtime/test_runtime_faults.py",
+        likely_s=70,
+        limit_s=200,
+        alone=True,
+    ),
+    suite("runtime_networks", "runtime/test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
+    suite("runtime_sizes", "runtime/test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
     script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),
-    script("races", *SANITIZED, "racecheck", "--under", "cusync", "--replays", "1", likely_s=40, limit_s=150, alone=True),
     script(
-        "barriers", *SANITIZED, "synccheck", "--under", "cusync", "--under", "persistent", "--replays", "1",
-        likely_s=50, limit_s=150, alone=True,
+        "races", *SANITIZED, "racecheck", "--under", "cusync", "--replays", "1", likely_s=40, limit_s=150, alone=True
     ),
     script(
-        "runtime_measure", "-m", "tileprof.runtime.measure", "{out}/runtime.json", "--missing", "--budget", "{seconds}",
-        likely_s=400, limit_s=540, alone=True,
+        "barriers",
+        *SANITIZED,
+        "synccheck",
+        "--under",
+        "cusync",
+        "--under",
+        "persistent",
+        "--replays",
+        "1",
+        likely_s=50,
+        limit_s=150,
+        alone=True,
     ),
-)  # fmt: skip
+    script(
+        "runtime_measure",
+        "-m",
+        "tileprof.runtime.measuring.measure",
+        "{out}/runtime.json",
+        "--missing",
+        "--budget",
+        "{seconds}",
+        likely_s=400,
+        limit_s=540,
+        alone=True,
+    ),
+)
 
 
 def path_of_the_checkout(folder, wheels):
@@ -179,9 +240,13 @@ def run(step, out, environment, limit_s):
     lines = log.read_text(errors="replace").splitlines()
     counted = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed|skipped|error)", line)), "")
     return {
-        "step": step.name, "seconds": round(time.monotonic() - began, 1), "code": code, "timed_out": timed_out,
-        "said": counted.strip("= ") or (lines[-1][:200] if lines else ""), "failed": [text[:200] for text in lines if text.startswith(("FAILED", "ERROR"))],
-    }  # fmt: skip
+        "step": step.name,
+        "seconds": round(time.monotonic() - began, 1),
+        "code": code,
+        "timed_out": timed_out,
+        "said": counted.strip("= ") or (lines[-1][:200] if lines else ""),
+        "failed": [text[:200] for text in lines if text.startswith(("FAILED", "ERROR"))],
+    }
 
 
 def machine():

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.warm import commands
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "viz"))
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -14,6 +16,15 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+MOST_MS = 200_000
+"""For anything in the browser to happen: a hang ends here, and a slow machine does not."""
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory):
+    """Programs that start at once, for tests that are not about how they start."""
+    with commands(tmp_path_factory.mktemp("warm")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +43,7 @@ class Tab:
 
     def __init__(self, chromium, path, hash_="", allowed="file:", **options):
         self.page = chromium.new_page(**({"viewport": {"width": 1280, "height": 800}} | options))
+        self.page.set_default_timeout(MOST_MS)
         self.complaints = []
         self.page.on("console", lambda m: self.complaints.append(m.text))
         self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
@@ -44,7 +56,7 @@ class Tab:
         return self.page.evaluate(script, argument)
 
     def until(self, script, argument=None):
-        self.page.wait_for_function(script, arg=argument, timeout=5_000)
+        self.page.wait_for_function(script, arg=argument)
 
     def at(self, view, script, argument=None):
         """Where a point of a view is on the screen; ``script`` gives it in the view's own coordinates."""

@@ -40,7 +40,7 @@ ANY_LINES, ANY_TEXT = "...", "..."
 _EXIT = "[exit code {}]"
 _SHELL = set("|&;<>$`*?()")
 _ENVIRONMENT = {"TILEPROF_PROGRESS_S": "0", "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "LC_ALL": "C.UTF-8"}
-_MOST_SECONDS = 120
+_MOST_SECONDS = 280
 
 
 @dataclass(frozen=True)
@@ -201,10 +201,11 @@ class Recordings:
     """What ``tileprof record`` printed and left behind, by command line and the program that it names: made once, then
     copied.
 
-    ``folder`` may be shared by processes.
+    ``folder`` may be shared by processes. Programs in the folder ``path`` come before those of the interpreter.
     """
 
     folder: Path
+    path: Path | None = None
 
     def run(self, command: str, where: Path) -> list[str]:
         before = {p.name for p in where.iterdir()}
@@ -213,7 +214,7 @@ class Recordings:
         if kept.is_dir() and not before & {p.name for p in (kept / "left").iterdir()}:
             shutil.copytree(kept / "left", where, dirs_exist_ok=True)
             return (kept / "printed").read_text(encoding="utf-8").splitlines()
-        printed = _bash(command, where)
+        printed = self.bash(command, where)
         making = Path(tempfile.mkdtemp(dir=self.folder))
         (making / "left").mkdir()
         for new in where.iterdir():
@@ -223,6 +224,16 @@ class Recordings:
         with contextlib.suppress(OSError):  # another process was faster
             making.rename(kept)
         return printed
+
+    def bash(self, command: str, where: Path) -> list[str]:
+        """What a command prints, whatever it is."""
+        folders = (self.path, Path(sys.executable).parent, os.environ["PATH"])
+        path = os.pathsep.join(str(folder) for folder in folders if folder is not None)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=where, env=os.environ | _ENVIRONMENT | {"PATH": path}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_MOST_SECONDS, check=False,
+        )  # fmt: skip
+        return _with_code(done.stdout, done.returncode)
 
 
 class Page:
@@ -239,10 +250,11 @@ class Page:
                 return self._python(example)
             command = example.source
             if not command.startswith("tileprof ") or _SHELL & set(re.sub("'[^']*'", "", command)):
-                return _bash(command, self._folder)
+                return self._recordings.bash(command, self._folder)
             if not command.startswith("tileprof record "):
                 return _in_process(shlex.split(command)[1:])
-            return (_bash if "--force" in command else self._recordings.run)(command, self._folder)
+            run = self._recordings.bash if "--force" in command else self._recordings.run
+            return run(command, self._folder)
 
     def _python(self, example: Example) -> list[str]:
         printed = io.StringIO()
@@ -265,15 +277,6 @@ def _in_process(arguments: list[str]) -> list[str]:
             except SystemExit as stop:
                 code = int(stop.code or 0)
         return _with_code(kept.getvalue().decode(), code)
-
-
-def _bash(command: str, folder: Path) -> list[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=os.environ | _ENVIRONMENT | {"PATH": path}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_MOST_SECONDS, check=False,
-    )  # fmt: skip
-    return _with_code(done.stdout, done.returncode)
 
 
 def _with_code(printed: str, code: int) -> list[str]:

@@ -1,6 +1,5 @@
 """Every example of README and of the pages under docs prints what the page says."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory):
-    """Shared by the workers of a run; gone with it."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "recordings"
+def recordings(shared_folder, warm):
+    folder = shared_folder / "recordings"
     folder.mkdir(exist_ok=True)
-    return Recordings(folder)
+    return Recordings(folder, warm.path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])

@@ -47,7 +47,7 @@ def test_an_example_prints_one_line_with_a_checksum_that_repeats(name, capsys):
     assert printed(name, [*SMALL[name], "--seed", "1"], capsys) != first
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gru"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.nightly), "gru"])
 def test_an_example_runs_as_a_module_and_keeps_stdout_to_its_line(name, tmp_path):
     command = [sys.executable, "-m", f"tileprof.examples.{name}", *SMALL[name]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

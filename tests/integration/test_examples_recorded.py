@@ -23,22 +23,22 @@ PROGRAMS = {
 }
 
 
-def record(path, name, *options, fake=False):
+def record(warm, path, name, *options, fake=False):
     """The finished process that records an example with ``options``."""
-    ours = [sys.executable, "-m", "tileprof.cli", "record", *(["--fake"] if fake else []), "-o", str(path), "--"]
+    ours = [str(warm.path / "tileprof"), "record", *(["--fake"] if fake else []), "-o", str(path), "--"]
     command = [*ours, sys.executable, "-m", f"tileprof.examples.{name}", *options]
     return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
+def recorded(tmp_path_factory, warm):
     """What recording an example gives, (trace, stdout), recorded once."""
     results = {}
 
     def get(name):
         if name not in results:
             path = tmp_path_factory.mktemp("recorded") / f"{name}.tileprof"
-            done = record(path, name, *PROGRAMS[name])
+            done = record(warm, path, name, *PROGRAMS[name])
             assert done.returncode == 0, done.stderr
             results[name] = load(path), done.stdout
         return results[name]
@@ -73,9 +73,9 @@ def test_a_repeated_layer_is_stored_once_and_each_launch_carries_its_module(reco
     assert footprints["1"] == footprints["2"]
 
 
-def test_llama_70b_is_recorded_on_fake_tensors(tmp_path):
+def test_llama_70b_is_recorded_on_fake_tensors(warm, tmp_path):
     path = tmp_path / "llama.tileprof"
-    done = record(path, "llama", "--preset", "70b", "--layers", "2", "--tokens", "64", fake=True)
+    done = record(warm, path, "llama", "--preset", "70b", "--layers", "2", "--tokens", "64", fake=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "llama: output 1x64x32000 bfloat16, checksum none (tensors without values)\n"
     trace = load(path)
@@ -83,8 +83,8 @@ def test_llama_70b_is_recorded_on_fake_tensors(tmp_path):
     assert 2 * 8192 * 28672 in set(trace.buffers.bytes)
 
 
-def test_routing_that_fake_tensors_cannot_do_ends_in_a_sentence_that_names_the_line(tmp_path):
-    done = record(tmp_path / "moe.tileprof", "moe", *PROGRAMS["moe"], fake=True)
+def test_routing_that_fake_tensors_cannot_do_ends_in_a_sentence_that_names_the_line(warm, tmp_path):
+    done = record(warm, tmp_path / "moe.tileprof", "moe", *PROGRAMS["moe"], fake=True)
     assert done.returncode != 0
     assert "moe.py" in done.stderr
     assert "--fake" in done.stderr

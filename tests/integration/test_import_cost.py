@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-LIMIT_S = 0.3
+MOST_MODULES = 20
+"""What an import costs, on any machine: the time that it takes is not the same on two of them."""
+
 HEAVY = (
     "torch",
     "triton",
@@ -34,10 +36,9 @@ def test_importing_tileprof_imports_no_heavy_library(tmp_path):
     assert sorted(set(HEAVY) & set(loaded)) == []
 
 
-def test_importing_tileprof_takes_less_than_its_limit(tmp_path):
-    source = "import time; t = time.perf_counter(); import tileprof; print(time.perf_counter() - t)"
-    # The best of a few: the claim is about our code, not about what else the machine is doing.
-    assert min(float(python(source, tmp_path)) for _ in range(5)) < LIMIT_S
+def test_importing_tileprof_imports_few_modules(tmp_path):
+    source = "import sys; before = len(sys.modules); import tileprof; print(len(sys.modules) - before)"
+    assert int(python(source, tmp_path)) < MOST_MODULES
 
 
 @pytest.mark.parametrize(

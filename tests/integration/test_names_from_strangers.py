@@ -11,8 +11,10 @@ import unicodedata
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import nbformat
 import pytest
 
+import tileprof
 from tests.fuzz.inputs import draw_name
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.cli import main
@@ -118,6 +120,26 @@ def test_pages_hold_no_element_from_a_name(trace: Path) -> None:
     found.feed(page.read_text())
     expected.feed(other.read_text())
     assert (found.tags, found.handlers) == (expected.tags, expected.handlers)
+
+
+def test_a_notebook_shows_no_element_from_a_name(tmp_path: Path) -> None:
+    """One trace with all names, in a folder of such a name: `load(path)` as the result of a cell."""
+    hostile, plain = tmp_path / '"><img src=x onerror=alert(1)>.tileprof', tmp_path / "plain.tileprof"
+    name = " ".join(NAMES[:-1])
+    write_mlp(hostile, layers=1, kernel=name, op=name, module=name, note=name, fingerprint=name, device="H200")
+    write_mlp(plain, layers=1, kernel="k", op="o", module="m", note="n", fingerprint="f", device="H200")
+    found, expected = _Tags(), _Tags()
+    for path, tags in ((hostile, found), (plain, expected)):
+        cell = nbformat.v4.new_output(
+            "execute_result", {"text/html": tileprof.load(path)._repr_html_(), "text/plain": repr(tileprof.load(path))}
+        )
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("load(path)", outputs=[cell])])
+        file = path.with_suffix(".ipynb")
+        nbformat.write(notebook, file)
+        [opened] = nbformat.read(file, as_version=4).cells
+        tags.feed(opened.outputs[0]["data"]["text/html"])
+    assert (found.tags, found.handlers) == (expected.tags, expected.handlers)
+    assert {"table", "td"} <= set(found.tags)
 
 
 @pytest.fixture

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import jupytext
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+
+from tests.support.warm import Commands
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.py"))
@@ -49,13 +52,18 @@ def test_the_notebook_begins_with_its_question(path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_the_notebook_runs_and_ends_with_an_answer_that_it_computed(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Commands
 ) -> None:
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    folders = (warm.path, Path(sys.executable).parent, os.environ["PATH"])
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
     notebook = jupytext.read(path)
-    NotebookClient(
-        notebook, timeout=540, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+
+    class WarmKernel(AsyncKernelManager):
+        def format_kernel_cmd(self, extra_arguments=None) -> list[str]:
+            return [str(warm.python), "-m", "ipykernel_launcher", "-f", self.connection_file]
+
+    where = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, kernel_manager_class=WarmKernel, timeout=540, resources=where).execute()
     assert not list(tmp_path.iterdir()), "a notebook leaves nothing where it runs"
     assert "**Answer.**" in notebook.cells[-1].source
     answer = "".join(shown(notebook.cells[-2:], TEXT))

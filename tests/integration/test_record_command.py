@@ -16,7 +16,7 @@ RECORD = [str(Path(sys.executable).with_name("tileprof")), "record"]
 
 def _run(folder, *words, environment=None):
     return subprocess.run(
-        [*RECORD, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        [*RECORD, *words], cwd=folder, capture_output=True, text=True, timeout=250, check=False,
         env={**os.environ, **(environment or {})},
     )  # fmt: skip
 
@@ -51,6 +51,17 @@ def test_the_program_owns_stdout_and_the_last_lines_say_where_the_trace_is_and_w
     assert trace.manifest["command"][1:] == ["infer.py", "-o", "x", "--fake"]
 
 
+def test_json_ends_with_one_object_on_stderr(tmp_path):
+    ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL))
+    said = json.loads(ended.stderr.splitlines()[-1])
+    assert (said["trace"], said["complete"], said["exit_code"]) == ("infer.tileprof", True, 0)
+    assert (
+        said["launches"] == len(tileprof.load(tmp_path / "infer.tileprof").launches) == sum(said["coverage"].values())
+    )
+    assert said["next"] == "tileprof report infer.tileprof"
+    assert "tileprof: wrote" not in ended.stderr
+
+
 def test_a_failing_program_keeps_its_traceback_and_leaves_a_partial_trace(tmp_path):
     script = _script(tmp_path, "import torch\nx = torch.ones(3).cos()\ndef f():\n    return torch.ones(2) + x\nf()\n")
     plain = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -70,7 +81,7 @@ def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_lo
     process = _start(tmp_path, script)
     assert process.stdout.readline() == "here\n"
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == -number
     trace = tileprof.load(tmp_path / "infer.tileprof.partial")
     assert not trace.complete
@@ -166,7 +177,7 @@ def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path):
             break
         shown += piece
     os.close(main)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     assert b"launches, " in shown.partition(b"wrote")[0]
     assert b"\x1b[2K" in shown
 

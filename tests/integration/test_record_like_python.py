@@ -42,8 +42,9 @@ SCRIPTS = {
     "broken_hook": "import sys\ndef hook(*a):\n    raise OSError('in hook')\nsys.excepthook = hook\nraise "
     "ValueError('first')",
     "ordered_end": (
-        "import atexit, threading, time\natexit.register(print, 'exit handler')\n"
-        "def work():\n    time.sleep(0.2)\n    print('thread')\nthreading.Thread(target=work).start()\nprint('main')"
+        "import atexit, threading, time\natexit.register(print, 'exit handler')\nbegun = threading.Event()\n"
+        "def work():\n    begun.wait()\n    time.sleep(0.2)\n    print('thread')\n"
+        "threading.Thread(target=work).start()\nprint('main')\nbegun.set()"
     ),
     "thread_raises": "import threading\ndef work():\n    raise ValueError('t')\nt = threading.Thread(target=work, "
     "name='w')\nt.start()\nt.join()\nprint('on')",
@@ -73,7 +74,7 @@ def _both(
 
     def run(words: list[str]) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            words, cwd=folder, capture_output=True, input=b"typed\n", env=environment, timeout=60, check=False
+            words, cwd=folder, capture_output=True, input=b"typed\n", env=environment, timeout=250, check=False
         )
 
     return run([sys.executable, *program]), run([sys.executable, "-c", IN_PROCESS, sys.executable, *program])

@@ -130,7 +130,7 @@ def test_zooming_down_to_a_tile_shows_its_place_bytes_and_hazard(tab, graph):
     shown.tip("matrix", centre, cell)
     shown.until("() => document.getElementById('tip').innerText.includes('RAW: ')")
     told = shown.page.inner_text("#tip")
-    x, y, _ = graph.trace.footprint(int(graph.launches["footprint"][ATTENTION])).block[cell[0]]
+    x, y, _ = graph.footprint(int(graph.launches["footprint"][ATTENTION])).block[cell[0]]
     assert f"consumer tile {cell[0]} ({x}, {y}, 0)" in told
     assert f"producer tile {cell[1]}" in told
     assert "RAW: 8 KiB" in told
@@ -154,7 +154,7 @@ def test_a_tile_is_followed_to_its_parents_and_children(tab, graph):
     edges = graph.edges[~graph.edges["reuse"]]
     parents = edges[(edges["consumer_launch"] == ATTENTION) & (edges["consumer_tile"] == tile)]
     children = edges[(edges["producer_launch"] == ATTENTION) & (edges["producer_tile"] == tile)]
-    shown.page.wait_for_selector("#lanes-says:has-text('children')", timeout=5_000)
+    shown.page.wait_for_selector("#lanes-says:has-text('children')")
     assert f"{len(parents)} parents, {len(children)} children" in shown.page.inner_text("#lanes-says")
 
 
@@ -370,3 +370,51 @@ def test_kernel_names_keep_their_template_arguments(tab, tmp_path):
         assert shown.page.inner_text("#launch h3") == f"{launch} {short}"
         assert name in shown.page.inner_text("#launch")
         assert name in shown.tip("graph", MIDDLE, launch)
+
+
+@pytest.fixture(scope="module")
+def many_modules(tmp_path_factory):
+    program = Program(tmp_path_factory.mktemp("modules") / "t")
+    before = program.buffer()
+    for block in range(6):
+        for part in range(7):
+            after = program.buffer()
+            name = f"net.block.{block}.part{part}"
+            program.launch(
+                f"kernel_{block}_{part}", pointwise(1, 1, 8 + part), (before, after), module=name, op="aten::op"
+            )
+            before = after
+    path = tmp_path_factory.mktemp("pages") / "modules.html"
+    path.write_text(page(build_graph(load(program.writer.close()))), encoding="utf-8")
+    return path
+
+
+def test_modules_are_one_node_until_a_click_opens_them(tab, many_modules):
+    shown = tab(path=many_modules)
+    names = "() => tileprof.drawing().nodes.map((n) => n.module ?? n.launch)"
+    assert shown.ask(names) == [f"net.block.{k}" for k in range(6)]
+    assert (
+        shown.ask("() => document.querySelectorAll('#ranking tbody tr').length") == 41
+    )  # those inside of modules, too
+    shown.click("graph", MIDDLE, 8)
+    assert shown.ask("() => tileprof.drawing().nodes.length") == 12
+    assert shown.hash() == "#open=1"
+    shown.page.keyboard.press("Escape")
+    shown.click("graph", "() => { const b = tileprof.drawing().boxes[0]; return [b.ax + 30, b.ay + 16]; }")
+    assert shown.ask("() => tileprof.drawing().nodes.length") == 6
+
+
+def test_zooming_out_of_the_graph_ends_where_names_are_legible_and_the_map_moves_the_view(tab, many_modules):
+    shown = tab("#open=0,1,2,3,4,5", path=many_modules)
+    view = "() => tileprof.views.graph"
+    shown.page.focus("#graph canvas")
+    for _ in range(12):
+        shown.page.keyboard.press("-")
+    assert shown.ask(f"() => ({view})().view.kx") == pytest.approx(0.5)
+    assert shown.ask("() => Math.min(...tileprof.drawing().nodes.map((n) => n.w)) * 0.5") > 90  # px for a name of 11 px
+    shown.page.keyboard.press("0")
+    before = shown.ask(f"() => ({view})().view.y")
+    x, y, w, h = shown.ask("() => { const m = tileprof.map(); return [m.x, m.y, m.w, m.h]; }")
+    box = shown.page.locator("#graph canvas").bounding_box()
+    shown.page.mouse.click(box["x"] + x + w / 2, box["y"] + y + h * 0.9)
+    assert shown.ask(f"() => ({view})().view.y") < before - 100

@@ -64,9 +64,17 @@ def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, studied):
     longest = max(gain["recorded_ns"], *(s.time_ns for s in studied.schedules))
     best = min(s.time_ns for s in studied.schedules)
     scale = sum(width for _, width in zones) / longest
-    assert scale * longest > 500
-    assert zones[0] == pytest.approx([8, gain["bound_ns"] * scale], rel=0.01)
-    assert zones[1] == pytest.approx([8 + gain["bound_ns"] * scale, (best - gain["bound_ns"]) * scale], rel=0.01)
+    assert scale * longest > 200
+    # The bars below stand in the same column, on the same scale.
+    column, bar = view.ask("""() => { const column = document.querySelector('#bracket svg').getBoundingClientRect();
+        const bar = document.querySelector('#waterfall rect').getBoundingClientRect(); return [column.x, bar.x]; }""")
+    assert abs(column - bar) < 3
+    drawn = view.ask("() => document.querySelector('#waterfall rect').getBoundingClientRect().width")
+    wide = view.ask("() => document.querySelector('#bracket svg').getBoundingClientRect().width")
+    viewed = view.ask("() => document.querySelector('#bracket svg').viewBox.baseVal.width")
+    assert drawn == pytest.approx(scale * gain["recorded_ns"] * wide / viewed, abs=4)
+    assert zones[0] == pytest.approx([1, gain["bound_ns"] * scale], rel=0.01)
+    assert zones[1] == pytest.approx([1 + gain["bound_ns"] * scale, (best - gain["bound_ns"]) * scale], rel=0.01)
 
 
 def test_every_mark_of_the_bracket_has_a_name_and_no_name_lies_on_another(tab, studied):

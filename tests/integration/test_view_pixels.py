@@ -13,7 +13,7 @@ from tileprof.viz import page
 GEMM, ATTENTION = 2, 3
 TILES, PARENTS = 3_000, 6  # of each launch of the wide program
 # The light palette: nothing, read after write, an empty slot, the selected launch.
-GAP, RAW, IDLE, FOCUS = (np.array(c) for c in ((250, 251, 252), (0, 114, 178), (241, 231, 216), (11, 98, 168)))
+GAP, RAW, IDLE, FOCUS = (np.array(c) for c in ((250, 251, 252), (91, 63, 176), (242, 239, 230), (47, 61, 85)))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_lanes_are_full_where_a_tile_runs_and_shaded_where_none_does(tab, graph)
     view = tab(f"#launch={GEMM}", color_scheme="light", viewport={"width": 1600, "height": 1000})
     view.page.click("#lanes button[title^='This view alone']")
     view.until("(i) => tileprof.views.lanes.plotHeight > 700 && tileprof.laneTables.ready(tileprof.laneOf[i])", GEMM)
-    lives = graph.trace.footprint(int(graph.launches["footprint"][GEMM])).duration_ns
+    lives = graph.footprint(int(graph.launches["footprint"][GEMM])).duration_ns
     lanes = dispatch(lives, sms=132, blocks_per_sm=1)
     start = float(graph.launches["begin_ns"][GEMM] - graph.launches["begin_ns"].min())
     times = np.linspace(100, lanes.end_ns.max() - 100, 57)

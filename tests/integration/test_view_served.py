@@ -54,7 +54,7 @@ def written():
 
 
 def get(server, path, host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
     connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{server.server_port}"})
     answer = connection.getresponse()
     body = answer.read().decode()
@@ -80,14 +80,14 @@ def test_without_the_secret_there_is_nothing(server, path):
 def test_more_requests_at_once_than_are_stated_are_refused(server):
     held = [socket.create_connection(("127.0.0.1", server.server_port), 30) for _ in range(MOST_REQUESTS)]
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while server._free._value and time.monotonic() < deadline:
             time.sleep(0.01)
         assert get(server, f"/{server.secret}/")[0] == 503
     finally:
         for connection in held:
             connection.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while server._free._value < MOST_REQUESTS and time.monotonic() < deadline:
         time.sleep(0.01)
     assert get(server, f"/{server.secret}/")[0] == 200
@@ -161,7 +161,7 @@ def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph
     assert view.ask("() => tileprof.matrix.parts.every((p) => p.block.parent)")
     view.until("(i) => tileprof.laneTables.ready(tileprof.laneOf[i])?.sm", ATTENTION)
     lives = view.ask("(i) => Array.from(tileprof.laneTables.ready(tileprof.laneOf[i]).life)", ATTENTION)
-    footprint = graph.trace.footprint(int(graph.launches["footprint"][ATTENTION]))
+    footprint = graph.footprint(int(graph.launches["footprint"][ATTENTION]))
     assert lives == pytest.approx((footprint.duration_ns * 10).tolist())
     where = "(cell) => cell.map((v) => v + 0.5)"
     x, y, _ = footprint.block[20].tolist()
@@ -172,11 +172,11 @@ def test_a_scheduler_with_options_is_run_and_found_again_after_a_reload(tab, cra
     view = tab("#view=gain", path=cramped.url, allowed=cramped.url)
     view.page.fill("#wanted", "stream:gap_ns=1")
     view.page.click("button:has-text('Simulate')")
-    view.page.wait_for_selector("#schedulers button:has-text('stream:gap_ns=1')", timeout=10_000)
+    view.page.wait_for_selector("#schedulers button:has-text('stream:gap_ns=1')")
     view.page.select_option("#beside", "stream:gap_ns=1")
     view.until("() => tileprof.simulated()?.top")
     view.page.reload()
-    view.page.wait_for_selector("#schedulers button:has-text('stream:gap_ns=1')", timeout=10_000)
+    view.page.wait_for_selector("#schedulers button:has-text('stream:gap_ns=1')")
     assert view.ask("() => tileprof.state.beside") == "stream:gap_ns=1"
 
 
@@ -186,7 +186,7 @@ def test_sliders_of_a_served_page_reach_any_combination(tab, graph, cramped):
         view.page.focus(f"#slide-{slider}")
         view.page.keyboard.press(key)
     assert view.hash() == "#view=sizes&if=cusync:poll_ns=2800,window=8@1,1"
-    time_ns = Simulator(graph, Machine(graph.trace.device, 1, 1)).run(scheduler("cusync:poll_ns=2800,window=8")).time_ns
+    time_ns = Simulator(graph, Machine(graph.device, 1, 1)).run(scheduler("cusync:poll_ns=2800,window=8")).time_ns
     view.until("(ns) => Math.abs((tileprof.ran.get('cusync:poll_ns=2800,window=8@1,1') ?? 0) / ns - 1) < 1e-6", time_ns)
     view.page.click("#as-recorded")
     view.page.click("#what-if button:has-text('Show in the timeline')")

@@ -49,7 +49,7 @@ def test_hovering_a_tile_tells_coordinates_bytes_buffers_and_times(tab, graph):
     view.until(READY)
     view.until("() => tileprof.simulated()?.top")
     told = view.tip("tiles", NODE, [1, 20])
-    x, y, _ = graph.trace.footprint(int(graph.launches["footprint"][ATTENTION])).block[20]
+    x, y, _ = graph.footprint(int(graph.launches["footprint"][ATTENTION])).block[20]
     parents = edges_between(graph, GEMM, ATTENTION)
     count = int((parents["consumer_tile"] == 20).sum())
     for words in (
@@ -113,7 +113,7 @@ def test_independent_tiles_are_ringed_and_counted(tab, tmp_path):
     view = tab("#view=tiles", path=path, color_scheme="light")
     view.until(READY)
     assert "4 tiles wait for none" in view.page.inner_text("#tiles-says")
-    assert view.palette("tiles").get("0,122,90", 0) > 20
+    assert view.palette("tiles").get("0,102,74", 0) > 20
     assert "waits for none" in view.tip("tiles", NODE, [1, 6])
     assert "waits for none" not in view.tip("tiles", NODE, [1, 2])
 
@@ -164,8 +164,8 @@ def test_no_view_counts_or_draws_memory_reuse_until_it_is_asked_for(tab, recycle
     said = view.page.inner_text("#pair").replace("\n", " ")
     assert "edges 8" in said
     assert "memory reuse" not in said
-    green = "95,143,58"
-    assert green not in view.palette("matrix")
+    reused = "167,159,189"
+    assert reused not in view.palette("matrix")
     view.page.keyboard.press("4")
     view.until(READY)
     assert view.ask("() => tileprof.chain.parents[1][2]") == 1
@@ -174,7 +174,7 @@ def test_no_view_counts_or_draws_memory_reuse_until_it_is_asked_for(tab, recycle
     view.page.click("#legend button:has-text('memory reuse')")
     view.until("() => tileprof.flow.ready && tileprof.flow.parents.length === 2")
     assert "memory reuse 8" in view.page.inner_text("#pair")
-    assert view.palette("matrix").get(green, 0) > 20
+    assert view.palette("matrix").get(reused, 0) > 20
     view.page.keyboard.press("4")
     view.until("() => tileprof.chain.parents && tileprof.chain.parents[1][2] === 2")
 

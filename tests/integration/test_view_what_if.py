@@ -47,7 +47,7 @@ def test_a_slider_moves_through_runs_of_the_simulator(tab, graph):
     view.page.focus("#slide-sms")
     view.page.keyboard.press("Home")
     assert view.hash() == "#view=sizes&if=cusync@66,0"  # in a file one slider moves at a time
-    small = Simulator(graph, Machine(graph.trace.device, 66)).run(scheduler("cusync")).time_ns
+    small = Simulator(graph, Machine(graph.device, 66)).run(scheduler("cusync")).time_ns
     assert shown_ns(view) == pytest.approx(small)
     view.page.click("#as-recorded")
     assert view.page.inner_text("#slide-sms ~ output") == "132"

@@ -35,8 +35,8 @@ def fold(begin: I64, *alike: NDArray[np.integer]) -> tuple[I64, I64, I64]:
     for column in alike:
         joins &= column[1:] == column[:-1]
     step = np.diff(begin)
-    # A stretch is a run of joins with one step. Its first join is lost where the progression before it ends in that row,
-    # which it does unless it was a stretch of a single join that was lost in turn: such stretches alternate.
+    # A stretch is a run of joins with one step. Its first join is lost where the progression before it ends in that
+    # row, which it does unless it was a stretch of a single join that was lost in turn: such stretches alternate.
     opens = np.concatenate([[True], (step[1:] != step[:-1]) | ~joins[1:] | ~joins[:-1]])
     stretch = np.flatnonzero(opens & joins)
     length = np.diff(np.flatnonzero(np.append(opens, True)))[np.cumsum(opens)[stretch] - 1]

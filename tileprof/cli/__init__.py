@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import re
 import sys
 import traceback
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from tileprof import __version__
 from tileprof.cli.saying import say
@@ -25,6 +26,14 @@ VERBS = ("record", "report", "view", "simulate", "diff", "export", "verify", "ru
 
 BAD_USAGE, OUR_FAILURE = 2, 70
 """70 is EX_SOFTWARE of sysexits.h."""
+
+_OF_A_PATH: Final = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS, errno.ENOSPC,
+        errno.EDQUOT, errno.EMFILE, errno.ENFILE,
+    }
+)  # fmt: skip
+"""Failures of the system with a file that the user named, or with a folder above it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,9 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
             say(f"tileprof: cannot write to stdout: {error.strerror or error}")
             return BAD_USAGE
-        # A folder above that cannot be looked into.
-        if isinstance(error, PermissionError) and error.filename is not None:
-            say(f"tileprof: no permission for {error.filename}")
+        if isinstance(error, OSError) and error.filename is not None and error.errno in _OF_A_PATH:
+            if isinstance(error, PermissionError):
+                say(f"tileprof: no permission for {error.filename}")
+            else:
+                say(f"tileprof: {str(error.filename)[:400]}: {error.strerror}")
             return BAD_USAGE
         traceback.print_exc()
         say("tileprof: this is a bug in tileprof; the traceback above says where")
@@ -109,15 +120,26 @@ def _run(arguments: list[str]) -> int:
     options = parse(words)
     if verb.takes_program:
         options.program = program
-    return verb.run(options)
+    if not options.plain or name == "record" or program is not None:  # the user's program owns its streams
+        return verb.run(options)
+    from tileprof.cli.console import plain_streams  # noqa: PLC0415 - needed for nothing else
+
+    with plain_streams():
+        return verb.run(options)
 
 
 def parser_of(verb: Verb, *, full: bool = False) -> argparse.ArgumentParser:
     """The parser of one verb; ``full`` adds what only its help shows, such as the names of devices."""
     epilog = verb.epilog() if full and verb.epilog else None
     parser = Parser(prog=f"tileprof {verb.name}", description=verb.help, epilog=epilog, allow_abbrev=False)
-    verb.prepare(parser)
+    add_options(verb, parser)
     return parser
+
+
+def add_options(verb: Verb, parser: argparse.ArgumentParser) -> None:
+    """Add the options of a verb, and those that every verb has."""
+    verb.prepare(parser)
+    parser.add_argument("--plain", action="store_true", help="ASCII only, no colour")
 
 
 class Parser(argparse.ArgumentParser):

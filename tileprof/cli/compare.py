@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +18,9 @@ from tileprof.errors import UserError
 if TYPE_CHECKING:
     from tileprof.devices import Device
     from tileprof.policy.format import Policy
-    from tileprof.runtime.alone import StageTime
     from tileprof.runtime.chain import Chain
-    from tileprof.trace import Trace
+    from tileprof.runtime.measuring.stage_times import StageTime
+    from tileprof.trace import MemoryRecording
 
 PREDICTED: Final = ("graph", "pdl", "streams")
 """Rows that the simulator's scheduler of the same name predicts; a policy's own waits predict ``cusync``. All rows are
@@ -42,8 +41,8 @@ def compare(
     kernel takes the stages' tiles.
     """
     from tileprof.devices import of_driver  # noqa: PLC0415 - not needed for --help
-    from tileprof.runtime import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
-    from tileprof.runtime.alone import stage_times  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
+    from tileprof.runtime.measuring.stage_times import stage_times  # noqa: PLC0415 - likewise
 
     chain = _common_chain(policies)
     device = of_driver(on_gpu.measured_on()["device"])
@@ -83,9 +82,9 @@ def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, 
     """Microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in stream
     order, their overlap under each policy.
     """
-    from tileprof.runtime.alone import persistent_stage_us  # noqa: PLC0415 - likewise
     from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
-    from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.stage_times import persistent_stage_us  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.lower import without_waits  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - likewise
 
@@ -104,75 +103,84 @@ def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Seq
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.simulate import Simulator, scheduler  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - likewise
-    from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - likewise
 
-    with tempfile.TemporaryDirectory() as folder:
-        graph = build_graph(write_trace(chain, Path(folder) / "chain.tileprof", device, times))
-        launches = range(len(chain.operators))
-        simulator, predictor = Simulator(graph), Predictor(graph)
-        found = {
-            name: simulator.run(scheduler(f"{name}:issue_ns={device.graph_issue_ns}")).time_ns / 1e3
-            for name in PREDICTED
-        }
-        for number, policy in enumerate(policies):
-            found[row_name("cusync", number, len(policies))] = predictor(policy, launches).policy_ns / 1e3
-        unsynchronised = replace(policies[0], edges=(), semaphores=())
-        found["unsynchronised"] = predictor(unsynchronised, launches).policy_ns / 1e3
-    return found
+    graph = build_graph(expected_recording(chain, device, times))
+    launches = range(len(chain.operators))
+    simulator, predictor = Simulator(graph), Predictor(graph)
+    time_us = {
+        name: simulator.run(scheduler(f"{name}:issue_ns={device.graph_issue_ns}")).time_ns / 1e3 for name in PREDICTED
+    }
+    for number, policy in enumerate(policies):
+        time_us[row_name("cusync", number, len(policies))] = predictor(policy, launches).policy_ns / 1e3
+    unsynchronised = replace(policies[0], edges=(), semaphores=())
+    time_us["unsynchronised"] = predictor(unsynchronised, launches).policy_ns / 1e3
+    return time_us
 
 
-def write_trace(chain: Chain, path: Path, device: Device, times: Sequence[StageTime]) -> Trace:
-    """The trace that the chain's own kernels would leave: what their tiles touch, and how long they live."""
-    from tileprof.trace import TraceWriter, load  # noqa: PLC0415 - heavy, and not needed for --help
+def expected_recording(chain: Chain, device: Device, times: Sequence[StageTime]) -> MemoryRecording:
+    """The recording that the chain's own kernels would leave: what their tiles touch, and how long they live."""
+    from tileprof.trace import MemoryRecording  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.trace.columns import buffer_row  # noqa: PLC0415 - likewise
     from tileprof.trace.footprint import Boxes, Footprint, Launch  # noqa: PLC0415 - likewise
 
     numbers = {name: number for number, name in enumerate(chain.tensors())}
-    with TraceWriter(path, recorder="model", command=["chain"], device=device) as writer:
-        at = 1 << 20
-        for name, views in chain.tensors().items():
-            size = max(v.elements for v in views) * views[0].item_bytes
-            kind = "input" if name in chain.inputs() else "activation"
-            writer.add_buffer(
-                base=at, bytes=size, kind=kind, name=name, dtype=views[0].dtype, before_start=kind == "input"
+    buffers: list[dict[str, Any]] = []
+    footprints: list[Footprint] = []
+    launches = []
+    base = 1 << 20
+    for name, views in chain.tensors().items():
+        size = max(v.elements for v in views) * views[0].item_bytes
+        kind, allocated_at = ("input", -1) if name in chain.inputs() else ("activation", 0)
+        buffers.append(
+            buffer_row(
+                len(buffers),
+                allocated_at=allocated_at,
+                base=base,
+                size=size,
+                kind=kind,
+                name=name,
+                dtype=views[0].dtype,
             )
-            at += -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
-        begin_ns = 0
-        for name, operator, time in zip(chain.names, chain.operators, times, strict=True):
-            touches = operator.touches(numbers)
-            slots = np.unique(touches.buffer)
-            boxes = Boxes.of(
-                tile=touches.tile,
-                operand=np.searchsorted(slots, touches.buffer),
-                mode=touches.mode,
-                offset=touches.offset,
-                length=touches.length,
-                count_0=touches.count_0,
-                stride_0=touches.stride_0,
-                count_1=touches.count_1,
-                stride_1=touches.stride_1,
+        )
+        base += -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
+    begin_ns = 0
+    for name, operator, time in zip(chain.names, chain.operators, times, strict=True):
+        touches = operator.touches(numbers)
+        slots = np.unique(touches.buffer)
+        boxes = Boxes.of(
+            tile=touches.tile,
+            operand=np.searchsorted(slots, touches.buffer),
+            mode=touches.mode,
+            offset=touches.offset,
+            length=touches.length,
+            count_0=touches.count_0,
+            stride_0=touches.stride_0,
+            count_1=touches.count_1,
+            stride_1=touches.stride_1,
+        )
+        waves = -(-operator.tiles // (device.sms * time.blocks_per_sm))
+        alone_ns = max(1e3 * time.us - device.graph_gap_ns, 1.0)
+        block = np.array([operator.place(tile) for tile in range(operator.tiles)], np.int32)
+        launches.append(
+            Launch(
+                footprint=len(footprints),
+                operands=tuple((int(slot), 0) for slot in slots),
+                kernel=name,
+                grid=operator.grid,
+                block=(time.threads, 1, 1),
+                duration_ns=round(alone_ns),
+                timing="modelled",
+                coverage="exact",
+                begin_ns=begin_ns,
+                registers=time.registers,
+                shared_bytes=time.shared_bytes,
+                blocks_per_sm=time.blocks_per_sm,
             )
-            waves = -(-operator.tiles // (device.sms * time.blocks_per_sm))
-            alone_ns = max(1e3 * time.us - device.graph_gap_ns, 1.0)
-            block = np.array([operator.place(tile) for tile in range(operator.tiles)], np.int32)
-            number = writer.add_footprint(Footprint(block, boxes, np.full(operator.tiles, alone_ns / waves)))
-            writer.add_launch(
-                Launch(
-                    footprint=number,
-                    operands=tuple((int(slot), 0) for slot in slots),
-                    kernel=name,
-                    grid=operator.grid,
-                    block=(time.threads, 1, 1),
-                    duration_ns=round(alone_ns),
-                    timing="modelled",
-                    coverage="exact",
-                    begin_ns=begin_ns,
-                    registers=time.registers,
-                    shared_bytes=time.shared_bytes,
-                    blocks_per_sm=time.blocks_per_sm,
-                )
-            )
-            begin_ns += round(1e3 * time.us)
-    return load(path)
+        )
+        footprints.append(Footprint(block, boxes, np.full(operator.tiles, alone_ns / waves)))
+        begin_ns += round(1e3 * time.us)
+    return MemoryRecording("chain", device, buffers=buffers, footprints=footprints, launches=launches, recorder="model")
 
 
 def print_table(found: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Predictions beside the rows that were measured: ``python -m tileprof.cli.compared OUT.json``, on any machine.
 
-`tileprof.runtime.measure` writes how long each of a chain's Triton kernels takes alone, with what its blocks hold of an
-SM. From that ``tileprof run --compare`` predicts the schedulers' rows while the GPU waits; here the same is done
-afterwards, for every chain of the file, which is written again.
+`tileprof.runtime.measuring.measure` writes how long each of a chain's Triton kernels takes alone, with what its blocks
+hold of an SM. From that ``tileprof run --compare`` predicts the schedulers' rows while the GPU waits; here the same is
+done afterwards, for every chain of the file, which is written again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from tileprof.cli.compare import predict
 from tileprof.devices import of_driver
-from tileprof.runtime.alone import StageTime
-from tileprof.runtime.cases import cases
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.summary import by_chain
+from tileprof.runtime.measuring.cases import cases
+from tileprof.runtime.measuring.stage_times import StageTime
+from tileprof.runtime.measuring.summary import by_chain
 
 
 def add_predictions(found: dict[str, Any]) -> int:
@@ -36,7 +36,8 @@ def add_predictions(found: dict[str, Any]) -> int:
         expected = predict(chain, [chain.policy()], device, [StageTime(**stage) for stage in stages])
         for row in rows.values():
             if row["row"] in expected:
-                row["predicted_us"] = round(expected[row["row"]], 3)  # type: ignore[index]  # the rows of `found` itself
+                # the rows of `found` itself
+                row["predicted_us"] = round(expected[row["row"]], 3)  # type: ignore[index]
                 row["predicted_gain"] = round(1 - expected[row["row"]] / expected["graph"], 4)  # type: ignore[index]
         count += 1
     return count

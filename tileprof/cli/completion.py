@@ -28,14 +28,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def _whole(shtab: object) -> argparse.ArgumentParser:
     """All verbs as one parser, which is what shtab describes."""
-    from tileprof.cli import VERBS, _load  # noqa: PLC0415 - circular
+    from tileprof.cli import VERBS, _load, add_options  # noqa: PLC0415 - circular
 
     parser = argparse.ArgumentParser(prog="tileprof")
     verbs = parser.add_subparsers()
     for name in VERBS:
         verb = _load(name)
         part = verbs.add_parser(name, help=verb.help)
-        verb.prepare(part)
+        add_options(verb, part)
         for action in part._actions:  # noqa: SLF001 - argparse offers no other way to its arguments
             if action.metavar in {"TRACE", "FILE", "DIR", "PAGE", "POLICY", "A", "B"}:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks for it

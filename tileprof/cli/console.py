@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Iterable
-from typing import Any, NoReturn, TextIO
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, NoReturn, TextIO, cast
 
 from rich.console import Console
 
@@ -42,13 +43,24 @@ class _Plain:
         return getattr(self._file, name)
 
 
+@contextmanager
+def plain_streams() -> Iterator[None]:
+    """ASCII only on stdout and stderr."""
+    with ExitStack() as stack:
+        if sys.stderr is not None:
+            stack.enter_context(redirect_stderr(cast("TextIO", _Plain(sys.stderr))))
+        if sys.stdout is not None:
+            stack.enter_context(redirect_stdout(cast("TextIO", _Plain(sys.stdout))))
+        yield
+
+
 def terminal(*, plain: bool = False, file: TextIO | None = None) -> Terminal:
     """Stdout (or ``file``); ``plain`` asks for ASCII without colour, which a stdout of another encoding gets anyway."""
     file = file or sys.stdout
     if not plain and _carries(file.encoding or "ascii"):
         made = Terminal(file=file, highlight=False)
     else:
-        made = Terminal(file=_Plain(file), highlight=False, no_color=plain or None)  # type: ignore[arg-type]  # enough of a file for rich
+        made = Terminal(file=cast("TextIO", _Plain(file)), highlight=False, no_color=plain or None)
     made.width = min(made.width, WIDEST)
     return made
 

@@ -32,7 +32,6 @@ def _prepare(parser: ArgumentParser) -> None:
         help="exit with 1 where it holds: time>+5%%, gap>30%%, launches>+0, conservative>1%%; may be given again",
     )
     add("--json", action="store_true", help="for programs: schema in tileprof.analysis.comparison")
-    add("--plain", action="store_true", help="ASCII only, no colour")
 
 
 def _run(options: Namespace) -> int:

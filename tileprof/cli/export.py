@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tileprof.analysis import TileGraph
     from tileprof.policy.format import Policy, Stage
+    from tileprof.runtime.suited import Suited
 
 FORMATS = {
     "json": ["policy.json"],
@@ -84,6 +85,10 @@ def _run(options: Namespace) -> int:
         raise UserError("--several-waits is for --format cusync")
     if options.sizes and (options.format != "json" or options.fuse or options.source.endswith(".dep")):
         raise UserError("--for is for --format json of a trace, whose stages this package's kernels compute")
+    if options.sizes:
+        from tileprof.policy.format.symbolic import Symbol  # noqa: PLC0415 - not needed for --help
+
+        Symbol.parse(options.sizes)  # a mistake is better told before any work
     if options.output is None:
         options.output = Path(f"{Path(options.source).resolve().stem}-{options.format}")
     check_free(options.output, FORMATS[options.format], force=options.force)
@@ -131,15 +136,20 @@ def _of_trace(options: Namespace) -> dict[str, str]:
             graph = operators.fitting(policies.load(options.policy), graph)
             policy = _sound(options, graph, launches)
         else:
-            graph, launches = _stages(options, graph, launches)
+            graph, launches, fit = _stages(options, graph, launches)
             policy = _synthesised(options, graph, launches)
+            if fit is not None:
+                policy = operators.with_kernel_prediction(policy, fit, graph.device.sms)
     _say_prediction(policy)
     stages = [int(stage.launch or 0) for stage in policy.stages]
     return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
 
 
-def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) -> tuple[TileGraph, list[int]]:
-    """The launches that are to be stages, in the graph whose tiles the runtime has.
+def _stages(
+    options: Namespace, graph: TileGraph, launches: list[int] | None
+) -> tuple[TileGraph, list[int], Suited | None]:
+    """The launches that are to be stages, in the graph whose tiles the runtime has, and how its persistent kernel takes
+    them.
 
     By default these are the first pair of the report that the runtime computes, or the first pair where it computes
     none; activations at its ends are epilogues, and the launches around them the pair.
@@ -150,9 +160,10 @@ def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) ->
         raise UserError("a policy is for at least two launches: --launches 12,13")
     made = operators.in_tiles_of_stages(graph)
     cut = made or operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))}, graph)
+    fit = None
     suited = _suited(options, made, launches) if made is not None else None
     if suited is not None:
-        cut, stages = suited
+        cut, stages, fit = suited
     elif launches is None:
         first = operators.best_stages(graph, cut, around=not options.no_fuse)
         which = "the first pair of `tileprof report`"
@@ -165,21 +176,21 @@ def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) ->
     else:
         stages = cut.numbers(launches)
         if len(stages) < 2:  # several kernels of one operator
-            return graph, launches
+            return graph, launches, None
     if made is not None:
         say(
             "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded "
             "kernels; "
             f"in these, the launches are {', '.join(map(str, stages))}."
         )
-    return cut.graph, stages
+    return cut.graph, stages, fit
 
 
 def _suited(
     options: Namespace, cut: operators.Cut, launches: list[int] | None
-) -> tuple[operators.Cut, list[int]] | None:
-    """The recording cut into the tiles that suit the persistent kernel, and the stages that it runs; None where it runs
-    none of the launches, or where the policy is not for it.
+) -> tuple[operators.Cut, list[int], Suited] | None:
+    """The recording cut into the tiles that suit the persistent kernel, the stages that it runs, and how it takes them;
+    None where it runs none of the launches, or where the policy is not for it.
     """
     from tileprof.policy.synthesis.stage_choice import product_sets  # noqa: PLC0415 - heavy, and not needed for --help
 
@@ -189,16 +200,12 @@ def _suited(
     chosen = operators.chosen_by_runtime(cut.graph, [stages for stages in sets if len(stages) > 1])
     if chosen is None:
         return None
-    cut, fit = operators.retiled(cut, chosen), chosen.suited
+    cut = operators.retiled(cut, chosen)
     if launches is None:
         named = [f"{n} ({_module_or_op(cut.graph, n)})" for n in chosen.stages]
         which = "of the products that need each other, those for which one launch should save most"
         say(f"Launches {', '.join(named)}: {which}.")
-    say(
-        f"Modelled for this package's kernels: {fit.alone_us:.1f} us one after the other, {fit.together_us:.1f} us "
-        f"in one launch ({100 * (fit.together_us / fit.alone_us - 1):+.1f} %).",
-    )
-    return cut, list(chosen.stages)
+    return cut, list(chosen.stages), chosen.suited
 
 
 def _module_or_op(graph: TileGraph, launch: int) -> str:
@@ -211,9 +218,10 @@ def _say_prediction(policy: Policy) -> None:
 
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
+        kernels = ", for this package's kernels" if expected.get("model") == operators.KERNEL_MODEL else ""
         say(
-            f"Modelled: {expected['stream_us']} us in stream order, {expected['policy_us']} us under the policy "
-            f"({-expected['gain_percent']:+} %)."
+            f"Modelled{kernels}: {expected['stream_us']} us in stream order, {expected['policy_us']} us under the "
+            f"policy ({-expected['gain_percent']:+} %)."
         )
         for edge in policy.edges[:REASONS]:
             if edge.reason:

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 _MOST_SHARES = 6
 _MOST_TITLE = 160
-_BAR = 24
-"""Characters of the longest bar of the ladder."""
+_BAR, _SHORTEST_BAR = 24, 8
+"""Characters of the longest bar of the ladder where there is room, and at least."""
 
 
 def print_guidance(guidance: Guidance, report: Report, console: Console) -> None:
     """What limits the program, what it could take, and what to do, the most useful first."""
     console.print(Text(_sentence(plain(guidance.verdict.sentence)), style="bold"))
     if len(guidance.ladder) > 1:
-        console.print(_ladder(guidance))
+        console.print(_ladder(guidance, console.width))
     if guidance.actions:
         console.print(_actions(guidance.actions))
     if len(guidance.actions) > 1:
@@ -52,17 +52,27 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _ladder(guidance: Guidance) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    for _ in range(2):
-        table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
+def _ladder(guidance: Guidance, width: int) -> Table:
+    """The rungs; bars shrink first where the terminal is narrow, then names: numbers are never cut."""
     longest = max(rung.time_ns for rung in guidance.ladder)
-    for rung in guidance.ladder:
-        saves = "" if rung.name == "recorded" else signed_percent(-rung.saves_share)
-        bar = "▇" * max(1, math.ceil(_BAR * rung.time_ns / longest))
-        table.add_row(*map(Text, (f"  {rung.label}", duration(rung.time_ns), saves, bar)))
+    rows = [
+        (
+            f"  {rung.label}",
+            duration(rung.time_ns),
+            "" if rung.name == "recorded" else signed_percent(-rung.saves_share),
+        )
+        for rung in guidance.ladder
+    ]
+    wide = [max(map(len, each)) for each in zip(*rows, strict=True)]
+    room = width - sum(wide[1:]) - 2 * len(wide)
+    most = max(_SHORTEST_BAR, min(_BAR, room - wide[0]))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, width=min(wide[0], room - most))
+    for column in wide[1:]:
+        table.add_column(justify="right", no_wrap=True, width=column)
+    table.add_column(no_wrap=True, width=most)
+    for cells, rung in zip(rows, guidance.ladder, strict=True):
+        table.add_row(*map(Text, (*cells, "▇" * max(1, math.ceil(most * rung.time_ns / longest)))))
     return table
 
 

@@ -44,6 +44,10 @@ ARCHITECTURE = "sm_90"
 """Of the device whose persistent kernel takes products and convolutions."""
 
 
+KERNEL_MODEL = "this package's kernels: one launch per stage in stream order, all stages in one launch"
+"""What a prediction by `with_kernel_prediction` is a prediction of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The graph of a recording whose operators have the tiles of stages; ``launches``: its numbers by recorded ones."""
@@ -77,7 +81,7 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
-    trace = graph.trace
+    trace = graph.recording
     if trace.manifest["recorder"] != "cuda" or not trace.launches["call"].astype(str).str.contains('"number":').any():
         return None
     try:
@@ -98,7 +102,7 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
     from tileprof.policy.synthesis.stage_choice import epilogues_between, stages_with  # noqa: PLC0415 - heavy
     from tileprof.runtime.suited import suited  # noqa: PLC0415 - imports PyTorch
 
-    device = graph.trace.device
+    device = graph.device
     if device.architecture != ARCHITECTURE:
         return None
     found: dict[str, tuple[Chosen, Policy] | None] = {}
@@ -150,7 +154,7 @@ def with_best_waits(policy: Policy, graph: TileGraph, launches: Sequence[int]) -
     from tileprof.policy.synthesis.search import with_prediction  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise
 
-    device = graph.trace.device
+    device = graph.device
     if device.architecture != ARCHITECTURE or not all(s.operator.get("name") in TILED for s in policy.stages):
         return policy
     from tileprof.runtime.suited import modelled_us, with_exact_waits  # noqa: PLC0415 - imports PyTorch
@@ -164,6 +168,20 @@ def with_best_waits(policy: Policy, graph: TileGraph, launches: Sequence[int]) -
         return policy
     edges = tuple(replace(edge, reason=f"{edge.kind}: exact, for the persistent kernel") for edge in exact.edges)
     return with_prediction(replace(exact, edges=edges), graph, launches)
+
+
+def with_kernel_prediction(policy: Policy, fit: Suited, sms: int) -> Policy:
+    """The policy with what the model of the kernel that will run it says; tiles as recorded are another kernel's."""
+    from tileprof.runtime.suited import modelled_us  # noqa: PLC0415 - imports PyTorch
+
+    after_us = modelled_us(policy, sms) or fit.together_us
+    prediction = {
+        "model": KERNEL_MODEL,
+        "stream_us": round(fit.alone_us, 3),
+        "policy_us": round(after_us, 3),
+        "gain_percent": round(100 * (1 - after_us / fit.alone_us), 2),
+    }
+    return replace(policy, prediction=prediction)
 
 
 def best_stages(graph: TileGraph, cut: Cut, *, around: bool) -> list[int] | None:

@@ -25,6 +25,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-o", "--output", type=Path, metavar="TRACE", help="where to write (default: ./<script>.tileprof)")
     add("--force", action="store_true", help="overwrite an existing trace")
+    add("--json", action="store_true", help="for programs: end with one JSON object on stderr, which names the trace")
     add("--device", default="H200", metavar="NAME", help="GPU to model: a name or a .json/.toml file (default: H200)")
     add(
         "--recorder",
@@ -66,6 +67,7 @@ def run(given: argparse.Namespace) -> int:
         module=given.module,
         nvtx=given.nvtx,
         initialisation=given.initialisation,
+        json=given.json,
         tile=tuple(given.tile),
     )
     folder.refuse_existing(folder.places(options.output)[0], force=options.force)

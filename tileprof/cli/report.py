@@ -36,7 +36,6 @@ def _prepare(parser: ArgumentParser) -> None:
         metavar="CONDITION",
         help="exit with 1 where it holds: gap>30%%, time>1.5ms, launches>200, conservative>0%%; may be given again",
     )
-    parser.add_argument("--plain", action="store_true", help="ASCII only, no colour")
     parser.add_argument(
         "--watch",
         action="store_true",

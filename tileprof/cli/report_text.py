@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tileprof.analysis.bounds import ANY, ASSUMPTIONS, ROOFLINE
-from tileprof.analysis.gains import described_edges
+from tileprof.analysis.gains import MOST_ANSWERS, NOT_COMPUTED, described_edges
 from tileprof.analysis.report import Report
 from tileprof.analysis.words import duration
 from tileprof.cli.console import plain, sparkline, terminal
@@ -225,7 +225,9 @@ def _bounds(report: Report) -> Table:
 
 
 def _layers(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, title=Text("Repeated layers, each", style="bold"), title_justify="left")
+    table = Table(
+        box=None, pad_edge=False, title=Text("Repeated layers and steps, each", style="bold"), title_justify="left"
+    )
     table.add_column("", ratio=1, no_wrap=True)
     for name in ("launches", "time", "bound", "saves at most", "listed", "saves"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -375,6 +377,12 @@ def _footnotes(report: Report) -> list[str]:
         lines.append(f"The recorder worked in units of {report.source.granule} bytes: the graph is a superset.")
     if not report.dependencies_known:
         return lines
+    left_out = int((report.pairs["binding"] == NOT_COMPUTED).sum())
+    if left_out:
+        lines.append(
+            f"{left_out:,} of {len(report.pairs):,} pairs of launches were not bounded, those farthest apart: at most "
+            f"{MOST_ANSWERS:,} different ones are."
+        )
     lines.append(f"* {report.bounds.binding}: {ASSUMPTIONS[report.bounds.binding]}.")
     return lines
 

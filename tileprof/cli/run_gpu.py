@@ -135,9 +135,9 @@ def prepare(policy: Policy, name: str = AUTO, schedulers: Sequence[str] = TIMED[
 
 
 def _times(policy: Policy, name: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Rows of `tileprof.runtime.measure` for PyTorch, stream order and what the policy runs under."""
+    """Rows of `tileprof.runtime.measuring.measure` for PyTorch, stream order and what the policy runs under."""
     from tileprof.runtime.chain import Chain  # noqa: PLC0415 - imports PyTorch
-    from tileprof.runtime.measure import measure  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.measure import measure  # noqa: PLC0415 - likewise
 
     say("timing it beside stream order and PyTorch")
     schedulers: tuple[str, ...] = TIMED["persistent" if name.startswith("persistent") else "others"]

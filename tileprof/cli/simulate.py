@@ -78,7 +78,6 @@ def _prepare(parser: ArgumentParser) -> None:
     )
     add("--force", action="store_true", help="overwrite FILE")
     add("--json", action="store_true", help="for programs; keys as in Schedule.to_json, with bounds")
-    add("--plain", action="store_true", help="ASCII only, no colour")
 
 
 def _run(options: Namespace) -> int:
@@ -245,7 +244,7 @@ def _print_json(
         "schema": SCHEMA,
         "version": VERSION,
         "trace": path,
-        **standing_of(simulator.graph.trace),
+        **standing_of(simulator.graph.recording),
         "device": {"name": machine.device.name, "sms": machine.sms},
         "durations": simulator.lives.name,
         "stream_ns": bounds.recorded_ns,

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE
-from tileprof.analysis.simulate.lives import SharedRoofline
+from tileprof.analysis.simulate.duration_models import SharedRoofline
 from tileprof.analysis.words import counted, duration, signed_percent
 from tileprof.cli.console import plain, terminal
 from tileprof.cli.guidance_text import percent
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tileprof.analysis.simulate import Schedule, Simulator
     from tileprof.analysis.simulate.agreement import Agreement
     from tileprof.analysis.simulate.triggers import Trigger
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording, Trace
 
 _TRIGGER_COLUMNS = ("launches", "producer → consumer", "safe trigger", "prologue", "saved")
 _MOST_ADVICE, _MOST_TRIGGERS = 6, 20
@@ -83,7 +83,7 @@ def print_standing(console: Console, trace: Trace, name: str = "") -> None:
         )
 
 
-def standing_of(trace: Trace) -> dict[str, Any]:
+def standing_of(trace: Recording) -> dict[str, Any]:
     """Whether the trace is complete, why not, and of how many launches it knows only a superset of what they touch."""
     return {
         "complete": trace.complete,
@@ -150,7 +150,7 @@ def _below_the_bound(schedules: list[Schedule], bounds: Bounds) -> list[str]:
 
 def _without_flops(simulator: Simulator) -> list[str]:
     """Where the model of lives needs FLOPs that the recorder did not see."""
-    launches = simulator.graph.trace.launches
+    launches = simulator.graph.launches
     unknown = int((launches["flops"] <= 0).sum())
     if simulator.lives.name != SharedRoofline.name or not unknown:
         return []

@@ -61,7 +61,7 @@ def _run(options: Namespace) -> int:
     from tileprof.policy.synthesis.cusync_kinds import PREFIX  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.epilogue_fusion import fuse, fused_for  # noqa: PLC0415 - likewise
 
-    name = options.policy or options.kind
+    name = options.kind if options.policy is None else options.policy
     symbolic = None if name.startswith(PREFIX) else load_symbolic(name)
     policy = _load(name, options.at)
     graph = build_graph(load_trace(options.trace))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 
 from tileprof.devices.device import Device, close_match
 from tileprof.errors import UserError
+from tileprof.nesting import MOST_LEVELS, NestingError, check_levels, parse_json
 
 _FILE_LIMIT_BYTES = 1 << 20  # a device description is a kilobyte; do not read a trace or a video into memory
 
@@ -33,7 +33,10 @@ def get(name: str | Path) -> Device:
 
 
 def of_driver(name: str) -> Device:
-    """The description of a GPU by the name that its driver gives, as ``NVIDIA H200``. Raises `UserError` where none fits."""
+    """The description of a GPU by the name that its driver gives, as ``NVIDIA H200``.
+
+    Raises `UserError` where none fits.
+    """
     folded = _fold(name)
     fitting = [known for known in names() if all(_fold(word) in folded for word in known.split("-"))]
     if not fitting:
@@ -118,11 +121,20 @@ def _read(path: Path) -> dict[str, Any]:
         if path.stat().st_size > _FILE_LIMIT_BYTES:
             raise UserError(f"{path}: larger than {_FILE_LIMIT_BYTES} bytes, so not a device description")
         text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        values = parse_json(text) if path.suffix == ".json" else _parse_toml(text)
     except OSError as error:
         raise UserError(f"cannot read the device file {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a table with the keys of a device, found {type(values).__name__}")
+    return values
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a file; its brackets are counted first, since Python's reader calls itself once per level."""
+    if text.count("[") + text.count("{") > 4 * MOST_LEVELS:  # a description has a dozen
+        raise NestingError
+    values = tomllib.loads(text)
+    check_levels(values)  # dotted keys nest without brackets
     return values

@@ -31,7 +31,8 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "registers_per_thread": (1, 2**20), "register_allocation_unit": (1, 2**20), "shared_bytes_per_sm": (1, 2**40),
     "shared_bytes_per_block": (1, 2**40), "shared_bytes_reserved": (0, 2**40), "shared_allocation_bytes": (1, 2**40),
     "clock_mhz": (1, 1e6), "l2_bytes": (1, 2**60), "dram_bytes": (1, 2**60), "launch_gap_ns": (0, 1e12),
-    "graph_gap_ns": (0, 1e12), "host_issue_ns": (0, 1e12), "host_issue_shared_ns": (0, 1e12), "graph_issue_ns": (0, 1e12),
+    "graph_gap_ns": (0, 1e12), "host_issue_ns": (0, 1e12), "host_issue_shared_ns": (0, 1e12),
+    "graph_issue_ns": (0, 1e12),
 }  # fmt: skip
 """Least and most that a number may be, far beyond any GPU: what the models compute of them stays finite, and
 times fit int64 nanoseconds. Rates: `_RATE_RANGE`."""
@@ -89,7 +90,7 @@ class Device:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def issue_ns(self, threads: int = 1) -> float:
-        """Time per launch of host threads that launch side by side: each as fast as one alone, up to what they share."""
+        """Time per launch of host threads side by side: each as fast as one alone, up to what they share."""
         return max(self.host_issue_ns / threads, min(self.host_issue_ns, self.host_issue_shared_ns))
 
     @property

@@ -63,7 +63,7 @@ def parser(description: str | None, *, dtype: str = "float32", batch: int = 1) -
 def stepping(
     description: str | None, *, dtype: str = "float32", batch: int = 1, capturable: bool = True
 ) -> ArgumentParser:
-    """As `parser`, for programs that do the same several times (`stepped`)."""
+    """The same as `parser`, for programs that do the same several times (`stepped`)."""
     options = parser(description, dtype=dtype, batch=batch)
     options.add_argument(
         "--steps", type=positive, default=1, help="how often; with several, the time of one goes to stderr"

@@ -1,6 +1,6 @@
 """A mixture-of-experts layer whose router really routes: which tokens meet which expert depends on the data.
 
-Shapes follow Mixtral's layer (8 experts, 2 a token, SwiGLU), narrower by default so that a laptop runs it at once.
+Shapes follow Mixtral's layer (8 experts, 2 per token, SwiGLU), narrower by default so that a laptop runs it at once.
 """
 
 from __future__ import annotations

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The verdict on a policy, and modelled times in microseconds: of the launches in stream order, under the policy (None: it cannot run
-    to its end), and with one wait a dependency. ``corrected``: for an unsound policy, one that is sound for the same launches, if there is one. ``remarks``:
-    sentences on how the policy's guard differs from the trace.
+    """The verdict on a policy, and modelled times in microseconds: of the launches in stream order, under the policy
+    (None: it cannot run to its end), and with one wait a dependency. ``corrected``: for an unsound policy, one that is
+    sound for the same launches, if there is one. ``remarks``: sentences on how the policy's guard differs from the
+    trace.
     """
 
     policy: Policy
@@ -81,7 +82,7 @@ def assess(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = No
         None if verdict.never else modelled.policy_ns / 1000,
         predict.exact_ns(bound, renamed=renamed) / 1000,
         None if verdict.sound else _corrected(graph, bound, predict, renamed=renamed),
-        remarks(policy, graph.trace, bound),
+        () if graph.source is None else remarks(policy, graph.source, bound),
     )
 
 

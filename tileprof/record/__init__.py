@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, Final, Protocol, cast
 
 from tileprof.errors import UserError
+from tileprof.nesting import compile_pattern
 from tileprof.record.command import parse
 from tileprof.trace.schema import SUFFIX
 
@@ -45,8 +46,10 @@ class Options:
     """Keep launches inside NVTX ranges whose name this matches anywhere."""
     initialisation: bool = False
     """Keep launches that only initialise parameters, before the first module is called."""
+    json: bool = False
+    """End with one JSON object on stderr instead of sentences."""
     tile: tuple[str, ...] = ()
-    """Tile shapes that the user dictates (`tileprof.record.model.tiles.overrides`)."""
+    """Tile shapes that the user dictates (`tileprof.record.model.tiles.foundations.overrides`)."""
 
     def __post_init__(self) -> None:
         if not self.program:
@@ -57,18 +60,19 @@ class Options:
             raise UserError(f"--count takes a number of launches from 1, not {self.count}.")
         for option, pattern in (("--module", self.module), ("--nvtx", self.nvtx)):
             try:
-                re.compile(pattern or "")
+                compile_pattern(pattern or "")
             except re.error as error:
                 raise UserError(f"{option} {pattern!r} is not a regular expression: {error}.") from None
 
     def arguments(self) -> list[str]:
         """The command line of ``tileprof record`` that gives these options, without the program."""
-        given = [f"--output={self.output}", f"--device={self.device}", f"--skip={self.skip}"]
-        given += ["--force"] * self.force + ["--fake"] * self.fake + ["--initialisation"] * self.initialisation
-        given += [] if self.count is None else [f"--count={self.count}"]
-        given += [f"--tile={word}" for word in self.tile]
-        given += [] if self.nvtx is None else [f"--nvtx={self.nvtx}"]
-        return given + ([] if self.module is None else [f"--module={self.module}"])
+        options = [f"--output={self.output}", f"--device={self.device}", f"--skip={self.skip}"]
+        options += ["--force"] * self.force + ["--fake"] * self.fake + ["--initialisation"] * self.initialisation
+        options += ["--json"] * self.json
+        options += [] if self.count is None else [f"--count={self.count}"]
+        options += [f"--tile={word}" for word in self.tile]
+        options += [] if self.nvtx is None else [f"--nvtx={self.nvtx}"]
+        return options + ([] if self.module is None else [f"--module={self.module}"])
 
 
 class Recorder(Protocol):

@@ -109,13 +109,13 @@ def _script(words: tuple[str, ...]) -> Command:
     path = Path(target)
     if path.suffix in {".py", ".pyw", ".pyc"} or path.is_dir() or (path.is_file() and zipfile.is_zipfile(path)):
         return Command("script", target, arguments)
-    found = path if path.is_file() else Path(shutil.which(target) or "")
-    if found.is_file():
-        with found.open("rb") as file:
+    program = path if path.is_file() else Path(shutil.which(target) or "")
+    if program.is_file():
+        with program.open("rb") as file:
             first = file.readline(512)
         if first.startswith(b"#!") and b"python" in first:
-            return Command("script", str(found), arguments)
-        raise UserError(f"{found} is not a Python program; the model recorder runs Python programs only.")
+            return Command("script", str(program), arguments)
+        raise UserError(f"{program} is not a Python program; the model recorder runs Python programs only.")
     raise UserError(f"No program {target!r}: neither a file here nor a command on the PATH.")
 
 
@@ -146,7 +146,7 @@ def other_interpreter(command: Command) -> str | None:
             f"{named} cannot record: {reason}. Install there with `{named} -m pip install 'tileprof[torch]'`, "
             f"or name the interpreter that has it: `tileprof record {sys.executable} …`."
         )
-    print(  # noqa: T201 - whoever expects the other one has to know
+    print(  # noqa: T201 - a user who expects the other one has to know
         f"tileprof: running with {sys.executable}; {named}, the {command.python} on the PATH, cannot record ({reason})",
         file=sys.stderr,
     )

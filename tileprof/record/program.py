@@ -1,7 +1,7 @@
 """Running the user's Python program in this process, as ``python`` would have run it.
 
 What the program can see is what it would see without us: ``sys.argv``, ``sys.path[0]``, the module ``__main__``,
-tracebacks, the exit code, death by SIGINT. Frames of the recorder are cut out of tracebacks that nobody caught.
+tracebacks, the exit code, death by SIGINT. Frames of the recorder are cut out of uncaught tracebacks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CALLED_BY_US = os.sep + os.path.join("torch", "_ops.py")  # noqa: PTH118 - the 
 def run(command: Command, ended: Callable[[int, BaseException | None], None]) -> int:
     """Run the program to its end and return its exit code.
 
-    ``ended`` hears the exit code, and the exception that nobody caught, before the traceback is printed.
+    ``ended`` hears the exit code, and the uncaught exception, before the traceback is printed.
     `SystemExit` passes through, so that the interpreter treats it as it always does; so does
     `KeyboardInterrupt`, after its traceback: the interpreter then ends by SIGINT.
     """
@@ -65,7 +65,8 @@ def _execute(command: Command) -> None:
     if command.kind == "code":
         sys.argv[:] = ["-c", *command.arguments]
         _set_path("")
-        exec(compile(command.target, "<string>", "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - the user's program
+        code = compile(command.target, "<string>", "exec", dont_inherit=True)
+        exec(code, main.__dict__)  # noqa: S102 - the user's program
         return
     sys.argv[:] = [command.target, *command.arguments]
     path = Path(command.target).absolute()
@@ -75,7 +76,8 @@ def _execute(command: Command) -> None:
         return
     if path.is_dir() or not _is_source(path):
         _set_path(str(path), always=True)
-        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001 - what `python DIR` calls
+        # What `python DIR` calls.
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001
         return
     _set_path(str(path.resolve().parent))
     main.__loader__ = SourceFileLoader("__main__", str(path))
@@ -151,12 +153,11 @@ def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | No
 def _pruning_thread_hook(
     hook: Callable[[threading.ExceptHookArgs], object],
 ) -> Callable[[threading.ExceptHookArgs], object]:
-    def pruned(given: threading.ExceptHookArgs) -> object:
-        if given.exc_value is None:
-            return hook(given)
-        prune(given.exc_value)
-        return hook(
-            threading.ExceptHookArgs((given.exc_type, given.exc_value, given.exc_value.__traceback__, given.thread))
-        )
+    def pruned(caught: threading.ExceptHookArgs) -> object:
+        error = caught.exc_value
+        if error is None:
+            return hook(caught)
+        prune(error)
+        return hook(threading.ExceptHookArgs((caught.exc_type, error, error.__traceback__, caught.thread)))
 
     return pruned

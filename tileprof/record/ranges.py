@@ -16,13 +16,13 @@ def why_empty(pattern: str, matched: int, names: Mapping[str, int], *, others: b
     """
     if matched:
         return (
-            f"No kernel that was to be recorded was launched inside the {matched:,} NVTX ranges that match --nvtx {pattern!r}. "
-            "A range counts while it is open on the CPU: what it launches earlier or later is outside."
+            f"No kernel that was to be recorded was launched inside the {matched:,} NVTX ranges that match --nvtx "
+            f"{pattern!r}. A range counts while it is open on the CPU: what it launches earlier or later is outside."
         )
     if not names:
         return (
-            f"The program opened no NVTX range, so none matches --nvtx {pattern!r}. Only NVTX 3 is heard, as PyTorch, the Python "
-            "package nvtx and nvtx3/nvToolsExt.h have it, and by the model recorder only torch.cuda.nvtx. "
+            f"The program opened no NVTX range, so none matches --nvtx {pattern!r}. Only NVTX 3 is heard, as PyTorch, "
+            "the Python package nvtx and nvtx3/nvToolsExt.h have it, and by the model recorder only torch.cuda.nvtx. "
             "Without --nvtx, everything is recorded."
         )
     most = sorted(names.items(), key=lambda item: (-item[1], item[0]))[:_MOST_NAMES]

@@ -11,7 +11,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, WaitTable
 from tileprof.policy.format.expression import parse
 from tileprof.policy.synthesis.dependency_file import Dependencies
-from tileprof.policy.verification.relation_graph import graph_of_relations, relation
+from tileprof.policy.verification.relation_graph import graph_of_edges
 from tileprof.policy.verification.verifier import Verification, verify
 from tileprof.runtime.executor.memory import Memory
 from tileprof.runtime.stages.operator import Operator, operator_of
@@ -20,20 +20,23 @@ from tileprof.runtime.stages.view import View
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Operators in stage order; tensors of one name are one memory. Raises `UserError` where they contradict each other."""
+    """Operators in stage order; tensors of one name are one memory. Raises `UserError` where they contradict each
+    other.
+    """
 
     names: tuple[str, ...]
     operators: tuple[Operator, ...]
 
     @classmethod
     def of_policy(cls, policy: Policy) -> Chain:
-        """The operators that the stages of a policy name; raises `UserError` where one names none or has another grid."""
+        """The operators that a policy's stages name. Raises `UserError` for a stage without one or of another grid."""
         operators = []
         for number, stage in enumerate(policy.stages):
             place = f"stage {number} ({stage.name})"
             if not stage.operator:
                 raise UserError(
-                    f"{place} names no operator{f' ({stage.reason})' if stage.reason else ''}, so that nothing here can compute it; "
+                    f"{place} names no operator{f' ({stage.reason})' if stage.reason else ''}, so that nothing here "
+                    "can compute it; "
                     "its waits can still be executed over the trace "
                     "that it was made from: tileprof run POLICY --trace TRACE"
                 )
@@ -54,11 +57,13 @@ class Chain:
         for stage, operator in zip(self.names, self.operators, strict=True):
             if operator.out.overlaps():
                 raise UserError(
-                    f"stage {stage} writes {operator.out.tensor} as {operator.out.shape} with strides {operator.out.strides}, by which elements lie upon each other"
+                    f"stage {stage} writes {operator.out.tensor} as {operator.out.shape} with strides "
+                    f"{operator.out.strides}, by which elements lie upon each other"
                 )
             if operator.out.tensor in inputs:
                 raise UserError(
-                    f"stage {stage} writes {operator.out.tensor}, which is an input of the pipeline; give the result a tensor of its own"
+                    f"stage {stage} writes {operator.out.tensor}, which is an input of the pipeline; give the result "
+                    "a tensor of its own"
                 )
         for name, view in inputs.items():
             if any(other.elements > view.elements for other in self.tensors()[name]):
@@ -73,7 +78,9 @@ class Chain:
         return found
 
     def inputs(self) -> dict[str, View]:
-        """Tensors that a stage reads before any has written them, each as its largest view; flat, where that does not hold the others."""
+        """Tensors that a stage reads before any has written them, each as its largest view; flat, where that does not
+        hold the others.
+        """
         written: set[str] = set()
         first: dict[str, int] = {}
         found: dict[str, View] = {}
@@ -152,10 +159,7 @@ class Chain:
     def verify(self, policy: Policy, memory: Memory | None = None) -> Verification:
         """The verdict on a policy for these stages: does it wait for everything that the tiles need."""
         grids = [operator.grid for operator in self.operators]
-        needs = self._needs(memory or self.memory())
-        tiles = [operator.tiles for operator in self.operators]
-        relations = {pair: relation(parent, child, tiles[pair[1]]) for pair, (parent, child) in needs.items()}
-        return verify(policy, graph_of_relations(grids, relations), range(len(grids)))
+        return verify(policy, graph_of_edges(grids, self._needs(memory or self.memory())), range(len(grids)))
 
     def _needs(self, memory: Memory) -> dict[tuple[int, int], tuple[I64, I64]]:
         """Tiles (producer, consumer) that depend on each other, by pair of stages."""

@@ -6,7 +6,7 @@ from tileprof.errors import UserError
 
 
 class WaitTimeoutError(UserError):
-    """A wait on the device did not end; the message names stage, tile, semaphore, the value seen and the one expected."""
+    """A wait on the device did not end; the message names stage, tile, semaphore, the values seen and expected."""
 
     exit_code = 1
 

@@ -1,7 +1,9 @@
-"""Runs a header that ``tileprof export --format cusync`` wrote, on the bundled runtime (`tileprof.runtime.include_path`).
+"""Runs a header that ``tileprof export --format cusync`` wrote, on the bundled runtime
+(`tileprof.runtime.include_path`).
 
-The program beside the header, ``example.cu``, runs the waits without the arithmetic: every tile waits, checks that what it waited
-for has happened, and posts. A header is executed only where it is, apart from comments, what its ``policy.json`` exports to.
+The program beside the header, ``example.cu``, runs the waits without the arithmetic: every tile waits, checks that what
+it waited for has happened, and posts. A header is executed only where it is, apart from comments, what its
+``policy.json`` exports to.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _LINE: Final = re.compile(r"^(\d+) rounds of (\d+) tiles, (\d+) went on too earl
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What the program counted: ``rounds`` of ``tiles`` tiles, of which ``early`` went on before what they await was done."""
+    """What the program counted: ``rounds`` of ``tiles`` tiles, of which ``early`` went on before what they await was
+    done.
+    """
 
     policy: Policy
     rounds: int
@@ -40,14 +44,17 @@ class Rounds:
 
 
 def check_exported(header: Path) -> Policy:
-    """The policy that a header was exported from; raises `UserError` where the folder does not hold what an export writes."""
+    """The policy that a header was exported from; raises `UserError` where the folder does not hold what an export
+    writes.
+    """
     folder = header.parent
     try:
         texts = {name: (folder / name).read_text(encoding="utf-8") for name in (header.name, EXAMPLE)}
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{folder} does not hold what `tileprof export --format cusync` writes: {HEADER}, {EXAMPLE}, {POLICY} ({reason})"
+            f"{folder} does not hold what `tileprof export --format cusync` writes: {HEADER}, {EXAMPLE}, {POLICY} "
+            f"({reason})"
         ) from None
     policy = load_policy(folder / POLICY)
     candidates = [cusync_files(policy, several=several)[0] for several in (False, True)]
@@ -56,17 +63,19 @@ def check_exported(header: Path) -> Policy:
         for made in candidates
     ):
         raise UserError(
-            f"{header} or {EXAMPLE} beside it is not what {POLICY} exports to: it was changed by hand, or by another version. "
+            f"{header} or {EXAMPLE} beside it is not what {POLICY} exports to: it was changed by hand, or by another "
+            "version. "
             f"Nothing was run. Export it again, or compile it yourself: nvcc -std=c++17 -I {INCLUDE} {folder / EXAMPLE}"
         )
     return policy
 
 
 def run_exported(header: Path, architecture: str) -> Rounds:
-    """Compile the example of an exported header for ``architecture`` (such as ``sm_90``), run it, and return its counts.
+    """Compile the example of an exported header for ``architecture`` (such as ``sm_90``), run it, and return its
+    counts.
 
-    The build is kept in the cache. Raises `UserError` where the folder holds something else, where nvcc is missing or refuses,
-    and where the program ends without a count.
+    The build is kept in the cache. Raises `UserError` where the folder holds something else, where nvcc is missing or
+    refuses, and where the program ends without a count.
     """
     policy = check_exported(header)
     folder = header.parent
@@ -97,5 +106,7 @@ def _rounds(policy: Policy, program: Path) -> Rounds:
 
 
 def _code(text: str) -> list[str]:
-    """Lines without comments and blank ones; the exporter writes comments as lines of their own, and no others in strings."""
+    """Lines without comments and blank ones; the exporter writes comments as lines of their own, and no others in
+    strings.
+    """
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("//")]

@@ -1,4 +1,6 @@
-"""A policy on a GPU: its stages as Triton kernels that post and wait tile by tile, or all of them in the persistent kernel."""
+"""A policy on a GPU: its stages as Triton kernels that post and wait tile by tile, or all of them in the persistent
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tileprof.runtime.errors import WaitTimeoutError, gave_up
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline, room_for
 from tileprof.runtime.proof import first_wrong_stage, varies
-from tileprof.runtime.schedulers import INSTEAD, Scheduler, lanes, scheduler
+from tileprof.runtime.schedulers import FALLBACKS, Scheduler, lanes, scheduler
 from tileprof.runtime.sized import SizedPipeline
 from tileprof.runtime.stages.view import View
 from tileprof.runtime.sync.device import RECORD_WORDS, hold
@@ -33,14 +35,17 @@ _DTYPES: Final = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32
 class GpuPipeline:
     """A policy's stages on one GPU; every instance has memory and semaphores of its own.
 
-    Calls take the inputs of `Pipeline` by name or position, as CUDA tensors, launch on the current stream and return the outputs, which the next call
-    overwrites. They may be captured into a CUDA graph, which replays any number of times. What does not fit the policy's guard runs
-    in stream order by plain PyTorch, with a `FellBackWarning`; so do inputs that record gradients, a policy that does not wait for what its tiles
-    need, and one whose kernels computed something else than PyTorch in the first call with inputs that vary, unless ``unchecked``.
-    What the persistent kernel cannot run runs under ``cusync``, with the same warning. A wait that gave up is reported by the next call outside a capture,
-    or by `check`; replays of a graph report nothing by themselves.
-    ``schedule``: a name of `tileprof.runtime.schedulers`, or ``auto`` for what `choose` takes; ``scheduler`` is what it runs under, ``reason`` why.
-    ``whole``: for programs with streams of several priorities: the persistent kernel's blocks start once there is room for all, see `PersistentKernel`.
+    Calls take the inputs of `Pipeline` by name or position, as CUDA tensors, launch on the current stream and return
+    the outputs, which the next call overwrites. They may be captured into a CUDA graph, which replays any number of
+    times. What does not fit the policy's guard runs in stream order by plain PyTorch, with a `FellBackWarning`; so do
+    inputs that record gradients, a policy that does not wait for what its tiles need, and one whose kernels computed
+    something else than PyTorch in the first call with inputs that vary, unless ``unchecked``. What the persistent
+    kernel cannot run runs under ``cusync``, with the same warning. A wait that gave up is reported by the next call
+    outside a capture, or by `check`; replays of a graph report nothing by themselves.
+    ``schedule``: a name of `tileprof.runtime.schedulers`, or ``auto`` for what `choose` takes; ``scheduler`` is what it
+    runs under, ``reason`` why.
+    ``whole``: for programs with streams of several priorities: the persistent kernel's blocks start once there is room
+    for all, see `PersistentKernel`.
     ``delay_ns``: for tests, blocks sleep up to so long, differently in every run.
     """
 
@@ -61,6 +66,7 @@ class GpuPipeline:
         self._plain = Pipeline(policy)
         self.policy, self.chain = policy, self._plain.chain
         self.reason = "as asked"
+        self._plan: Plan | None = None
         if schedule == "auto":
             schedule, self.reason = self._chosen()
         self.scheduler = self._scheduler(schedule)
@@ -74,35 +80,47 @@ class GpuPipeline:
         self._allocate()
 
     def twin(self) -> GpuPipeline:
-        """Another pipeline of the policy, with memory and semaphores of its own; what is compiled and looked up is shared."""
+        """Another pipeline of the policy, with memory and semaphores of its own; what is compiled and looked up is
+        shared.
+        """
         other = copy(self)
         other._allocate()  # noqa: SLF001 - of its own class
         return other
 
     def _persistent_kernel(self) -> PersistentKernel | None:
-        """The persistent kernel, or None and another scheduler in its place, with a warning, where it cannot run the policy."""
+        """The persistent kernel, or None and another scheduler in its place, with a warning, where it cannot run the
+        policy.
+        """
         from tileprof.runtime.persistent.run import PersistentKernel  # noqa: PLC0415 - only where it is asked for
 
         try:
             return PersistentKernel(
-                self.policy, self.chain, self.scheduler, self.device, delay_ns=self._delay_ns, timeout_ns=self._timeout_ns, whole=self._whole
-            )  # fmt: skip
+                self.policy,
+                self.chain,
+                self.scheduler,
+                self.device,
+                delay_ns=self._delay_ns,
+                timeout_ns=self._timeout_ns,
+                whole=self._whole,
+                plan=self._plan,
+            )
         except UserError as error:
-            other = self._scheduler(INSTEAD[self.scheduler.name])
+            other = self._scheduler(FALLBACKS[self.scheduler.name])
             warnings.warn(f"{error}; the stages run under {other.name} instead", FellBackWarning, stacklevel=3)
             self.scheduler, self.reason = other, str(error)
             return None
 
     def _chosen(self) -> tuple[str, str]:
         from tileprof.runtime.choose import choose  # noqa: PLC0415 - only where it is asked for
+        from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
 
-        major, minor = torch.cuda.get_device_capability(self.device)
-        sms = torch.cuda.get_device_properties(self.device).multi_processor_count
-        choice = choose(self.policy, self.chain, (major, minor), sms)
+        with torch.cuda.device(self.device):
+            choice = choose(self.policy, self.chain, torch.cuda.get_device_capability(self.device), max_clusters)
+        self._plan = choice.plan
         return choice.scheduler, choice.reason
 
     def _prepare_kernels(self, *, ahead: bool) -> None:
-        """A Triton kernel a stage, and the tables that they read."""
+        """One Triton kernel per stage, and the tables that they read."""
         self._kernels = [kernel_of(operator, ahead=ahead) for operator in self.chain.operators]
         tables = Tables.of(self.policy)
         self._hooks = [self._hooks_of(n, tables) for n in range(len(self.policy.stages))]
@@ -149,7 +167,7 @@ class GpuPipeline:
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         given = self._plain._bound(tensors, named, self.device)  # noqa: SLF001 - the same guard for both
-        reason = self._plain._unfit(given) or self._unsuited(given) or self.refused  # noqa: SLF001 - likewise
+        reason = self._plain._unfit(given) or self._unsuited(given) or self.refused  # noqa: SLF001
         if reason is None:
             self._look_back()
             self.launch(given)
@@ -192,8 +210,8 @@ class GpuPipeline:
                 self.launch_stage(number, given)
 
     def _look_back(self) -> None:
-        """Raises if a wait of an earlier call gave up, as far as is known without waiting; orders this call behind one on another stream, since both use the
-        same memory.
+        """Raises if a wait of an earlier call gave up, as far as is known without waiting; orders this call behind one
+        on another stream, since both use the same memory.
         """
         if torch.cuda.is_current_stream_capturing():
             return
@@ -211,8 +229,8 @@ class GpuPipeline:
                 self._seen.copy_(self._record, non_blocking=True)
 
     def _disproved(self, given: Mapping[str, Any]) -> str | None:
-        """Why the results of the kernels are not to be used; None where they are. Found out once, in the first call that is not captured and whose inputs
-        tell one kernel from another: zeros come out right of nearly all.
+        """Why the results of the kernels are not to be used; None where they are. Found out once, in the first call
+        that is not captured and whose inputs tell one kernel from another: zeros come out right of nearly all.
         """
         looked = self._unchecked or not self.scheduler.correct or self._proved
         if not looked and not torch.cuda.is_current_stream_capturing():
@@ -246,8 +264,8 @@ class GpuPipeline:
                 main.wait_event(done[number])
 
     def _launch_alternating(self, given: Mapping[str, Any]) -> None:
-        """Stage by stage on two streams. A stage's blocks are dispatched once all of the stage before have begun, and all before that have ended:
-        a block that waits therefore never keeps one that it waits for from an SM.
+        """Stage by stage on two streams. A stage's blocks are dispatched once all of the stage before have begun, and
+        all before that have ended: a block that waits therefore never keeps one that it waits for from an SM.
         """
         main = torch.cuda.current_stream(self.device)
         begun, (side,) = main.record_event(), self._side_streams(1)
@@ -266,7 +284,7 @@ class GpuPipeline:
         return self._streams[:count]
 
     def launch_stage(self, number: int, given: Mapping[str, Any]) -> Any:
-        """Put one stage on the current stream, whatever it depends on; what Triton returns, if it is Triton's kernel."""
+        """Launch one stage on the current stream, whatever it depends on. Returns what Triton returns, if anything."""
         if self._persistent is not None:
             return self._persistent.launch_stage(
                 number, self._all_tensors(given), self.seed, self._counts, self._record
@@ -294,7 +312,7 @@ class GpuPipeline:
         return self._persistent.plans[0] if self._persistent is not None and len(self._persistent.plans) == 1 else None
 
     def compiled(self, given: Mapping[str, Any]) -> list[Any]:
-        """Launch every stage in stream order; Triton's compiled kernels, which know their registers and shared memory."""
+        """Launch every stage in stream order. Returns Triton's kernels, which know their registers and memory."""
         return [self.launch_stage(number, given) for number in range(len(self.chain.operators))]
 
     def poison(self) -> None:
@@ -321,11 +339,14 @@ class GpuPipeline:
         blocks = 1 if self._persistent is None else self._persistent.plans[0].split  # each of a tile's blocks posts
         told = gave_up(stage, name, tile, semaphore, seen // blocks, expected // blocks, self._timeout_ns)
         if self._persistent is not None and not self._whole:
-            told += " If it finds nothing, kernels on streams of higher priority may have kept blocks from the GPU: GpuPipeline(..., whole=True)."
+            told += (
+                " If it finds nothing, kernels on streams of higher priority may have kept blocks from the GPU: "
+                "GpuPipeline(..., whole=True)."
+            )
         raise WaitTimeoutError(told)
 
     def _begin_anew(self) -> None:
-        """Once the device is done, make the semaphores and what tiles count new, for the next run on whatever stream."""
+        """Wait for the device, then reset the semaphores and the tiles' counters for the next run on any stream."""
         torch.cuda.synchronize(self.device)
         for tensor in (self._record, self._seen, *self._counts):
             tensor.zero_()
@@ -374,7 +395,8 @@ class GpuPipeline:
         chosen = scheduler("cusync-streams" if name == "cusync" and major < 9 else name)
         if major < 9 and chosen.overlapped and not chosen.persistent:
             raise UserError(
-                f"{name} launches by programmatic dependent launch, which takes compute capability 9.0; this GPU has {major}.{minor}. "
+                f"{name} launches by programmatic dependent launch, which takes compute capability 9.0; this GPU has "
+                f"{major}.{minor}. "
                 "Take cusync, graph or streams"
             )
         return chosen

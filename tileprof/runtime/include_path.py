@@ -1,4 +1,4 @@
-"""Where the CUDA headers of the bundled runtime lie: ``nvcc -I $(python -m tileprof.runtime.include_path) …``."""
+"""The folder of the CUDA headers of the bundled runtime: ``nvcc -I $(python -m tileprof.runtime.include_path) …``."""
 
 from __future__ import annotations
 

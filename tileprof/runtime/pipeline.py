@@ -34,10 +34,10 @@ class FellBackWarning(RuntimeWarning):
 class Pipeline:
     """A policy's stages, executed tile by tile on CPU tensors.
 
-    ``inputs`` and ``outputs`` map the names of tensors to the views expected and returned; calls take the inputs by name, or by position in
-    this order, and return the output (a tuple of several). What does not fit the policy's guard (strides, or a shape that PyTorch can still
-    compute), and a policy that does not wait for what its tiles need, run in stream order by plain PyTorch, with a `FellBackWarning`.
-    Raises `UserError` where not even that is possible.
+    ``inputs`` and ``outputs`` map the names of tensors to the views expected and returned; calls take the inputs by
+    name, or by position in this order, and return the output (a tuple of several). What does not fit the policy's guard
+    (strides, or a shape that PyTorch can still compute), and a policy that does not wait for what its tiles need, run
+    in stream order by plain PyTorch, with a `FellBackWarning`. Raises `UserError` where not even that is possible.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -58,8 +58,8 @@ class Pipeline:
 
     @classmethod
     def from_policy(cls, path: Path | str) -> Pipeline | SizedPipeline:
-        """The pipeline of a policy file, for a symbolic one that of every size; raises `PolicyError` or `UserError` naming
-        what is wrong with it.
+        """The pipeline of a policy file, for a symbolic one that of every size; raises `PolicyError` or `UserError`
+        naming what is wrong with it.
         """
         symbolic = load_symbolic(path)
         return cls(load_policy(path)) if symbolic is None else SizedPipeline(symbolic, cls)
@@ -114,13 +114,16 @@ class Pipeline:
             value = value.to(_DTYPES[operator.out.dtype]) if value.dtype != _DTYPES[operator.out.dtype] else value
             if operator.out.tensor in layouts and layouts[operator.out.tensor] != operator.out:
                 raise UserError(
-                    f"stage {name} writes a part of {operator.out.tensor}, which plain PyTorch in stream order does not do here"
+                    f"stage {name} writes a part of {operator.out.tensor}, which plain PyTorch in stream order does "
+                    "not do here"
                 )
             known[operator.out.tensor], layouts[operator.out.tensor] = value, operator.out
         return known
 
     def example(self, seed: int = 0, device: Any = _CPU) -> dict[str, Any]:
-        """Random inputs whose products stay near 1 in size; variances are positive. Another device has other random numbers."""
+        """Random inputs whose products stay near 1 in size; variances are positive. Another device has other random
+        numbers.
+        """
         generator = torch.Generator(device).manual_seed(seed)
         scales: dict[str, float] = {}
         for operator in self.chain.operators:
@@ -191,7 +194,8 @@ def room_for(view: View) -> Iterator[None]:
         yield
     except (RuntimeError, MemoryError) as error:
         raise UserError(
-            f"no memory for tensor {view.tensor} of shape {view.shape} and strides {view.strides}, which spans {view.elements:,} elements: {str(error).splitlines()[0]}"
+            f"no memory for tensor {view.tensor} of shape {view.shape} and strides {view.strides}, which spans "
+            f"{view.elements:,} elements: {str(error).splitlines()[0]}"
         ) from None
 
 
@@ -205,7 +209,8 @@ def _part(tensor: Any, view: View, layout: View) -> Any:
         return tensor
     if view.elements > layout.elements:
         raise UserError(
-            f"tensor {view.tensor} is written as {layout.shape} with strides {layout.strides} and read as {view.shape} with strides {view.strides}, "
+            f"tensor {view.tensor} is written as {layout.shape} with strides {layout.strides} and read as "
+            f"{view.shape} with strides {view.strides}, "
             "which is more"
         )
     if tuple(tensor.shape) == layout.shape and layout.offset == 0:
@@ -213,7 +218,8 @@ def _part(tensor: Any, view: View, layout: View) -> Any:
         flat.as_strided(layout.shape, layout.strides).copy_(tensor)
         return _strided(flat, view)
     raise UserError(
-        f"tensor {view.tensor} has shape {tuple(tensor.shape)} and the policy is for {layout.shape}; a stage takes a part of it, "
+        f"tensor {view.tensor} has shape {tuple(tensor.shape)} and the policy is for {layout.shape}; a stage takes a "
+        "part of it, "
         "which is known for that shape only"
     )
 

@@ -1,8 +1,9 @@
 """Does a kernel compute what its operator says? Asked of every pipeline once, because compilers err.
 
-Seen on an H200 (Triton 3.6, ptxas 12.8 and 13.0 alike): a 3 x 3 convolution whose PTX is right, and whose machine code leaves out the zero padding of some
-rows once ``griddepcontrol.launch_dependents`` stands in front of it; without ptxas' optimisations it is right. Nothing about such a kernel looks
-wrong but its numbers, so that the numbers of the first run are compared with plain PyTorch's.
+Seen on an H200 (Triton 3.6, ptxas 12.8 and 13.0 alike): a 3 x 3 convolution whose PTX is right, and whose machine code
+leaves out the zero padding of some rows once ``griddepcontrol.launch_dependents`` stands in front of it; without ptxas'
+optimisations it is right. Nothing about such a kernel looks wrong but its numbers, so that the numbers of the first run
+are compared with plain PyTorch's.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import torch
 from tileprof.runtime.chain import Chain
 
 TOLERANCE: Final = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 2e-3}
-"""Of an element plus the tensor's root mean square. Sums in another order, and operands of another rounding, stay ten times below; a lost operand does not. Elements that are small
-beside the whole escape it: beside -65504 for what is masked, beside a token a thousand times the others."""
+"""Tolerance, relative to an element plus the tensor's root mean square. Sums in another order, and operands of another
+rounding, stay ten times below; a lost operand does not. Elements that are small beside the whole escape it: beside
+-65504 for what is masked, beside a token a thousand times the others.
+"""
 
 _PIECE: Final = 2**24
 """Elements that are compared at a time."""
@@ -34,14 +37,17 @@ def first_wrong_stage(chain: Chain, computed: Mapping[str, Any], wanted: Mapping
         off = _off(computed[operator.out.tensor], wanted[operator.out.tensor], TOLERANCE[operator.out.dtype])
         if off:
             return (
-                f"stage {number} ({name}) computes {off:,} of its {wanted[operator.out.tensor].numel():,} elements wrong, by a kernel "
+                f"stage {number} ({name}) computes {off:,} of its {wanted[operator.out.tensor].numel():,} elements "
+                "wrong, by a kernel "
                 "that this GPU's compiler made"
             )
     return None
 
 
 def varies(tensor: Any) -> bool:
-    """Whether a tensor holds different finite numbers, or has but one element: from zeros or NaN alone nearly every kernel computes what PyTorch does."""
+    """Whether a tensor holds different finite numbers, or has but one element: from zeros or NaN alone nearly every
+    kernel computes what PyTorch does.
+    """
     if tensor.numel() == 1:
         return True
     finite, far = tensor.isfinite(), float("inf")
@@ -49,7 +55,9 @@ def varies(tensor: Any) -> bool:
 
 
 def _off(seen: Any, wanted: Any, share: float) -> int:
-    """How many elements differ too much; what is not a number on one side only does. Piece by piece: what is compared may fill half of the memory."""
+    """How many elements differ too much; what is not a number on one side only does. Piece by piece: what is compared
+    may fill half of the memory.
+    """
     pieces = [tensor.reshape(-1).split(_PIECE) for tensor in (seen, wanted)]
     squares = sum(_finite(w).double().square().sum() for w in pieces[1])
     size = (squares / wanted.numel()).sqrt()
@@ -63,5 +71,5 @@ def _differing(seen: Any, wanted: Any, share: float, size: Any) -> Any:
 
 
 def _finite(tensor: Any) -> Any:
-    """With zeros for what is no finite number."""
+    """The tensor with zeros for NaN and infinities."""
     return torch.nan_to_num(tensor, 0.0, 0.0, 0.0)

@@ -11,13 +11,21 @@ from tileprof.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """``captured``: replayed as a CUDA graph. ``posts`` and ``waits``: tiles post and wait as the policy says. ``overlapped``: a stage is launched by
-    programmatic dependent launch, so that its blocks start where those of the stage before leave room. ``grid_waits``: each of its tiles then waits
-    for the whole stage before, where it would await its semaphores. ``forked``: stages that do not need each other go to streams of their own.
-    ``alternating``: stages go to two streams in turn, each behind a kernel that waits until every block of the stage before has begun. ``persistent``: by
-    the kernel of `tileprof.runtime.persistent`, one launch a stage where it is stream order or blocks wait for the stage before, otherwise one for all.
-    ``dealt``: who hands its tiles out: static ``lists``, a ``queue`` on the GPU, or a ``pilot``, a thread of the CPU; ``speculates``: that one sends tiles ahead of
-    their inputs.
+    """How the stages of a policy are launched and synchronised.
+
+    ``captured``: replayed as a CUDA graph.
+    ``posts``, ``waits``: tiles post and wait as the policy says.
+    ``overlapped``: stages are launched by programmatic dependent launch: their blocks start where the stage before
+    leaves room.
+    ``grid_waits``: each tile waits for the whole stage before instead of its semaphores.
+    ``forked``: independent stages go to streams of their own.
+    ``alternating``: stages go to two streams in turn, each behind a kernel that waits until every block of the stage
+    before has begun.
+    ``persistent``: by the kernel of `tileprof.runtime.persistent`: one launch for all stages, or one launch per stage
+    in stream order and where blocks wait for the stage before.
+    ``dealt``: where clusters get their tiles from: static ``lists``, a ``queue`` on the GPU, or a ``pilot``, a thread
+    of the CPU.
+    ``speculates``: the pilot sends tiles ahead of their inputs.
     """
 
     name: str
@@ -34,7 +42,7 @@ class Scheduler:
 
     @property
     def correct(self) -> bool:
-        """Overlap without waits gives wrong results: it is timed to see what the dependency costs, and for nothing else."""
+        """False for overlap without waits, which is timed only to see what the dependency costs."""
         return self.waits or self.grid_waits or not (self.overlapped or self.alternating)
 
 
@@ -60,21 +68,21 @@ SCHEDULERS: Final = {
         Scheduler("unsynchronised", captured=True, overlapped=True),
     )
 }
-"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch; ``cusync``
-is that there. ``persistent`` takes tiles from static lists, ``persistent-dynamic`` from a queue on the GPU, ``ccks`` and
-``ccks-ready`` from a thread of the CPU, which sends the latter only tiles that are ready. ``persistent-stages`` is stream
-order with the kernel of ``persistent``, what its gain is measured against; ``persistent-pdl`` the same under ``pdl``.
-``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` and
-``persistent-unsynchronised`` are wrong on purpose.
+"""``cusync-streams`` is cuSync's method: two streams and a wait kernel, for GPUs without programmatic launch.
+``cusync`` is its method on GPUs with programmatic launch. ``persistent`` takes tiles from static lists,
+``persistent-dynamic`` from a queue on the GPU, ``ccks`` and ``ccks-ready`` from a thread of the CPU; the latter sends
+only tiles that are ready. ``persistent-stages`` is stream order with the kernel of ``persistent``, the baseline of its
+gain; ``persistent-pdl`` is the same under ``pdl``. ``hooks`` is stream order with posts and waits compiled in, which
+shows their own cost. ``unsynchronised`` and ``persistent-unsynchronised`` are wrong on purpose.
 """
 
-INSTEAD: Final = {
+FALLBACKS: Final = {
     **dict.fromkeys(("persistent", "persistent-dynamic", "ccks", "ccks-ready"), "cusync"),
     "persistent-stages": "graph",
     "persistent-pdl": "pdl",
     "persistent-unsynchronised": "unsynchronised",
 }
-"""What runs where the persistent kernel cannot."""
+"""The scheduler that takes the place of one whose kernel cannot run the chain."""
 
 
 def scheduler(name: str) -> Scheduler:
@@ -86,7 +94,7 @@ def scheduler(name: str) -> Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where a stage is launched under ``streams``: the number of its stream, and the stages of other streams that it waits for."""
+    """A stage's launch under ``streams``: the number of its stream, and the stages of other streams it waits for."""
 
     stream: int
     after: tuple[int, ...]
@@ -95,12 +103,13 @@ class Lane:
 def lanes(before: Sequence[frozenset[int]], most: int = 8) -> list[Lane]:
     """Streams for stages in issue order; ``before[i]`` are the stages, all below i, that stage i must follow.
 
-    A stage follows the latest of its producers on that one's stream, if nothing else has been put there since; otherwise it takes a new stream, up to
-    ``most`` of them, then the one that was used least recently. No stage waits for one that another wait, or its own stream, already implies.
+    A stage follows the latest of its producers on that one's stream, if nothing else has been put there since;
+    otherwise it takes a new stream, up to ``most`` of them, then the one that was used least recently. No stage waits
+    for one that another wait, or its own stream, already implies.
     """
     tails: list[int] = []
     reach: list[frozenset[int]] = []
-    found: list[Lane] = []
+    result: list[Lane] = []
     for stage, needed in enumerate(before):
         free = [stream for stream, tail in enumerate(tails) if tail in needed]
         if free:
@@ -116,7 +125,7 @@ def lanes(before: Sequence[frozenset[int]], most: int = 8) -> list[Lane]:
             if other not in implied:
                 after.append(other)
                 implied |= reach[other]
-        found.append(Lane(stream, tuple(sorted(after))))
+        result.append(Lane(stream, tuple(sorted(after))))
         reach.append(implied | {stage})
         tails[stream] = stage
-    return found
+    return result

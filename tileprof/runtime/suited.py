@@ -1,4 +1,6 @@
-"""Which tiles the persistent kernel would take for stages, and what it is modelled to save over their launches in a row."""
+"""Which tiles the persistent kernel would take for stages, and what it is modelled to save over their launches in a
+row.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tileprof.runtime.persistent.tiles import tilings
 
 @dataclass(frozen=True, slots=True)
 class Suited:
-    """Tiles ``[rows, columns]`` by stage, and modelled microseconds: one launch a stage, and all in one launch."""
+    """Tiles ``[rows, columns]`` by stage, and modelled microseconds: one launch per stage, and all in one launch."""
 
     names: tuple[str, ...]
     tiles: tuple[tuple[int, int], ...]
@@ -24,10 +26,10 @@ class Suited:
 
 
 def suited(policy: Policy, sms: int, *, thorough: bool = False) -> Suited | None:
-    """The best tiles of the model for the policy's stages on a device of so many SMs with compute capability 9.0.
+    """The best tiles of the model for the policy's stages on a device of ``sms`` SMs with compute capability 9.0.
 
-    The policy needs stages with operators alone. ``thorough``: every number of blocks and height is planned with its waits,
-    not the one that the cost model likes best. None where the persistent kernel does not take them.
+    The policy needs stages with operators alone. ``thorough``: every number of blocks and height is planned with its
+    waits, not the one that the cost model likes best. None where the persistent kernel does not take them.
     """
     try:
         chain = Chain.of_policy(policy)
@@ -53,7 +55,9 @@ def _planned(chain: Chain, sms: int) -> Suited | None:
 
 
 def modelled_us(policy: Policy, sms: int) -> float | None:
-    """Microseconds of the policy in one launch of the persistent kernel, by its model; None where it takes no such policy."""
+    """Microseconds of the policy in one launch of the persistent kernel, by its model; None where it takes no such
+    policy.
+    """
     try:
         plan = plan_of(policy, Chain.of_policy(policy), clusters=clusters_on(sms))
     except UserError:

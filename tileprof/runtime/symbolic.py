@@ -3,12 +3,12 @@
 The symbol is the extent that all stages have along their rows: tokens of products, images of convolutions. Of a stage's
 operator it is the first size of ``a`` (``x``), ``out`` and ``residual``; tiles stay as they are, and grids grow.
 
-**The proof is no sample.** Which tiles of a product need which depends on the rows M only through the numbers of row tiles
-of the stages. Row tile j of a consumer of tile height t needs the producer's (height s) row tiles j*t // s to
-(min(M, (j + 1)*t) - 1) // s. Below the last j the minimum is (j + 1)*t, which M does not change; for the last it is M, and
-(M - 1) // s is the number of the producer's last row tile. So sizes with the same numbers of row tiles have the same
-relation between tiles, and the verifier decides one size of each class. Chains with convolutions, whose halos end at
-images, are verified at every size.
+**The proof is no sample.** Which tiles of a product need which depends on the rows M only through the numbers of row
+tiles of the stages. Row tile j of a consumer of tile height t needs the producer's (height s) row tiles j*t // s to
+(min(M, (j + 1)*t) - 1) // s. Below the last j the minimum is (j + 1)*t, which M does not change; for the last it is M,
+and (M - 1) // s is the number of the producer's last row tile. So sizes with the same numbers of row tiles have the
+same relation between tiles, and the verifier decides one size of each class. Chains with convolutions, whose halos end
+at images, are verified at every size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ Tiled = Gemm | Conv2d
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was decided. ``broken``: sizes for which a tile would go on too early; ``witness``: the first of these, in words."""
+    """What was decided. ``broken``: sizes for which a tile would go on too early; ``witness``: the first of these, in
+    words.
+    """
 
     policy: SymbolicPolicy
     sizes: int
@@ -54,7 +56,8 @@ class Proof:
 def for_sizes(
     policy: Policy, symbol: Symbol, say: Callable[[str], None] = lambda _: None
 ) -> tuple[Proof, Proof | None]:
-    """The policy for a range of sizes with its proof; and the proof of the waits as they were, where these hold for some only.
+    """The policy for a range of sizes with its proof; and the proof of the waits as they were, where these hold for
+    some only.
 
     The waits of the policy are tried first, as they are; where they break, waits by rows of tiles. Raises `UserError`
     where the stages are not products or convolutions over the same rows.
@@ -114,7 +117,7 @@ def _row_axis(operator: Tiled) -> int:
 
 
 def _template(policy: Policy, operators: Sequence[Tiled], symbol: Symbol, *, by_rows: bool) -> SymbolicPolicy:
-    """The document with the symbol in it; ``by_rows``: with semaphores by row tiles, else with the policy's own waits."""
+    """The document with the symbol in it; ``by_rows``: semaphores per row tile, else the policy's own waits."""
     recorded, name = operators[0].out.shape[0], symbol.name
     ascending = tuple(replace(stage, order=None, launch=stage.launch) for stage in policy.stages)
     kept: dict[str, Any] = {
@@ -145,7 +148,7 @@ def _sized(role: str, view: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _by_rows(edges: Sequence[dict[str, Any]], operators: Sequence[Tiled], name: str) -> dict[str, Any]:
-    """Semaphores, a row tile of the producer each, and edges that await those from which a consumer's row tile reads."""
+    """Semaphores, one per row tile of the producer, and edges that await those that a consumer's row tile reads."""
     semaphores: dict[int, dict[str, Any]] = {}
     made = []
     for edge in edges:
@@ -194,7 +197,8 @@ def _proved(policies: Sequence[SymbolicPolicy], operators: Sequence[Tiled], say:
     most = MOST_WITH_IMAGES if any(isinstance(operator, Conv2d) for operator in operators) else MOST_CLASSES
     if len(classes) > most:
         raise UserError(
-            f"{symbol} are {len(classes):,} sizes that differ in how their tiles depend on each other, and at most {most} are "
+            f"{symbol} are {len(classes):,} sizes that differ in how their tiles depend on each other, and at most "
+            f"{most} are "
             "decided: give a smaller range, or a step"
         )
     broken: list[list[range]] = [[] for _ in policies]
@@ -228,7 +232,8 @@ def _missing(policy: SymbolicPolicy, size: int, chain: Chain, memory: Memory) ->
         return verdict.never[0]
     row = verdict.missing.iloc[0]
     tiles = [
-        f"tile {chain.operators[int(row[which])].place(int(row[f'{which}_tile']))} of {made.stages[int(row[which])].name}"
+        f"tile {chain.operators[int(row[which])].place(int(row[f'{which}_tile']))} of "
+        f"{made.stages[int(row[which])].name}"
         for which in ("consumer", "producer")
     ]
     return f"{tiles[0]} reads what {tiles[1]} writes, and does not wait for it"

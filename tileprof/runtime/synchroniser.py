@@ -1,6 +1,7 @@
 """Triton kernels of your own as stages of a policy: two lines in each kernel, and one object beside the launches.
 
-In the kernel, `enter` gives the tile that a block takes, once everything that the policy makes it await is there; `leave` says that its stores are done::
+In the kernel, `enter` gives the tile that a block takes, once everything that the policy makes it await is there;
+`leave` says that its stores are done::
 
     @triton.jit
     def scale(x, y, sync, BLOCK: tl.constexpr):
@@ -9,15 +10,16 @@ In the kernel, `enter` gives the tile that a block takes, once everything that t
         tl.store(y + at, 2 * tl.load(x + at))
         leave(sync, tile)                                     # new
 
-    stages = Synchroniser.from_policy("policy.json")          # from `tileprof record`, then `tileprof export --format json`
-    scale[grid](x, y, stages[0], BLOCK=1024, **stages.launch(0))
-    scale[grid](y, z, stages[1], BLOCK=1024, **stages.launch(1))
-    stages.check()                                            # after a synchronisation: raises if a wait has given up
+    stages = Synchroniser.from_policy("policy.json")          # from `tileprof record`, then `tileprof export --format
+    json` scale[grid](x, y, stages[0], BLOCK=1024, **stages.launch(0)) scale[grid](y, z, stages[1], BLOCK=1024,
+    **stages.launch(1)) stages.check()                                            # after a synchronisation: raises if a
+    wait has given up
 
-A tile's number is that of its block, x fastest: ``x + grid_x * (y + grid_y * z)``. `unsynchronised` makes the same kernels run as they
-did, which is what Triton's interpreter and `tileprof record` want. Loads of what other stages write come after `enter`; loads of what
-nothing writes (weights) may come before it. Semaphores and waits are those of `tileprof.runtime.sync.device`; here their tables are found at run
-time, in one small table a stage, so that a kernel takes a single argument more: two dependent loads that our own kernels save.
+A tile's number is that of its block, x fastest: ``x + grid_x * (y + grid_y * z)``. `unsynchronised` makes the same
+kernels run as they did, which is what Triton's interpreter and `tileprof record` want. Loads of what other stages write
+come after `enter`; loads of what nothing writes (weights) may come before it. Semaphores and waits are those of
+`tileprof.runtime.sync.device`; here their tables are found at run time, in one small table a stage, so that a kernel
+takes a single argument more: two dependent loads that our own kernels save.
 """
 
 # Triton's language, of which Python's types say nothing:
@@ -60,7 +62,7 @@ _TRIGGER: Final = tl.constexpr(10)
 _OVERLAPPED: Final = tl.constexpr(11)
 _TIMEOUT: Final = tl.constexpr(12)
 _WORDS: Final = 16
-"""Where a stage's table of int64 holds what; addresses first."""
+"""The layout of a stage's table of int64; addresses come first."""
 
 
 @triton.jit
@@ -130,9 +132,10 @@ def unsynchronised(device: str | torch.device = "cpu") -> torch.Tensor:
 class Synchroniser:
     """Semaphores and tables of a policy on one GPU, for kernels that are launched one after the other on one stream.
 
-    ``synchroniser[i]`` is what the i-th stage's kernel takes as ``sync``, and ``launch(i)`` what its launch takes as keywords. Stages are launched in the
-    policy's order, all of them, with the policy's grids; a captured graph of them replays any number of times. Two runs at a time need a
-    synchroniser each. The policy must be one that `tileprof verify` calls sound for the launches: nothing here can check that again.
+    ``synchroniser[i]`` is what the i-th stage's kernel takes as ``sync``, and ``launch(i)`` what its launch takes as
+    keywords. Stages are launched in the policy's order, all of them, with the policy's grids; a captured graph of them
+    replays any number of times. Two runs at a time need a synchroniser each. The policy must be one that `tileprof
+    verify` calls sound for the launches: nothing here can check that again.
     """
 
     def __init__(self, policy: Policy, *, device: str = "cuda", timeout_ns: int = 2_000_000_000) -> None:
@@ -150,7 +153,7 @@ class Synchroniser:
 
     @classmethod
     def from_policy(cls, path: Path | str, **options: Any) -> Synchroniser:
-        """Of a policy file; raises `PolicyError` or `UserError` naming what is wrong with it."""
+        """The synchroniser of a policy file. Raises `PolicyError` or `UserError` naming what is wrong with it."""
         return cls(load_policy(path), **options)
 
     def __getitem__(self, stage: int) -> torch.Tensor:

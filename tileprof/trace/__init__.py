@@ -13,6 +13,7 @@ from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint, Laun
 
 if TYPE_CHECKING:
     from tileprof.trace.reader import Trace, load
+    from tileprof.trace.recording import MemoryRecording, Recording
     from tileprof.trace.rules import RULES, Violation, validate
     from tileprof.trace.writer import TraceWriter
 
@@ -24,6 +25,8 @@ __all__ = [
     "Boxes",
     "Footprint",
     "Launch",
+    "MemoryRecording",
+    "Recording",
     "Trace",
     "TraceWriter",
     "Violation",
@@ -33,6 +36,8 @@ __all__ = [
 
 _HOMES = {
     "RULES": "rules",
+    "MemoryRecording": "recording",
+    "Recording": "recording",
     "Trace": "reader",
     "TraceWriter": "writer",
     "Violation": "rules",

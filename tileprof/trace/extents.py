@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tileprof.arrays import I64
 
 if TYPE_CHECKING:
-    from tileprof.trace.reader import Trace
+    from tileprof.trace.recording import Recording
 
 FAR: Final = 2.0**60
 """No address, offset or extent in bytes is that large; beyond it int64 sums may wrap."""
@@ -25,7 +25,7 @@ def reach(rows: dict[str, Any]) -> NDArray[np.float64]:
     return found
 
 
-def slots_bound(trace: Trace) -> I64:
+def slots_bound(trace: Recording) -> I64:
     """``[footprints]``: operand slots that every launch of a footprint binds; 0 for a footprint without launches."""
     launches, operands = trace.columns("launches"), trace.columns("operands")
     given = np.bincount(operands["launch"], minlength=len(launches["launch"]))
@@ -47,7 +47,7 @@ class Touched:
     outside: NDArray[np.bool_]
 
 
-def touched(trace: Trace, rows: dict[str, Any], slots: I64) -> Touched:
+def touched(trace: Recording, rows: dict[str, Any], slots: I64) -> Touched:
     """Each footprint's extent on an operand, laid into the buffer that each launch binds.
 
     ``rows`` are those of the table ``accesses``, whose `reach` is below `FAR`; ``slots`` as of `slots_bound`: boxes
@@ -67,7 +67,7 @@ def touched(trace: Trace, rows: dict[str, Any], slots: I64) -> Touched:
 
 
 def _extents(rows: dict[str, Any], slots: I64, base: I64) -> tuple[I64, I64]:
-    """Lowest byte and end of what boxes touch on slot ``s`` of footprint ``f``, at ``base[f] + s``; 0, 0 for nothing."""
+    """Lowest byte and end of what boxes touch on slot ``s`` of footprint ``f``, at ``base[f] + s``; else 0, 0."""
     begin, end = rows["offset"].copy(), rows["offset"] + rows["length"]
     for level in (0, 1):
         span = (rows[f"count_{level}"].astype(np.int64) - 1) * rows[f"stride_{level}"]

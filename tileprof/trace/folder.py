@@ -23,7 +23,8 @@ _NAME_BYTES: Final = 230  # file systems take 255, of which ".partial" or ".repl
 def places(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     """The whole trace's folder and the partial one, for a path with or without the suffix.
 
-    Raises UserError for a path that has no name of its own (``.``, ``/``), for ``-``, or for one too long for a file system.
+    Raises UserError for a path that has no name of its own (``.``, ``/``), for ``-``, or for one that is too long for
+    a file system.
     """
     path = Path(path)
     if str(path) == "-":
@@ -47,11 +48,13 @@ def claim(whole: Path, partial: Path, begun: dict[str, Any], *, force: bool) -> 
         pid = manifest.live_writer(partial)
         if pid is not None:
             raise UserError(
-                f"{partial} is being written by process {pid}: choose another name with -o (or remove it, if you know that process is no recording)"
+                f"{partial} is being written by process {pid}: choose another name with -o (or remove it, if you know "
+                "that process is no recording)"
             )
         if not force:
             raise UserError(
-                f"{partial} is left from a recording that did not end: will not overwrite it without --force (it still loads)"
+                f"{partial} is left from a recording that did not end: will not overwrite it without --force (it "
+                "still loads)"
             )
         _refuse_foreign(partial)
         shutil.rmtree(partial)
@@ -80,7 +83,7 @@ def refuse_existing(whole: Path, *, force: bool) -> None:
 
 
 def refuse_inside(path: Path) -> None:
-    """Raise UserError for a path within a trace, by its own name or through links: nothing but a recording writes there."""
+    """Raise UserError for a path within a trace, by its own name or through links: only a recording writes there."""
     for folder in (path, *path.absolute().parents, *path.resolve().parents):
         if manifest.is_trace(folder):
             raise UserError(f"{path} lies in the trace {folder}: will not write there; choose another place")

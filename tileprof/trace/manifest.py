@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tileprof.errors import TraceError
+from tileprof.nesting import parse_json
 from tileprof.trace.schema import FORMAT_VERSION
 
 FILE_NAME: Final = "manifest.json"
@@ -88,12 +89,12 @@ def read(folder: Path) -> dict[str, Any]:
             raise TraceError(f"{path} is larger than {_LIMIT_BYTES} bytes: {folder} is not a trace")
         if path.is_symlink() or not path.is_file():
             raise TraceError(f"{path} is a link or no file: {folder} is not a trace")
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TraceError(f"{folder} is not a trace: it has no {FILE_NAME}") from None
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise TraceError(f"{path} is not valid JSON ({error}): the trace is damaged, record it again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise TraceError(f"{folder} is not a trace: {FILE_NAME} does not say {_FORMAT!r}")
@@ -139,7 +140,8 @@ def _check_version(folder: Path, version: Any) -> None:
     newer = isinstance(version, int) and version > FORMAT_VERSION
     advice = "use a newer tileprof" if newer else "record it again"
     raise TraceError(
-        f"{folder} has trace format {version!r:.40}, this tileprof ({_version('tileprof')}) reads {FORMAT_VERSION}: {advice}"
+        f"{folder} has trace format {version!r:.40}, this tileprof ({_version('tileprof')}) reads {FORMAT_VERSION}: "
+        f"{advice}"
     )
 
 
@@ -149,8 +151,8 @@ def is_trace(folder: Path) -> bool:
     try:
         if folder.is_symlink() or path.stat().st_size > _LIMIT_BYTES:
             return False
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        manifest = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and manifest.get("format") == _FORMAT
 
@@ -158,10 +160,10 @@ def is_trace(folder: Path) -> bool:
 def live_writer(folder: Path) -> int | None:
     """The process that is writing this trace now, if it still runs."""
     try:
-        writer = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))["writer"]
+        writer = parse_json((folder / FILE_NAME).read_text(encoding="utf-8"))["writer"]
         pid = writer["pid"]
         same_host = writer["host"] == socket.gethostname()
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     if not isinstance(pid, int) or pid <= 0:
         return None
@@ -177,7 +179,10 @@ def live_writer(folder: Path) -> int | None:
 
 
 def _ended(pid: int) -> bool:
-    """Whether a process has ended and its parent has not asked how: Linux keeps its number until then. False where nobody can say."""
+    """Whether a process has ended and its parent has not asked how: Linux keeps its number until then.
+
+    False where the system does not say.
+    """
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

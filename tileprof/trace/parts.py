@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -61,9 +61,13 @@ def read_columns(parts: list[Path], table: Table) -> dict[str, Any]:
 
     Unknown numbers are NaN. Raises TraceError for a damaged part, a missing value or an unknown enum value.
     """
-    read = [_or_damaged(part, _read, table) for part in parts]
+    return joined_columns([_or_damaged(part, _read, table) for part in parts], table)
+
+
+def joined_columns(tables: Sequence[pa.Table], table: Table) -> dict[str, Any]:
+    """As `read_columns`, of Arrow tables."""
     return {
-        c.name: _column(table, c, [chunk for t in read for chunk in t.column(c.name).chunks]) for c in table.columns
+        c.name: _column(table, c, [chunk for t in tables for chunk in t.column(c.name).chunks]) for c in table.columns
     }
 
 

@@ -20,7 +20,7 @@ from tileprof.trace import schema
 from tileprof.trace.distinct import bytes_by_tile
 from tileprof.trace.extents import FAR, reach, slots_bound, touched
 from tileprof.trace.footprint import Boxes
-from tileprof.trace.reader import Trace
+from tileprof.trace.recording import Recording
 
 _SHOWN: Final = 5
 
@@ -41,10 +41,10 @@ class Rule:
 
     table: str
     meaning: str
-    check: Callable[[Trace], Iterator[tuple[int, str]]]
+    check: Callable[[Recording], Iterator[tuple[int, str]]]
 
 
-def validate(trace: Trace) -> list[Violation]:
+def validate(trace: Recording) -> list[Violation]:
     """Every broken rule of a trace, at most a few rows a rule (the last message counts the rest).
 
     A rule that computes with what another checks is left out while that one is broken.
@@ -59,7 +59,7 @@ def validate(trace: Trace) -> list[Violation]:
     return found
 
 
-def _unreadable(trace: Trace, table: str) -> list[Violation]:
+def _unreadable(trace: Recording, table: str) -> list[Violation]:
     try:
         trace.columns(table)
     except TraceError as error:
@@ -99,7 +99,7 @@ def _too_small(name: str, values: NDArray[Any], least: int, row: int) -> str:
 # ---- launches
 
 
-def _launch_numbers(trace: Trace) -> Iterator[tuple[int, str]]:
+def _launch_numbers(trace: Recording) -> Iterator[tuple[int, str]]:
     rows = trace.columns("launches")
     sizes = [f"{what}_{axis}" for what in ("grid", "block", "cluster") for axis in "xyz"]
     yield from _at_least(1, rows, [*sizes, "blocks_per_sm"])
@@ -111,7 +111,7 @@ def _launch_numbers(trace: Trace) -> Iterator[tuple[int, str]]:
     )
 
 
-def _confession(trace: Trace) -> Iterator[tuple[int, str]]:
+def _confession(trace: Recording) -> Iterator[tuple[int, str]]:
     rows = trace.columns("launches")
     silent = (rows["coverage"] != schema.COVERAGES.index("exact")) & (rows["note"].to_numpy() == "")
     yield from _where(
@@ -122,16 +122,16 @@ def _confession(trace: Trace) -> Iterator[tuple[int, str]]:
 # ---- boxes
 
 
-def _box_sizes(trace: Trace) -> Iterator[tuple[int, str]]:
+def _box_sizes(trace: Recording) -> Iterator[tuple[int, str]]:
     yield from _at_least(1, trace.columns("accesses"), ["length", "count_0", "count_1"])
 
 
-def _box_range(trace: Trace) -> Iterator[tuple[int, str]]:
+def _box_range(trace: Recording) -> Iterator[tuple[int, str]]:
     far = reach(trace.columns("accesses"))
     yield from _where(far > FAR, lambda row: f"its box reaches over {far[row]:.3g} bytes")
 
 
-def _box_life(trace: Trace) -> Iterator[tuple[int, str]]:
+def _box_life(trace: Recording) -> Iterator[tuple[int, str]]:
     rows = trace.columns("accesses")
     first, last = rows["first"], rows["last"]
     wrong = (first < 0) | (last > 1) | (first > last) | (first > 1) | (last < 0)
@@ -140,7 +140,7 @@ def _box_life(trace: Trace) -> Iterator[tuple[int, str]]:
     )
 
 
-def _bytes(trace: Trace) -> Iterator[tuple[int, str]]:
+def _bytes(trace: Recording) -> Iterator[tuple[int, str]]:
     tiles, rows = trace.columns("tiles"), trace.columns("accesses")
     base = np.searchsorted(tiles["footprint"], rows["footprint"], side="left")
     boxes = Boxes(*(rows[c.name] for c in schema.ACCESSES.columns[1:]))
@@ -157,7 +157,7 @@ def _miscounted(name: str, stored: NDArray[Any], seen: NDArray[Any], row: int) -
 # ---- operands and buffers
 
 
-def _bound(trace: Trace) -> Iterator[tuple[int, str]]:
+def _bound(trace: Recording) -> Iterator[tuple[int, str]]:
     """Launches with fewer operands than their footprint's boxes name."""
     launches, bound = trace.columns("launches"), trace.columns("operands")
     rows = trace.columns("accesses")
@@ -170,7 +170,7 @@ def _bound(trace: Trace) -> Iterator[tuple[int, str]]:
     )
 
 
-def _inside(trace: Trace) -> Iterator[tuple[int, str]]:
+def _inside(trace: Recording) -> Iterator[tuple[int, str]]:
     bound, size = trace.columns("operands"), trace.columns("buffers")["bytes"]
     found = touched(trace, trace.columns("accesses"), slots_bound(trace))
     yield from _where(
@@ -182,7 +182,7 @@ def _inside(trace: Trace) -> Iterator[tuple[int, str]]:
     )
 
 
-def _alive(trace: Trace) -> Iterator[tuple[int, str]]:
+def _alive(trace: Recording) -> Iterator[tuple[int, str]]:
     bound, buffers = trace.columns("operands"), trace.columns("buffers")
     launch, buffer = bound["launch"], bound["buffer"]
     made, freed = buffers["allocated_at"][buffer], buffers["freed_at"][buffer]
@@ -195,7 +195,7 @@ def _alive(trace: Trace) -> Iterator[tuple[int, str]]:
     )
 
 
-def _buffer_numbers(trace: Trace) -> Iterator[tuple[int, str]]:
+def _buffer_numbers(trace: Recording) -> Iterator[tuple[int, str]]:
     rows = trace.columns("buffers")
     launches = trace.count("launches")
     made, freed = rows["allocated_at"], rows["freed_at"]
@@ -211,7 +211,7 @@ def _buffer_numbers(trace: Trace) -> Iterator[tuple[int, str]]:
     )
 
 
-def _apart(trace: Trace) -> Iterator[tuple[int, str]]:
+def _apart(trace: Recording) -> Iterator[tuple[int, str]]:
     """Sweep over allocations and frees, with the live buffers sorted by address.
 
     Between the same two launches frees come first; a buffer that was made and freed there met no launch.
@@ -240,7 +240,7 @@ def _apart(trace: Trace) -> Iterator[tuple[int, str]]:
 # ---- times
 
 
-def _times(trace: Trace) -> Iterator[tuple[int, str]]:
+def _times(trace: Recording) -> Iterator[tuple[int, str]]:
     rows = trace.columns("times")
     begin, end, sm = rows["begin_ns"], rows["end_ns"], rows["sm"]
     yield from _where((begin < 0) | (end < begin), lambda row: f"it runs from {begin[row]} to {end[row]} ns")
@@ -250,7 +250,9 @@ def _times(trace: Trace) -> Iterator[tuple[int, str]]:
 
 
 RULES: Final = {
-    "launch-numbers": Rule("launches", "grids, blocks and clusters are positive, sizes and times not negative", _launch_numbers),
+    "launch-numbers": Rule(
+        "launches", "grids, blocks and clusters are positive, sizes and times not negative", _launch_numbers
+    ),
     "confession": Rule("launches", "a launch that is not exact says why in its note", _confession),
     "box-sizes": Rule("accesses", "lengths and counts are at least 1", _box_sizes),
     "box-range": Rule("accesses", "boxes are of a size that memory can have", _box_range),

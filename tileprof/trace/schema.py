@@ -54,17 +54,17 @@ two activations; ``x`` existed before recording began, and the first activation 
                1      8192 128   0            2             activation float32 [4, 8]  [8, 1]
                2      8320 128   1            -1            activation float32 [4, 8]  [8, 1]
 
-**Calls.** ``launches.call`` says which tensors of the operator's call the operand slots are, and what else it was called with;
-empty where the recorder does not know. Shapes and strides are in elements, from the operand's byte 0; a slot that is
-workspace is null::
+**Calls.** ``launches.call`` says which tensors of the operator's call the operand slots are, and what else it was
+called with; empty where the recorder does not know. Shapes and strides are in elements, from the operand's byte 0; a
+slot that is workspace is null::
 
     {"operands": [{"argument": "self", "shape": [4, 8], "strides": [8, 1], "dtype": "float32"},
                   {"argument": "out",  "shape": [4, 8], "strides": [8, 1], "dtype": "float32"}],
      "arguments": {"exponent": 2}}
 
-Recorders on a GPU add ``number`` (equal for all launches of one call), ``tensors`` (every tensor of the call as an operand
-with ``buffer``, -1 for memory that is not in the trace, ``offset`` in bytes, and ``written``) and ``places`` (which of
-``tensors`` each argument is). Where several tensors share a buffer, ``operands`` is empty.
+Recorders on a GPU add ``number`` (equal for all launches of one call), ``tensors`` (every tensor of the call as an
+operand with ``buffer``, -1 for memory that is not in the trace, ``offset`` in bytes, and ``written``) and ``places``
+(which of ``tensors`` each argument is). Where several tensors share a buffer, ``operands`` is empty.
 
 Byte 20 of buffer 1 is written by tile 1 of launch 0 (16 + 4) and read by tile 1 of launch 1: a RAW dependency.
 ``tests/unit/trace/test_worked_example.py`` writes this trace.
@@ -89,8 +89,9 @@ NEVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: ``type`` is int8..int64, float32, float64, string, enum or list<int64>. An ``optional`` one, a string, may be
-    absent from a file, and is empty then.
+    """One column: ``type`` is int8..int64, float32, float64, string, enum or list<int64>.
+
+    An ``optional`` one, a string, may be absent from a file, and is empty then.
     """
 
     name: str

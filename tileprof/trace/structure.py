@@ -17,7 +17,7 @@ from tileprof.errors import TraceError
 from tileprof.trace.extents import FAR, reach, slots_bound, touched
 
 if TYPE_CHECKING:
-    from tileprof.trace.reader import Trace
+    from tileprof.trace.recording import Recording
 
 _Broken = Iterator[tuple[str, Any, Any]]
 """A rule, the mask of rows that break it, and their values."""
@@ -42,18 +42,20 @@ _COUNT: Final = (1, 2**31 - 1)
 _LAUNCH_RANGES: Final = {
     **{f"{what}_{axis}": _COUNT for what in ("grid", "block", "cluster") for axis in "xyz"},
     "stream": (0, 2**31 - 1), "graph": (-1, 2**31 - 1), "registers": (0, 1 << 20), "shared_bytes": (0, 2**31 - 1),
-    "blocks_per_sm": (0, 1 << 10), "begin_ns": (-_MOST_NS, _MOST_NS), "duration_ns": (0, _MOST_NS), "flops": (0, 1 << 62),
+    "blocks_per_sm": (0, 1 << 10), "begin_ns": (-_MOST_NS, _MOST_NS), "duration_ns": (0, _MOST_NS),
+    "flops": (0, 1 << 62),
 }  # fmt: skip
 _TILE_RANGES: Final = {"duration_ns": (0, _MOST_NS), "bytes_read": (0, _MOST_BYTES), "bytes_written": (0, _MOST_BYTES)}
 
 
-def check(trace: Trace, table: str, columns: dict[str, Any]) -> None:
+def check(trace: Recording, table: str, columns: dict[str, Any]) -> None:
     """Raise TraceError for the first rule that a table of ``trace`` breaks; ``columns`` are its rows."""
     for rule, broken, values in _RULES[table](trace, columns):
         if np.any(broken):
             row = int(np.argmax(broken))
             raise TraceError(
-                f"{trace.path}: row {row} of table {table}: {rule} (it is {values[row]}): the trace is damaged, record it again"
+                f"{trace.path}: row {row} of table {table}: {rule} (it is {values[row]}): the trace is damaged, "
+                "record it again"
             )
 
 
@@ -71,7 +73,7 @@ def _outside(rows: dict[str, Any], ranges: dict[str, tuple[int, int]]) -> _Broke
         yield f"its {name} is not {least} to {most}", (rows[name] < least) | (rows[name] > most), rows[name]
 
 
-def _launches(trace: Trace, rows: dict[str, Any]) -> _Broken:
+def _launches(trace: Recording, rows: dict[str, Any]) -> _Broken:
     yield "launch ids are not dense from 0", rows["launch"] != np.arange(len(rows["launch"])), rows["launch"]
     yield "a footprint is negative", rows["footprint"] < 0, rows["footprint"]
     yield "it has no tiles", rows["tiles"] < 1, rows["tiles"]
@@ -84,7 +86,7 @@ def _launches(trace: Trace, rows: dict[str, Any]) -> _Broken:
         raise TraceError(f"{trace.path}: its launches have {tiles[-1]:,.0f} tiles; at most {MOST_TILES:,} are read")
 
 
-def _buffers(_: Trace, rows: dict[str, Any]) -> _Broken:
+def _buffers(_: Recording, rows: dict[str, Any]) -> _Broken:
     yield "buffer ids are not dense from 0", rows["buffer"] != np.arange(len(rows["buffer"])), rows["buffer"]
     size, base = rows["bytes"], rows["base"]
     yield f"its size in bytes is not 0 to {_MOST_BYTES}", (size < 0) | (size > _MOST_BYTES), size
@@ -98,7 +100,7 @@ def _no_layout(values: tuple[int, ...]) -> bool:
     return len(values) > _MOST_RANK or not all(-_MOST_BYTES <= v <= _MOST_BYTES for v in values)
 
 
-def _operands(trace: Trace, rows: dict[str, Any]) -> _Broken:
+def _operands(trace: Recording, rows: dict[str, Any]) -> _Broken:
     launch, operand, buffer, offset = rows["launch"], rows["operand"], rows["buffer"], rows["offset"]
     yield "rows are not sorted by launch", _descends(launch), launch
     yield "its launch is not there", launch >= trace.count("launches"), launch
@@ -111,7 +113,7 @@ def _operands(trace: Trace, rows: dict[str, Any]) -> _Broken:
     yield "its launch comes before its buffer is allocated", launch < born[buffer], buffer
 
 
-def _tiles(trace: Trace, rows: dict[str, Any]) -> _Broken:
+def _tiles(trace: Recording, rows: dict[str, Any]) -> _Broken:
     footprint, tile = rows["footprint"], rows["tile"]
     step = np.diff(footprint, prepend=-1)
     yield "footprint ids are not dense from 0", (footprint < 0) | (step < 0) | (step > 1), footprint
@@ -137,7 +139,7 @@ def _tiles(trace: Trace, rows: dict[str, Any]) -> _Broken:
         )
 
 
-def _accesses(trace: Trace, rows: dict[str, Any]) -> _Broken:
+def _accesses(trace: Recording, rows: dict[str, Any]) -> _Broken:
     footprint, tile, operand = rows["footprint"], rows["tile"], rows["operand"]
     yield "rows are not sorted by footprint", _descends(footprint), footprint
     yield "its footprint has no tiles", footprint >= trace.footprints, footprint
@@ -168,12 +170,13 @@ def _accesses(trace: Trace, rows: dict[str, Any]) -> _Broken:
         row, bound = int(np.argmax(found.outside)), trace.columns("operands")
         buffer = bound["buffer"][row]
         raise TraceError(
-            f"{trace.path}: row {row} of table operands: launch {bound['launch'][row]} touches bytes {found.begin[row]} to "
-            f"{found.end[row]} of buffer {buffer}, which has {size[buffer]}: the trace is damaged, record it again"
+            f"{trace.path}: row {row} of table operands: launch {bound['launch'][row]} touches bytes "
+            f"{found.begin[row]} to {found.end[row]} of buffer {buffer}, which has {size[buffer]}: the trace "
+            "is damaged, record it again"
         )
 
 
-def _times(trace: Trace, rows: dict[str, Any]) -> _Broken:
+def _times(trace: Recording, rows: dict[str, Any]) -> _Broken:
     launch, tile = rows["launch"], rows["tile"]
     yield "its launch is not there", (launch < 0) | (launch >= trace.count("launches")), launch
     yield "its tile is not there", (tile < 0) | (tile >= trace.columns("launches")["tiles"][launch]), tile

@@ -20,7 +20,7 @@ def enum_code(column: str, word: str, words: tuple[str, ...]) -> int:
 
 def utf8(text: str) -> str:
     """Text that UTF-8 can hold: file names and module names may carry lone surrogates."""
-    return str(text).encode("utf-8", "replace").decode()
+    return text if type(text) is str and text.isascii() else str(text).encode("utf-8", "replace").decode()
 
 
 def ints(values: Sequence[int]) -> list[int]:
@@ -56,11 +56,35 @@ def checked_footprint(footprint: Footprint) -> Footprint:
 
 def launch_row(number: int, launch: Launch, tiles: int) -> tuple[Any, ...]:
     """The row's values in the order of ``schema.LAUNCHES``."""
-    texts = (launch.kernel, launch.fingerprint, launch.op, launch.module)
-    return (
-        number,
-        launch.footprint,
-        *map(utf8, texts),
+    return LaunchRows(launch, tiles).row(number, launch.module, launch.begin_ns, launch.call)
+
+
+class LaunchRows:
+    """Rows of launches that differ from ``launch`` in their number, module, begin and call alone.
+
+    A program of small operators launches the same few kernels thousands of times; what is equal is checked once.
+    """
+
+    __slots__ = ("_after", "_before", "_between", "_device", "launch", "operands", "tiles")
+
+    def __init__(self, launch: Launch, tiles: int, operands: int = 0) -> None:
+        self.launch = launch
+        self.tiles = tiles
+        self.operands = operands
+        """Slots that the footprint has: a launch binds as many at least."""
+        self._before, self._between, self._after = _columns(launch, tiles)
+        self._device = utf8(launch.device)
+
+    def row(self, number: int, module: str, begin_ns: int, call: str) -> tuple[Any, ...]:
+        """The values in the order of ``schema.LAUNCHES``."""
+        head = (number, *self._before, utf8(module), *self._between, int(begin_ns))
+        return (*head, *self._after, utf8(call), self._device)
+
+
+def _columns(launch: Launch, tiles: int) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """The columns between number and module, between module and begin, and between begin and call."""
+    before = (launch.footprint, utf8(launch.kernel), utf8(launch.fingerprint), utf8(launch.op))
+    between = (
         launch.stream,
         launch.graph,
         *launch.grid,
@@ -70,12 +94,12 @@ def launch_row(number: int, launch: Launch, tiles: int) -> tuple[Any, ...]:
         launch.shared_bytes,
         launch.blocks_per_sm,
         tiles,
-        int(launch.begin_ns),
+    )
+    after = (
         int(launch.duration_ns),
         int(launch.flops),
         enum_code("timing", launch.timing, schema.TIMINGS),
         enum_code("coverage", launch.coverage, schema.COVERAGES),
         utf8(launch.note),
-        utf8(launch.call),
-        utf8(launch.device),
     )
+    return before, between, after

@@ -22,13 +22,12 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tileprof.arrays.ragged import spans
 from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.trace import arrow, folder, manifest, schema
-from tileprof.trace.distinct import bytes_by_tile
-from tileprof.trace.footprint import Boxes, Footprint, Launch
-from tileprof.trace.values import checked_footprint, enum_code, ints, launch_row, utf8
+from tileprof.trace.columns import buffer_columns, buffer_row, footprint_columns, operand_rows, row_columns
+from tileprof.trace.footprint import Footprint, Launch
+from tileprof.trace.values import LaunchRows, checked_footprint, enum_code, ints, utf8
 
 CHECKPOINT_ROWS: Final = 1 << 20
 CHECKPOINT_SECONDS: Final = 10.0
@@ -41,8 +40,8 @@ _DESCRIPTION: Final = ("name", "kind", "dtype", "shape", "strides")
 class _Rows:
     """What was added since the last checkpoint, and what is known of all that was added before it.
 
-    An interrupt may come between any two steps of Python. So each addition is one append to one list, and a checkpoint replaces the whole:
-    the trace then holds an addition or does not, and never half of one.
+    An interrupt may come between any two steps of Python. So each addition is one append to one list, and a checkpoint
+    replaces the whole: the trace then holds an addition or does not, and never half of one.
     """
 
     part: int = 0
@@ -54,13 +53,9 @@ class _Rows:
     known_tiles: list[int] = field(default_factory=list)
     """Of the launches on the disk."""
     footprints: list[Footprint] = field(default_factory=list)
-    launches: list[tuple[Launch, int, tuple[Any, ...]]] = field(default_factory=list)
-    """With their tiles and their row."""
+    launches: list[tuple[tuple[tuple[int, int], ...], LaunchRows, tuple[Any, ...]]] = field(default_factory=list)
+    """Bound operands, what is shared with launches alike, and the row."""
     times: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
-
-    @property
-    def launch_count(self) -> int:
-        return len(self.known_tiles) + len(self.launches)
 
     @property
     def footprint_count(self) -> int:
@@ -68,7 +63,7 @@ class _Rows:
 
     def tiles_of(self, launch: int) -> int:
         before = len(self.known_tiles)
-        return self.known_tiles[launch] if launch < before else self.launches[launch - before][1]
+        return self.known_tiles[launch] if launch < before else self.launches[launch - before][1].tiles
 
     def footprint(self, number: int) -> tuple[int, int]:
         """Tiles and operands."""
@@ -80,9 +75,9 @@ class _Rows:
         return _Rows(
             self.part + 1,
             self.written + Counter(rows),
-            self.coverage + Counter(launch.coverage for launch, _, _ in self.launches),
+            self.coverage + Counter(alike.launch.coverage for _, alike, _ in self.launches),
             self.known_footprints + [_sizes(footprint) for footprint in self.footprints],
-            self.known_tiles + [tiles for _, tiles, _ in self.launches],
+            self.known_tiles + [alike.tiles for _, alike, _ in self.launches],
         )
 
 
@@ -133,7 +128,8 @@ class TraceWriter:
     @property
     def launches(self) -> int:
         """Launches added so far: the id of the next one."""
-        return self._new.launch_count
+        new = self._new
+        return len(new.known_tiles) + len(new.launches)
 
     def add_buffer(
         self,
@@ -148,26 +144,27 @@ class TraceWriter:
         before_start: bool = False,
     ) -> int:
         """A buffer allocated now (or before recording began): its id."""
-        with self._turn():
+        with self._lock:
+            self._check_open()
             self._buffers.append(
-                {
-                    "buffer": len(self._buffers),
-                    "base": int(base),
-                    "bytes": int(bytes),
-                    "allocated_at": -1 if before_start else self.launches,
-                    "freed_at": schema.NEVER,
-                    "name": utf8(name),
-                    "kind": enum_code("kind", kind, schema.KINDS),
-                    "dtype": utf8(dtype),
-                    "shape": ints(shape),
-                    "strides": ints(strides),
-                }
+                buffer_row(
+                    len(self._buffers),
+                    allocated_at=-1 if before_start else self.launches,
+                    base=base,
+                    size=bytes,
+                    kind=kind,
+                    name=name,
+                    dtype=dtype,
+                    shape=shape,
+                    strides=strides,
+                )
             )
             return len(self._buffers) - 1
 
     def free_buffer(self, buffer: int) -> None:
         """The buffer is freed now, before the next launch."""
-        with self._turn():
+        with self._lock:
+            self._check_open()
             row = self._buffer(buffer)
             if row["freed_at"] != schema.NEVER:
                 raise ValueError(f"buffer {buffer} is freed twice")
@@ -175,7 +172,8 @@ class TraceWriter:
 
     def describe_buffer(self, buffer: int, **changed: Any) -> None:
         """Change what is known of a buffer: ``name``, ``kind``, ``dtype``, ``shape``, ``strides``."""
-        with self._turn():
+        with self._lock:
+            self._check_open()
             row = self._buffer(buffer)
             for key, value in changed.items():
                 if key not in _DESCRIPTION:
@@ -188,7 +186,8 @@ class TraceWriter:
     def add_footprint(self, footprint: Footprint) -> int:
         """Tiles and accesses that launches can refer to: their id. Boxes may come in any order."""
         footprint = checked_footprint(footprint)
-        with self._turn():
+        with self._lock:
+            self._check_open()
             number = self._new.footprint_count
             self._new.footprints.append(footprint)
             self._grow(footprint.tiles + len(footprint.boxes))
@@ -196,11 +195,27 @@ class TraceWriter:
 
     def add_launch(self, launch: Launch) -> int:
         """A launch of a footprint on bound operands: its id."""
-        with self._turn():
+        rows = self.alike(launch)
+        return self.add_alike(rows, launch.operands, launch.module, launch.begin_ns, launch.call)
+
+    def alike(self, launch: Launch) -> LaunchRows:
+        """What `add_alike` needs to add launches like this one, which is not added; their footprint is there."""
+        with self._lock:
+            self._check_open()
+            if not 0 <= launch.footprint < self._new.footprint_count:
+                raise ValueError(f"{launch.kernel}: there is no footprint {launch.footprint}")
+            return LaunchRows(launch, *self._new.footprint(launch.footprint))
+
+    def add_alike(
+        self, rows: LaunchRows, operands: tuple[tuple[int, int], ...], module: str, begin_ns: int, call: str
+    ) -> int:
+        """A launch that differs from ``rows.launch`` in these arguments alone: its id."""
+        with self._lock:
+            self._check_open()
             number = self.launches
-            tiles = self._check_launch(launch)
-            self._new.launches.append((launch, tiles, launch_row(number, launch, tiles)))
-            self._grow(1 + len(launch.operands))
+            self._check_operands(rows, operands)
+            self._new.launches.append((operands, rows, rows.row(number, module, begin_ns, call)))
+            self._grow(1 + len(operands))
             return number
 
     def add_times(self, launch: int, tile: ArrayLike, sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> None:
@@ -209,7 +224,8 @@ class TraceWriter:
         tile, sm, begin_ns, end_ns = (np.atleast_1d(np.asarray(values)).astype(type_) for values, type_ in given)
         if not len(tile) == len(sm) == len(begin_ns) == len(end_ns):
             raise ValueError("times of a launch must be arrays of equal length")
-        with self._turn():
+        with self._lock:
+            self._check_open()
             if not 0 <= launch < self.launches:
                 raise ValueError(f"times for launch {launch}, but there are {self.launches}")
             tiles = self._new.tiles_of(launch)
@@ -223,7 +239,8 @@ class TraceWriter:
 
     def note(self, text: str) -> None:
         """Something the trace has to confess; said once however often it is noted."""
-        with self._turn():
+        with self._lock:
+            self._check_open()
             self._notes[utf8(text)] = None
 
     # ---- how it ends
@@ -302,11 +319,7 @@ class TraceWriter:
         new, rows = self._new, {}
         if not self._is_child():
             first = len(new.known_tiles)
-            operands = [
-                (first + n, slot, buffer, offset)
-                for n, (launch, _, _) in enumerate(new.launches)
-                for slot, (buffer, offset) in enumerate(launch.operands)
-            ]
+            operands = operand_rows(first, (operands for operands, _, _ in new.launches))
             self._write_buffers()
             tiles, boxes = self._write_footprints(len(new.known_footprints), new.footprints)
             self._write_rows(schema.OPERANDS, operands)
@@ -321,8 +334,7 @@ class TraceWriter:
     def _write_buffers(self) -> None:
         """All buffers again, in one step: a buffer is still described and freed long after it was made."""
         if self._buffers:
-            columns = {c.name: [row[c.name] for row in self._buffers] for c in schema.BUFFERS.columns}
-            self._write(schema.BUFFERS, columns, part=0)
+            self._write(schema.BUFFERS, buffer_columns(self._buffers), part=0)
 
     def _row_count(self, table: str) -> int:
         return len(self._buffers) if table == "buffers" else self._new.written[table]
@@ -331,28 +343,10 @@ class TraceWriter:
         """Footprints ``first`` and those after it: how many tiles and boxes they have."""
         if not new:
             return 0, 0
-        number = np.arange(first, first + len(new), dtype=np.int64)
-        tiles = np.array([f.tiles for f in new], dtype=np.int64)
-        sizes = np.array([len(f.boxes) for f in new], dtype=np.int64)
-        boxes = Boxes.concat(f.boxes for f in new)
-        tiles_before = np.cumsum(tiles) - tiles
-        read, written = bytes_by_tile(
-            boxes.tile.astype(np.int64) + np.repeat(tiles_before, sizes), boxes, int(tiles.sum())
-        )
-        block = np.concatenate([f.block for f in new])
-        durations = [np.full(f.tiles, np.nan) if f.duration_ns is None else f.duration_ns for f in new]
-        columns = {
-            "footprint": np.repeat(number, tiles),
-            "tile": spans(np.zeros_like(tiles), tiles),
-            **{f"block_{axis}": block[:, i] for i, axis in enumerate("xyz")},
-            "duration_ns": np.concatenate(durations),
-            "bytes_read": read,
-            "bytes_written": written,
-        }
-        self._write(schema.TILES, columns)
-        accesses = {c.name: getattr(boxes, c.name) for c in schema.ACCESSES.columns[1:]}
-        self._write(schema.ACCESSES, {"footprint": np.repeat(number, sizes), **accesses})
-        return int(tiles.sum()), len(boxes)
+        tiles, accesses = footprint_columns(first, new)
+        self._write(schema.TILES, tiles)
+        self._write(schema.ACCESSES, accesses)
+        return len(tiles["tile"]), len(accesses["tile"])
 
     def _write_times(self, new: Sequence[tuple[NDArray[Any], ...]]) -> int:
         """How many rows they are."""
@@ -364,7 +358,7 @@ class TraceWriter:
 
     def _write_rows(self, table: schema.Table, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
-            self._write(table, dict(zip((c.name for c in table.columns), zip(*rows, strict=True), strict=True)))
+            self._write(table, row_columns(table, rows))
 
     def _write(self, table: schema.Table, columns: dict[str, Any], part: int | None = None) -> None:
         place = self.partial_path / table.name
@@ -378,15 +372,12 @@ class TraceWriter:
     def _is_child(self) -> bool:
         return os.getpid() != self._pid
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One call at a time, and none after the end or a failure."""
-        with self._lock:
-            if self._failure is not None:
-                raise UserError(self._failure)
-            if self._ended:
-                raise ValueError(f"{self.path} is closed")
-            yield
+    def _check_open(self) -> None:
+        """Nothing can be added after the end or a failure."""
+        if self._failure is not None:
+            raise UserError(self._failure)
+        if self._ended:
+            raise ValueError(f"{self.path} is closed")
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -401,15 +392,11 @@ class TraceWriter:
             raise ValueError(f"there is no buffer {buffer}, there are {len(self._buffers)}")
         return self._buffers[buffer]
 
-    def _check_launch(self, launch: Launch) -> int:
-        if not 0 <= launch.footprint < self._new.footprint_count:
-            raise ValueError(f"{launch.kernel}: there is no footprint {launch.footprint}")
-        tiles, operands = self._new.footprint(launch.footprint)
-        if len(launch.operands) < operands:
+    def _check_operands(self, rows: LaunchRows, operands: tuple[tuple[int, int], ...]) -> None:
+        if len(operands) < rows.operands:
             raise ValueError(
-                f"{launch.kernel}: its footprint has {operands} operands, bound are {len(launch.operands)}"
+                f"{rows.launch.kernel}: its footprint has {rows.operands} operands, bound are {len(operands)}"
             )
-        for buffer, _ in launch.operands:
+        for buffer, _ in operands:
             if self._buffer(buffer)["freed_at"] != schema.NEVER:
-                raise ValueError(f"{launch.kernel}: buffer {buffer} is bound after it was freed")
-        return tiles
+                raise ValueError(f"{rows.launch.kernel}: buffer {buffer} is bound after it was freed")

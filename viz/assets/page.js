@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: e04644c589a30869eca624479326725fe616839075024c1c74914beb2452ec1d
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 42d348241f57617d59c1adea61669631b9e0156775ca47fe94e98d841f668f14
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -10,33 +10,34 @@ var PALETTE = {
     line: "#d9dde3",
     box: "#f3f5f8",
     node: "#ffffff",
-    idle: "#f1e7d8",
+    idle: "#f2efe6",
     gap: "#fafbfc",
-    focus: "#0b62a8",
+    focus: "#2f3d55",
     found: "#ffe08a",
     muted: "#c3cad4",
     missing: "#c8102e",
     excess: "#8d96a3",
-    free: "#007a5a",
+    free: "#00664a",
     producer: "#0072b2",
     consumer: "#d55e00",
     arrow: "#1b2330",
-    RAW: "#0072b2",
-    WAR: "#e08a00",
-    WAW: "#b0558b",
-    reuse: "#5f8f3a",
-    kernels: ["#8fb3d1", "#e3b778", "#8dc3ae", "#c9a3bd", "#b5b98a", "#a9aebb"],
-    parts: { work: "#0072b2", wait: "#b0558b", idle: "#f0c987", gap: "#c3cad4", beside: "#6d7684" },
+    RAW: "#5b3fb0",
+    WAR: "#a63fb8",
+    WAW: "#d0409a",
+    reuse: "#a79fbd",
+    kernels: ["#b7a6d9", "#8fcbb3", "#e6a9bb", "#d3cb83", "#8dbfc6", "#b4b8c0"],
+    parts: { work: "#44546a", wait: "#b08968", idle: "#dccfa6", gap: "#c3cad4", beside: "#7d8896" },
+    schedulers: ["#1b2330", "#7d8896", "#8a6b34"],
     patterns: {
-      one_to_one: "#0072b2",
-      one_to_many: "#0072b2",
-      many_to_one: "#0072b2",
-      group: "#009e73",
-      window: "#2aa5e0",
-      row: "#e08a00",
-      column: "#e08a00",
-      strided: "#b0558b",
-      all_to_all: "#d55e00",
+      one_to_one: "#4cb88a",
+      one_to_many: "#4cb88a",
+      many_to_one: "#4cb88a",
+      group: "#7fae2e",
+      window: "#1f9d78",
+      row: "#12795f",
+      column: "#12795f",
+      strided: "#5d8a12",
+      all_to_all: "#0a4436",
       irregular: "#6d7684",
       independent: "#b8bfc9"
     }
@@ -48,33 +49,34 @@ var PALETTE = {
     line: "#3d4856",
     box: "#1f2731",
     node: "#262f3b",
-    idle: "#332e28",
+    idle: "#2c2b28",
     gap: "#161b23",
-    focus: "#6cb6ff",
+    focus: "#c9d5e8",
     found: "#6a5410",
     muted: "#56616f",
     missing: "#ff5d6c",
     excess: "#7d8896",
-    free: "#3fd0a0",
+    free: "#5fd3ab",
     producer: "#4aa8e8",
     consumer: "#ff8a3d",
     arrow: "#e6eaf0",
-    RAW: "#4aa8e8",
-    WAR: "#f0a73a",
-    WAW: "#d58ab8",
-    reuse: "#9cc46a",
-    kernels: ["#6396c0", "#c0914a", "#5fa68c", "#b083a3", "#9a9e63", "#858d9c"],
-    parts: { work: "#4aa8e8", wait: "#d58ab8", idle: "#8a6b34", gap: "#4b5664", beside: "#98a4b3" },
+    RAW: "#a48bf0",
+    WAR: "#d287e6",
+    WAW: "#f07fc0",
+    reuse: "#766f8c",
+    kernels: ["#8f7fb5", "#5f9f88", "#b87b8f", "#a39b56", "#5f949c", "#858d9c"],
+    parts: { work: "#8fa3bf", wait: "#b08968", idle: "#5f5433", gap: "#4b5664", beside: "#98a4b3" },
+    schedulers: ["#e6eaf0", "#98a4b3", "#d8b878"],
     patterns: {
-      one_to_one: "#4aa8e8",
-      one_to_many: "#4aa8e8",
-      many_to_one: "#4aa8e8",
-      group: "#2fc79a",
-      window: "#7fd0ff",
-      row: "#f0a73a",
-      column: "#f0a73a",
-      strided: "#d58ab8",
-      all_to_all: "#ff7a45",
+      one_to_one: "#3f9f78",
+      one_to_many: "#3f9f78",
+      many_to_one: "#3f9f78",
+      group: "#9cc94a",
+      window: "#46c99c",
+      row: "#7fe0bd",
+      column: "#7fe0bd",
+      strided: "#bfe07a",
+      all_to_all: "#d2fbe9",
       irregular: "#98a4b3",
       independent: "#5c6675"
     }
@@ -365,20 +367,22 @@ function keeper(tables, better = () => null, opened = unpackTable) {
 }
 async function unpackRelation({ bytes, last, first, ...shape }) {
   const block = await unpackTable(shape);
-  let wanted = null;
-  block.details = () => wanted ??= unpackTable(bytes ? { bytes, last, first } : {}).then((found2) => Object.assign(block, found2));
+  let wanted2 = null;
+  block.details = () => wanted2 ??= unpackTable(bytes ? { bytes, last, first } : {}).then((found2) => Object.assign(block, found2));
   return block;
 }
 var served = {};
 var blocks = keeper(doc.blocks, (i) => doc.blocks[i].parent ? null : served.block?.(i), unpackRelation);
 var laneTables = keeper(doc.lanes, (i) => doc.lanes[i].sm ? null : served.lanes?.(i));
 var grids = keeper(doc.grids, (i) => doc.grids[i].x ? null : served.grid?.(i));
+var boxTables = keeper(doc.boxes, (i) => doc.boxes[i].tile ? null : served.boxes?.(i));
 var launches = await unpackTable(doc.launches);
 var pairs = await unpackTable(doc.pairs);
 var links = await unpackTable(doc.links);
 var uses = await unpackTable(doc.uses);
 var buffers = await unpackTable(doc.buffers);
 var laneOf = await unpack(doc.lane_of);
+var boxOf = Int32Array.from(await unpack(doc.box_of));
 var gridOf = Int32Array.from(await unpack(doc.grid_of));
 var launchCount = launches.tiles.length;
 var pairCount = pairs.producer.length;
@@ -454,15 +458,87 @@ function coordinates(launch, tile) {
 var shortOp = (i) => text(launches.op, i).split("+").map((op) => op.replace(/^.*::/, "").replace(/\..*$/, "")).join("+");
 var launchName = (i) => shortOp(i) || shortKernel(i);
 var launchPlace = (i) => [shortModule(i), shortOp(i) && shortKernel(i)].filter(Boolean).join(" · ");
+var loadBoxes = (launch) => boxOf[launch] < 0 ? Promise.resolve() : boxTables.load(boxOf[launch]);
 var loadGrid = (launch) => gridOf[launch] < 0 ? Promise.resolve() : grids.load(gridOf[launch]);
+
+// viz/scripts/glossary.js
+var ABOUT = {
+  stream: "one launch after the other, each with a launch gap",
+  graph: "the launches of each stream in one CUDA graph: shorter gaps",
+  pdl: "programmatic dependent launch: the next launch's tiles are on the SMs early and wait for the whole launch",
+  streams: "independent launches in several streams",
+  "acs-sw": "ACS in software: a window of launches, independent ones together",
+  "acs-hw": "ACS in hardware: a window of launches, independent ones together",
+  cusync: "cuSync: tiles wait for tiles through semaphores",
+  dataflow: "each tile is dispatched when the tiles it needs have ended",
+  list: "greedy, free launches: a tile is dispatched when its parents have ended",
+  persistent: "one kernel for the whole program, its tiles handed out on the GPU",
+  inline: "a persistent kernel whose workers run the tiles that they make ready themselves, or spawn them",
+  ccks: "CCKS: a persistent kernel whose tiles the CPU hands out",
+  blockmaestro: "BlockMaestro: kernels launched early, their blocks held back by a hardware scheduler",
+  wireframe: "Wireframe: a task graph in hardware with room for some of its nodes",
+  "dataflow-bloom": "dataflow, its dependencies kept in a Bloom filter"
+};
+var WORDS = {
+  tightness: "edges of the pair over the edges of the smallest boxes around each tile's parents: 1 where the parents are boxes",
+  "start early": "share of the consumer's tiles whose producers all end before the producer launch does, in stream order",
+  "one wave": "the producer's tiles run side by side and end together: no consumer tile can start early, and what overlap gains is the launch gap and the slots that the wave leaves idle",
+  "gain each": "recorded time of two launches and the gap between them, less the bound on both; of one copy",
+  "gain in all": "the same for all copies of a repeated layer together",
+  exact: "every byte that a tile touches was observed or follows from the kernel",
+  inferred: "reasoned from other accesses, not observed",
+  conservative: "a superset: what the kernel really touches is unknown, so it depends on more than it needs",
+  wave: "as many tiles as the GPU holds at a time; the last wave of a launch is often partly empty",
+  slot: "room for one tile on an SM",
+  bound: "no schedule is faster, under the assumptions that tileprof report prints",
+  "list schedule": ABOUT.list,
+  "poll (poll_ns)": "time from a tile's post to the tile that polls for it",
+  "post (post_ns)": "time that a tile needs to post that it has ended, and to check its first semaphore",
+  inside: "where a tile waits for its parents: 0 all of them at its entry, 1 each where its bytes are needed, 2 the faster"
+};
+var SETS = {
+  accesses: ["exact", "inferred", "conservative"],
+  pairs: ["start early", "one wave", "gain each", "gain in all"],
+  pair: ["tightness", "start early", "one wave", "conservative"],
+  schedulers: ["bound", "slot", "wave", ...Object.keys(ABOUT)],
+  options: ["post (post_ns)", "poll (poll_ns)", "inside", "list schedule"]
+};
+var meaning = (word) => WORDS[word] ?? ABOUT[word];
+function info(set) {
+  const words = SETS[set];
+  const title = `${words[0]}: ${meaning(words[0])}`;
+  const button = make("button", [icon("M7 6.5v4M7 3.6v.2M7 1a6 6 0 1 0 .01 0z")], {
+    type: "button",
+    class: "info",
+    title,
+    "aria-label": `What these words mean: ${words.slice(0, 3).join(", ")}`
+  });
+  button.addEventListener("click", (event) => {
+    event.stopPropagation();
+    showWords("Words", wordList(words));
+  });
+  return button;
+}
+var allWords = () => wordList([...Object.keys(WORDS), ...Object.keys(ABOUT)]);
+var wordList = (words) => make(
+  "dl",
+  words.flatMap((word) => [make("dt", word), make("dd", meaning(word))]),
+  { class: "words" }
+);
+function showWords(title, content, dialog = document.getElementById("words")) {
+  const close = make("button", "Close", { type: "button" });
+  close.addEventListener("click", () => dialog.close());
+  dialog.replaceChildren(make("h2", title), content, close);
+  dialog.showModal();
+}
 
 // viz/scripts/sizes.js
 var whatIf = { scheduler: "", options: {}, sms: doc.summary.sms, occupancy: 0, moved: "sms", problem: "" };
 var IN_SIZES = { stream: "stream_ns", graph: "graph_ns", list: "list_ns" };
 var LINES = {
-  stream: ["stream order", "RAW", []],
-  graph: ["in a CUDA graph", "WAR", [7, 3]],
-  list: ["list schedule, free launches", "free", [2, 3]]
+  stream: ["stream order", 1, []],
+  graph: ["in a CUDA graph", 1, [7, 3]],
+  list: ["list schedule, free launches", 2, [2, 3]]
 };
 var UNKNOWN_BLOCKS = [0, 1, 2, 3, 4, 6, 8, 12, 16, 32];
 var ran = /* @__PURE__ */ new Map();
@@ -477,9 +553,9 @@ function learnSize(s) {
   }
 }
 for (const s of doc.sizes) learnSize(s);
-var knobsOf = (name) => (Object.hasOwn(doc.knobs, name ?? "") ? doc.knobs[name] : []).map(([key, meaning, given, values]) => ({
+var knobsOf = (name) => (Object.hasOwn(doc.knobs, name ?? "") ? doc.knobs[name] : []).map(([key, meaning2, given, values]) => ({
   key,
-  meaning,
+  meaning: meaning2,
   given,
   values
 }));
@@ -528,9 +604,9 @@ function moved({ key, given }, value, setting) {
 }
 var settingOf = ({ key, given }) => key in { sms: 0, occupancy: 0 } ? whatIf[key] : whatIf.options[key] ?? given;
 function moveSlider(slider, value) {
-  const wanted = moved(slider, value, whatIf);
+  const wanted2 = moved(slider, value, whatIf);
   const alone = moved(slider, value, recordedSetting());
-  Object.assign(whatIf, served.variant || ran.has(runKey(wanted)) ? wanted : alone, { moved: slider.key, problem: "" });
+  Object.assign(whatIf, served.variant || ran.has(runKey(wanted2)) ? wanted2 : alone, { moved: slider.key, problem: "" });
   writeHash();
   showSizes();
 }
@@ -538,9 +614,9 @@ var asking = false;
 async function askForRun() {
   if (asking) return;
   asking = true;
-  const wanted = () => [runKey(whatIf), runKey(recordedSetting())].find((key) => !ran.has(key));
+  const wanted2 = () => [runKey(whatIf), runKey(recordedSetting())].find((key) => !ran.has(key));
   try {
-    for (let key = wanted(); key && !whatIf.problem; key = wanted()) {
+    for (let key = wanted2(); key && !whatIf.problem; key = wanted2()) {
       try {
         const [answer, size2] = await Promise.all([served.variant(key), served.size(key.split("@")[1])]);
         learnSize(size2);
@@ -572,7 +648,7 @@ function showSizes() {
     Object.assign(whatIf, { scheduler: names.includes("cusync") ? "cusync" : names[0], options: {} });
   const sliders = slidersNow().filter((s) => s.values.length > 1);
   if (!sliders.some((s) => s.key === whatIf.moved)) whatIf.moved = sliders[0]?.key ?? "";
-  says.textContent = served.variant ? "tile times as recorded, whatever runs beside them" : sliders.length ? "in a file one slider moves at a time; --serve combines them" : "too large a program for sliders in a file; --serve has them";
+  says.textContent = served.variant ? "tile times as recorded, whatever runs beside them" : sliders.length ? "in a file SMs and blocks move together, an option alone; --serve combines them all" : "too large a program for sliders in a file; --serve has them";
   const kind = [whatIf.scheduler, ...sliders.map((s) => s.key)].join();
   if (box.dataset.kind !== kind) {
     box.dataset.kind = kind;
@@ -610,6 +686,7 @@ function schedulerChoice(names) {
   });
   const parts = [
     make("label", [document.createTextNode("scheduler "), choice]),
+    info("options"),
     make("span", ABOUT[whatIf.scheduler] ?? "", { class: "soft" })
   ];
   const back = make("button", "As recorded", {
@@ -627,8 +704,8 @@ function schedulerChoice(names) {
   return make("div", parts, { class: "line" });
 }
 function sliderOf(slider) {
-  const { key, label, meaning, values } = slider;
-  const title = meaning ? { title: meaning } : {};
+  const { key, label, meaning: meaning2, values } = slider;
+  const title = meaning2 ? { title: meaning2 } : {};
   const input = make("input", "", {
     type: "range",
     min: 0,
@@ -667,12 +744,12 @@ function readout() {
     (other) => other !== name && Number.isFinite(ran.get(runKey({ ...at, scheduler: other })))
   );
   const rows = [
-    [name, runKey(whatIf), `${name}@${doc.summary.sms},0`, INK.consumer],
+    [name, runKey(whatIf), `${name}@${doc.summary.sms},0`, INK.schedulers[0]],
     ...others.map((other) => [
       LINES[other][0],
       runKey({ ...at, scheduler: other }),
       `${other}@${doc.summary.sms},0`,
-      INK[LINES[other][1]]
+      INK.schedulers[LINES[other][1]]
     ])
   ];
   const longest2 = Math.max(...rows.flatMap(([, key, base]) => [ran.get(key) ?? 0, ran.get(base) ?? 0]), 1);
@@ -711,7 +788,7 @@ function timeRow(label, ns, base, colour, longest2) {
 function settingPlot(slider) {
   const lines = {
     ...slider.key === "sms" || slider.key === "occupancy" ? LINES : {},
-    [whatIf.scheduler]: [whatIf.scheduler, "consumer", []]
+    [whatIf.scheduler]: [whatIf.scheduler, 0, []]
   };
   const timeAt2 = (name, value) => ran.get(
     runKey(
@@ -749,13 +826,13 @@ function settingPlot(slider) {
       svgOf("polyline", {
         points: points.map(([v, ns]) => `${x(v)},${y(ns)}`).join(" "),
         fill: "none",
-        stroke: INK[colour],
+        stroke: INK.schedulers[colour],
         "stroke-width": 2,
         "stroke-dasharray": dash.join(" ")
       })
     );
     for (const [v, ns] of points)
-      svg.append(svgOf("circle", { cx: x(v), cy: y(ns), r: v === now ? 4.5 : 2.5, fill: INK[colour] }));
+      svg.append(svgOf("circle", { cx: x(v), cy: y(ns), r: v === now ? 4.5 : 2.5, fill: INK.schedulers[colour] }));
   }
   return make("div", [
     svg,
@@ -774,7 +851,7 @@ function lineMark(name, colour, dash) {
       x2: 23,
       y1: 4,
       y2: 4,
-      stroke: INK[colour],
+      stroke: INK.schedulers[colour],
       "stroke-width": 3,
       "stroke-dasharray": dash.join(" ")
     })
@@ -783,7 +860,7 @@ function lineMark(name, colour, dash) {
 }
 
 // viz/scripts/state.js
-var TABS = { matrix: "Pairs", tiles: "Tile graph", gain: "Gain", sizes: "What if" };
+var TABS = { matrix: "Pairs", tiles: "Tile graph", tensor: "Tensor", gain: "Gain", sizes: "What if" };
 var state = {
   launch: null,
   pair: null,
@@ -800,7 +877,7 @@ var watchers = [];
 var watch = (watcher) => watchers.push(watcher);
 function select(change) {
   const next = { launch: null, pair: null, chain: null, tile: null, ...change };
-  if (next.pair && !["matrix", "tiles"].includes(state.tab)) state.tab = "matrix";
+  if (next.pair && !["matrix", "tiles", "tensor"].includes(state.tab)) state.tab = "matrix";
   if (next.pair && next.launch === null)
     next.launch = state.launch !== null && next.pair.includes(state.launch) ? state.launch : next.pair[1];
   if (next.tile && next.launch === null) next.launch = next.tile[0];
@@ -867,28 +944,12 @@ function findLaunches() {
 }
 
 // viz/scripts/gain.js
+var ROWS_BESIDE = 380;
 var PARTS = {
   work_ns: ["work", "tiles at work", "the tiles' time, were all slots always full"],
   wait_ns: ["wait", "tiles that wait", "slots held by tiles that wait or signal"],
   idle_ns: ["idle", "empty slots", "slots empty while some tile runs: partial waves, uneven tiles"],
   gap_ns: ["gap", "no tile runs", "gaps between launches"]
-};
-var ABOUT = {
-  stream: "one launch after the other, each with a launch gap",
-  graph: "the launches of each stream in one CUDA graph: shorter gaps",
-  pdl: "programmatic dependent launch: the next launch's tiles are on the SMs early and wait for the whole launch",
-  streams: "independent launches in several streams",
-  "acs-sw": "ACS in software: a window of launches, independent ones together",
-  "acs-hw": "ACS in hardware: a window of launches, independent ones together",
-  cusync: "cuSync: tiles wait for tiles through semaphores",
-  dataflow: "each tile is dispatched when the tiles it needs have ended",
-  list: "greedy, free launches: a tile is dispatched when its parents have ended",
-  persistent: "one kernel for the whole program, its tiles handed out on the GPU",
-  inline: "a persistent kernel whose workers run the tiles that they make ready themselves, or spawn them",
-  ccks: "CCKS: a persistent kernel whose tiles the CPU hands out",
-  blockmaestro: "BlockMaestro: kernels launched early, their blocks held back by a hardware scheduler",
-  wireframe: "Wireframe: a task graph in hardware with room for some of its nodes",
-  "dataflow-bloom": "dataflow, its dependencies kept in a Bloom filter"
 };
 function svgOf(tag, attributes) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -937,14 +998,17 @@ function showGain() {
   const listed = g.listed_ns ? ` · list schedule ${duration(g.listed_ns)}` : "";
   says.textContent = `bound ${duration(g.bound_ns)} (${g.binding})${listed} · recorded ${duration(g.recorded_ns)}`;
   const ran2 = doc.schedules.filter((s) => s.time_ns !== null);
-  const longest2 = Math.max(g.recorded_ns, ...ran2.map((s) => s.time_ns));
+  const { svg, longest: longest2 } = bracketPicture(g, ran2);
   const stream = g.stream_ns ?? ran2.find((s) => s.name === "stream")?.time_ns;
   const against = stream ?? g.recorded_ns;
   const base = stream ? `simulated stream order, ${duration(stream)}` : `the recorded ${duration(g.recorded_ns)}`;
   const caption = `% is against ${base}`;
   const chosen = ran2.find((s) => s.name === state.beside);
   box.replaceChildren(
-    make("div", [bracketPicture(g, ran2)], { id: "bracket" }),
+    make("div", [make("span", "all of them"), make("span", [svg]), make("span"), make("span")], {
+      class: "rows",
+      id: "bracket"
+    }),
     gainKey(),
     make("h3", "Where the recorded time goes (% of it)"),
     make("div", waterfall("recorded", g.recorded_ns, recordedSteps(g), g, longest2), { class: "rows", id: "waterfall" }),
@@ -955,7 +1019,12 @@ function showGain() {
         id: "waterfall-beside"
       })
     ] : [],
-    make("h3", doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline" : "Bounds"),
+    make("h3", [
+      document.createTextNode(
+        doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline " : "Bounds "
+      ),
+      info("schedulers")
+    ]),
     make("p", caption, { class: "caption", id: "against" }),
     make(
       "div",
@@ -978,7 +1047,8 @@ function noGain() {
   return timed ? "This page was made without bounds." : "This trace holds no times, so no gain can be worked out.";
 }
 function bracketPicture(g, ran2) {
-  const [left, middle, width, line] = [8, 44, 720, 12];
+  const [left, middle, line] = [1, 44, 12];
+  const width = Math.max(document.getElementById("gains").clientWidth - ROWS_BESIDE, 240);
   const longest2 = Math.max(g.recorded_ns, ...ran2.map((s) => s.time_ns));
   const reached = g.listed_ns && !ran2.some((s) => s.name === "list") ? [...ran2, { name: "list", time_ns: g.listed_ns }] : [...ran2];
   const labels = bracketLabels(reached, longest2);
@@ -998,7 +1068,7 @@ function bracketPicture(g, ran2) {
   };
   const best = Math.min(g.recorded_ns, g.listed_ns ?? Infinity, ...ran2.map((s) => s.time_ns));
   bar(0, g.bound_ns, INK.muted, "no schedule is so fast");
-  bar(g.bound_ns, best, INK.found, "the best schedule ends in here");
+  bar(g.bound_ns, best, INK.parts.idle, "the best schedule ends in here");
   bar(best, longest2, INK.idle, "reached by a simulated schedule or by the recording");
   const say = (words, at, y, anchor, name) => svg.append(
     Object.assign(svgOf("text", { x: at, y, "text-anchor": anchor, ...name && { class: name } }), {
@@ -1027,7 +1097,7 @@ function bracketPicture(g, ran2) {
     );
     say(names.join(", "), x(ns) + 6, middle + 18 + line * row2, "start", "soft");
   }
-  return svg;
+  return { svg, longest: width / scale };
 }
 function bracketLabels(reached, longest2) {
   const labels = [];
@@ -1811,7 +1881,7 @@ function describePair() {
       )
     );
   parts.push(fact("edges", number(shownEdges(i))), fact("bytes", size(pairs.bytes[i])));
-  if (Number.isFinite(pairs.tightness[i])) parts.push(fact("tightness", short(pairs.tightness[i])));
+  if (Number.isFinite(pairs.tightness[i])) parts.push(fact("tightness", short(pairs.tightness[i])), info("pair"));
   const children = Math.max(0, ...linkedParts().map((p) => links.children[p.link]));
   const free = matrix.consumers - children;
   if (free > 0) parts.push(fact("consumer tiles that wait for none", number(free)));
@@ -1890,12 +1960,13 @@ function orderChoice() {
 var MOST_RANKED = 100;
 var order = { column: "", down: true };
 function rankedEdges() {
-  const near = (edge) => state.launch === null || edge.a === nodeFor(state.launch) || edge.b === nodeFor(state.launch);
-  const wanted = (edge) => !state.search || edge.pairs.some((i) => found.has(pairs.producer[i]) || found.has(pairs.consumer[i]));
+  const { nodes, nodeOf } = drawing.flat;
+  const near = (edge) => state.launch === null || [edge.a, edge.b].includes(nodes[nodeOf[state.launch]]);
+  const wanted2 = (edge) => !state.search || edge.pairs.some((i) => found.has(pairs.producer[i]) || found.has(pairs.consumer[i]));
   const direct = (e) => pairs.direct[e.pair];
   const inPolicy = (e) => overlayOf.size && e.pairs.some((i) => overlayOf.has(i)) ? 1 : 0;
   const inReport = (e) => Math.min(...e.pairs.map((i) => pairs.group?.[i] >= 0 ? pairs.group[i] : pairCount));
-  const edges = drawing.edges.filter((e) => near(e) && wanted(e)).sort(
+  const edges = drawing.flat.edges.filter((e) => near(e) && wanted2(e)).sort(
     (p, q) => inPolicy(q) - inPolicy(p) || inReport(p) - inReport(q) || direct(q) - direct(p) || q.gain - p.gain || q.bytes - p.bytes
   );
   const value = SORTS[order.column];
@@ -1952,8 +2023,23 @@ function rankPairs() {
     make("thead", [make("tr", head.map(sortHead))]),
     make("tbody", rows.slice(0, MOST_RANKED).map(rankRow))
   ]);
+  table.querySelector("tbody tr").tabIndex = 0;
+  table.addEventListener("keydown", walkRows);
+  if (anyGain) table.querySelector("th:nth-child(4)").append(info("pairs"));
   const more = rows.length > MOST_RANKED ? [make("p", `and ${number(rows.length - MOST_RANKED)} more, in the graph`)] : [];
   list.replaceChildren(table, ...more);
+}
+function walkRows(event) {
+  const rows = [...document.querySelectorAll("#ranking tbody tr")];
+  const step = { ArrowDown: 1, ArrowUp: -1, Home: -rows.length, End: rows.length }[event.key];
+  const at = rows.indexOf(document.activeElement);
+  if (!step || at < 0) return;
+  const next = rows[Math.min(Math.max(at + step, 0), rows.length - 1)];
+  rows[at].tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+  event.preventDefault();
+  event.stopPropagation();
 }
 var HEAD_TITLES = {
   "start early": "Share of the consumer's tiles whose producers all end before the producer launch does, in stream order: they could start early",
@@ -1984,7 +2070,7 @@ function noPairs() {
 }
 function rankRow(edge) {
   const i = edge.pairs.find((p) => overlayOf.has(p)) ?? edge.pair;
-  const launch = (l) => make("td", [make("span", launchName(l)), make("span", launchPlace(l), { class: "module" })], {
+  const launch = (l, ...more) => make("td", [make("span", launchName(l)), ...more, make("span", launchPlace(l), { class: "module" })], {
     title: text(launches.kernel, l)
   });
   const facts = anyGain ? [
@@ -1999,7 +2085,7 @@ function rankRow(edge) {
     "tr",
     [
       make("td", [patternMark(name), document.createTextNode(name.replaceAll("_", " ")), ...verdict2]),
-      launch(pairs.producer[i]),
+      launch(pairs.producer[i], make("span", `→ ${launchName(pairs.consumer[i])}`, { class: "narrow" })),
       launch(pairs.consumer[i]),
       ...numbers.map(
         (n, k) => make("td", n, {
@@ -2009,11 +2095,11 @@ function rankRow(edge) {
         })
       )
     ],
-    { tabindex: "0" }
+    { tabindex: "-1" }
   );
-  const choose = () => select({ pair: [pairs.producer[i], pairs.consumer[i]] });
-  row2.addEventListener("click", choose);
-  row2.addEventListener("keydown", (e) => e.key === "Enter" && choose());
+  const choose2 = () => select({ pair: [pairs.producer[i], pairs.consumer[i]] });
+  row2.addEventListener("click", choose2);
+  row2.addEventListener("keydown", (e) => e.key === "Enter" && choose2());
   return row2;
 }
 
@@ -2387,6 +2473,7 @@ function selectChain(next, tile) {
 var scheduleLanes = doc.schedules.map((s) => s.lanes);
 var simulatedTables = keeper(scheduleLanes);
 var scheduleAt = () => doc.schedules.findIndex((s) => s.name === state.beside);
+var SHARES = 1e3;
 var MOST_BOXES = 12e3;
 function simulated() {
   const at = scheduleAt();
@@ -2450,9 +2537,8 @@ function drawSimulated(c, row2) {
   c.fillStyle = INK.idle;
   c.fillRect(x0, top, schedule.time_ns * v.kx, high);
   if (table.share) {
-    aggregation.any = true;
-    c.fillStyle = INK.kernels[0];
-    return drawShares(c, table, x0, row2);
+    Object.assign(aggregation, { any: true, simulated: true });
+    return drawKernels(c, table, x0, top, high);
   }
   const from = (m.left - x0) / v.kx;
   const to = (m.left + w - x0) / v.kx;
@@ -2478,6 +2564,21 @@ function simulatedBox(table, t, row2, shift) {
   const [x, y] = lanesView.toScreen(table.begin[t] + shift, row2 + table.sm[t] + table.top[t]);
   return { x, y, w: (table.end[t] - table.begin[t]) * kx, h: ky / slotsOf(table.launchOf[t]) };
 }
+function drawKernels(c, table, x0, top, high) {
+  const wide = table.end * lanesView.view.kx / table.bins;
+  const colours = Array.from({ length: table.rows }, (_, row2) => kernelInk(table.kernels[row2]));
+  for (let k = 0; k < table.bins; k++) {
+    if (x0 + (k + 1) * wide < lanesView.margin.left || x0 + k * wide > lanesView.width) continue;
+    let level = 0;
+    for (let row2 = 0; row2 < table.rows; row2++) {
+      const share2 = table.share[row2 * table.bins + k] / SHARES;
+      c.fillStyle = colours[row2];
+      c.fillRect(x0 + k * wide, top + high * (1 - level - share2), wide + 0.3, high * share2);
+      level += share2;
+    }
+  }
+}
+var kernelInk = (name) => INK.kernels[kernelColour.get(doc.strings.indexOf(name)) ?? INK.kernels.length - 1];
 function drawMix(c, table, seen, [from, to], x0, top, high) {
   const bins = Math.max(Math.min(Math.round(lanesView.plotWidth / 2), 600), 1);
   const scale = bins / (to - from);
@@ -2863,15 +2964,15 @@ function tileBox(launch, tile) {
   const [x, y] = lanesView.toScreen(startOf(launch) + table.begin[tile] * TENTH_NS, table.sm[tile]);
   return { x, y: y + table.slot[tile] * high, w: Math.max(table.life[tile] * TENTH_NS * kx, 2), h: Math.max(high, 2) };
 }
-function drawFlow(c, boxOf = tileBox) {
-  const here = state.tile && boxOf(...state.tile);
+function drawFlow(c, boxOf2 = tileBox) {
+  const here = state.tile && boxOf2(...state.tile);
   if (!here) return;
   c.lineWidth = 1.2;
   c.globalAlpha = laneFlow.count > 40 ? 0.45 : 0.85;
   for (const [launch, tile, reuse] of laneFlow.parents)
-    drawArrow(c, boxOf(launch, tile), here, reuse ? INK.reuse : INK.producer);
+    drawArrow(c, boxOf2(launch, tile), here, reuse ? INK.reuse : INK.producer);
   for (const [launch, tile, reuse] of laneFlow.children)
-    drawArrow(c, here, boxOf(launch, tile), reuse ? INK.reuse : INK.consumer);
+    drawArrow(c, here, boxOf2(launch, tile), reuse ? INK.reuse : INK.consumer);
   c.globalAlpha = 1;
   c.lineWidth = 2;
   c.strokeStyle = INK.arrow;
@@ -3301,6 +3402,501 @@ function trace(points, more = [], bows = []) {
 }
 var bezier = (t, p, q, r, s) => (1 - t) ** 3 * p + 3 * (1 - t) ** 2 * t * q + 3 * (1 - t) * t * t * r + t ** 3 * s;
 
+// viz/scripts/minimap.js
+var MARGIN = 8;
+var MOST = { width: 150, height: 170, share: 0.42 };
+function mapOf(view, drawing2) {
+  if (!drawing2?.nodes.length || !view.width) return null;
+  const { x, y, kx } = view.view;
+  const all = x >= -1 && y >= -1 && x + drawing2.width * kx <= view.width + 1 && y + drawing2.height * kx <= view.height + 1;
+  if (all) return null;
+  const wide = Math.min(MOST.width, view.width * MOST.share);
+  const high = Math.min(MOST.height, view.height * MOST.share);
+  const k = Math.min(wide / drawing2.width, high / drawing2.height);
+  const [w, h] = [Math.max(drawing2.width * k, 24), Math.max(drawing2.height * k, 24)];
+  return { x: view.width - w - MARGIN, y: view.height - h - MARGIN, w, h, k };
+}
+function drawMap(c, view, drawing2) {
+  const map = mapOf(view, drawing2);
+  if (!map) return;
+  c.save();
+  c.beginPath();
+  c.rect(map.x, map.y, map.w, map.h);
+  c.fillStyle = INK.page;
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1;
+  c.fill();
+  c.stroke();
+  c.clip();
+  c.fillStyle = INK.box;
+  for (const b of drawing2.boxes) c.fillRect(map.x + b.ax * map.k, map.y + b.ay * map.k, b.w * map.k, b.h * map.k);
+  c.fillStyle = INK.excess;
+  for (const n of drawing2.nodes) {
+    c.fillRect(map.x + n.ax * map.k, map.y + n.ay * map.k, Math.max(n.w * map.k, 1), Math.max(n.h * map.k, 1));
+  }
+  const { x, y, kx } = view.view;
+  const k = map.k / kx;
+  c.strokeStyle = INK.focus;
+  c.lineWidth = 1.5;
+  c.strokeRect(map.x - x * k, map.y - y * k, view.width * k, view.height * k);
+  c.restore();
+}
+function moveByMapOf(view, drawing2, sx, sy) {
+  const map = mapOf(view, drawing2);
+  if (!map || sx < map.x || sy < map.y || sx > map.x + map.w || sy > map.y + map.h) return false;
+  const { kx } = view.view;
+  view.view.x = view.width / 2 - (sx - map.x) / map.k * kx;
+  view.view.y = view.height / 2 - (sy - map.y) / map.k * kx;
+  view.moved();
+  return true;
+}
+
+// viz/scripts/ranges.js
+var MOST_RANGES = 5e4;
+var MOST_CELLS = 512;
+function ordered({ shape, strides }) {
+  const axes = shape.map((size2, axis) => ({ axis, size: size2, stride: strides[axis] })).filter((a) => a.size > 1);
+  return axes.filter((a) => a.stride > 0).sort((p, q) => q.stride - p.stride);
+}
+function rangesOfRun(begin, length, axes, shape) {
+  const whole = () => shape.map((size2) => [0, size2]);
+  const split = (from, count, k) => {
+    if (count <= 0) return [];
+    if (k === axes.length) return [shape.map(() => [0, 1])];
+    const { axis, size: size2, stride } = axes[k];
+    const [first, last] = [Math.floor(from / stride), Math.floor((from + count - 1) / stride)];
+    if (first >= size2 || last < 0) return [];
+    const at = (low2, high2, inner2) => inner2.map((range2) => range2.map((r, a) => a === axis ? [low2, high2] : r));
+    if (first === last) return at(first, first + 1, split(from - first * stride, count, k + 1));
+    const parts = [];
+    let [low, high] = [first, last + 1];
+    const inner = k + 1 < axes.length;
+    if (inner && from > first * stride) {
+      parts.push(...at(first, first + 1, split(from - first * stride, (first + 1) * stride - from, k + 1)));
+      low++;
+    }
+    const left = from + count - last * stride;
+    if (inner && left < stride) {
+      parts.push(...at(last, last + 1, split(0, left, k + 1)));
+      high--;
+    }
+    if (high > low) parts.push(...at(Math.max(low, 0), Math.min(high, size2), [tail(k + 1)]));
+    return parts.filter((range2) => range2[axis][0] < size2 && range2[axis][1] > 0);
+  };
+  const tail = (k) => {
+    const range2 = whole();
+    for (const { axis } of axes.slice(0, k)) range2[axis] = [0, 1];
+    return range2;
+  };
+  const fixed = new Set(axes.map((a) => a.axis));
+  return split(begin, length, 0).map((range2) => range2.map((r, axis) => fixed.has(axis) ? r : [0, shape[axis]]));
+}
+function rangesOfBox({ offset, length, levels }, tensor) {
+  const axes = ordered(tensor);
+  const element = (bytes) => Math.floor(bytes / tensor.item);
+  const begin = element(offset - tensor.offset);
+  const run = Math.max(Math.ceil(length / tensor.item), 1);
+  const repeats = levels.filter(([count]) => count > 1).map(([count, stride]) => [count, element(stride)]);
+  const expand = (from, k) => {
+    if (k < 0) return rangesOfRun(from, run, axes, tensor.shape);
+    const [count, stride] = repeats[k];
+    const inner = expand(from, k - 1);
+    const along = axes.find((a) => a.stride === stride);
+    const fits = ([low, high], size2) => high - low === 1 && low + count <= size2;
+    if (along && inner.length && inner.every((range2) => fits(range2[along.axis], along.size))) {
+      return inner.map((range2) => range2.map((r, a) => a === along.axis ? [r[0], r[0] + count] : r));
+    }
+    const all = [];
+    for (let i = 0; i < count && all.length < MOST_RANGES; i++) all.push(...expand(from + i * stride, k - 1));
+    return all;
+  };
+  return expand(begin, repeats.length - 1);
+}
+function hull(ranges) {
+  if (!ranges.length) return null;
+  return ranges[0].map((_, axis) => [
+    Math.min(...ranges.map((r) => r[axis][0])),
+    Math.max(...ranges.map((r) => r[axis][1]))
+  ]);
+}
+function cellsOf(ranges, shape, [down, across]) {
+  const step = [down, across].map((axis) => Math.ceil(shape[axis] / MOST_CELLS));
+  const [high, wide] = [down, across].map((axis, k) => Math.ceil(shape[axis] / step[k]));
+  const sums = new Float64Array((high + 1) * (wide + 1));
+  const behind = shape.reduce((n, size2, axis) => axis === down || axis === across ? n : n * size2, 1);
+  for (const range2 of ranges) {
+    const weight = range2.reduce((n, [a, b], axis) => axis === down || axis === across ? n : n * (b - a), 1) / behind;
+    const [y0, y1] = [Math.floor(range2[down][0] / step[0]), Math.ceil(range2[down][1] / step[0])];
+    const [x0, x1] = [Math.floor(range2[across][0] / step[1]), Math.ceil(range2[across][1] / step[1])];
+    sums[y0 * (wide + 1) + x0] += weight;
+    sums[y0 * (wide + 1) + x1] -= weight;
+    sums[y1 * (wide + 1) + x0] -= weight;
+    sums[y1 * (wide + 1) + x1] += weight;
+  }
+  for (let y = 0; y <= high; y++) {
+    for (let x = 1; x <= wide; x++) sums[y * (wide + 1) + x] += sums[y * (wide + 1) + x - 1];
+  }
+  const share2 = new Float32Array(high * wide);
+  for (let x = 0; x < wide; x++) {
+    let sum = 0;
+    for (let y = 0; y < high; y++) {
+      sum += sums[y * (wide + 1) + x];
+      share2[y * wide + x] = sum < 1e-9 ? 0 : Math.min(sum, 1);
+    }
+  }
+  return { share: share2, high, wide, step };
+}
+
+// viz/scripts/tensor.js
+var MOST_NEAR = 400;
+var MOST_SEARCHED = 5e3;
+var READS = 1;
+var WRITES = 2;
+var picture = { key: "", launch: -1, tile: 0, use: -1, axes: null, tensor: null, ranges: [], near: [] };
+var wanted = { use: /* @__PURE__ */ new Map(), axes: /* @__PURE__ */ new Map() };
+var tensorView = new Surface(document.querySelector("#tensor canvas"), {
+  axes: "free",
+  draw: drawTensor,
+  hover: hoverTensor,
+  click: clickTensor,
+  margin: { left: 64, top: 34 },
+  limits: [1e-6, 60]
+});
+tensorView.fit = () => {
+  if (!picture.tensor) return;
+  const [high, wide] = picture.axes.map((axis) => picture.tensor.shape[axis]);
+  let kx = Math.min((tensorView.plotWidth - 14) / wide, 48);
+  let ky = Math.min((tensorView.plotHeight - 14) / high, 48);
+  if (Math.max(high / wide, wide / high) < 4) kx = ky = Math.min(kx, ky);
+  tensorView.view = { x: 0, y: 0, kx, ky };
+  tensorView.touched = false;
+  tensorView.redraw();
+};
+tensorView.extent = () => picture.tensor ? picture.axes.map((axis) => picture.tensor.shape[axis]).reverse() : [Infinity, Infinity];
+tensorView.keep = () => {
+  const { view: v, plotWidth: w, plotHeight: h } = tensorView;
+  const [wide, high] = tensorView.extent();
+  v.x = Math.min(Math.max(v.x, 40 - wide * v.kx), w - 40);
+  v.y = Math.min(Math.max(v.y, 40 - high * v.ky), h - 40);
+};
+function tileNow() {
+  if (state.tile) return state.tile;
+  const launch = state.pair?.[1] ?? state.launch ?? pairs.consumer[rankedEdges()[0]?.pair] ?? 0;
+  return launchCount ? [launch, 0] : null;
+}
+function itemOf(dtype) {
+  if (dtype === "bool") return 1;
+  return Math.max(Number(dtype.match(/\d+/)?.[0] ?? 8) / 8, 1 / 8);
+}
+function tensorOf(use) {
+  const list = (column, by) => text(column, use).split(by).filter(Boolean).map(Number);
+  const [shape, strides] = [list(uses.shape, "×"), list(uses.strides, ",")];
+  const good = shape.length && shape.length === strides.length && shape.every((n) => n > 0);
+  if (good) {
+    const item = itemOf(text(uses.dtype, use));
+    const short2 = shape.length < 2;
+    return {
+      offset: uses.offset[use],
+      item,
+      dtype: text(uses.dtype, use),
+      shape: short2 ? [1, ...shape] : shape,
+      strides: short2 ? [0, ...strides] : strides
+    };
+  }
+  const bytes = Math.max(buffers.bytes[uses.buffer[use]], 1);
+  const wide = Math.max(2 ** Math.ceil(Math.log2(Math.sqrt(bytes))), 64);
+  return { offset: 0, item: 1, dtype: "", shape: [Math.ceil(bytes / wide), wide], strides: [wide, 1] };
+}
+var touched = (launch) => usesOf[launch].filter((use) => uses.how[use] > 0).sort((p, q) => uses.how[p] - uses.how[q] || p - q);
+function useNow(launch) {
+  const all = touched(launch);
+  if (all.includes(wanted.use.get(launch))) return wanted.use.get(launch);
+  const other = state.pair?.includes(launch) ? state.pair.find((i) => i !== launch) : void 0;
+  const bit = launch === state.pair?.[0] ? WRITES : READS;
+  const shared = (use, i) => touched(i).some((u) => uses.buffer[u] === uses.buffer[use] && uses.how[u] & 3 - bit);
+  const through = other === void 0 ? void 0 : all.find((use) => uses.how[use] & bit && shared(use, other));
+  const producers = pairsOf[launch].map((i) => pairs.producer[i]).filter((i) => i !== launch);
+  return through ?? all.find((use) => uses.how[use] & READS && producers.some((i) => shared(use, i))) ?? all[0] ?? -1;
+}
+function axesNow(use, { shape }) {
+  const chosen = wanted.axes.get(use);
+  if (chosen) return chosen;
+  const wide = shape.map((_, axis) => axis).filter((axis) => shape[axis] > 1);
+  const last = [.../* @__PURE__ */ new Set([...wide.reverse(), shape.length - 1, shape.length - 2])].slice(0, 2);
+  return last.sort((p, q) => p - q);
+}
+function rangesOf(launch, tile, buffer, bit, tensor) {
+  const table = boxTables.ready(boxOf[launch]);
+  if (!table?.tile) return [];
+  const bound = new Map(usesOf[launch].map((use) => [uses.operand[use], use]));
+  const ranges = [];
+  for (let row2 = firstRow(table.tile, tile); row2 < table.tile.length && table.tile[row2] === tile; row2++) {
+    const use = bound.get(table.operand[row2]);
+    const how = table.mode[row2] === 0 ? READS : table.mode[row2] === 1 ? WRITES : READS | WRITES;
+    if (use === void 0 || uses.buffer[use] !== buffer || !(how & bit)) continue;
+    const levels = [
+      [table.count_0[row2], table.stride_0[row2]],
+      [table.count_1[row2], table.stride_1[row2]]
+    ];
+    const offset = uses.offset[use] + table.offset[row2];
+    for (const range2 of rangesOfBox({ offset, length: table.length[row2], levels }, tensor)) ranges.push(range2);
+  }
+  return ranges;
+}
+function firstRow(tiles, tile) {
+  let [low, high] = [0, tiles.length];
+  while (low < high) {
+    const middle = low + high >> 1;
+    if (tiles[middle] < tile) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+async function nearTiles(launch, tile, buffer, bit) {
+  const near = [];
+  for (const i of pairsOf[launch]) {
+    const other = bit === READS ? pairs.producer[i] : pairs.consumer[i];
+    const after = (bit === READS ? pairs.consumer[i] : pairs.producer[i]) === launch;
+    const meets = touched(other).some((u) => uses.buffer[u] === buffer && uses.how[u] & 3 - bit);
+    if (!after || other === launch || !meets) continue;
+    const parts = shownLinks(pairs.producer[i], pairs.consumer[i]);
+    const found2 = await Promise.all(parts.map((link) => linkedTiles(link, tile, bit)));
+    await loadBoxes(other);
+    for (const t of new Set(found2.flat())) if (near.length < MOST_NEAR) near.push([other, t]);
+  }
+  return near;
+}
+async function linkedTiles(link, tile, bit) {
+  const block = await blocks.load(links.block[link]);
+  if (!block.parent) return [];
+  if (bit === READS) {
+    const set = block.set_of[tile];
+    return set < 0 ? [] : [...block.parent.subarray(block.indptr[set], block.indptr[set + 1])];
+  }
+  const sets = setsWith(block, tile);
+  return [...block.set_of.keys()].filter((t) => sets.has(block.set_of[t]));
+}
+async function showTensor() {
+  if (state.tab !== "tensor") return;
+  const [launch, tile] = tileNow() ?? [];
+  const use = launch === void 0 ? -1 : useNow(launch);
+  const tensor = use < 0 ? null : tensorOf(use);
+  const axes = tensor && axesNow(use, tensor);
+  const key = JSON.stringify([launch, tile, use, axes, showReuse]);
+  if (key === picture.key) return tensorView.redraw();
+  const same = picture.use === use && String(picture.axes) === String(axes);
+  Object.assign(picture, { key, launch: launch ?? -1, tile, use, tensor, axes, ranges: [], near: [], cells: null });
+  if (!tensor) return describeTensor();
+  await Promise.all([loadBoxes(launch), loadGrid(launch)]);
+  if (picture.key !== key) return;
+  const bit = uses.how[use] & READS ? READS : WRITES;
+  const buffer = uses.buffer[use];
+  picture.bit = bit;
+  picture.ranges = rangesOf(launch, tile, buffer, bit, tensor);
+  picture.cells = cellsOf(picture.ranges, tensor.shape, axes);
+  describeTensor();
+  if (!same) tensorView.resize();
+  if (!same) tensorView.fit();
+  tensorView.redraw();
+  const near = await nearTiles(launch, tile, buffer, bit);
+  if (picture.key !== key) return;
+  const place2 = (range2) => range2 && [range2[axes[0]], range2[axes[1]]];
+  picture.near = near.map(([other, t]) => ({ launch: other, tile: t, box: place2(hull(rangesOf(other, t, buffer, 3 - bit, tensor))) })).filter((tileNear) => tileNear.box);
+  describeTensor();
+  tensorView.redraw();
+}
+function choose(change) {
+  change();
+  showTensor();
+}
+function describeTensor() {
+  const { launch, tile, use, tensor, axes } = picture;
+  const box = document.getElementById("tensor-choice");
+  const says = document.getElementById("tensor-says");
+  document.getElementById("tensor-axes").replaceChildren(...tensor && picture.cells ? otherAxes() : []);
+  if (!tensor) {
+    says.textContent = "";
+    return box.replaceChildren(document.createTextNode("No bytes are known of this launch."));
+  }
+  const verb = { 1: "reads", 2: "writes", 3: "updates" };
+  const words = (u) => [
+    verb[uses.how[u]],
+    text(buffers.name, uses.buffer[u]) || text(buffers.kind, uses.buffer[u]) || `buffer ${uses.buffer[u]}`,
+    text(uses.dtype, u),
+    text(uses.shape, u)
+  ].join(" ");
+  const operand = make(
+    "select",
+    touched(launch).map((u) => make("option", words(u), { value: u })),
+    { "aria-label": "Tensor" }
+  );
+  operand.value = use;
+  operand.addEventListener("change", () => choose(() => wanted.use.set(launch, Number(operand.value))));
+  const axis = (k) => {
+    const options = tensor.shape.map((size2, a) => make("option", `axis ${a} (${number(size2)})`, { value: a }));
+    const made = make("select", options, { "aria-label": k ? "Axis across" : "Axis down" });
+    made.value = axes[k];
+    made.addEventListener("change", () => {
+      const next = Number(made.value) === axes[1 - k] ? [axes[1], axes[0]] : axes.with(k, Number(made.value));
+      choose(() => wanted.axes.set(use, next));
+    });
+    return made;
+  };
+  const tiles = launches.tiles[launch];
+  const step = make("input", "", { type: "number", min: 0, max: tiles - 1, value: tile, "aria-label": "Tile" });
+  step.addEventListener("change", () => {
+    const next = Math.min(Math.max(Math.round(Number(step.value)) || 0, 0), tiles - 1);
+    select({ pair: state.pair, chain: state.chain, launch, tile: [launch, next] });
+  });
+  const focused = box.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : "";
+  box.replaceChildren(
+    make("b", `${launch} ${launchName(launch)}`),
+    make("label", [document.createTextNode("tile "), step]),
+    document.createTextNode(`${coordinates(launch, tile)} of ${number(tiles)}`),
+    operand,
+    make("label", [document.createTextNode("down "), axis(0)]),
+    make("label", [document.createTextNode("across "), axis(1)])
+  );
+  if (focused) box.querySelector(`[aria-label="${focused}"]`)?.focus();
+  const others = picture.near.length;
+  const told = picture.bit === READS ? `outlined: ${plural(others, "tile")} that wrote it` : `outlined: ${plural(others, "tile")} that read it`;
+  const left = boxOf[launch] < 0 ? ["the boxes of this kernel did not fit in the page: --serve has them"] : [];
+  says.textContent = [...left, ...others ? [told] : [], "a click chooses the tile there"].join(" · ");
+}
+function otherAxes() {
+  const { tensor, axes, ranges } = picture;
+  const around = hull(ranges);
+  const rest = tensor.shape.map((_, axis) => axis).filter((axis) => !axes.includes(axis) && tensor.shape[axis] > 1);
+  const parts = rest.map((axis) => {
+    const [low, high] = around ? around[axis] : [0, 0];
+    const size2 = tensor.shape[axis];
+    const svg = svgOf("svg", { viewBox: "0 0 120 9", "aria-hidden": "true" });
+    svg.append(svgOf("rect", { width: 120, height: 9, fill: INK.box, stroke: INK.line }));
+    const [x, width] = [120 * low / size2, Math.max(120 * (high - low) / size2, 1)];
+    svg.append(svgOf("rect", { x, width, height: 9, fill: colourNow() }));
+    const part = !around ? "nothing" : high - low === size2 ? `all ${number(size2)}` : high - low === 1 ? `${low}` : `${low} to ${high - 1}`;
+    return make("span", [document.createTextNode(`axis ${axis}`), svg, make("b", part)]);
+  });
+  return parts.length ? [...parts, make("span", "shade: share of these that the tile touches")] : [];
+}
+var colourNow = () => picture.bit === READS ? INK.consumer : INK.producer;
+var nearColour = () => picture.bit === READS ? INK.producer : INK.consumer;
+var scratch2 = document.createElement("canvas");
+function drawTensor(c) {
+  const { tensor, axes, cells } = picture;
+  if (!tensor) return sayCentre(c, tensorView, "The trace holds no accesses of this launch.");
+  if (!cells) return sayCentre(c, tensorView, "…");
+  const { margin: m, view: v } = tensorView;
+  const [high, wide] = axes.map((axis) => tensor.shape[axis]);
+  c.save();
+  c.beginPath();
+  c.rect(m.left, m.top, tensorView.plotWidth, tensorView.plotHeight);
+  c.clip();
+  const [x, y] = tensorView.toScreen(0, 0);
+  c.fillStyle = INK.gap;
+  c.fillRect(x, y, wide * v.kx, high * v.ky);
+  const rgb = [1, 3, 5].map((k) => parseInt(colourNow().slice(k, k + 2), 16));
+  const image = new ImageData(cells.wide, cells.high);
+  for (let i = 0; i < cells.share.length; i++) {
+    if (!cells.share[i]) continue;
+    image.data.set(rgb, 4 * i);
+    image.data[4 * i + 3] = 85 + 170 * cells.share[i];
+  }
+  Object.assign(scratch2, { width: cells.wide, height: cells.high });
+  scratch2.getContext("2d").putImageData(image, 0, 0);
+  c.imageSmoothingEnabled = false;
+  c.drawImage(scratch2, x, y, cells.wide * cells.step[1] * v.kx, cells.high * cells.step[0] * v.ky);
+  c.strokeStyle = INK.line;
+  c.strokeRect(x, y, wide * v.kx, high * v.ky);
+  c.strokeStyle = nearColour();
+  for (const { box } of picture.near) {
+    const [a, b] = [tensorView.toScreen(box[1][0], box[0][0]), tensorView.toScreen(box[1][1], box[0][1])];
+    c.lineWidth = picture.near.length > 60 || b[1] - a[1] < 12 ? 0.8 : 1.5;
+    c.strokeRect(a[0] + 1, a[1] + 1, Math.max(b[0] - a[0] - 2, 1), Math.max(b[1] - a[1] - 2, 1));
+  }
+  c.restore();
+  drawTensorAxes(c, [high, wide]);
+}
+function drawTensorAxes(c, [high, wide]) {
+  const { margin: m, view: v, width, height } = tensorView;
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1;
+  c.textAlign = "left";
+  c.textBaseline = "alphabetic";
+  c.fillText(fitted(c, `axis ${picture.axes[1]}: ${number(wide)} →`, width - m.left), m.left, 12);
+  c.save();
+  c.translate(12, m.top);
+  c.rotate(-Math.PI / 2);
+  c.textAlign = "right";
+  c.fillText(`← axis ${picture.axes[0]}: ${number(high)}`, 0, 0);
+  c.restore();
+  c.beginPath();
+  c.textAlign = "center";
+  const across = Math.max(niceStep(46 / v.kx), 1);
+  for (let i = 0; i < wide; i += across) {
+    const at = tensorView.toScreen(i, 0)[0];
+    if (at < m.left - 1 || at > width) continue;
+    c.moveTo(at, m.top - 5);
+    c.lineTo(at, m.top - 1);
+    c.fillText(String(i), at, m.top - 8);
+  }
+  c.textAlign = "right";
+  c.textBaseline = "middle";
+  const down = Math.max(niceStep(22 / v.ky), 1);
+  for (let i = 0; i < high; i += down) {
+    const at = tensorView.toScreen(0, i)[1];
+    if (at < m.top - 1 || at > height) continue;
+    c.moveTo(m.left - 5, at);
+    c.lineTo(m.left - 1, at);
+    c.fillText(String(i), m.left - 8, at);
+  }
+  c.stroke();
+}
+function elementAt(sx, sy) {
+  if (!picture.cells || sx < tensorView.margin.left || sy < tensorView.margin.top) return null;
+  const [x, y] = tensorView.toWorld(sx, sy).map(Math.floor);
+  const [high, wide] = picture.axes.map((axis) => picture.tensor.shape[axis]);
+  return x >= 0 && y >= 0 && x < wide && y < high ? [y, x] : null;
+}
+function hoverTensor(sx, sy) {
+  const at = sx < 0 ? null : elementAt(sx, sy);
+  if (!at) return null;
+  const { cells, axes, tensor } = picture;
+  const index = tensor.shape.map((_, axis) => axis === axes[0] ? at[0] : axis === axes[1] ? at[1] : ":");
+  const share2 = cells.share[Math.floor(at[0] / cells.step[0]) * cells.wide + Math.floor(at[1] / cells.step[1])];
+  const verb = picture.bit === READS ? "reads" : "writes";
+  const behind = tensor.shape.reduce((n, size2, axis) => axes.includes(axis) ? n : n * size2, 1);
+  const part = behind > 1 ? `${Math.round(100 * share2)}% of the ${number(behind)} elements here` : "it";
+  const lines = [
+    `[${index.join(", ")}]`,
+    share2 > 0 ? `tile ${picture.tile} ${verb} ${part}` : `tile ${picture.tile} does not touch it`
+  ];
+  const here = picture.near.filter(({ box: [d, a] }) => at[0] >= d[0] && at[0] < d[1] && at[1] >= a[0] && at[1] < a[1]);
+  if (here.length) {
+    const names = here.slice(0, 6).map((n) => `${n.tile} of launch ${n.launch}`);
+    const more = here.length > 6 ? ` and ${here.length - 6} more` : "";
+    lines.push(`${picture.bit === READS ? "written" : "read"} by tile ${names.join(", ")}${more}`);
+  }
+  return lines;
+}
+function clickTensor(sx, sy) {
+  const at = elementAt(sx, sy);
+  if (!at) return;
+  const { launch, use, tensor, axes, bit } = picture;
+  let [best, nearest] = [-1, Infinity];
+  for (let tile = 0; tile < Math.min(launches.tiles[launch], MOST_SEARCHED); tile++) {
+    const around = hull(rangesOf(launch, tile, uses.buffer[use], bit, tensor));
+    if (!around) continue;
+    const off = axes.map((axis, k) => at[k] + 0.5 - (around[axis][0] + around[axis][1]) / 2);
+    const inside = axes.every((axis, k) => at[k] >= around[axis][0] && at[k] < around[axis][1]);
+    const distance = Math.hypot(...off);
+    if (inside && distance < nearest) [best, nearest] = [tile, distance];
+  }
+  if (best >= 0) select({ pair: state.pair, chain: state.chain, launch, tile: [launch, best] });
+}
+
 // viz/scripts/graph.js
 var anyGain = pairs.gain_ns.some((g) => g > 0);
 var hiddenPatterns = /* @__PURE__ */ new Set();
@@ -3310,19 +3906,22 @@ var drawing;
 var hovered = null;
 var longest = 1;
 for (let i = 0; i < launchCount; i++) longest = Math.max(longest, launches.duration_ns[i]);
-var LEGIBLE = 0.85;
+var LEAST_SCALE = 0.5;
+var TEXT = 11;
+var font = (weight, size2) => `${weight} ${Math.max(size2, TEXT / graphView.view.kx)}px ${FONT}`;
 var graphView = new Surface(document.querySelector("#graph canvas"), {
   axes: "both",
   draw: drawGraph,
   hover: hoverGraph,
   click: clickGraph,
-  limits: [0.01, 4]
+  take: moveByMap,
+  limits: [LEAST_SCALE, 4]
 });
 graphView.fit = () => {
   if (!drawing?.nodes.length) return;
   const { width, height } = graphView;
-  const whole = Math.min(width / drawing.width, height / drawing.height);
-  const k = Math.min(Math.max(whole, LEGIBLE), 1.1);
+  if (Math.abs(width - drawing.laidFor) > 40) layOutFor(width);
+  const k = scaleNow(width, height);
   const first = drawing.nodes.reduce((a, b) => b.ay < a.ay ? b : a);
   const spare = width - drawing.width * k;
   const x = spare >= 0 ? spare / 2 : Math.min(Math.max(width / 2 - (first.ax + first.w / 2) * k, spare), 0);
@@ -3333,14 +3932,34 @@ graphView.fit = () => {
 graphView.extent = () => [drawing.width, drawing.height];
 function rebuildGraph() {
   drawing = buildDrawing();
-  layOut(drawing);
+  layOutFor(graphView.width);
+  drawing.flat = drawing.nodes.some((node) => node.module) ? buildDrawing(true) : drawing;
   sayGraph();
   graphView.redraw();
 }
+function layOutFor(width) {
+  const lay = (wide) => {
+    for (const node of drawing.nodes) node.w = wide;
+    layOut(drawing);
+  };
+  lay(NODE.least);
+  drawing.laidFor = width;
+  const rows = /* @__PURE__ */ new Map();
+  for (const node of drawing.nodes) rows.set(node.ay, (rows.get(node.ay) ?? 0) + 1);
+  const [room, base] = [width / scaleNow(width, graphView.height), drawing.width];
+  const spare = (room - base) / Math.max(1, ...rows.values());
+  if (spare <= 10) return;
+  lay(Math.min(NODE.least + spare, NODE.most));
+  const grown = drawing.width - base;
+  if (drawing.width > room) lay(NODE.least + (drawing.nodes[0].w - NODE.least) * (room - base) / grown);
+}
+var scaleNow = (width, height) => Math.min(Math.max(Math.min(width / drawing.width, height / drawing.height), LEAST_SCALE), 1.1);
 function sayGraph() {
   const folded = drawing.boxes.some((b) => !b.open);
   const hidden = pairs.reuse_only.reduce((n, r) => n + (r && !showReuse ? 1 : 0), 0);
   const says = [plural(launchCount, "launch", "launches"), plural(pairCount - hidden, "pair")];
+  const modules = drawing.nodes.filter((node) => node.module).length;
+  if (modules) says.push(`${plural(modules, "module")} folded: a click opens one`);
   if (folded) says.push("repeated layers folded");
   if (hidden) says.push(`${number(hidden)} from memory reuse hidden`);
   document.getElementById("graph-says").textContent = says.join(" · ");
@@ -3349,12 +3968,14 @@ function showNode(launch) {
   graphView.resize();
   const node = nodeFor(launch);
   const { view, width, height } = graphView;
-  if (view.kx < 0.35) view.kx = view.ky = LEGIBLE;
   const [x, y] = graphView.toScreen(node.ax + node.w / 2, node.ay + node.h / 2);
   if (x > 60 && x < width - 60 && y > 40 && y < height - 40) return;
   view.x += width / 2 - x;
   view.y += height / 2 - y;
   graphView.moved();
+}
+function moveByMap(x, y) {
+  return moveByMapOf(graphView, drawing, x, y);
 }
 function drawGraph(c) {
   if (!launchCount) return sayCentre(c, graphView, "This trace holds no launches.");
@@ -3374,6 +3995,7 @@ function drawGraph(c) {
   for (const node of drawing.nodes) if (seen(node.ax, node.ay, node.w, node.h)) drawNode(c, node);
   for (const box of drawing.boxes) if (seen(box.ax, box.ay, box.w, GAP.head)) drawBoxName(c, box);
   c.restore();
+  drawMap(c, graphView, drawing);
 }
 function sayCentre(c, view, words) {
   c.font = `13px ${FONT}`;
@@ -3395,13 +4017,12 @@ function drawBox(c, box) {
   for (let k = box.open ? 0 : 2; k >= 0; k--) card(k * 4);
 }
 function drawBoxName(c, box) {
-  if (graphView.view.kx < 0.25) return;
   c.textBaseline = "middle";
   c.textAlign = "left";
-  c.font = `600 13px ${FONT}`;
+  c.font = font(600, 13);
   c.fillStyle = hovered === box ? INK.focus : INK.ink;
-  const count = box.open ? ` ${box.copy + 1} of ${box.count}  ▾ fold` : ` ×${box.count}  ▸ open`;
-  const name = commonModule(box.begin, box.begin + box.period) || plural(box.period, "launch", "launches");
+  const count = box.module ? "  ▾ fold" : box.open ? ` ${box.copy + 1} of ${box.count}  ▾ fold` : ` ×${box.count}  ▸ open`;
+  const name = box.module ?? (commonModule(box.begin, box.begin + box.period) || plural(box.period, "launch", "launches"));
   const countWidth = c.measureText(count).width;
   const head = fitted(c, name, box.w - 24 - countWidth);
   const width = c.measureText(head + count).width;
@@ -3451,11 +4072,21 @@ function nodeFrame(node) {
   if (state.launch !== null && nodeFor(state.launch) === node) return [INK.focus, 2.6];
   return [hovered === node ? INK.soft : INK.line, 1.3];
 }
+function drawStack(c, { ax: x, ay: y, w, h }) {
+  c.beginPath();
+  c.roundRect(x + 4, y - 4, w, h, 7);
+  c.fillStyle = INK.box;
+  c.fill();
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1.3;
+  c.stroke();
+}
 function drawNode(c, node) {
   const i = node.launch;
   const { ax: x, ay: y, w, h } = node;
   const [frame, thick] = nodeFrame(node);
   c.globalAlpha = state.search && !isFound(node) && thick < 2 ? 0.4 : 1;
+  if (node.module) drawStack(c, node);
   c.beginPath();
   c.roundRect(x, y, w, h, 7);
   c.fillStyle = state.search && isFound(node) ? INK.found : INK.node;
@@ -3466,21 +4097,27 @@ function drawNode(c, node) {
   c.stroke();
   c.setLineDash([]);
   c.fillStyle = INK.focus;
-  c.fillRect(x + 8, y + h - 5, Math.max((w - 16) * (launches.duration_ns[i] / longest), 1), 2.5);
-  if (graphView.view.kx > 0.28) {
-    c.textBaseline = "alphabetic";
-    c.textAlign = "right";
-    c.font = `11px ${FONT}`;
-    c.fillStyle = INK.soft;
-    const time = duration(launches.duration_ns[i]);
-    c.fillText(time, x + w - 9, y + 18);
-    const room = w - 26 - c.measureText(time).width;
-    c.textAlign = "left";
-    c.fillText(fitted(c, launchPlace(i), w - 18), x + 9, y + 34);
-    c.font = `600 12px ${FONT}`;
-    c.fillStyle = INK.ink;
-    c.fillText(fitted(c, launchName(i), room), x + 9, y + 18);
-  }
+  const took = node.duration_ns ?? launches.duration_ns[i];
+  c.fillRect(x + 8, y + h - 5, Math.max((w - 16) * Math.min(took / longest, 1), 1), 2.5);
+  const both = graphView.view.kx > 0.85;
+  c.textBaseline = both ? "alphabetic" : "middle";
+  const line = y + (both ? 18 : h / 2 - 1);
+  c.textAlign = "right";
+  c.font = font(400, 11);
+  c.fillStyle = INK.soft;
+  const time = duration(took);
+  const timeWide = c.measureText(time).width;
+  const name = node.module ? `▸ ${node.module}` : launchName(i);
+  c.font = font(600, 12);
+  const told = both || c.measureText(name).width < w - 26 - timeWide;
+  c.font = font(400, 11);
+  if (told) c.fillText(time, x + w - 9, line);
+  c.textAlign = "left";
+  const place2 = node.module ? `${plural(node.period, "launch", "launches")}, opened by a click` : launchPlace(i);
+  if (both) c.fillText(fitted(c, place2, w - 18), x + 9, y + 34);
+  c.font = font(600, 12);
+  c.fillStyle = INK.ink;
+  c.fillText(fitted(c, name, told ? w - 26 - timeWide : w - 18), x + 9, line);
   c.globalAlpha = 1;
 }
 function isFound(node) {
@@ -3518,10 +4155,17 @@ function hoverGraph(x, y) {
     graphView.redraw();
   }
   if (!now) return null;
+  if (now.boxed && now.module) return [`Fold ${now.module}`, plural(now.period, "launch", "launches")];
   if (now.boxed)
     return [
       now.open ? "Fold all copies into one" : `Open all ${now.count} copies`,
       `${now.period} launches in each copy`
+    ];
+  if (now.module)
+    return [
+      now.module,
+      `${plural(now.period, "launch", "launches")} · ${duration(now.duration_ns)}`,
+      "a click opens it"
     ];
   return "launch" in now ? launchLines(now.launch, now.count) : edgeLines(now);
 }
@@ -3560,7 +4204,7 @@ function hazardWords(i) {
 function clickGraph(x, y) {
   const hit = hitGraph(x, y);
   if (!hit) return select({});
-  if (hit.boxed) return toggleGroup(hit);
+  if (hit.boxed || hit.module) return toggleGroup(hit);
   if ("launch" in hit) return select({ launch: hit.launch });
   const i = hit.pairs.find((p) => overlayOf.has(p)) ?? hit.pair;
   select({ pair: [pairs.producer[i], pairs.consumer[i]] });
@@ -3569,9 +4213,10 @@ function toggleGroup(box) {
   const before = graphView.toScreen(box.ax, box.ay);
   if (state.open.has(box.group)) state.open.delete(box.group);
   else state.open.add(box.group);
-  if (box.open) state.copies[box.group] = box.copy;
+  if (box.open && !box.module) state.copies[box.group] = box.copy;
   changed();
-  const again = drawing.boxes.find((b) => b.group === box.group && b.copy === box.copy) ?? drawing.root;
+  const drawn = [...drawing.boxes, ...drawing.nodes].filter((b) => b.group === box.group);
+  const again = drawn.find((b) => b.copy === box.copy) ?? drawn[0] ?? drawing.root;
   const after = graphView.toScreen(again.ax, again.ay);
   graphView.pan(before[0] - after[0], before[1] - after[1]);
 }
@@ -3644,6 +4289,7 @@ function filtersChanged() {
   rebuildGraph();
   showMatrix();
   showTiles();
+  showTensor();
   showLanes();
 }
 function describeLaunch() {
@@ -3675,7 +4321,7 @@ function describeLaunch() {
 }
 
 // viz/scripts/fold.js
-var NODE = { width: 196, height: 46 };
+var NODE = { width: 196, least: 196, most: 330, height: 46 };
 function reveal(launch, items = doc.fold, base = 0, path = "") {
   items.forEach((item, k) => {
     const from = base + item.start;
@@ -3685,8 +4331,9 @@ function reveal(launch, items = doc.fold, base = 0, path = "") {
     reveal(launch, item.items, from + copy * item.period, `${path + k}.`);
   });
 }
-function buildDrawing() {
+function buildDrawing(unfolded = false) {
   const drawing2 = {
+    unfolded,
     root: { children: [], boxed: true },
     nodes: [],
     boxes: [],
@@ -3718,6 +4365,10 @@ function fill(drawing2, parent, items, stands, shown, path, closed) {
       return;
     }
     const id = path + k;
+    if ("module" in item && !drawing2.unfolded && !state.open.has(id)) {
+      addModule(drawing2, { item, id, parent, closed }, stands, shown);
+      return;
+    }
     const at = (stand, copy2) => stand.at + item.start + copy2 * item.period;
     const add = (copy2, open, inner, innerShown) => {
       const box = {
@@ -3729,13 +4380,14 @@ function fill(drawing2, parent, items, stands, shown, path, closed) {
         open,
         count: item.count,
         period: item.period,
-        begin: at(stands[shown], copy2)
+        begin: at(stands[shown], copy2),
+        module: item.module
       };
       drawing2.boxes.push(box);
       parent.children.push(box);
       fill(drawing2, box, item.items, inner, innerShown, `${id}.`, open ? closed : [...closed, box]);
     };
-    if (state.open.has(id)) {
+    if (state.open.has(id) || "module" in item) {
       for (let c = 0; c < item.count; c++)
         add(
           c,
@@ -3752,6 +4404,30 @@ function fill(drawing2, parent, items, stands, shown, path, closed) {
     add(copy, false, all, shown * item.count + copy);
   });
 }
+function addModule(drawing2, { item, id, parent, closed }, stands, shown) {
+  const launch = stands[shown].at + item.start;
+  const node = {
+    launch,
+    parent,
+    index: drawing2.nodes.length,
+    closed,
+    w: NODE.width,
+    h: NODE.height,
+    count: stands.length,
+    module: item.module,
+    group: id,
+    period: item.period,
+    duration_ns: launches.duration_ns.slice(launch, launch + item.period).reduce((sum, ns) => sum + ns, 0)
+  };
+  drawing2.nodes.push(node);
+  parent.children.push(node);
+  for (const { at, copies } of stands) {
+    for (let i = at + item.start; i < at + item.start + item.period; i++) {
+      drawing2.nodeOf[i] = node.index;
+      drawing2.copyOf[i] = copies;
+    }
+  }
+}
 var shownLink = (link) => showReuse || !links.reuse[link];
 var shownLinks = (from, to) => (linksOf.get(`${from},${to}`) ?? []).filter(shownLink);
 var shownEdges = (i) => showReuse ? pairs.edges[i] : pairs.raw[i] || pairs.war[i] + pairs.waw[i];
@@ -3766,6 +4442,7 @@ function mergePairs({ nodes, nodeOf, copyOf }) {
     for (let k = 0; k < a.closed.length && a.closed[k] === b.closed[k] && !around; k++) {
       if (copyOf[from][k] !== copyOf[to][k]) around = a.closed[k];
     }
+    if (a === b && !around) continue;
     const key = `${a.index},${b.index},${around ? 1 : 0}`;
     if (!edges.has(key)) edges.set(key, { a, b, around, pairs: [], bytes: 0, gain: 0, pair: i });
     const edge = edges.get(key);
@@ -3825,6 +4502,15 @@ function addSchedule(schedule) {
   scheduleLanes.push(schedule.lanes);
   fillBeside();
 }
+function placeTheRest(places, tables) {
+  const placeOfFootprint = /* @__PURE__ */ new Map();
+  for (let i = 0; i < launchCount; i++) {
+    if (places[i] >= 0) continue;
+    const footprint = launches.footprint[i];
+    if (!placeOfFootprint.has(footprint)) placeOfFootprint.set(footprint, tables.push({}) - 1);
+    places[i] = placeOfFootprint.get(footprint);
+  }
+}
 function serve() {
   numbersOfBlocks = unpack(doc.block_numbers);
   served.block = async (i) => askServer("block", (await numbersOfBlocks)[i]);
@@ -3832,13 +4518,9 @@ function serve() {
   served.grid = (i) => askServer("grid", gridOf.indexOf(i));
   served.variant = (text2) => askServer("variant", text2);
   served.size = (text2) => askServer("size", text2);
-  const placeOfFootprint = /* @__PURE__ */ new Map();
-  for (let i = 0; i < launchCount; i++) {
-    if (gridOf[i] >= 0) continue;
-    const footprint = launches.footprint[i];
-    if (!placeOfFootprint.has(footprint)) placeOfFootprint.set(footprint, doc.grids.push({}) - 1);
-    gridOf[i] = placeOfFootprint.get(footprint);
-  }
+  served.boxes = (i) => askServer("boxes", boxOf.indexOf(i));
+  placeTheRest(gridOf, doc.grids);
+  placeTheRest(boxOf, doc.boxes);
   served.runner = () => {
     const box = make("input", "", {
       type: "text",
@@ -3866,7 +4548,7 @@ function serve() {
 }
 
 // viz/scripts/main.js
-var panels = { graph: graphView, matrix: matrixView, tiles: tilesView, lanes: lanesView };
+var panels = { graph: graphView, matrix: matrixView, tiles: tilesView, tensor: tensorView, lanes: lanesView };
 var active = "graph";
 function showSummary() {
   const s = doc.summary;
@@ -3892,6 +4574,7 @@ function showSummary() {
     if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
   if (!s.coverage.inferred && !s.coverage.conservative && s.launches && s.accesses)
     facts.push(fact("accesses", "exact"));
+  if (s.accesses) facts.push(info("accesses"));
   if (doc.policy) facts.push(verdict(doc.policy));
   document.getElementById("facts").replaceChildren(...facts);
   showNotes(s);
@@ -3953,12 +4636,6 @@ function showNotes(s) {
       )
     )
   );
-}
-function showWords(title, content, dialog = document.getElementById("words")) {
-  const close = make("button", "Close", { type: "button" });
-  close.addEventListener("click", () => dialog.close());
-  dialog.replaceChildren(make("h2", title), content, close);
-  dialog.showModal();
 }
 function addButtons() {
   for (const [name, view] of Object.entries(panels)) {
@@ -4042,7 +4719,7 @@ var KEYS = [
   ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"],
   ["f", "this view alone, and back"],
   ["1  2  3", "launches, tiles of a pair, timeline"],
-  ["4  5  6", "tile graph, gain, what if"],
+  ["4  5  6  7", "tile graph, gain, what if, tensor"],
   ["b", "another scheduler beside the recorded timeline"],
   [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"],
   ["t", "dark or light"],
@@ -4050,14 +4727,11 @@ var KEYS = [
   ["wheel, drag", "zoom and move; with Shift the wheel zooms the timeline's lanes; double click shows all"]
 ];
 function showKeys() {
-  showWords(
-    "Keys",
-    make(
-      "dl",
-      KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)])
-    ),
-    document.getElementById("keys")
+  const keys = make(
+    "dl",
+    KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)])
   );
+  showWords("Keys", make("div", [keys, make("h2", "Words"), allWords()]), document.getElementById("keys"));
 }
 function stepBack() {
   if (document.querySelector("main").dataset.only) return delete document.querySelector("main").dataset.only;
@@ -4158,7 +4832,7 @@ var ACTIONS = {
   "=": () => panels[active]?.zoom(1.3),
   "-": () => panels[active]?.zoom(1 / 1.3),
   0: () => panels[active]?.fit(),
-  f: () => showOnly(active),
+  f: () => showOnly(active in TABS ? state.tab : active),
   t: toggleTheme,
   h: toggleAdvice,
   w: () => panels[active]?.zoom(1.3),
@@ -4172,12 +4846,14 @@ var ACTIONS = {
   3: () => focusPanel("lanes"),
   4: () => focusPanel("tiles"),
   5: () => showTab("gain"),
+  7: () => focusPanel("tensor"),
   6: () => showTab("sizes"),
   b: nextBeside,
   ",": () => stepTime(-1),
   ".": () => stepTime(1),
   o: () => {
-    const box = state.launch !== null && nodeFor(state.launch).parent;
+    const node = state.launch !== null && nodeFor(state.launch);
+    const box = node?.module ? node : node?.parent;
     if (box?.group) toggleGroup(box);
   }
 };
@@ -4214,6 +4890,7 @@ function toggleTheme() {
   matrix.key && matrix.parts.length ? describePair() : rankPairs();
   showGain();
   showSizes();
+  if (picture.tensor) describeTensor();
 }
 var drawnAs = "";
 var lastLaunch = null;
@@ -4241,6 +4918,7 @@ function refresh() {
   if (cursor.view && !cursorStands()) endCursor();
   showMatrix();
   showTiles();
+  showTensor();
   showGain();
   showSizes();
   showLanes();
@@ -4249,7 +4927,7 @@ function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const chosen = kept("theme");
   setTheme(chosen === "dark" || chosen === "light" ? chosen : dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
+  dark.addEventListener("change", () => kept("theme") ?? setTheme(dark.matches ? "dark" : "light"));
   showSummary();
   showAdvice();
   buildLegend();
@@ -4302,6 +4980,8 @@ window.tileprof = {
   whatIf,
   flow: laneFlow,
   drawing: () => drawing,
+  picture,
+  map: () => mapOf(graphView, drawing),
   nodeFor
 };
 export {

@@ -89,12 +89,14 @@ export const served = {}; // what a served page can do beyond one in a file: fil
 export const blocks = keeper(doc.blocks, (i) => (doc.blocks[i].parent ? null : served.block?.(i)), unpackRelation);
 export const laneTables = keeper(doc.lanes, (i) => (doc.lanes[i].sm ? null : served.lanes?.(i)));
 export const grids = keeper(doc.grids, (i) => (doc.grids[i].x ? null : served.grid?.(i)));
+export const boxTables = keeper(doc.boxes, (i) => (doc.boxes[i].tile ? null : served.boxes?.(i)));
 export const launches = await unpackTable(doc.launches);
 export const pairs = await unpackTable(doc.pairs);
 export const links = await unpackTable(doc.links);
 export const uses = await unpackTable(doc.uses);
 export const buffers = await unpackTable(doc.buffers);
 export const laneOf = await unpack(doc.lane_of);
+export const boxOf = Int32Array.from(await unpack(doc.box_of));
 export const gridOf = Int32Array.from(await unpack(doc.grid_of));
 export const launchCount = launches.tiles.length;
 export const pairCount = pairs.producer.length;
@@ -200,4 +202,5 @@ const shortOp = (i) =>
 export const launchName = (i) => shortOp(i) || shortKernel(i);
 export const launchPlace = (i) => [shortModule(i), shortOp(i) && shortKernel(i)].filter(Boolean).join(" · ");
 
+export const loadBoxes = (launch) => (boxOf[launch] < 0 ? Promise.resolve() : boxTables.load(boxOf[launch]));
 export const loadGrid = (launch) => (gridOf[launch] < 0 ? Promise.resolve() : grids.load(gridOf[launch]));

@@ -4,7 +4,7 @@ import { doc, launchCount, launches, links, linksOf, pairCount, pairs, text } fr
 import { hiddenPatterns, showReuse } from "./graph.js";
 import { state } from "./state.js";
 
-const NODE = { width: 196, height: 46 };
+export const NODE = { width: 196, least: 196, most: 330, height: 46 };
 
 // Which copy of each closed group shows `launch`, so that a selected launch is always in the drawing.
 export function reveal(launch, items = doc.fold, base = 0, path = "") {
@@ -19,8 +19,10 @@ export function reveal(launch, items = doc.fold, base = 0, path = "") {
 
 // `nodes` in issue order; `nodeOf[launch]` is the node that stands for a launch, `copyOf[launch]` its copy in each
 // closed group around it.
-export function buildDrawing() {
+// `unfolded`: with the launches of every module, so that pairs inside of a closed one can be listed.
+export function buildDrawing(unfolded = false) {
   const drawing = {
+    unfolded,
     root: { children: [], boxed: true },
     nodes: [],
     boxes: [],
@@ -54,6 +56,10 @@ function fill(drawing, parent, items, stands, shown, path, closed) {
       return;
     }
     const id = path + k;
+    if ("module" in item && !drawing.unfolded && !state.open.has(id)) {
+      addModule(drawing, { item, id, parent, closed }, stands, shown);
+      return;
+    }
     const at = (stand, copy) => stand.at + item.start + copy * item.period;
     const add = (copy, open, inner, innerShown) => {
       const box = {
@@ -66,12 +72,13 @@ function fill(drawing, parent, items, stands, shown, path, closed) {
         count: item.count,
         period: item.period,
         begin: at(stands[shown], copy),
+        module: item.module,
       };
       drawing.boxes.push(box);
       parent.children.push(box);
       fill(drawing, box, item.items, inner, innerShown, `${id}.`, open ? closed : [...closed, box]);
     };
-    if (state.open.has(id)) {
+    if (state.open.has(id) || "module" in item) {
       for (let c = 0; c < item.count; c++)
         add(
           c,
@@ -87,6 +94,32 @@ function fill(drawing, parent, items, stands, shown, path, closed) {
     );
     add(copy, false, all, shown * item.count + copy);
   });
+}
+
+// One node for all launches of a closed module.
+function addModule(drawing, { item, id, parent, closed }, stands, shown) {
+  const launch = stands[shown].at + item.start;
+  const node = {
+    launch,
+    parent,
+    index: drawing.nodes.length,
+    closed,
+    w: NODE.width,
+    h: NODE.height,
+    count: stands.length,
+    module: item.module,
+    group: id,
+    period: item.period,
+    duration_ns: launches.duration_ns.slice(launch, launch + item.period).reduce((sum, ns) => sum + ns, 0),
+  };
+  drawing.nodes.push(node);
+  parent.children.push(node);
+  for (const { at, copies } of stands) {
+    for (let i = at + item.start; i < at + item.start + item.period; i++) {
+      drawing.nodeOf[i] = node.index;
+      drawing.copyOf[i] = copies;
+    }
+  }
 }
 
 // The one rule of memory reuse: while it is off, its links are not counted, drawn or listed in any view.
@@ -108,6 +141,7 @@ function mergePairs({ nodes, nodeOf, copyOf }) {
     for (let k = 0; k < a.closed.length && a.closed[k] === b.closed[k] && !around; k++) {
       if (copyOf[from][k] !== copyOf[to][k]) around = a.closed[k];
     }
+    if (a === b && !around) continue; // inside of a closed module
     const key = `${a.index},${b.index},${around ? 1 : 0}`;
     if (!edges.has(key)) edges.set(key, { a, b, around, pairs: [], bytes: 0, gain: 0, pair: i });
     const edge = edges.get(key);

@@ -2,31 +2,16 @@
 
 import { INK, make } from "./canvas.js";
 import { doc, duration, hasLanes, launchCount, served, timed } from "./data.js";
+import { ABOUT, info } from "./glossary.js";
 import { changed, state } from "./state.js";
+
+const ROWS_BESIDE = 380; // px of a row beside its bar: name, time, share, gaps and margins, as the style has them
 
 const PARTS = {
   work_ns: ["work", "tiles at work", "the tiles' time, were all slots always full"],
   wait_ns: ["wait", "tiles that wait", "slots held by tiles that wait or signal"],
   idle_ns: ["idle", "empty slots", "slots empty while some tile runs: partial waves, uneven tiles"],
   gap_ns: ["gap", "no tile runs", "gaps between launches"],
-};
-
-export const ABOUT = {
-  stream: "one launch after the other, each with a launch gap",
-  graph: "the launches of each stream in one CUDA graph: shorter gaps",
-  pdl: "programmatic dependent launch: the next launch's tiles are on the SMs early and wait for the whole launch",
-  streams: "independent launches in several streams",
-  "acs-sw": "ACS in software: a window of launches, independent ones together",
-  "acs-hw": "ACS in hardware: a window of launches, independent ones together",
-  cusync: "cuSync: tiles wait for tiles through semaphores",
-  dataflow: "each tile is dispatched when the tiles it needs have ended",
-  list: "greedy, free launches: a tile is dispatched when its parents have ended",
-  persistent: "one kernel for the whole program, its tiles handed out on the GPU",
-  inline: "a persistent kernel whose workers run the tiles that they make ready themselves, or spawn them",
-  ccks: "CCKS: a persistent kernel whose tiles the CPU hands out",
-  blockmaestro: "BlockMaestro: kernels launched early, their blocks held back by a hardware scheduler",
-  wireframe: "Wireframe: a task graph in hardware with room for some of its nodes",
-  "dataflow-bloom": "dataflow, its dependencies kept in a Bloom filter",
 };
 
 export function svgOf(tag, attributes) {
@@ -80,7 +65,7 @@ export function showGain() {
   const listed = g.listed_ns ? ` · list schedule ${duration(g.listed_ns)}` : "";
   says.textContent = `bound ${duration(g.bound_ns)} (${g.binding})${listed} · recorded ${duration(g.recorded_ns)}`;
   const ran = doc.schedules.filter((s) => s.time_ns !== null);
-  const longest = Math.max(g.recorded_ns, ...ran.map((s) => s.time_ns));
+  const { svg, longest } = bracketPicture(g, ran);
   const stream = g.stream_ns ?? ran.find((s) => s.name === "stream")?.time_ns;
   // As `tileprof simulate` compares: a recorded time may hold waiting of the host.
   const against = stream ?? g.recorded_ns;
@@ -88,7 +73,10 @@ export function showGain() {
   const caption = `% is against ${base}`;
   const chosen = ran.find((s) => s.name === state.beside);
   box.replaceChildren(
-    make("div", [bracketPicture(g, ran)], { id: "bracket" }),
+    make("div", [make("span", "all of them"), make("span", [svg]), make("span"), make("span")], {
+      class: "rows",
+      id: "bracket",
+    }),
     gainKey(),
     make("h3", "Where the recorded time goes (% of it)"),
     make("div", waterfall("recorded", g.recorded_ns, recordedSteps(g), g, longest), { class: "rows", id: "waterfall" }),
@@ -101,7 +89,12 @@ export function showGain() {
           }),
         ]
       : []),
-    make("h3", doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline" : "Bounds"),
+    make("h3", [
+      document.createTextNode(
+        doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline " : "Bounds ",
+      ),
+      info("schedulers"),
+    ]),
     make("p", caption, { class: "caption", id: "against" }),
     make(
       "div",
@@ -126,8 +119,10 @@ function noGain() {
 }
 
 // One line of time: what no schedule reaches, where the best one must lie, and where each scheduler stands.
+// It stands in the column of the bars, on their scale: `longest` is the time at its right edge.
 function bracketPicture(g, ran) {
-  const [left, middle, width, line] = [8, 44, 720, 12];
+  const [left, middle, line] = [1, 44, 12];
+  const width = Math.max(document.getElementById("gains").clientWidth - ROWS_BESIDE, 240);
   const longest = Math.max(g.recorded_ns, ...ran.map((s) => s.time_ns));
   const reached =
     g.listed_ns && !ran.some((s) => s.name === "list") ? [...ran, { name: "list", time_ns: g.listed_ns }] : [...ran];
@@ -149,7 +144,7 @@ function bracketPicture(g, ran) {
   };
   const best = Math.min(g.recorded_ns, g.listed_ns ?? Infinity, ...ran.map((s) => s.time_ns));
   bar(0, g.bound_ns, INK.muted, "no schedule is so fast");
-  bar(g.bound_ns, best, INK.found, "the best schedule ends in here");
+  bar(g.bound_ns, best, INK.parts.idle, "the best schedule ends in here");
   bar(best, longest, INK.idle, "reached by a simulated schedule or by the recording");
   const say = (words, at, y, anchor, name) =>
     svg.append(
@@ -179,7 +174,7 @@ function bracketPicture(g, ran) {
     );
     say(names.join(", "), x(ns) + 6, middle + 18 + line * row, "start", "soft");
   }
-  return svg;
+  return { svg, longest: width / scale };
 }
 
 // One label for the schedulers that end at about the same time; `wide` in units of the picture, its letters being 11

@@ -26,11 +26,13 @@ import {
   times,
   wavesWords,
 } from "./data.js";
-import { buildDrawing, commonModule, shownEdges, shownPair } from "./fold.js";
+import { buildDrawing, commonModule, NODE, shownEdges, shownPair } from "./fold.js";
 import { showLanes } from "./lanes.js";
 import { GAP, layOut } from "./layout.js";
 import { missesSome, overlayOf, showMatrix } from "./matrix.js";
+import { drawMap, moveByMapOf } from "./minimap.js";
 import { changed, found, select, state } from "./state.js";
+import { showTensor } from "./tensor.js";
 import { showTiles } from "./tiles.js";
 
 export const anyGain = pairs.gain_ns.some((g) => g > 0);
@@ -42,22 +44,25 @@ let hovered = null;
 let longest = 1;
 for (let i = 0; i < launchCount; i++) longest = Math.max(longest, launches.duration_ns[i]);
 
-const LEGIBLE = 0.85; // the scale at which the names in a node are 10 px high
+const LEAST_SCALE = 0.5; // zooming out ends where a name of 11 px still has room in a node
+const TEXT = 11; // px on the screen, at least
+const font = (weight, size) => `${weight} ${Math.max(size, TEXT / graphView.view.kx)}px ${FONT}`;
 
 export const graphView = new Surface(document.querySelector("#graph canvas"), {
   axes: "both",
   draw: drawGraph,
   hover: hoverGraph,
   click: clickGraph,
-  limits: [0.01, 4],
+  take: moveByMap,
+  limits: [LEAST_SCALE, 4],
 });
 
-// The whole graph if it can be read so; otherwise its beginning.
+// The whole graph if it can be read so; otherwise its beginning, and the map in the corner shows the whole.
 graphView.fit = () => {
   if (!drawing?.nodes.length) return;
   const { width, height } = graphView;
-  const whole = Math.min(width / drawing.width, height / drawing.height);
-  const k = Math.min(Math.max(whole, LEGIBLE), 1.1);
+  if (Math.abs(width - drawing.laidFor) > 40) layOutFor(width);
+  const k = scaleNow(width, height);
   const first = drawing.nodes.reduce((a, b) => (b.ay < a.ay ? b : a));
   const spare = width - drawing.width * k;
   const x = spare >= 0 ? spare / 2 : Math.min(Math.max(width / 2 - (first.ax + first.w / 2) * k, spare), 0);
@@ -70,15 +75,40 @@ graphView.extent = () => [drawing.width, drawing.height];
 
 export function rebuildGraph() {
   drawing = buildDrawing();
-  layOut(drawing);
+  layOutFor(graphView.width);
+  drawing.flat = drawing.nodes.some((node) => node.module) ? buildDrawing(true) : drawing;
   sayGraph();
   graphView.redraw();
 }
+
+// Nodes as wide as the room allows: where a layer of them leaves some, they share it.
+function layOutFor(width) {
+  const lay = (wide) => {
+    for (const node of drawing.nodes) node.w = wide;
+    layOut(drawing);
+  };
+  lay(NODE.least);
+  drawing.laidFor = width;
+  const rows = new Map();
+  for (const node of drawing.nodes) rows.set(node.ay, (rows.get(node.ay) ?? 0) + 1);
+  const [room, base] = [width / scaleNow(width, graphView.height), drawing.width];
+  const spare = (room - base) / Math.max(1, ...rows.values());
+  if (spare <= 10) return;
+  lay(Math.min(NODE.least + spare, NODE.most));
+  // Rows of boxes that stand side by side share the room, too: then all of them get less.
+  const grown = drawing.width - base;
+  if (drawing.width > room) lay(NODE.least + ((drawing.nodes[0].w - NODE.least) * (room - base)) / grown);
+}
+
+const scaleNow = (width, height) =>
+  Math.min(Math.max(Math.min(width / drawing.width, height / drawing.height), LEAST_SCALE), 1.1);
 
 function sayGraph() {
   const folded = drawing.boxes.some((b) => !b.open);
   const hidden = pairs.reuse_only.reduce((n, r) => n + (r && !showReuse ? 1 : 0), 0);
   const says = [plural(launchCount, "launch", "launches"), plural(pairCount - hidden, "pair")];
+  const modules = drawing.nodes.filter((node) => node.module).length;
+  if (modules) says.push(`${plural(modules, "module")} folded: a click opens one`);
   if (folded) says.push("repeated layers folded");
   if (hidden) says.push(`${number(hidden)} from memory reuse hidden`);
   document.getElementById("graph-says").textContent = says.join(" · ");
@@ -89,12 +119,16 @@ export function showNode(launch) {
   graphView.resize(); // the panel below may have just opened
   const node = nodeFor(launch);
   const { view, width, height } = graphView;
-  if (view.kx < 0.35) view.kx = view.ky = LEGIBLE;
   const [x, y] = graphView.toScreen(node.ax + node.w / 2, node.ay + node.h / 2);
   if (x > 60 && x < width - 60 && y > 40 && y < height - 40) return;
   view.x += width / 2 - x;
   view.y += height / 2 - y;
   graphView.moved();
+}
+
+// A drag that begins in the map belongs to it.
+function moveByMap(x, y) {
+  return moveByMapOf(graphView, drawing, x, y);
 }
 
 function drawGraph(c) {
@@ -115,6 +149,7 @@ function drawGraph(c) {
   for (const node of drawing.nodes) if (seen(node.ax, node.ay, node.w, node.h)) drawNode(c, node);
   for (const box of drawing.boxes) if (seen(box.ax, box.ay, box.w, GAP.head)) drawBoxName(c, box);
   c.restore();
+  drawMap(c, graphView, drawing);
 }
 
 export function sayCentre(c, view, words) {
@@ -139,13 +174,17 @@ function drawBox(c, box) {
 }
 
 function drawBoxName(c, box) {
-  if (graphView.view.kx < 0.25) return;
   c.textBaseline = "middle";
   c.textAlign = "left";
-  c.font = `600 13px ${FONT}`;
+  c.font = font(600, 13);
   c.fillStyle = hovered === box ? INK.focus : INK.ink;
-  const count = box.open ? ` ${box.copy + 1} of ${box.count}  ▾ fold` : ` ×${box.count}  ▸ open`;
-  const name = commonModule(box.begin, box.begin + box.period) || plural(box.period, "launch", "launches");
+  const count = box.module
+    ? "  ▾ fold"
+    : box.open
+      ? ` ${box.copy + 1} of ${box.count}  ▾ fold`
+      : ` ×${box.count}  ▸ open`;
+  const name =
+    box.module ?? (commonModule(box.begin, box.begin + box.period) || plural(box.period, "launch", "launches"));
   const countWidth = c.measureText(count).width;
   const head = fitted(c, name, box.w - 24 - countWidth);
   const width = c.measureText(head + count).width;
@@ -201,11 +240,23 @@ function nodeFrame(node) {
   return [hovered === node ? INK.soft : INK.line, 1.3];
 }
 
+// A second card behind: more than one launch.
+function drawStack(c, { ax: x, ay: y, w, h }) {
+  c.beginPath();
+  c.roundRect(x + 4, y - 4, w, h, 7);
+  c.fillStyle = INK.box;
+  c.fill();
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1.3;
+  c.stroke();
+}
+
 function drawNode(c, node) {
   const i = node.launch;
   const { ax: x, ay: y, w, h } = node;
   const [frame, thick] = nodeFrame(node);
   c.globalAlpha = state.search && !isFound(node) && thick < 2 ? 0.4 : 1;
+  if (node.module) drawStack(c, node);
   c.beginPath();
   c.roundRect(x, y, w, h, 7);
   c.fillStyle = state.search && isFound(node) ? INK.found : INK.node;
@@ -216,21 +267,27 @@ function drawNode(c, node) {
   c.stroke();
   c.setLineDash([]);
   c.fillStyle = INK.focus;
-  c.fillRect(x + 8, y + h - 5, Math.max((w - 16) * (launches.duration_ns[i] / longest), 1), 2.5);
-  if (graphView.view.kx > 0.28) {
-    c.textBaseline = "alphabetic";
-    c.textAlign = "right";
-    c.font = `11px ${FONT}`;
-    c.fillStyle = INK.soft;
-    const time = duration(launches.duration_ns[i]);
-    c.fillText(time, x + w - 9, y + 18);
-    const room = w - 26 - c.measureText(time).width;
-    c.textAlign = "left";
-    c.fillText(fitted(c, launchPlace(i), w - 18), x + 9, y + 34);
-    c.font = `600 12px ${FONT}`;
-    c.fillStyle = INK.ink;
-    c.fillText(fitted(c, launchName(i), room), x + 9, y + 18);
-  }
+  const took = node.duration_ns ?? launches.duration_ns[i];
+  c.fillRect(x + 8, y + h - 5, Math.max((w - 16) * Math.min(took / longest, 1), 1), 2.5);
+  const both = graphView.view.kx > 0.85; // room for two lines
+  c.textBaseline = both ? "alphabetic" : "middle";
+  const line = y + (both ? 18 : h / 2 - 1);
+  c.textAlign = "right";
+  c.font = font(400, 11);
+  c.fillStyle = INK.soft;
+  const time = duration(took);
+  const timeWide = c.measureText(time).width;
+  const name = node.module ? `▸ ${node.module}` : launchName(i);
+  c.font = font(600, 12);
+  const told = both || c.measureText(name).width < w - 26 - timeWide; // a name comes before a time
+  c.font = font(400, 11);
+  if (told) c.fillText(time, x + w - 9, line);
+  c.textAlign = "left";
+  const place = node.module ? `${plural(node.period, "launch", "launches")}, opened by a click` : launchPlace(i);
+  if (both) c.fillText(fitted(c, place, w - 18), x + 9, y + 34);
+  c.font = font(600, 12);
+  c.fillStyle = INK.ink;
+  c.fillText(fitted(c, name, told ? w - 26 - timeWide : w - 18), x + 9, line);
   c.globalAlpha = 1;
 }
 
@@ -273,10 +330,17 @@ function hoverGraph(x, y) {
     graphView.redraw();
   }
   if (!now) return null;
+  if (now.boxed && now.module) return [`Fold ${now.module}`, plural(now.period, "launch", "launches")];
   if (now.boxed)
     return [
       now.open ? "Fold all copies into one" : `Open all ${now.count} copies`,
       `${now.period} launches in each copy`,
+    ];
+  if (now.module)
+    return [
+      now.module,
+      `${plural(now.period, "launch", "launches")} · ${duration(now.duration_ns)}`,
+      "a click opens it",
     ];
   return "launch" in now ? launchLines(now.launch, now.count) : edgeLines(now);
 }
@@ -324,7 +388,7 @@ function hazardWords(i) {
 function clickGraph(x, y) {
   const hit = hitGraph(x, y);
   if (!hit) return select({});
-  if (hit.boxed) return toggleGroup(hit);
+  if (hit.boxed || hit.module) return toggleGroup(hit);
   if ("launch" in hit) return select({ launch: hit.launch });
   const i = hit.pairs.find((p) => overlayOf.has(p)) ?? hit.pair;
   select({ pair: [pairs.producer[i], pairs.consumer[i]] });
@@ -335,9 +399,10 @@ export function toggleGroup(box) {
   const before = graphView.toScreen(box.ax, box.ay);
   if (state.open.has(box.group)) state.open.delete(box.group);
   else state.open.add(box.group);
-  if (box.open) state.copies[box.group] = box.copy;
+  if (box.open && !box.module) state.copies[box.group] = box.copy;
   changed();
-  const again = drawing.boxes.find((b) => b.group === box.group && b.copy === box.copy) ?? drawing.root;
+  const drawn = [...drawing.boxes, ...drawing.nodes].filter((b) => b.group === box.group);
+  const again = drawn.find((b) => b.copy === box.copy) ?? drawn[0] ?? drawing.root;
   const after = graphView.toScreen(again.ax, again.ay);
   graphView.pan(before[0] - after[0], before[1] - after[1]);
 }
@@ -418,6 +483,7 @@ function filtersChanged() {
   rebuildGraph();
   showMatrix();
   showTiles();
+  showTensor();
   showLanes();
 }
 

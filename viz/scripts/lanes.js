@@ -167,7 +167,7 @@ async function findFlow() {
   if (laneFlow.key === key) Object.assign(laneFlow, flow, { ready: true });
 }
 
-function setsWith(block, parent) {
+export function setsWith(block, parent) {
   const sets = new Set();
   for (let set = 0; set + 1 < block.indptr.length; set++) {
     for (let e = block.indptr[set]; e < block.indptr[set + 1]; e++) if (block.parent[e] === parent) sets.add(set);

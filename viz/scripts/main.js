@@ -20,6 +20,7 @@ import {
 } from "./data.js";
 import { reveal } from "./fold.js";
 import { chooseBeside, showGain } from "./gain.js";
+import { allWords, info, showWords } from "./glossary.js";
 import {
   buildLegend,
   describeLaunch,
@@ -34,15 +35,17 @@ import {
 } from "./graph.js";
 import { laneFlow, lanesView, setTime, showLanes, simulatedRow, startOf, stepTime, TENTH_NS } from "./lanes.js";
 import { describePair, matrix, matrixView, showMatrix } from "./matrix.js";
+import { mapOf } from "./minimap.js";
 import { showKernelLegend } from "./overview.js";
 import { rankPairs } from "./ranking.js";
 import { serve } from "./served.js";
 import { fillBeside, simulated } from "./simulated.js";
 import { ran, showSizes, whatIf } from "./sizes.js";
 import { changed, findLaunches, found, readHash, select, state, TABS, watch } from "./state.js";
+import { describeTensor, picture, showTensor, tensorView } from "./tensor.js";
 import { chain, chainNow, nodeY, showTiles, tilesView } from "./tiles.js";
 
-export const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, lanes: lanesView };
+export const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, tensor: tensorView, lanes: lanesView };
 let active = "graph";
 
 function showSummary() {
@@ -71,6 +74,7 @@ function showSummary() {
     if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
   if (!s.coverage.inferred && !s.coverage.conservative && s.launches && s.accesses)
     facts.push(fact("accesses", "exact"));
+  if (s.accesses) facts.push(info("accesses"));
   if (doc.policy) facts.push(verdict(doc.policy));
   document.getElementById("facts").replaceChildren(...facts);
   showNotes(s);
@@ -139,13 +143,6 @@ function showNotes(s) {
       ),
     ),
   );
-}
-
-function showWords(title, content, dialog = document.getElementById("words")) {
-  const close = make("button", "Close", { type: "button" });
-  close.addEventListener("click", () => dialog.close());
-  dialog.replaceChildren(make("h2", title), content, close);
-  dialog.showModal();
 }
 
 function addButtons() {
@@ -238,7 +235,7 @@ const KEYS = [
   ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"],
   ["f", "this view alone, and back"],
   ["1  2  3", "launches, tiles of a pair, timeline"],
-  ["4  5  6", "tile graph, gain, what if"],
+  ["4  5  6  7", "tile graph, gain, what if, tensor"],
   ["b", "another scheduler beside the recorded timeline"],
   [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"],
   ["t", "dark or light"],
@@ -247,14 +244,11 @@ const KEYS = [
 ];
 
 function showKeys() {
-  showWords(
-    "Keys",
-    make(
-      "dl",
-      KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)]),
-    ),
-    document.getElementById("keys"),
+  const keys = make(
+    "dl",
+    KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)]),
   );
+  showWords("Keys", make("div", [keys, make("h2", "Words"), allWords()]), document.getElementById("keys"));
 }
 
 // Esc undoes one thing at a time, the last made first.
@@ -375,7 +369,7 @@ const ACTIONS = {
   "=": () => panels[active]?.zoom(1.3),
   "-": () => panels[active]?.zoom(1 / 1.3),
   0: () => panels[active]?.fit(),
-  f: () => showOnly(active),
+  f: () => showOnly(active in TABS ? state.tab : active),
   t: toggleTheme,
   h: toggleAdvice,
   w: () => panels[active]?.zoom(1.3),
@@ -389,12 +383,14 @@ const ACTIONS = {
   3: () => focusPanel("lanes"),
   4: () => focusPanel("tiles"),
   5: () => showTab("gain"),
+  7: () => focusPanel("tensor"),
   6: () => showTab("sizes"),
   b: nextBeside,
   ",": () => stepTime(-1),
   ".": () => stepTime(1),
   o: () => {
-    const box = state.launch !== null && nodeFor(state.launch).parent;
+    const node = state.launch !== null && nodeFor(state.launch);
+    const box = node?.module ? node : node?.parent;
     if (box?.group) toggleGroup(box);
   },
 };
@@ -435,6 +431,7 @@ function toggleTheme() {
   matrix.key && matrix.parts.length ? describePair() : rankPairs();
   showGain();
   showSizes();
+  if (picture.tensor) describeTensor();
 }
 
 let drawnAs = "";
@@ -465,6 +462,7 @@ function refresh() {
   if (cursor.view && !cursorStands()) endCursor();
   showMatrix();
   showTiles();
+  showTensor();
   showGain();
   showSizes();
   showLanes();
@@ -474,7 +472,7 @@ function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const chosen = kept("theme");
   setTheme(chosen === "dark" || chosen === "light" ? chosen : dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
+  dark.addEventListener("change", () => kept("theme") ?? setTheme(dark.matches ? "dark" : "light"));
   showSummary();
   showAdvice();
   buildLegend();
@@ -529,5 +527,7 @@ window.tileprof = {
   whatIf,
   flow: laneFlow,
   drawing: () => drawing,
+  picture,
+  map: () => mapOf(graphView, drawing),
   nodeFor,
 };

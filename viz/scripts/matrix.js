@@ -25,6 +25,7 @@ import {
   text,
 } from "./data.js";
 import { shownEdges, shownLink } from "./fold.js";
+import { info } from "./glossary.js";
 import { sayCentre } from "./graph.js";
 import { earlyTitle, earlyWords, rankPairs } from "./ranking.js";
 import { select, state } from "./state.js";
@@ -472,7 +473,7 @@ export function describePair() {
       ),
     );
   parts.push(fact("edges", number(shownEdges(i))), fact("bytes", size(pairs.bytes[i])));
-  if (Number.isFinite(pairs.tightness[i])) parts.push(fact("tightness", short(pairs.tightness[i])));
+  if (Number.isFinite(pairs.tightness[i])) parts.push(fact("tightness", short(pairs.tightness[i])), info("pair"));
   const children = Math.max(0, ...linkedParts().map((p) => links.children[p.link]));
   const free = matrix.consumers - children;
   if (free > 0) parts.push(fact("consumer tiles that wait for none", number(free)));

@@ -16,7 +16,8 @@ import {
   waves,
 } from "./data.js";
 import { shownEdges } from "./fold.js";
-import { anyGain, drawing, nodeFor } from "./graph.js";
+import { info } from "./glossary.js";
+import { anyGain, drawing } from "./graph.js";
 import { missesSome, overlayOf } from "./matrix.js";
 import { found, select, state } from "./state.js";
 
@@ -28,13 +29,14 @@ const order = { column: "", down: true };
 // Dependent pairs as the launch graph draws them, first those to look at first; a search leaves those of launches
 // found.
 export function rankedEdges() {
-  const near = (edge) => state.launch === null || edge.a === nodeFor(state.launch) || edge.b === nodeFor(state.launch);
+  const { nodes, nodeOf } = drawing.flat;
+  const near = (edge) => state.launch === null || [edge.a, edge.b].includes(nodes[nodeOf[state.launch]]);
   const wanted = (edge) =>
     !state.search || edge.pairs.some((i) => found.has(pairs.producer[i]) || found.has(pairs.consumer[i]));
   const direct = (e) => pairs.direct[e.pair];
   const inPolicy = (e) => (overlayOf.size && e.pairs.some((i) => overlayOf.has(i)) ? 1 : 0);
   const inReport = (e) => Math.min(...e.pairs.map((i) => (pairs.group?.[i] >= 0 ? pairs.group[i] : pairCount)));
-  const edges = drawing.edges
+  const edges = drawing.flat.edges
     .filter((e) => near(e) && wanted(e))
     .sort(
       (p, q) =>
@@ -111,9 +113,26 @@ export function rankPairs() {
     make("thead", [make("tr", head.map(sortHead))]),
     make("tbody", rows.slice(0, MOST_RANKED).map(rankRow)),
   ]);
+  table.querySelector("tbody tr").tabIndex = 0;
+  table.addEventListener("keydown", walkRows);
+  if (anyGain) table.querySelector("th:nth-child(4)").append(info("pairs"));
   const more =
     rows.length > MOST_RANKED ? [make("p", `and ${number(rows.length - MOST_RANKED)} more, in the graph`)] : [];
   list.replaceChildren(table, ...more);
+}
+
+// Arrows move along the rows, which are one stop of the Tab key.
+function walkRows(event) {
+  const rows = [...document.querySelectorAll("#ranking tbody tr")];
+  const step = { ArrowDown: 1, ArrowUp: -1, Home: -rows.length, End: rows.length }[event.key];
+  const at = rows.indexOf(document.activeElement);
+  if (!step || at < 0) return;
+  const next = rows[Math.min(Math.max(at + step, 0), rows.length - 1)];
+  rows[at].tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+  event.preventDefault();
+  event.stopPropagation();
 }
 
 const HEAD_TITLES = {
@@ -158,8 +177,8 @@ export function noPairs() {
 
 function rankRow(edge) {
   const i = edge.pairs.find((p) => overlayOf.has(p)) ?? edge.pair;
-  const launch = (l) =>
-    make("td", [make("span", launchName(l)), make("span", launchPlace(l), { class: "module" })], {
+  const launch = (l, ...more) =>
+    make("td", [make("span", launchName(l)), ...more, make("span", launchPlace(l), { class: "module" })], {
       title: text(launches.kernel, l),
     });
   const facts = anyGain
@@ -176,7 +195,7 @@ function rankRow(edge) {
     "tr",
     [
       make("td", [patternMark(name), document.createTextNode(name.replaceAll("_", " ")), ...verdict]),
-      launch(pairs.producer[i]),
+      launch(pairs.producer[i], make("span", `→ ${launchName(pairs.consumer[i])}`, { class: "narrow" })),
       launch(pairs.consumer[i]),
       ...numbers.map((n, k) =>
         make("td", n, {
@@ -188,7 +207,7 @@ function rankRow(edge) {
         }),
       ),
     ],
-    { tabindex: "0" },
+    { tabindex: "-1" },
   );
   const choose = () => select({ pair: [pairs.producer[i], pairs.consumer[i]] });
   row.addEventListener("click", choose);

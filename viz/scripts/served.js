@@ -2,7 +2,7 @@
 // demand.
 
 import { make } from "./canvas.js";
-import { doc, gridOf, laneOf, launchCount, launches, served, unpack } from "./data.js";
+import { boxOf, doc, gridOf, laneOf, launchCount, launches, served, unpack } from "./data.js";
 import { chooseBeside } from "./gain.js";
 import { fillBeside, scheduleLanes } from "./simulated.js";
 import { runKey, whatIf } from "./sizes.js";
@@ -49,6 +49,16 @@ function addSchedule(schedule) {
   fillBeside();
 }
 
+function placeTheRest(places, tables) {
+  const placeOfFootprint = new Map();
+  for (let i = 0; i < launchCount; i++) {
+    if (places[i] >= 0) continue;
+    const footprint = launches.footprint[i];
+    if (!placeOfFootprint.has(footprint)) placeOfFootprint.set(footprint, tables.push({}) - 1);
+    places[i] = placeOfFootprint.get(footprint);
+  }
+}
+
 // Makes the page that this script is in one that may ask its server.
 export function serve() {
   numbersOfBlocks = unpack(doc.block_numbers); // not awaited here: the views draw meanwhile
@@ -58,14 +68,10 @@ export function serve() {
   served.variant = (text) => askServer("variant", text);
   served.size = (text) => askServer("size", text);
 
-  // Grids that the file had no room for get places of their own, to be asked for.
-  const placeOfFootprint = new Map();
-  for (let i = 0; i < launchCount; i++) {
-    if (gridOf[i] >= 0) continue;
-    const footprint = launches.footprint[i];
-    if (!placeOfFootprint.has(footprint)) placeOfFootprint.set(footprint, doc.grids.push({}) - 1);
-    gridOf[i] = placeOfFootprint.get(footprint);
-  }
+  served.boxes = (i) => askServer("boxes", boxOf.indexOf(i));
+  // What the file had no room for gets places of its own, to be asked for.
+  placeTheRest(gridOf, doc.grids);
+  placeTheRest(boxOf, doc.boxes);
 
   served.runner = () => {
     const box = make("input", "", {

@@ -2,14 +2,15 @@
 
 import { INK, make } from "./canvas.js";
 import { deviceSlots, doc, hasLanes, keeper, launchCount, launches, tileBase } from "./data.js";
-import { ABOUT } from "./gain.js";
-import { aggregation, drawShares, lanesView, launchColour, rowCount, startOf } from "./lanes.js";
+import { ABOUT } from "./glossary.js";
+import { aggregation, kernelColour, lanesView, launchColour, rowCount, startOf } from "./lanes.js";
 import { state } from "./state.js";
 import { tilesView } from "./tiles.js";
 
 export const scheduleLanes = doc.schedules.map((s) => s.lanes);
 const simulatedTables = keeper(scheduleLanes);
 export const scheduleAt = () => doc.schedules.findIndex((s) => s.name === state.beside);
+const SHARES = 1_000; // steps of a share of the GPU's slots, as viz/schedules.py counts them
 const MOST_BOXES = 12_000; // drawn one by one in one picture
 
 // The chosen schedule, its tiles placed in their SMs; null where none is chosen or it is still being unpacked.
@@ -82,9 +83,8 @@ export function drawSimulated(c, row) {
   c.fillStyle = INK.idle;
   c.fillRect(x0, top, schedule.time_ns * v.kx, high);
   if (table.share) {
-    aggregation.any = true;
-    c.fillStyle = INK.kernels[0];
-    return drawShares(c, table, x0, row);
+    Object.assign(aggregation, { any: true, simulated: true });
+    return drawKernels(c, table, x0, top, high);
   }
   const from = (m.left - x0) / v.kx;
   const to = (m.left + w - x0) / v.kx;
@@ -111,6 +111,24 @@ export function simulatedBox(table, t, row, shift) {
   const [x, y] = lanesView.toScreen(table.begin[t] + shift, row + table.sm[t] + table.top[t]);
   return { x, y, w: (table.end[t] - table.begin[t]) * kx, h: ky / slotsOf(table.launchOf[t]) };
 }
+
+// A schedule that came aggregated: how full the GPU is over time, kernel by kernel, the named ones first.
+function drawKernels(c, table, x0, top, high) {
+  const wide = (table.end * lanesView.view.kx) / table.bins;
+  const colours = Array.from({ length: table.rows }, (_, row) => kernelInk(table.kernels[row]));
+  for (let k = 0; k < table.bins; k++) {
+    if (x0 + (k + 1) * wide < lanesView.margin.left || x0 + k * wide > lanesView.width) continue;
+    let level = 0;
+    for (let row = 0; row < table.rows; row++) {
+      const share = table.share[row * table.bins + k] / SHARES;
+      c.fillStyle = colours[row];
+      c.fillRect(x0 + k * wide, top + high * (1 - level - share), wide + 0.3, high * share);
+      level += share;
+    }
+  }
+}
+
+const kernelInk = (name) => INK.kernels[kernelColour.get(doc.strings.indexOf(name)) ?? INK.kernels.length - 1];
 
 // Too many for single tiles: how full the GPU is over time, kernel by kernel.
 function drawMix(c, table, seen, [from, to], x0, top, high) {

@@ -3,16 +3,17 @@
 
 import { INK, make, niceStep } from "./canvas.js";
 import { doc, duration, launchCount, number, plural, served, short, tickTime, timed } from "./data.js";
-import { ABOUT, signedShare, stackedBar, svgOf } from "./gain.js";
+import { signedShare, stackedBar, svgOf } from "./gain.js";
+import { ABOUT, info } from "./glossary.js";
 import { state, writeHash } from "./state.js";
 
 export const whatIf = { scheduler: "", options: {}, sms: doc.summary.sms, occupancy: 0, moved: "sms", problem: "" };
 const IN_SIZES = { stream: "stream_ns", graph: "graph_ns", list: "list_ns" };
 const LINES = {
-  stream: ["stream order", "RAW", []],
-  graph: ["in a CUDA graph", "WAR", [7, 3]],
-  list: ["list schedule, free launches", "free", [2, 3]],
-}; // words, ink, dashes
+  stream: ["stream order", 1, []],
+  graph: ["in a CUDA graph", 1, [7, 3]],
+  list: ["list schedule, free launches", 2, [2, 3]],
+}; // words, place among the inks of schedulers, dashes
 const UNKNOWN_BLOCKS = [0, 1, 2, 3, 4, 6, 8, 12, 16, 32];
 
 // Every run that is known, in ns (null: a deadlock), by "name:key=value,…@SMs,blocks".
@@ -153,7 +154,7 @@ export function showSizes() {
   says.textContent = served.variant
     ? "tile times as recorded, whatever runs beside them"
     : sliders.length
-      ? "in a file one slider moves at a time; --serve combines them"
+      ? "in a file SMs and blocks move together, an option alone; --serve combines them all"
       : "too large a program for sliders in a file; --serve has them";
   // A slider that is being dragged must stay the element that it is.
   const kind = [whatIf.scheduler, ...sliders.map((s) => s.key)].join();
@@ -194,6 +195,7 @@ function schedulerChoice(names) {
   });
   const parts = [
     make("label", [document.createTextNode("scheduler "), choice]),
+    info("options"),
     make("span", ABOUT[whatIf.scheduler] ?? "", { class: "soft" }),
   ];
   const back = make("button", "As recorded", {
@@ -264,12 +266,12 @@ function readout() {
     (other) => other !== name && Number.isFinite(ran.get(runKey({ ...at, scheduler: other }))),
   );
   const rows = [
-    [name, runKey(whatIf), `${name}@${doc.summary.sms},0`, INK.consumer],
+    [name, runKey(whatIf), `${name}@${doc.summary.sms},0`, INK.schedulers[0]],
     ...others.map((other) => [
       LINES[other][0],
       runKey({ ...at, scheduler: other }),
       `${other}@${doc.summary.sms},0`,
-      INK[LINES[other][1]],
+      INK.schedulers[LINES[other][1]],
     ]),
   ];
   const longest = Math.max(...rows.flatMap(([, key, base]) => [ran.get(key) ?? 0, ran.get(base) ?? 0]), 1);
@@ -311,7 +313,7 @@ function timeRow(label, ns, base, colour, longest) {
 function settingPlot(slider) {
   const lines = {
     ...(slider.key === "sms" || slider.key === "occupancy" ? LINES : {}),
-    [whatIf.scheduler]: [whatIf.scheduler, "consumer", []],
+    [whatIf.scheduler]: [whatIf.scheduler, 0, []],
   };
   const timeAt = (name, value) =>
     ran.get(
@@ -361,13 +363,13 @@ function settingPlot(slider) {
       svgOf("polyline", {
         points: points.map(([v, ns]) => `${x(v)},${y(ns)}`).join(" "),
         fill: "none",
-        stroke: INK[colour],
+        stroke: INK.schedulers[colour],
         "stroke-width": 2,
         "stroke-dasharray": dash.join(" "),
       }),
     );
     for (const [v, ns] of points)
-      svg.append(svgOf("circle", { cx: x(v), cy: y(ns), r: v === now ? 4.5 : 2.5, fill: INK[colour] }));
+      svg.append(svgOf("circle", { cx: x(v), cy: y(ns), r: v === now ? 4.5 : 2.5, fill: INK.schedulers[colour] }));
   }
   return make("div", [
     svg,
@@ -387,7 +389,7 @@ function lineMark(name, colour, dash) {
       x2: 23,
       y1: 4,
       y2: 4,
-      stroke: INK[colour],
+      stroke: INK.schedulers[colour],
       "stroke-width": 3,
       "stroke-dasharray": dash.join(" "),
     }),

@@ -5,7 +5,7 @@
 import { doc, hasLanes, launchCount, launches, pairAt, served, text } from "./data.js";
 import { readSetting, settingWords } from "./sizes.js";
 
-export const TABS = { matrix: "Pairs", tiles: "Tile graph", gain: "Gain", sizes: "What if" };
+export const TABS = { matrix: "Pairs", tiles: "Tile graph", tensor: "Tensor", gain: "Gain", sizes: "What if" };
 export const state = {
   launch: null,
   pair: null,
@@ -23,7 +23,7 @@ export const watch = (watcher) => watchers.push(watcher);
 
 export function select(change) {
   const next = { launch: null, pair: null, chain: null, tile: null, ...change };
-  if (next.pair && !["matrix", "tiles"].includes(state.tab)) state.tab = "matrix";
+  if (next.pair && !["matrix", "tiles", "tensor"].includes(state.tab)) state.tab = "matrix";
   if (next.pair && next.launch === null)
     next.launch = state.launch !== null && next.pair.includes(state.launch) ? state.launch : next.pair[1];
   if (next.tile && next.launch === null) next.launch = next.tile[0];

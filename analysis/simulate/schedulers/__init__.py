@@ -52,7 +52,8 @@ def scheduler(text: str) -> Scheduler:
     name, options = key_values(text)
     if name == "spawn":
         raise UserError(
-            "a trace has no spawn events; `tileprof simulate workload:bfs` compares rules for child grids, and the scheduler inline asks "
+            "a trace has no spawn events; `tileprof simulate workload:bfs` compares rules for child grids, and the "
+            "scheduler inline asks "
             "SPAWN's question about the tiles of a trace"
         )
     if name not in SCHEDULERS:

@@ -1,4 +1,6 @@
-"""Where `tileprof run --scheduler acs` puts launches: the rules of tileprof/runtime/acs/native/window.cpp, for the simulator."""
+"""Where `tileprof run --scheduler acs` puts launches: the rules of tileprof/runtime/acs/native/window.cpp, for the
+simulator.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A launch on a lane (stream): launches of other lanes whose events it awaits, those among them whose event had to be
-    recorded for it, and the launch before it on its lane, -1 for none.
+    """A launch on a lane (stream): launches of other lanes whose events it awaits, those among them whose event had to
+    be recorded for it, and the launch before it on its lane, -1 for none.
     """
 
     lane: int
@@ -21,8 +23,8 @@ class Placed:
 
 @dataclass(slots=True)
 class Lanes:
-    """Places launches in issue order. Every launch waits for those that it conflicts with among the last ``window``, and
-    for all that have left the window.
+    """Places launches in issue order. Every launch waits for those that it conflicts with among the last ``window``,
+    and for all that have left the window.
     """
 
     lanes: int

@@ -18,26 +18,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockMaestro(Options):
-    """Kernels are launched while the ones before them still run, so that launch costs are hidden; a block is dispatched when the counter of its
-    parents is down to zero; kernels complete in order (Abdolrashidi et al., "BlockMaestro: Enabling
-    Programmer-Transparent Task-based Execution in GPU Systems", ISCA 2021).
+    """Kernels are launched while the ones before them still run, so that launch costs are hidden; a block is dispatched
+    when the counter of its parents is down to zero; kernels complete in order (Abdolrashidi et al., "BlockMaestro:
+    Enabling Programmer-Transparent Task-based Execution in GPU Systems", ISCA 2021).
 
-    The paper finds dependencies by static analysis of PTX; here they are the recorded ones, but for pairs of launches in no regular
-    pattern (gathers, data-dependent indices), where that analysis gives up and the whole launch is awaited (``static``). Tiles of launches of which one has more than
-    ``counter`` parents wait for all tiles that their launch depends on, since a counter has so many values (they are launched ahead all
-    the same); where a launch has more than ``entries``
-    dependencies, their lists lie in memory, and an update takes ``memory_ns`` instead of ``update_ns``. ``window`` 2 is a
-    kernel and the one launched ahead of it, 4 is the most that the paper's kernel numbers tell apart; ``gap_ns`` (the device's launch gap) is
-    paid from a launch's entry into the window. With ``priority=1`` ready tiles of the latest kernel go first (the paper's consumer priority),
-    else those of the earliest.
+    The paper finds dependencies by static analysis of PTX; here they are the recorded ones, but for pairs of launches
+    in no regular pattern (gathers, data-dependent indices), where that analysis gives up and the whole launch is
+    awaited (``static``). Tiles of launches of which one has more than ``counter`` parents wait for all tiles that their
+    launch depends on, since a counter has so many values (they are launched ahead all the same); where a launch has
+    more than ``entries`` dependencies, their lists lie in memory, and an update takes ``memory_ns`` instead of
+    ``update_ns``. ``window`` 2 is a kernel and the one launched ahead of it, 4 is the most that the paper's kernel
+    numbers tell apart; ``gap_ns`` (the device's launch gap) is paid from a launch's entry into the window. With
+    ``priority=1`` ready tiles of the latest kernel go first (the paper's consumer priority), else those of the
+    earliest.
 
-    | | paper | here |
-    |---|---|---|
-    | dependencies | read after write, between neighbours | all hazards, within the whole window |
-    | gathers | the whole kernel | the same; ``static=0``: the bytes recorded |
-    | launch costs | hidden | ``gap_ns`` and ``issue_ns`` run beside the kernel before; a host that is late is not hidden |
+    The paper hides launch costs; here ``gap_ns`` and ``issue_ns`` run beside the kernel before, and a host that is late
+    is not hidden.
 
     The counter of six bits and the buffer, 896 entries of four children, are the paper's; the times are assumed.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | dependencies | RAW of neighbours | all in the window | 0, -0.2, 0% |
+    | gathers | whole kernel | the same; `static=0` | 0, 0, 0% |
     """
 
     name: ClassVar[str] = "blockmaestro"
@@ -71,7 +74,9 @@ class BlockMaestro(Options):
         return draft
 
     def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
-        """With every tile behind all tiles that its launch depends on, where counters would overflow or the analysis gives up."""
+        """With every tile behind all tiles that its launch depends on, where counters would overflow or the analysis
+        gives up.
+        """
         widest = np.array([int(np.diff(b.indptr).max(initial=0)) for b in graph.blocks], np.int64)
         names = ("producer", "consumer", "block")
         producer, consumer, block = (graph.links[name].to_numpy(np.int64) for name in names)
@@ -89,7 +94,8 @@ class BlockMaestro(Options):
             )
         if unknown:
             notes.append(
-                f"{len(unknown):,} pairs of launches have no map that a static analysis could find: whole launches wait."
+                f"{len(unknown):,} pairs of launches have no map that a static analysis could find: whole "
+                "launches wait."
             )
         if not pairs | unknown:
             return p, []

@@ -19,21 +19,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CuSync(Options):
-    """Kernels on streams of their own; a consumer's tiles are dispatched once all tiles of the launches that it depends on have
-    been (the wait kernel), hold their slots, and wait there until the producer's tiles have posted (Jangda et al.,
-    "A Framework for Fine-Grained Synchronization of Dependent GPU Kernels", CGO 2024).
+    """Kernels on streams of their own; a consumer's tiles are dispatched once all tiles of the launches that it depends
+    on have been (the wait kernel), hold their slots, and wait there until the producer's tiles have posted (Jangda et
+    al., "A Framework for Fine-Grained Synchronization of Dependent GPU Kernels", CGO 2024).
 
-    Waits are exact: every tile waits for its own parents (the finest policy). ``inside`` 0: for all of them before it begins, as RowSync
-    and our own runtime do; 1: where it needs them, as TileSync does in the main loop; 2: whichever of both is faster on the whole, as
-    cuSync's users find out by timing.
+    Waits are exact: every tile waits for its own parents (the finest policy). ``inside`` 0: for all of them before it
+    begins, as RowSync and our own runtime do; 1: where it needs them, as TileSync does in the main loop; 2: whichever
+    of both is faster on the whole, as cuSync's users find out by timing.
 
-    ``wait_ns`` is what each wait after a tile's first costs it even where the producer has long posted: its threads meet at a
-    barrier, and loads run no further ahead. At entry a tile waits once per producer; in the main loop as often as there are moments at
-    which it needs tiles of a producer that it has not awaited yet. 600 ns is the A100's, 880 ns a V100's: what makes TileSync as much slower than RowSync as
-    published at one token count of the GPT-3 MLP; at nine of the A100's ten others TileSync is then right within 1.3%
-    (`tileprof.analysis.workloads.cusync_published`). ``post_ns`` lengthens every tile, ``poll_ns`` passes between a post and the
-    tile that waits: fence and atomic, and an L2 round trip (see `tileprof.analysis.inorder.Costs`); RowSync's published times do
-    not tell them from 0. ``window`` bounds the launches under way, since semaphores guard pairs of neighbours. ``issue_ns`` as in ``stream``.
+    ``wait_ns`` is what each wait after a tile's first costs it even where the producer has long posted: its threads
+    meet at a barrier, and loads run no further ahead. At entry a tile waits once per producer; in the main loop as
+    often as there are moments at which it needs tiles of a producer that it has not awaited yet. 600 ns is the A100's,
+    880 ns a V100's: what makes TileSync as much slower than RowSync as published at one token count of the GPT-3 MLP;
+    at nine of the A100's ten others TileSync is then right within 1.3% (notebooks/studies/cusync_gains.py). ``post_ns``
+    lengthens every tile, ``poll_ns`` passes between a post and the tile that waits: fence and atomic, and an L2 round
+    trip (see `tileprof.analysis.inorder.Costs`); RowSync's published times do not tell them from 0. ``window`` bounds
+    the launches under way, since semaphores guard pairs of neighbours. ``issue_ns`` as in ``stream``.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | RowSync's wait | at entry | the faster | +13.5, 0, +6.3% |
+    | TileSync's wait | in the main loop | the faster | 0, +1.9, 0% |
+    | kernels under way | a pair | the same; `window=0` | +8.7, +2.4, +5.2% |
     """
 
     name: ClassVar[str] = "cusync"
@@ -70,8 +77,8 @@ class CuSync(Options):
 def stops(p: Problem) -> NDArray[np.int64]:
     """``[launches]`` how often a tile of a launch waits, of the tile with most.
 
-    A tile waits once for each moment in its life at which it needs tiles of a producer that it has not awaited yet: several hazards
-    with the same producer share their waits.
+    A tile waits once for each moment in its life at which it needs tiles of a producer that it has not awaited yet:
+    several hazards with the same producer share their waits.
     """
     relations: dict[tuple[int, int], list[int]] = {}
     for producer, consumer, r in zip(p.producer.tolist(), p.consumer.tolist(), p.relation.tolist(), strict=True):
@@ -87,7 +94,9 @@ def stops(p: Problem) -> NDArray[np.int64]:
 
 
 def _moments(p: Problem, relations: tuple[int, ...], tiles: int) -> int:
-    """Moments at which the tile with most of them needs producer tiles for the first time, over all relations to one producer."""
+    """Moments at which the tile with most of them needs producer tiles for the first time, over all relations to one
+    producer.
+    """
     of_tile = np.stack([p.set_of[p.tile_at[r] : p.tile_at[r] + tiles] for r in relations], axis=1)
     sets = np.unique(of_tile, axis=0)  # tiles with the same sets wait alike
     parts = []

@@ -13,15 +13,20 @@ PRODUCER, CONSUMER, CRITICAL = range(3)
 
 @dataclass(frozen=True)
 class Dataflow(Options):
-    """A hardware scheduler that holds the tile graph and dispatches a thread block when its parents are done (Kuper, Pati and
-    Sinclair's proposal for thread-block-level dependencies).
+    """A hardware scheduler that holds the tile graph and dispatches a thread block when its parents are done (Kuper,
+    Pati and Sinclair's proposal for thread-block-level dependencies).
 
-    ``priority`` says which ready tiles go first: 0 those of the producer, in issue order; 1 those of the consumer, the latest launch; 2 those of the
-    launch with the longest path of launches behind it. With ``first=1`` the graph is recorded as the program runs: a launch of a kind
-    that has not been seen yet waits for all before it, and those after wait for it; repeated layers then use what was stored.
+    ``priority`` says which ready tiles go first: 0 those of the producer, in issue order; 1 those of the consumer, the
+    latest launch; 2 those of the launch with the longest path of launches behind it. With ``first=1`` the graph is
+    recorded as the program runs: a launch of a kind that has not been seen yet waits for all before it, and those after
+    wait for it; repeated layers then use what was stored.
 
-    ``window`` bounds the launches under way (0: no bound); ``signal_ns`` is what the scheduler takes to see an end, ``gap_ns`` to
-    begin with a launch; both default to 0, as in the proposal.
+    ``window`` bounds the launches under way (0: no bound); ``signal_ns`` is what the scheduler takes to see an end,
+    ``gap_ns`` to begin with a launch; both default to 0, as in the proposal.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | graph | stored at first run | known; `first=1` | +8.2, +20.5, +6.1% |
     """
 
     name: ClassVar[str] = "dataflow"

@@ -11,8 +11,8 @@ from tileprof.analysis.simulate.scheduler import Options, Program
 
 @dataclass(frozen=True)
 class Listing(Options):
-    """Graham's list scheduling (1966) on real SMs: no gaps, no signals, memory renamed. Whenever a ready tile fits on an SM, the first
-    such tile in issue order begins; a tile that fits nowhere holds back none of another launch.
+    """Graham's list scheduling (1966) on real SMs: no gaps, no signals, memory renamed. Whenever a ready tile fits on
+    an SM, the first such tile in issue order begins; a tile that fits nowhere holds back none of another launch.
     """
 
     name: ClassVar[str] = "list"

@@ -11,16 +11,23 @@ from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 @dataclass(frozen=True)
 class Pdl(Options):
-    """A launch is dispatched when every tile of the one before it in its stream has been, and its tiles wait inside until that
-    launch has ended (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization": griddepcontrol).
+    """A launch is dispatched when every tile of the one before it in its stream has been, and its tiles wait inside
+    until that launch has ended (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization":
+    griddepcontrol).
 
-    Blocks trigger at their entry, or after a share ``trigger`` of their work, or with ``recorded=1`` where the last bytes that the next launch
-    needs are written as recorded (at the end where that is unknown). Since all that is dispatched early waits for the end of the launch before, triggers at
-    entry are safe; a later one keeps slots free that waiting tiles would hold. `tileprof.analysis.simulate.triggers` says for each pair
-    what a trigger and a prologue are worth. A tile waits where its recorded accesses first need what an earlier launch
-    touched (``prologue``: another share of its work, the same for all), at its entry where that is unknown, and at its end
+    Blocks trigger at their entry, or after a share ``trigger`` of their work, or with ``recorded=1`` where the last
+    bytes that the next launch needs are written as recorded (at the end where that is unknown). Since all that is
+    dispatched early waits for the end of the launch before, triggers at entry are safe; a later one keeps slots free
+    that waiting tiles would hold. `tileprof.analysis.simulate.triggers` says for each pair what a trigger and a
+    prologue are worth. A tile waits where its recorded accesses first need what an earlier launch touched
+    (``prologue``: another share of its work, the same for all), at its entry where that is unknown, and at its end
     where it needs nothing, since the launch after it counts on that. ``signal_ns``, from the end of the launch to the
     waiting tiles, is assumed, not measured. ``issue_ns`` as in ``stream``.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | trigger | at a block's end | at its entry | +0.4, 0, +0.8% |
+    | wait | where the kernel says | where bytes are needed | +5.8, 0, +1.4% |
     """
 
     name: ClassVar[str] = "pdl"
@@ -57,12 +64,14 @@ class Pdl(Options):
                 early.append(draft.prologue[launch])
         if early:
             draft.notes.append(
-                f"{len(early):,} of {program.count:,} launches have work before they must wait, {sum(early) / len(early):.0%} of a tile's on average. "
+                f"{len(early):,} of {program.count:,} launches have work before they must wait, "
+                f"{sum(early) / len(early):.0%} of a tile's on average. "
                 "Triggering at the entry of the launch before is safe, since all wait for its end."
             )
         if unsafe:
             draft.notes.append(
-                f"No valid schedule of the program as recorded: with prologue={self.prologue:g} tiles of {unsafe:,} of {program.count:,} launches go on "
+                f"No valid schedule of the program as recorded: with prologue={self.prologue:g} tiles of {unsafe:,} of "
+                f"{program.count:,} launches go on "
                 "beyond what is known to need nothing of earlier launches. It says what kernels written so would gain."
             )
         return draft

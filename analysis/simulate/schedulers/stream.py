@@ -11,10 +11,14 @@ from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 @dataclass(frozen=True)
 class Stream(Options):
-    """A launch begins ``gap_ns`` after the one before it in its recorded stream has ended, and after the launches of other
-    streams that it depends on (CUDA C++ Programming Guide, "Streams"). ``gap_ns`` defaults to the device's launch gap;
-    ``issue_ns``, the host's time per launch, to the device's for one thread: launch n is issued n times that after the first. With
-    ``issue=0ns`` the host is far ahead.
+    """A launch begins ``gap_ns`` after the one before it in its recorded stream has ended, and after the launches of
+    other streams that it depends on (CUDA C++ Programming Guide, "Streams"). ``gap_ns`` defaults to the device's launch
+    gap; ``issue_ns``, the host's time per launch, to the device's for one thread: launch n is issued n times that after
+    the first. With ``issue=0ns`` the host is far ahead.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | host | not said | time per launch | -9.4, -13.4, -22.3% |
     """
 
     name: ClassVar[str] = "stream"

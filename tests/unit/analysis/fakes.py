@@ -16,10 +16,12 @@ from tileprof.trace import schema
 from tileprof.trace.footprint import Boxes, Footprint
 
 DEVICE = {
-    "name": "toy", "architecture": "sm_80", "sms": 2, "threads_per_sm": 256, "threads_per_block": 256, "blocks_per_sm": 4,
+    "name": "toy", "architecture": "sm_80", "sms": 2, "threads_per_sm": 256, "threads_per_block": 256,
+    "blocks_per_sm": 4,
     "warp_size": 32, "registers_per_sm": 65536, "registers_per_block": 65536, "registers_per_thread": 255,
     "register_allocation_unit": 256, "shared_bytes_per_sm": 65536, "shared_bytes_per_block": 65536,
-    "shared_bytes_reserved": 0, "shared_allocation_bytes": 128, "clock_mhz": 1000.0, "l2_bytes": 1, "dram_bytes": 1 << 30,
+    "shared_bytes_reserved": 0, "shared_allocation_bytes": 128, "clock_mhz": 1000.0, "l2_bytes": 1,
+    "dram_bytes": 1 << 30,
     "dram_bytes_per_s": 1e12, "peak_flops": {"fp32": 1e12, "fp16": 4e12}, "launch_gap_ns": 100, "graph_gap_ns": 50,
     "host_issue_ns": 0.0, "host_issue_shared_ns": 0.0, "graph_issue_ns": 0.0,
 }  # fmt: skip
@@ -51,8 +53,8 @@ class _Graph(SimpleNamespace):
     """As much of a `TileGraph` as the analysis asks for."""
 
     def __getattr__(self, name):
-        if name == "launches":
-            return None if self.trace is None else self.trace.launches
+        if name in ("launches", "device", "footprint"):
+            return None if self.recording is None else getattr(self.recording, name)
         if name == "pairs":
             links = self.links[self.links["edges"] > 0]  # a recorded link has edges, a drawn one may have none
             return pair_frame(_Graph(**{**vars(self), "links": links}))
@@ -71,7 +73,7 @@ def graph(tiles, links, trace=None):
         tile_base=np.cumsum([0, *tiles]).astype(np.int64),
         links=pd.DataFrame(rows, columns=columns),
         blocks=[b for _, _, b, *_ in links],
-        trace=trace,
+        recording=trace,
     )
 
 
@@ -243,8 +245,10 @@ def write_mlp(path, layers=2, tokens=256, hidden=512, device="V100", tile_ns=Non
             }
             writer.add_launch(
                 Launch(
-                    footprint=number, operands=((x, 0), (weights[layer][i], 0), (y, 0)), grid=(columns // 128, rows // 128, 1),
-                    block=(256, 1, 1), duration_ns=took, timing="modelled", coverage="exact", blocks_per_sm=2, registers=100,
+                    footprint=number, operands=((x, 0), (weights[layer][i], 0), (y, 0)),
+                    grid=(columns // 128, rows // 128, 1),
+                    block=(256, 1, 1), duration_ns=took, timing="modelled", coverage="exact", blocks_per_sm=2,
+                    registers=100,
                     shared_bytes=32768, begin_ns=begin, flops=2 * rows * inner * columns, **{**values, **names},
                 )
             )  # fmt: skip

@@ -261,6 +261,7 @@ class _Simulation:
             self.under_way += 1
         for i in self.openable():
             self.scheduled.add(i)
+            self.idle = 0
             may_open = max(self.now, self.held_until(i)) + self.plan.gap_ns[i]
             opens = max(may_open, self.plan.issue_ns[i])
             self.launching_ns += opens - may_open
@@ -433,7 +434,9 @@ class _Simulation:
             self.work(tile, end)
 
     def waits_inside(self, tile: int) -> list[tuple[float, float]]:
-        """When a running tile can end for each thing that it waits for (infinite where that has not ended), and the work after the wait."""
+        """When a running tile can end for each thing that it waits for (infinite where that has not ended), and the
+        work after the wait.
+        """
         launch, life, plan = self.launch_of[tile], self.life[tile], self.plan
         signal_ns = float(plan.signal_ns[launch])
         if plan.gate[launch] == INSIDE:

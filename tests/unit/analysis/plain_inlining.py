@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.unit.analysis.plain_engine import _edges
 from tileprof.analysis.bounds.problem import Problem
-from tileprof.analysis.simulate.inlining import INLINE, RULE, Inlining, Ran
+from tileprof.analysis.simulate.inlining import INLINE, PRINTED, RULE, Inlining, Ran
 
 
 class Plain:
@@ -94,12 +94,13 @@ class Plain:
             heapq.heappush(self.events, (self.now + self.costs.spawn_ns, self.tiles + child))
 
     def runs_inline(self, child: int, worker: int) -> bool:
-        if self.costs.policy != RULE:
+        if self.costs.policy not in {RULE, PRINTED}:
             return self.costs.policy == INLINE
         each = self.life[child] / self.costs.workers
         if self.ended:
             each = (self.busy_ns + (self.now - self.since if self.running else 0.0)) / self.ended
-        ahead = max(self.waiting - len(self.free), 0)
+        free = 0 if self.costs.policy == PRINTED else len(self.free)
+        ahead = max(self.waiting - free, 0)
         spawned = self.costs.spawn_ns + self.costs.fetch_ns + ahead * each + self.life[child]
         return spawned >= self.listed_ns[worker] + self.spared(child)
 

@@ -26,7 +26,9 @@ from tileprof.trace.footprint import Boxes
 
 def with_trace(g, lives, **launch):
     footprints = {i: footprint(len(life), duration_ns=life) for i, life in enumerate(lives)}
-    g.trace = trace([{"footprint": i, "timing": "modelled", "block_x": 64, **launch} for i in footprints], footprints)
+    g.recording = trace(
+        [{"footprint": i, "timing": "modelled", "block_x": 64, **launch} for i in footprints], footprints
+    )
     return g
 
 
@@ -35,7 +37,7 @@ def with_trace(g, lives, **launch):
 def test_no_schedule_is_below_any_bound(case, blocks_per_sm):
     g, lives = case
     bounds = Bounder(with_trace(g, lives, blocks_per_sm=blocks_per_sm)).of(100.0)
-    slots = g.trace.device.sms * blocks_per_sm
+    slots = g.device.sms * blocks_per_sm
     schedule = max(list_oracle(g, lives, [1] * len(lives), slots, reuse=False))
     assert bounds.listed_ns == schedule
     assert bounds.listed_reuse_ns == max(list_oracle(g, lives, [1] * len(lives), slots, reuse=True))
@@ -50,7 +52,7 @@ def test_no_schedule_is_below_any_bound(case, blocks_per_sm):
 def test_the_list_schedule_is_within_grahams_factor_of_the_bounds(case, blocks_per_sm):
     g, lives = case
     bounds = Bounder(with_trace(g, lives, blocks_per_sm=blocks_per_sm)).of(100.0)
-    slots = g.trace.device.sms * blocks_per_sm
+    slots = g.device.sms * blocks_per_sm
     area_ns = sum(map(sum, lives)) / slots
     assert bounds.listed_ns <= area_ns + (1 - 1 / slots) * bounds.ns["ready-gated path"] + 1e-9
     assert bounds.listed_ns <= (2 - 1 / slots) * max(area_ns, bounds.ns["ready-gated path"]) + 1e-9

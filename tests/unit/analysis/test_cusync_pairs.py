@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from studies.cusync_pairs import POLICIES, Interference, Kernel, overlapped_ns, stream_ns, waits
 
 from tests.unit.analysis.fakes import DEVICE
-from tileprof.analysis.workloads.cusync import POLICIES, Interference, Kernel, overlapped_ns, stream_ns, waits
 from tileprof.devices import Device, get
 from tileprof.errors import UserError
 

@@ -19,7 +19,7 @@ def pair(sets, set_of, lives):
     tiles = [len(x) for x in lives]
     g = graph(tiles, [(0, 1, block(sets, set_of))])
     footprints = {i: footprint(len(life), duration_ns=life) for i, life in enumerate(lives)}
-    g.trace = trace([{"footprint": i, "timing": "modelled", "block_x": 256} for i in footprints], footprints)
+    g.recording = trace([{"footprint": i, "timing": "modelled", "block_x": 256} for i in footprints], footprints)
     return g
 
 

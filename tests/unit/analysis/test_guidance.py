@@ -13,7 +13,9 @@ from tileprof.analysis.simulate import Simulator
 
 
 def program(*, lives=(1000.0, 1000.0, 1000.0), tiles=2, gap=100, links=None, timing="modelled", op="aten::mul"):
-    """Launches of equal tiles on two slots, each ``gap`` after the one before; one to one unless ``links`` says otherwise."""
+    """Launches of equal tiles on two slots, each ``gap`` after the one before; one to one unless ``links`` says
+    otherwise.
+    """
     rows, begin = [], 0
     for i, ns in enumerate(lives):
         took = int(ns) * -(-tiles // 2)
@@ -38,7 +40,7 @@ def guidance_of(g):
 def test_short_kernels_with_long_gaps_are_launch_bound_and_a_graph_comes_first():
     found = guidance_of(program(lives=[100.0] * 10, gap=100))
     assert found.verdict.kind == "launch-bound"
-    assert found.actions[0].kind in {"cuda-graph", "fuse"}
+    assert found.actions[0].kind == "cuda-graph"
     graphed = next(a for a in found.actions if a.kind == "cuda-graph")
     assert graphed.saves_ns == pytest.approx(9 * 50)  # the device's gaps: 100 ns from the host, 50 in a graph
     assert found.verdict.saves_share == found.actions[0].saves_share
@@ -70,6 +72,26 @@ def test_chains_are_fused_where_each_tile_needs_the_same_tile_and_nothing_else()
     assert chain.saves_ns == pytest.approx(200 + 100 + 2 * 50)
     apart = program(links=[(0, 1, all_to_all(tiles, tiles)), (1, 2, one_to_one(tiles))])
     assert [(c.first, c.last) for c in chains(apart, 50.0)] == [(1, 2)]
+
+
+def test_chains_that_a_compiler_fuses_at_once_are_one_action():
+    tiles = 2
+    links = [(0, 1, one_to_one(tiles)), (1, 2, all_to_all(tiles, tiles)), (2, 3, one_to_one(tiles)),
+             (3, 4, one_to_one(tiles))]  # fmt: skip
+    found = guidance_of(program(lives=[3000.0, 2000.0, 9000.0, 4000.0, 2500.0], links=links))
+    (fused,) = [a for a in found.actions if a.kind == "fuse"]
+    assert (fused.launches, fused.command) == ((2, 3, 4), "torch.compile(model)")
+    assert fused.saves_ns == pytest.approx(4000 + 2500 + 2 * 50 + 2000 + 50)
+    assert "and 1 more kind of chains" in fused.title
+
+
+def test_neighbours_are_named_before_pairs_with_launches_in_between():
+    """Launch 2 needs launch 0 alone; while launch 1 keeps its place, it is the one that launch 2 meets."""
+    tiles = 5
+    links = [(0, 2, one_to_one(tiles)), (2, 3, all_to_all(tiles, tiles))]
+    groups = build_report(program(lives=[100_000.0] * 4, tiles=tiles, links=links)).groups
+    assert [(row["producers"][0], row["consumers"][0]) for row in groups.to_dict("records")] == [(2, 3), (0, 2)]
+    assert groups["overlap_ns"].iloc[1] > groups["overlap_ns"].iloc[0]
 
 
 def test_a_pair_is_ranked_by_what_it_gains_while_everything_else_stays_ordered():

@@ -13,8 +13,8 @@ def advice(*, tiles=5, ns=100_000.0, first=0.0, coverage="exact", reuse=False, p
     life = footprint(tiles, duration_ns=ns)
     took = int(ns) * -(-tiles // 2)
     rows = [
-        {"footprint": 0, "timing": "modelled", "duration_ns": took, "begin_ns": i * (took + 100), "block_x": 256, "op": "mm",
-         "kernel": "mm", "module": f"h.{i}", "coverage": coverage}
+        {"footprint": 0, "timing": "modelled", "duration_ns": took, "begin_ns": i * (took + 100), "block_x": 256,
+         "op": "mm", "kernel": "mm", "module": f"h.{i}", "coverage": coverage}
         for i in range(2 * pairs)
     ]  # fmt: skip
     t = trace(rows, {0: life})

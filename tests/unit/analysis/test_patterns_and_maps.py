@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.analysis.traces import block_of
 from tileprof.analysis.affine import fit
-from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.patterns import classify
 from tileprof.trace.footprint import WRITE, Boxes, Footprint
 
@@ -22,17 +22,6 @@ def grid(x: int, y: int = 1, z: int = 1, *, row_major: bool = True) -> Footprint
     offset = (block[:, 0] + x * block[:, 1] if row_major else block[:, 0] * y + block[:, 1]) * 4
     tiles = np.arange(len(block))
     return Footprint(block, Boxes.of(tile=tiles, operand=0, mode=WRITE, offset=offset, length=4))
-
-
-def block_of(parents: list[list[int]]) -> EdgeBlock:
-    """Consumer tile i has parents[i]; every tile with parents is its own set."""
-    lists = [sorted(p) for p in parents if p]
-    sizes = [len(p) for p in lists]
-    set_of = np.full(len(parents), -1, np.int32)
-    set_of[[i for i, p in enumerate(parents) if p]] = np.arange(len(lists))
-    parent = np.concatenate(lists).astype(np.int32)
-    lag = np.full(len(parent), np.nan, np.float32)
-    return EdgeBlock(set_of, np.cumsum([0, *sizes]), parent, np.ones(len(parent), np.int64), lag, lag)
 
 
 CASES = {

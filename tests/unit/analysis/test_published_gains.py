@@ -1,9 +1,8 @@
 """Published gains beside ours: what a comparison says, and that it is made of the schedulers' runs."""
 
 import pytest
-
-from tileprof.analysis.workloads import published
-from tileprof.analysis.workloads.published import Comparison
+from studies import published_averages as published
+from studies.published_averages import Comparison
 
 
 def comparison(mean, *ours):

@@ -2,7 +2,7 @@
 
 from tests.unit.analysis.fakes import footprint, graph, one_to_one, trace
 from tileprof.analysis.bounds import Bounder
-from tileprof.analysis.layers import repeated_layers
+from tileprof.analysis.layers import STEP, repeated_layers
 
 
 def layers_of(modules, sizes=None):
@@ -31,3 +31,12 @@ def test_layers_with_other_footprints_are_other_layers():
 
 def test_modules_without_numbers_are_no_layers():
     assert layers_of(["a", "a", "", "b"]) == []
+
+
+def test_steps_of_a_loop_are_one_row_and_their_modules_no_layers():
+    found = layers_of(["warm", *["m.0", "m.1", "loss"] * 4, "end"], [5, *[2, 3, 4] * 4, 6])
+    assert [(x.name, x.times, x.first, x.last) for x in found] == [(STEP, 4, 7, 9)]
+
+
+def test_a_repeat_of_a_small_part_is_no_loop():
+    assert layers_of(["a", "b", "a", "b", *"cdefghij"]) == []

@@ -19,8 +19,10 @@ def chain(tiles, links, *, modules=None, launch=None, footprints=None):
     for i, n in enumerate(tiles):
         took = 10 * -(-n // 2)
         module = modules[i] if modules else ""
-        rows.append({"footprint": sizes.index(n), "timing": "modelled", "begin_ns": begin, "duration_ns": took, "module": module,
-                     "op": "aten::mm", "kernel": "k", "block_x": 256, **(launch or {})})  # fmt: skip
+        rows.append(
+            {"footprint": sizes.index(n), "timing": "modelled", "begin_ns": begin, "duration_ns": took,
+             "module": module, "op": "aten::mm", "kernel": "k", "block_x": 256, **(launch or {})}
+        )  # fmt: skip
         begin += took + 5
     g = graph(tiles, links, trace(rows, shared))
     pairs = g.links.drop_duplicates(["producer", "consumer"])[["producer", "consumer", "edges", "bytes"]]
@@ -52,7 +54,7 @@ def test_tiles_are_early_when_their_parents_end_before_the_last_wave():
 def test_measured_block_times_decide_what_is_early():
     g = chain([2, 2], [(0, 1, one_to_one(2))], launch={"timing": "measured"})
     times = [{"launch": 0, "tile": t, "begin_ns": 0, "end_ns": end} for t, end in enumerate((70, 100))]
-    g.trace.times = trace([], {}, times=times).times
+    g.recording.times = trace([], {}, times=times).times
     gains = pair_gains(Bounder(g)).iloc[0]
     assert (gains["early"], gains["lead_ns"]) == (
         0.5,
@@ -68,13 +70,13 @@ def test_hazards_of_recycled_memory_hold_nothing_back_in_a_gain():
 
 def test_a_long_gap_between_launches_is_no_gain_of_a_pair():
     g = chain([2, 2], [(0, 1, one_to_one(2))])
-    g.trace.launches.loc[1, "begin_ns"] = 10_000_000
+    g.launches.loc[1, "begin_ns"] = 10_000_000
     assert pair_gains(Bounder(g)).iloc[0]["recorded_ns"] == 10 + 10 + 100  # the toy GPU's launch gap
 
 
 def test_launches_that_overlapped_already_are_not_counted_twice():
     g = chain([2, 2], [(0, 1, one_to_one(2))])
-    g.trace.launches.loc[1, "begin_ns"] = 4
+    g.launches.loc[1, "begin_ns"] = 4
     assert pair_gains(Bounder(g)).iloc[0]["recorded_ns"] == 14
 
 
@@ -96,7 +98,7 @@ def test_repeated_layers_fold_into_one_row_with_summed_gains():
     modules = [f"h.{layer}.{part}" for layer in range(3) for part in ("up", "down")]
     links = [(i, i + 1, one_to_one(3)) for i in range(5)]
     g = chain([3] * 6, links, modules=modules)
-    folded = fold(pair_gains(Bounder(g)), g.trace.launches)
+    folded = fold(pair_gains(Bounder(g)), g.launches)
     assert folded["times"].tolist() == [3, 2]
     assert folded["gain_ns"].tolist() == [45.0, 30.0]
     assert folded["producers"].tolist() == [(0, 2, 4), (1, 3)]
@@ -112,13 +114,13 @@ def test_other_sizes_and_other_modules_do_not_fold():
         [(0, 1, one_to_one(3)), (1, 2, all_to_all(3, 4)), (2, 3, all_to_all(4, 3))],
         modules=["a", "b", "a", "b"],
     )
-    assert fold(pair_gains(Bounder(g)), g.trace.launches)["times"].tolist() == [1, 1, 1]
+    assert fold(pair_gains(Bounder(g)), g.launches)["times"].tolist() == [1, 1, 1]
 
 
 def test_direct_pairs_come_first_however_large_the_others_are():
     links = [(0, 1, all_to_all(4, 1)), (1, 2, all_to_all(1, 4)), (0, 2, one_to_one(4))]
     g = chain([4, 1, 4], links)
-    folded = fold(pair_gains(Bounder(g)), g.trace.launches)
+    folded = fold(pair_gains(Bounder(g)), g.launches)
     assert folded["direct"].tolist() == [True, True, False]
     assert folded["gain_ns"].is_monotonic_decreasing or folded["gain_ns"].iloc[2] > folded["gain_ns"].iloc[1]
 
@@ -126,10 +128,10 @@ def test_direct_pairs_come_first_however_large_the_others_are():
 def test_no_pairs_are_no_rows_with_the_same_columns():
     g = chain([1, 1], [])
     g.pairs = chain([1, 1], [(0, 1, one_to_one(1))]).pairs.iloc[:0]
-    folded = fold(pair_gains(Bounder(g)), g.trace.launches)
+    folded = fold(pair_gains(Bounder(g)), g.launches)
     assert len(folded) == 0
     full = chain([1, 1], [(0, 1, one_to_one(1))])
-    assert set(folded) == set(fold(pair_gains(Bounder(full)), full.trace.launches))
+    assert set(folded) == set(fold(pair_gains(Bounder(full)), full.launches))
 
 
 def test_names_that_differ_in_digits_get_stars_where_they_differ():

@@ -65,14 +65,16 @@ def test_json_holds_what_its_documentation_lists():
     report = build_report(chain())
     found = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert (found["schema"], found["version"]) == ("tileprof report", 1)
-    assert set(found) == {"schema", "version", "trace", "device", "program", "bounds", "unknown_lags", "layers", "pairs", "conservative", "notes",
-                          "dependencies_known",
-                          "assumptions", "first_look"}  # fmt: skip
+    assert set(found) == {
+        "schema", "version", "trace", "device", "program", "bounds", "unknown_lags", "layers", "pairs", "conservative",
+        "notes", "dependencies_known", "assumptions", "first_look",
+    }  # fmt: skip
     assert set(found["trace"]) == {"path", "recorder", "command", "complete", "granule"}
     assert set(found["pairs"][0]) == {
-        "producers", "consumers", "times", "producer", "consumer", "pattern", "map", "edges", "described_edges", "bytes", "early", "lead_ns",
-        "direct", "apart", "last_producer", "reuse_only", "stream_waves", "overlapped_waves", "recorded_ns", "bound_ns", "binding",
-        "list_schedule_ns", "gain_ns", "overlap_ns", "program_share", "coverage",
+        "producers", "consumers", "times", "producer", "consumer", "pattern", "map", "edges", "described_edges",
+        "bytes", "early", "lead_ns", "direct", "apart", "last_producer", "reuse_only", "stream_waves",
+        "overlapped_waves", "recorded_ns", "bound_ns", "binding", "list_schedule_ns", "gain_ns", "overlap_ns",
+        "program_share", "coverage",
     }  # fmt: skip
     assert found["pairs"][0]["producers"] == [0, 2, 4]
     assert found["first_look"] == 0
@@ -115,7 +117,7 @@ def test_a_trace_without_durations_says_whose_times_its_gains_are():
 
 def test_a_trace_without_accesses_claims_nothing_of_dependencies():
     g = program([{}, {}])
-    g.trace.tiles = pd.DataFrame({"footprint": [0], "bytes_read": [0], "bytes_written": [0]})
+    g.recording.tiles = pd.DataFrame({"footprint": [0], "bytes_read": [0], "bytes_written": [0]})
     report = build_report(g)
     text = " ".join(text_of(report).split())
     assert "which launches depend on each other is unknown" in text
@@ -213,7 +215,7 @@ def test_top_limits_the_table_and_says_so():
 
 def test_on_another_gpu_gains_are_against_stream_order_there():
     g = chain(layers=1)
-    report = build_report(g, Machine(g.trace.device, sms=4))
+    report = build_report(g, Machine(g.device, sms=4))
     assert (report.replayed, report.program.launch_ns, report.program.recorded_ns) == (True, 20.0, 25.0)
     assert "another GPU than the recorded one" in text_of(report)
     assert not build_report(g).replayed

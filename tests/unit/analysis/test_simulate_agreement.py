@@ -29,8 +29,8 @@ def test_stream_order_reproduces_the_recorded_time_of_every_launch(path):
 
 def test_a_launch_that_took_longer_than_its_tiles_do_is_named():
     g = with_trace(graph([2, 2], []), [[1000.0] * 2] * 2)
-    g.trace.launches["duration_ns"] = [1000, 1100]
-    g.trace.launches["begin_ns"] = [0, 5000]
+    g.launches["duration_ns"] = [1000, 1100]
+    g.launches["begin_ns"] = [0, 5000]
     simulator = Simulator(g)
     found = agreement(g, simulator.run(scheduler("stream")), simulator.recorded)
     assert (found.off, found.worst, found.reproduced) == (1, 1, False)
@@ -41,8 +41,8 @@ def test_a_launch_that_took_longer_than_its_tiles_do_is_named():
 def test_launches_whose_lives_were_made_to_fit_are_told_apart():
     # The first launch's tiles have lives of their own; of the second only its time is known, and spread over its tiles.
     g = with_trace(graph([2, 2], []), [[1000.0] * 2] * 2)
-    g.trace.launches["duration_ns"] = 1000
-    g.trace.launches["timing"] = ["modelled", "launch"]
+    g.launches["duration_ns"] = 1000
+    g.launches["timing"] = ["modelled", "launch"]
     simulator = Simulator(g)
     found = agreement(g, simulator.run(scheduler("stream")), simulator.recorded)
     assert (found.launches, found.by_construction, found.reproduced) == (2, 1, True)
@@ -75,7 +75,7 @@ def test_a_need_of_an_older_launch_ends_the_prologue_too():
 def test_repeated_pairs_are_one_kind():
     shared = all_to_all(1, 1)
     g = with_trace(graph([1] * 3, [(0, 1, shared), (1, 2, shared)]), [[10.0]] * 3)
-    g.trace.launches["footprint"] = 0
+    g.launches["footprint"] = 0
     g.links["block"] = 0
     (found,) = triggers(Simulator(g))
     assert found.times == 2

@@ -18,8 +18,8 @@ from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes
 
 
 def program(launches):
-    """Launches of tiles of 10 ns, the last of each 100; a tile is a list of (buffer, mode, offset, length, count, stride); buffers are
-    4 kB apart.
+    """Launches of tiles of 10 ns, the last of each 100; a tile is a list of (buffer, mode, offset, length, count,
+    stride); buffers are 4 kB apart.
     """
     footprints, rows, operands = {}, [], []
     for i, tiles in enumerate(launches):

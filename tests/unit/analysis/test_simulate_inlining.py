@@ -9,12 +9,12 @@ from tests.unit.analysis.fakes import all_to_all, block, durations, edges_of, gr
 from tests.unit.analysis.plain_inlining import Plain
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.simulate.engine import Room
-from tileprof.analysis.simulate.inlining import INLINE, RULE, SPAWN, Inlining, run
+from tileprof.analysis.simulate.inlining import INLINE, PRINTED, RULE, SPAWN, Inlining, run
 from tileprof.analysis.simulate.schedulers import scheduler
 from tileprof.errors import UserError
 
 costs = st.sampled_from([0.0, 0.0, 1.0, 2.5])
-inlinings = st.builds(Inlining, st.integers(1, 4), st.integers(0, 2), costs, costs, costs)
+inlinings = st.builds(Inlining, st.integers(1, 4), st.integers(0, PRINTED), costs, costs, costs)
 
 
 @settings(max_examples=400, deadline=None)
@@ -97,8 +97,8 @@ def test_there_are_as_many_workers_as_blocks_reside_of_the_largest_tile():
 
 
 def test_options_out_of_range_are_refused():
-    with pytest.raises(UserError, match="policy is 3, expected at least 0 and at most 2"):
-        scheduler("inline:policy=3")
+    with pytest.raises(UserError, match="policy is 4, expected at least 0 and at most 3"):
+        scheduler("inline:policy=4")
     with pytest.raises(UserError, match="no option 'polcy'; did you mean policy"):
         scheduler("inline:polcy=1")
 

@@ -7,35 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.analysis import plain_engine as reference
+from tests.unit.analysis.chains import chain, time_of, with_trace
 from tests.unit.analysis.fakes import all_to_all, block, durations, footprint, graph, one_to_one, random_graphs, trace
 from tileprof.analysis.bounds import Bounder, Machine
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model, scheduler
-from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs import missed
 from tileprof.analysis.simulate.simulator import covered_ns
 from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.trace.footprint import Boxes
-
-
-def with_trace(g, lives, **launch):
-    """Two slots on the toy GPU unless the launches say otherwise."""
-    footprints = {i: footprint(len(life), duration_ns=life) for i, life in enumerate(lives)}
-    rows = [{"footprint": i, "timing": "modelled", "block_x": 256, **launch} for i in footprints]
-    g.trace = trace(rows, footprints)
-    return g
-
-
-def chain(first=0.0):
-    """Three launches of three 10 ns tiles on two slots; tile t needs tile t of the launch before."""
-    links = [(i, i + 1, one_to_one(3, first=first)) for i in range(2)]
-    return with_trace(graph([3, 3, 3], links), [[10.0] * 3] * 3)
-
-
-def time_of(g, text):
-    return Simulator(g).run(scheduler(text)).time_ns
 
 
 def test_stream_order_pays_whole_waves_and_gaps():
@@ -70,7 +52,7 @@ HOST_LAUNCHES = ("stream", "pdl", "streams:queues=32", "acs-sw", "acs-sw:streams
 
 def many_small_kernels():
     g = with_trace(graph([1] * 512, []), [[1000.0]] * 512)
-    g.trace.device = get("H200")
+    g.recording.device = get("H200")
     return g
 
 
@@ -78,10 +60,10 @@ def many_small_kernels():
 def test_no_scheduler_that_launches_kernels_one_by_one_beats_the_host_issue_bound(text):
     g = many_small_kernels()
     bound = Bounder(g).of(1.0).ns["host issue"]
-    assert bound == 511 * g.trace.device.graph_issue_ns
+    assert bound == 511 * g.device.graph_issue_ns
     assert time_of(g, text) >= bound
     if text in HOST_LAUNCHES:
-        assert time_of(g, text) >= 511 * g.trace.device.host_issue_shared_ns
+        assert time_of(g, text) >= 511 * g.device.host_issue_shared_ns
 
 
 def test_every_scheduler_that_launches_kernels_is_held_to_the_host_issue_bound():
@@ -108,7 +90,7 @@ def test_host_threads_launch_side_by_side_up_to_what_they_share():
 def test_tasks_of_one_kernel_are_as_large_as_the_largest():
     # Six resident tiles of the first launch, one of the second: a kernel of both has one worker per SM.
     g = with_trace(graph([4, 2], []), [[10.0] * 4, [10.0] * 2])
-    g.trace.launches["block_x"], g.trace.launches["blocks_per_sm"] = [64, 256], [4, 1]
+    g.launches["block_x"], g.launches["blocks_per_sm"] = [64, 256], [4, 1]
     free = ("persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0", "wireframe", "inline:fetch_ns=0",
             "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,fetch_ns=0")  # fmt: skip
     assert {time_of(g, text) for text in free} == {30.0}
@@ -118,7 +100,7 @@ def test_tasks_of_one_kernel_are_as_large_as_the_largest():
 def test_list_scheduling_passes_over_a_tile_that_fits_nowhere():
     # The second launch needs a whole SM; the third fits beside the first.
     g = with_trace(graph([2, 1, 2], []), [[10.0] * 2, [10.0], [10.0] * 2])
-    g.trace.launches["block_x"], g.trace.launches["blocks_per_sm"] = [128, 256, 128], [2, 1, 2]
+    g.launches["block_x"], g.launches["blocks_per_sm"] = [128, 256, 128], [2, 1, 2]
     found = {name: Simulator(g).run(scheduler(name)) for name in ("list", "dataflow")}
     assert found["list"].begin_ns.tolist() == [0, 0, 10, 0, 0]
     assert found["dataflow"].begin_ns[3:].min() == 10
@@ -142,7 +124,7 @@ def test_ready_tiles_of_the_consumer_or_of_the_critical_path_may_go_first():
     # Launch 1 needs launch 0 tile by tile; launch 2 is long and needs nothing, 3 needs it.
     links = [(0, 1, one_to_one(4)), (2, 3, all_to_all(1, 1))]
     g = with_trace(graph([4, 4, 1, 1], links), [[10.0] * 4, [10.0] * 4, [40.0], [40.0]])
-    g.trace.launches["duration_ns"] = [20, 20, 40, 40]
+    g.launches["duration_ns"] = [20, 20, 40, 40]
     assert time_of(g, "dataflow") == 20 + 20 + 40 + 40
     assert time_of(g, "dataflow:priority=2") == 80
     consumer = Simulator(chain()).run(scheduler("dataflow:priority=1"))
@@ -157,7 +139,7 @@ def test_the_first_launch_of_a_kind_runs_behind_barriers():
         60,
         ("3 of 3 launches are the first of their kind and run behind barriers.",),
     )
-    g.trace.launches["footprint"] = 0
+    g.launches["footprint"] = 0
     again = Simulator(g).run(scheduler("dataflow:first=1"))
     assert (again.time_ns, again.notes) == (
         50,
@@ -213,7 +195,8 @@ def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum()
     assert queues_of(g, "queues=3") == (20, ())
     # An empty queue leaves at once: one after the other, without a quantum.
     assert queues_of(g, "queues=3,hardware=1,quantum_ns=1000") == (40, ())
-    # Queue 0: launch 0, then 3, which needs 2 of queue 1: it blocks the only place until the quantum ends, and then 2 can run.
+    # Queue 0: launch 0, then 3, which needs 2 of queue 1: it blocks the only place until the quantum ends, and then 2
+    # can run.
     blocked = with_trace(graph([1] * 4, [(0, 3, all_to_all(1, 1)), (2, 3, all_to_all(1, 1))]), [[10.0]] * 4)
     assert queues_of(blocked, "queues=3") == (30, ())
     time_ns, notes = queues_of(blocked, "queues=3,hardware=1,quantum_ns=1000")
@@ -221,9 +204,19 @@ def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum()
     assert notes[0].startswith("1 time a queue") or notes[0].startswith("2 times a queue")
 
 
+def test_queues_whose_launches_are_shorter_than_a_quantum_have_their_turns_until_all_has_run():
+    """Two queues that need each other's last launch, one watched: at the end of each quantum nothing runs any more."""
+    links = [(2 * k + i, 2 * k + 2 + j, all_to_all(1, 1)) for k in range(5) for i in range(2) for j in range(2)]
+    g = with_trace(graph([1] * 12, links), [[10.0]] * 12)
+    schedule = Simulator(g).run(scheduler("streams:queues=2,hardware=1,quantum_ns=50,gap_ns=0,sync_ns=0"))
+    assert not schedule.deadlock
+    assert schedule.time_ns > 5 * 50
+
+
 @pytest.mark.parametrize("priority", [1, 2])
 def test_prioritised_queues_let_in_what_others_wait_for(priority):
-    # A wavefront: many queues, of which most only wait. In turn, each quantum brings in one of them; by priority, the one that can run.
+    # A wavefront: many queues, of which most only wait. In turn, each quantum brings in one of them; by priority, the
+    # one that can run.
     links = [(i, i + 6, all_to_all(1, 1)) for i in range(18)] + [(i, i + 5, all_to_all(1, 1)) for i in range(19)]
     g = with_trace(graph([1] * 24, sorted(links, key=lambda link: link[:2])), [[10.0]] * 24)
     in_turn = queues_of(g, "queues=12,hardware=2,quantum_ns=100")[0]
@@ -254,7 +247,7 @@ def test_acs_compares_ranges_unless_it_is_asked_for_bytes():
     # Even and odd rows of one buffer: two writers that share no byte, whose ranges overlap.
     rows = [Boxes.of(tile=0, operand=0, mode=1, offset=8 * i, length=8, count_0=4, stride_0=16) for i in (0, 1)]
     g = graph([1, 1], [])
-    g.trace = trace(
+    g.recording = trace(
         [{"footprint": i, "timing": "modelled"} for i in (0, 1)],
         {i: footprint(1, rows[i], duration_ns=[10.0]) for i in (0, 1)},
         operands=[{"launch": i, "operand": 0, "buffer": 0} for i in (0, 1)],
@@ -278,7 +271,7 @@ def test_streams_of_acs_are_fewer_than_places_in_its_window():
 
 def test_a_check_costs_by_pairs_of_segments():
     g = with_trace(graph([1] * 3, []), [[10.0]] * 3)
-    g.trace.operands = pd.DataFrame({"launch": [0, 0, 1, 2, 2, 2]})
+    g.recording.operands = pd.DataFrame({"launch": [0, 0, 1, 2, 2, 2]})
     # Launch 1 compares 1 segment with 2, launch 2 its 3 with 3.
     assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=10") == 20 + 90 + 10
     assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=10,threads=2") == 10 + 45 + 10
@@ -429,9 +422,9 @@ CORNERS = (
 def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm, model):
     g, lives = case
     with_trace(g, lives, block_x=64, blocks_per_sm=blocks_per_sm)
-    machine = Machine(g.trace.device, blocks_per_sm=blocks_per_sm)
+    machine = Machine(g.device, blocks_per_sm=blocks_per_sm)
     simulator = Simulator(g, machine, life_model(model))
-    bounds = Bounder(g, machine, simulator.lives.shortest(g.trace, machine, simulator.recorded)).of(1.0)
+    bounds = Bounder(g, machine, simulator.lives.shortest(g.recording, machine, simulator.recorded)).of(1.0)
     for name in (*SCHEDULERS, *CORNERS):
         if model != "recorded" and name.startswith("inline"):
             with pytest.raises(UserError, match="knows no --durations"):
@@ -478,90 +471,6 @@ def test_waits_inside_and_idle_time_are_counted():
     assert (stream.time_ns, stream.waiting_ns, stream.gap_ns, stream.busy) == (120.0, 0.0, 100.0, 20 / 240)
 
 
-def test_a_deadlock_names_who_waits_for_whom():
-    class Backwards:
-        name, renames = "backwards", False
-
-        def draft(self, program):
-            draft = SCHEDULERS["cusync"].draft(program)
-            draft.started = [{1}, set()]  # the consumer first
-            draft.window = 0
-            return draft
-
-    g = with_trace(graph([2, 2], [(0, 1, all_to_all(2, 2))]), [[1.0] * 2] * 2)
-    schedule = Simulator(g).run(Backwards())
-    assert schedule.deadlock == (
-        "launch 1 tile 0 holds its slot and waits for launch 0 tile 0, which has not ended; launch 0 tile 0 cannot be dispatched: "
-        "tiles of launch 1 hold the slots; that is a cycle through launch 1: 2 tiles hold slots and wait"
-    )
-    assert schedule.to_json()["time_ns"] is None
-
-
-def test_launches_that_wait_for_each_other_are_named():
-    class Crossed:
-        name, renames = "crossed", False
-
-        def draft(self, program):
-            return Draft(program.count, after=[set(), {3}, {1}, {2}])
-
-    schedule = Simulator(with_trace(graph([1] * 4, []), [[1.0]] * 4)).run(Crossed())
-    assert schedule.deadlock == (
-        "launch 1 never opens before launch 3 ends; launch 3 never opens before launch 2 ends; launch 2 never opens before launch 1 ends; "
-        "that is a cycle through launch 1"
-    )
-
-
-def test_a_device_too_small_for_a_block_is_refused_with_the_launch():
-    g = with_trace(graph([1], []), [[1.0]], block_x=512, kernel="wide")
-    assert time_of(g, "stream") == 1.0  # on its own device it ran, so it fits
-    with pytest.raises(UserError, match=r"too small for launch 0 \(wide\).* exceeds its threads"):
-        Simulator(g, Machine(g.trace.device, foreign=True))
-
-
-def test_a_foreign_device_has_its_own_occupancy():
-    g = with_trace(graph([8], []), [[1.0] * 8], block_x=64, blocks_per_sm=1)
-    assert time_of(g, "stream") == 4.0
-    assert Simulator(g, Machine(g.trace.device, foreign=True)).run(scheduler("stream")).time_ns == 1.0
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("stream:gap=2", "write gap=2us or gap_ns=2000"),
-        ("stream:gap=us", "write gap=2us"),
-        ("stream:gap_ns=inf", "expected at least 0"),
-        ("stream:gap_ns=nan", "expected at least 0"),
-        ("dataflow-bloom:hashes=0", "at least 1"),
-        ("persistent-dynamic:scheduler_sms=0.5", "whole number"),
-        ("strem", "did you mean stream?"),
-        ("pdl:prolog=1", "did you mean prologue?"),
-        ("pdl:prologue=2", "at most 1"),
-        ("cusync:window=2,window=3", "window is given twice, as 2 and 3"),
-        ("cusync:poll=1us,poll_ns=5", "poll_ns is given twice"),
-        ("cusync:", "cusync alone"),
-        ("cusync:window=2,", "is not key=value"),
-        ("pdl:signal=1e300us", "at most 1e+12"),
-        ("pdl:signal_ns=nan", "signal_ns is nan"),
-        ("cusync:window=" + "9" * 400, "window is 999999… (400 digits)"),
-        ("acs-sw:threads=1000001", "at most 1000000"),
-        ("wireframe:nodes=1000001", "at most 1000000"),
-        ("stream:gap_ns=-1", "at least 0"),
-        ("streams:queues=1.5", "whole number"),
-        ("stream:gap_ns=fast", "is not a number"),
-        ("stream:gap_ns", "is not key=value"),
-    ],
-)
-def test_bad_schedulers_are_answered_with_what_there_is(text, says):
-    with pytest.raises(UserError, match="scheduler") as raised:
-        scheduler(text)
-    assert says in str(raised.value)
-
-
-def test_a_time_may_carry_its_unit():
-    assert scheduler("stream:gap=2us") == scheduler("stream:gap_ns=2000")
-    assert time_of(chain(), "stream:gap=0.001us") == 62
-
-
 def test_idle_time_at_the_ends_of_launches_is_that_of_the_whole_gpu():
     # Three tiles on two slots: one is idle for 10 ns after the last dispatch, both in the gap of 100.
     found = Simulator(chain()).run(scheduler("stream"))
@@ -572,7 +481,8 @@ def test_idle_time_at_the_ends_of_launches_is_that_of_the_whole_gpu():
 
 def test_every_scheduler_cites_its_source():
     for chosen in SCHEDULERS.values():
-        assert any(word in type(chosen).__doc__ for word in ("Guide", "et al.", "proposal", "1966")), chosen.name
+        text = " ".join(type(chosen).__doc__.split())
+        assert any(word in text for word in ("Guide", "et al.", "proposal", "1966")), chosen.name
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted), max_size=6))
@@ -581,49 +491,11 @@ def test_covered_time_is_the_length_of_the_union(intervals):
     assert covered_ns(begin, end) == len({x for a, b in intervals for x in range(a, b)})
 
 
-def test_a_cluster_that_never_fits_is_refused_with_its_launch():
-    g = with_trace(graph([1, 2], []), [[1.0], [1.0] * 2], cluster_x=4, blocks_per_sm=1, grid_x=8)
-    with pytest.raises(UserError, match=r"cluster of 4 blocks of launch 0 needs 4 SMs .* the machine holds 2"):
-        Simulator(g)
-    assert not Simulator(g, Machine(g.trace.device, sms=4)).run(scheduler("stream")).deadlock
-
-
-def test_sms_set_apart_are_missing_for_a_cluster():
-    g = with_trace(graph([1], []), [[1.0]], cluster_x=2, blocks_per_sm=1, grid_x=2)
-    with pytest.raises(UserError, match="needs 2 SMs"):
-        Simulator(g).run(scheduler("persistent-dynamic:scheduler_sms=1"))
-
-
-def test_a_persistent_launch_is_no_faster_on_a_larger_gpu():
-    g = with_trace(graph([6], []), [[10.0] * 6], grid_x=2)
-    assert Simulator(g, Machine(g.trace.device, sms=6)).run(scheduler("list")).time_ns == 30
-
-
-def test_a_prologue_beyond_what_is_safe_is_called_no_valid_schedule():
-    def said(text):
-        return " ".join(Simulator(chain(first=0.5)).run(scheduler(text)).notes)
-
-    assert "No valid schedule of the program as recorded: with prologue=0.75 tiles of 2 of 3" in said(
-        "pdl:prologue=0.75"
-    )
-    assert "No valid schedule" not in said("pdl:prologue=0.5")
-    assert "No valid schedule" not in said("pdl")
-
-
 def test_waits_in_the_loop_are_an_overhead_of_their_own():
     relation = block([[(0, 1.0, 0.0), (1, 1.0, 0.5)]], [0, 0])
     g = with_trace(graph([2, 2], [(0, 1, relation)]), [[10.0] * 2] * 2)
     found = Simulator(g).run(scheduler("cusync:inside=1,wait_ns=6,post_ns=1"))
     assert found.overheads_ns == {"posts": 4.0, "loop waits": 12.0}
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [({"sms": 10**9}, "at most 100,000 SMs"), ({"blocks_per_sm": 10**9}, "at most 10,000 blocks")],
-)
-def test_machines_beyond_any_gpu_are_refused(given, says):
-    with pytest.raises(UserError, match=says):
-        Machine(chain().trace.device, **given)
 
 
 def test_what_a_simulation_claims_follows_from_its_lives():

@@ -24,8 +24,9 @@ FOLLOWS = {  # batch: (stream waves follow from the printed grids, overlapped wa
 }
 
 REPOSITORY_GRIDS = {"1-64": ("1x24x6", "1x48x3"), "1024": ("4x24x1", "4x48x1")}
-"""Grids that follow from the tile shapes and split-k of cuSync's own evaluation scripts (64 x 256 tiles, split-k 6 at 64 tokens;
-256 x 256, split-k 1 at 1024), where they differ from the printed ones."""
+"""Grids that follow from the tile shapes and split-k of cuSync's own evaluation scripts (64 x 256 tiles, split-k 6 at
+64 tokens; 256 x 256, split-k 1 at 1024), where they differ from the printed ones.
+"""
 
 
 def test_a_partial_last_wave_costs_a_whole_one():

@@ -3,6 +3,7 @@
 import networkx as nx
 import numpy as np
 import pytest
+from studies import published_averages as published
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Machine
@@ -15,7 +16,6 @@ from tileprof.analysis.workloads import (
     gated,
     kronecker,
     power_law,
-    published,
     random_wired,
     rigid_bodies,
     rmat,

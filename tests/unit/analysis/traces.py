@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tests.unit.analysis.fakes import frame
+from tileprof.analysis.blocks import EdgeBlock
 from tileprof.trace import structure
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
@@ -170,3 +171,14 @@ def oracle(trace: MemoryTrace) -> dict[Edge, tuple[int, float, float]]:
                 if mode != READ or (byte, tile) not in own_writes:
                     into[byte].add((launch, tile, float(last), buffer))
     return {edge: tuple(value) for edge, value in edges.items()}
+
+
+def block_of(parents: list[list[int]]) -> EdgeBlock:
+    """Consumer tile i has parents[i]; every tile with parents is its own set."""
+    lists = [sorted(p) for p in parents if p]
+    sizes = [len(p) for p in lists]
+    set_of = np.full(len(parents), -1, np.int32)
+    set_of[[i for i, p in enumerate(parents) if p]] = np.arange(len(lists))
+    parent = np.concatenate(lists).astype(np.int32)
+    lag = np.full(len(parent), np.nan, np.float32)
+    return EdgeBlock(set_of, np.cumsum([0, *sizes]), parent, np.ones(len(parent), np.int64), lag, lag)

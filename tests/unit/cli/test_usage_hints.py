@@ -1,10 +1,13 @@
 """Hints of the command line: misspelt options, options of the program, folders of traces, help, completion."""
 
 import subprocess
+import sys
+from importlib import import_module
 
 import pytest
 
-from tileprof.cli import VERBS, main
+from tileprof.cli import VERBS, main, parser_of
+from tileprof.cli.console import plain_streams
 from tileprof.cli.record import _hint_at_own_options
 from tileprof.cli.trace_argument import load_trace
 from tileprof.errors import UserError
@@ -68,3 +71,20 @@ def test_completion_is_a_script_that_the_shell_takes(capsys):
 def test_completion_of_an_unknown_shell_says_which_are_known(capsys):
     assert main(["completion", "fish"]) == 2
     assert "bash|zsh|tcsh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_answers_programs_and_plain_terminals(name):
+    options = parser_of(import_module(f"tileprof.cli.{name}").VERB).format_help()
+    assert "--json" in options
+    assert "--plain" in options
+
+
+def test_plain_streams_are_ascii_and_end_with_their_block(capsys):
+    with plain_streams():
+        sys.stdout.write("a → b … \N{MULTIPLICATION SIGN}2\n")
+        sys.stderr.write("▇é\n")
+    sys.stdout.write("→\n")
+    told = capsys.readouterr()
+    assert told.out == "a > b ~ x2\n→\n"
+    assert told.err == "#\\xe9\n"

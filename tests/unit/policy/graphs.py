@@ -46,8 +46,8 @@ def graph_of(
     kernels: list[Kernel] | None = None,
     device: str = "H200",
 ) -> TileGraph:
-    """A graph of one launch per grid; ``relation[producer, consumer]`` holds edges by tile number. Blocks fill an SM each, unless
-    ``kernels`` says otherwise.
+    """A graph of one launch per grid; ``relation[producer, consumer]`` holds edges by tile number. Blocks fill an SM
+    each, unless ``kernels`` says otherwise.
     """
     gpu = replace(get(device), sms=sms)
     resources = kernels or [FILLS_AN_SM] * len(grids)
@@ -69,7 +69,7 @@ def graph_of(
         "kernel": "k", "op": "o", "module": "m", "duration_ns": 1000, "begin_ns": 0, "timing": "modelled", "stream": 0, "coverage": "exact", "flops": 0,
     }  # fmt: skip
     launches = pd.DataFrame({**columns, **constant})
-    trace = SimpleNamespace(launches=launches, footprint=footprints.__getitem__, device=gpu, manifest={}, **EMPTY)
+    recording = SimpleNamespace(launches=launches, footprint=footprints.__getitem__, device=gpu, manifest={}, **EMPTY)
     blocks = [block_of(edges, tiles[consumer]) for (_, consumer), edges in relation.items()]
     keys = list(relation)
     links = pd.DataFrame({
@@ -79,4 +79,6 @@ def graph_of(
         "bytes": [4 * len(e) for e in relation.values()],
     })  # fmt: skip
     base = np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64)
-    return TileGraph(trace, base, links[links["edges"] > 0].reset_index(drop=True), blocks)
+    return TileGraph(
+        launches, footprints.__getitem__, base, links[links["edges"] > 0].reset_index(drop=True), blocks, recording
+    )

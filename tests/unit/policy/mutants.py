@@ -17,19 +17,19 @@ from tileprof.policy.format import Edge, Policy, Semaphores, Stage, to_dict
 from tileprof.policy.format.document import _policy as policy_of
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.semaphore_groupings import Grouping, edge_for
-from tileprof.policy.verification.relation_graph import has_device
 from tileprof.policy.verification.verifier import verify
 
 RESIDENCY_KINDS = ("no wait kernel", "occupancy", "SM count", "device", "device name")
-"""Of policies without a wait kernel: as they are; with other blocks per SM in their stages; on a device with another number of SMs; on another
-device; naming another device. The last two are refused by rule, whether they are harmful or not.
+"""Of policies without a wait kernel: as they are; with other blocks per SM in their stages; on a device with another
+number of SMs; on another device; naming another device. The last two are refused by rule, whether they are harmful or
+not.
 """
 BY_RULE = ("device", "device name")
 
 KINDS = ("drop", "shift", "shift all", "lower", "raise", "alias", "merge", "edge", "order", "early")
-"""A wait dropped; one that names another tile's semaphore; all of them the neighbour's; a value lowered, or raised beyond reach; a tile that posts
-another semaphore; two semaphores that become one, values left; an edge dropped; tiles in another order; no wait kernel, so that waiting blocks may
-come first (the order that can deadlock).
+"""A wait dropped; one that names another tile's semaphore; all of them the neighbour's; a value lowered, or raised
+beyond reach; a tile that posts another semaphore; two semaphores that become one, values left; an edge dropped; tiles
+in another order; no wait kernel, so that waiting blocks may come first (the order that can deadlock).
 """
 
 
@@ -38,9 +38,7 @@ def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
     links = graph.links
-    coordinates = [
-        graph.trace.footprint(int(graph.launches["footprint"].iloc[n])).block.astype("int64") for n in launches
-    ]
+    coordinates = [graph.footprint(int(graph.launches["footprint"].iloc[n])).block.astype("int64") for n in launches]
     for i, producer in enumerate(launches):
         grouping = Grouping("tile", stages[i].grid, ("x", "y", "z"))
         for j in range(i + 1, len(launches)):
@@ -144,8 +142,9 @@ def _replaced(values: list[int], dice: random.Random, count: int, place: int | N
 def harmful(policy: Policy, graph: TileGraph) -> bool:
     """Whether some schedule of the policy reads too early or never ends, found by running it.
 
-    Every tile that others depend on is held back in turn: the tiles that depend on it must then not run. With nothing held back,
-    everything must run. Without a wait kernel, waiting blocks of all stages may come first: they must leave room (`progress.hangs`).
+    Every tile that others depend on is held back in turn: the tiles that depend on it must then not run. With nothing
+    held back, everything must run. Without a wait kernel, waiting blocks of all stages may come first: they must leave
+    room (`progress.hangs`).
     """
     lowered = lower(policy)
     absent = [(-1, -1)]
@@ -174,7 +173,7 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
         return True
     if any(runs[c][row, t] for row, key in enumerate(absent[1:], start=1) for c, t in needed[key]):
         return True
-    return not policy.options.wait_kernel and has_device(graph) and hangs(policy, graph)
+    return not policy.options.wait_kernel and graph.source is not None and hangs(policy, graph)
 
 
 def residency_mutants(
@@ -185,7 +184,7 @@ def residency_mutants(
     ``on(sms=, device=)`` gives the same launches on another device.
     """
     early = replace(policy, options=replace(policy.options, wait_kernel=False))
-    sms, name = graph.trace.device.sms, graph.trace.device.name
+    sms, name = graph.device.sms, graph.device.name
     yield "no wait kernel", early, graph
     forged = tuple(replace(stage, blocks_per_sm=dice.choice([0, 1, 2, 4, 32, 1024])) for stage in early.stages)
     yield "occupancy", replace(early, stages=forged), graph
@@ -216,7 +215,8 @@ class Tally:
             f"{self.made:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
             f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused, "
             f"{self.by_rule:,} refused by rule for another device "
-            f"(harmful of all: {', '.join(f'{k} {self.harmful_kinds[k]:,} of {n:,}' for k, n in sorted(self.kinds.items()))}"
+            "(harmful of all: "
+            f"{', '.join(f'{k} {self.harmful_kinds[k]:,} of {n:,}' for k, n in sorted(self.kinds.items()))}"
             f"{self._cautious()})"
         )
 

@@ -1,7 +1,8 @@
-"""Whether a policy without a wait kernel can hang on a device: an adversary dispatches blocks, and what it finds is run.
+"""Whether a policy without a wait kernel can hang on a device: an adversary dispatches blocks, and what it finds is
+run.
 
-Independent of the verifier: resources are worked out here from the launches, all sets of stages that could be kept out are tried, and
-blocks are distributed over the SMs by search.
+Independent of the verifier: resources are worked out here from the launches, all sets of stages that could be kept out
+are tried, and blocks are distributed over the SMs by search.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Tile = tuple[int, int]
 
 
 def hangs(policy: Policy, graph: TileGraph) -> bool:
-    """Whether some order in which the device of ``graph`` may dispatch the blocks of all stages ends in blocks that wait for ever.
+    """Whether some order in which the device of ``graph`` may dispatch the blocks of all stages ends in blocks that
+    wait for ever.
 
     Stage n is launch n. Raises AssertionError where the search claims so and running its dispatch shows otherwise.
     """
@@ -31,7 +33,7 @@ def hangs(policy: Policy, graph: TileGraph) -> bool:
     for absent in chain.from_iterable(combinations(producers, n) for n in range(1, len(producers) + 1)):
         waiting = _waiting(policy, lowered, set(absent))
         count = tuple(len(tiles) for tiles in waiting)
-        plan = _filled(needs, capacity, count, absent, int(graph.trace.device.sms))
+        plan = _filled(needs, capacity, count, absent, int(graph.device.sms))
         if plan is not None:
             supply = [iter(tiles) for tiles in waiting]
             first = [[(stage, next(supply[stage])) for stage in sm] for sm in plan]
@@ -42,13 +44,15 @@ def hangs(policy: Policy, graph: TileGraph) -> bool:
 
 
 def _capacity(graph: TileGraph) -> Vector:
-    gpu = graph.trace.device
+    gpu = graph.device
     return gpu.blocks_per_sm, gpu.threads_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm
 
 
 def _needs(graph: TileGraph) -> list[Vector]:
-    """Block slots, threads, registers and bytes of shared memory of a block of each launch; its threads are whole groups of 128."""
-    gpu = graph.trace.device
+    """Block slots, threads, registers and bytes of shared memory of a block of each launch; its threads are whole
+    groups of 128.
+    """
+    gpu = graph.device
     found = []
     columns = (graph.launches[name].tolist() for name in ("block_x", "registers", "shared_bytes"))
     for threads, registers, shared in zip(*columns, strict=True):
@@ -61,7 +65,9 @@ def _needs(graph: TileGraph) -> list[Vector]:
 
 
 def _waiting(policy: Policy, lowered: list[Waits], absent: set[int]) -> list[list[int]]:
-    """Tiles by stage that wait for ever where no tile of the ``absent`` stages runs and every other has all the room it wants."""
+    """Tiles by stage that wait for ever where no tile of the ``absent`` stages runs and every other has all the room it
+    wants.
+    """
     done = [np.zeros(stage.tiles, bool) for stage in policy.stages]
     waiting: list[list[int]] = []
     for number, stage in enumerate(policy.stages):
@@ -80,7 +86,9 @@ def _waiting(policy: Policy, lowered: list[Waits], absent: set[int]) -> list[lis
 def _filled(
     needs: list[Vector], capacity: Vector, count: tuple[int, ...], absent: tuple[int, ...], sms: int
 ) -> list[list[int]] | None:
-    """Stages of the blocks on each SM that leave no room for a block of any absent stage; None where there are too few blocks."""
+    """Stages of the blocks on each SM that leave no room for a block of any absent stage; None where there are too few
+    blocks.
+    """
     mixtures = list(_mixtures(needs, capacity, count, absent))
 
     @cache

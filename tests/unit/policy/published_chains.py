@@ -1,8 +1,9 @@
 """The chains of kernels that cuSync's authors tuned by hand, with their tile shapes and split-k, recorded by the model.
 
-``tests/data/cusync_policy_shapes.csv`` holds the rows (from the repository's tile_sizes_db.py, eval_mlp.py, attention.cu and
-eval_resnet.py; split-k of the baseline). Their split-k sums inside the kernel; here a launch of its own adds up, and is folded into the stage before
-it, as activations and softmax are (`tileprof.policy.synthesis.epilogue_fusion`).
+``tests/data/cusync_policy_shapes.csv`` holds the rows (from the repository's tile_sizes_db.py, eval_mlp.py,
+attention.cu and eval_resnet.py; split-k of the baseline). Their split-k sums inside the kernel; here a launch of its
+own adds up, and is folded into the stage before it, as activations and softmax are
+(`tileprof.policy.synthesis.epilogue_fusion`).
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def chains() -> Iterator[Chain]:
 
 @dataclass(frozen=True)
 class Found:
-    """One pair of stages: what synthesis takes, what cuSync's kinds would take (None where they do not fit), in microseconds."""
+    """One pair of stages: what synthesis takes, what cuSync's kinds would take (None where they do not fit), in
+    microseconds.
+    """
 
     chain: Chain
     pair: str
@@ -136,7 +139,8 @@ def _pair(chain: Chain, whole: TileGraph, pair: tuple[int, int], number: int) ->
             shipped = shipped_policy(Shipped(kind), graph, *pair)
         except UserError:  # a stride that does not divide the columns
             continue
-        # As cuSync's users do, with an order of tiles that suits the kind: that of the synthesised policy, or ascending.
+        # As cuSync's users do, with an order of tiles that suits the kind: that of the synthesised policy, or
+        # ascending.
         orders = (policy.stages, shipped.stages)
         shipped_us[kind] = min(predict(replace(shipped, stages=s), pair).policy_ns for s in orders) / 1000
         missing[kind] = len(verify(shipped, graph, pair).missing)

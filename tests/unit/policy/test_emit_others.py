@@ -43,7 +43,10 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> TileGraph:
     "text",
     [
         "grid up 6 x 4\ngrid down 5 x 4\ndep down on up(0..5, y)",
-        "grid a 9\ngrid b 9\ngrid c 3\ndep b on a(max(0, x - 1)..min(8, x + 1))\ndep c on b(3*x..3*x + 2)\ndep c on a(8 - x)",
+        (
+            "grid a 9\ngrid b 9\ngrid c 3\ndep b on a(max(0, x - 1)..min(8, x + 1))\n"
+            "dep c on b(3*x..3*x + 2)\ndep c on a(8 - x)"
+        ),
     ],
 )
 def test_running_the_task_groups_runs_every_task_after_what_its_policy_awaits(text: str) -> None:
@@ -131,7 +134,7 @@ def test_perfetto_shows_the_lanes_of_the_page_and_no_tile_outlasts_its_launch(na
     graph = build_graph(load(GOLDEN / f"{name}.tileprof"))
     events = json.loads(perfetto_files(graph, [0, 1])["perfetto.json"])["traceEvents"]
     whole = {e["args"]["launch"]: e for e in events if e.get("cat") == "launch"}
-    source = LaneSource(graph.trace, graph.launches)
+    source = LaneSource(graph.recording, graph.launches)
     for launch in (0, 1):
         lanes, begin_us = source.of(launch), whole[launch]["ts"]
         tiles = [e for e in events if e.get("cat") == "tile" and e["args"]["launch"] == launch]

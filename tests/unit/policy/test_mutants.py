@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from graphs import Relation, graph_of
@@ -25,6 +28,8 @@ from tileprof.policy.verification.operand_guard import guard_of
 from tileprof.policy.verification.residency import _demands, _kept_out_one_by_one
 from tileprof.policy.verification.verifier import verify
 from tileprof.trace import load
+
+ROOT = Path(__file__).parents[3]
 
 COUNT = int(os.environ.get("TILEPROF_MUTANTS", "600"))
 """Mutants of random graphs; TILEPROF_MUTANTS=10000 takes some minutes."""
@@ -53,7 +58,8 @@ THREADS, REGISTERS, SHARED_BYTES = (
     (32, 48, 64, 96, 128),
     (0, 1024, 20_000, 48_000, 70_000, 96_000),
 )
-"""Of kernels whose blocks reside beside each other on every device that is tried; several at once fit on an SM, or one."""
+"""Of kernels whose blocks reside beside each other on every device that is tried; several at once fit on an SM, or one.
+"""
 
 
 def crowded_graph(dice: random.Random) -> tuple[TileGraph, Callable[..., TileGraph]]:
@@ -76,7 +82,9 @@ def crowded_graph(dice: random.Random) -> tuple[TileGraph, Callable[..., TileGra
 
 
 def residency_tally(dice: random.Random, count: int, synthesised: float = 0.2) -> Tally:
-    """Mutants of what residency relies on, over crowded graphs; ``synthesised``: the share of policies that are not exact."""
+    """Mutants of what residency relies on, over crowded graphs; ``synthesised``: the share of policies that are not
+    exact.
+    """
     tally = Tally()
     while tally.made < count:
         graph, on = crowded_graph(dice)
@@ -177,6 +185,17 @@ def test_stages_that_could_each_be_kept_out_but_not_together_run() -> None:
     assert _kept_out_one_by_one(policy, lower(policy), demands, {0, 1, 2}, sms=4) == {0, 1, 2}
     assert not hangs(policy, graph)
     assert verify(policy, graph).sound
+
+
+def test_the_page_has_the_counts_of_the_last_long_run() -> None:
+    sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+    from bench_mutants import RESULTS, table
+
+    results = json.loads(RESULTS.read_text())
+    assert table(results) in (ROOT / "docs" / "verify.md").read_text(), table(results)
+    harmful = sum(counts["harmful"] for counts in results.values())
+    for page in ("README.md", "docs/limits.md"):
+        assert f"{harmful:,} harmful" in (ROOT / page).read_text(), page
 
 
 def test_a_launch_between_stages_is_found_through_others() -> None:

@@ -1,4 +1,6 @@
-"""cuSync's policies for convolutions omit the halo: executed with a tile held back, they compute something else than PyTorch."""
+"""cuSync's policies for convolutions omit the halo: executed with a tile held back, they compute something else than
+PyTorch.
+"""
 
 from __future__ import annotations
 

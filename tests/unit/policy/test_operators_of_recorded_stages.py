@@ -63,7 +63,7 @@ def test_the_stages_touch_what_the_launches_touched(program) -> None:
     for stage, operator in zip(policy.stages, Chain.of_policy(policy).operators, strict=True):
         tensors = {view.tensor: n for n, view in enumerate(operator.views().values())}
         touched = operator.touches(tensors)
-        footprint = graph.trace.footprint(int(graph.launches["footprint"].iloc[stage.launch]))
+        footprint = graph.footprint(int(graph.launches["footprint"].iloc[stage.launch]))
         number = tile_numbers(graph, stage.launch)
         read, written = (np.zeros(stage.tiles, np.int64) for _ in range(2))
         read[number], written[number] = bytes_by_tile(footprint.boxes.tile, footprint.boxes, footprint.tiles)

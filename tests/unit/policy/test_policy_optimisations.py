@@ -1,4 +1,6 @@
-"""cuSync's three optimisations and the orders of tiles: decided with a reason, kept in the file, and emitted only where they are right."""
+"""cuSync's three optimisations and the orders of tiles: decided with a reason, kept in the file, and emitted only where
+they are right.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_strided_relation_may_share_semaphores_across_its_stride() -> None:
     found = {g.name: g for g in groupings((24, 1, 1), parents, np.repeat(np.arange(8), 3))}
     assert (found["strided"].grid, found["strided"].texts) == ((8, 1, 1), ("x % 8", "0", "0"))
     graph = chain((24, 1, 1), (8, 1, 1), lambda x, _y, _z: [(x, 0), (x + 8, 0), (x + 16, 0)], 20)
-    at = [graph.trace.footprint(n).block.astype(np.int64) for n in (0, 1)]
+    at = [graph.footprint(n).block.astype(np.int64) for n in (0, 1)]
     _, edge = edge_for(graph.blocks[0], found["strided"], *at, (0, 1), ("RAW",))
     assert edge.kind == "strided"
     assert [str(r) for r in edge.waits] == ["x", "0", "0"]

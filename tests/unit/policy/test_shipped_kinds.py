@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from graphs import Relation, graph_of
 from hypothesis import given, settings
@@ -213,6 +215,6 @@ def test_a_trace_without_dependencies_has_no_best_pair(tmp_path) -> None:
     graph = build_graph(load(write_mlp(tmp_path / "mlp.tileprof", layers=2)))
     producer, consumer = best_pair(graph)
     assert consumer == producer + 1
-    empty = type(graph)(graph.trace, graph.tile_base, graph.links.iloc[:0], [])
+    empty = replace(graph, links=graph.links.iloc[:0], blocks=[])
     with pytest.raises(UserError, match="no two launches"):
         best_pair(empty)

@@ -1,4 +1,6 @@
-"""For the chains that cuSync's authors tuned by hand synthesis finds their kind of policy, or a better one, and says why."""
+"""For the chains that cuSync's authors tuned by hand synthesis finds their kind of policy, or a better one, and says
+why.
+"""
 
 from __future__ import annotations
 

@@ -75,13 +75,23 @@ def convolutions(stride: int = 1) -> Chain:
     n, size, c, k = 2, 9, 8, 16
     out = (size - 1) // stride + 1
     first = Conv2d(
-        matrix("x", n, size, size, c), matrix("w1", k, 3, 3, c), matrix("h", n, out, out, k), bias=matrix("b1", k), tile=(20, 8),
-        stride=stride, padding=1, epilogue="relu",
-    )  # fmt: skip
+        matrix("x", n, size, size, c),
+        matrix("w1", k, 3, 3, c),
+        matrix("h", n, out, out, k),
+        bias=matrix("b1", k),
+        tile=(20, 8),
+        stride=stride,
+        padding=1,
+        epilogue="relu",
+    )
     second = Conv2d(
-        matrix("h", n, out, out, k), matrix("w2", k, 3, 3, k), matrix("g", n, out, out, k), residual=matrix("h", n, out, out, k),
-        tile=(16, 16), padding=1,
-    )  # fmt: skip
+        matrix("h", n, out, out, k),
+        matrix("w2", k, 3, 3, k),
+        matrix("g", n, out, out, k),
+        residual=matrix("h", n, out, out, k),
+        tile=(16, 16),
+        padding=1,
+    )
     third = Conv2d(matrix("g", n, out, out, k), matrix("w3", c, 1, 1, k), matrix("y", n, out, out, c), tile=(30, 8))
     return Chain(("first", "second", "third"), (first, second, third))
 
@@ -128,8 +138,17 @@ def flash(*, causal: bool = True) -> Chain:
 
 
 CHAINS = {
-    "mlp": mlp(), "mlp in bfloat16": mlp("bfloat16"), "mlp in float32": mlp("float32"), "gated": gated(),
-    "gated apart": gated_apart(), "split": split(),
-    "convolutions": convolutions(), "convolutions of stride 2": convolutions(2), "rows": rows(), "attention": attention(),
-    "attention with dropout": attention(0.25), "flash": flash(), "flash, not causal": flash(causal=False),
-}  # fmt: skip
+    "mlp": mlp(),
+    "mlp in bfloat16": mlp("bfloat16"),
+    "mlp in float32": mlp("float32"),
+    "gated": gated(),
+    "gated apart": gated_apart(),
+    "split": split(),
+    "convolutions": convolutions(),
+    "convolutions of stride 2": convolutions(2),
+    "rows": rows(),
+    "attention": attention(),
+    "attention with dropout": attention(0.25),
+    "flash": flash(),
+    "flash, not causal": flash(causal=False),
+}

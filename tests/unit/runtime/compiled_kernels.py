@@ -1,4 +1,6 @@
-"""Compile the kernels for sm_90, without a GPU, and print one JSON object: PTX by name. Runs as a program: Triton must not interpret."""
+"""Compile the kernels for sm_90, without a GPU, and print one JSON object: PTX by name. Runs as a program: Triton must
+not interpret.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def scale(x, y, sync, BLOCK: tl.constexpr):  # noqa: N803 - as kernels spell it
 
 
 def of_a_user() -> str:
-    """PTX of a kernel that is nobody's operator."""
+    """PTX of a kernel that belongs to no operator."""
     source = ASTSource(
         scale, {"x": "*fp16", "y": "*fp16", "sync": "*i64", "BLOCK": "constexpr"}, constexprs={(3,): 2048},
         attrs={(n,): [["tt.divisibility", 16]] for n in range(3)},
@@ -76,9 +78,12 @@ def main() -> None:
         View.contiguous("x", (64, 1024), "float16"), View.contiguous("y", (64, 1024), "float16"), tile=(4, 1024)
     )
     gemm = Gemm(
-        View.contiguous("a", (256, 512), "float16"), View("b", (512, 256), (1, 512), "float16"), View.contiguous("c", (256, 256), "float16"),
-        tile=(64, 64), epilogue="gelu",
-    )  # fmt: skip
+        View.contiguous("a", (256, 512), "float16"),
+        View("b", (512, 256), (1, 512), "float16"),
+        View.contiguous("c", (256, 256), "float16"),
+        tile=(64, 64),
+        epilogue="gelu",
+    )
     whole = View.contiguous
     conv = Conv2d(
         whole("x", (2, 16, 16, 64), "float16"),

@@ -1,4 +1,6 @@
-"""The decoder's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives them on a GPU."""
+"""The decoder's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives
+them on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +10,27 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _run
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
+from planted import Patch
 
-from tileprof.runtime.decode import build, launch
+from tileprof.runtime.decode import launch
+from tileprof.runtime.decode.build import KERNEL
 from tileprof.runtime.decode.shape import DecoderShape
-
-SOURCES = Path(build.__file__).parent
 
 
 def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None = None) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    folder.mkdir(parents=True)
-    texts = {path.name: path.read_text(encoding="utf-8") for path in SOURCES.glob("*.cu*")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.folder.glob("*.cu*")}
     texts["config.h"] = shape.header(blocks)
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
     texts["instructions.cuh"] = (EMULATED / "decoder_instructions.cuh").read_text(encoding="utf-8")
-    for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    entry, machine = EMULATED / "decoder_entry.cpp", folder.parent / "machine.o"
-    _run("g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(entry), str(machine), "-o", str(library))  # fmt: skip
-    return library
+    return link_kernel(folder, texts, patch, "decoder_entry.cpp")
 
 
 class HostDecoder(launch.Decoder):
-    """`Decoder` on the machine. Launches follow each other on the same memory, as on a GPU; `said` is what the machine found in the last."""
+    """`Decoder` on the machine. Launches follow each other on the same memory, as on a GPU; `said` is what the machine
+    found in the last.
+    """
 
     def __init__(self, shape: DecoderShape, blocks: int, library: Path) -> None:
         self.shape, self.blocks, self.device = shape, blocks, torch.device("cpu")
@@ -60,7 +58,7 @@ class HostDecoder(launch.Decoder):
 
     def _enter(self, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
         schedule = Schedule.of(self.seed, blocks, 1)
-        schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words that nobody orders arrive in the end
+        schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
         found = self._run(
             ctypes.c_void_p(arguments.pointers[0]), blocks, 1, ctypes.byref(schedule), None, ctypes.c_uint64(0)
         )

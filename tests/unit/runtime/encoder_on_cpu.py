@@ -1,4 +1,6 @@
-"""The transformer kernel's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives them on a GPU."""
+"""The transformer kernel's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code
+that gives them on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _run
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
+from planted import Patch
 
 from tileprof.runtime.encoder import launch
 from tileprof.runtime.encoder.build import KERNEL, SOURCES
@@ -19,16 +22,10 @@ from tileprof.runtime.encoder.source import Options, header
 
 def compiled(plan: Plan, folder: Path, patch: Patch | None = None, timeout_ns: int = 2_000_000_000) -> Path:
     """A library of the kernel for a plan and a machine of its own, in a new folder beside machine.o."""
-    folder.mkdir(parents=True)
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / KERNEL)}
     texts["stages.h"] = header(plan, Options(timeout_ns=timeout_ns))
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
-    for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    entry, machine = EMULATED / "transformer_entry.cpp", folder.parent / "machine.o"
-    _run("g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(entry), str(machine), "-o", str(library))  # fmt: skip
-    return library
+    return link_kernel(folder, texts, patch, "transformer_entry.cpp")
 
 
 @dataclass
@@ -46,7 +43,7 @@ class HostLauncher:
 
         def start(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(self.seed, blocks, self.plan.cluster)
-            schedule.drain_odds = schedule.drain_odds or 16  # stores that nobody orders arrive in the end
+            schedule.drain_odds = schedule.drain_odds or 16  # stores without an order arrive in the end
             said = run(
                 ctypes.c_void_p(arguments.pointers[0]),
                 blocks,
@@ -65,8 +62,12 @@ class HostLauncher:
         function = type("Function", (), {"launch": self._start})()
         stream = type("Stream", (), {"cuda_stream": 0, "synchronize": lambda _self: None})()
         return mock.patch.multiple(
-            launch, Arguments=HostArguments, compiled=lambda _header: Path(), _loaded=lambda *_: function, torch=_Torch(stream)
-        )  # fmt: skip
+            launch,
+            Arguments=HostArguments,
+            compiled=lambda _header: Path(),
+            _loaded=lambda *_: function,
+            torch=_Torch(stream),
+        )
 
     def run(self, inputs: Mapping[str, torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Outputs of a run in the order that a seed gives; `said` is what the machine found, None if nothing."""

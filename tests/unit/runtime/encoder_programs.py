@@ -12,9 +12,17 @@ Dtype = Literal["float16", "bfloat16"]
 
 
 def pre_norm(
-    rows: int, hidden: int, layers: int, *, length: int | None = None, k_major: bool = False, causal: bool = True, dtype: Dtype = "float16",
-    epilogue: Epilogue = "gelu_tanh", key_heads: int | None = None,
-) -> Program:  # fmt: skip
+    rows: int,
+    hidden: int,
+    layers: int,
+    *,
+    length: int | None = None,
+    k_major: bool = False,
+    causal: bool = True,
+    dtype: Dtype = "float16",
+    epilogue: Epilogue = "gelu_tanh",
+    key_heads: int | None = None,
+) -> Program:
     """GPT-2's blocks (weights of [k, n], causal) or, K-major and not causal, ViT's."""
     stages: list[Stage] = []
     names = ["x"]
@@ -50,8 +58,10 @@ def pre_norm(
             Product(
                 f"fc_{layer}", rows, 4 * hidden, hidden, middle, wf, k_major, inner, bf, Norm(g2, b2, 1e-5), epilogue
             ),
-            Product(f"down_{layer}", rows, hidden, 4 * hidden, inner, wd, k_major, Matrix(to, hidden), bd, residual=middle),
-        ]  # fmt: skip
+            Product(
+                f"down_{layer}", rows, hidden, 4 * hidden, inner, wd, k_major, Matrix(to, hidden), bd, residual=middle
+            ),
+        ]
         x = Matrix(to, hidden)
     return Program(
         "pre-norm blocks", dtype, tuple(stages), tuple(names), frozenset({"x"}), (("out", rows, hidden),)

@@ -1,13 +1,16 @@
-"""The persistent kernel's own source, run on the CPU by the machine in `emulated/`: built by g++, given its arguments by the code that gives them on a GPU."""
+"""The persistent kernel's own source, run on the CPU by the machine in `emulated/`: built by g++, given its arguments
+by the code that gives them on a GPU.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import random
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +18,9 @@ from unittest import mock
 
 import numpy as np
 import torch
+from planted import Patch
 
+from tests.support.shared import once
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import launch
 from tileprof.runtime.persistent.build import SOURCES
@@ -30,7 +35,7 @@ EMULATED: Final = Path(__file__).parent / "emulated"
 FLAGS: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", f"-I{EMULATED}")
 
 _MULTIPLY: Final = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
-_STORE: Final = re.compile(r"\*reinterpret_cast<u32\*>\((.*)\) = (.*);")
+_STORE: Final = re.compile(r"\*reinterpret_cast<u32\*>\(([^;]*)\)\s*=\s*([^;]*);")
 _NAMED: Final = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED|AWAITED|LOADED|BEGUN) = ")
 
 
@@ -47,7 +52,9 @@ class Schedule(ctypes.Structure):
 
     @classmethod
     def of(cls, seed: int, blocks: int, split: int) -> Schedule:
-        """Another for each seed: every order and every moment of what is asynchronous, with nobody, a role, a block or a cluster late. Seed 0 is calm."""
+        """Another for each seed: every order and every moment of what is asynchronous, with no part, a role, a block or
+        a cluster late. Seed 0 is calm.
+        """
         if seed == 0:
             return cls(0, 1, 1, 1, 1, -1, -1, -1, 0)
         dice = random.Random(seed)
@@ -60,67 +67,81 @@ class Schedule(ctypes.Structure):
             (dice.randrange(blocks // split), -1, -1),
         ]
         return cls(
-            seed, dice.randrange(3), dice.choice([0, 0, 1, 2, 2]), dice.choice([2, 4, 16, 64]), dice.choice([0, 0, 4, 64]), *late[seed % len(late)],
+            seed,
+            dice.randrange(3),
+            dice.choice([0, 0, 1, 2, 2]),
+            dice.choice([2, 4, 16, 64]),
+            dice.choice([0, 0, 4, 64]),
+            *late[seed % len(late)],
             dice.choice([0, 2, 8, 32]),
-        )  # fmt: skip
+        )
 
 
 class HostArguments(Arguments):
     """Encodes tensor maps as `machine.Map`."""
 
-    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int], *, swizzle: int = 128) -> None:  # fmt: skip
+    def put_map(
+        self,
+        word: int,
+        address: int,
+        dtype: str,
+        sizes: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        steps: Sequence[int],
+        *,
+        swizzle: int = 128,
+    ) -> None:
         more = 4 - len(sizes)
         words = [address, *sizes, *[1] * more, *strides, *[0] * more]
         words += [sum(side << 16 * i for i, side in enumerate((*sides, *[1] * more))) for sides in (box, steps)]
         self.words[word : word + 11] = [*words, swizzle]
 
 
-Patch = Callable[[str, str], str]
-"""From a source's name and text to the text that is compiled."""
-
-
 def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
     """A library of the kernel of a plan and a machine of its own, in a new folder."""
-    folder.mkdir(parents=True)
-    stages = _MULTIPLY.sub("", header(plan, Options(dealer=dealer))).replace("template <int> struct Multiply;\n", "")
+    stages = without_products(header(plan, Options(dealer=dealer)))
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / "kernel.cu")}
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
     texts["ends.cuh"] = _STORE.sub(r"store_global_u32(\1, \2);", texts["ends.cuh"])
+    return link_kernel(folder, texts, patch, "entry.cpp")
+
+
+def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, entry: str) -> Path:
+    """A library of a kernel's sources, perhaps patched, and a machine of its own, in the new folder ``folder``.
+
+    Its parent holds machine.o. What has been compiled from the same text before, by any worker of the run, is copied:
+    each file that is loaded has memory of its own.
+    """
+    texts = {name: text if patch is None else patch(name, text) for name, text in texts.items()}
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    machine = folder.parent / "machine.o"
-    _run(
-        "g++",
-        *FLAGS,
-        "-w",
-        "-O1",
-        "-include",
-        "cuda.h",
-        f"-I{folder}",
-        "-shared",
-        str(EMULATED / "entry.cpp"),
-        str(machine),
-        "-o",
-        str(library),
-    )
-    return library
+        (folder / name).write_text(text, encoding="utf-8")
+    key = hashlib.sha256(repr((entry, sorted(texts.items()))).encode()).hexdigest()
+
+    def link(to: Path) -> None:
+        machine = str(folder.parent / "machine.o")
+        # Half the time of -O1 to compile, and as long to run.
+        flags = ("-w", "-Og", "-include", "cuda.h", f"-I{folder}", "-shared")
+        _run("g++", *FLAGS, *flags, str(EMULATED / entry), machine, "-o", str(to))
+
+    return Path(shutil.copy(once(f"{key}.so", link), folder / "kernel.so"))
+
+
+def without_products(header: str) -> str:
+    """A header without wgmma, which the machine has in its own words."""
+    return _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
 
 
 def compile_machine(folder: Path) -> None:
     """What every kernel is linked with."""
-    _run(
-        "g++",
-        *FLAGS,
-        "-O2",
-        "-ftree-vectorize",
-        "-fvisibility=hidden",
-        "-c",
-        str(EMULATED / "machine.cpp"),
-        "-o",
-        str(folder / "machine.o"),
-    )
+
+    def link(to: Path) -> None:
+        flags = ("-O2", "-ftree-vectorize", "-fvisibility=hidden", "-c")
+        _run("g++", *FLAGS, *flags, str(EMULATED / "machine.cpp"), "-o", str(to))
+
+    shutil.copy(once("machine.o", link), folder)
 
 
 def compiler_missing() -> bool:
@@ -171,7 +192,7 @@ class HostKernel:
         ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(given))
 
     def begin_after(self, runs: int) -> None:
-        """Semaphores and counts as so many runs leave them."""
+        """Semaphores and counts as ``runs`` runs leave them."""
         self.begin_anew()
         posts = np.zeros(max(1, self.plan.semaphores), np.int64)
         posts[self.plan.waits[:, 2]] = self.plan.waits[:, 4]
@@ -215,7 +236,7 @@ class HostKernel:
             return self._launcher._arguments(self._bound, self._shared)
 
     def run(self, seed: int) -> str | None:
-        """Poison what stages write, and run. None, or what went wrong: what the machine found, or a wait that gave up."""
+        """Poison what stages write, and run. Returns what the machine found, or a wait that gave up; else None."""
         for bound in self._bound:
             bound["out"].fill_(float("nan"))
         at = self.plan.semaphore_bytes // 4

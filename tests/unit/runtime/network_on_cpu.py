@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _aligned, _run
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, _aligned, link_kernel, without_products
+from planted import Patch
 
 from tileprof.runtime.convnet.build import Options, header, sources
 from tileprof.runtime.convnet.launch import ARGUMENT_WORDS, flag_words, plan_tables, stage_table, sum_bytes
@@ -17,25 +18,16 @@ from tileprof.runtime.convnet.pack import packed
 from tileprof.runtime.convnet.plan import Plan
 from tileprof.runtime.sync.tables import FLAG_BYTES
 
-_MULTIPLY = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
 _NAMED = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED) = ")
 
 
 def compiled(folder: Path, options: Options | None = None, patch: Patch | None = None) -> Path:
     """A library of the kernel, which runs any plan, in a new folder next to machine.o."""
-    folder.mkdir(parents=True)
     texts = sources()
-    texts["stages.h"] = _MULTIPLY.sub("", header(options or Options())).replace("template <int> struct Multiply;\n", "")
+    texts["stages.h"] = without_products(header(options or Options()))
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
-    for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    _run(
-        "g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(EMULATED / "entry.cpp"),
-        str(folder.parent / "machine.o"), "-o", str(library),
-    )  # fmt: skip
-    return library
+    return link_kernel(folder, texts, patch, "entry.cpp")
 
 
 class HostNetwork:

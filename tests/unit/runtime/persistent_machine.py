@@ -1,8 +1,11 @@
-"""The persistent kernel on a CPU, as far as its order goes: who loads what when, who has written it by then, and whether anybody is stuck.
+"""The persistent kernel on a CPU, as far as its order goes: who loads what when, who has written it by then, and
+whether anybody is stuck.
 
-Every block of every cluster is four actors, as in the kernel. One awaits what reaches into the k-blocks of its part, task by task, up to `MOST_AHEAD` tasks before the loader; that
-takes what has been awaited, up to ``ahead`` tasks before the consumer. The consumer meets those of its cluster once their loads are done, and writes its share of the tile; one posts
-it, at most `POST_SLOTS` tasks later. In pairs the loader awaits and the consumer posts. In which order actors step is the test's to choose.
+Every block of every cluster is four actors, as in the kernel. One awaits what reaches into the k-blocks of its part,
+task by task, up to `MOST_AHEAD` tasks before the loader; that takes what has been awaited, up to ``ahead`` tasks before
+the consumer. The consumer meets those of its cluster once their loads are done, and writes its share of the tile; one
+posts it, at most `POST_SLOTS` tasks later. In pairs the loader awaits and the consumer posts. In which order actors
+step is the test's to choose.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ class Machine:
         self.k = {b: self._part(self.first[b], b[1])[0] for b in blocks}
         self.eating = dict(self.first)  # task that the consumer is at
         self.partials: set[tuple[int, int, int]] = set()
-        self.awaiting = dict(self.first)  # task of which so many k-blocks may be loaded, and all before it
+        self.awaiting = dict(self.first)  # task and k-blocks of it that may be loaded, and all before it
         self.awaited = dict(self.k)
         self.posting = dict(self.first)  # task that will be posted next
         self.outcome = Outcome()
@@ -170,7 +173,7 @@ class Machine:
         return pixel // (p * q), pixel // q % p, pixel % q
 
     def _may_eat(self, block) -> bool:
-        """Loads of the whole cluster are done: its blocks have met at the barrier, and each may finish when it likes."""
+        """The loads of the whole cluster are done: its blocks have met at the barrier, and each finishes by itself."""
         if self._over(block, self.eating):
             return False
         task = self.eating[block]
@@ -232,5 +235,5 @@ def at_random(seed: int) -> Callable[[list[Actor]], Actor]:
 
 
 def held_back(clusters: set[int]) -> Callable[[list[Actor]], Actor]:
-    """Consumers of some clusters step when nobody else can; all others step first."""
+    """Consumers of some clusters step when no other thread can; all others step first."""
     return lambda ready: min(ready, key=lambda a: (a[2] == "eat" and a[0] in clusters, a[2] == "eat", a))

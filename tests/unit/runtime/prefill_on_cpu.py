@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _run
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel, without_products
+from planted import Patch
 
-from tileprof.runtime.prefill import build, launch
+from tileprof.runtime.prefill import launch
+from tileprof.runtime.prefill.build import KERNEL
 from tileprof.runtime.prefill.shape import PrefillShape
-
-_MULTIPLY = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
 
 
 def compiled(
     shape: PrefillShape, blocks: int, folder: Path, patch: Patch | None = None, timeout_ns: int = 1_000_000_000
 ) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    folder.mkdir(parents=True)
-    texts = {path.name: path.read_text(encoding="utf-8") for path in build.SOURCES.glob("*.cu*")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.folder.glob("*.cu*")}
     header = shape.header(blocks, timeout_ns=timeout_ns)
-    texts["config.h"] = _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
+    texts["config.h"] = without_products(header)
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
-    for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    entry, machine = EMULATED / "prefill_entry.cpp", folder.parent / "machine.o"
-    _run(
-        "g++",
-        *FLAGS,
-        "-w",
-        "-O1",
-        "-include",
-        "cuda.h",
-        f"-I{folder}",
-        "-shared",
-        str(entry),
-        str(machine),
-        "-o",
-        str(library),
-    )
-    return library
+    return link_kernel(folder, texts, patch, "prefill_entry.cpp")
 
 
 class HostPrefill(launch.Prefill):
@@ -72,7 +52,7 @@ class HostPrefill(launch.Prefill):
 
         def enter(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(seed, blocks, 1)
-            schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words that nobody orders arrive in the end
+            schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
             flags = self._workspace[self._flags :]
             found = self._run(
                 ctypes.c_void_p(arguments.pointers[0]),

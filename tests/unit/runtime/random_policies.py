@@ -81,7 +81,13 @@ def traced(policy: Policy, touches: list[Touches]):
     buffers = pd.DataFrame({c.name: [0, 0] for c in schema.BUFFERS.columns})
     buffers = buffers.assign(buffer=[0, 1], base=[0, 100], bytes=BYTES, allocated_at=-1, freed_at=-1)
     trace = SimpleNamespace(
-        launches=launches, footprint=footprints.__getitem__, operands=pd.DataFrame(rows), buffers=buffers, device=get("H200"),
-        manifest={}, path="toy", operands_of=lambda _: (np.array([0, 1]), np.array([0, 0])),
-    )  # fmt: skip
+        launches=launches,
+        footprint=footprints.__getitem__,
+        operands=pd.DataFrame(rows),
+        buffers=buffers,
+        device=get("H200"),
+        manifest={},
+        path="toy",
+        operands_of=lambda _: (np.array([0, 1]), np.array([0, 0])),
+    )
     return build_graph(trace)

@@ -13,7 +13,9 @@ from tileprof.runtime.compile.region_op import running
 
 
 class Played:
-    """A runner that computes a region's nodes by PyTorch; ``shift`` is added to what it returns, ``error`` raised once it has been called ``calls`` times."""
+    """A runner that computes a region's nodes by PyTorch; ``shift`` is added to what it returns, ``error`` raised once
+    it has been called ``calls`` times.
+    """
 
     def __init__(self, region, *, frozen=False, shift=0.0, error=None, calls=0) -> None:
         self.region, self.frozen, self.shift, self.error, self.calls = region, frozen, shift, error, calls

@@ -1,4 +1,6 @@
-"""Dependencies by Bloom filter: the device code's own source with blocks as threads, under a race detector; planted faults are seen; the same bits as the simulator's filters."""
+"""Dependencies by Bloom filter: the device code's own source with blocks as threads, under a race detector; planted
+faults are seen; the same bits as the simulator's filters.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from planted import changed
 
 from tileprof import examples
 from tileprof.analysis.simulate.bloom import Filters
@@ -34,8 +37,7 @@ def program(tmp_path_factory) -> Callable[..., tuple[int, list[dict[str, object]
         folder = tmp_path_factory.mktemp("bloom")
         text = (INCLUDE / "tileprof" / "bloom.cuh").read_text()
         for old, new in changes:
-            assert text.count(old) == 1, old
-            text = text.replace(old, new)
+            text = changed(text, old, new)
         (folder / "tileprof").mkdir()
         (folder / "tileprof" / "bloom.cuh").write_text(text)
         sizes = f"-DBLOOM_WINDOW={window}", "-DBLOOM_BITS=1024"
@@ -75,13 +77,29 @@ def test_filters_miss_no_dependency_and_no_block_races(program, window) -> None:
 
 FAULTS = {
     "filters are asked before they are filled": (64, " || !wait(inserted + other, block)", ""),
-    "what is written again is not looked for among reads": (64, " || (ranges[i].writes && read.may_touch(ranges[i]))", ""),
-    "bits are set that nobody looks for": (64, "const u32 at = bit(first, second, hash);\n                or_word", "const u32 at = bit(first, second, hash + 7);\n                or_word"),
+    "what is written again is not looked for among reads": (
+        64,
+        " || (ranges[i].writes && read.may_touch(ranges[i]))",
+        "",
+    ),
+    "bits are set at the wrong places": (
+        64,
+        "const u32 at = bit(first, second, hash);\n                or_word",
+        "const u32 at = bit(first, second, hash + 7);\n                or_word",
+    ),
     "granules are left out": (64, "granule < end; granule += lanes()", "granule + 8 < end; granule += lanes()"),
-    "a place is taken before its block has ended": (8, " || (block >= window && !wait(ended + block - window, block))", ""),
+    "a place is taken before its block has ended": (
+        8,
+        " || (block >= window && !wait(ended + block - window, block))",
+        "",
+    ),
     "filters cleared meanwhile are believed": (8, "fence();\n                load_acquire(ended + other);", ""),
-    "a hit is not waited for": (64, "            ++found;\n            wait(ended + other, block);", "            ++found;"),
-}  # fmt: skip
+    "a hit is not waited for": (
+        64,
+        "            ++found;\n            wait(ended + other, block);",
+        "            ++found;",
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))

@@ -1,4 +1,6 @@
-"""What the compiler made of posts and waits for sm_90: every acquire and release is there, and loads stayed behind the waits."""
+"""What the compiler made of posts and waits for sm_90: every acquire and release is there, and loads stayed behind the
+waits.
+"""
 
 from __future__ import annotations
 

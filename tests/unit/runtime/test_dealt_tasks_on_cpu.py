@@ -1,4 +1,6 @@
-"""Tiles that a queue on the GPU or a co-pilot on the CPU hands out: the kernel's and the co-pilot's own sources, in adversarial orders, right in every bit; planted faults are seen."""
+"""Tiles that a queue on the GPU or a co-pilot on the CPU hands out: the kernel's and the co-pilot's own sources, in
+adversarial orders, right in every bit; planted faults are seen.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from kernel_on_cpu import HostKernel, Patch, compile_machine, compiled, compiler_missing
-from test_persistent_kernel_on_cpu import CASES, plan_for, replaced, wrong_runs
+from kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
+from planted import Patch, replaced
+from test_persistent_kernel_on_cpu import CASES, plan_for, wrong_runs
 
 from tileprof.runtime.copilot import build as pilot_build
 from tileprof.runtime.copilot.choices import Choices
@@ -80,25 +83,39 @@ def test_a_copilot_gives_the_same_bits_in_every_order(make, name, choices) -> No
 
 QUEUE_FAULTS: dict[str, tuple[str, Patch]] = {
     "a task begins with its first input": (
-        "products", replaced("dealing.cuh", ("if (count != (run + 1) * static_cast<u32>(needs)) continue;", "")),
+        "products",
+        replaced("dealing.cuh", ("if (count != (run + 1) * static_cast<u32>(needs)) continue;", "")),
     ),
     "places of earlier runs are taken for this one's": (
-        "bias and residual", replaced("dealing.cuh", ("(run + 1) % 2048 << NUMBER_BITS", "1u << NUMBER_BITS")),
+        "bias and residual",
+        replaced("dealing.cuh", ("(run + 1) % 2048 << NUMBER_BITS", "1u << NUMBER_BITS")),
     ),
     "tickets of earlier runs are counted": (
-        "products", replaced("dealing.cuh", (" - run * static_cast<u32>(TASKS + CLUSTERS)", "")),
+        "products",
+        replaced("dealing.cuh", (" - run * static_cast<u32>(TASKS + CLUSTERS)", "")),
     ),
     "waiters are told one post early": ("products", replaced("dealing.cuh", ("+ 1u - run *", "+ 2u - run *"))),
     "a role need not have read a slot": ("products by two", replaced("common.cuh", ("SPLIT * (1 +", "SPLIT * (0 +"))),
-    "no proxy fence before a pair's load": ("pairs", replaced("loads.cuh", ("if (DEALT) fence_proxy_async_global();  // what", "// what"))),
+    "no proxy fence before a pair's load": (
+        "pairs",
+        replaced("loads.cuh", ("if (DEALT) fence_proxy_async_global();  // what", "// what")),
+    ),
     "no proxy fence before a post": (
-        "products", replaced("kernel.cu", ("        fence_proxy_async_global();\n        if constexpr (DEALT)", "        if constexpr (DEALT)")),
+        "products",
+        replaced(
+            "kernel.cu",
+            ("        fence_proxy_async_global();\n        if constexpr (DEALT)", "        if constexpr (DEALT)"),
+        ),
     ),
-    "what is stored is not waited for": ("high products", replaced("kernel.cu", ("wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", ""))),
+    "what is stored is not waited for": (
+        "high products",
+        replaced("kernel.cu", ("wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", "")),
+    ),
     "clusters end while slots are given back": (
-        "products by two", replaced("kernel.cu", ("PAIRED || (DEALT && SPLIT > 1)", "PAIRED")),
+        "products by two",
+        replaced("kernel.cu", ("PAIRED || (DEALT && SPLIT > 1)", "PAIRED")),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", list(QUEUE_FAULTS))
@@ -109,21 +126,61 @@ def test_a_fault_planted_in_the_queue_is_seen(make, fault) -> None:
 
 PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
     "a task is ready with its first input": (
-        "products", PLAIN, None, replaced("pilot.cpp", ("++pending[WAITERS[i]] == NEEDS[WAITERS[i]]", "++pending[WAITERS[i]] == 1")),
+        "products",
+        PLAIN,
+        None,
+        replaced("pilot.cpp", ("++pending[WAITERS[i]] == NEEDS[WAITERS[i]]", "++pending[WAITERS[i]] == 1")),
     ),
-    "tasks ahead are said to be ready": ("products", Choices(), None, replaced("pilot.cpp", ("send(cluster, task, AWAITS)", "send(cluster, task, 0)"))),
-    "a run ends before its last task": ("products", PLAIN, None, replaced("pilot.cpp", ("++sent == TASKS", "++sent == TASKS - 1"))),
+    "tasks ahead are said to be ready": (
+        "products",
+        Choices(),
+        None,
+        replaced("pilot.cpp", ("send(cluster, task, AWAITS)", "send(cluster, task, 0)")),
+    ),
+    "a run ends before its last task": (
+        "products",
+        PLAIN,
+        None,
+        replaced("pilot.cpp", ("++sent == TASKS", "++sent == TASKS - 1")),
+    ),
     "tasks go ahead of those that they wait for": (
-        "products", Choices(order="critical", depth=6), None,
-        replaced("pilot.cpp", ("for (int task : READY_TASKS) ready.insert(task);", "for (int task = 0; task < TASKS; ++task) sendable.insert(TASKS - 1 - task);"),
-                 ("int place = PLACE[task];", "int place = TASKS - 1 - PLACE[task];"), ("return AT_PLACE[place];", "return AT_PLACE[TASKS - 1 - place];")),
+        "products",
+        Choices(order="critical", depth=6),
+        None,
+        replaced(
+            "pilot.cpp",
+            (
+                "for (int task : READY_TASKS) ready.insert(task);",
+                "for (int task = 0; task < TASKS; ++task) sendable.insert(TASKS - 1 - task);",
+            ),
+            ("int place = PLACE[task];", "int place = TASKS - 1 - PLACE[task];"),
+            ("return AT_PLACE[place];", "return AT_PLACE[TASKS - 1 - place];"),
+        ),
     ),
-    "one block's part is taken for a tile": ("products by two", PLAIN, replaced("dealing.cuh", ("if (done != (run + 1) * SPLIT) return;", "")), None),
-    "commands of an earlier run are taken": ("products", PLAIN, replaced("dealing.cuh", ("arguments.flags[TAKEN_AT + cluster] = taken;", "arguments.flags[TAKEN_AT + cluster] = 0;")), None),
+    "one block's part is taken for a tile": (
+        "products by two",
+        PLAIN,
+        replaced("dealing.cuh", ("if (done != (run + 1) * SPLIT) return;", "")),
+        None,
+    ),
+    "commands of an earlier run are taken": (
+        "products",
+        PLAIN,
+        replaced(
+            "dealing.cuh", ("arguments.flags[TAKEN_AT + cluster] = taken;", "arguments.flags[TAKEN_AT + cluster] = 0;")
+        ),
+        None,
+    ),
     "the CPU is told before the proxy fence": (
-        "products", PLAIN, replaced("kernel.cu", ("        fence_proxy_async_global();\n        if constexpr (DEALT)", "        if constexpr (DEALT)")), None,
+        "products",
+        PLAIN,
+        replaced(
+            "kernel.cu",
+            ("        fence_proxy_async_global();\n        if constexpr (DEALT)", "        if constexpr (DEALT)"),
+        ),
+        None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", list(PILOT_FAULTS))

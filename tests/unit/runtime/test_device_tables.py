@@ -47,13 +47,23 @@ def test_a_stage_without_waits_or_posts_has_empty_tables() -> None:
 
 
 def test_more_waits_than_a_block_polls_are_refused() -> None:
-    policy = from_dict({
-        "tileprof_policy": 1,
-        "stages": [{"name": "up", "grid": [600, 1, 1]}, {"name": "down", "grid": [1, 1, 1]}],
-        "semaphores": [{"producer": 0, "grid": [600, 1, 1], "of": ["x", "0", "0"]}],
-        "edges": [{
-            "producer": 0, "consumer": 1, "hazards": ["RAW"], "kind": "interval", "semaphores": 0, "waits": ["0..599", "0", "0"], "value": "1",
-        }],
-    })  # fmt: skip
+    policy = from_dict(
+        {
+            "tileprof_policy": 1,
+            "stages": [{"name": "up", "grid": [600, 1, 1]}, {"name": "down", "grid": [1, 1, 1]}],
+            "semaphores": [{"producer": 0, "grid": [600, 1, 1], "of": ["x", "0", "0"]}],
+            "edges": [
+                {
+                    "producer": 0,
+                    "consumer": 1,
+                    "hazards": ["RAW"],
+                    "kind": "interval",
+                    "semaphores": 0,
+                    "waits": ["0..599", "0", "0"],
+                    "value": "1",
+                }
+            ],
+        }
+    )
     with pytest.raises(UserError, match="a tile of down awaits 600 semaphores; a block polls at most 512"):
         Tables.of(policy)

@@ -1,4 +1,4 @@
-"""Dropout of a softmax stage: the same elements whoever computes them, and as many as asked for."""
+"""Dropout of a softmax stage: the same elements on the CPU and in the kernel, and the share that was asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The transformer kernel's source, run on the CPU thread by thread in adversarial orders: the reference's results, always the same bits, and planted faults are seen.
+"""The transformer kernel's source, run on the CPU thread by thread in adversarial orders: the reference's results,
+always the same bits, and planted faults are seen.
 
 `TILEPROF_KERNEL_RUNS` is how many orders of each program are tried.
 """
@@ -12,7 +13,8 @@ import pytest
 import torch
 from encoder_on_cpu import HostLauncher, aligned, compiled
 from encoder_programs import inputs_of, post_norm, pre_norm
-from kernel_on_cpu import Patch, compile_machine, compiler_missing
+from kernel_on_cpu import compile_machine, compiler_missing
+from planted import Patch, replaced
 
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.plan import Plan, faults, plan_of, without_task
@@ -81,7 +83,9 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def differs(launcher: HostLauncher, given: dict[str, torch.Tensor], expected: list[torch.Tensor], runs: int) -> bool:
-    """Whether any of so many orders is found out: by the machine, a wait that gives up, or a wrong result. Every third run has other activations."""
+    """Whether a fault shows in any of ``runs`` orders: by the machine, a wait that gives up, or a wrong result. Every
+    third run has other activations.
+    """
     for seed in range(runs):
         sign = seed // 3 % 2
         (out,) = launcher.run({**given, "x": -given["x"] if sign else given["x"]}, seed)
@@ -91,14 +95,30 @@ def differs(launcher: HostLauncher, given: dict[str, torch.Tensor], expected: li
 
 
 FAULTS: dict[str, tuple[str, str, str]] = {
-    "nobody looks whether data are there": ("tables.cuh", "v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT", "false"),
-    "the other set is not made absent": ("tables.cuh", "if (place.other != 0) store_relaxed_gpu_u32x4", "if (false) store_relaxed_gpu_u32x4"),
-    "slots are freed before they are read": ("kernel.cu", "wait_cta(shared + WEIGHTS_FREE + 8 * slot, (place / SLOTS & 1) ^ 1);", ""),
+    "readers do not check that data are there": (
+        "tables.cuh",
+        "v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT",
+        "false",
+    ),
+    "the other set is not made absent": (
+        "tables.cuh",
+        "if (place.other != 0) store_relaxed_gpu_u32x4",
+        "if (false) store_relaxed_gpu_u32x4",
+    ),
+    "slots are freed before they are read": (
+        "kernel.cu",
+        "wait_cta(shared + WEIGHTS_FREE + 8 * slot, (place / SLOTS & 1) ^ 1);",
+        "",
+    ),
     "weights are not awaited": ("product.cuh", "wait_cta(shared + WEIGHTS_FULL + 8 * slot, place / SLOTS & 1);", ""),
-    "sums over activations that are still read": ("product.cuh", "meet_consumers();  // nobody reads activations any more", ""),
+    "sums over activations that are still read": (
+        "product.cuh",
+        "meet_consumers();  // no warp reads activations any more",
+        "",
+    ),
     "keys over keys that are still read": ("attention.cuh", "if (from > 0) meet_consumers();", ""),
     "tiles over tiles that are still read": ("kernel.cu", "meet_consumers();  // shared memory is the next task's", ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -109,15 +129,11 @@ def test_a_planted_fault_is_seen(fault: str, folder: Path) -> None:
     program, blocks, cluster, splits = CASES[name]
     file, old, new = FAULTS[fault]
 
-    def patch(source: str, text: str) -> str:
-        assert source != file or old in text
-        return text.replace(old, new) if source == file else text
-
     plan, given = plan_of(program, blocks, cluster, splits=splits), inputs(program)
     right = launched(plan, folder, f"right for {fault}")
     expected = [right.run({**given, "x": sign * given["x"]}, 0)[0] for sign in (1, -1)]
     assert not differs(right, given, expected, 4)
-    assert differs(launched(plan, folder, fault, patch), given, expected, 40)
+    assert differs(launched(plan, folder, fault, replaced(file, (old, new))), given, expected, 40)
 
 
 def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(folder: Path) -> None:
@@ -128,7 +144,7 @@ def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(fold
     assert not faults(plan)
     assert faults(broken)
     library = compiled(
-        plan, folder / "a-task-too-few", lambda _, text: text.replace("++tries % 256", "++tries % 4"), timeout_ns=40
+        plan, folder / "a-task-too-few", replaced("tables.cuh", ("++tries % 256", "++tries % 4")), timeout_ns=40
     )  # the machine is less patient than a GPU
     launcher = HostLauncher(broken, library)
     launcher.run(given, 1)

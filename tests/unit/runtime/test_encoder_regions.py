@@ -1,4 +1,6 @@
-"""Transformer blocks in ATen graphs: what is taken computes what the graph does, what differs is left alone, and plans hold."""
+"""Transformer blocks in ATen graphs: what is taken computes what the graph does, what differs is left alone, and plans
+hold.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,11 @@ def values_of(graph: fx.GraphModule) -> dict[fx.Node, Any]:
     torch.manual_seed(3)
     likes = [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]
     given = [
-        (torch.randn(v.shape) / 10).to(v.dtype) if v.is_floating_point() else torch.randint(0, 2, v.shape, dtype=v.dtype) for v in likes
-    ]  # fmt: skip
+        (torch.randn(v.shape) / 10).to(v.dtype)
+        if v.is_floating_point()
+        else torch.randint(0, 2, v.shape, dtype=v.dtype)
+        for v in likes
+    ]
     with torch.no_grad():
         Recorder(graph).run(*given)
     return found
@@ -112,8 +117,14 @@ def test_gpt2_with_the_cache_that_it_returns(cache: bool) -> None:
 def test_opt_whose_queries_are_scaled_before_attention() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.OPTConfig(
-        hidden_size=128, num_hidden_layers=2, ffn_dim=256, num_attention_heads=2, word_embed_proj_dim=128, vocab_size=64, use_cache=False
-    )  # fmt: skip
+        hidden_size=128,
+        num_hidden_layers=2,
+        ffn_dim=256,
+        num_attention_heads=2,
+        word_embed_proj_dim=128,
+        vocab_size=64,
+        use_cache=False,
+    )
     graph = graph_of(transformers.OPTModel(config), torch.randint(2, 64, (1, 32)))
     check(graph, 1)
     (region,) = find(graph.graph)
@@ -213,8 +224,11 @@ def test_constant_masks_are_not_read(kind: str, backend: SDPBackend) -> None:
         graph = graph_of(Masked(kind), torch.randn(1, 40, 128).half())
     regions = list(find(graph.graph))
     seen = [
-        (stage.mask is not None, stage.causal) for region in regions for stage in program_of(region).stages if isinstance(stage, Attention)
-    ]  # fmt: skip
+        (stage.mask is not None, stage.causal)
+        for region in regions
+        for stage in program_of(region).stages
+        if isinstance(stage, Attention)
+    ]
     assert seen == {"everything": [(False, False)], "causal": [(False, True)]}.get(kind, [(True, False)] * len(seen))
     if kind in {"everything", "causal"}:
         assert not any("le" in node.name or "ge" in node.name for region in regions for node in region.inputs)

@@ -1,4 +1,6 @@
-"""Times predicted for whole models: close to what an H200 measured, from constants of one model per family, and in the direction in which models grow."""
+"""Times predicted for whole models: close to what an H200 measured, from constants of one model per family, and in the
+direction in which models grow.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,19 @@ from tileprof.runtime.programs.expected import CALIBRATED, expected_us
 
 H200 = of_driver("NVIDIA H200")
 LLAMA = DecoderShape(
-    "bfloat16", batch=1, layers=16, hidden=2048, intermediate=8192, heads=32, kv_heads=8, head_dim=64, vocabulary=128256, cache=1024, epsilon=1e-5, scale=0.125
-)  # fmt: skip
+    "bfloat16",
+    batch=1,
+    layers=16,
+    hidden=2048,
+    intermediate=8192,
+    heads=32,
+    kv_heads=8,
+    head_dim=64,
+    vocabulary=128256,
+    cache=1024,
+    epsilon=1e-5,
+    scale=0.125,
+)
 ROTARY = Counter({"bmm": 1, "cat": 1, "mul": 2})
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline on a GPU does when something goes wrong; the kernel is played by the operators' own tiles on the CPU."""
+"""Faults of a pipeline on a GPU; the operators' own tiles on the CPU stand in for the kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tileprof.errors import UserError
 from tileprof.runtime.errors import WaitTimeoutError
 from tileprof.runtime.gpu import GpuPipeline
-from tileprof.runtime.measure import gelu_mlp
+from tileprof.runtime.measuring.measure import gelu_mlp
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
 
 CHAIN = gelu_mlp(70, (64, 48), (64, 96), 192, 320)
@@ -60,9 +60,13 @@ def stream(monkeypatch):
     monkeypatch.setattr(Launcher, "wrong", False)
     now = [Stream()]
     for name, value in {
-        "is_available": lambda: True, "get_device_capability": lambda *_: (9, 0), "synchronize": lambda *_: None,
-        "device": lambda *_: nullcontext(), "is_current_stream_capturing": lambda: False, "current_stream": lambda *_: now[0],
-    }.items():  # fmt: skip
+        "is_available": lambda: True,
+        "get_device_capability": lambda *_: (9, 0),
+        "synchronize": lambda *_: None,
+        "device": lambda *_: nullcontext(),
+        "is_current_stream_capturing": lambda: False,
+        "current_stream": lambda *_: now[0],
+    }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     return now
 
@@ -103,7 +107,7 @@ def test_a_wait_that_gave_up_after_the_proof_is_reported_by_the_next_call_and_th
     given = pipeline.example()
     kept = pipeline(**given).clone()
     pipeline._record.copy_(torch.tensor([1, 1, 3, 0, 2, 4, 0, 0], dtype=torch.int32))
-    pipeline(**given)  # this one's results are wrong; nobody waits for it
+    pipeline(**given)  # this run's results are wrong, and nothing waits for it
     with pytest.raises(WaitTimeoutError, match=r"stage 1 \(down\), tile 3"):
         pipeline(**given)
     assert torch.equal(pipeline(**given), kept)

@@ -71,7 +71,13 @@ def test_pieces_are_judged_by_the_size_of_the_whole(monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("values", "wanted"),
-    [([[0.0, 0.0]], False), ([[1.0, float("nan")]], False), ([[float("inf"), -float("inf")]], False), ([[3.0]], True), ([[0.0, 1e-7]], True)],
+    [
+        ([[0.0, 0.0]], False),
+        ([[1.0, float("nan")]], False),
+        ([[float("inf"), -float("inf")]], False),
+        ([[3.0]], True),
+        ([[0.0, 1e-7]], True),
+    ],
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_what_holds_one_number_does_not_vary(values, wanted, dtype) -> None:

@@ -88,8 +88,10 @@ def test_the_promise_is_asked_for_and_then_gates_are_for_the_persistent_kernel(m
     last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device("cuda"))})
     on_gpu = SimpleNamespace(chain=found.chain, stages=found.stages, last=last)
     for options, stages, way in (
-        (Options(frozen=True), 2, "persistent"), (Options(), 4, "cusync"), (Options(frozen=True, scheduler="graph"), 4, "graph"),
-    ):  # fmt: skip
+        (Options(frozen=True), 2, "persistent"),
+        (Options(), 4, "cusync"),
+        (Options(frozen=True, scheduler="graph"), 4, "graph"),
+    ):
         chain, name, pairs, _ = suited(on_gpu, options)
         assert (len(chain.operators), name, bool(pairs)) == (stages, way, stages == 2)
 
@@ -127,5 +129,11 @@ def test_a_policy_for_two_weights_is_used_as_it_is(as_on_a_gpu) -> None:
     runner = region.build(torch.device("cpu"))
     assert (runner.pipeline.policy, runner.frozen, region.folded) == (policy, False, ())
     with torch.no_grad():
-        by_name = dict(zip([n.name for n in graph.graph.nodes if n.op == "placeholder"], [torch.randn(20, 64), *weights], strict=True))  # fmt: skip
+        by_name = dict(
+            zip(
+                [n.name for n in graph.graph.nodes if n.op == "placeholder"],
+                [torch.randn(20, 64), *weights],
+                strict=True,
+            )
+        )
         assert runner(*(by_name[n.name] for n in region.inputs))[0].shape == (20, 64)

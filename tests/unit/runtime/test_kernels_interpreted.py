@@ -27,7 +27,13 @@ OPERATORS = {
     "more batches": replace(CHAINS["attention"].operators[2], tile=(16, 16)),
     "split": CHAINS["split"].operators[0],
     "total": replace(CHAINS["split"].operators[1], tile=(8, 32)),
-    "total with gate": Reduce(matrix("x", 3, 10, 48, dtype="float32"), matrix("y", 10, 24), matrix("b", 48), tile=(4, 16), epilogue="silu_gate"),
+    "total with gate": Reduce(
+        matrix("x", 3, 10, 48, dtype="float32"),
+        matrix("y", 10, 24),
+        matrix("b", 48),
+        tile=(4, 16),
+        epilogue="silu_gate",
+    ),
     "two halves": CHAINS["gated"].operators[2],
     "layer norm": CHAINS["rows"].operators[0],
     "rms norm": CHAINS["rows"].operators[1],
@@ -45,11 +51,17 @@ OPERATORS = {
     "convolution of 1 x 1": replace(CHAINS["convolutions"].operators[2], tile=(32, 16)),
 } | {
     f"gemm, {epilogue}": Gemm(
-        matrix("a", 40, 200), weight("b", 200, 48), matrix("c", 40, 48), bias=matrix("d", 48), residual=matrix("e", 40, 48),
-        tile=(16, 32), epilogue=epilogue, rows_along=along,
+        matrix("a", 40, 200),
+        weight("b", 200, 48),
+        matrix("c", 40, 48),
+        bias=matrix("d", 48),
+        residual=matrix("e", 40, 48),
+        tile=(16, 32),
+        epilogue=epilogue,
+        rows_along=along,
     )
     for epilogue, along in (("none", "x"), ("relu", "y"), ("gelu", "x"), ("gelu_tanh", "y"), ("silu", "y"))
-}  # fmt: skip
+}
 
 
 def tensors_of(operator):
@@ -109,5 +121,16 @@ def test_what_offsets_of_32_bits_do_not_reach_is_refused() -> None:
         kernel_of(replace(flash, q=q, k=k, v=v, out=out, rows=64))
     x, y = matrix("x", 1, 5000, 5000, 64 * 2), matrix("y", 1, 5000, 5000, 16)
     with pytest.raises(UserError, match=r"conv2d kernel takes up to .* those of x span 3,200,000,000"):
-        kernel_of(replace(CHAINS["convolutions"].operators[0], x=x, weight=matrix("w", 16, 1, 1, 128), out=y, bias=None, residual=None,
-                          padding=0, stride=1, tile=(32, 16)))  # fmt: skip
+        kernel_of(
+            replace(
+                CHAINS["convolutions"].operators[0],
+                x=x,
+                weight=matrix("w", 16, 1, 1, 128),
+                out=y,
+                bias=None,
+                residual=None,
+                padding=0,
+                stride=1,
+                tile=(32, 16),
+            )
+        )

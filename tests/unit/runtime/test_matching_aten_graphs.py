@@ -41,7 +41,12 @@ def node(graph, target):
 
 
 def test_what_inductor_takes_apart_stays_whole(graph) -> None:
-    for target in (ATEN.native_layer_norm.default, ATEN.gelu.default, ATEN.convolution.default, ATEN._native_batch_norm_legit_no_training.default):  # fmt: skip
+    for target in (
+        ATEN.native_layer_norm.default,
+        ATEN.gelu.default,
+        ATEN.convolution.default,
+        ATEN._native_batch_norm_legit_no_training.default,
+    ):
         node(graph, target)
 
 

@@ -14,16 +14,16 @@ import torch
 pytest.importorskip("triton")
 
 from tileprof.errors import UserError
-from tileprof.runtime import measure
-from tileprof.runtime.cases import BATCHES, TOKENS, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, kernel_of
+from tileprof.runtime.measuring import measure
+from tileprof.runtime.measuring.baselines import COMPILED
+from tileprof.runtime.measuring.cases import BATCHES, TOKENS, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import run
 from tileprof.runtime.persistent.cost import SIGNAL_US, clusters_on
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.persistent.predict import BOUNDARY_US, predicted_us
 from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.persistent.takes import stage_plans
-from tileprof.runtime.rivals import COMPILED
 from tileprof.runtime.schedulers import scheduler
 from tileprof.runtime.stages.conv import Conv2d
 
@@ -87,11 +87,15 @@ def pretended(monkeypatch, tmp_path, every_case):
     """A GPU on which nothing is compiled and every job takes no time; what was compiled, and the clock."""
     compiled, clock = [], [0.0]
     for place, name, value in (
-        (measure, "cases", lambda: iter(every_case)), (torch.cuda, "get_device_name", lambda: "H200"), (torch.cuda, "empty_cache", lambda: None),
-        (torch.cuda, "get_device_capability", lambda: (9, 0)), (measure, "measured_on", lambda *_: {"device": "H200"}),
-        (measure, "_clusters_here", lambda: clusters_on(132)), (measure.time, "monotonic", lambda: clock[0]),
+        (measure, "cases", lambda: iter(every_case)),
+        (torch.cuda, "get_device_name", lambda: "H200"),
+        (torch.cuda, "empty_cache", lambda: None),
+        (torch.cuda, "get_device_capability", lambda: (9, 0)),
+        (measure, "measured_on", lambda *_: {"device": "H200"}),
+        (measure, "_clusters_here", lambda: clusters_on(132)),
+        (measure.time, "monotonic", lambda: clock[0]),
         (measure, "compile_for", lambda policy, chain, chosen, clusters: compiled.append(chain)),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(place, name, value)
 
     def work(job, limit_s):

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tileprof.runtime.summary import by_chain, gain, main, markdown
+from tileprof.runtime.measuring.summary import by_chain, gain, main, markdown
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "tests/gpu/results/runtime.json"

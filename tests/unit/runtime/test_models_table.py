@@ -1,4 +1,4 @@
-"""What `tests/gpu/measure_models.py` makes of its rows, and that the page about whole models holds the committed ones."""
+"""The table that `measure_models.py` makes of its rows, and the page about whole models, which holds that table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[3]
-sys.path.append(str(ROOT / "tests" / "gpu"))
+sys.path.append(str(ROOT / "tests/gpu/measuring"))
 
 from measure_models import merge, names, sentence, table, what_ran  # noqa: E402 - found there
 
@@ -48,7 +48,14 @@ def test_what_ran_is_inductors_program_unless_ours_was_kept(log, said) -> None:
 def test_a_model_that_failed_says_why_and_takes_no_good_rows_place(tmp_path) -> None:
     out, more, worse = (tmp_path / f"{n}.json" for n in ("out", "more", "worse"))
     more.write_text(json.dumps({"measured": "2026-11-22", "machine": {}, "rows": {"VGG-16": ROW}}))
-    worse.write_text(json.dumps({"measured": "2026-11-23", "rows": {"VGG-16": {"failed": "out of time"}, "ResNet-18": {"failed": "no memory"}}}))  # fmt: skip
+    worse.write_text(
+        json.dumps(
+            {
+                "measured": "2026-11-23",
+                "rows": {"VGG-16": {"failed": "out of time"}, "ResNet-18": {"failed": "no memory"}},
+            }
+        )
+    )
     merge(out, [more, worse])
     found = json.loads(out.read_text())
     assert found["rows"]["VGG-16"] == {"measured": "2026-11-22", **ROW}

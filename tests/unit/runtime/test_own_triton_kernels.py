@@ -9,8 +9,8 @@ from chains import CHAINS
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402 - only where there is Triton
 
-from tileprof.errors import UserError  # noqa: E402 - likewise
-from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchronised  # noqa: E402 - likewise
+from tileprof.errors import UserError  # noqa: E402
+from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchronised  # noqa: E402
 
 
 @triton.jit

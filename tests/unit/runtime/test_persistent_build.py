@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tileprof.errors import UserError
-from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import build
 from tileprof.runtime.persistent.plan import Plan, arranged
 from tileprof.runtime.persistent.source import SHARED_BYTES, Layout, Options, header

@@ -23,7 +23,9 @@ int main(int, char** given) {{ return reached(std::strtol(given[1], 0, 10), std:
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 def test_a_semaphore_is_awaited_beyond_the_largest_number(tmp_path) -> None:
-    """A compiler may take the difference of signed numbers for a comparison, and the wait of one run in 2^31 posts would return at once."""
+    """A compiler may take the difference of signed numbers for a comparison, and the wait of one run in 2^31 posts
+    would return at once.
+    """
     found = re.search(
         r"^__device__[^\n]* bool reached\(.*?^}", (SOURCES / "loads.cuh").read_text(), re.MULTILINE | re.DOTALL
     )
@@ -31,6 +33,14 @@ def test_a_semaphore_is_awaited_beyond_the_largest_number(tmp_path) -> None:
     (tmp_path / "main.cpp").write_text(MAIN.format(function=found[0]))
     subprocess.run(["g++", "-O2", "main.cpp", "-o", "main"], cwd=tmp_path, check=True)
     most = 2**31 - 1
-    pairs = {(3, 4): 0, (4, 4): 1, (most, -(2**31)): 0, (-(2**31), most): 1, (most - 5, -(2**31) + 5): 0, (-3, 2): 0, (2, -3): 1}  # fmt: skip
+    pairs = {
+        (3, 4): 0,
+        (4, 4): 1,
+        (most, -(2**31)): 0,
+        (-(2**31), most): 1,
+        (most - 5, -(2**31) + 5): 0,
+        (-3, 2): 0,
+        (2, -3): 1,
+    }
     said = {pair: subprocess.run([tmp_path / "main", *map(str, pair)], check=False).returncode for pair in pairs}
     assert said == pairs

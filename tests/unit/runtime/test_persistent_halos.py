@@ -1,4 +1,6 @@
-"""What is compiled in for convolutions that load all taps at once: where the kernel multiplies and stores each pixel, and who has which slots meanwhile."""
+"""What is compiled in for convolutions that load all taps at once: where the kernel multiplies and stores each pixel,
+and who has which slots meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import numpy as np
 import pytest
 from chains import matrix, weight
 
-from tileprof.runtime.cases import convolution_pair
 from tileprof.runtime.chain import Chain
+from tileprof.runtime.measuring.cases import convolution_pair
 from tileprof.runtime.persistent.cost import chain_us, clusters_on
 from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import SPLITS, Box, Plan
@@ -60,7 +62,9 @@ SHAPES = (6, 72, 3), (7, 98, 3), (6, 72, 5), (7, 49, 3), (14, 98, 3), (56, 112, 
 def test_every_pixel_of_a_tile_is_stored_once_and_its_taps_are_where_the_product_reads(
     size, pixels, kernel, columns
 ) -> None:
-    """Two images of 6 x 6 are 8 x 8 with what is around them: the second begins at row 64 of the slot and of the product."""
+    """Two images of 6 x 6 are 8 x 8 with what is around them: the second begins at row 64 of the slot and of the
+    product.
+    """
     made = plan(convolution(4, size, (pixels, columns), kernel), 1)
     stage, box, halo = constants(made), Box.of(made.stages[0].operator), made.stages[0].halo(1)
     assert halo is not None
@@ -71,7 +75,7 @@ def test_every_pixel_of_a_tile_is_stored_once_and_its_taps_are_where_the_product
             continue
         image, (y, x) = result // (box.rows * box.columns), divmod(result % (box.rows * box.columns), box.columns)
         for tap in range(kernel**2):
-            begin = tap // halo.taps * halo.taps  # of the slot, which is loaded so many rows further down
+            begin = tap // halo.taps * halo.taps  # of the slot, which is loaded further down by as many rows
             down, across = divmod(tap - begin, stage["SHARE"])
             group = row // 64 if stage["ROWS"] == 128 else 0
             read = group * stage["GROUP_STEP"] + row % 64 + down * stage["ROW_STEP"] + across
@@ -101,7 +105,7 @@ def test_widest_tiles_of_the_largest_halos_leave_room_for_rings() -> None:
 
 
 def test_pairs_of_blocks_draw_weights_without_a_limit() -> None:
-    """Their loads of weights land in two blocks, and nobody says there which task is being loaded."""
+    """Their loads of weights land in two blocks, where the loading task is not known."""
     product = Gemm(matrix("x", 40, 256), weight("w", 256, 256), matrix("h", 40, 256), tile=(256, 64))
     assert constants(plan(Chain(("one",), (product,)), 2))["UNDER_WAY"] == 0
 

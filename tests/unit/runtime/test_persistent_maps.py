@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tileprof.errors import UserError
-from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
+from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import driver, launch
 from tileprof.runtime.persistent.driver import MAP_WORDS
 from tileprof.runtime.persistent.launch import Launcher, _heads, _put_stage, max_clusters

@@ -22,7 +22,7 @@ from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.runtime.errors import WaitTimeoutError
 from tileprof.runtime.gpu import GpuPipeline
-from tileprof.runtime.measure import convolution_pair, copy_pair, gelu_mlp
+from tileprof.runtime.measuring.measure import convolution_pair, copy_pair, gelu_mlp
 from tileprof.runtime.pipeline import FellBackWarning
 
 
@@ -154,11 +154,11 @@ def test_tiles_that_neither_kernel_takes_are_an_error() -> None:
         GpuPipeline(chain.policy(), schedule="persistent", device="cpu")
 
 
-def test_left_to_itself_a_pipeline_takes_what_is_predicted_to_gain(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
+def test_left_to_itself_a_pipeline_takes_what_is_predicted_to_gain() -> None:
     gains = GpuPipeline(PAIR.policy(), schedule="auto", device="cpu")
     assert gains.scheduler.name == "persistent"
     assert "faster than its stages one after the other" in gains.reason
+    assert gains._persistent.plans == [gains._plan], "what was judged is what runs"
     copies = copy_pair(8).policy()
     for percent, name in ((12.5, "cusync"), (-3.0, "graph")):
         known = GpuPipeline(replace(copies, prediction={"gain_percent": percent}), schedule="auto", device="cpu")
@@ -199,7 +199,7 @@ def run(*words: object) -> int:
 
 def test_the_persistent_rows_are_predicted_from_its_stages_alone(monkeypatch) -> None:
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
-    monkeypatch.setattr("tileprof.runtime.alone.persistent_stage_us", lambda _: [30.0, 20.0])
+    monkeypatch.setattr("tileprof.runtime.measuring.stage_times.persistent_stage_us", lambda _: [30.0, 20.0])
     found = comparing.predict_persistent([PAIR.policy()] * 2, get("H200"))
     assert found["persistent-stages"] == 50.0
     assert found["persistent, policy 1"] == found["persistent, policy 2"] <= 50.0
@@ -221,9 +221,11 @@ def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseli
 
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
     for name, value in {
-        "measure.measure": measured, "measure.measured_on": lambda: {"device": "NVIDIA H200"}, "alone.persistent_stage_us": lambda _: [30.0, 30.0],
-    }.items():  # fmt: skip
-        monkeypatch.setattr(f"tileprof.runtime.{name}", value)
+        "measure.measure": measured,
+        "measure.measured_on": lambda: {"device": "NVIDIA H200"},
+        "stage_times.persistent_stage_us": lambda _: [30.0, 30.0],
+    }.items():
+        monkeypatch.setattr(f"tileprof.runtime.measuring.{name}", value)
     found = {row["row"]: row for row in comparing.compare([PRODUCTS.policy()])["rows"]}
     assert list(found) == list(us)
     assert found["persistent"]["gain_over"] == "persistent-stages"

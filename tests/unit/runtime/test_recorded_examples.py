@@ -53,7 +53,7 @@ def policy(graph):
 def memory(graph, policy):
     rows = graph.launches["footprint"]
     touches = [
-        recorded(graph.trace.footprint(int(rows.iloc[s.launch])), graph.trace.operands_of(s.launch), s.grid)
+        recorded(graph.footprint(int(rows.iloc[s.launch])), graph.recording.operands_of(s.launch), s.grid)
         for s in policy.stages
     ]
     return Memory.build([s.tiles for s in policy.stages], touches)

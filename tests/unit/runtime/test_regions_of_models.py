@@ -1,4 +1,6 @@
-"""The regions that finders propose hold what they say: PyTorch computes their nodes in their place, and models and caches stay as they are."""
+"""The regions that finders propose hold what they say: PyTorch computes their nodes in their place, and models and
+caches stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -80,9 +82,15 @@ def test_a_residual_network() -> None:
 def test_a_decoder_with_a_static_cache(sequences) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
-        vocab_size=512, max_position_embeddings=256,
-    )  # fmt: skip
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        vocab_size=512,
+        max_position_embeddings=256,
+    )
     model = transformers.LlamaForCausalLM(config).to(torch.bfloat16).eval()
     ids = torch.randint(0, 512, (sequences, 20))
     with torch.no_grad(), reports() as found:

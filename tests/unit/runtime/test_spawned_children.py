@@ -1,4 +1,6 @@
-"""Launches from the GPU by cost: the programs' own source on the CPU, children at random moments; same results under each rule, planted faults seen, the controller's formula."""
+"""Launches from the GPU by cost: the programs' own source on the CPU, children at random moments; same results under
+each rule, planted faults seen, the controller's formula.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from planted import changed
 
 from tileprof import examples
 
@@ -55,8 +58,7 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
         for path in SOURCES.iterdir():
             text = path.read_text()
             for old, new in changes if path.name == "spawn.cuh" else ():
-                assert text.count(old) == 1
-                text = text.replace(old, new)
+                text = changed(text, old, new)
             (folder / path.name).write_text(text)
         subprocess.run(["g++", "-O1", *FLAGS, "program.cu", "-o", "program"], cwd=folder, check=True)
         return folder / "program"

@@ -125,7 +125,8 @@ def test_a_description_that_makes_no_sense_is_refused(change: dict, said: str) -
 
 @pytest.mark.parametrize(
     ("shape", "strides", "wanted"),
-    [((4, 6), (6, 1), False), ((4, 6), (8, 1), False), ((4, 6), (1, 4), False), ((1, 6), (0, 1), False), ((2, 3, 4), (4, 8, 1), False),
+    [((4, 6), (6, 1), False), ((4, 6), (8, 1), False), ((4, 6), (1, 4), False), ((1, 6), (0, 1), False),
+     ((2, 3, 4), (4, 8, 1), False),
      ((4, 6), (0, 1), True), ((4, 6), (5, 1), True), ((4, 6), (1, 1), True), ((4, 6), (1, 3), True)],
 )  # fmt: skip
 def test_a_view_knows_whether_its_elements_lie_upon_each_other(shape, strides, wanted) -> None:
@@ -153,9 +154,10 @@ def test_a_convolution_normalises_by_running_averages_and_says_what_it_lacks() -
         vector.normal_()
     norm.running_var.uniform_(0.5, 2)
     views = {
-        "x": View.contiguous("x", (2, 9, 9, 16), "float32"), "weight": View.contiguous("w", (32, 3, 3, 16), "float32"),
+        "x": View.contiguous("x", (2, 9, 9, 16), "float32"),
+        "weight": View.contiguous("w", (32, 3, 3, 16), "float32"),
         "out": View.contiguous("y", (2, 9, 9, 32), "float32"),
-    } | {role: View.contiguous(role, (32,), "float32") for role in ("bias", "mean", "var", "scale", "shift")}  # fmt: skip
+    } | {role: View.contiguous(role, (32,), "float32") for role in ("bias", "mean", "var", "scale", "shift")}
     operator = Conv2d(**views, padding=1, tile=(30, 16), epilogue="relu", epsilon=norm.eps)
     bias = torch.randn(32)
     tensors = {

@@ -1,4 +1,4 @@
-"""One policy file for a range of sizes: proved for all of them, refused where it breaks, and the same numbers at each."""
+"""One policy file for a range of sizes: proved for all, refused where it breaks, the same numbers at each."""
 
 from __future__ import annotations
 
@@ -106,10 +106,17 @@ def mutants(document):
     for number, edge in enumerate(document["policy"]["edges"]):
         for what, change in (
             ("value", {"value": f"({edge['value']}) - 1"}),
-            ("one tile early", {"waits": [f"max(0, {w.partition('..')[0]} - 1)" if n == 0 else w for n, w in enumerate(edge["waits"])]}),
+            (
+                "one tile early",
+                {
+                    "waits": [
+                        f"max(0, {w.partition('..')[0]} - 1)" if n == 0 else w for n, w in enumerate(edge["waits"])
+                    ]
+                },
+            ),
             ("first of its tiles", {"waits": [w.partition("..")[0] for w in edge["waits"]]}),
             ("the first row", {"waits": ["0", "0", "0"]}),
-        ):  # fmt: skip
+        ):
             edges = list(document["policy"]["edges"])
             edges[number] = edge | change
             yield f"{number}: {what}", document | {"policy": document["policy"] | {"edges": edges}}
@@ -174,7 +181,8 @@ def test_a_file_serves_every_size_and_falls_back_outside_of_its_guard(tmp_path) 
     ("text", "said"),
     [
         ("tokens", "write tokens="), ("x=1..4", "names no extent"), ("tokens=4..1", "sizes are from 1"),
-        ("tokens=0..4", "sizes are from 1"), ("tokens=3..9 step 2", "is no multiple of the step"), ("Tokens=1..4", "names no extent"),
+        ("tokens=0..4", "sizes are from 1"), ("tokens=3..9 step 2", "is no multiple of the step"),
+        ("Tokens=1..4", "names no extent"),
     ],
 )  # fmt: skip
 def test_ranges_that_mean_nothing_are_refused(text, said) -> None:
@@ -185,7 +193,8 @@ def test_ranges_that_mean_nothing_are_refused(text, said) -> None:
 @pytest.mark.parametrize(
     ("chain", "said"),
     [
-        ("split", "has a batch or split_k"), ("rows", "are products|is norm"), ("convolutions of stride 2", "of stride 2"),
+        ("split", "has a batch or split_k"), ("rows", "are products|is norm"),
+        ("convolutions of stride 2", "of stride 2"),
     ],
 )  # fmt: skip
 def test_stages_that_have_no_common_rows_are_refused(chain, said) -> None:

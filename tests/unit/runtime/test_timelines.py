@@ -1,4 +1,6 @@
-"""Runs of whole-model kernels as traces: clocks become tiles on SMs, and the tile graph of the trace is the graph of the kernel's plan."""
+"""Runs of whole-model kernels as traces: clocks become tiles on SMs, and the tile graph of the trace is the graph of
+the kernel's plan.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,19 @@ from tileprof.trace import load, validate
 
 H200 = of_driver("NVIDIA H200")
 SHAPE = DecoderShape(
-    "bfloat16", batch=2, layers=2, hidden=64, intermediate=96, heads=4, kv_heads=2, head_dim=64, vocabulary=128, cache=256, epsilon=1e-6, scale=0.125
-)  # fmt: skip
+    "bfloat16",
+    batch=2,
+    layers=2,
+    hidden=64,
+    intermediate=96,
+    heads=4,
+    kv_heads=2,
+    head_dim=64,
+    vocabulary=128,
+    cache=256,
+    epsilon=1e-6,
+    scale=0.125,
+)
 BLOCKS, CACHED = 12, 200
 
 
@@ -97,7 +110,14 @@ def test_a_run_of_a_decoder_is_a_valid_trace_and_its_stages_depend_on_each_other
     graph = build_graph(load(path))
     names = [stage.name for stage in timeline.stages]
     pairs = {(names[p], names[c]) for p, c in zip(graph.pairs["producer"], graph.pairs["consumer"], strict=True)}
-    assert {("qkv 0", "attention 0"), ("attention 0", "output 0"), ("output 0", "gate 0"), ("gate 0", "down 0"), ("down 0", "qkv 1"), ("down 1", "head")} <= pairs  # fmt: skip
+    assert {
+        ("qkv 0", "attention 0"),
+        ("attention 0", "output 0"),
+        ("output 0", "gate 0"),
+        ("gate 0", "down 0"),
+        ("down 0", "qkv 1"),
+        ("down 1", "head"),
+    } <= pairs
 
 
 def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) -> None:

@@ -58,7 +58,11 @@ X = torch.randn(2, 20, 64)
     ("function", "sizes", "wanted"),
     [
         (two, (64, 96, 64), [["gelu", "none"]]),
-        (lambda x, a, b: functional.linear(functional.gelu(functional.linear(x, a), approximate="tanh"), b), (64, 96, 64), [["gelu_tanh", "none"]]),
+        (
+            lambda x, a, b: functional.linear(functional.gelu(functional.linear(x, a), approximate="tanh"), b),
+            (64, 96, 64),
+            [["gelu_tanh", "none"]],
+        ),
         (lambda x, a, b: x @ a.t() @ b.t() + x, (64, 96, 64), [["none", "none"]]),
         (lambda x, a, b, c: two(two(x, a, b).relu(), c, c.t()), (64, 96, 64, 80), [["gelu", "relu", "gelu", "none"]]),
     ],
@@ -87,9 +91,12 @@ def test_a_gate_is_four_stages_whichever_factor_comes_first() -> None:
         lambda x, a, b: functional.linear(functional.silu(functional.linear(x, a).relu()), b),
         lambda x, a, b: a.t() @ functional.linear(x, a).view(40, 96).t()[:, :40],  # handed on as a second factor
         lambda x, a, b: functional.linear(x, a),
-        lambda x, a, b: functional.linear(functional.linear(x, a).view(20, 2, 96).transpose(0, 1), b),  # another order of rows
-        lambda x, a, b: functional.linear(functional.linear(x, a).view(2, 40, 48), b[:, :48]),  # rows cut in two, as for heads
-        lambda x, a, b: torch.addmm(b[0, :1], functional.linear(x, a).view(40, 96).relu(), b.t()),  # one bias for all columns
+        # another order of rows
+        lambda x, a, b: functional.linear(functional.linear(x, a).view(20, 2, 96).transpose(0, 1), b),
+        # rows cut in two, as for heads
+        lambda x, a, b: functional.linear(functional.linear(x, a).view(2, 40, 48), b[:, :48]),
+        # one bias for all columns
+        lambda x, a, b: torch.addmm(b[0, :1], functional.linear(x, a).view(40, 96).relu(), b.t()),
     ],
 )  # fmt: skip
 def test_what_is_no_chain_is_left_alone(function) -> None:
@@ -222,9 +229,12 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", lambda: "nvcc")
     for capability, device, name, wanted in (
-        ((9, 0), "cuda", "auto", "persistent"), ((9, 0), "cuda", "persistent", "persistent"), ((9, 0), "cuda", "graph", "graph"),
-        ((10, 0), "cuda", "auto", "cusync"), ((9, 0), "cpu", "auto", "cusync"),
-    ):  # fmt: skip
+        ((9, 0), "cuda", "auto", "persistent"),
+        ((9, 0), "cuda", "persistent", "persistent"),
+        ((9, 0), "cuda", "graph", "graph"),
+        ((10, 0), "cuda", "auto", "cusync"),
+        ((9, 0), "cpu", "auto", "cusync"),
+    ):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, said=capability: said)
         last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device(device))})
         for each, taken in (

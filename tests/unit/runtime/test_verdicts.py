@@ -1,4 +1,6 @@
-"""Verdicts of races that a later process recalls: nothing is timed again, results are still compared, and anything that may matter asks anew."""
+"""Verdicts of races that a later process recalls: nothing is timed again, results are still compared, and anything that
+may matter asks anew.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def activation(graph):
 
 
 class Process:
-    """A new process, as far as verdicts can tell: the backend on a CPU as if it were a GPU, with verdicts in ``folder``."""
+    """A new process, as far as verdicts can tell: the backend on a CPU as if it were a GPU, with verdicts in
+    ``folder``.
+    """
 
     def __init__(self, monkeypatch, folder, times=(1.0, 2.0), **options) -> None:
         torch._dynamo.reset()

@@ -1,4 +1,6 @@
-"""Plans of whole-model kernels as policies: the verifier accepts them, and refuses every mutant that lets a tile read too early or hang."""
+"""Plans of whole-model kernels as policies: the verifier accepts them, and refuses every mutant that lets a tile read
+too early or hang.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,19 @@ from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.programs.whole_policy import of_blocks, of_decoder, of_network
 
 SHAPE = DecoderShape(
-    "bfloat16", batch=2, layers=2, hidden=64, intermediate=96, heads=4, kv_heads=2, head_dim=64, vocabulary=64, cache=256, epsilon=1e-6, scale=0.125
-)  # fmt: skip
+    "bfloat16",
+    batch=2,
+    layers=2,
+    hidden=64,
+    intermediate=96,
+    heads=4,
+    kv_heads=2,
+    head_dim=64,
+    vocabulary=64,
+    cache=256,
+    epsilon=1e-6,
+    scale=0.125,
+)
 PLANS = {
     "decoder": lambda: of_decoder(Handover(SHAPE, 132, 200)),
     "blocks of GPT-2": lambda: of_blocks(plan_of(pre_norm(32, 128, 2), 16, 2)),

@@ -1,4 +1,6 @@
-"""Regions in whole programs: results stay, what is updated in place is updated once, the faster and right program is kept, and the log says why."""
+"""Regions in whole programs: results stay, what is updated in place is updated once, the faster and right program is
+kept, and the log says why.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +178,10 @@ def test_results_that_differ_are_inductors(monkeypatch, said) -> None:
 
 
 def test_zeros_decide_nothing_and_the_next_call_does(monkeypatch, said) -> None:
-    harness, model = Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])), nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU())  # fmt: skip
+    harness, model = (
+        Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])),
+        nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU()),
+    )
     compiled = harness.compile(model)
     with torch.no_grad():
         compiled(torch.zeros(2, 8))
@@ -304,7 +309,10 @@ def test_many_copies_of_weights_are_not_made_unasked(monkeypatch, said) -> None:
 
 def test_chains_are_looked_for_behind_all_others_and_told_what_these_have(monkeypatch) -> None:
     told = []
-    harness, model = Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])), nn.Sequential(nn.Linear(8, 8), nn.ReLU())  # fmt: skip
+    harness, model = (
+        Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])),
+        nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
+    )
     monkeypatch.setattr(entry.products, "finder", lambda *given: told.append(given[2]) or (lambda _: iter(())))
     with torch.no_grad():
         harness.compile(model)(torch.randn(2, 8))
@@ -459,7 +467,12 @@ def test_a_key_is_the_same_for_equal_regions_and_another_for_others() -> None:
 
     first = key(lambda x: (x * 2).relu(), 8)
     assert key(lambda y: (y * 2).relu(), 8) == first
-    assert len({first, key(lambda x: (x * 3).relu(), 8), key(lambda x: (x * 2).relu(), 9), key(lambda x: (x * 2).sin(), 8)}) == 4  # fmt: skip
+    assert (
+        len(
+            {first, key(lambda x: (x * 3).relu(), 8), key(lambda x: (x * 2).relu(), 9), key(lambda x: (x * 2).sin(), 8)}
+        )
+        == 4
+    )
 
 
 def test_a_region_outside_of_its_program_is_an_error() -> None:

@@ -1,4 +1,6 @@
-"""Mutants of whole-model policies, and an oracle that runs them: each tile around the change is held back in turn, and what needs it must not run."""
+"""Mutants of whole-model policies, and an oracle that runs them: each tile around the change is held back in turn, and
+what needs it must not run.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ from tileprof.policy.verification.verifier import verify
 from tileprof.runtime.programs.whole_policy import WholePlan
 
 KINDS = ("drop", "drop", "shift", "lower", "raise", "edge", "alias", "order")
-"""A wait dropped; one that names another tile's semaphore; a value lowered, or raised beyond reach; an edge dropped; a tile that posts another semaphore; tiles taken in another
-order, which harms nobody."""
+"""A wait dropped; one that names another tile's semaphore; a value lowered, or raised beyond reach; an edge dropped; a
+tile that posts another semaphore; tiles taken in another order, which is harmless.
+"""
 
 
 def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[str, int, Policy]]:
@@ -71,7 +74,7 @@ def _of_waits(policy: Policy, number: int, waits: Waits, kind: str, dice: random
 
 
 class Oracle:
-    """Runs mutants of one plan's policy near the stage that was changed: no dependency is longer than ``span`` stages."""
+    """Runs mutants of one plan's policy near the changed stage: no dependency is longer than ``span`` stages."""
 
     def __init__(self, plan: WholePlan, policy: Policy) -> None:
         self._plan, self._policy = plan, policy
@@ -79,7 +82,9 @@ class Oracle:
         self._lowered: dict[int, Waits] = {}
 
     def harmful(self, policy: Policy, stage: int) -> bool:
-        """Whether a tile can run before one that it needs, or one never runs. ``stage`` is the one whose waits were changed, or that awaits changed posts."""
+        """Whether a tile can run before one that it needs, or one never runs. ``stage`` is the one whose waits were
+        changed, or that awaits changed posts.
+        """
         begin, end = max(0, stage - 2 * self._span), min(len(self._plan.tiles), stage + self._span + 1)
         starts = np.cumsum([0, *self._plan.tiles[begin:end]])
         rows = int(starts[-1]) + 1  # row n: tile n of the window is held back; the last: none is

@@ -149,7 +149,7 @@ def test_expanded_accesses_join_launches_to_buffers(recorded):
 
 
 def test_expanded_accesses_refuse_to_fill_the_memory(recorded, monkeypatch):
-    monkeypatch.setattr("tileprof.trace.reader.EXPANDED_ROWS_LIMIT", 47)
+    monkeypatch.setattr("tileprof.trace.recording.EXPANDED_ROWS_LIMIT", 47)
     with pytest.raises(UserError, match="48 accesses over all launches, more than 47"):
         recorded.expanded_accesses()
 

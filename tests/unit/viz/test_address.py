@@ -25,7 +25,7 @@ def test_what_a_scheduler_is_called_cannot_end_its_part(tmp_path):
 
 
 def test_what_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match="views are pairs, tiles, gain, what-if"):
+    with pytest.raises(UserError, match="views are pairs, tiles, tensor, gain, what-if"):
         link(tmp_path / "p", view="timeline")
     with pytest.raises(UserError, match="not one of the pair"):
         link(tmp_path / "p", launch=1, pair=(2, 3))

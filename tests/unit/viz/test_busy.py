@@ -22,15 +22,15 @@ def graph(tmp_path_factory):
 
 
 def spans(graph, launch):
-    row = graph.trace.launches.iloc[launch]
-    lives = graph.trace.footprint(int(row["footprint"])).duration_ns
+    row = graph.launches.iloc[launch]
+    lives = graph.footprint(int(row["footprint"])).duration_ns
     lanes = dispatch(lives, sms=132, blocks_per_sm=max(int(row["blocks_per_sm"]), 1))
     return lanes.begin_ns, lanes.end_ns, 132 * lanes.slots
 
 
 def test_slots_in_use_are_those_of_tiles_that_run_at_the_time(graph):
     bins = 40
-    launches = graph.trace.launches
+    launches = graph.launches
     opened = launches["begin_ns"].to_numpy(float) - launches["begin_ns"].min()
     edges = np.linspace(0, (opened + launches["duration_ns"]).max(), bins + 1)
     expected = np.zeros(bins)

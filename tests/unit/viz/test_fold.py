@@ -75,3 +75,49 @@ def test_modules_that_differ_in_digits_only_are_copies():
 
 def test_no_launches_fold_to_nothing():
     assert fold(np.empty(0, np.int64), np.empty(0, np.int64)) == []
+
+
+def program(modules):
+    """Launches of different kernels, which do not repeat, in these modules."""
+    rows = range(len(modules))
+    return pd.DataFrame({
+        "kernel": [f"k{i}" for i in rows], "op": "aten::mm", "module": modules, "grid_x": 1, "grid_y": 1, "grid_z": 1,
+    })  # fmt: skip
+
+
+UNET = [
+    *(f"unet.enc.{k}.{part}" for k in range(3) for part in ("conv1", "norm1", "act", "conv2", "norm2", "act", "pool")),
+    *("unet.mid.conv1", "unet.mid.norm1", "unet.mid.act", "unet.up"),
+    *(f"unet.dec.{k}.{part}" for k in range(3) for part in ("conv1", "norm1", "act", "conv2", "norm2", "act")),
+    "",
+]
+
+
+def test_a_large_program_is_folded_by_module_and_loses_no_launch():
+    items = fold_launches(program(UNET))
+    assert list(expanded(items)) == list(range(len(UNET)))
+    named = {item["module"]: item for item in items if "module" in item}
+    assert list(named) == [
+        "unet.enc.0",
+        "unet.enc.1",
+        "unet.enc.2",
+        "unet.mid",
+        "unet.dec.0",
+        "unet.dec.1",
+        "unet.dec.2",
+    ]
+    for name, item in named.items():
+        assert item["count"] == 1
+        assert all(UNET[i].startswith(name) for i in range(item["start"], item["start"] + item["period"]))
+
+
+def test_a_small_program_is_drawn_launch_by_launch():
+    assert fold_launches(program(UNET[:20])) == [{"launch": i} for i in range(20)]
+
+
+@given(st.lists(st.sampled_from(["", "a", "a.0", "a.0.b", "a.1.b", "a.1.c", "d.e.2", "d.e.f"]), max_size=80))
+@settings(max_examples=60)
+def test_folding_by_module_keeps_order_and_every_launch(modules):
+    items = fold_launches(program(modules))
+    assert list(expanded(items)) == list(range(len(modules)))
+    assert all(modules[item["start"]] for item in items if "module" in item)

@@ -68,9 +68,14 @@ def test_aggregated_lanes_hold_as_much_slot_time_as_the_tiles(graph, studied, mo
     tables = gain_tables(graph, None, studied, budget=10**9, notes=notes)
     listed = next(i for i, s in enumerate(studied.schedules) if s.scheduler == "list")
     lanes, schedule = tables["schedules"][listed]["lanes"], studied.schedules[listed]
-    share = unpacked(lanes["share"]).reshape(lanes["rows"], lanes["bins"]) / 100
-    held = share.sum() * lanes["end"] / lanes["bins"]
-    assert held == pytest.approx((schedule.end_ns - schedule.begin_ns).sum(), rel=0.02)  # one slot an SM
+    share = unpacked(lanes["share"]).reshape(lanes["rows"], lanes["bins"]) / 1000
+    held = share.sum(axis=1) * lanes["end"] / lanes["bins"] * graph.device.sms
+    tiles = schedule.end_ns - schedule.begin_ns
+    assert held.sum() == pytest.approx(tiles.sum(), rel=0.02)  # one slot per SM
+    kernel = np.repeat(graph.launches["kernel"].to_numpy(str), np.diff(graph.tile_base))
+    assert len(lanes["kernels"]) == lanes["rows"] - 1
+    for name, row in zip(lanes["kernels"], held, strict=False):
+        assert row == pytest.approx(tiles[kernel == name].sum(), rel=0.05)
     assert "aggregated" in notes[0]
 
 

@@ -41,7 +41,7 @@ def test_a_variant_is_what_the_simulator_says(graph, found):
     assert {v.sms for v in found} >= {66, 264}
     for v in found[::7]:
         text = v.scheduler + (f":{v.key}={v.value:g}" if v.key else "")
-        machine = Machine(graph.trace.device, v.sms, v.occupancy or None)
+        machine = Machine(graph.device, v.sms, v.occupancy or None)
         assert v.time_ns == Simulator(graph, machine).run(scheduler(text)).time_ns
         assert variant_value(graph, text, v.sms, v.occupancy) == {"time_ns": v.time_ns, "deadlock": ""}
 

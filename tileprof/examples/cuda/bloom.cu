@@ -1,5 +1,6 @@
-// Blocks of a made-up program, several kernels long and with addresses that are known at run time only, under three schedulers: kernel after kernel, the exact
-// graph, and Bloom filters. The same results; every dependency of the exact graph held; how many the filters invent, and what they cost.
+// Blocks of a made-up program, several kernels long and with addresses that are known at run time only, under three
+// schedulers: kernel after kernel, the exact graph, and Bloom filters. The same results; every dependency of the exact
+// graph held; how many the filters invent, and what they cost.
 //
 //     program [workers per SM [seed [limit ms]]]
 #include <algorithm>
@@ -26,10 +27,11 @@ using namespace tileprof::bloom;
 #define BLOOM_THREADS 128
 #endif
 
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        const cudaError_t error = call;                                                                                \
-        if (error != cudaSuccess) std::printf("%s: %s\n", #call, cudaGetErrorString(error)), std::fflush(stdout), exit(1); \
+#define CHECK(call)                                                                                  \
+    do {                                                                                             \
+        const cudaError_t error = call;                                                              \
+        if (error != cudaSuccess)                                                                    \
+            std::printf("%s: %s\n", #call, cudaGetErrorString(error)), std::fflush(stdout), exit(1); \
     } while (false)
 
 using TheFilter = Filter<BLOOM_BITS, 2, 512>;
@@ -67,17 +69,21 @@ __global__ void run(Mode mode, Scheduler<TheFilter> scheduler, Tables tables) {
         if (mode == FILTERS) {
             scheduler.begin(block, tables.ranges + (OPERANDS + 1) * block, work.reads + 1);
         } else if (mode == EXACT) {
-            for (int i = tables.parent_at[block] + lane(); i < tables.parent_at[block + 1]; i += lanes()) scheduler.wait(scheduler.ended + tables.parents[i], block);
+            for (int i = tables.parent_at[block] + lane(); i < tables.parent_at[block + 1]; i += lanes())
+                scheduler.wait(scheduler.ended + tables.parents[i], block);
             meet();
         } else {
             const int before = tables.kernel_begin[block];
-            for (int other = (before > 0 ? tables.kernel_begin[before - 1] : 0) + lane(); other < before; other += lanes()) scheduler.wait(scheduler.ended + other, block);
+            for (int other = (before > 0 ? tables.kernel_begin[before - 1] : 0) + lane(); other < before;
+                 other += lanes())
+                scheduler.wait(scheduler.ended + other, block);
             meet();
         }
         if (lane() == 0) tables.order[2 * block] = take_next(tables.clock);
         for (int i = lane(); i < PAGE; i += lanes()) {
             u32 value = work.kernel;
-            for (int operand = 0; operand < work.reads; ++operand) value = stirred(value, tables.memory[work.from[operand] * PAGE + (i * 7 + operand) % PAGE]);
+            for (int operand = 0; operand < work.reads; ++operand)
+                value = stirred(value, tables.memory[work.from[operand] * PAGE + (i * 7 + operand) % PAGE]);
             for (int round = 0; round < work.rounds; ++round) value = stirred(value, round);
             tables.memory[work.to * PAGE + i] = value;
         }
@@ -88,18 +94,21 @@ __global__ void run(Mode mode, Scheduler<TheFilter> scheduler, Tables tables) {
     }
 }
 
-// All pairs of blocks within a window: those that filters find, those that conflict, and those of these that filters miss.
+// All pairs of blocks within a window: those that filters find, those that conflict, and those of these that filters
+// miss.
 __global__ void survey(Footprint<TheFilter>* all, Tables tables, int blocks, int step, u64* three) {
     for (int block = BLOOM_BLOCK; step == 0 && block < blocks; block += BLOOM_GRID) {
         const Range* ranges = tables.ranges + (OPERANDS + 1) * block;
-        for (int i = 0; i <= tables.works[block].reads; ++i) (ranges[i].writes ? all[block].written : all[block].read).insert(ranges[i]);
+        for (int i = 0; i <= tables.works[block].reads; ++i)
+            (ranges[i].writes ? all[block].written : all[block].read).insert(ranges[i]);
     }
     u64 found = 0, exact = 0, missed = 0;
     for (int block = BLOOM_BLOCK; step == 1 && block < blocks; block += BLOOM_GRID)
         for (int other = (block > WINDOW ? block - WINDOW : 0) + lane(); other < block; other += lanes()) {
             const bool hit = all[other].meets(tables.ranges + (OPERANDS + 1) * block, tables.works[block].reads + 1);
             bool conflicts = false;
-            for (int i = tables.parent_at[block]; i < tables.parent_at[block + 1]; ++i) conflicts |= tables.parents[i] == other;
+            for (int i = tables.parent_at[block]; i < tables.parent_at[block + 1]; ++i)
+                conflicts |= tables.parents[i] == other;
             found += hit, exact += conflicts, missed += conflicts && !hit;
         }
     add_count(three, found), add_count(three + 1, exact), add_count(three + 2, missed);
@@ -142,9 +151,13 @@ std::vector<Work> program_of(u64 seed, int kernels, int blocks) {
         for (int b = 0; b < used; ++b) {
             const auto page = [&](int buffer, int at) { return buffer * blocks + (at + blocks) % blocks; };
             Work work = {kernel, 1, {page(from, b), 0, 0}, page(to, b), 1 + dice.below(40)};
-            if (shape == 1) work.reads = 3, work.from[0] = page(from, b - 1), work.from[1] = page(from, b), work.from[2] = page(from, b + 1);  // a stencil
-            if (shape == 2) work.reads = 2, work.from[1] = page(second, used - 1 - b);                                                            // reversed
-            if (shape == 3) work.reads = 2, work.from[0] = page(from, dice.below(blocks)), work.to = page(to, turned + (b % 2 ? -b : b));  // gather and scatter
+            if (shape == 1)
+                work.reads = 3, work.from[0] = page(from, b - 1), work.from[1] = page(from, b),
+                work.from[2] = page(from, b + 1);  // a stencil
+            if (shape == 2) work.reads = 2, work.from[1] = page(second, used - 1 - b);  // reversed
+            if (shape == 3)
+                work.reads = 2, work.from[0] = page(from, dice.below(blocks)),
+                work.to = page(to, turned + (b % 2 ? -b : b));  // gather and scatter
             if (shape == 3) work.from[1] = page(second, dice.below(blocks));
             works.push_back(work);
         }
@@ -179,7 +192,8 @@ std::vector<T> from_device(const T* at, std::size_t count) {
 
 int main(int count, char** given) {
     const auto number = [&](int at, int otherwise) { return count > at ? std::atoi(given[at]) : otherwise; };
-    const int per_sm = number(1, 2), seed = number(2, 1), limit_ms = number(3, 2000), kernels = number(4, 24), blocks = number(5, 192);
+    const int per_sm = number(1, 2), seed = number(2, 1), limit_ms = number(3, 2000), kernels = number(4, 24),
+              blocks = number(5, 192);
     int sms = 1;
     CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
     const std::vector<Work> works = program_of(seed, kernels, blocks);
@@ -196,8 +210,17 @@ int main(int count, char** given) {
     std::vector<Range> ranges(static_cast<std::size_t>(total) * (OPERANDS + 1));
     for (int b = 0; b < total; ++b)
         for (int i = 0; i <= works[b].reads; ++i)
-            ranges[(OPERANDS + 1) * b + i] = {0x7F0000000000ull + u64(i < works[b].reads ? works[b].from[i] : works[b].to) * PAGE * 4, PAGE * 4, u32(i == works[b].reads)};
-    Tables tables = {on_device(works), on_device(ranges), on_device(parent_at), on_device(parents), on_device(kernel_begin), nullptr, nullptr, nullptr};
+            ranges[(OPERANDS + 1) * b + i] = {
+                0x7F0000000000ull + u64(i < works[b].reads ? works[b].from[i] : works[b].to) * PAGE * 4, PAGE * 4,
+                u32(i == works[b].reads)};
+    Tables tables = {on_device(works),
+                     on_device(ranges),
+                     on_device(parent_at),
+                     on_device(parents),
+                     on_device(kernel_begin),
+                     nullptr,
+                     nullptr,
+                     nullptr};
     std::vector<u32> right;
     int failures = 0;
     for (const Mode mode : {KERNELS, EXACT, FILTERS}) {
@@ -209,30 +232,45 @@ int main(int count, char** given) {
             tables.memory = on_device(fresh);
             tables.order = on_device(std::vector<int>(2 * total));
             tables.clock = on_device(std::vector<int>(1));
-            Scheduler<TheFilter> scheduler = {on_device(std::vector<Footprint<TheFilter>>(WINDOW)), on_device(std::vector<int>(total)), on_device(std::vector<int>(total)),
-                                              on_device(std::vector<int>(1)), WINDOW, total, on_device(std::vector<u64>(2)), on_device(std::vector<int>(2)),
+            Scheduler<TheFilter> scheduler = {on_device(std::vector<Footprint<TheFilter>>(WINDOW)),
+                                              on_device(std::vector<int>(total)),
+                                              on_device(std::vector<int>(total)),
+                                              on_device(std::vector<int>(1)),
+                                              WINDOW,
+                                              total,
+                                              on_device(std::vector<u64>(2)),
+                                              on_device(std::vector<int>(2)),
                                               u64(limit_ms) * 1'000'000};
             CHECK(cudaDeviceSynchronize());
             const auto begin = std::chrono::steady_clock::now();
             BLOOM_LAUNCH(run, sms * per_sm, BLOOM_THREADS, mode, scheduler, tables);
             CHECK(cudaDeviceSynchronize());
-            best_us = std::min(best_us, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
-            order = from_device(tables.order, 2 * total), late = from_device(scheduler.late, 2), counts = from_device(scheduler.counts, 2);
+            best_us = std::min(
+                best_us, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+            order = from_device(tables.order, 2 * total), late = from_device(scheduler.late, 2),
+            counts = from_device(scheduler.counts, 2);
             memory = from_device(tables.memory, fresh.size());
-            for (void* at : {(void*)tables.memory, (void*)tables.order, (void*)tables.clock, (void*)scheduler.ring, (void*)scheduler.inserted, (void*)scheduler.ended,
-                             (void*)scheduler.next, (void*)scheduler.counts, (void*)scheduler.late})
+            for (void* at : {(void*)tables.memory, (void*)tables.order, (void*)tables.clock, (void*)scheduler.ring,
+                             (void*)scheduler.inserted, (void*)scheduler.ended, (void*)scheduler.next,
+                             (void*)scheduler.counts, (void*)scheduler.late})
                 cudaFree(at);
             if (mode == KERNELS && right.empty()) right = memory;
             long missed = 0;
             for (int b = 0; b < total; ++b)
-                for (int i = parent_at[b]; i < parent_at[b + 1]; ++i) missed += order[2 * parents[i] + 1] > order[2 * b];
+                for (int i = parent_at[b]; i < parent_at[b + 1]; ++i)
+                    missed += order[2 * parents[i] + 1] > order[2 * b];
             // Those that were asked about had not ended: of them, the exact ones are a part of what was found.
             const bool good = missed == 0 && late[0] == 0 && memory == right;
             failures += !good;
             if (repeat == 2 || !good)
-                std::printf("{\"mode\": \"%s\", \"right\": %s, \"missed\": %ld, \"late\": %d, \"us\": %.1f, \"blocks\": %d, \"edges\": %zu, \"asked\": %llu, \"found\": %llu, \"bits\": %d}\n",
-                            mode == KERNELS ? "kernels" : mode == EXACT ? "exact" : "filters", good ? "true" : "false", missed, late[0], best_us, total, parents.size(),
-                            static_cast<unsigned long long>(counts[0]), static_cast<unsigned long long>(counts[1]), BLOOM_BITS);
+                std::printf(
+                    "{\"mode\": \"%s\", \"right\": %s, \"missed\": %ld, \"late\": %d, \"us\": %.1f, "
+                    "\"blocks\": %d, \"edges\": %zu, \"asked\": %llu, \"found\": %llu, \"bits\": %d}\n",
+                    mode == KERNELS ? "kernels"
+                    : mode == EXACT ? "exact"
+                                    : "filters",
+                    good ? "true" : "false", missed, late[0], best_us, total, parents.size(),
+                    static_cast<unsigned long long>(counts[0]), static_cast<unsigned long long>(counts[1]), BLOOM_BITS);
         }
     }
     auto* all = on_device(std::vector<Footprint<TheFilter>>(total));
@@ -241,14 +279,16 @@ int main(int count, char** given) {
     CHECK(cudaDeviceSynchronize());
     const auto pairs = from_device(three, 3);
     failures += pairs[2] != 0;
-    std::printf("{\"found_pairs\": %llu, \"exact_pairs\": %llu, \"missed_pairs\": %llu}\n", static_cast<unsigned long long>(pairs[0]),
-                static_cast<unsigned long long>(pairs[1]), static_cast<unsigned long long>(pairs[2]));
+    std::printf("{\"found_pairs\": %llu, \"exact_pairs\": %llu, \"missed_pairs\": %llu}\n",
+                static_cast<unsigned long long>(pairs[0]), static_cast<unsigned long long>(pairs[1]),
+                static_cast<unsigned long long>(pairs[2]));
     // What single operations cost.
     auto* ring = on_device(std::vector<Footprint<TheFilter>>(8));
     auto* out = on_device(std::vector<u64>(2 + BLOOM_THREADS));
     BLOOM_LAUNCH(price, 1, BLOOM_THREADS, ring, tables.ranges, out);
     CHECK(cudaDeviceSynchronize());
     const auto costs = from_device(out, 2);
-    std::printf("{\"insert_ns\": %llu, \"look_up_ns\": %llu, \"threads\": %d}\n", static_cast<unsigned long long>(costs[0]), static_cast<unsigned long long>(costs[1]), BLOOM_THREADS);
+    std::printf("{\"insert_ns\": %llu, \"look_up_ns\": %llu, \"threads\": %d}\n",
+                static_cast<unsigned long long>(costs[0]), static_cast<unsigned long long>(costs[1]), BLOOM_THREADS);
     return failures != 0;
 }

@@ -1,1 +1,3 @@
-"""Policies and graphs in the formats of other tools. Every emitter returns texts; `folder` writes them, whole or not at all."""
+"""Policies and graphs in the formats of other tools. Every emitter returns texts; `folder` writes them, whole or not at
+all.
+"""

@@ -1,16 +1,18 @@
 """A policy as tasks and event counters, the form of persistent-kernel runtimes.
 
-A *counter* is a semaphore; counters of all stages have one numbering. A *group* is a set of tasks (tiles) of one stage that
-become ready together: when every counter in ``waits`` has reached its value. A task that ends adds 1 to the counters in ``posts``. A
-runtime may put a whole group into its queue when its last counter is reached, and needs to look at no other. ::
+A *counter* is a semaphore; counters of all stages have one numbering. A *group* is a set of tasks (tiles) of one stage
+that become ready together: when every counter in ``waits`` has reached its value. A task that ends adds 1 to the
+counters in ``posts``. A runtime may put a whole group into its queue when its last counter is reached, and needs to
+look at no other. ::
 
     {"schema": "tileprof counters", "version": 1,
      "stages":   [{"name": "up", "grid": [24, 4, 1], "launch": 12, "order": null, "posts": [[0, 0, ..., 3]]}, ...],
      "counters": [24, 24, 24, 24],                              # posts that each gets in a round
      "groups":   [{"stage": 1, "tiles": [[0, 48]], "waits": [[0, 24]]}, ...]}
 
-``posts`` holds one list a semaphore array of the stage, with a counter for each tile by number; ``tiles`` are half-open ranges
-of tile numbers. A task runs when its turn comes: in stage order, within a stage in ``order`` (null: ascending), nothing deadlocks.
+``posts`` holds one list a semaphore array of the stage, with a counter for each tile by number; ``tiles`` are half-open
+ranges of tile numbers. A task runs when its turn comes: in stage order, within a stage in ``order`` (null: ascending),
+nothing deadlocks.
 """
 
 from __future__ import annotations

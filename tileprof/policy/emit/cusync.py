@@ -1,8 +1,8 @@
 """A policy as one C++ header for cuSync, and a program that runs it.
 
-The interface is that of github.com/parasailteam/cusync: ``CuStage<TileOrder, InputPolicy, OutputPolicy, Opts>``. None of its
-shipped policies is used: they take element offsets as its kernels pass them, and ``RowSync::isSync`` asks for ``tile.z == 1``,
-which kernels that reorder loads on sm_80 never pass, so that they never wait.
+The interface is that of github.com/parasailteam/cusync: ``CuStage<TileOrder, InputPolicy, OutputPolicy, Opts>``. None
+of its shipped policies is used: they take element offsets as its kernels pass them, and ``RowSync::isSync`` asks for
+``tile.z == 1``, which kernels that reorder loads on sm_80 never pass, so that they never wait.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ class _Parts:
 def cusync_files(
     policy: Policy, *, several: bool = False, blocked: Callable[[Policy], tuple[str, ...]] | None = None
 ) -> tuple[dict[str, str], Expressed]:
-    """Texts by file name, and what had to be over-synchronised; raises `UserError` where cuSync cannot express the policy.
+    """Texts by file name, and what had to be over-synchronised; raises `UserError` where cuSync cannot express the
+    policy.
 
-    ``several``: the header may call cuSync's ``wait`` several times per tile. ``blocked`` says of a policy why its waiting blocks could keep
-    out the blocks that they wait for: more blocks may wait once the policy is over-synchronised, and then there is a wait kernel.
+    ``several``: the header may call cuSync's ``wait`` several times per tile. ``blocked`` says of a policy why its
+    waiting blocks could keep out the blocks that they wait for: more blocks may wait once the policy is
+    over-synchronised, and then there is a wait kernel.
     """
     made = express(policy, several=several)
     reasons = () if policy.options.wait_kernel or blocked is None else blocked(made.inside())
@@ -177,16 +179,18 @@ struct Stages {{
 {wired}  }}
 }};
 
-// Call before launching the stage, with its stream: the launch then cannot take the place of the blocks that it waits for.
+// Call before launching the stage, with its stream: the launch then cannot take the place of the blocks that it waits
+// for.
 {before}
-// Call after all stages have been launched, before the next round. Under cuSync the round is an argument of the kernels, so a
-// captured CUDA graph cannot be replayed: it would wait for the round that it was captured in. tileprof's runtime counts rounds
-// on the device, and there this does nothing.
+// Call after all stages have been launched, before the next round. Under cuSync the round is an argument of the
+// kernels, so a captured CUDA graph cannot be replayed: it would wait for the round that it was captured in. tileprof's
+// runtime counts rounds on the device, and there this does nothing.
 inline void next_round(Stages& stages) {{
 {steps}}}
 
 #ifdef TILEPROF_SYNC
-// tileprof's runtime bounds every wait. Call after a synchronisation: throws where one gave up, with its stage, tile and semaphore.
+// tileprof's runtime bounds every wait. Call after a synchronisation: throws where one gave up, with its stage, tile
+// and semaphore.
 inline void check_waits(const Stages& stages) {{
 {checks}}}
 #endif
@@ -218,7 +222,8 @@ def _before(made: Expressed, number: int, part: _Parts) -> str:
     producers = [p for p, c in made.events if c == number]
     events = "".join(f", cudaEvent_t end_of_stage_{p}" for p in producers)
     body = "".join(
-        f'  if (cudaStreamWaitEvent(stream, end_of_stage_{p}, 0) != cudaSuccess) throw std::runtime_error("no event");\n'
+        f'  if (cudaStreamWaitEvent(stream, end_of_stage_{p}, 0) != cudaSuccess) throw std::runtime_error("no '
+        'event");\n'
         for p in producers
     )
     if into and made.policy.options.wait_kernel:
@@ -254,12 +259,13 @@ def _comment(made: Expressed, names: list[str], lowered: Mapping[tuple[int, int]
     lines += [
         "",
         "How to use it",
-        "  A kernel takes its tile from stage.tile(shared), waits with wait_as_NAME(stage, tile) before it touches what another",
-        "  stage writes, and ends with stage.post(tile). Tiles are numbered in tiles, as here, not in elements, as the kernels that",
-        "  cuSync ships pass them. example.cu runs these waits without the arithmetic. The waits hold for the shapes that were",
-        "  recorded. With tileprof's own runtime, which bounds and names every wait: nvcc -I DIR, where",
-        "  `python -m tileprof.runtime.include_path` prints DIR. With cuSync: its include path, and compile src/cusync.cu too; its",
-        "  waits are not bounded, so that a tile that is never posted hangs the GPU.",
+        "  A kernel takes its tile from stage.tile(shared), waits with wait_as_NAME(stage, tile) before it touches",
+        "  what another stage writes, and ends with stage.post(tile). Tiles are numbered in tiles, as here, not in",
+        "  elements, as the kernels that cuSync ships pass them. example.cu runs these waits without the arithmetic.",
+        "  The waits hold for the shapes that were recorded. With tileprof's own runtime, which bounds and names every",
+        "  wait: nvcc -I DIR, where `python -m tileprof.runtime.include_path` prints DIR. With cuSync: its include",
+        "  path, and compile src/cusync.cu too; its waits are not bounded, so that a tile that is never posted hangs",
+        "  the GPU.",
     ]
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tileprof.policy.emit.express import Expressed
 
 _KERNEL = """\
-// Runs a cuSync policy without the arithmetic: every tile waits, checks that what it waited for has happened, and posts.
+// Runs a cuSync policy without the arithmetic: every tile waits, checks that what it waited for has happened, and
+// posts.
 //
 //   nvcc -std=c++17 -arch=sm_90 -I $(python -m tileprof.runtime.include_path) example.cu -o example && ./example
 //

@@ -1,8 +1,8 @@
 """The pieces of a cuSync header: tile orders and policies, one struct each.
 
-cuSync calls the methods of a consumer's policy with its own tile and the *producer's* grid, those of a producer's policy with
-its own of both. Both kinds here hold the grid of their own stage as constants and ignore the argument. Policies are copied
-into the kernel by value, so tables are device pointers.
+cuSync calls the methods of a consumer's policy with its own tile and the *producer's* grid, those of a producer's
+policy with its own of both. Both kinds here hold the grid of their own stage as constants and ignore the argument.
+Policies are copied into the kernel by value, so tables are device pointers.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def posts(name: str, stage: Stage, array: Semaphores) -> Part:
 
 
 def waits(name: str, stage: Stage, array: Semaphores, edge: Edge, lowered: Waits) -> Part:
-    """What a consumer awaits. Where a tile awaits several semaphores, `wait_function` calls cuSync once for each: the number of the
-    wait comes in ``tile.z``, above the stage's own z.
+    """What a consumer awaits. Where a tile awaits several semaphores, `wait_function` calls cuSync once for each: the
+    number of the wait comes in ``tile.z``, above the stage's own z.
     """
     if isinstance(edge.waits, WaitTable):
         return _wait_table(name, stage, lowered) if most_waits(lowered) <= 1 else _wait_lists(name, stage, lowered)
@@ -258,6 +258,7 @@ def _numbers(values: Sequence[int]) -> str:
 def _check_size(stage: Stage, count: int) -> None:
     if count > MOST_NUMBERS:
         raise UserError(
-            f"{stage.name} has {count:,} tiles and its waits fit no expression; a header holds tables of {MOST_NUMBERS:,} numbers: "
+            f"{stage.name} has {count:,} tiles and its waits fit no expression; a header holds tables of "
+            f"{MOST_NUMBERS:,} numbers: "
             "export the policy as json"
         )

@@ -2,12 +2,13 @@
 
 What does not fit waits for more, never for less:
 
-* a tile that awaits several semaphores of a producer gets coarser ones, unless its kernel may call ``wait`` for each of them.
-  Producer tiles that some consumer tile awaits together
-  share a semaphore, and so do those that others await with one of them, until no tile awaits two: the finest grouping
-  there is with one wait a tile. Overlapping windows share all of an axis;
+* a tile that awaits several semaphores of a producer gets coarser ones, unless its kernel may call ``wait`` for each of
+them. Producer tiles that some consumer tile awaits together share a semaphore, and so do those that others await with
+one of them, until no tile awaits two: the finest grouping there is with one wait a tile. Overlapping windows share all
+of an axis;
 * a producer whose consumers use different arrays of semaphores gets one array for all, by the same rule;
-* a stage with several producers keeps the waits on the last of them. The others have to end, whole, before it is launched: an event.
+* a stage with several producers keeps the waits on the last of them. The others have to end, whole, before it is
+launched: an event.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 class Expressed:
     """A policy that cuSync can express, and how it differs from the one asked for.
 
-    ``events`` are pairs of stages of which the first ends before the second is launched; each is also an edge of ``policy`` (one
-    semaphore for the whole grid), so that it can be verified. ``reasons`` are sentences for the user.
+    ``events`` are pairs of stages of which the first ends before the second is launched; each is also an edge of
+    ``policy`` (one semaphore for the whole grid), so that it can be verified. ``reasons`` are sentences for the user.
     """
 
     policy: Policy
@@ -193,7 +194,8 @@ def _event_reason(policy: Policy, kept: list[tuple[int, int]], pair: tuple[int, 
     producer, consumer = (_label(policy, n) for n in pair)
     other = next(_label(policy, p) for p, c in kept if c == pair[1])
     return (
-        f"{consumer} depends on {producer} and on {other}, and a stage of cuSync waits for one producer: it waits for tiles of "
+        f"{consumer} depends on {producer} and on {other}, and a stage of cuSync waits for one producer: it waits for "
+        "tiles of "
         f"{other}, and is launched after all of {producer} (an event)"
     )
 
@@ -203,8 +205,10 @@ def _merge_reason(policy: Policy, producer: int, consumers: Sequence[int], count
     kinds = ", ".join(sorted({e.kind for e in policy.edges if e.producer == producer and e.consumer in consumers}))
     left = "one for the whole grid" if count == 1 else f"{count}"
     return (
-        f"{names} may await several semaphores of {_label(policy, producer)} at once ({kinds}), and a tile of cuSync waits for one: "
-        f"semaphores that are awaited together are one, {left}; --several-waits keeps them and waits for one after the other"
+        f"{names} may await several semaphores of {_label(policy, producer)} at once ({kinds}), and a tile of cuSync "
+        "waits for one: "
+        f"semaphores that are awaited together are one, {left}; --several-waits keeps them and waits for one after "
+        "the other"
     )
 
 

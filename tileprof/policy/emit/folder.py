@@ -28,7 +28,8 @@ def check_free(folder: Path, names: list[str], *, force: bool) -> None:
 def write_folder(folder: Path, texts: Mapping[str, str], *, force: bool) -> list[Path]:
     """Write ``texts`` by file name; everything is on disk before the first file appears. Raises `UserError`."""
     check_free(folder, list(texts), force=force)
-    # The folder's own file system where there is one: files then move whole, and what lies above it need not be writable.
+    # The folder's own file system where there is one: files then move whole, and what lies above it need not be
+    # writable.
     beside = folder if folder.exists() else folder.resolve().parent
     try:
         with tempfile.TemporaryDirectory(prefix=".tileprof.", dir=beside) as made:

@@ -1,8 +1,8 @@
 """Launches and their tiles on SM lanes as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) opens.
 
-Process 0 holds a track a stream with the launches, process 1 a track a resident slot of an SM with the tiles. Arrows go from the
-tile that wrote to the tile that reads; only some are drawn, for a browser draws a few thousand. Simulated schedules get two processes
-each, beside one another, without arrows.
+Process 0 holds a track a stream with the launches, process 1 a track a resident slot of an SM with the tiles. Arrows go
+from the tile that wrote to the tile that reads; only some are drawn, for a browser draws a few thousand. Simulated
+schedules get two processes each, beside one another, without arrows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _SLOTS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """All launches with their times; by launch that is shown, where its tiles ran and which of them have a place at all."""
+    """All launches with their times; by launch that is shown, where its tiles ran and which of them have a place at
+    all.
+    """
 
     launches: pd.DataFrame
     lanes: dict[int, Lanes]
@@ -53,9 +55,10 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
     tiles = int(np.diff(graph.tile_base)[chosen].sum())
     if tiles > MOST_TILES:
         raise UserError(
-            f"{tiles:,} tiles are more than the {MOST_TILES:,} that a browser shows; choose launches: --launches, --pair or --module"
+            f"{tiles:,} tiles are more than the {MOST_TILES:,} that a browser shows; choose launches: --launches, "
+            "--pair or --module"
         )
-    source = LaneSource(graph.trace, graph.launches)
+    source = LaneSource(graph.recording, graph.launches)
     shown = _Shown(
         source.timed(graph.launches), {n: source.of(n) for n in chosen}, {n: source.placed(n) for n in chosen}
     )
@@ -67,13 +70,14 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
 
 
 def perfetto_of_schedules(graph: TileGraph, schedules: Mapping[str, Schedule]) -> str:
-    """The text of a trace with every schedule, by the name it is shown under. Raises `UserError` for more than `MOST_TILES` tiles in all,
-    and for a schedule that never ends.
+    """The text of a trace with every schedule, by the name it is shown under. Raises `UserError` for more than
+    `MOST_TILES` tiles in all, and for a schedule that never ends.
     """
     tiles = int(graph.tile_base[-1]) * len(schedules)
     if tiles > MOST_TILES:
         raise UserError(
-            f"{len(schedules)} schedules of {int(graph.tile_base[-1]):,} tiles are more than the {MOST_TILES:,} that a browser shows; choose some with "
+            f"{len(schedules)} schedules of {int(graph.tile_base[-1]):,} tiles are more than the {MOST_TILES:,} that a "
+            "browser shows; choose some with "
             "--scheduler"
         )
     events: list[dict[str, Any]] = []
@@ -164,8 +168,13 @@ def _arrows(graph: TileGraph, shown: _Shown) -> list[dict[str, Any]]:
             for phase, launch, tile, at in ends:
                 place = lanes[launch]
                 event = {
-                    "ph": phase, "name": "dependency", "cat": "dependency", "id": len(events) // 2, "pid": _TILES,
-                    "tid": int(place.sm[tile]) * _SLOTS + int(place.slot[tile]), "ts": (shown.begin_ns(launch) + float(at[tile])) / 1000,
-                }  # fmt: skip
+                    "ph": phase,
+                    "name": "dependency",
+                    "cat": "dependency",
+                    "id": len(events) // 2,
+                    "pid": _TILES,
+                    "tid": int(place.sm[tile]) * _SLOTS + int(place.slot[tile]),
+                    "ts": (shown.begin_ns(launch) + float(at[tile])) / 1000,
+                }
                 events.append(event | ({"bp": "e"} if phase == "f" else {}))
     return events

@@ -1,8 +1,9 @@
 """Policy format 1: stages, the semaphores that their tiles post, and what later stages await.
 
-A tile of a grid ``(gx, gy, gz)`` has the number ``x + gx*(y + gy*z)``; so has a semaphore of a semaphore grid. A producer tile
-posts (adds 1 to) one semaphore of each of its arrays when all its writes are visible; a consumer tile goes on when every
-semaphore that it awaits has reached its value. Worked example, a GEMM of 24 x 4 tiles whose consumer reads whole rows::
+A tile of a grid ``(gx, gy, gz)`` has the number ``x + gx*(y + gy*z)``; so has a semaphore of a semaphore grid. A
+producer tile posts (adds 1 to) one semaphore of each of its arrays when all its writes are visible; a consumer tile
+goes on when every semaphore that it awaits has reached its value. Worked example, a GEMM of 24 x 4 tiles whose consumer
+reads whole rows::
 
     {"tileprof_policy": 1,
      "stages": [{"name": "up", "grid": [24, 4, 1]}, {"name": "down", "grid": [48, 4, 1]}],
@@ -67,8 +68,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A kernel of the policy. ``order`` lists tile numbers as blocks take them; None is ascending. ``operator`` says what it computes
-    (`tileprof.runtime.stages`); where it is empty, ``reason`` may say why.
+    """A kernel of the policy. ``order`` lists tile numbers as blocks take them; None is ascending. ``operator`` says
+    what it computes (`tileprof.runtime.stages`); where it is empty, ``reason`` may say why.
     """
 
     name: str
@@ -89,7 +90,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Semaphores:
-    """An array of semaphores; ``of`` gives the semaphore's coordinates from the producer tile's, or its number by tile."""
+    """An array of semaphores; ``of`` gives the semaphore's coordinates from the producer tile's, or its number by
+    tile.
+    """
 
     producer: int
     grid: tuple[int, int, int]
@@ -124,7 +127,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The three optimisations of cuSync (section IV-B): a wait kernel, no custom order and loads in order are always right.
+    """The three optimisations of cuSync (section IV-B): a wait kernel, no custom order and loads in order are always
+    right.
 
     ``reasons``: why each is as it is, by name (`tileprof.policy.synthesis.optimisations`).
     """
@@ -177,9 +181,7 @@ def load_policy(path: Path | str) -> Policy:
         raise PolicyError(f"{path} is a folder{more}; a policy is a JSON file") from None
     except OSError as error:
         raise PolicyError(f"cannot read {path}: {error.strerror}") from None
-    except RecursionError:
-        raise PolicyError(f"{path} is no policy: lists and objects are nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not JSON, or a number of thousands of digits
+    except ValueError as error:  # not UTF-8, not JSON, nested too deeply, or a number of thousands of digits
         raise PolicyError(f"{path} is no policy: {error}") from None
     except UserError as error:
         raise PolicyError(f"{path}: {error}") from None
@@ -326,7 +328,8 @@ def _check_edge(policy: Policy, number: int, edge: Edge) -> None:
         raise PolicyError(f"edge {number} uses semaphores {edge.semaphores}; there are {len(policy.semaphores)} arrays")
     if not edge.producer < edge.consumer < len(policy.stages):
         raise PolicyError(
-            f"edge {number} goes from stage {edge.producer} to {edge.consumer}; stages run in order and there are {len(policy.stages)}"
+            f"edge {number} goes from stage {edge.producer} to {edge.consumer}; stages run in order and there are "
+            f"{len(policy.stages)}"
         )
     if policy.semaphores[edge.semaphores].producer != edge.producer:
         raise PolicyError(

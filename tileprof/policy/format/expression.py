@@ -1,8 +1,8 @@
 """Affine expressions with div and mod over tile coordinates: how a policy says which semaphore is whose.
 
-Grammar: integers, the variables of the place where the expression stands, ``+ - *`` (one side of ``*`` constant), ``//`` and
-``%`` by a positive constant, ``min(a, b)``, ``max(a, b)`` and parentheses. Division rounds towards minus infinity, as in
-Python. ``max(0, y - 1)`` and ``(3*x + 2) // 4`` are expressions.
+Grammar: integers, the variables of the place where the expression stands, ``+ - *`` (one side of ``*`` constant),
+``//`` and ``%`` by a positive constant, ``min(a, b)``, ``max(a, b)`` and parentheses. Division rounds towards minus
+infinity, as in Python. ``max(0, y - 1)`` and ``(3*x + 2) // 4`` are expressions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Expression:
 
 
 def parse(text: str, variables: tuple[str, ...]) -> Expression:
-    """The expression in ``text``, which may use ``variables``; raises `ExpressionError` with the place that is wrong."""
+    """The expression in ``text``, which may use ``variables``; raises `ExpressionError` with the place that is
+    wrong.
+    """
     if len(text) > _MOST_CHARACTERS:
         raise ExpressionError(f"an expression of {len(text)} characters; at most {_MOST_CHARACTERS} are read")
     try:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import jsonschema
 
 from tileprof.errors import UserError
+from tileprof.nesting import parse_json
 
 _MOST_BYTES: Final = 256 * 2**20
 _MOST_ID: Final = 2**31 - 1
@@ -35,9 +36,9 @@ def read_text(path: Path) -> str:
 def parsed(text: str) -> Any:
     """JSON as its standard has it: Python's reader takes numbers that are none, and the last of several equal keys.
 
-    Raises `UserError` for these, `ValueError` for what is no JSON, `RecursionError` for what is nested too deeply.
+    Raises `UserError` for these, `ValueError` for what is no JSON or nested too deeply.
     """
-    return json.loads(text, object_pairs_hook=_each_once, parse_constant=_finite, parse_float=_finite)
+    return parse_json(text, object_pairs_hook=_each_once, parse_constant=_finite, parse_float=_finite)
 
 
 @cache

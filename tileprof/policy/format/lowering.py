@@ -18,7 +18,8 @@ _MOST_WAITS = 200_000_000
 class Waits:
     """One edge as CSR: consumer tile ``t`` awaits ``semaphore[indptr[t]:indptr[t+1]]`` at the ``value`` beside it.
 
-    ``posts`` ``[semaphores]``: how many producer tiles post each; ``of`` ``[producer tiles]``: the semaphore that each posts.
+    ``posts`` ``[semaphores]``: how many producer tiles post each; ``of`` ``[producer tiles]``: the semaphore that each
+    posts.
     """
 
     edge: Edge

@@ -4,8 +4,8 @@ The document holds a policy in which integers may be expressions of the symbol, 
 in which the expressions of posts and waits may use it::
 
     {"tileprof_symbolic_policy": 1,
-     "symbol": {"name": "tokens", "low": 1, "high": 4096, "multiple": 1, "recorded": 64},
-     "policy": {"tileprof_policy": 1, "stages": [{"name": "up", "grid": [24, {"size": "(tokens + 63) // 64"}, 1]}, ...]}}
+     "symbol": {"name": "tokens", "low": 1, "high": 4096, "multiple": 1, "recorded": 64}, "policy": {"tileprof_policy":
+     1, "stages": [{"name": "up", "grid": [24, {"size": "(tokens + 63) // 64"}, 1]}, ...]}}
 
 `SymbolicPolicy.at` gives the policy of one size. What the sizes of a guard have in common is proved elsewhere
 (`tileprof.runtime.symbolic`); the document only says for which sizes it holds.
@@ -50,12 +50,14 @@ class Symbol:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name in _TAKEN:
             raise PolicyError(
-                f"{self.name!r:.40} names no extent: lower-case letters, digits and _, and none of {', '.join(sorted(_TAKEN))}"
+                f"{self.name!r:.40} names no extent: lower-case letters, digits and _, and none of "
+                f"{', '.join(sorted(_TAKEN))}"
             )
         numbers = (self.low, self.high, self.multiple)
         if any(type(n) is not int for n in numbers) or not 1 <= self.low <= self.high <= MOST_SIZE or self.multiple < 1:
             raise PolicyError(
-                f"{self.name}={self.low}..{self.high} step {self.multiple}: sizes are from 1 to {MOST_SIZE:,}"
+                f"{self.name}={self.low!r:.40}..{self.high!r:.40} step {self.multiple!r:.40}: sizes are from 1 to "
+                f"{MOST_SIZE:,}"
             )
         if self.low % self.multiple:
             raise PolicyError(f"{self.name}: the first size, {self.low}, is no multiple of the step {self.multiple}")
@@ -87,7 +89,9 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicPolicy:
-    """A policy document with a symbol. ``recorded`` is the size that it was made from; ``notes`` say what was proved."""
+    """A policy document with a symbol. ``recorded`` is the size that it was made from; ``notes`` say what was
+    proved.
+    """
 
     symbol: Symbol
     recorded: int
@@ -121,7 +125,9 @@ def is_symbolic(value: Any) -> bool:
 
 
 def symbolic_from_dict(value: Any) -> SymbolicPolicy:
-    """A symbolic policy from parsed JSON; raises `PolicyError` with what is wrong. The policy of the recorded size is checked."""
+    """A symbolic policy from parsed JSON; raises `PolicyError` with what is wrong. The policy of the recorded size is
+    checked.
+    """
     found = value[SYMBOLIC_KEY]
     if found != SYMBOLIC_VERSION or isinstance(found, bool):
         raise PolicyError(
@@ -144,7 +150,7 @@ def load_symbolic(path: Path | str) -> SymbolicPolicy | None:
     """The symbolic policy in a file; None where the file holds something else, which `load_policy` judges."""
     try:
         value = parsed(read_text(Path(path)))
-    except (OSError, RecursionError, ValueError):
+    except (OSError, ValueError):
         return None
     if not is_symbolic(value):
         return None

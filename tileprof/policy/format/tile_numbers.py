@@ -30,15 +30,17 @@ def tile_numbers(graph: TileGraph, launch: int) -> NDArray[np.int64]:
     numbers: I64 = grids.number((gx, gy, gz), *block.T)
     if len(numbers) != gx * gy * gz or len(np.unique(numbers)) != len(numbers):
         raise PolicyError(
-            f"launch {launch} has {len(numbers)} tiles, which do not fill its grid of {gx} x {gy} x {gz}; it cannot be a stage"
+            f"launch {launch} has {len(numbers)} tiles, which do not fill its grid of {gx} x {gy} x {gz}; it cannot be "
+            "a stage"
         )
     return numbers
 
 
 def coordinates(graph: TileGraph, launch: int) -> NDArray[np.int64]:
-    """Grid coordinates ``[tiles, 3]`` of the tiles of a launch, in trace order: tiles are counted, where the trace has their first blocks.
+    """Grid coordinates ``[tiles, 3]`` of the tiles of a launch, in trace order: tiles are counted, where the trace has
+    their first blocks.
 
     A tile that is a cluster of 2 x 1 blocks lies at x = 0, 2, 4, ... there, and at 0, 1, 2, ... here.
     """
-    block = graph.trace.footprint(int(graph.launches["footprint"].to_numpy()[launch])).block
+    block = graph.footprint(int(graph.launches["footprint"].to_numpy()[launch])).block
     return np.stack([np.unique(axis, return_inverse=True)[1].astype(np.int64) for axis in block.T], axis=1)

@@ -1,9 +1,9 @@
 """Operators of all stages of a policy, with names for their tensors.
 
-Equal names are the same memory. A tensor is a buffer of the trace, and bears its name where it has one. Two things get names of their
-own: a part of a buffer that no stage writes and that does not begin where the buffer's first part does, and a buffer's
-content from the stage on that writes all of it anew (in place, or into memory used again): what is read is then the newest content, as in
-the program.
+Equal names are the same memory. A tensor is a buffer of the trace, and bears its name where it has one. Two things get
+names of their own: a part of a buffer that no stage writes and that does not begin where the buffer's first part does,
+and a buffer's content from the stage on that writes all of it anew (in place, or into memory used again): what is read
+is then the newest content, as in the program.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def _attempt(graph: TileGraph, launch: int) -> tuple[Draft | None, str]:
     except UnknownStageError as error:
         return None, str(error)
     except (TypeError, ValueError, LookupError, ArithmeticError):
-        # The call is text of the trace, and its layouts and numbers may contradict each other and the accesses in any way.
+        # The call is text of the trace, and its layouts and numbers may contradict each other and the accesses in any
+        # way.
         return None, "the trace's description of how the operator was called contradicts what the launch did"
 
 
@@ -88,7 +89,7 @@ class _Names:
 
 def _base_names(graph: TileGraph, buffers: Sequence[int]) -> dict[int, str]:
     """The trace's names where they tell buffers apart, else numbers."""
-    known = graph.trace.buffers["name"].astype(str)
+    known = graph.recording.buffers["name"].astype(str)
     named = {buffer: known.iloc[buffer] for buffer in dict.fromkeys(buffers)}
     taken = list(named.values())
     return {b: name if name and taken.count(name) == 1 else f"{name or 't'}{b}" for b, name in named.items()}

@@ -1,4 +1,6 @@
-"""Launches that are taken as part of the stage before them: activations and sums as epilogues of products and convolutions."""
+"""Launches that are taken as part of the stage before them: activations and sums as epilogues of products and
+convolutions.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ _ACTIVATIONS: Final = ("relu", "gelu", "gelu_tanh", "silu")
 
 
 def absorb(graph: TileGraph, launch: int, drafts: list[Draft | None], reasons: list[str], latest: int) -> None:
-    """Make ``launch`` part of the stage whose result it takes, in place; where no epilogue says that, of ``latest`` or that stage
-    remains the reason.
+    """Make ``launch`` part of the stage whose result it takes, in place; where no epilogue says that, of ``latest`` or
+    that stage remains the reason.
     """
     stage = latest
     try:

@@ -1,7 +1,7 @@
 """Which stage operator a recorded kernel is: one function a family of kernels, chosen by the framework's operator.
 
-Tile shapes are read off the elements that the tile at the grid's origin writes, so that it does not matter who chose them. Whatever an
-operator cannot say (a scaled product, a grouped convolution) is an `UnknownStageError` that says so.
+Tile shapes are read off the elements that the tile at the grid's origin writes, so that it does not matter who chose
+them. Whatever an operator cannot say (a scaled product, a grouped convolution) is an `UnknownStageError` that says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def draft(called: RecordedCall) -> Draft:
     """The operator of a launch; raises `UnknownStageError` where there is none, or where its grid is another."""
     if called.op.rstrip("_") in _RANDOM or called.arguments.get("dropout_p", 0):
         raise UnknownStageError(
-            f"{called.op} draws from PyTorch's generator, whose numbers no stage repeats: record the model in eval mode; a softmax stage "
+            f"{called.op} draws from PyTorch's generator, whose numbers no stage repeats: record the model in eval "
+            "mode; a softmax stage "
             "takes dropout and a seed of its own"
         )
     kind = _BY_OPERATOR.get(called.op) or _BY_OPERATOR.get(called.op.rstrip("_"))
@@ -44,7 +45,8 @@ def draft(called: RecordedCall) -> Draft:
             else ""
         )
         raise UnknownStageError(
-            f"{made.name} would have a grid of {_by(made.grid)} tiles of this shape, {called.kernel} has {_by(called.grid)}{how}"
+            f"{made.name} would have a grid of {_by(made.grid)} tiles of this shape, {called.kernel} has "
+            f"{_by(called.grid)}{how}"
         )
     return made
 
@@ -56,7 +58,9 @@ def _by(grid: tuple[int, ...]) -> str:
 def _tiled(
     called: RecordedCall, sizes: tuple[int, int], tile: tuple[int, int], z: int = 1
 ) -> tuple[dict[str, Any], tuple[int, int, int]]:
-    """Parameters and grid of ``sizes`` in tiles: rows run along whichever axis gives the launch's grid, x where neither does."""
+    """Parameters and grid of ``sizes`` in tiles: rows run along whichever axis gives the launch's grid, x where neither
+    does.
+    """
     down, across = -(-sizes[0] // tile[0]), -(-sizes[1] // tile[1])
     along = "y" if (across, down, z) == called.grid != (down, across, z) else "x"
     grid = (down, across, z) if along == "x" else (across, down, z)
@@ -164,7 +168,9 @@ def convolution(called: RecordedCall) -> Draft:
 
 
 def pointwise(called: RecordedCall) -> Draft:
-    """Functions of single elements: as one long row where operands lie alike and without gaps, else in runs of the result."""
+    """Functions of single elements: as one long row where operands lie alike and without gaps, else in runs of the
+    result.
+    """
     if "elementwise" not in called.kernel:
         raise UnknownStageError(f"{called.kernel} is no function of single elements")
     out, name = called.written(), called.op.rstrip("_")
@@ -266,7 +272,8 @@ def batch_norm(called: RecordedCall) -> Draft:
 
 
 _ONE: Final = {
-    "relu": "relu", "gelu": "gelu", "silu": "silu", "clone": "copy", "copy": "copy", "_to_copy": "copy", "contiguous": "copy",
+    "relu": "relu", "gelu": "gelu", "silu": "silu",
+    "clone": "copy", "copy": "copy", "_to_copy": "copy", "contiguous": "copy",
 }  # fmt: skip
 _TWO: Final = {"add": "add", "mul": "mul"}
 _BY_NUMBER: Final = ("div",)

@@ -1,8 +1,9 @@
-"""A launch of a trace as a call: its operand slots with layouts and places in memory, and which elements its first tile writes."""
+"""A launch of a trace as a call: its operand slots with layouts and places in memory, and which elements its first tile
+writes.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.nesting import parse_json
 from tileprof.policy.format.tile_numbers import coordinates, grid_of
 from tileprof.trace.footprint import READ, WRITE
 
@@ -55,7 +57,9 @@ class Slot:
         return self.like([self.shape[d] for d in dims], [self.strides[d] for d in dims])
 
     def matrix(self) -> Slot:
-        """All dimensions but the last as one; raises `UnknownStageError` where they do not follow each other in memory."""
+        """All dimensions but the last as one; raises `UnknownStageError` where they do not follow each other in
+        memory.
+        """
         shape, strides = list(self.shape), list(self.strides)
         while len(shape) > 2:
             if shape[0] != 1 and shape[1] != 1 and strides[0] != shape[1] * strides[1]:
@@ -112,17 +116,23 @@ class RecordedCall:
         if str(row.get("coverage", "exact")) != "exact":
             raise UnknownStageError(f"{row['op']} was not recorded exactly")
         call = _parsed(text)
-        buffers, offsets = (column.tolist() for column in graph.trace.operands_of(launch))
+        buffers, offsets = (column.tolist() for column in graph.recording.operands_of(launch))
         slots = [
             None if given is None else _slot(number, given, buffers[number], offsets[number])
             for number, given in enumerate(call["operands"])
         ]
         empty = next((n for n, slot in enumerate(slots) if slot is None), -1)
         return cls(
-            launch, str(row["op"]).removeprefix("aten::").split(".")[0], str(row["kernel"]), grid_of(graph, launch), tuple(slots),
-            call["arguments"], (empty, buffers[empty] if empty >= 0 else -1), graph.trace.footprint(int(row["footprint"])),
+            launch,
+            str(row["op"]).removeprefix("aten::").split(".")[0],
+            str(row["kernel"]),
+            grid_of(graph, launch),
+            tuple(slots),
+            call["arguments"],
+            (empty, buffers[empty] if empty >= 0 else -1),
+            graph.footprint(int(row["footprint"])),
             coordinates(graph, launch),
-        )  # fmt: skip
+        )
 
     def find(self, *names: str) -> Slot | None:
         """The slot of the first of these arguments that the launch has."""
@@ -139,7 +149,9 @@ class RecordedCall:
         return found
 
     def written(self) -> Slot:
-        """The operand that the launch writes; raises `UnknownStageError` for none, or for several that later stages could read."""
+        """The operand that the launch writes; raises `UnknownStageError` for none, or for several that later stages
+        could read.
+        """
         boxes = self.footprint.boxes
         numbers = np.unique(boxes.operand[boxes.mode == WRITE]).tolist()
         found: Slot | None = self.slots[numbers[0]] if numbers else None
@@ -154,7 +166,9 @@ class RecordedCall:
                 raise UnknownStageError(f"{self.op} with {name} {self.arguments[name]!r}")
 
     def span(self, slot: Slot | int, mode: int, tile: tuple[int, int, int], itemsize: int) -> tuple[int, int]:
-        """First and last element of an operand that a tile touches, from the operand's first; raises where it touches none."""
+        """First and last element of an operand that a tile touches, from the operand's first; raises where it touches
+        none.
+        """
         number = slot if isinstance(slot, int) else slot.number
         boxes = self.footprint.boxes
         place = int(np.flatnonzero((self.at == np.asarray(tile)).all(axis=1))[0])
@@ -180,8 +194,8 @@ class RecordedCall:
 def _parsed(text: str) -> dict[str, Any]:
     """The JSON of a launch's ``call``; raises `UnknownStageError` where it is none, or of another form."""
     try:
-        call = json.loads(text)
-    except (ValueError, RecursionError):
+        call = parse_json(text)
+    except ValueError:
         call = None
     operands = call.get("operands") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(operands, list) or not isinstance(call.get("arguments"), dict):

@@ -1,9 +1,11 @@
-"""The policies that cuSync ships, for the two grids of a user's pair: what they would wait for, so that it can be checked.
+"""The policies that cuSync ships, for the two grids of a user's pair: what they would wait for, so that it can be
+checked.
 
-Jangda et al., "A Framework for Fine-Grained Synchronization of Dependent GPU Kernels", CGO 2024, section III; the repository
-(github.com/parasailteam/cusync, ``policies.h``) where the two differ. Its kernels see a launch as rows (tiles of the result's
-first dimension: tokens, pixels) and columns (features, channels), and its product kernels wait in their main loop: a
-consumer tile of row r names the tiles (r, c) for every column c that its loop reaches, and so needs no tile of another row.
+Jangda et al., "A Framework for Fine-Grained Synchronization of Dependent GPU Kernels", CGO 2024, section III; the
+repository (github.com/parasailteam/cusync, ``policies.h``) where the two differ. Its kernels see a launch as rows
+(tiles of the result's first dimension: tokens, pixels) and columns (features, channels), and its product kernels wait
+in their main loop: a consumer tile of row r names the tiles (r, c) for every column c that its loop reaches, and so
+needs no tile of another row.
 
 =============  ==========================================  ===========================================================
 kind           semaphore of producer tile (r, c)           a consumer tile (r, c) awaits
@@ -15,14 +17,15 @@ conv2dtile     its own                                     tile (r, k / (R*S)) f
                                                            every tile of row r
 =============  ==========================================  ===========================================================
 
-For a product of matrices that is right: row r of the result needs row r of the input. For a convolution of R x S > 1 x 1 it is
-not. Rows are runs of pixels, and the pixels of one row need the halo around them, which other rows hold; no shipped kind waits
-for it. On an idle device neighbours are dispatched together and the omission rarely shows; nothing guarantees that it
-does not. `tileprof verify cusync:conv2dtile TRACE --pair P:C --fuse` names every tile that is missing.
+For a product of matrices that is right: row r of the result needs row r of the input. For a convolution of R x S > 1 x
+1 it is not. Rows are runs of pixels, and the pixels of one row need the halo around them, which other rows hold; no
+shipped kind waits for it. On an idle device neighbours are dispatched together and the omission rarely shows; nothing
+guarantees that it does not. `tileprof verify cusync:conv2dtile TRACE --pair P:C --fuse` names every tile that is
+missing.
 
-Found on the examples, as recorded by the model for an H200 in channels-last layout, activations fused into the producer (``--fuse``).
-Each line is a pair of 3 x 3 convolutions of equal shape; the times of the last columns are modelled, under cuSync's policy and under
-one that waits for the halo too::
+Found on the examples, as recorded by the model for an H200 in channels-last layout, activations fused into the producer
+(``--fuse``). Each line is a pair of 3 x 3 convolutions of equal shape; the times of the last columns are modelled,
+under cuSync's policy and under one that waits for the halo too::
 
     network, pair                     batch  tiles        missing under conv2dtile, rowsync   cuSync's  halo-correct
     ResNet-38 stage1.0.conv1 -> conv2     1  98              386 of    484 dependencies        5.58 us      5.58 us
@@ -34,16 +37,16 @@ one that waits for the halo too::
     VGG-19    stage2.0 -> stage2.2       16  98              192 of    388                    21.59        21.59
     ResNet-38 stage4.0.conv1 -> conv2    16  7 x 4 x 4     3,072 of  4,976                    24.73        24.73
 
-Where one tile holds all pixels of an image (49 at stage 4, batch 1) there is no halo to omit. Waiting for the halo costs less than the
-0.01 us that the table resolves: neighbours end together. ``tests/integration/test_verify_halo.py`` derives the missing
-tiles of the first two lines from the geometry alone, with ``--tile conv=32x64x32,split=1``; the tiles are those of the model's rule when the table
-was made.
+Where one tile holds all pixels of an image (49 at stage 4, batch 1) there is no halo to omit. Waiting for the halo
+costs less than the 0.01 us that the table resolves: neighbours end together. ``tests/integration/test_verify_halo.py``
+derives the missing tiles of the first two lines from the geometry alone, with ``--tile conv=32x64x32,split=1``; the
+tiles are those of the model's rule when the table was made.
 
-The omission makes wrong numbers: executed tile by tile on the CPU with the middle tile of the first convolution held back
-(``tests/benchmarks/bench_halo.py``; both 56 x 56 pairs in fp16, 49 tiles of 64 pixels), 114 of 3,136 pixels are wrong under each of
-``conv2dtile``, ``rowsync`` and ``tilesync``, and none under the synthesised policy. On an H200, under cuSync itself, one tile that begins
-10 us late makes the result wrong in 99 and 100 of 100 rounds (Conv2DTileSync, RowSync), 1 us in none; with the halo awaited it never is
-(``tests/gpu/results/halo.json``).
+The omission makes wrong numbers: executed tile by tile on the CPU with the middle tile of the first convolution held
+back (``tests/benchmarks/bench_halo.py``; both 56 x 56 pairs in fp16, 49 tiles of 64 pixels), 114 of 3,136 pixels are
+wrong under each of ``conv2dtile``, ``rowsync`` and ``tilesync``, and none under the synthesised policy. On an H200,
+under cuSync itself, one tile that begins 10 us late makes the result wrong in 99 and 100 of 100 rounds (Conv2DTileSync,
+RowSync), 1 us in none; with the halo awaited it never is (``tests/gpu/results/halo.json``).
 """
 
 from __future__ import annotations
@@ -70,8 +73,9 @@ _FORMAT_KIND = {"tilesync": "tile", "rowsync": "row", "stridedsync": "strided", 
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """A kind; the stride of ``stridedsync`` (0: a third of the columns, as for Q, K and V side by side); and which axes are the
-    rows of the producer's and of the consumer's grid (``"xy"``: x of the one, y of the other; empty: see `shipped_policy`).
+    """A kind; the stride of ``stridedsync`` (0: a third of the columns, as for Q, K and V side by side); and which axes
+    are the rows of the producer's and of the consumer's grid (``"xy"``: x of the one, y of the other; empty: see
+    `shipped_policy`).
     """
 
     kind: str
@@ -99,10 +103,10 @@ class Shipped:
 def shipped_policy(shipped: Shipped, graph: TileGraph, producer: int, consumer: int) -> Policy:
     """The policy of this kind for two launches.
 
-    Which axis of each grid is the row is for the kernels to say, and a trace does not. Unless it is given, a convolution has its
-    pixels along x, as implicit products of CUTLASS and of the model recorder do; for others axes of one row are avoided, equal
-    numbers of rows preferred, and of what is left the choice taken that leaves the fewest dependencies uncovered. Raises `UserError`
-    where the kind does not fit the grids.
+    Which axis of each grid is the row is for the kernels to say, and a trace does not. Unless it is given, a
+    convolution has its pixels along x, as implicit products of CUTLASS and of the model recorder do; for others axes of
+    one row are avoided, equal numbers of rows preferred, and of what is left the choice taken that leaves the fewest
+    dependencies uncovered. Raises `UserError` where the kind does not fit the grids.
     """
     stages = stage_of(graph, producer), stage_of(graph, consumer)
     tried: list[tuple[int, bool, int, Policy]] = []

@@ -1,7 +1,7 @@
 """Dependencies written by hand: a second way to a policy, with or without a trace.
 
-After cuSyncGen's language (Jangda et al., CGO 2024, section IV-A): grids of tiles, and which tiles of one a tile of another
-needs. A file of lines, ``#`` starts a comment::
+After cuSyncGen's language (Jangda et al., CGO 2024, section IV-A): grids of tiles, and which tiles of one a tile of
+another needs. A file of lines, ``#`` starts a comment::
 
     tileprof dependencies 1
     grid up    24 x 4                        # a stage of 24 x 4 tiles; stages run in this order
@@ -13,9 +13,10 @@ and, for the halo of a convolution and for Q, K and V side by side::
     dep conv2 on conv1(max(0, x - 1)..min(48, x + 1), 0..3)
     dep scores on qkv(x..x + 16 step 8, y)
 
-Each axis of the producer takes an expression in x, y and z of the consumer's tile, or two with ``..`` between them (both ends
-belong to it; from a greater to a smaller one is empty) and perhaps ``step N``; axes left out are 0. Expressions are those of `tileprof.policy.format.expression`.
-Several ``dep`` lines between two grids add up. A tile outside a grid is an error, not a clipped window.
+Each axis of the producer takes an expression in x, y and z of the consumer's tile, or two with ``..`` between them
+(both ends belong to it; from a greater to a smaller one is empty) and perhaps ``step N``; axes left out are 0.
+Expressions are those of `tileprof.policy.format.expression`. Several ``dep`` lines between two grids add up. A tile
+outside a grid is an error, not a clipped window.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Launches between two stages taken as part of the first: what the stages need of each other through them.
 
-cuSync's kernels, like most hand-written ones, apply an activation in the epilogue of the product that makes its input; the
-recorded program launched it on its own. A consumer tile then needs a producer tile if some tile in between reads what the one
-wrote and writes what the other reads. That is exact where the tiles in between are no larger than those of the producer
-(pointwise kernels on channels-last images), and else a superset.
+cuSync's kernels, like most hand-written ones, apply an activation in the epilogue of the product that makes its input;
+the recorded program launched it on its own. A consumer tile then needs a producer tile if some tile in between reads
+what the one wrote and writes what the other reads. That is exact where the tiles in between are no larger than those of
+the producer (pointwise kernels on channels-last images), and else a superset.
 
-What else a launch in between needs, the stage that it becomes part of needs then: the sum at the end of a residual block makes the
-last convolution wait for the block's input too.
+What else a launch in between needs, the stage that it becomes part of needs then: the sum at the end of a residual
+block makes the last convolution wait for the block's input too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,21 +20,22 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock, merge_blocks
 from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.relations import link_frame, relation
 from tileprof.arrays import I64
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.policy.verification.overtaken import overtaken_launches
-from tileprof.policy.verification.relation_graph import link_frame, relation
 
 _Reached = dict[int, NDArray[np.int64]]
 """By stage launch: ``[tiles, tiles of the stage]``, bytes through which the first depend on the second."""
 
 
 def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
-    """The graph of ``launches`` with all `overtaken_launches` folded into the dependencies; other launches keep their numbers.
+    """The graph of ``launches`` with all `overtaken_launches` folded into the dependencies; other launches keep their
+    numbers.
 
-    Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains. Raises `UserError` where a launch in between
-    overwrites what a stage after its own still needs.
+    Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains. Raises `UserError` where a
+    launch in between overwrites what a stage after its own still needs.
     """
     chosen, folded = sorted(set(launches)), overtaken_launches(graph, launches)
     parents = _true_blocks(graph, {*chosen, *folded})
@@ -58,11 +60,13 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
             child, parent = np.nonzero(needed)
             keys.append((stage, launch))
             blocks.append(relation(parent, child, len(needed), needed[child, parent]))
-    return TileGraph(graph.trace, graph.tile_base, _links(graph, keys, blocks, chosen), [*graph.blocks, *blocks])
+    return replace(graph, links=_links(graph, keys, blocks, chosen), blocks=[*graph.blocks, *blocks])
 
 
 def fused_for(policy: Policy, graph: TileGraph) -> TileGraph:
-    """The graph as the policy's own launches see it: fused where the guard names all launches between them as epilogues, else as it is."""
+    """The graph as the policy's own launches see it: fused where the guard names all launches between them as
+    epilogues, else as it is.
+    """
     epilogues = policy.guard.get("epilogues", ())
     launches = [stage.launch for stage in policy.stages if stage.launch is not None]
     if not epilogues or len(launches) < len(policy.stages) or not all(0 <= n < len(graph.launches) for n in launches):
@@ -78,7 +82,8 @@ def _host(graph: TileGraph, launch: int, hosts: dict[int, int], found: _Reached)
     later = [stage for stage in found if stage > host]
     if later:
         raise UserError(
-            f"launch {launch} cannot be taken as part of launch {host}: it overwrites what launch {max(later)} uses, which comes after "
+            f"launch {launch} cannot be taken as part of launch {host}: it overwrites what launch {max(later)} uses, "
+            "which comes after "
             "that one; leave --fuse out"
         )
     return host

@@ -1,11 +1,13 @@
-"""The three optimisations of cuSync (section IV-B), decided from occupancy, grid sizes and what the kernels read; nothing is tried.
+"""The three optimisations of cuSync (section IV-B), decided from occupancy, grid sizes and what the kernels read;
+nothing is tried.
 
 ====================  ==========================================  =====================================================
 optimisation          on where                                    why
 ====================  ==========================================  =====================================================
 no wait kernel        waiting blocks cannot fill the device       then the blocks that are awaited always find room
                       (`tileprof.policy.verification.residency`)
-no custom order       N stages that depend on each other take     then every block is dispatched before the last wave, in
+no custom order       N stages that depend on each other take     then every block is dispatched before the last wave,
+in
                       N - 1 waves or less together                whatever order the hardware takes them
 reordered loads       every waiting kernel also reads what no     only then a tile waits while it holds a slot, and has
                       stage writes (weights), and some            something to load meanwhile
@@ -13,8 +15,8 @@ reordered loads       every waiting kernel also reads what no     only then a ti
                       empty
 ====================  ==========================================  =====================================================
 
-Reordered loads are never combined with one semaphore a row on sm_80: there cuSync's kernels make the first wait with another ``z`` than its
-``RowSync`` asks for, and never wait.
+Reordered loads are never combined with one semaphore a row on sm_80: there cuSync's kernels make the first wait with
+another ``z`` than its ``RowSync`` asks for, and never wait.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ NO_REORDERED_ROWS: Final = "sm_80"
 
 def choose_options(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Options:
     """The optimisations of a policy whose stages are ``launches``, each with its reason."""
-    sms = graph.trace.device.sms
+    sms = graph.device.sms
     stuck = blocked_producers(policy, graph, launches)
     ordered, why_order = _custom_order(policy, sms)
     reordered, why_loads = _reordered_loads(policy, graph, launches)
@@ -69,8 +71,8 @@ def _waves(stage: Stage, sms: int) -> float:
 
 
 def _reordered_loads(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> tuple[bool, str]:
-    sms = graph.trace.device.sms
-    if rows_on_sm_80(policy, graph.trace.device.architecture):
+    sms = graph.device.sms
+    if rows_on_sm_80(policy, graph.device.architecture):
         return False, "on sm_80 cuSync's kernels never wait for a row once loads are reordered"
     consumers = sorted({edge.consumer for edge in policy.edges})
     if not consumers:
@@ -93,6 +95,6 @@ def _reordered_loads(policy: Policy, graph: TileGraph, launches: Sequence[int]) 
 
 def _buffers(graph: TileGraph, launch: int, mode: int) -> set[int]:
     """Buffers that a launch reads or writes."""
-    boxes = graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])).boxes
+    boxes = graph.footprint(int(graph.launches["footprint"].iloc[launch])).boxes
     slots = np.unique(boxes.operand[boxes.mode == mode])
-    return set(graph.trace.operands_of(launch)[0][slots].tolist()) if len(slots) else set()
+    return set(graph.recording.operands_of(launch)[0][slots].tolist()) if len(slots) else set()

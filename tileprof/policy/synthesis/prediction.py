@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +66,8 @@ class Predictor:
     def exact_ns(
         self, launches: Sequence[int], *, renamed: bool, orders: Sequence[tuple[int, ...] | None] | None = None
     ) -> float:
-        """The stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled memory out.
+        """The stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled memory
+        out.
 
         ``orders`` are those of the stages, as in a policy; None is ascending.
         """
@@ -82,13 +83,13 @@ class Predictor:
         durations, slots = self._bounder.durations, self._bounder.slots
         tiles = np.diff(self.graph.tile_base)
         alone_ns = [float(alone(durations.of(i, int(tiles[i])), int(slots[i])).max(initial=0.0)) for i in launches]
-        return sum(alone_ns) + (len(launches) - 1) * float(self.graph.trace.device.graph_gap_ns)
+        return sum(alone_ns) + (len(launches) - 1) * float(self.graph.device.graph_gap_ns)
 
     def _with(self, rows: list[tuple[int, int, str, bool, int]], blocks: list[EdgeBlock]) -> TileGraph:
         links = pd.DataFrame(rows, columns=["producer", "consumer", "hazard", "reuse", "block"])
         types = {"producer": "int64", "consumer": "int64", "reuse": "bool", "block": "int64"}
         links = links.astype(types).assign(hazard=lambda f: pd.Categorical(f["hazard"], categories=list(HAZARDS)))
-        return TileGraph(self.graph.trace, self.graph.tile_base, links, blocks)
+        return replace(self.graph, links=links, blocks=blocks)
 
 
 def _order(order: tuple[int, ...] | None, numbers: I64) -> I64 | None:

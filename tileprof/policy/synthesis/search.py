@@ -1,9 +1,10 @@
 """The coarsest policy that loses no predicted gain, from a tile graph.
 
-For every pair of stages orders of tiles are chosen (`orders`), then waits are tried from one semaphore for the whole grid down to one a
-tile (`groupings`); each is a superset of the dependencies by construction, and the verifier has the last word on the result. Candidates
-are ranked by the predicted time of the pair; within `TOLERANCE` of the best, expressions win over tables, then the fewest semaphores.
-An edge whose dependencies are already covered through other edges is left out. Orders stay where they make the whole faster.
+For every pair of stages orders of tiles are chosen (`orders`), then waits are tried from one semaphore for the whole
+grid down to one a tile (`groupings`); each is a superset of the dependencies by construction, and the verifier has the
+last word on the result. Candidates are ranked by the predicted time of the pair; within `TOLERANCE` of the best,
+expressions win over tables, then the fewest semaphores. An edge whose dependencies are already covered through other
+edges is left out. Orders stay where they make the whole faster.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def synthesise(
 ) -> Policy:
     """A verified policy for some launches of a graph, in issue order.
 
-    ``renamed``: the runtime gives every stage memory of its own, so hazards that exist only because memory was recycled need no
-    waits; the guard says so. ``folded``: launches that `fuse` made part of the stages; the operators compute them, and the guard names
-    them. Raises `UserError` where the launches cannot be stages.
+    ``renamed``: the runtime gives every stage memory of its own, so hazards that exist only because memory was recycled
+    need no waits; the guard says so. ``folded``: launches that `fuse` made part of the stages; the operators compute
+    them, and the guard names them. Raises `UserError` where the launches cannot be stages.
     """
     chosen = sorted(set(launches))
     if len(chosen) < 2:
@@ -75,7 +76,8 @@ def synthesise(
 
 
 def _settled(bare: Policy, ordered: Policy, graph: TileGraph, chosen: list[int], predict: Predictor) -> Policy:
-    """``ordered``, or the same without orders where the whole is as fast: orders suit the pairs for which they were chosen.
+    """``ordered``, or the same without orders where the whole is as fast: orders suit the pairs for which they were
+    chosen.
 
     Without orders coarser waits may do, which are looked for again unless that would take minutes.
     """
@@ -181,7 +183,8 @@ def _notes(
         notes.append("the model expects nothing of overlapping these stages: stream order is as good")
     if renamed and len(renamable):
         notes.append(
-            f"{len(renamable)} hazards exist only because memory was recycled; they hold no longer where each stage has memory of "
+            f"{len(renamable)} hazards exist only because memory was recycled; they hold no longer where each stage "
+            "has memory of "
             "its own, as the runtime gives it"
         )
     rough = graph.launches.iloc[launches]

@@ -45,7 +45,9 @@ class Grouping:
 
 
 def groupings(grid: Grid, parents: I64, sets: I64) -> Iterator[Grouping]:
-    """Candidates from coarse to fine; ``parents`` ``[rows, 3]`` are coordinates of all parents, ``sets`` ``[rows]`` their set."""
+    """Candidates from coarse to fine; ``parents`` ``[rows, 3]`` are coordinates of all parents, ``sets`` ``[rows]``
+    their set.
+    """
     wide = [n for n in range(3) if grid[n] > 1]
     for count in range(len(wide) + 1):
         for axes in combinations(wide, count):
@@ -136,8 +138,8 @@ def edge_for(
 ) -> tuple[Semaphores, Edge]:
     """Semaphores and waits under a grouping; every consumer tile awaits each semaphore that a parent posts, in full.
 
-    ``producer`` and ``consumer`` ``[tiles, 3]`` are grid coordinates by trace tile. Waits are boxes of semaphores where these fit
-    exactly, else a table.
+    ``producer`` and ``consumer`` ``[tiles, 3]`` are grid coordinates by trace tile. Waits are boxes of semaphores where
+    these fit exactly, else a table.
     """
     awaited = _Awaited.of(block, grouping, producer)
     semaphores = _semaphores(grouping, stages[0])
@@ -159,10 +161,12 @@ def hull_for(
     stages: tuple[int, int],
     hazards: tuple[str, ...],
 ) -> tuple[Semaphores, Edge] | None:
-    """Waits for more than a parent posts where no expression says just that: a range along each axis that never misses one.
+    """Waits for more than a parent posts where no expression says just that: a range along each axis that never misses
+    one.
 
-    Bounds are ``(p*k) // q + r`` of one consumer coordinate, clipped to the grid: windows that break at the edge of an image, or in a ragged
-    last tile, keep the slope of the others. None where not even the posts fit an expression, or for more than `MOST_WAITS`.
+    Bounds are ``(p*k) // q + r`` of one consumer coordinate, clipped to the grid: windows that break at the edge of an
+    image, or in a ragged last tile, keep the slope of the others. None where not even the posts fit an expression, or
+    for more than `MOST_WAITS`.
     """
     awaited = _Awaited.of(block, grouping, producer)
     value = _value(awaited.posts, grouping.grid)
@@ -181,7 +185,8 @@ def hull_for(
 
 
 def envelope(low: I64, high: I64, waiting: I64, consumer: I64, top: int) -> tuple[str, str]:
-    """The narrowest ``first..last`` in one of x, y and z that holds ``low`` to ``high``, within ``[0, top]`` on every tile.
+    """The narrowest ``first..last`` in one of x, y and z that holds ``low`` to ``high``, within ``[0, top]`` on every
+    tile.
 
     ``low`` and ``high`` are those of the tiles ``waiting``; ``consumer`` ``[tiles, 3]`` are coordinates of all.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tileprof.analysis.bounds.bounder import Bounder
 from tileprof.analysis.gains import direct_and_known, fold, pair_gains
 from tileprof.errors import UserError
+from tileprof.nesting import compile_pattern
 from tileprof.policy.format import Policy, PolicyError, Stage
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
 from tileprof.policy.operators.describe import describe
@@ -44,8 +45,8 @@ def stage_of(graph: TileGraph, launch: int) -> Stage:
 
 
 def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:
-    """The policy with its stages on these launches, under their names and with their occupancies; stages that name their launch already
-    keep the rest. The guard is that of these launches.
+    """The policy with its stages on these launches, under their names and with their occupancies; stages that name
+    their launch already keep the rest. The guard is that of these launches.
     """
     stages = [
         replace(stage, blocks_per_sm=int(graph.launches["blocks_per_sm"].iloc[launch]))
@@ -57,7 +58,9 @@ def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy
 
 
 def best_pair(graph: TileGraph) -> tuple[int, int]:
-    """The pair that the report says to look at first and whose launches can be stages; raises `UserError` where there is none."""
+    """The pair that the report says to look at first and whose launches can be stages; raises `UserError` where there
+    is none.
+    """
     for pair in ranked_pairs(graph):
         return pair
     raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
@@ -78,10 +81,12 @@ def ranked_pairs(graph: TileGraph) -> Iterator[tuple[int, int]]:
 
 
 def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]:
-    """The pair without its pointwise ends: the launch whose result the producer transforms, and the one that reads the consumer's.
+    """The pair without its pointwise ends: the launch whose result the producer transforms, and the one that reads the
+    consumer's.
 
-    An activation between two products is an epilogue of the first, not a stage: the pair (activation, product) becomes (product, product).
-    An end stays where no such launch exists, or where what it transforms cannot be an operator of a stage.
+    An activation between two products is an epilogue of the first, not a stage: the pair (activation, product) becomes
+    (product, product). An end stays where no such launch exists, or where what it transforms cannot be an operator of a
+    stage.
     """
     producer, consumer = pair
     while _is_pointwise(graph, producer):
@@ -98,7 +103,9 @@ def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]
 
 
 def product_sets(graph: TileGraph) -> Iterator[tuple[int, ...]]:
-    """Every product or convolution with those whose results it reads, directly or through pointwise launches; in issue order."""
+    """Every product or convolution with those whose results it reads, directly or through pointwise launches; in issue
+    order.
+    """
     links = graph.links[(graph.links["hazard"] == "RAW") & ~graph.links["reuse"]]
     read: dict[int, list[int]] = {}
     for producer, consumer in zip(links["producer"].tolist(), links["consumer"].tolist(), strict=True):
@@ -126,15 +133,17 @@ def _cached_name(graph: TileGraph, launch: int, names: dict[int, str]) -> str:
 
 
 def epilogues_between(graph: TileGraph, launches: Sequence[int]) -> list[int]:
-    """The launches between ``launches`` where all of them can be epilogues of the stages before them, which then all have an operator;
-    otherwise none.
+    """The launches between ``launches`` where all of them can be epilogues of the stages before them, which then all
+    have an operator; otherwise none.
     """
     between = overtaken_launches(graph, launches)
     return between if stages_with(graph, launches, between) is not None else []
 
 
 def stages_with(graph: TileGraph, launches: Sequence[int], folded: Sequence[int]) -> Policy | None:
-    """The launches as stages with operators, without waits; ``folded`` are epilogues. None where one has no operator."""
+    """The launches as stages with operators, without waits; ``folded`` are epilogues. None where one has no
+    operator.
+    """
     try:
         stages = describe(graph, [stage_of(graph, launch) for launch in launches], folded)
     except PolicyError:
@@ -154,7 +163,9 @@ def _is_pointwise(graph: TileGraph, launch: int) -> bool:
 
 
 def is_stage(graph: TileGraph, launch: int) -> bool:
-    """Whether a stage operator computes the launch that is worth a kernel: not a pointwise one, which belongs into an epilogue."""
+    """Whether a stage operator computes the launch that is worth a kernel: not a pointwise one, which belongs into an
+    epilogue.
+    """
     return _operator_name(graph, launch) not in {"", "pointwise"}
 
 
@@ -168,7 +179,7 @@ def _operator_name(graph: TileGraph, launch: int) -> str:
 def of_module(graph: TileGraph, pattern: str) -> list[int]:
     """Launches whose module path matches a regular expression somewhere; raises `UserError`."""
     try:
-        wanted = re.compile(pattern)
+        wanted = compile_pattern(pattern)
     except re.error as error:
         raise UserError(f"--module {pattern!r} is not a regular expression: {error}") from None
     found = [n for n, name in enumerate(graph.launches["module"].astype(str)) if wanted.search(name)]

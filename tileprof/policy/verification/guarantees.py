@@ -29,7 +29,9 @@ _MOST_LISTED: Final = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Producer tiles that consumer tiles are guaranteed: tile ``c`` has the bits ``bits[row_of[c]]``, one a producer tile."""
+    """Producer tiles that consumer tiles are guaranteed: tile ``c`` has the bits ``bits[row_of[c]]``, one a producer
+    tile.
+    """
 
     row_of: I64
     bits: NDArray[np.uint8]
@@ -52,7 +54,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The same as lists: tile ``c`` has the producer tiles ``tile[indptr[r]:indptr[r + 1]]``, ascending, of row ``r = row_of[c]``.
+    """The same as lists: tile ``c`` has the producer tiles ``tile[indptr[r]:indptr[r + 1]]``, ascending, of row ``r =
+    row_of[c]``.
 
     Where every tile waits for few of many this is a thousandth of the bits.
     """
@@ -108,7 +111,9 @@ class Guarantees:
                     self._merge((before, stage), weak)
 
     def holds(self, producer: int, consumer: int, parent: I64, child: I64) -> NDArray[np.bool_]:
-        """Whether, for each tile of stage ``producer`` and of ``consumer``, the first has surely ended when the second goes on."""
+        """Whether, for each tile of stage ``producer`` and of ``consumer``, the first has surely ended when the second
+        goes on.
+        """
         held = self._held.get((producer, consumer))
         return np.zeros(len(parent), bool) if held is None else held.holds(parent, child)
 

@@ -1,4 +1,6 @@
-"""For what a policy was verified: written into it when it is made, compared when it is checked against another trace."""
+"""For what a policy was verified: written into it when it is made, compared when it is checked against another
+trace.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tileprof.policy.format import Policy, PolicyError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 _SAME: Final = ("dtype", "shape", "strides", "offset")
 """What an operand must have in common with the one of the guard; buffers may be of any size around it."""
@@ -22,7 +24,7 @@ _WIDEST_LOAD_BYTES: Final = 16
 
 def guard_of(graph: TileGraph, launches: Sequence[int]) -> dict[str, Any]:
     """The device, and the memory that each stage's operands lie in (``operands[stage][slot]``)."""
-    trace = graph.trace
+    trace = graph.recording
     return {
         "device": trace.device.name,
         "architecture": trace.device.architecture,
@@ -36,7 +38,7 @@ def _alignment(address: int) -> int:
     return min(address & -address, _WIDEST_LOAD_BYTES) or _WIDEST_LOAD_BYTES
 
 
-def _operands(trace: Trace, launches: Sequence[int]) -> list[list[dict[str, Any]]]:
+def _operands(trace: Recording, launches: Sequence[int]) -> list[list[dict[str, Any]]]:
     launch = trace.operands["launch"].to_numpy()
     buffer, offset = trace.operands["buffer"].to_numpy(), trace.operands["offset"].to_numpy()
     known = {name: trace.buffers[name].tolist() for name in ("dtype", "shape", "strides", "bytes", "base")}
@@ -59,11 +61,11 @@ def _operands(trace: Trace, launches: Sequence[int]) -> list[list[dict[str, Any]
     return operands
 
 
-def check_operands(policy: Policy, trace: Trace, launches: Sequence[int]) -> None:
-    """Raise `PolicyError` where the launches' operands are not those of the policy's guard; without a guard, or in what stands for a
-    trace (`tileprof.policy.verification.relation_graph`), none are known.
+def check_operands(policy: Policy, trace: Recording, launches: Sequence[int]) -> None:
+    """Raise `PolicyError` where the launches' operands are not those of the policy's guard; without a guard, none are
+    known.
     """
-    if "operands" not in policy.guard or trace.operands is None:
+    if "operands" not in policy.guard:
         return
     given = policy.guard["operands"]
     if len(given) != len(policy.stages):
@@ -93,7 +95,7 @@ def _check_operand(place: str, expected: dict[str, Any], found: dict[str, Any], 
         )
 
 
-def remarks(policy: Policy, trace: Trace, launches: Sequence[int]) -> tuple[str, ...]:
+def remarks(policy: Policy, trace: Recording, launches: Sequence[int]) -> tuple[str, ...]:
     """Sentences on what of the guard is missing or differs; none of it makes the verdict on this trace wrong."""
     guard, said = policy.guard, []
     if not {"operands", "symbolic_size"} & guard.keys():
@@ -106,7 +108,7 @@ def remarks(policy: Policy, trace: Trace, launches: Sequence[int]) -> tuple[str,
         said.append(
             f"the policy was made from accesses at a granule of {guard['granule']} bytes; this trace's are at {granule}"
         )
-    if "operands" in guard and trace.operands is not None:
+    if "operands" in guard:
         said += _allocations(guard["operands"], _operands(trace, launches))
     return tuple(said)
 
@@ -117,5 +119,5 @@ def _allocations(given: list[list[dict[str, Any]]], found: list[list[dict[str, A
     if not sizes:
         return []
     before, now = sizes[0]
-    text = f"{len(sizes)} operands lie in allocations of another size than in the guard, the first in {now:,} bytes for {before:,}"
-    return [f"{text}; the operands themselves are the same"]
+    text = f"{len(sizes)} operands lie in allocations of another size than in the guard"
+    return [f"{text}, the first in {now:,} bytes for {before:,}; the operands themselves are the same"]

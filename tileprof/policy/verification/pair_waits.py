@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PairWaits:
-    """Tiles of two launches in trace order: those that the policy's waits between them await, and the dependencies that neither
-    these nor any other waits guarantee. None for none. A wait below the full count counts as a wait for all tiles that post.
-    ``excess``: pairs of tiles that are awaited, but do not depend on each other.
+    """Tiles of two launches in trace order: those that the policy's waits between them await, and the dependencies that
+    neither these nor any other waits guarantee. None for none. A wait below the full count counts as a wait for all
+    tiles that post. ``excess``: pairs of tiles that are awaited, but do not depend on each other.
     """
 
     producer: int
@@ -38,7 +38,9 @@ class PairWaits:
 def pair_waits(
     policy: Policy, graph: TileGraph, verdict: Verification, launches: Sequence[int] | None = None
 ) -> list[PairWaits]:
-    """One entry a pair of stages that the policy orders or should order; ``launches`` and ``verdict`` as in `verify`."""
+    """One entry a pair of stages that the policy orders or should order; ``launches`` and ``verdict`` as in
+    `verify`.
+    """
     bound = [int(s.launch or 0) for s in policy.stages] if launches is None else list(launches)
     numbers = [tile_numbers(graph, launch) for launch in bound]
     awaited: dict[tuple[int, int], list[EdgeBlock]] = {}

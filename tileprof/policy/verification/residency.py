@@ -1,14 +1,16 @@
 """Whether blocks that wait can keep the blocks that they wait for off the device.
 
-With a wait kernel a stage is dispatched after its producers, and no block waits for one that is dispatched later. Without one, a device
-may dispatch blocks of the consumers first, of several consumers at once and in the worst distribution over the SMs; a block that waits
-keeps its resources. The program hangs where the blocks of some stages, the first unfinished one among them, find no room on any SM,
-because blocks occupy it that wait for those stages, directly or through others. Which stages these can be is found from the other side:
-a stage that finds room whatever waits for it and for the others is none of them, and what waits for it alone does not wait for ever.
-Of the stages that are left every set is tried, since one distribution of blocks must leave no room for any stage of the set.
+With a wait kernel a stage is dispatched after its producers, and no block waits for one that is dispatched later.
+Without one, a device may dispatch blocks of the consumers first, of several consumers at once and in the worst
+distribution over the SMs; a block that waits keeps its resources. The program hangs where the blocks of some stages,
+the first unfinished one among them, find no room on any SM, because blocks occupy it that wait for those stages,
+directly or through others. Which stages these can be is found from the other side: a stage that finds room whatever
+waits for it and for the others is none of them, and what waits for it alone does not wait for ever. Of the stages that
+are left every set is tried, since one distribution of blocks must leave no room for any stage of the set.
 
-Resources are those of the trace's launches on the trace's device; what a policy says of occupancies is not consulted. Each block is taken to
-need at least what was recorded, and at least 1/e of an SM where the recorder saw that only e of them reside.
+Resources are those of the trace's launches on the trace's device; what a policy says of occupancies is not consulted.
+Each block is taken to need at least what was recorded, and at least 1/e of an SM where the recorder saw that only e of
+them reside.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ if TYPE_CHECKING:
 F64 = NDArray[np.float64]
 
 _NEEDED_COLUMNS: Final = (
-    *(f"{what}_{axis}" for what in ("block", "cluster", "grid") for axis in "xyz"), "registers", "shared_bytes", "blocks_per_sm",
-)  # fmt: skip
+    *(f"{what}_{axis}" for what in ("block", "cluster", "grid") for axis in "xyz"),
+    "registers",
+    "shared_bytes",
+    "blocks_per_sm",
+)
 _SUB_PARTITIONS: Final = 4
 """Of an SM; a block is taken to use all of them evenly, as blocks of a multiple of 4 warps do."""
 _MOST_MIXTURES: Final = 20_000
@@ -42,7 +47,9 @@ _MOST_MIXTURES: Final = 20_000
 _MOST_KINDS: Final = 3
 _MOST_CONSTRAINTS: Final = 60
 _MOST_OTHERS: Final = 8
-"""Stages that are kept out beside the first one and of which every set is tried; beyond, all are taken to be kept out together."""
+"""Stages that are kept out beside the first one and of which every set is tried; beyond, all are taken to be kept out
+together.
+"""
 _MOST_STEPS: Final = 20_000
 """Of the search for a distribution of blocks over SMs; beyond, there is taken to be one."""
 _NEGLIGIBLE: Final = 1e-9
@@ -50,8 +57,9 @@ _NEGLIGIBLE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """Resources of the stages' blocks on one SM: ``held`` int64 ``[stages, resources]``, at least what a block takes, ``capacity``
-    ``[resources]`` of an SM, and per stage the ``cluster`` size and ``blocks`` of the launch. ``exact``: ``held`` is no overestimate.
+    """Resources of the stages' blocks on one SM: ``held`` int64 ``[stages, resources]``, at least what a block takes,
+    ``capacity`` ``[resources]`` of an SM, and per stage the ``cluster`` size and ``blocks`` of the launch. ``exact``:
+    ``held`` is no overestimate.
     """
 
     held: I64
@@ -70,7 +78,7 @@ def blocked_producers(
     """
     edges = lower(policy) if lowered is None else lowered
     demands = _demands(graph, launches)
-    sms = int(graph.trace.device.sms)
+    sms = int(graph.device.sms)
     producers = sorted({waits.edge.producer for waits in edges})
     everything = _waiting_tiles(policy, edges, set(producers))
     sentences = []
@@ -82,7 +90,8 @@ def blocked_producers(
         if waiting is not None:
             names = ", ".join(policy.stages[stage].name for stage in np.flatnonzero(waiting))
             sentences.append(
-                f"without a wait kernel {int(_blocks(demands, waiting).sum())} blocks of {names} can fill the device of {sms} SMs "
+                f"without a wait kernel {int(_blocks(demands, waiting).sum())} blocks of {names} can fill the device "
+                f"of {sms} SMs "
                 f"before {policy.stages[first].name} starts, and wait for ever"
             )
     return tuple(sentences)
@@ -105,8 +114,8 @@ def _kept_out_one_by_one(
 def _blocks_together(
     policy: Policy, edges: Sequence[Waits], demands: Demands, first: int, kept_out: set[int], sms: int
 ) -> I64 | None:
-    """Tiles by stage that can wait while the stages of some set, ``first`` and others of ``kept_out``, find no room together; None
-    where no set has such tiles: each distribution of the blocks then leaves room for one of its stages.
+    """Tiles by stage that can wait while the stages of some set, ``first`` and others of ``kept_out``, find no room
+    together; None where no set has such tiles: each distribution of the blocks then leaves room for one of its stages.
     """
     others = sorted(kept_out - {first})
     if len(others) > _MOST_OTHERS:
@@ -124,12 +133,14 @@ def _blocks(demands: Demands, waiting: I64) -> I64:
 
 
 def _find_no_room(demands: Demands, producers: tuple[int, ...], waiting: I64, sms: int) -> bool:
-    """Whether waiting tiles (``[stages]``) can keep all blocks of all these stages off the device at once. May say yes in vain."""
+    """Whether waiting tiles (``[stages]``) can keep all blocks of all these stages off the device at once. May say yes
+    in vain.
+    """
     stages = np.flatnonzero(waiting)
     if not len(stages):
         return False
-    # A cluster starts only where all of its blocks find SMs of one group, at worst as many groups as clusters fit side by side:
-    # which SMs those are differs by stage, so that clusters are held against each stage alone.
+    # A cluster starts only where all of its blocks find SMs of one group, at worst as many groups as clusters fit side
+    # by side: which SMs those are differs by stage, so that clusters are held against each stage alone.
     clusters = demands.cluster[list(producers)]
     groups = [(n,) for n in producers] if int(clusters.max()) > 1 else [producers]
     blocks = _blocks(demands, waiting)[stages]
@@ -138,7 +149,7 @@ def _find_no_room(demands: Demands, producers: tuple[int, ...], waiting: I64, sm
 
 def _demands(graph: TileGraph, launches: Sequence[int]) -> Demands:
     column = {str(name): graph.launches[name].to_numpy()[list(launches)] for name in _NEEDED_COLUMNS}
-    device = graph.trace.device
+    device = graph.device
     capacity = Machine(device).capacity
     threads, cluster, grid = (_product(column, what) for what in ("block", "cluster", "grid"))
     warps = rounded(threads, device.warp_size) // device.warp_size
@@ -172,7 +183,9 @@ def _product(column: Mapping[str, NDArray[Any]], what: str) -> I64:
 
 
 def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> I64:
-    """``[stages]``: how many tiles wait for ever where no tile of the ``absent`` stages runs and all others find room."""
+    """``[stages]``: how many tiles wait for ever where no tile of the ``absent`` stages runs and all others find
+    room.
+    """
     done = [np.ones(stage.tiles, bool) for stage in policy.stages]
     count = np.zeros(len(policy.stages), np.int64)
     for stage in range(len(policy.stages)):
@@ -186,8 +199,8 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
 
 
 def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, blocks: I64, enough: int) -> bool:
-    """Whether so many blocks of the stages can leave no room for a block of any of the producers on each of ``enough`` SMs. May say
-    yes in vain.
+    """Whether so many blocks of the stages can leave no room for a block of any of the producers on each of ``enough``
+    SMs. May say yes in vain.
     """
     # Per producer and resource: what must be taken of it for the producer to find no room.
     occupied = demands.capacity - demands.held[list(producers)] + 1
@@ -205,8 +218,8 @@ def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, block
 
 
 def _mixtures(kinds: I64, capacity: I64, occupied: I64, count: I64) -> I64 | None:
-    """``[mixtures, kinds]``: blocks of each kind that reside on one SM together and leave no room for any producer, none of them in
-    vain. None where there are too many. ``occupied``: ``[producers, resources]``.
+    """``[mixtures, kinds]``: blocks of each kind that reside on one SM together and leave no room for any producer,
+    none of them in vain. None where there are too many. ``occupied``: ``[producers, resources]``.
     """
     most = np.minimum((capacity // np.maximum(kinds, 1)).min(axis=1), count)
     if int(np.prod(most + 1, dtype=np.float64)) > _MOST_MIXTURES:
@@ -224,11 +237,12 @@ def _mixtures(kinds: I64, capacity: I64, occupied: I64, count: I64) -> I64 | Non
 
 
 def _weights(mixtures: I64, count: I64) -> F64:
-    """Weights of the kinds by which every mixture weighs at least 1 and ``count`` blocks together as little as possible.
+    """Weights of the kinds by which every mixture weighs at least 1 and ``count`` blocks together as little as
+    possible.
 
-    They are the dual of the linear programme "on how many SMs can these blocks be so distributed", so that as many SMs as all blocks
-    weigh are never exceeded. An optimum lies where as many constraints hold exactly as there are kinds. With many kinds every block
-    weighs 1: every mixture has a block.
+    They are the dual of the linear programme "on how many SMs can these blocks be so distributed", so that as many SMs
+    as all blocks weigh are never exceeded. An optimum lies where as many constraints hold exactly as there are kinds.
+    With many kinds every block weighs 1: every mixture has a block.
     """
     kinds = mixtures.shape[1]
     if len(mixtures) == 0:
@@ -246,7 +260,9 @@ def _weights(mixtures: I64, count: I64) -> F64:
 
 
 def _distribution_exists(mixtures: I64, count: I64, weights: F64, enough: int) -> bool:
-    """Whether ``count`` blocks make ``enough`` of the mixtures, in whole blocks; True where the search would take too long."""
+    """Whether ``count`` blocks make ``enough`` of the mixtures, in whole blocks; True where the search would take too
+    long.
+    """
     steps = 0
 
     def fill(left: I64, first: int, empty: int) -> bool:

@@ -1,11 +1,12 @@
 """Is a policy a superset of what the trace says? Tile by tile, through posts, values and orders.
 
-A dependency is covered if the producer tile has surely ended when the consumer tile goes on (`tileprof.policy.verification.guarantees`); any
-other is *missing*, and a schedule exists in which the consumer reads too early.
+A dependency is covered if the producer tile has surely ended when the consumer tile goes on
+(`tileprof.policy.verification.guarantees`); any other is *missing*, and a schedule exists in which the consumer reads
+too early.
 
-Deadlock: blocks are taken in stage order, within a stage in its tile order, and a tile holds its slot while it waits. Then
-the tiles that a tile awaits were taken before it, whatever the number of slots, unless a stage may be dispatched before its
-producers (no wait kernel) and can fill the device (`tileprof.policy.verification.residency`).
+Deadlock: blocks are taken in stage order, within a stage in its tile order, and a tile holds its slot while it waits.
+Then the tiles that a tile awaits were taken before it, whatever the number of slots, unless a stage may be dispatched
+before its producers (no wait kernel) and can fill the device (`tileprof.policy.verification.residency`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
 from tileprof.policy.verification.guarantees import Guarantees
 from tileprof.policy.verification.operand_guard import check_operands
 from tileprof.policy.verification.overtaken import overtaken_launches
-from tileprof.policy.verification.relation_graph import has_device
 from tileprof.policy.verification.residency import blocked_producers
 
 if TYPE_CHECKING:
@@ -38,10 +38,11 @@ _MISSING = ["producer", "producer_tile", "consumer", "consumer_tile", "hazard", 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The verdict. ``missing`` and ``renamable``: one row a dependency not covered (stages and tile numbers); ``renamable`` are
-    those that exist only because memory was recycled, and vanish where the runtime gives stages memory of their own.
-    ``excess``: one row an edge of the policy, with the waits that guarantee nothing the consumer needs. ``never``: sentences on
-    waits that cannot end. ``needed`` counts dependencies between stages, ``covered`` those guaranteed.
+    """The verdict. ``missing`` and ``renamable``: one row a dependency not covered (stages and tile numbers);
+    ``renamable`` are those that exist only because memory was recycled, and vanish where the runtime gives stages
+    memory of their own. ``excess``: one row an edge of the policy, with the waits that guarantee nothing the consumer
+    needs. ``never``: sentences on waits that cannot end. ``needed`` counts dependencies between stages, ``covered``
+    those guaranteed.
     """
 
     missing: pd.DataFrame
@@ -63,10 +64,12 @@ def verify(
 
     ``excess``: count superfluous waits too; else that table is empty.
 
-    Raises `PolicyError` where the policy is for another shape (grids, or operands of its guard) or its stages are not in the trace.
+    Raises `PolicyError` where the policy is for another shape (grids, or operands of its guard) or its stages are not
+    in the trace.
     """
     bound = _bind(policy, graph, launches)
-    check_operands(policy, graph.trace, bound)
+    if graph.source is not None:
+        check_operands(policy, graph.source, bound)
     lowered = lower(policy)
     needs = _needs(graph, bound)
     guaranteed = Guarantees(needs)
@@ -123,7 +126,8 @@ def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> l
         grid = grid_of(graph, launch)
         if grid != stage.grid:
             raise PolicyError(
-                f"stage {number} ({stage.name}) has a grid of {_by(stage.grid)} tiles; launch {launch} has {_by(grid)}: "
+                f"stage {number} ({stage.name}) has a grid of {_by(stage.grid)} tiles; launch {launch} has "
+                f"{_by(grid)}: "
                 "the policy is for another shape"
             )
         bound.append(launch)
@@ -166,21 +170,23 @@ def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
             stage = policy.stages[waits.edge.consumer]
             said.append(
                 f"edge {number}: {len(beyond)} waits never end; tile {owner[first]} of {stage.name} awaits value "
-                f"{waits.value[first]} on semaphore {waits.semaphore[first]}, which {waits.posts[waits.semaphore[first]]} tiles post"
+                f"{waits.value[first]} on semaphore {waits.semaphore[first]}, which "
+                f"{waits.posts[waits.semaphore[first]]} tiles post"
             )
     return said
 
 
 def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Waits]) -> tuple[str, ...]:
     """Without a wait kernel the policy relies on which blocks reside together, and is for one device alone."""
-    if policy.options.wait_kernel or not has_device(graph):
+    if policy.options.wait_kernel or graph.source is None:
         return ()
-    device = graph.trace.device
+    device = graph.device
     for name, here in (("device", device.name), ("architecture", device.architecture)):
         named = policy.guard.get(name, here)
         if named != here:
             sentence = (
-                f"the policy does without a wait kernel because of what resides on {named!r:.80}; this trace is of {here}, "
+                f"the policy does without a wait kernel because of what resides on {named!r:.80}; this trace is of "
+                f"{here}, "
                 "for which `tileprof export` makes another"
             )
             return (sentence,)
@@ -190,7 +196,8 @@ def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Wai
 def _overtaken(graph: TileGraph, bound: list[int], *, renamed: bool) -> list[str]:
     """A launch between the stages that depends on one and that a later one depends on would be overtaken."""
     return [
-        f"launch {launch} lies between the stages, needs one of them and is needed by another, but is no stage: add it to the policy"
+        f"launch {launch} lies between the stages, needs one of them and is needed by another, but is no stage: add it "
+        "to the policy"
         for launch in overtaken_launches(graph, bound, renamed=renamed)
     ]
 

@@ -45,7 +45,7 @@ class Records:
 
 @dataclass(slots=True)
 class Examined:
-    """A launch's boxes by mode, how they are known, and what there is to say; ``by_item``: tiles are these work items."""
+    """A launch's boxes by mode, how they are known, and its notes; ``by_item``: tiles are these work items."""
 
     event: dict[str, Any]
     kernel: dict[str, Any]
@@ -196,7 +196,7 @@ def _tensor_maps(records: Records, launch: Examined) -> None:
 
 
 def _spilled(records: Records, launch: Examined) -> None:
-    """Accesses that found no room in the arena stand for all tiles and whole pages; loads through maps leave no page."""
+    """Accesses without room in the arena stand for all tiles and whole pages; loads through maps leave no page."""
     spill = records.spilled.get(launch.event["launch"])
     if spill is None:
         return

@@ -28,7 +28,8 @@ trace."""
 ARRAY_BYTES: Final = 512
 """Of the buffer that stands for a CUDA array: any number would do."""
 OPAQUE: Final = {
-    -1: "memcpy of an array", 1: "memcpy in a graph", 4: "child graph", 12: "batch memory operations", 13: "conditional node",
+    -1: "memcpy of an array", 1: "memcpy in a graph", 4: "child graph", 12: "batch memory operations",
+    13: "conditional node",
 }  # fmt: skip
 """By CUgraphNodeType; -1 outside of graphs."""
 DIRECTIONS: Final = {1: "host to host", 2: "host to device", 3: "device to host", 4: "device to device"}
@@ -140,8 +141,8 @@ class Decoder:
         if self._several:
             each = ", ".join(f"{count} on GPU {device}" for device, count in sorted(self._several.items()))
             self.writer.note(
-                f"the launches ran on several GPUs ({each}): dependencies between them are here, but bounds and schedules take "
-                "all for one GPU's and do not hold"
+                f"the launches ran on several GPUs ({each}): dependencies between them are here, but bounds and "
+                "schedules take all for one GPU's and do not hold"
             )
         if not self.process.complete:
             self.writer.note(f"{self.process.folder.name} {self.process.ended_early}")
@@ -382,7 +383,8 @@ class Decoder:
         self.writer.add_launch(
             Launch(
                 footprint=footprint, operands=bound.operands, kernel=name, fingerprint=name, grid=(1, 1, 1),
-                block=(1, 1, 1), duration_ns=duration, begin_ns=self._last_end_ns - duration, timing="modelled", stream=self._stream(event), coverage="conservative" if doubt else "exact", note=doubt,
+                block=(1, 1, 1), duration_ns=duration, begin_ns=self._last_end_ns - duration, timing="modelled",
+                stream=self._stream(event), coverage="conservative" if doubt else "exact", note=doubt,
                 graph=event["graph"], op=self._name(event, "op"), module=self._name(event, "module"),
                 call=self._called(self._call if event["graph"] < 0 else None, -1, bound.operands),
             )

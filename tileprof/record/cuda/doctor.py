@@ -78,7 +78,8 @@ def _cupti() -> str:
     except metadata.PackageNotFoundError:
         driver = gpu.gpus()[0].driver
         raise UserError(
-            f"Durations will come from instrumented runs. Type: {sys.executable} -m pip install 'cupti-python=={driver}.*'"
+            f"Durations will come from instrumented runs. Type: {sys.executable} -m pip install "
+            f"'cupti-python=={driver}.*'"
         ) from None
 
 
@@ -114,13 +115,15 @@ def _selftest() -> str:
         different, compared = selftest.compare(trace, selftest.buffers(output.read_text()))
     if different:
         lines = [
-            f"launch {d.launch} {d.kernel}: {d.expected} granules expected, {d.seen} seen, {d.missing} missing, {d.extra} extra"
+            f"launch {d.launch} {d.kernel}: {d.expected} granules expected, {d.seen} seen, {d.missing} missing, "
+            f"{d.extra} extra"
             for d in different
         ]
         raise UserError("The recorder did not see what the self-test does:\n  " + "\n  ".join(lines))
     if len(compared) != selftest.launches(architecture):
         raise UserError(
-            f"The recorder saw {len(compared)} launches of the self-test, which makes {selftest.launches(architecture)}."
+            f"The recorder saw {len(compared)} launches of the self-test, which makes "
+            f"{selftest.launches(architecture)}."
         )
     return f"{len(compared)} launches of known kernels, all bytes as expected"
 

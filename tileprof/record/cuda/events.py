@@ -404,7 +404,6 @@ class Free(Event):
     bytes: int = 0
     device: int = 0
     flags: int = 0
-    pool: int = 0
     host: int = 0
 
 
@@ -547,7 +546,8 @@ def checked(event: dict[str, Any], where: str) -> dict[str, Any]:
     needed = _NEEDED.get(kind)
     if needed is None:
         raise UserError(
-            f"{where} holds an event of the kind {kind!r}, which this tileprof does not know: another version recorded it."
+            f"{where} holds an event of the kind {kind!r}, which this tileprof does not know: another version recorded "
+            "it."
         )
     for name in needed:
         if name not in event:

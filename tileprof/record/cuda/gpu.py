@@ -75,8 +75,9 @@ def driver() -> ctypes.CDLL:
     if result != 0:
         why = _WHY.get(result, "`nvidia-smi` says more")
         raise UserError(
-            f"The NVIDIA driver does not start (cuInit: error {result}): {why}{_visible() if result == _NO_DEVICE else ''}. "
-            "Without a GPU, record with `tileprof record --recorder model`."
+            f"The NVIDIA driver does not start (cuInit: error {result}): "
+            f"{why}{_visible() if result == _NO_DEVICE else ''}. Without a GPU, record with `tileprof record "
+            "--recorder model`."
         )
     return library
 
@@ -111,7 +112,8 @@ def _gpu(library: ctypes.CDLL, ordinal: int, version: str) -> Gpu:
     kind = "MIG" if _SLICE in text else "GPU"
     return Gpu(
         text, f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}", version, sms=attribute(_SMS), memory_bytes=memory.value,
-        l2_bytes=attribute(_L2_BYTES), mps=attribute(_MPS) != 0, id=f"{kind}-{uuid.UUID(bytes=bytes(number))}" if known else "",
+        l2_bytes=attribute(_L2_BYTES), mps=attribute(_MPS) != 0,
+        id=f"{kind}-{uuid.UUID(bytes=bytes(number))}" if known else "",
     )  # fmt: skip
 
 
@@ -142,14 +144,14 @@ def shared(gpu: Gpu) -> str:
     said = []
     if gpu.mps:
         said.append(
-            "contexts on this GPU are clients of an MPS server: kernels of other clients may run between and beside the recorded "
-            "ones, which block times do not show, and a fault ends all clients. Stop it (echo quit | nvidia-cuda-mps-control) for "
-            "times that mean something"
+            "contexts on this GPU are clients of an MPS server: kernels of other clients may run between and beside "
+            "the recorded ones, which block times do not show, and a fault ends all clients. Stop it (echo quit | "
+            "nvidia-cuda-mps-control) for times that mean something"
         )
     if gpu.sliced:
         said.append(
-            f"{gpu.name} is a slice of a GPU (MIG): rates, cache and memory in the trace are its share; slices of the same GPU "
-            "instance share bandwidth"
+            f"{gpu.name} is a slice of a GPU (MIG): rates, cache and memory in the trace are its share; slices of the "
+            "same GPU instance share bandwidth"
         )
     return "; ".join(said)
 

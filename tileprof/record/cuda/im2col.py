@@ -3,8 +3,8 @@
 A map in this mode has dimensions (c, w, h, d, n), c fastest; three to five of them. In place of box sizes it holds::
 
     word 13   bits 24-31  channels a pixel - 1
-    word 14   0-15 lower corner, 16-31 upper corner of the bounding box: one to three signed numbers of 16, 8 or 5 bits, w first
-    word 15   0-9         pixels a load - 1
+    word 14   0-15 lower corner, 16-31 upper corner of the bounding box: one to three signed numbers of 16, 8 or 5 bits,
+    w first word 15   0-9         pixels a load - 1
 
 Pixels lie in the box from the lower corner to the last pixel plus the upper corner, in each of w, h, d; a load begins
 at its coordinates and takes so many, w fastest, by the steps of the map, into the next image where it reaches the last.
@@ -12,8 +12,8 @@ Each reads its channels at the pixel plus the load's own offsets; outside the te
 
 Source: the layout as NVIDIA publishes it in TensorRT-LLM (Apache-2.0, tmaDescriptor.h), the walk as in the PTX manual,
 section on im2col mode. Both were held against an H200 (driver 580): ten maps of three to five dimensions, 88 loads with
-steps, paddings and ragged ends, each byte for byte what the hardware fetched (tests/gpu/test_gpu_im2col.py). Where
-`calibrate` finds another layout, such a load stands for its whole tensor.
+steps, paddings and ragged ends, each byte for byte what the hardware fetched (tests/gpu/recorder/test_gpu_im2col.py).
+Where `calibrate` finds another layout, such a load stands for its whole tensor.
 """
 
 from __future__ import annotations
@@ -125,8 +125,9 @@ def _compare(encode: Callable[..., int]) -> None:
         )
         if (first, last) != ((list(lower), channels, pixels), list(upper)):
             raise UserError(
-                f"This GPU or driver lays out maps in im2col mode otherwise: corners, channels and pixels {first}, {last} were "
-                f"read from a map made of {lower}, {upper}, {channels}, {pixels}. Such loads stand for their whole tensors."
+                f"This GPU or driver lays out maps in im2col mode otherwise: corners, channels and pixels {first}, "
+                f"{last} were read from a map made of {lower}, {upper}, {channels}, {pixels}. Such loads stand for "
+                "their whole tensors."
             )
 
 

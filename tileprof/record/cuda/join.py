@@ -157,7 +157,10 @@ def captured(kernels: Sequence[int], launches: Sequence[int], begins: Sequence[i
 
 
 def _report(reference: Reference, other: dict[int, str], name: str, missing: list[Any], left: list[Any]) -> str:
-    text = f"the program is not repeatable: the {name} pass saw {len(other)} launches, the accesses pass {len(reference.keys)}"
+    text = (
+        f"the program is not repeatable: the {name} pass saw {len(other)} launches, the accesses pass "
+        f"{len(reference.keys)}"
+    )
     if missing:
         ordinal, (symbol, grid, _) = missing[0]
         seen = other.get(ordinal, "no launch")

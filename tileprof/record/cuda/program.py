@@ -43,8 +43,8 @@ def refuse_ranges_taken() -> None:
     taken = os.environ.get(NVTX_INJECTION)
     if taken:
         raise UserError(
-            f"{NVTX_INJECTION} is already set to {taken}: another tool listens to this program's NVTX ranges, and only one can. "
-            "Unset it, or record without --nvtx."
+            f"{NVTX_INJECTION} is already set to {taken}: another tool listens to this program's NVTX ranges, and only "
+            "one can. Unset it, or record without --nvtx."
         )
 
 

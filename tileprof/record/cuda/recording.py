@@ -18,6 +18,7 @@ from tileprof.record.cuda import allocator, build, gpu, im2col, join, locate, pr
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.settings import PASSES, Settings
 from tileprof.record.cuda.tiles import Times
+from tileprof.record.ended import ended_json
 from tileprof.trace import TraceWriter
 from tileprof.trace.schema import SUFFIX
 
@@ -81,7 +82,8 @@ def record(options: Options, settings: Settings | None = None) -> int:
                 exit_code = code
             elif code != exit_code:
                 _say(
-                    f"the {pass_} pass ended with exit code {code}, the first with {exit_code}; its output is in {place}"
+                    f"the {pass_} pass ended with exit code {code}, the first with {exit_code}; its output is in "
+                    f"{place}"
                 )
             if (kernel := raw.hung(place)) and pass_ != passes[-1]:
                 _say(f"the program was ended, as {kernel} had not; it is not run again for the other passes")
@@ -133,7 +135,10 @@ def convert(
         extra = replace(extra, no_im2col=no_im2col, notes=tuple(filter(None, (failed, *extra.notes))), shared=shared)
         path = options.output if number == 0 else _beside(options.output, process)
         path, decoder = _write(process, extra, replace(options, output=path), device, exit_code)
-        _summary(path, decoder, extra)
+        if options.json:
+            sys.stderr.write(ended_json(path) + "\n")
+        else:
+            _summary(path, decoder, extra)
         written.append(path)
     lost = sum(p.lost for p in processes)
     if not written and lost:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tileprof.errors import UserError
+from tileprof.nesting import compile_pattern
 
 PASSES: Final = ("accesses", "blocks", "time")
 """In the order they run. The first one owns the program's stdin, stdout and exit code."""
@@ -78,7 +79,7 @@ class Settings:
         patterns = {"--kernel": self.kernel, "--exclude": self.exclude, "--include": self.include, "--nvtx": self.nvtx}
         for option, pattern in patterns.items():
             try:
-                re.compile(pattern or "")
+                compile_pattern(pattern or "")
             except re.error as error:
                 raise UserError(f"{option} {pattern!r} is not a regular expression: {error}.") from None
 

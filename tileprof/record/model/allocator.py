@@ -62,7 +62,7 @@ class CachingAllocator:
         for other in (self._blocks.get(block.before), self._blocks.get(block.after)):
             if other is not None and other.free:
                 self._forget_free(other)
-                block = self._merge(*sorted((block, other), key=lambda b: b.base))
+                block = self._merge(block, other) if block.base < other.base else self._merge(other, block)
         self._offer(block)
 
     def _best_fit(self, size: int, small: bool) -> _Block | None:

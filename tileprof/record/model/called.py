@@ -29,14 +29,14 @@ def called(call: Call, kernel: Kernel) -> str:
 
 def _names(call: Call) -> dict[int, str]:
     """The argument that each tensor is, by its place in the call; results are ``out``, ``out1`` and so on."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, value in call.arguments.items():
         for operand in value if isinstance(value, list) else [value]:
             if isinstance(operand, Operand):
-                found[operand.ref] = name
+                names[operand.ref] = name
     for number, operand in enumerate(call.outputs):
-        found.setdefault(operand.ref, f"out{number or ''}")
-    return found
+        names.setdefault(operand.ref, f"out{number or ''}")
+    return names
 
 
 def _layout(operand: Operand, argument: str) -> dict[str, Any]:

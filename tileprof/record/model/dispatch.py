@@ -36,20 +36,25 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if not self._session.fake:
+            return self._dispatch(func, types, args, kwargs or {})
         with self._session.turn:
             return self._dispatch(func, types, args, kwargs or {})
 
     def _dispatch(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         session = self._session
-        if not session.active or func.namespace == "prim":  # prim: questions about a tensor's metadata
+        if not session.active:
             return func(*args, **kwargs)
-        plain = torch.Tensor.__torch_dispatch__
-        kinds = {t for t in types if getattr(t, "__torch_dispatch__", plain) is not plain}
-        if kinds and not (session.fake and fake.only_fake(kinds)):
-            if fake.only_fake(kinds):  # the program traces itself with fake tensors: nothing runs
-                return func(*args, **kwargs)
-            return NotImplemented  # a subclass of the program's; what it is made of comes here afterwards
         operator = session.operator(func)
+        if operator.metadata:
+            return func(*args, **kwargs)
+        if types:
+            plain = torch.Tensor.__torch_dispatch__
+            kinds = {t for t in types if getattr(t, "__torch_dispatch__", plain) is not plain}
+            if kinds and not (session.fake and fake.only_fake(kinds)):
+                if fake.only_fake(kinds):  # the program traces itself with fake tensors: nothing runs
+                    return func(*args, **kwargs)
+                return NotImplemented  # a subclass of the program's; what it is made of comes here afterwards
         if operator.view and args and session.buffers.knows(args[0]):
             return func(*args, **kwargs)
         path = session.modules.here()

@@ -63,9 +63,10 @@ def model(kernel: Kernel, device: Device) -> Duration:
     threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
     fits = occupancy(device, threads, kernel.registers, kernel.shared_bytes)
     if not fits.blocks_per_sm:
+        limiter = "shared memory" if fits.limiter == "shared" else fits.limiter
         raise UserError(
-            f"{kernel.name} does not fit on {device.name}: {threads} threads, {kernel.registers} registers a thread "
-            f"and {kernel.shared_bytes} bytes of shared memory exceed its {'shared memory' if fits.limiter == 'shared' else fits.limiter}."
+            f"{kernel.name} does not fit on {device.name}: {threads} threads, {kernel.registers} registers per thread "
+            f"and {kernel.shared_bytes} bytes of shared memory exceed its {limiter}."
         )
     tiles = kernel.footprint.tiles
     cluster = max(kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2], 1)

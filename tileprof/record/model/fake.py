@@ -208,7 +208,7 @@ _MACHINERY = (
 def _library(error: BaseException) -> Line | None:
     """The innermost line of a library that the user's line called, if it did: not of what makes tensors fake."""
     home = Path(torch.__file__).parent
-    found = None
+    innermost = None
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename)
         inner = path.is_relative_to(home) and str(path.relative_to(home)).startswith(_MACHINERY)
@@ -216,7 +216,7 @@ def _library(error: BaseException) -> Line | None:
         if _own(frame.filename) or frame.filename.startswith("<"):
             continue
         if not library and not frame.filename.startswith(_installed()):
-            found = None  # the user's: what it calls comes after
+            innermost = None  # the user's: what it calls comes after
         elif library and not inner:
-            found = frame.filename, frame.lineno or 0, frame.line or ""
-    return found
+            innermost = frame.filename, frame.lineno or 0, frame.line or ""
+    return innermost

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tileprof.record.model.call import Call, Kernel, distinct
-from tileprof.record.model.tiles.regions import whole
+from tileprof.record.model.tiles.foundations.regions import whole
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ def recording(
     if find_spec("torch") is None:
         raise UserError(f"PyTorch is not installed for {sys.executable}: `{sys.executable} -m pip install torch`.")
     from tileprof.record.model.session import Session  # noqa: PLC0415 - imports PyTorch
-    from tileprof.record.model.tiles import load_all, overrides  # noqa: PLC0415 - imports PyTorch
+    from tileprof.record.model.tiles import load_all  # noqa: PLC0415 - imports PyTorch
+    from tileprof.record.model.tiles.foundations import overrides  # noqa: PLC0415 - imports PyTorch
 
     load_all()
     for word in tile:

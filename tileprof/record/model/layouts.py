@@ -13,6 +13,10 @@ _ALIGNMENT_BYTES = 16
 """The widest load of a thread; buffers themselves are aligned to 512 bytes."""
 
 
+_PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+"""Types of arguments that are surely hashable."""
+
+
 def _alignment(tensor: torch.Tensor) -> int:
     offset = tensor.storage_offset() * tensor.element_size()
     return min(offset & -offset, _ALIGNMENT_BYTES) or _ALIGNMENT_BYTES
@@ -24,7 +28,15 @@ def flatten(value: Any, tensors: list[torch.Tensor], key: list[Any], numbers: li
     With ``numbers``, floating-point numbers go there, and the key only says that there is one.
     False where a tensor is not strided: its components stand for it, and tile models do not know it.
     """
+    kind = type(value)
+    if kind in _PLAIN and (numbers is None or kind is not float):
+        key.append(value)
+        return True
     if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided and not value.is_nested:  # `parts` of nearly all tensors
+            key.append((value.shape, value.stride(), value.dtype, _alignment(value)))
+            tensors.append(value)
+            return True
         pieces = parts(value)
         for piece in pieces:
             key.append((piece.shape, piece.stride(), piece.dtype, _alignment(piece)))

@@ -55,10 +55,10 @@ class Names:
 
     def path(self, module: torch.nn.Module) -> str:
         """``transformer.h.3.mlp.c_fc``; the class name for an outermost module."""
-        found = self._paths.get(module)
-        if found is None:
-            found = self._paths[module] = self._climb(module) or type(module).__name__
-        return found
+        path = self._paths.get(module)
+        if path is None:
+            path = self._paths[module] = self._climb(module) or type(module).__name__
+        return path
 
     def _climb(self, module: torch.nn.Module) -> str:
         words: list[str] = []

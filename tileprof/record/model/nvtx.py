@@ -6,13 +6,14 @@ There the functions raise; here they mark ranges, as they do on a machine with a
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from torch.cuda import nvtx
+
+from tileprof.nesting import compile_pattern
 
 _NO_DEPTH: Final = -2
 """What a push and a pop return where no tool counts depths (NVTX_NO_PUSH_POP_TRACKING)."""
@@ -28,7 +29,7 @@ class Ranges:
         self.pattern = pattern
         self.matched = 0
         self.names: Counter[str] = Counter()
-        self._search = re.compile(pattern).search
+        self._search = compile_pattern(pattern).search
         self._opened, self._closed = opened, closed
         self._stack = threading.local()
         self._started: set[int] = set()
@@ -37,7 +38,7 @@ class Ranges:
 
     def install(self) -> Callable[[], None]:
         """Take the place of PyTorch's NVTX functions, which are called as well where there are any; how to end that."""
-        self._real = before = nvtx._nvtx  # noqa: SLF001 - what its public functions call, whoever imported those
+        self._real = before = nvtx._nvtx  # noqa: SLF001 - what its public functions call, also for modules that imported those
         nvtx._nvtx = self  # noqa: SLF001 - as above
 
         def restore() -> None:
@@ -76,18 +77,18 @@ class Ranges:
 
     def __getattr__(self, name: str) -> Any:
         """Marks, and ranges of streams: nothing to record by, but they do not raise either."""
-        return lambda *given: self._ask(name, *given)
+        return lambda *arguments: self._ask(name, *arguments)
 
     # ---- how
 
-    def _ask(self, function: str, *given: Any, otherwise: Any = None) -> Any:
+    def _ask(self, function: str, *arguments: Any, otherwise: Any = None) -> Any:
         """PyTorch's own function, where it has one: the class in its place has another name than the module."""
         if isinstance(self._real, type(nvtx)):
-            return getattr(self._real, function)(*given)
+            return getattr(self._real, function)(*arguments)
         return otherwise
 
     def _matches(self, name: str) -> bool:
         self.names[name] += 1
-        found = self._search(name) is not None
-        self.matched += found
-        return found
+        matches = self._search(name) is not None
+        self.matched += matches
+        return matches

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 _NO_KERNEL = frozenset(
     f"aten::{name}"
     for name in (
-        "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_debug_has_internal_overlap", "_has_compatible_shallow_copy_type",
+        "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_debug_has_internal_overlap",
+        "_has_compatible_shallow_copy_type",
         "_local_scalar_dense", "_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_tensor_strides",
         "_resize_output_", "_version", "data", "empty", "empty_like", "empty_permuted",
-        "empty_quantized", "empty_strided", "is_coalesced", "is_pinned", "is_same_size", "new_empty", "new_empty_strided",
+        "empty_quantized", "empty_strided", "is_coalesced", "is_pinned", "is_same_size", "new_empty",
+        "new_empty_strided",
         "record_stream", "resize_", "resize_as_", "resize", "set_", "set_data",
     )
 )  # fmt: skip
@@ -60,15 +62,17 @@ class Operator:
     mutates: bool = False
     view: bool = False
     """Its results are its first argument's memory, seen otherwise."""
+    metadata: bool = False
+    """A question about a tensor's metadata."""
 
     def __post_init__(self) -> None:
         self.mutates = any(a.written for a in self.arguments)
 
     def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The value of every argument in schema order, defaults filled in."""
-        given = len(args)
+        positional = len(args)
         return [
-            args[n] if n < given else kwargs.get(argument.name, argument.default)
+            args[n] if n < positional else kwargs.get(argument.name, argument.default)
             for n, argument in enumerate(self.arguments)
         ]
 

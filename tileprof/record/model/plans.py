@@ -14,21 +14,23 @@ from tileprof.record.model import duration
 from tileprof.record.model.call import Call, Kernel, Operand, Scratch
 from tileprof.record.model.called import called
 from tileprof.record.model.fallback import conservative
-from tileprof.trace.footprint import Boxes, Footprint
+from tileprof.trace.footprint import Boxes, Footprint, Launch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from tileprof.devices import Device
     from tileprof.record.model.operator import Operator
+    from tileprof.trace.values import LaunchRows
+    from tileprof.trace.writer import TraceWriter
 
 
 @dataclass(slots=True)
 class Planned:
     """A kernel of an operator, with what is the same for each of its launches.
 
-    ``slots`` binds each operand slot: a place in ``Call.tensors``, or a `Scratch`. ``footprint`` is its id in the
-    trace, None until the first launch; ``kernel`` holds its arrays until then.
+    ``slots`` binds each operand slot: a place in ``Call.tensors``, or a `Scratch`. ``rows`` is what its launches share
+    in the trace, None until the first one; ``kernel`` holds the footprint's arrays until then.
     """
 
     kernel: Kernel
@@ -36,18 +38,41 @@ class Planned:
     fingerprint: str
     tiles: int
     duration: duration.Duration
-    footprint: int | None = None
+    rows: LaunchRows | None = None
     call: str = ""
     """As in the trace: what the operator was called with."""
+    workspaces: tuple[Scratch, ...] = ()
 
-    def written(self, footprint: int) -> int:
-        """The footprint is in the trace under this id: forget its arrays."""
-        self.footprint = footprint
-        self.kernel = replace(self.kernel, footprint=_NOTHING)
-        return footprint
+    def __post_init__(self) -> None:
+        self.workspaces = tuple(slot for slot in self.slots if isinstance(slot, Scratch))
+
+    def written(self, writer: TraceWriter, op: str) -> LaunchRows:
+        """Write the footprint and forget its arrays; what all launches of the kernel share."""
+        kernel = self.kernel
+        launch = Launch(
+            footprint=writer.add_footprint(kernel.footprint),
+            operands=(),
+            kernel=kernel.name,
+            grid=kernel.grid,
+            block=kernel.block,
+            duration_ns=self.duration.launch_ns,
+            timing="modelled",
+            coverage=kernel.coverage,
+            fingerprint=self.fingerprint,
+            op=op,
+            cluster=kernel.cluster,
+            registers=kernel.registers,
+            shared_bytes=kernel.shared_bytes,
+            blocks_per_sm=self.duration.blocks_per_sm,
+            flops=kernel.flops,
+            note=kernel.note,
+        )
+        self.kernel = replace(kernel, footprint=_EMPTY)
+        self.rows = writer.alike(launch)
+        return self.rows
 
 
-_NOTHING = Footprint(np.zeros((0, 3), np.int32), Boxes.concat(()))
+_EMPTY = Footprint(np.zeros((0, 3), np.int32), Boxes.concat(()))
 
 
 def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: set[str]) -> list[Planned]:
@@ -70,13 +95,13 @@ def _kernels(
 ) -> list[Kernel]:
     refs = {o.ref for o in written}
     if operator.returns_given:  # the same memory twice would only double the boxes
-        given = replace(call, outputs=(), tensors=tuple(o for o in call.tensors if o not in call.outputs))
+        operands_once = replace(call, outputs=(), tensors=tuple(o for o in call.tensors if o not in call.outputs))
     else:
-        given = call
+        operands_once = call
     if operator.entry is None:
         why = "has no tile model" if operator.strided else "was called on tensors that are not strided"
         notes.add(f"{call.op} {why}: every tile is taken to touch every operand whole.")
-        return conservative(given, device, refs, why)
+        return conservative(operands_once, device, refs, why)
     try:
         return operator.entry.model(call, device)
     except UserError:
@@ -86,7 +111,7 @@ def _kernels(
         notes.add(
             f"The tile model of {call.op} failed ({type(error).__name__}: {error}): its launches are conservative."
         )
-        return conservative(given, device, refs, f"tile model failed: {error}")
+        return conservative(operands_once, device, refs, f"tile model failed: {error}")
 
 
 def _operands(value: Any) -> list[Operand]:

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, NoReturn
 from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record import program, ranges
+from tileprof.record.ended import ended_json
 from tileprof.record.model import fake, triton_kernels
 from tileprof.record.model.session import Session
-from tileprof.record.model.tiles import load_all, overrides
+from tileprof.record.model.tiles import load_all
+from tileprof.record.model.tiles.foundations import overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,8 +115,12 @@ class Recording:
             ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
     def _tell(self, path: Path, reason: str, notes: list[str]) -> None:
-        if path.is_relative_to(self._folder):
-            path = path.relative_to(self._folder)
+        shown = path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
+        if self.session.options.json:
+            with suppress(OSError, ValueError):
+                print(ended_json(path, shown=shown), file=sys.__stderr__)
+            return
+        path = shown
         for line in _summary(self.session, path, reason, notes):
             _say(line)
 
@@ -166,18 +172,18 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
 
 def _hints(reason: str) -> list[str]:
     """What to do about an exception of the program's."""
-    said = [_NO_GPU_NEEDED] if any(words in reason for words in _NO_CUDA) else []
-    return said + ([_NO_NVTX_NEEDED] if _NO_NVTX in reason else [])
+    hints = [_NO_GPU_NEEDED] if any(words in reason for words in _NO_CUDA) else []
+    return hints + ([_NO_NVTX_NEEDED] if _NO_NVTX in reason else [])
 
 
 def _nothing_seen(session: Session) -> str:
     if session.seen and session.ranges is not None and not session.ranges.matched:
-        found = session.ranges
-        return ranges.why_empty(found.pattern, found.matched, found.names)
+        ranges_seen = session.ranges
+        return ranges.why_empty(ranges_seen.pattern, ranges_seen.matched, ranges_seen.names)
     if session.seen:
         return (
-            f"no launch was kept: {session.seen} PyTorch operators ran, none of them inside the window (capture, --nvtx, "
-            "--module, --skip); widen the window"
+            f"no launch was kept: {session.seen} PyTorch operators ran, none of them inside the window "
+            "(capture, --nvtx, --module, --skip); widen the window"
         )
     return (
         "no PyTorch operator was seen. What child processes compute is recorded by recording the child's own command; "

@@ -8,7 +8,6 @@ recorded.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -20,9 +19,11 @@ import torch
 
 from tileprof.record.model import plans
 from tileprof.record.model.call import Call, Operand, Scratch
+from tileprof.record.model.described import described_calls, refusing
 from tileprof.record.model.operator import Operator, describe
-from tileprof.record.model.tiles import load_all, overrides
-from tileprof.record.model.tiles.batch_norm import evaluated
+from tileprof.record.model.tiles import load_all
+from tileprof.record.model.tiles.foundations import overrides
+from tileprof.record.model.tiles.reductions.batch_norm import evaluated
 from tileprof.trace import Boxes, Footprint, Launch, TraceWriter
 from tileprof.trace.schema import NEVER
 
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 NOTE: Final = (
-    "Operators are cut into the tiles of the runtime's kernels, not into those that were recorded; the time of an operator is "
-    "the recorded one."
+    "Operators are cut into the tiles of the runtime's kernels, not into those that were recorded; the time of an "
+    "operator is the recorded one."
 )
 
 ROWS: Final = "rows"
@@ -67,10 +68,10 @@ class _Group:
     key: str
 
 
-def recut(trace: Trace, output: Path, tiles: Mapping[int, str] | None = None) -> Recut:
+def recut(trace: Recording, output: Path, tiles: Mapping[int, str] | None = None) -> Recut:
     """Write ``trace`` again at ``output``, with every operator whose call is known as the tile models cut it.
 
-    ``tiles``: by any launch of an operator, the tile that it gets (a word of `tiles.overrides`, or `ROWS`); others follow a
+    ``tiles``: by any launch of an operator, the tile that it gets (a word of `overrides`, or `ROWS`); others follow a
     rule.
     """
     load_all()
@@ -89,19 +90,14 @@ def recut(trace: Trace, output: Path, tiles: Mapping[int, str] | None = None) ->
     return Recut(path, {**numbers, **launches}, len(groups))
 
 
-def _groups(trace: Trace, tiles: Mapping[int, str]) -> list[_Group]:
-    texts: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-    for launch, text in enumerate(trace.launches["call"].astype(str)):
-        call = json.loads(text) if text else {}
-        if "number" in call:
-            texts[call["number"]].append((launch, call))
+def _groups(trace: Recording, tiles: Mapping[int, str]) -> list[_Group]:
     planned: dict[str, list[plans.Planned]] = {}
-    made = (_group(trace, members, planned, tiles) for members in texts.values())
+    made = (_group(trace, members, planned, tiles) for members in described_calls(trace).values())
     return [group for group in made if group is not None]
 
 
 def _group(
-    trace: Trace,
+    trace: Recording,
     members: list[tuple[int, dict[str, Any]]],
     planned: dict[str, list[plans.Planned]],
     tiles: Mapping[int, str],
@@ -121,15 +117,25 @@ def _group(
     if key not in planned:
         words = [word for word in chosen if word != ROWS]
         with overrides.override(*_tiles(call, trace.device.sms), *words):
-            planned[key] = plans.plan(_as_epilogue(operator, call), call, trace.device, key, set())
+            checked = refusing(_as_epilogue(operator, call), launches[0])
+            planned[key] = plans.plan(checked, call, trace.device, key, set())
         if ROWS in chosen:
             planned[key] = _by_rows(planned[key], call)
     kernels = planned[key]
     if not kernels or any(one.kernel.coverage != "exact" for one in kernels):
         return None
-    if any(not isinstance(slot, Scratch) and places[slot][0] < 0 for one in kernels for slot in one.slots):
+    used = {places[slot][0] for one in kernels for slot in one.slots if not isinstance(slot, Scratch)}
+    if not all(_is_allocated(trace, buffer, launches[-1]) for buffer in used):
         return None
     return _Group(launches, call, places, kernels, key)
+
+
+def _is_allocated(trace: Recording, buffer: int, launch: int) -> bool:
+    """Whether a buffer is in the trace and has memory when a launch begins."""
+    if buffer < 0:
+        return False
+    row = trace.buffers.iloc[buffer]
+    return bool(row["allocated_at"] <= launch and (row["freed_at"] == NEVER or launch < row["freed_at"]))
 
 
 def _by_rows(planned: list[plans.Planned], call: Call) -> list[plans.Planned]:
@@ -167,8 +173,8 @@ def _as_epilogue(operator: Operator, call: Call) -> Operator:
     """A batch norm in evaluation as one launch, which a stage can take as its epilogue; other operators as they are."""
     names = ("input", "running_mean", "running_var")
     evaluates = not call.arguments.get("training", "batch_norm_with_update" in call.op)
-    known = all(call.arguments.get(name) is not None for name in names) and call.outputs
-    if "batch_norm" in call.op and evaluates and known and operator.entry:
+    normalises_only = all(call.arguments.get(name) is not None for name in names) and call.outputs
+    if "batch_norm" in call.op and evaluates and normalises_only and operator.entry:
         return replace(operator, entry=replace(operator.entry, model=evaluated))
     return operator
 
@@ -198,13 +204,13 @@ def _operator(name: str) -> Operator | None:
 def _call(name: str, operator: Operator, text: dict[str, Any]) -> Call:
     operands = [_operand(number, tensor) for number, tensor in enumerate(text["tensors"])]
 
-    def value(given: Any) -> Any:
-        if isinstance(given, dict):
-            return operands[given["tensor"]]
-        return [value(one) for one in given] if isinstance(given, list) else given
+    def value(argument: Any) -> Any:
+        if isinstance(argument, dict):
+            return operands[argument["tensor"]]
+        return [value(one) for one in argument] if isinstance(argument, list) else argument
 
-    known = text["arguments"] | text["places"]
-    arguments = {a.name: value(known.get(a.name, a.default)) for a in operator.arguments}
+    by_name = text["arguments"] | text["places"]
+    arguments = {a.name: value(by_name.get(a.name, a.default)) for a in operator.arguments}
     named = {a.name for a in operator.arguments}
     outputs = tuple(o for o, t in zip(operands, text["tensors"], strict=True) if t["argument"] not in named)
     return Call(name, arguments, outputs, tuple(operands))
@@ -218,7 +224,7 @@ def _operand(number: int, tensor: dict[str, Any]) -> Operand:
     )  # fmt: skip
 
 
-def _deal_out_durations(trace: Trace, groups: list[_Group]) -> None:
+def _deal_out_durations(trace: Recording, groups: list[_Group]) -> None:
     """Equal calls share a plan, whose launches together take the mean of what was recorded for such a call."""
     recorded: dict[str, list[int]] = defaultdict(list)
     duration = trace.launches["duration_ns"].to_numpy()
@@ -237,7 +243,7 @@ def _deal_out_durations(trace: Trace, groups: list[_Group]) -> None:
 class _Writing:
     """Writes the new trace launch by launch, buffers at the same moments as in the recording."""
 
-    def __init__(self, trace: Trace, writer: TraceWriter) -> None:
+    def __init__(self, trace: Recording, writer: TraceWriter) -> None:
         self._trace, self._writer = trace, writer
         self._rows = _rows(trace.launches)
         self._buffers: dict[int, int] = {}
@@ -310,17 +316,9 @@ class _Writing:
                 else:
                     buffer, offset = group.places[slot]
                     bound.append((self._buffers[buffer], offset))
-            footprint = one.footprint
-            if footprint is None:
-                footprint = one.written(self._writer.add_footprint(one.kernel.footprint))
-            kernel = one.kernel
-            launch = Launch(
-                footprint=footprint, operands=tuple(bound), kernel=kernel.name, grid=kernel.grid, block=kernel.block,
-                cluster=kernel.cluster, registers=kernel.registers, shared_bytes=kernel.shared_bytes,
-                blocks_per_sm=one.duration.blocks_per_sm, flops=kernel.flops, fingerprint=one.fingerprint,
-                duration_ns=one.duration.launch_ns, begin_ns=begin, timing="modelled", coverage=kernel.coverage,
-                note=kernel.note, call=one.call, **self._issued(self._rows[group.launches[0]]),
-            )  # fmt: skip
+            issued = self._issued(self._rows[group.launches[0]])
+            rows = one.rows or one.written(self._writer, issued["op"])
+            launch = replace(rows.launch, operands=tuple(bound), begin_ns=begin, call=one.call, **issued)
             begin += one.duration.launch_ns
             numbers.append(self._writer.add_launch(launch))
         for buffer in scratch.values():

@@ -32,10 +32,9 @@ from tileprof.record.model.modules import Modules, Names
 from tileprof.record.model.nvtx import Ranges
 from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
 from tileprof.record.model.progress import Progress
-from tileprof.record.model.storage import Buffer, Buffers
-from tileprof.record.model.tiles import overrides
+from tileprof.record.model.storage import ABSENT, Buffer, Buffers
+from tileprof.record.model.tiles.foundations import overrides
 from tileprof.record.model.window import Window
-from tileprof.trace.footprint import Launch
 from tileprof.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
@@ -71,6 +70,7 @@ class Session:
         self.conservative: Counter[str] = Counter()
         self.end_ns = 0
         self.tiles = 0
+        self._gap_ns = round(device.launch_gap_ns)
         self._notes: set[str] = set()
         self._host_reads = 0
         self._operators: dict[Any, Operator] = {}
@@ -125,22 +125,24 @@ class Session:
 
     def notes(self) -> list[str]:
         """What the trace has to confess so far."""
-        said = sorted(self._notes) + self.window.notes() + sorted(unfused.notes())
+        sentences = sorted(self._notes) + self.window.notes() + sorted(unfused.notes())
         if self.options.tile:
-            said.append(f"Tiles were dictated: {' '.join(self.options.tile)}.")
+            sentences.append(f"Tiles were dictated: {' '.join(self.options.tile)}.")
         if self.fake:
-            said.append("Recorded with fake tensors: accesses that depend on values are conservative.")
+            sentences.append("Recorded with fake tensors: accesses that depend on values are conservative.")
         if self._host_reads:
             times = "time" if self._host_reads == 1 else "times"
-            said.append(
-                f"{self._host_reads} {times} the program read a value from the device (.item() and the like): host waits are not modelled."
+            sentences.append(
+                f"{self._host_reads} {times} the program read a value from the device (.item() and the like): "
+                "host waits are not modelled."
             )
         if self.buffers.allocator.reserved_bytes > self.device.dram_bytes:
             need, have = (b / 2**30 for b in (self.buffers.allocator.reserved_bytes, self.device.dram_bytes))
-            said.append(
-                f"The program needs {need:.1f} GiB; {self.device.name} has {have:.1f} GiB: it would not run there as recorded."
+            sentences.append(
+                f"The program needs {need:.1f} GiB; {self.device.name} has {have:.1f} GiB: "
+                "it would not run there as recorded."
             )
-        return said
+        return sentences
 
     def forked(self) -> None:
         """In a forked child: the trace belongs to the parent."""
@@ -188,24 +190,25 @@ class Session:
     # ---- operators
 
     def operator(self, func: Any) -> Operator:
-        """What is known of an operator."""
-        found = self._operators.get(func)
-        if found is None:
+        """The schema, model and kind of an operator, looked up once."""
+        operator = self._operators.get(func)
+        if operator is None:
             try:
-                found = describe(func) if isinstance(func, OpOverload) else higher_order(func)
+                operator = describe(func) if isinstance(func, OpOverload) else higher_order(func)
             except RuntimeError:  # not in the dispatcher's tables
-                found = higher_order(func)
-            self._operators[func] = found
-        return found
+                operator = higher_order(func)
+            operator.metadata = func.namespace == "prim"
+            self._operators[func] = operator
+        return operator
 
     def before(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
         """Copies of integer arguments that a data-dependent operator is about to overwrite, by id."""
         entry = operator.entry
         if entry is None or not entry.data_dependent or not operator.mutates or self.fake:
             return {}
-        given = operator.values(args, kwargs)
+        arguments = operator.values(args, kwargs)
         written = [
-            v for a, v in zip(operator.arguments, given, strict=True) if a.written and isinstance(v, torch.Tensor)
+            v for a, v in zip(operator.arguments, arguments, strict=True) if a.written and isinstance(v, torch.Tensor)
         ]
         return {id(t): None if t.is_floating_point() or t.is_complex() else t.clone() for t in written}
 
@@ -239,14 +242,14 @@ class Session:
             self._progress.end()
             print(f"tileprof: recording stopped, the program goes on: {self.failure}", file=sys.stderr)  # noqa: T201
 
-    def _record(self, operator: Operator, given: list[Any], result: Any, path: str, values: dict[int, Any]) -> None:
+    def _record(self, operator: Operator, arguments: list[Any], result: Any, path: str, values: dict[int, Any]) -> None:
         buffers = self.buffers
         buffers.bury()
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
         lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is no memory of the GPU
         numbers: list[float] | None = [] if operator.entry is not None and operator.entry.any_number else None
-        strided = flatten([] if lifted else given, tensors, key, numbers)
+        strided = flatten([] if lifted else arguments, tensors, key, numbers)
         inputs = len(tensors)
         key.append("->")
         strided = flatten(result, tensors, key) and strided
@@ -269,16 +272,16 @@ class Session:
         planned = self._plans.get(cached)
         texts: list[str] | None = None
         if planned is None:
-            call = self._call(operator, given, result, tensors, values)
+            call = self._call(operator, arguments, result, tensors, values)
             planned = plans.plan(operator if strided else operator.opaque(), call, self.device, cached, self._notes)
             if operator.entry is None or self.fake or not operator.entry.data_dependent:
                 self._plans[cached] = planned
         elif numbers and any(one.call for one in planned):
-            call = self._call(operator, given, result, tensors, values)
+            call = self._call(operator, arguments, result, tensors, values)
             texts = [called(call, one.kernel) for one in planned]
         if operator.mutates:
             written: list[torch.Tensor] = []
-            flatten([v for a, v in zip(operator.arguments, given, strict=True) if a.written], written, [])
+            flatten([v for a, v in zip(operator.arguments, arguments, strict=True) if a.written], written, [])
             buffers.wrote(written)
         self._launch(operator.name, planned, tensors, places, inputs, path, texts)
 
@@ -292,10 +295,10 @@ class Session:
         return True
 
     def _call(
-        self, operator: Operator, given: list[Any], result: Any, tensors: list[torch.Tensor], values: dict[int, Any]
+        self, operator: Operator, arguments: list[Any], result: Any, tensors: list[torch.Tensor], values: dict[int, Any]
     ) -> Call:
         operands: list[Operand] = []
-        arguments = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, given, strict=True)}
+        named = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
         first = len(operands)
         as_operands(result, operands)
         fake_run = self.fake
@@ -304,7 +307,7 @@ class Session:
             tensor = tensors[operand.ref]
             return None if fake_run else values.get(id(tensor), tensor)
 
-        return Call(operator.name, arguments, tuple(operands[first:]), tuple(operands), value)
+        return Call(operator.name, named, tuple(operands[first:]), tuple(operands), value)
 
     # ---- launches
 
@@ -327,9 +330,9 @@ class Session:
 
     def _ready(self, op: str, kernel: Kernel) -> list[plans.Planned]:
         key = plans.content(kernel)
-        planned = self._plans.get(key)
+        planned = self._plans.get((op, key))
         if planned is None:
-            planned = self._plans[key] = [plans.own(kernel, op, self.device, key)]
+            planned = self._plans[op, key] = [plans.own(kernel, op, self.device, key)]
         return planned
 
     def _launch(
@@ -347,15 +350,15 @@ class Session:
         """
         sizes: dict[int, int] = {}
         for one in planned:
-            for slot in one.slots:
-                if isinstance(slot, Scratch):
-                    sizes[slot.slot] = max(sizes.get(slot.slot, 0), slot.bytes)
+            for workspace in one.workspaces:
+                sizes[workspace.slot] = max(sizes.get(workspace.slot, 0), workspace.bytes)
         scratch = {slot: self.buffers.scratch(size) for slot, size in sizes.items()}
-        for one, text in zip(planned, texts or [one.call for one in planned], strict=True):
+        for number, one in enumerate(planned):
             if self.window.keeps():
+                text = texts[number] if texts else one.call
                 self._add(op, one, self._bindings(one, tensors, places, inputs, scratch), path, text)
-        for workspace in scratch.values():
-            self.buffers.release(workspace)
+        for buffer in scratch.values():
+            self.buffers.release(buffer)
 
     def _move(self, path: str) -> None:
         """Copies that resized storages cost; whatever the module: memory that the trace knows goes on in another
@@ -382,44 +385,22 @@ class Session:
             buffer, tensor = places[slot], tensors[slot]
             if buffer is None:
                 raise ValueError(f"{one.kernel.name} touches operand {slot}, which has no memory")
-            new = slot >= inputs and not any(buffer is b for b in places[:inputs])
-            bound.append((self.buffers.bind(buffer, new=new), self.buffers.offset(tensor)))
+            number = buffer.id
+            if number == ABSENT:
+                new = slot >= inputs and not any(buffer is b for b in places[:inputs])
+                number = self.buffers.bind(buffer, new=new)
+            bound.append((number, self.buffers.offset(tensor)))
         return tuple(bound)
 
     def _add(self, op: str, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str, call: str = "") -> None:
-        kernel = one.kernel
-        begin_ns = self.end_ns + round(self.device.launch_gap_ns) if self.writer.launches else 0
-        footprint = one.footprint
-        if footprint is None:
-            footprint = one.written(self.writer.add_footprint(kernel.footprint))
-        self.writer.add_launch(
-            Launch(
-                footprint=footprint,
-                operands=bound,
-                kernel=kernel.name,
-                grid=kernel.grid,
-                block=kernel.block,
-                duration_ns=one.duration.launch_ns,
-                timing="modelled",
-                coverage=kernel.coverage,
-                fingerprint=one.fingerprint,
-                op=op,
-                module=path,
-                cluster=kernel.cluster,
-                registers=kernel.registers,
-                shared_bytes=kernel.shared_bytes,
-                blocks_per_sm=one.duration.blocks_per_sm,
-                begin_ns=begin_ns,
-                flops=kernel.flops,
-                note=kernel.note,
-                call=call,
-            )
-        )
+        begin_ns = self.end_ns + self._gap_ns if self.tiles else 0
+        rows = one.rows or one.written(self.writer, op)
+        launch = self.writer.add_alike(rows, bound, path, begin_ns, call)
         self.end_ns = begin_ns + one.duration.launch_ns
         self.tiles += one.tiles
-        if kernel.coverage == "conservative":
+        if one.kernel.coverage == "conservative":
             self.conservative[op] += 1
-        self._progress.say(self.writer.launches, self.tiles, path)
+        self._progress.say(launch + 1, self.tiles, path)
 
     # ---- modules
 
@@ -446,5 +427,12 @@ class Session:
 
 def _aliases(places: list[Buffer | None], inputs: int) -> bool:
     """Whether every output lies in an input's memory: a view, whatever its schema says."""
-    known = {id(b) for b in places[:inputs] if b is not None}
-    return len(places) > inputs and all(id(b) in known for b in places[inputs:])
+    if len(places) <= inputs:
+        return False
+    for output in places[inputs:]:
+        for n in range(inputs):
+            if output is places[n] and output is not None:
+                break
+        else:
+            return False
+    return True

@@ -11,26 +11,26 @@ import math
 import weakref
 from collections import deque
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tileprof.record.model.allocator import CachingAllocator
 from tileprof.record.model.call import Kernel, Operand
-from tileprof.record.model.tiles.pointwise import elementwise
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tileprof.trace.writer import TraceWriter
 
-_ABSENT = -1
+ABSENT = -1
 """The id of a buffer that no kept launch has touched so far: it is not in the trace."""
 
 _AGAIN = (
-    "Memory from outside PyTorch (numpy, DLPack, a file) was used again after its last tensor had died, and is taken to be"
-    " the same memory still: where it was new memory at the same address, there are dependencies too many."
+    "Memory from outside PyTorch (numpy, DLPack, a file) was used again after its last tensor had died, and is taken "
+    "to be the same memory still: where it was new memory at the same address, there are dependencies too many."
 )
 
 _UNORDERED = (
@@ -55,7 +55,7 @@ class Buffer:
     made_at: int
     made: bool
     name: str = ""
-    id: int = _ABSENT
+    id: int = ABSENT
     address: int = 0
     """Where its first byte really is, if the memory came from outside (numpy, DLPack, a file); 0 for others."""
     written: bool = False
@@ -127,7 +127,7 @@ class Buffers:
         """Write to another trace from now on: no buffer is in it yet, all live ones are older than it."""
         self.writer = writer
         for held in self._live.values():
-            held.buffer.id, held.buffer.made_at = _ABSENT, 0
+            held.buffer.id, held.buffer.made_at = ABSENT, 0
         unseen = {id(b): b for move in self._moves for b in (move.old, move.new) if not b.holders}
         for old in (*self._left, *unseen.values()):
             self.allocator.free(old.base)
@@ -150,11 +150,11 @@ class Buffers:
         buffer.holders -= 1
         if buffer.holders:
             return
-        outside = buffer.address and buffer.id != _ABSENT
+        outside = buffer.address and buffer.id != ABSENT
         self._read_and_left |= bool(outside and not buffer.written)
         if outside and buffer.written:
             self._left.append(buffer)
-        elif not self._moving(buffer):
+        elif not self._moves or not self._moving(buffer):
             self._free(buffer)
 
     def _moving(self, buffer: Buffer) -> bool:
@@ -162,16 +162,23 @@ class Buffers:
 
     def _free(self, buffer: Buffer) -> None:
         self.allocator.free(buffer.base)
-        if buffer.id != _ABSENT:
+        if buffer.id != ABSENT:
             self.writer.free_buffer(buffer.id)
 
     def places(self, tensors: Sequence[torch.Tensor], made_from: int) -> list[Buffer | None]:
         """The buffers of an operator's tensors; those from ``made_from`` on it just returned."""
-        merges = self._merges
-        found = [self.of(t, made=n >= made_from) for n, t in enumerate(tensors)]
+        merges, live = self._merges, self._live
+        buffers: list[Buffer | None] = []
+        for n, tensor in enumerate(tensors):
+            storage = tensor.untyped_storage()
+            held = live.get(storage._cdata)  # noqa: SLF001
+            if held is not None and held.bytes == storage.nbytes():  # nearly always: `of` without a call
+                buffers.append(held.buffer)
+            else:
+                buffers.append(self.of(tensor, made=n >= made_from))
         if self._merges != merges:  # a tensor showed that an earlier one lies in a larger memory
-            found = [self.of(t, made=False) for t in tensors]
-        return found
+            buffers = [self.of(t, made=False) for t in tensors]
+        return buffers
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lies in a live buffer, whose size has not changed since."""
@@ -203,31 +210,32 @@ class Buffers:
 
     def _new(self, tensor: torch.Tensor, storage: torch.UntypedStorage, key: int, size: int, made: bool) -> Buffer:
         outside = not storage.resizable()
-        found = self._known(storage, size, outside) if outside or not made else None
-        if found is None:
+        held = self._known(storage, size, outside) if outside or not made else None
+        if held is None:
             if self._left and not outside:
                 self._forget(storage, size)
-            found = _Held(self._make(tensor, size, made), size, bool(_address(storage)))
+            held = _Held(self._make(tensor, size, made), size, bool(_address(storage)))
             if outside:
-                found.buffer.address, found.buffer.written = _address(storage), made
+                held.buffer.address, held.buffer.written = _address(storage), made
         if outside:
             self._outside.add(key)
-        self._live[key] = found
-        return found.buffer
+        self._live[key] = held
+        return held.buffer
 
     def _resized(self, held: _Held, buffer: Buffer | None, size: int) -> None:
         """On a GPU a resized storage is a new allocation, the contents are copied, and the old one is freed."""
         old = held.buffer
         if buffer is not None:
             buffer.kind, buffer.name = old.kind, old.name
-            if old.id != _ABSENT or self._moving(old):
+            if old.id != ABSENT or self._moving(old):
                 self._moves.append(Move(old, held.at, buffer, 0, min(size, held.bytes), copied=True))
         self._drop(old)
 
     def offset(self, tensor: torch.Tensor) -> int:
         """Where the tensor's first element lies in its buffer, in bytes."""
-        held = self._live[tensor.untyped_storage()._cdata]  # noqa: SLF001
-        return held.at + int(tensor.storage_offset() * tensor.element_size())
+        at = self._live[tensor.untyped_storage()._cdata].at  # noqa: SLF001
+        elements = tensor.storage_offset()
+        return at + int(elements * tensor.element_size()) if elements else at
 
     def _make(self, tensor: torch.Tensor, size: int, made: bool) -> Buffer:
         kind = "parameter" if isinstance(tensor, torch.nn.Parameter) else "activation" if made else "input"
@@ -235,7 +243,7 @@ class Buffers:
             base=self.allocator.allocate(size),
             bytes=size,
             kind=kind,
-            dtype=str(tensor.dtype).removeprefix("torch."),
+            dtype=_name(tensor.dtype),
             shape=tuple(tensor.shape),
             strides=tensor.stride(),
             made_at=self.writer.launches,
@@ -254,14 +262,14 @@ class Buffers:
             return None
         shown = self._shown(self._live if outside else self._outside)
         shown += [(old.address, old) for old in self._left]
-        found = {id(b): (start, b) for start, b in shown if start < begin + size and begin < start + b.bytes}
-        if not found:
+        overlapping = {id(b): (start, b) for start, b in shown if start < begin + size and begin < start + b.bytes}
+        if not overlapping:
             return None
-        if any(buffer in self._left for _, buffer in found.values()):
+        if any(buffer in self._left for _, buffer in overlapping.values()):
             self.writer.note(_AGAIN)
-        [(start, buffer), *others] = found.values()
+        [(start, buffer), *others] = overlapping.values()
         if others or begin < start or start + buffer.bytes < begin + size:
-            start, buffer = self._merge(list(found.values()), begin, begin + size)
+            start, buffer = self._merge(list(overlapping.values()), begin, begin + size)
         elif buffer in self._left:
             self._left.remove(buffer)
         buffer.holders += 1
@@ -283,13 +291,14 @@ class Buffers:
         size = max(end, *(start + b.bytes for start, b in parts)) - begin
         named = max((b for _, b in parts), key=lambda b: (b.kind == "parameter", bool(b.name)))
         merged = replace(
-            named, base=self.allocator.allocate(size), bytes=size, id=_ABSENT, made_at=self.writer.launches, address=begin,
+            named, base=self.allocator.allocate(size), bytes=size, id=ABSENT, made_at=self.writer.launches,
+            address=begin,
             holders=0, dtype="uint8", shape=(size,), strides=(1,), written=any(b.written for _, b in parts),
         )  # fmt: skip
         for start, old in parts:
             merged.holders += old.holders
             old.holders = 0
-            if old.id != _ABSENT or self._moving(old):
+            if old.id != ABSENT or self._moving(old):
                 self._moves.append(Move(old, 0, merged, start - begin, old.bytes, copied=False))
             else:
                 self._free(old)
@@ -336,7 +345,7 @@ class Buffers:
 
     def bind(self, buffer: Buffer, *, new: bool) -> int:
         """The buffer's id in the trace, which it enters now if need be; ``new``: the launch's own output."""
-        if buffer.id == _ABSENT:
+        if buffer.id == ABSENT:
             buffer.id = self.writer.add_buffer(
                 base=buffer.base,
                 bytes=buffer.bytes,
@@ -359,7 +368,7 @@ class Buffers:
         if buffer is None or (buffer.kind == kind and buffer.name):
             return
         buffer.kind, buffer.name = kind, buffer.name or name()
-        if buffer.id != _ABSENT:
+        if buffer.id != ABSENT:
             self.writer.describe_buffer(buffer.id, kind=kind, name=buffer.name)
 
     def is_parameter(self, tensor: torch.Tensor) -> bool:
@@ -375,6 +384,11 @@ class Buffers:
     def release(self, scratch: Buffer) -> None:
         """Free a workspace."""
         self._free(scratch)
+
+
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _address(storage: torch.UntypedStorage) -> int:

@@ -1,7 +1,7 @@
 """Fused CPU operators hide what a GPU would launch: inside a session they are switched off.
 
 The ordinary operators that run instead give the same result up to rounding. What is switched off: the fast path of
-transformer encoders and multi-head attention (one operator a layer), oneDNN's LSTM (one operator a sequence), and
+transformer encoders and multi-head attention (one operator per layer), oneDNN's LSTM (one operator per sequence), and
 ``torch.compile`` (its C++ kernels for the CPU say nothing about a GPU's). And one thing is switched on: optimisers that
 leave the choice to PyTorch work on all parameters at once, as they do on a GPU.
 """
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _used: set[str] = set()
 _COMPILER = "torch.compile was switched off: operators are recorded one by one, as without it."
-_FOREACH = "Optimisers work on all parameters at once (foreach), as on a GPU; their step counters would stay on the host there."
+_FOREACH = (
+    "Optimisers work on all parameters at once (foreach), as on a GPU; their step counters would stay on the host "
+    "there."
+)
 _LSTM = "LSTM layers are recorded as cells in time order; cuDNN would fuse a layer into a few kernels."
 
 

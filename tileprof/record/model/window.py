@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING
+
+from tileprof.nesting import compile_pattern
 
 if TYPE_CHECKING:
     from tileprof.record import Options
@@ -25,7 +26,7 @@ class Window:
         self.captures = options.nvtx is not None
         self._left_out: Counter[str] = Counter()
         self.initialisations = 0
-        self._module = re.compile(options.module) if options.module is not None else None
+        self._module = compile_pattern(options.module) if options.module is not None else None
         self._limits = options.skip, options.count
         self._skip, self._count = self._limits
         self._open = 0
@@ -83,15 +84,16 @@ class Window:
 
     def notes(self) -> list[str]:
         """What the trace has to say about its being a window."""
-        said = [
-            f"{count} operator{'s or launches' if count > 1 else ' or launch'} {reason} {'were' if count > 1 else 'was'} left out; what "
-            f"{'they' if count > 1 else 'it'} wrote has no producer here."
+        sentences = [
+            f"{count} operator{'s or launches' if count > 1 else ' or launch'} {reason} "
+            f"{'were' if count > 1 else 'was'} left out; "
+            f"what {'they' if count > 1 else 'it'} wrote has no producer here."
             for reason, count in sorted(self._left_out.items())
         ]
         if self.initialisations:
             many = self.initialisations > 1
-            said.append(
-                f"{self.initialisations} operator{'s that only initialise' if many else ' that only initialises'} parameters "
-                f"{'were' if many else 'was'} left out; --initialisation keeps {'them' if many else 'it'}."
+            sentences.append(
+                f"{self.initialisations} operator{'s that only initialise' if many else ' that only initialises'} "
+                f"parameters {'were' if many else 'was'} left out; --initialisation keeps {'them' if many else 'it'}."
             )
-        return said
+        return sentences

@@ -63,12 +63,12 @@ def _tensor(tensor: Any) -> Array:
     )
 
 
-def _described(value: Any, said: dict[str, Any], *, on_gpu: bool) -> Array:
+def _described(value: Any, interface: dict[str, Any], *, on_gpu: bool) -> Array:
     """By NumPy's array interface, or CUDA's, which is the same; the allocation is the array's own where it tells."""
-    dtype = np.dtype(said["typestr"])
-    shape = tuple(said["shape"])
-    steps = said.get("strides") or _contiguous(shape, dtype.itemsize)
-    address = int(said["data"][0])
+    dtype = np.dtype(interface["typestr"])
+    shape = tuple(interface["shape"])
+    steps = interface.get("strides") or _contiguous(shape, dtype.itemsize)
+    address = int(interface["data"][0])
     base, base_bytes = _allocation(value) or _extent(address, shape, steps, dtype.itemsize)
     return Array(
         address=address,
@@ -109,9 +109,9 @@ def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 def _dlpack(value: Any) -> Array:
     """By DLPack: NumPy reads what lies in the CPU's memory, cuda.core what lies in a GPU's."""
     if value.__dlpack_device__()[0] == _DLPACK_HOST:
-        found = of(np.from_dlpack(value))
-        assert found is not None
-        return found
+        described = of(np.from_dlpack(value))
+        assert described is not None
+        return described
     from cuda.core.utils import StridedMemoryView  # type: ignore[import-not-found] # noqa: PLC0415 - only GPU arrays need it
 
     view = StridedMemoryView.from_dlpack(value, stream_ptr=-1)  # -1: no synchronisation, launches do that

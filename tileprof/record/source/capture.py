@@ -108,13 +108,13 @@ class Capture:
             issue.go()
             # Whatever runs this kernel outside a recording must find no log.
             issue.attach(layout.log(0, 0, 0, 0))
-            said = machine.read(head, blocks.nbytes + 8)
+            log = machine.read(head, blocks.nbytes + 8)
         finally:
             self._free(head)
-        asked = int(said[-8:].view("<u8")[0])
+        asked = int(log[-8:].view("<u8")[0])
         kept = min(asked, self._capacity) if accesses else 0
         entries = machine.read(self._log, kept * ENTRY.itemsize).view(ENTRY) if kept else np.empty(0, ENTRY)
-        return entries, asked, said[:-8].view(BLOCK)
+        return entries, asked, log[:-8].view(BLOCK)
 
     def _free(self, *addresses: int) -> None:
         # After a fault nothing can be freed, and the fault is what the user is to hear of.

@@ -99,8 +99,8 @@ def _parts(entries: Entries, blocks: Blocks) -> I64:
     life = np.where(entered(blocks), blocks["end_clock"] - blocks["begin_clock"], 0)[row].astype(np.int64)
     # Unsigned subtraction of low words: right across the wrap of the clock.
     since = (entries["clock"] - (begin & np.uint64(_CLOCKS - 1)).astype(np.uint32)).astype(np.int64)
-    known = (life > 0) & (life < _CLOCKS)
-    return np.where(known, np.minimum(since * PARTS // np.maximum(life, 1), PARTS - 1), -1)
+    measured = (life > 0) & (life < _CLOCKS)
+    return np.where(measured, np.minimum(since * PARTS // np.maximum(life, 1), PARTS - 1), -1)
 
 
 def _batches(entries: Entries) -> Iterator[slice]:
@@ -133,20 +133,20 @@ def _boxes(entries: Entries, part: I64, spans: list[Span]) -> Boxes:
     head = np.flatnonzero(np.append(True, (np.diff(keys) != 0).any(axis=0)))
     group = np.repeat(np.arange(len(head)), np.diff(head, append=len(start)))
     row, begin, end = grouped_union(group, start, end)
-    found = strided.boxes(strided.Runs(group[row], begin, end, group[row]))
-    tile, operand, mode, eighth = keys[:, head[found.tile]]
+    boxes = strided.boxes(strided.Runs(group[row], begin, end, group[row]))
+    tile, operand, mode, eighth = keys[:, head[boxes.tile]]
     unknown = eighth < 0
     origin = np.array([s.origin for s in spans], np.int64)
     return Boxes.of(
         tile=tile,
         operand=operand,
         mode=mode,
-        offset=found.address - origin[operand],
-        length=found.length,
-        count_0=found.count[:, 0],
-        stride_0=found.stride[:, 0],
-        count_1=found.count[:, 1],
-        stride_1=found.stride[:, 1],
+        offset=boxes.address - origin[operand],
+        length=boxes.length,
+        count_0=boxes.count[:, 0],
+        stride_0=boxes.stride[:, 0],
+        count_1=boxes.count[:, 1],
+        stride_1=boxes.stride[:, 1],
         first=np.where(unknown, np.nan, eighth / PARTS),
         last=np.where(unknown, np.nan, (eighth + 1) / PARTS),
     )

@@ -58,18 +58,18 @@ def compile_cubin(program: Program, architecture: str, *, record: bool) -> Any:
 
 def _flags(options: tuple[str, ...]) -> dict[str, Any]:
     """-D and -use_fast_math as ``ProgramOptions`` wants them. Raises UserError for other options."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for option in options:
         if option.startswith("-D"):
             name, _, value = option[2:].partition("=")
-            found.setdefault("define_macro", []).append((name, value or "1"))
+            results.setdefault("define_macro", []).append((name, value or "1"))
         elif option.lstrip("-") in {"use_fast_math", "lineinfo"}:
-            found[option.lstrip("-")] = True
+            results[option.lstrip("-")] = True
         else:
             raise UserError(
                 f"The option {option!r} is none that is passed on: give -DNAME=VALUE, -use_fast_math, -lineinfo."
             )
-    return found
+    return results
 
 
 class GpuKernel:
@@ -92,7 +92,8 @@ class GpuKernel:
         code, address, size = driver.cuLibraryGetGlobal(self._code.handle, SYMBOL.encode())
         if int(code) != 0 or size != len(log):
             raise UserError(
-                f"{self._program.kernel} in {self._program.file} holds no wrapper of tileprof.cuh, so nothing of it can be "
+                f"{self._program.kernel} in {self._program.file} holds no wrapper of tileprof.cuh, so nothing of it "
+                "can be "
                 "recorded. Include <tileprof.cuh> and load and store through it."
             )
         self._gpu.write(int(address), np.frombuffer(log, np.uint8))
@@ -126,12 +127,12 @@ class Gpu:
     measures = True
 
     def __init__(self, ordinal: int = 0) -> None:
-        found = driver_gpus.gpus()
-        if not 0 <= ordinal < len(found):
+        gpus = driver_gpus.gpus()
+        if not 0 <= ordinal < len(gpus):
             raise UserError(
-                f"There is no GPU {ordinal}; the driver shows {len(found)}: {', '.join(g.name for g in found)}."
+                f"There is no GPU {ordinal}; the driver shows {len(gpus)}: {', '.join(g.name for g in gpus)}."
             )
-        self.name, self.architecture = found[ordinal].name, found[ordinal].architecture
+        self.name, self.architecture = gpus[ordinal].name, gpus[ordinal].architecture
         if int(self.architecture.removeprefix("sm_")) < _OLDEST:
             raise UserError(f"{self.name} ({self.architecture}) is too old: the recording header needs sm_70.")
         self.core, self.driver = modules()
@@ -194,11 +195,15 @@ class Gpu:
         hint = ""
         if any(word in name for word in ("ADDRESS", "ILLEGAL", "LAUNCH_FAILED", "ASSERT", "TRAP")):
             hint = (
-                " The kernel faulted, and nothing more runs in this process. The same launch with machine='host' names the "
+                " The kernel faulted, and nothing more runs in this process. The same launch with machine='host' "
+                "names the "
                 "thread that leaves its arrays; `compute-sanitizer` does on the GPU."
             )
         elif "MEMORY" in name:
-            hint = " Give Recording a smaller log_bytes, or check=False and timed=False, which need no copies of the arrays."
+            hint = (
+                " Give Recording a smaller log_bytes, or check=False and timed=False, which need no copies of the "
+                "arrays."
+            )
         elif "PTX" in name or "IMAGE" in name or "BINARY" in name:
             hint = " The driver may be older than this NVRTC: install the cuda-core extra that matches `nvidia-smi`."
         raise UserError(f"{what}: {name}.{hint}")

@@ -92,8 +92,8 @@ class Host:
         """Compile into the cache, unless it is there. Raises UserError with the compiler's own words."""
         compiler = locate.host_compiler()
         defines = ["-DTILEPROF_RECORD"] if record else []
-        given = [option for option in program.options if option.lstrip("-") not in GPU_ONLY]
-        options = [*FLAGS, *defines, *given, *(f"-I{folder}" for folder in (*program.include, str(INCLUDE)))]
+        options = [option for option in program.options if option.lstrip("-") not in GPU_ONLY]
+        options = [*FLAGS, *defines, *options, *(f"-I{folder}" for folder in (*program.include, str(INCLUDE)))]
         source = f'#line 1 "{program.file}"\n{program.source}{_LAUNCHER.format(kernel=program.kernel)}'
         parts: dict[str, object] = {
             "compiler": str(compiler),

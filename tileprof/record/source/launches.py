@@ -58,7 +58,8 @@ class Launches:
         outside = decode.stray(captured.entries, spans)
         if outside is not None:
             raise UserError(
-                f"{about.kernel}: block {outside.block} touches {outside.bytes:,} bytes at {outside.address:#x}, which lie in "
+                f"{about.kernel}: block {outside.block} touches {outside.bytes:,} bytes at {outside.address:#x}, "
+                "which lie in "
                 "no array that this recording knows. Make the array known first: recording.buffer(array)."
             )
         unknown = self._unknown(captured, arguments, about)
@@ -75,7 +76,8 @@ class Launches:
         """What is not known of a launch's accesses, as a sentence; "" when all of them are."""
         if captured.lost:
             return (
-                f"the log had room for {len(captured.entries):,} of {captured.asked:,} entries, so every tile is taken to touch "
+                f"the log had room for {len(captured.entries):,} of {captured.asked:,} entries, so every tile is "
+                "taken to touch "
                 f"every array whole; Settings(largest_log_bytes={2 * captured.asked * ENTRY.itemsize}) makes room"
             )
         for buffer, before in zip(arguments, captured.before or (), strict=captured.before is not None):
@@ -83,7 +85,8 @@ class Launches:
             missed = unrecorded(before, after, buffer.base, captured.entries)
             if missed:
                 return (
-                    f"{missed:,} bytes of {buffer.name or f'buffer {buffer.id}'} changed in no recorded write, so every tile is "
+                    f"{missed:,} bytes of {buffer.name or f'buffer {buffer.id}'} changed in no recorded write, so "
+                    "every tile is "
                     f"taken to touch every array whole; a store in {about.kernel} goes past tileprof.cuh"
                 )
         return ""

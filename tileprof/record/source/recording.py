@@ -121,16 +121,16 @@ class Recording:
 
     def buffer(self, array: Any, name: str = "", kind: str = "") -> None:
         """Make an array known before a launch touches it: its name, and its kind as in ``schema.KINDS``."""
-        found = self._array(array, "the argument of buffer()")
-        if found is None:
+        described = self._array(array, "the argument of buffer()")
+        if described is None:
             raise UserError(f"{type(array).__name__} is no array that describes its memory.")
-        self._buffers.of(found, name, kind)
+        self._buffers.of(described, name, kind)
 
     def release(self, array: Any) -> None:
         """The array's memory is free from here on; it may come back as another buffer."""
-        found = arrays.of(array)
-        if found is not None:
-            self._buffers.release(found)
+        described = arrays.of(array)
+        if described is not None:
+            self._buffers.release(described)
 
     def launch(
         self,
@@ -152,16 +152,16 @@ class Recording:
         place = Place(_dim(grid, f"{name}'s grid"), _dim(block, f"{name}'s block"), shared_bytes)
         if len(arguments) != len(kernel.recorded.sizes):
             raise UserError(f"{name} takes {len(kernel.recorded.sizes)} arguments, and {len(arguments)} were given.")
-        given: list[Array] = []
+        operands: list[Array] = []
         values: list[np.generic] = []
         for number, (value, size) in enumerate(zip(arguments, kernel.recorded.sizes, strict=True)):
             where = f"Parameter {number} of {name}"
             array = self._array(value, where)
             if array is not None:
-                given.append(array)
+                operands.append(array)
             values.append(scalar(np.uint64(array.address) if array is not None else value, size, where))
         plain = kernel.plain
-        self._bind(given)
+        self._bind(operands)
         spans = [(b.base, b.high) for b in self._buffers.live]
         issue = Issue(
             place,
@@ -171,7 +171,7 @@ class Recording:
         )
         about = plain or kernel.recorded
         shared = about.shared_bytes + shared_bytes
-        return self._record(issue, given, About(name, about.fingerprint, about.registers, shared, op, module, flops))
+        return self._record(issue, operands, About(name, about.fingerprint, about.registers, shared, op, module, flops))
 
     def watch(
         self,
@@ -192,8 +192,8 @@ class Recording:
         bytes to its symbol ``tileprof_log``; ``used`` are its arrays. ``go`` may be called several times, on equal
         memory.
         """
-        given = [a for n, value in enumerate(used) if (a := self._array(value, f"Array {n} of {name}")) is not None]
-        self._bind(given)
+        operands = [a for n, value in enumerate(used) if (a := self._array(value, f"Array {n} of {name}")) is not None]
+        self._bind(operands)
 
         def run() -> float | None:
             go()
@@ -201,7 +201,7 @@ class Recording:
             return None
 
         place = Place(_dim(grid, f"{name}'s grid"), _dim(block, f"{name}'s block"))
-        return self._record(Issue(place, attach, run), given, About(name, "", 0, 0, op, module, flops))
+        return self._record(Issue(place, attach, run), operands, About(name, "", 0, 0, op, module, flops))
 
     def _array(self, value: Any, where: str) -> Array | None:
         array = arrays.of(value)
@@ -210,18 +210,18 @@ class Recording:
             raise UserError(f"{where} lies {lies}; this recording runs kernels on {wants} memory.")
         return array
 
-    def _bind(self, given: list[Array]) -> None:
-        for array in given:
+    def _bind(self, operands: list[Array]) -> None:
+        for array in operands:
             self._buffers.of(array)
 
-    def _record(self, issue: Issue, given: list[Array], about: About) -> int:
-        bound = list({b.id: b for a in given if (b := self._buffers.of(a)) is not None}.values())
+    def _record(self, issue: Issue, operands: list[Array], about: About) -> int:
+        bound = list({b.id: b for a in operands if (b := self._buffers.of(a)) is not None}.values())
         try:
             self.machine.synchronise()
             captured = self._capture.run(issue, [(b.base, b.bytes) for b in bound])
             return self._launches.add(issue.place, bound, captured, about)
         except UserError as error:
-            # It may have changed memory: whoever catches this and goes on has a trace that says so.
+            # It may have changed memory: a program that catches this and goes on has a trace that says so.
             self._writer.note(f"A launch of {about.kernel} is missing before launch {self._writer.launches}: {error}")
             raise
 
@@ -255,8 +255,8 @@ def _known(name: str) -> bool:
 
 
 def _dim(value: int | Sequence[int], what: str) -> Dim:
-    given = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
-    if not 1 <= len(given) <= 3 or min(given) < 1:
+    extents = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
+    if not 1 <= len(extents) <= 3 or min(extents) < 1:
         raise UserError(f"{what} is {value!r}; it has one to three dimensions of at least 1.")
-    x, y, z = (*given, 1, 1)[:3]
+    x, y, z = (*extents, 1, 1)[:3]
     return x, y, z

@@ -103,9 +103,9 @@ class AddressRun:
         if guess is None:
             logs = self._run(places, 0)
             guess = {p: (log.boxes(0, spans), log.flops) for p, log in logs.items()}
-        found = [guess[place] for place in places]
-        tiled = [replace(b, tile=np.full(len(b), n, np.int32)) for n, (b, _) in enumerate(found)]
-        return places, tiled, [flops for _, flops in found]
+        guesses = [guess[place] for place in places]
+        tiled = [replace(b, tile=np.full(len(b), n, np.int32)) for n, (b, _) in enumerate(guesses)]
+        return places, tiled, [flops for _, flops in guesses]
 
     def _run(self, places: Iterable[Place], fill: int) -> dict[Place, ProgramLog]:
         builder = self._module.interpreter_builder

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 _DEFAULT_WARPS = 4
 """Triton's own default, https://triton-lang.org/main/python-api/generated/triton.Config.html."""
 
-_NOTE = "seen in Triton's interpreter: addresses exact, order of accesses stands for time, registers and shared memory unknown"
+_NOTE = (
+    "seen in Triton's interpreter: addresses exact, order of accesses stands for time, registers and shared memory "
+    "unknown"
+)
 
 Sink = Callable[[Kernel, "list[torch.Tensor]"], None]
 
@@ -135,16 +138,16 @@ def _as_pointers(value: Any, addresses: dict[int, int]) -> Any:
 
 def _tensors(values: list[Any]) -> list[torch.Tensor]:
     """Every tensor among arguments, through tuples, descriptors and dtype wrappers; empty ones left out."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, tuple | list):
-            found += _tensors(list(value))
+            tensors += _tensors(list(value))
         elif hasattr(value, "untyped_storage"):
             if value.numel():
-                found.append(value)
+                tensors.append(value)
         elif hasattr(value, "base"):
-            found += _tensors([value.base])
-    return found
+            tensors += _tensors([value.base])
+    return tensors
 
 
 def _from_watch(name: str, watch: Watch, tensors: list[torch.Tensor], named: dict[str, Any]) -> Kernel:
@@ -183,12 +186,12 @@ def _spans(tensors: list[torch.Tensor]) -> tuple[list[Span], list[int]]:
     """One span a storage, bound through the first tensor in it; ``slots[operand]`` is that tensor's place."""
     spans: list[Span] = []
     slots: list[int] = []
-    known: set[int] = set()
+    starts: set[int] = set()
     for place, tensor in enumerate(tensors):
         storage = tensor.untyped_storage()
         low = storage.data_ptr()
-        if low not in known:
-            known.add(low)
+        if low not in starts:
+            starts.add(low)
             spans.append(Span(low, low + storage.nbytes(), tensor.data_ptr(), len(slots)))
             slots.append(place)
     return spans, slots

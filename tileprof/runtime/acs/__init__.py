@@ -1,7 +1,7 @@
 """Kernels of an unmodified program out of order, on several streams (Durvasula et al., arXiv:2401.12377, "ACS").
 
-`build` compiles the library that is preloaded into the program; `table` makes the footprint table that it reads from what a
-recording and a log of launches say (`instances`); `session` runs programs with it.
+`build` compiles the library that is preloaded into the program; `table` makes the footprint table that it reads from
+what a recording and a log of launches say (`instances`); `session` runs programs with it.
 """
 
 from __future__ import annotations

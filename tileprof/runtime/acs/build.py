@@ -1,4 +1,4 @@
-"""Compiling the library that takes over a program's launches, once a machine, into a cache."""
+"""Compiling the library that takes over a program's launches, once per machine, into a cache."""
 
 from __future__ import annotations
 

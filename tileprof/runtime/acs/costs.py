@@ -50,11 +50,14 @@ def measure() -> dict[str, Any]:
 
 
 def device_file(found: dict[str, Any], like: str | None = None) -> dict[str, Any]:
-    """The measured GPU as the JSON of a device file, with all else from the device ``like``, by default the one of its name."""
+    """The measured GPU as the JSON of a device file, with all else from the device ``like``, by default the one of its
+    name.
+    """
     device = devices.get(like) if like else of_driver(str(found["name"]))
     said = f"measured {datetime.now(UTC):%Y-%m-%d} by tileprof.runtime.acs.costs on {found['name']}"
     values = {key: float(found[key]) for key in MEASURED}
-    return replace(device, sources={**device.sources, **dict.fromkeys(MEASURED, said)}, **values).to_dict()  # type: ignore[arg-type]
+    sources = {**device.sources, **dict.fromkeys(MEASURED, said)}
+    return replace(device, sources=sources, **values).to_dict()  # type: ignore[arg-type]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

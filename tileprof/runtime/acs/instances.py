@@ -1,8 +1,8 @@
 """Recorded launches joined with their parameters: what was touched, relative to the pointers among them.
 
-A trace says what launches touched, in buffers; the log that the preloaded library made in the same process says with which
-parameters they were made. A launch of the recorder's event log was announced while the logged call was under way, which joins
-the two. A word of the parameters is a pointer where it is an address in a buffer that was live.
+A trace says what launches touched, in buffers; the log that the preloaded library made in the same process says with
+which parameters they were made. A launch of the recorder's event log was announced while the logged call was under way,
+which joins the two. A word of the parameters is a pointer where it is an address in a buffer that was live.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _OPAQUE: Final = frozenset({"child graph", "batch memory operations", "condition
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A launch as the program made it: when the call began and returned (ns), the kernel, grid, block and shared memory."""
+    """A launch as the program made it: when the call began and returned (ns), the kernel, grid, block and shared
+    memory.
+    """
 
     begin: int
     end: int
@@ -160,7 +162,8 @@ class _Footprints:
         for buffer, mode, first, last in touched:
             base, end = int(self._base[buffer]), int(self._end[buffer])
             low, high = max(first, base), min(last, end)
-            # The nearest pointer below what was touched, else the nearest above: slots of a buffer keep their distances.
+            # The nearest pointer below what was touched, else the nearest above: slots of a buffer keep their
+            # distances.
             slot = max(of_buffer[buffer], key=lambda s: (address[s] <= low, -abs(address[s] - low)))
             if mode in {READ, ATOMIC}:
                 reads.append((slot, base - address[slot], end - address[slot]))

@@ -20,8 +20,8 @@ CONFIGURATION: Final = "TILEPROF_ACS"
 class Settings:
     """What the library is told. ``lanes``: streams, the program's own among them; ``issuer``: 1 for a
     thread that issues, 0 for the program's own; ``window``: launches that a new one is
-    compared with; ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a segment is
-    checked.
+    compared with; ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a
+    segment is checked.
     """
 
     mode: Mode

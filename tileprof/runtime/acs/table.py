@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_RANGES: Final = 8
-"""Of a slot and mode; beyond, the range around all of them stands."""
+"""Ranges per slot and mode; where there are more, one range around all of them stands for them."""
 
 Range = tuple[int, int, int]
 """Slot, first byte and end, from the slot's address on."""
@@ -25,9 +25,10 @@ Range = tuple[int, int, int]
 class Instance:
     """A recorded launch: its parameters as one block, which of them are pointers, and what was reached through those.
 
-    ``shape`` is grid, block and dynamic shared memory, seven numbers. ``slots`` are offsets of pointers in the parameters.
-    ``apart``: slots that lay in one buffer, ``(one, other, address of other - address of one)``. ``unused``: offsets of words
-    that look like pointers and through which nothing was reached.
+    ``shape`` is grid, block and dynamic shared memory, seven numbers. ``slots`` are offsets of pointers in the
+    parameters.
+    ``apart``: slots that lay in one buffer, ``(one, other, address of other - address of one)``. ``unused``: offsets of
+    words that look like pointers and through which nothing was reached.
     """
 
     symbol: str
@@ -92,8 +93,9 @@ class Table:
 def tabulate(found: Iterable[Instance], program: str) -> Table:
     """The table of all instances.
 
-    Words of the parameters that differ between launches which touch the same bytes (seeds, scalars, padding) do not decide
-    what is touched and are not compared; where the others do not tell two footprints apart, their union stands for both.
+    Words of the parameters that differ between launches which touch the same bytes (seeds, scalars, padding) do not
+    decide what is touched and are not compared; where the others do not tell two footprints apart, their union stands
+    for both.
     """
     groups: dict[tuple[object, ...], list[Instance]] = defaultdict(list)
     table = Table(program)

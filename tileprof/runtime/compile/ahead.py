@@ -14,7 +14,9 @@ MOST_THREADS: Final = 4
 
 
 class Ahead:
-    """The first runner of each of some regions, of which each is handed out once. Regions that look alike are built one after the other, so that the second finds the code in the cache."""
+    """The first runner of each of some regions, of which each is handed out once. Regions that look alike are built one
+    after the other, so that the second finds the code in the cache.
+    """
 
     def __init__(self, regions: Iterable[Region], device: torch.device) -> None:
         alike: dict[str, list[Region]] = {}
@@ -32,7 +34,9 @@ class Ahead:
         pool.shutdown(wait=False)
 
     def take(self, region: Region) -> Runner | None:
-        """The runner of a region, once it is built; None if it was taken before or is not among them. Raises what `Region.build` raised."""
+        """The runner of a region, once it is built; None if it was taken before or is not among them. Raises what
+        `Region.build` raised.
+        """
         future = self._runners.pop(id(region), None)
         return None if future is None else future.result()
 

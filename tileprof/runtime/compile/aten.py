@@ -18,14 +18,25 @@ RESHAPES: Final = frozenset({
 """Views that change the shape of a tensor and keep the order of its elements."""
 
 VIEWS: Final = RESHAPES | {
-    ATEN.t.default, ATEN.transpose.int, ATEN.permute.default, ATEN.expand.default, ATEN.unsqueeze.default, ATEN.squeeze.dim, ATEN.squeeze.dims,
-    ATEN.slice.Tensor, ATEN.select.int, ATEN.alias.default, ATEN.detach.default,
-}  # fmt: skip
+    ATEN.t.default,
+    ATEN.transpose.int,
+    ATEN.permute.default,
+    ATEN.expand.default,
+    ATEN.unsqueeze.default,
+    ATEN.squeeze.dim,
+    ATEN.squeeze.dims,
+    ATEN.slice.Tensor,
+    ATEN.select.int,
+    ATEN.alias.default,
+    ATEN.detach.default,
+}
 """Operations whose result shares the memory of their first argument."""
 
 
 def tensor(node: Any) -> torch.Tensor | None:
-    """The fake tensor that a node stands for; None for what is no node, a tuple, or a tensor with symbolic sizes or strides."""
+    """The fake tensor that a node stands for; None for what is no node, a tuple, or a tensor with symbolic sizes or
+    strides.
+    """
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
@@ -66,7 +77,7 @@ def users(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def only_user(node: fx.Node) -> fx.Node | None:
-    """The one operation that reads a value; None where there are none or several, or where it is a result of the graph."""
+    """The only operation that reads a value; None for no reader, for several, and for a result of the graph."""
     found = users(node)
     return found[0] if len(found) == 1 and found[0].op == "call_function" else None
 
@@ -79,7 +90,9 @@ def source(node: Any, through: frozenset[Any] = RESHAPES) -> Any:
 
 
 def item(node: Any, index: int) -> fx.Node | None:
-    """The node that takes item ``index`` of an operation with several results; None if nobody does, or several nodes do."""
+    """The node that takes item ``index`` of an operation with several results; None if no node or several nodes
+    do.
+    """
     found = [u for u in users(node) if calls(u, operator.getitem) and u.args[1] == index]
     return found[0] if len(found) == 1 else None
 
@@ -128,9 +141,11 @@ def copies_into(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node, fx.Node]]:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A call of PyTorch's fused attention, whichever of its operators it is. ``out`` is the node that takes the result from the operator's tuple.
+    """A call of PyTorch's fused attention, whichever of its operators it is. ``out`` is the node that takes the result
+    from the operator's tuple.
 
-    Tensors are (batch, heads, tokens, width). ``mask`` is added to the scores or, as booleans, says what is kept; ``scale`` multiplies them. Key and value may have fewer heads (``grouped``).
+    Tensors are (batch, heads, tokens, width). ``mask`` is added to the scores or, as booleans, says what is kept;
+    ``scale`` multiplies them. Key and value may have fewer heads (``grouped``).
     """
 
     out: fx.Node
@@ -150,7 +165,9 @@ class Attention:
 
 
 def attention(node: Any) -> Attention | None:
-    """The attention that a node calls, on a CPU or a GPU; None for other nodes, for dropout, and where anything but the result is read."""
+    """The attention that a node calls, on a CPU or a GPU; None for other nodes, for dropout, and where anything but the
+    result is read.
+    """
     name = getattr(getattr(node, "target", None), "_opname", None) if isinstance(node, fx.Node) else None
     if name not in _MASK_AT:
         return None
@@ -174,7 +191,9 @@ _MASK_AT: Final = {
     "_scaled_dot_product_efficient_attention": 3,
     "_scaled_dot_product_cudnn_attention": 3,
 }
-"""Where the mask stands among the arguments of each operator, as `native_functions.yaml` declares them (PyTorch 2.11 and 2.13)."""
+"""The position of the mask among the arguments of each operator, as `native_functions.yaml` declares them (PyTorch 2.11
+and 2.13).
+"""
 
 _CAUSAL_AND_DROPOUT: Final = {
     "_scaled_dot_product_flash_attention": (4, 3),

@@ -21,7 +21,6 @@ from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.outer_products import outer_products_as_multiplications
 from tileprof.runtime.compile.partition import proposed
-from tileprof.runtime.compile.patches import patches_as_products
 from tileprof.runtime.compile.program import Program, Race
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.report import Report, announce
@@ -37,7 +36,9 @@ FOLDED_BYTES: Final = 512 * 10**6
 def backend(
     module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """What `torch.compile` calls with a graph and example inputs; returns what runs in its place. Raises `UserError` for options that mean nothing."""
+    """What `torch.compile` calls with a graph and example inputs; returns what runs in its place. Raises `UserError`
+    for options that mean nothing.
+    """
     chosen = Options.of(options)
     policies = [load_policy(path) for path in chosen.policies]
     report = Report()
@@ -94,13 +95,19 @@ def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report
 
 
 def _program(
-    module: fx.GraphModule, inputs: Sequence[Any], plain: fx.GraphModule, graph: Traced, regions: list[Region], options: Options, device: torch.device, report: Report,
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    plain: fx.GraphModule,
+    graph: Traced,
+    regions: list[Region],
+    options: Options,
+    device: torch.device,
+    report: Report,
     race: Race,
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     compiler = rest_by_inductor if device.type == "cuda" else rest_by_pytorch
     assert graph.module is not None
     held = {n for region in regions for n in (*region.nodes, *region.inputs, *region.unread)}
-    patches_as_products(graph.module.graph, held)
     outer_products_as_multiplications(graph.module.graph, held)
     selections = _selections(regions) if options.use == "measured" else [regions]
     if race.known is not None:
@@ -119,7 +126,9 @@ def _program(
 
 
 class _Later:
-    """Inductor's program of a graph, compiled when it is first called; in a capture, where that cannot be, PyTorch's operations as they are."""
+    """Inductor's program of a graph, compiled when it is first called; in a capture, where that cannot be, PyTorch's
+    operations as they are.
+    """
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
@@ -194,7 +203,9 @@ def _without_large_copies(regions: list[Region], options: Options) -> list[Regio
 
 
 def _selections(regions: list[Region]) -> list[list[Region]]:
-    """Which regions to try together: all; without chains of products, which win alone more often than inside of a model; each of a few alone."""
+    """Which regions to try together: all; without chains of products, which win alone more often than inside of a
+    model; each of a few alone.
+    """
     chains = [r for r in regions if _chain(r)]
     others = [r for r in regions if r not in chains]
     found = [regions]

@@ -16,9 +16,9 @@ from tileprof.runtime.stages.pointwise import Pointwise
 from tileprof.runtime.stages.view import ITEM_BYTES, View
 
 _ATEN: Final = torch.ops.aten
-_VIEWS: Final = {_ATEN.view.default, _ATEN.reshape.default, _ATEN._unsafe_view.default}  # noqa: SLF001 - ATen's own name
+_VIEWS: Final = {_ATEN.view.default, _ATEN.reshape.default, _ATEN._unsafe_view.default}  # noqa: SLF001
 _PRODUCTS: Final = {_ATEN.mm.default: 0, _ATEN.addmm.default: 1}
-"""Where a product's first factor stands among its arguments."""
+"""The position of a product's first factor among its arguments."""
 
 MOST_STAGES: Final = 12
 """Longest chain: stages of one policy are verified together."""
@@ -169,7 +169,8 @@ def _gated_stages(found: Found, value: View, step: _Step) -> View:
 
 def _tile(rows: int, columns: int) -> tuple[int, int]:
     """Up to 128 x 128, not higher than the matrix is."""
-    return tuple(min(128, max(_SMALLEST_SIDE, 1 << (side - 1).bit_length())) for side in (rows, columns))  # type: ignore[return-value]
+    height, width = (min(128, max(_SMALLEST_SIDE, 1 << (side - 1).bit_length())) for side in (rows, columns))
+    return height, width
 
 
 def _input(found: Found, name: str, node: Any) -> View:
@@ -191,7 +192,9 @@ def _source(value: Any) -> Any:
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
-    """The one operation that reads a value, seen through reshapes; None where there are several or none, or where it is a result."""
+    """The one operation that reads a value, seen through reshapes; None where there are several or none, or where it is
+    a result.
+    """
     users = list(node.users)
     if len(users) != 1 or users[0].op != "call_function":
         return None
@@ -199,7 +202,9 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 
 def _takes(node: fx.Node, value: fx.Node, product: fx.Node) -> bool:
-    """Whether a node is a product with ``value`` as its first factor and nowhere else, in rows as long as those of ``product``, from which it comes."""
+    """Whether a node is a product with ``value`` as its first factor and nowhere else, in rows as long as those of
+    ``product``, from which it comes.
+    """
     if node.target not in _PRODUCTS:
         return False
     at = _PRODUCTS[node.target]
@@ -208,7 +213,9 @@ def _takes(node: fx.Node, value: fx.Node, product: fx.Node) -> bool:
 
 
 def _fits(product: fx.Node) -> bool:
-    """Whether a product is one that the runtime's kernel takes: known sizes, one dtype of its own, rows of unit stride, no scaling."""
+    """Whether a product is one that the runtime's kernel takes: known sizes, one dtype of its own, rows of unit stride,
+    no scaling.
+    """
     if set(product.kwargs.values()) - {1}:
         return False
     values: list[Any] = [a.meta.get("val") if isinstance(a, fx.Node) else None for a in product.args]
@@ -231,5 +238,7 @@ def _fits(product: fx.Node) -> bool:
 
 
 def _is_bias(added: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether what is added to a product is a row of its own numbers: one number for all columns would be stretched, which no epilogue does."""
+    """Whether what is added to a product is a row of its own numbers: one number for all columns would be stretched,
+    which no epilogue does.
+    """
     return bool(added.dim() == 1 and added.stride(0) == 1 and added.shape[0] == weight.shape[1])

@@ -41,5 +41,6 @@ def transformer_blocks(graph: fx.Graph) -> Iterator[Region]:
 FINDERS: Final[tuple[Finder, ...]] = (whole_decoders, whole_prefills, convolutional_networks, transformer_blocks)
 """One line per family of models. Chains of products are looked for last, by `tileprof.runtime.compile.products`.
 
-A family is registered once its tests under tests/gpu have passed: a fault on the device would end the user's process, whatever the race compares.
+A family is registered once its tests under tests/gpu have passed: a fault on the device would end the user's process,
+whatever the race compares.
 """

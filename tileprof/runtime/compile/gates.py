@@ -12,11 +12,13 @@ from tileprof.runtime.stages.pointwise import Pointwise
 from tileprof.runtime.stages.view import View
 
 Pairs = dict[str, tuple[str, str]]
-"""By the name of a tensor, the two that it is made of: side by side, along their last dimension."""
+"""The two tensors that a tensor is made of, by its name: side by side, along their last dimension."""
 
 
 def joined(chain: Chain) -> tuple[Chain, Pairs]:
-    """The chain with one product for each ``silu(x @ gate) * (x @ up)`` whose weights lie as nn.Linear keeps them; which tensors are then made of which."""
+    """The chain with one product for each ``silu(x @ gate) * (x @ up)`` whose weights lie as nn.Linear keeps them;
+    which tensors are then made of which.
+    """
     names: list[str] = []
     operators: list[Operator] = []
     pairs: Pairs = {}

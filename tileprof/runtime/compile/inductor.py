@@ -18,10 +18,13 @@ def inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
 
 
 def rest_by_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A graph of ATen operations by Inductor, on its own: not as a part of what Dynamo or AOTAutograd may be tracing now."""
+    """A graph of ATen operations by Inductor, on its own: not as a part of what Dynamo or AOTAutograd may be tracing
+    now.
+    """
     from torch._guards import TracingContext, detect_fake_mode, tracing  # noqa: PLC0415 - slow to import
 
-    with torch.no_grad(), torch._C._DisableAutocast(), tracing(TracingContext(detect_fake_mode(inputs))):  # noqa: SLF001 - as Inductor turns it off
+    without_autocast = torch._C._DisableAutocast  # noqa: SLF001 - as Inductor turns it off
+    with torch.no_grad(), without_autocast(), tracing(TracingContext(detect_fake_mode(inputs))):
         return inductor(module, inputs)
 
 

@@ -1,4 +1,6 @@
-"""Runners of a program: a set per stream and per capture, since a runner's semaphores and memory are for one call at a time."""
+"""Runners of a program: a set per stream and per capture, since a runner's semaphores and memory are for one call at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Lane:
     def built(
         cls, regions: Mapping[str, Region], device: torch.device, like: Lane | None = None, ahead: Ahead | None = None
     ) -> Lane:
-        """A lane with runners of its own; what a runner of ``like`` shares with its twins is shared. Raises `RegionError`."""
+        """A lane with runners of its own; what a runner of ``like`` shares with its twins is shared. Raises
+        `RegionError`.
+        """
         runners, folded = {}, {}
         for key, region in regions.items():
             twin = getattr(like._runners[key], "twin", None) if like else None  # noqa: SLF001 - of its own class
@@ -49,7 +53,7 @@ class Lane:
                 runners[key] = ready or (twin() if twin is not None else region.build(device))
             except (UserError, RuntimeError, OSError) as error:
                 raise RegionError(f"{region.name}: {_first_line(error)}") from error
-            if twin is not None and like is not None and key in like._folded:  # noqa: SLF001 - likewise
+            if twin is not None and like is not None and key in like._folded:  # noqa: SLF001
                 folded[key] = like._folded[key]  # noqa: SLF001 - a twin may share copies of weights: they are as old
         made = cls(regions, runners)
         made._folded.update(folded)
@@ -109,7 +113,9 @@ class Lane:
                 raise RegionError(f"{self._regions[key].name}: {_first_line(error)}") from error
 
     def _mend(self, key: str, region: Region, inputs: list[Any]) -> None:
-        """Copy inputs that do not lie as the region's nodes say. Strides are looked at once: Inductor's code does not change them."""
+        """Copy inputs that do not lie as the region's nodes say. Strides are looked at once: Inductor's code does not
+        change them.
+        """
         wrong = self._restrided.get(key)
         if wrong is None:
             likes = [n.meta["val"] for n in region.inputs]
@@ -137,7 +143,9 @@ def _strides(tensor: Any) -> tuple[int, ...]:
 
 
 class Lanes:
-    """The lanes of a program on one device, made as streams and captures come. Nothing can be built during a capture, so one lane is kept ready for the next."""
+    """The lanes of a program on one device, made as streams and captures come. Nothing can be built during a capture,
+    so one lane is kept ready for the next.
+    """
 
     def __init__(self, regions: Mapping[str, Region], device: torch.device, ahead: Ahead | None = None) -> None:
         self._regions, self._device, self._ahead = regions, device, ahead
@@ -147,7 +155,9 @@ class Lanes:
         self._claimed = False
 
     def now(self) -> Lane:
-        """The lane of the current stream or capture. Raises `RegionError`, and `NotNowError` in a capture for which no lane is ready."""
+        """The lane of the current stream or capture. Raises `RegionError`, and `NotNowError` in a capture for which no
+        lane is ready.
+        """
         if self._device.type != "cuda":
             return self._lane(("thread", threading.get_ident()))
         stream = int(torch.cuda.current_stream(self._device).cuda_stream)
@@ -162,7 +172,9 @@ class Lanes:
             return self._lanes[place]
 
     def cold(self, like: Lane, fresh: Callable[[Lane], bool]) -> Lane | None:
-        """A new lane for the next capture, which the caller has to run once and hand to `ready`; None if there is a fresh one, or none can be made now."""
+        """A new lane for the next capture, which the caller has to run once and hand to `ready`; None if there is a
+        fresh one, or none can be made now.
+        """
         if self._device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return None
         with self._lock:

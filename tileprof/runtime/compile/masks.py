@@ -1,7 +1,8 @@
 """Masks of attention that PyTorch's fused kernels for GPUs take: those whose last dimension lies contiguously.
 
-Where a mask is broadcast along the keys (transformers builds one for BERT that keeps everything), PyTorch decomposes attention into products in float32, which no finder
-knows and nobody would want (`check_last_dim_stride_equals_1_dense` in PyTorch's `sdp_utils_cpp.h`). In the graph that our program is made of such masks are written out.
+Where a mask is broadcast along the keys (transformers builds one for BERT that keeps everything), PyTorch decomposes
+attention into products in float32, which no finder matches and which is slower (`check_last_dim_stride_equals_1_dense`
+in PyTorch's `sdp_utils_cpp.h`). In the graph that our program is made of such masks are written out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-_ATTENTION: Final = (torch.nn.functional.scaled_dot_product_attention, torch._C._nn.scaled_dot_product_attention)  # noqa: SLF001 - what Dynamo calls
+_ATTENTION: Final = (
+    torch.nn.functional.scaled_dot_product_attention,
+    torch._C._nn.scaled_dot_product_attention,  # noqa: SLF001 - what Dynamo calls
+)
 _MASK_AT: Final = 3
 
 

@@ -1,6 +1,7 @@
 """Batched products over a single column, as multiplications, which Inductor fuses with what is around them.
 
-The angles of rotary embeddings are one: frequencies times positions. As a product it costs a call of cuBLAS and parts the few kernels beside a decoder.
+The angles of rotary embeddings are one: frequencies times positions. As a product it costs a call of cuBLAS and parts
+the few kernels beside a decoder.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from tileprof.runtime.compile.aten import ATEN
 
 
 def outer_products_as_multiplications(graph: fx.Graph, taken: Collection[fx.Node]) -> int:
-    """Replace such products, but for those that are ``taken``; how many there were. Each element is one product, rounded once, either way."""
+    """Replace such products, but for those that are ``taken``; how many there were. Each element is one product,
+    rounded once, either way.
+    """
     found = 0
     for node in list(graph.nodes):
         if not aten.calls(node, ATEN.bmm.default) or node in taken:

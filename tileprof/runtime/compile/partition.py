@@ -20,7 +20,9 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def proposed(graph: fx.Graph, finders: Sequence[Finder], before: Sequence[Region] = ()) -> list[Region]:
-    """The regions ``before`` and those that the finders propose and that can be replaced: no node is in two of them. What cannot is logged and left out."""
+    """The regions ``before`` and those that the finders propose and that can be replaced: no node is in two of them.
+    What cannot is logged and left out.
+    """
     kept = list(before)
     taken = {node for region in before for node in region.nodes}
     for finder in finders:
@@ -61,7 +63,9 @@ def unfit(graph: fx.Graph, region: Region) -> str | None:
 
 
 def partitioned(module: fx.GraphModule, regions: Sequence[Region]) -> tuple[fx.GraphModule, dict[str, Region]]:
-    """The module with a call of `region_op` in each region's place, and the regions by the key that these calls give. The module itself stays as it is."""
+    """The module with a call of `region_op` in each region's place, and the regions by the key that these calls give.
+    The module itself stays as it is.
+    """
     order = _order(module.graph, regions)
     assert order is not None
     graph = fx.Graph()
@@ -86,7 +90,9 @@ def partitioned(module: fx.GraphModule, regions: Sequence[Region]) -> tuple[fx.G
 
 
 def digest(region: Region) -> str:
-    """What a region computes, as a hash: the same in every process, so that Inductor's cache may know the graph around it."""
+    """What a region computes, as a hash: the same in every process, so that Inductor's cache may know the graph around
+    it.
+    """
     numbers: dict[fx.Node, int] = {}
     text: list[str] = []
     outside = (*region.inputs, *region.unread)
@@ -112,7 +118,8 @@ def _like(node: fx.Node) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 def _order(graph: fx.Graph, regions: Iterable[Region]) -> list[fx.Node | Region] | None:
-    """Nodes outside of regions and the regions, each behind all that it needs, otherwise in the graph's order; None if some need each other.
+    """Nodes outside of regions and the regions, each behind all that it needs, otherwise in the graph's order; None if
+    some need each other.
 
     A region that changes an input of the graph comes behind all others that read it.
     """

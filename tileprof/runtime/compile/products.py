@@ -29,7 +29,9 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def finder(options: Options, policies: Sequence[Policy] = (), taken: Collection[fx.Node] = ()) -> Finder:
-    """Who looks for chains of products without nodes that are ``taken``; ``policies`` are preferred where their stages are a chain's."""
+    """Who looks for chains of products without nodes that are ``taken``; ``policies`` are preferred where their stages
+    are a chain's.
+    """
     made: dict[tuple[Chain, str, torch.device], Any] = {}
 
     def regions(graph: fx.Graph) -> Iterator[Region]:
@@ -55,7 +57,9 @@ def finder(options: Options, policies: Sequence[Policy] = (), taken: Collection[
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a chain is to run: in the tiles of ``chain`` under a scheduler, with ``pairs`` of weights as one, by a policy of its own unless one was given."""
+    """How a chain is to run: in the tiles of ``chain`` under a scheduler, with ``pairs`` of weights as one, by a policy
+    of its own unless one was given.
+    """
 
     chain: Chain
     scheduler: str
@@ -82,7 +86,7 @@ def _region(found: Found, plan: _Plan, made: dict[tuple[Chain, str, torch.device
 
 
 def _between(found: Found) -> tuple[fx.Node, ...]:
-    """The products, what stands between them, and transposed weights that nobody else reads."""
+    """The products, what stands between them, and transposed weights without another reader."""
     needed: set[fx.Node] = set()
     waiting = [found.last]
     while waiting:
@@ -116,7 +120,9 @@ def _another(pipeline: Any) -> Any:
 
 
 class ChainRunner:
-    """A chain by its pipeline, whose inputs are found ``at`` some of the region's; ``turned``: names of those that are transposed first."""
+    """A chain by its pipeline, whose inputs are found ``at`` some of the region's; ``turned``: names of those that are
+    transposed first.
+    """
 
     def __init__(self, pipeline: Any, at: dict[str, int], turned: set[str], pairs: Pairs) -> None:
         self.pipeline, self.frozen = pipeline, bool(pairs)
@@ -144,7 +150,7 @@ class ChainRunner:
             raise RuntimeError(self.pipeline.refused)
 
     def _named(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
-        """The pipeline's inputs by its own names, which a policy file may have chosen; they stand in the chain's order."""
+        """The pipeline's inputs by its own names, which a policy file may have chosen, in the order of the chain."""
         given = {name: inputs[at].t() if name in self._turned else inputs[at] for name, at in self._at.items()}
         for whole, (first, second) in self._pairs.items():
             if whole not in self._wholes:
@@ -162,8 +168,9 @@ def _side_by_side(first: Any, second: Any) -> Any:
 
 
 def suited(found: Found, options: Options) -> tuple[Chain, str, Pairs, str | None]:
-    """The chain in tiles for the scheduler asked for, its name, which of its tensors are made of two, and why the persistent kernel is not what runs it on a GPU that
-    has it. Of itself the scheduler is the persistent kernel where that can compute the chain, otherwise ``cusync``.
+    """The chain in tiles for the scheduler asked for, its name, which of its tensors are made of two, and why the
+    persistent kernel is not what runs it on a GPU that has it. Of itself the scheduler is the persistent kernel where
+    that can compute the chain, otherwise ``cusync``.
     """
     chain, name, reason = found.chain, options.scheduler, None
     device = found.last.meta["val"].device

@@ -21,18 +21,22 @@ from tileprof.runtime.compile.ways import Traced, Way
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 WORTH: Final = 0.96
-"""Our way is kept where its time is at most so much of Inductor's. Two captures of the same two programs differ by up to 4%: BERT's chains took 0.975 of Inductor's time in a race, and 1.018
-of it in a benchmark afterwards.
+"""Our way is kept where its time is at most so much of Inductor's. Two captures of the same two programs differ by up
+to 4%: BERT's chains took 0.975 of Inductor's time in a race, and 1.018 of it in a benchmark afterwards.
 """
 
 _ROOM: Final = 3
-"""Copies in float32 of all that a program is given, for which there must be memory before results are compared with float32."""
+"""Copies in float32 of all that a program is given, for which there must be memory before results are compared with
+float32.
+"""
 
 
 class Program:
-    """What `torch.compile` gets. Until a call has decided, and in captures for which no runner is ready, Inductor's program runs.
+    """What `torch.compile` gets. Until a call has decided, and in captures for which no runner is ready, Inductor's
+    program runs.
 
-    ``ways``: makes the ways that may win, best first; a later one is made where those before it have lost. ``theirs`` makes Inductor's program, at its first use.
+    ``ways``: makes the ways that may win, best first; a later one is made where those before it have lost. ``theirs``
+    makes Inductor's program, at its first use.
     """
 
     def __init__(
@@ -149,7 +153,9 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """``asked``: where the verdict is kept for later processes; ``known``: that of an earlier one, so that nothing need be timed."""
+    """``asked``: where the verdict is kept for later processes; ``known``: that of an earlier one, so that nothing need
+    be timed.
+    """
 
     asked: str | None
     known: Verdict | None = None
@@ -158,11 +164,19 @@ class Race:
 
 
 class _Run:
-    """One call's ways against Inductor's program, or without a race, or after an earlier one, against PyTorch's results."""
+    """One call's ways against Inductor's program, or without a race, or after an earlier one, against PyTorch's
+    results.
+    """
 
     def __init__(
-        self, call: _Call, theirs: Callable[..., Any], plain: fx.GraphModule, device: torch.device, report: Report, race: Race | None
-    ) -> None:  # fmt: skip
+        self,
+        call: _Call,
+        theirs: Callable[..., Any],
+        plain: fx.GraphModule,
+        device: torch.device,
+        report: Report,
+        race: Race | None,
+    ) -> None:
         self._call, self._theirs, self._plain, self._device = call, theirs, plain, device
         self._report, self._race = report, race
         self._measured = race is not None and race.known is None
@@ -184,7 +198,7 @@ class _Run:
             return way if not self._measured or self._faster(way) else False
         except (RegionError, NotNowError) as error:
             return self._lost(str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a compiler or a capture raises, Inductor's program is there
+        except Exception as error:  # noqa: BLE001 - Inductor's program is there, whatever is raised
             return self._lost(f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}")
 
     def _lost(self, reason: str) -> Literal[False]:
@@ -224,8 +238,12 @@ class _Run:
         lane.check()
         kept = ours <= WORTH * theirs
         LOG.info(
-            "whole program: %.1f us against Inductor's %.1f us; kept %s (%s)", ours, theirs, "ours" if kept else "Inductor's", way.name
-        )  # fmt: skip
+            "whole program: %.1f us against Inductor's %.1f us; kept %s (%s)",
+            ours,
+            theirs,
+            "ours" if kept else "Inductor's",
+            way.name,
+        )
         self._report.ours_us, self._report.inductor_us = ours, theirs
         self._report.reason = "" if kept else f"{way.name}: {ours:.1f} us against Inductor's {theirs:.1f} us"
         return kept

@@ -10,10 +10,12 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from tileprof.runtime.timing import captured
+from tileprof.runtime.measuring.timing import captured
 
 TOLERANCE: Final = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Largest norm of the difference over the norm of the other result that passes for rounding. Inductor computes float32 products in TF32 where PyTorch is told to: such differ, and stay Inductor's."""
+"""Largest norm of the difference over the norm of the other result that passes for rounding. Inductor computes float32
+products in TF32 where PyTorch is told to: such differ, and stay Inductor's.
+"""
 
 _REPLAYS: Final = 20
 _WARM: Final = 3
@@ -21,7 +23,9 @@ _WARM: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far results are from others: the norm of the difference over the norm, of the tensor that is off most. None: they hold nothing that tells."""
+    """How far results are from others: the norm of the difference over the norm, of the tensor that is off most. None:
+    they hold nothing that tells.
+    """
 
     error: float | None
     tolerance: float
@@ -64,7 +68,9 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
 
 
 def in_float32(module: fx.GraphModule, args: Sequence[Any]) -> list[Any] | None:
-    """What a graph of Dynamo returns in float32, computed one operation after the other; None where its operations do not take that. Inputs are copied first."""
+    """What a graph of Dynamo returns in float32, computed one operation after the other; None where its operations do
+    not take that. Inputs are copied first.
+    """
     try:
         with torch.no_grad():
             result = _Float32(module).run(*(_as_float32(a, copy=True) for a in args))
@@ -99,7 +105,8 @@ def _as_float32(value: Any, *, copy: bool) -> Any:
 
 
 def times_in_turn(works: Sequence[Callable[[], Any]], before: Callable[[], None]) -> list[float]:
-    """Microseconds of each work in a CUDA graph, medians of replays that take turns; ``before`` runs before each, and is not counted.
+    """Microseconds of each work in a CUDA graph, medians of replays that take turns; ``before`` runs before each, and
+    is not counted.
 
     Raises what a work raises while it is captured.
     """

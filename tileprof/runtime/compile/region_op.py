@@ -1,9 +1,10 @@
 """The operator that stands for a region in a graph, opaque to Inductor, and what it runs.
 
-``tileprof::region_N(str key, Tensor[] read) -> (Tensor, ...)`` for N results, and ``region_N_updating`` with ``Tensor(a!)[] updated`` behind them: PyTorch functionalizes no operator
-that updates tensors and returns a list, and PyTorch 2.11 none with one result that updates nothing. The key holds a hash of what the region computes, so that Inductor may
-cache the graph around it. Which runner a key means is told by the program that runs on this thread: two models may hold equal regions, and one
-program has a runner per stream.
+``tileprof::region_N(str key, Tensor[] read) -> (Tensor, ...)`` for N results, and ``region_N_updating`` with
+``Tensor(a!)[] updated`` behind them: PyTorch functionalizes no operator that updates tensors and returns a list, and
+PyTorch 2.11 none with one result that updates nothing. The key holds a hash of what the region computes, so that
+Inductor may cache the graph around it. Which runner a key means is told by the program that runs on this thread: two
+models may hold equal regions, and one program has a runner per stream.
 """
 
 from __future__ import annotations

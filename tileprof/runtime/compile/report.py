@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Report:
-    """One graph. ``taken``: names of regions; ``left``: operators, by the name that ATen gives them, that Inductor compiles in our program; times in microseconds, of the race."""
+    """One graph. ``taken``: names of regions; ``left``: operators, by the name that ATen gives them, that Inductor
+    compiles in our program; times in microseconds, of the race.
+    """
 
     taken: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
@@ -35,7 +37,9 @@ _LOCK: Final = threading.Lock()
 
 @contextmanager
 def reports() -> Iterator[list[Report]]:
-    """The reports of all graphs that the backend is given meanwhile; a report is completed when its program is first called."""
+    """The reports of all graphs that the backend is given meanwhile; a report is completed when its program is first
+    called.
+    """
     found: list[Report] = []
     with _LOCK:
         _LISTENING.append(found)

@@ -9,10 +9,16 @@ import torch
 from torch import fx
 
 
-def traced(module: fx.GraphModule, inputs: Sequence[Any], compiler: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]) -> Callable[..., Any]:  # fmt: skip
-    """A graph of Dynamo lowered to ATen without Inductor's decompositions: ``compiler`` gets it with fake inputs and returns what runs it, given a list of inputs.
+def traced(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    compiler: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]],
+) -> Callable[..., Any]:
+    """A graph of Dynamo lowered to ATen without Inductor's decompositions: ``compiler`` gets it with fake inputs and
+    returns what runs it, given a list of inputs.
 
-    Layer norms, activations, convolutions, batch norms and attention are single nodes; inputs that the module changes are changed by ``copy_`` nodes at the end.
+    Layer norms, activations, convolutions, batch norms and attention are single nodes; inputs that the module changes
+    are changed by ``copy_`` nodes at the end.
     """
     from torch._dynamo.backends.common import aot_autograd  # noqa: PLC0415 - slow to import
 

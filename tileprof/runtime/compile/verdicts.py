@@ -1,7 +1,8 @@
-"""What races have decided, kept on disk: a second process need not compile Inductor's program to run ours, nor look for regions to run Inductor's.
+"""What races have decided, kept on disk: a second process need not compile Inductor's program to run ours, nor look for
+regions to run Inductor's.
 
-A verdict holds for one graph with its shapes, one kind of GPU, and one state of PyTorch, its settings and this package; anything else is another file. What is recalled is
-still compared: the first call's results are held against PyTorch's.
+A verdict holds for one graph with its shapes, one kind of GPU, and one state of PyTorch, its settings and this package;
+anything else is another file. What is recalled is still compared: the first call's results are held against PyTorch's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``kept``: the regions of the program that won, as `Way.name` says them, empty where Inductor's did; times in microseconds; ``measured``: the day."""
+    """``kept``: the regions of the program that won, as `Way.name` says them, empty where Inductor's did; times in
+    microseconds; ``measured``: the day.
+    """
 
     kept: str
     ours_us: float
@@ -74,7 +77,7 @@ def keep(key: str | None, verdict: Verdict) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        Path(file.name).replace(path)  # whole or not at all, whoever else writes
+        Path(file.name).replace(path)  # whole or not at all, even if another process writes
     except OSError as error:
         LOG.info("the verdict is not kept for later processes: %s", error)
 
@@ -108,16 +111,31 @@ def _shape(value: Any) -> str:
 
 
 def _surroundings(device: torch.device) -> list[str]:
-    import triton  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415 - Inductor's compiler, where there is a GPU
+    import triton  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415 - on a GPU only
     from torch._inductor import config  # noqa: PLC0415 - slow to import
 
     gpu = torch.cuda.get_device_properties(device)
     settings = torch.backends.cuda
     return [
-        gpu.name, str(gpu.multi_processor_count), str(gpu.total_memory), torch.__version__, triton.__version__, sys.version, _sources(),
-        config.get_hash().hex(), str(settings.matmul.allow_tf32), str(settings.matmul.allow_fp16_reduced_precision_reduction),
-        str([settings.flash_sdp_enabled(), settings.mem_efficient_sdp_enabled(), settings.cudnn_sdp_enabled(), settings.math_sdp_enabled()]),
-    ]  # fmt: skip
+        gpu.name,
+        str(gpu.multi_processor_count),
+        str(gpu.total_memory),
+        torch.__version__,
+        triton.__version__,
+        sys.version,
+        _sources(),
+        config.get_hash().hex(),
+        str(settings.matmul.allow_tf32),
+        str(settings.matmul.allow_fp16_reduced_precision_reduction),
+        str(
+            [
+                settings.flash_sdp_enabled(),
+                settings.mem_efficient_sdp_enabled(),
+                settings.cudnn_sdp_enabled(),
+                settings.math_sdp_enabled(),
+            ]
+        ),
+    ]
 
 
 @cache

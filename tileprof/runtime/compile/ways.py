@@ -25,7 +25,9 @@ _NOW: Final = threading.local()
 
 
 class Traced:
-    """A graph of Dynamo as ATen operations, and what AOTAutograd puts around it. Calls run whatever `inside` says on this thread."""
+    """A graph of Dynamo as ATen operations, and what AOTAutograd puts around it. Calls run whatever `inside` says on
+    this thread.
+    """
 
     def __init__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> None:
         self.module: fx.GraphModule | None = None
@@ -84,7 +86,7 @@ def _inside(inside: Callable[[list[Any]], Any]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """Where among the values of the placeholders the weights are that a region keeps copies of."""
+    """Positions, among the values of the placeholders, of the weights that a region keeps copies of."""
 
     key: str
     at: tuple[int, ...]

@@ -20,10 +20,10 @@ ENTRY: Final = "persistent"
 WHAT: Final = "the kernel of convolutional networks"
 
 BIAS_BYTES: Final = 1024
-"""Of a slot of weights, behind them."""
+"""Bytes of the biases behind the weights in a slot."""
 
 WEIGHT_SLOTS: Final = 4
-"""That weights are ahead of the products."""
+"""Slots of the ring of weights."""
 
 _RESERVED_BYTES: Final = 18 * 1024  # sums that warpgroups exchange, barriers, what alignment takes
 
@@ -42,7 +42,7 @@ class Options:
 
     @property
     def activation_slots(self) -> int:
-        """As many as there is room for."""
+        """Slots of the ring of activations: as many as fit shared memory."""
         left = SHARED_BYTES - _RESERVED_BYTES - WEIGHT_SLOTS * (WEIGHT_BYTES + BIAS_BYTES)
         return left // self.slot_bytes
 

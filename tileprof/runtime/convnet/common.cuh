@@ -6,7 +6,7 @@
 
 constexpr int CONSUMERS = 256;
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
-constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
+constexpr int FLAG_WORDS = 32;  // one semaphore per cache line
 constexpr int ROW_BYTES = 128;  // of shared memory: 64 channels of a pixel, or 64 of k of a row of weights
 constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
 constexpr int WINDOW_PITCH = 1024;  // of a row of the padded input

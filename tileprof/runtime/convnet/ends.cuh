@@ -75,10 +75,8 @@ struct Apart {
         first = task.column * W + lane % ACROSS * 8, channels = stage.out_channels;
 #pragma unroll
         for (int i = 0; i < ROWS; ++i)
-            at[i] = mine(i) < 16 ? pixel_at(
-                                       stage, task, warp % 4 * 16 + mine(i) + (two ? 0 : group * 64), stage.step,
-                                       task.image + (two ? group : 0)
-                                   )
+            at[i] = mine(i) < 16 ? pixel_at(stage, task, warp % 4 * 16 + mine(i) + (two ? 0 : group * 64), stage.step,
+                                            task.image + (two ? group : 0))
                                  : -1;
     }
 
@@ -104,9 +102,8 @@ struct Apart {
             if (!here(PASS, i)) continue;
             Eight eight = {};
             add_sums<PART>(eight, scratch, mine(i), lane % ACROSS * 8);
-            finish(
-                out + at[i] + first + PASS * PART, eight, more[PASS * ROWS + i], stage.residual != nullptr, stage.relu
-            );
+            finish(out + at[i] + first + PASS * PART, eight, more[PASS * ROWS + i], stage.residual != nullptr,
+                   stage.relu);
         }
         __syncwarp();
         if constexpr (PASS + 1 < PASSES) store<PASS + 1>(stage, out, sums, shared);
@@ -146,16 +143,15 @@ struct Together {
 
     // Of a part of k: its sums go to memory; the last of the tile's parts adds all of them up, in order, so that it
     // does not matter which is the last.
-    __device__ void store_part(
-        const Stage& stage, const Task& task, s32* flags, unsigned short* out, const float (&sums)[W / 2], u32 shared
-    ) const {
+    __device__ void store_part(const Stage& stage, const Task& task, s32* flags, unsigned short* out,
+                               const float (&sums)[W / 2], u32 shared) const {
         put_both(sums, shared, thread);
         float* const parts = stage.sums + static_cast<u64>(task.place) * stage.parts * (64 * W) + row * W + column;
         Eight mine = {};
         if (at >= 0) {
             sum_both(mine, shared, row, column);
             float* const to = parts + task.part * (64 * W);
-            const float(&v)[8] = mine.values;
+            const float (&v)[8] = mine.values;
             store_global_f32x4(to, float4{v[0], v[1], v[2], v[3]});
             store_global_f32x4(to + 4, float4{v[4], v[5], v[6], v[7]});
         }
@@ -179,10 +175,8 @@ struct Together {
 
     // The last tile's sums have been read by all when this one's are written.
     static __device__ void put_both(const float (&sums)[W / 2], u32 shared, u32 thread) {
-        put_sums<W, 0>(
-            sums, shared + SCRATCH_AT + thread / 128 * GROUP_BYTES, thread % 128 / 32 * 16 + thread % 32 / 4,
-            thread % 32
-        );
+        put_sums<W, 0>(sums, shared + SCRATCH_AT + thread / 128 * GROUP_BYTES, thread % 128 / 32 * 16 + thread % 32 / 4,
+                       thread % 32);
         barrier_sync<1, CONSUMERS>();
     }
 
@@ -195,9 +189,8 @@ struct Together {
 // The largest of the sums of two by two pixels, where `value(row, column)` has eight of a pixel, `row` the first in
 // shared memory of its image's. Threads take eight channels of a pixel of the result in turn.
 template <int PART, class Value>
-__device__ __forceinline__ void store_largest(
-    const Stage& stage, const Task& task, unsigned short* out, int first, u32 thread, Value&& value
-) {
+__device__ __forceinline__ void store_largest(const Stage& stage, const Task& task, unsigned short* out, int first,
+                                              u32 thread, Value&& value) {
     constexpr int ACROSS = PART / 8;
     const int columns = stage.tile_columns, each = stage.tile_rows * columns, all = stage.tile_images * each * ACROSS;
     for (int item = thread; item < all; item += CONSUMERS) {
@@ -217,9 +210,8 @@ __device__ __forceinline__ void store_largest(
 // A tile of a layer that pools, whose warpgroups have rows of their own: halves of all rows stand in shared memory.
 // Halves are in order as sums are, and zeros come in the end.
 template <int W>
-__device__ __forceinline__ void pool_apart(
-    const Stage& stage, const Task& task, unsigned short* out, const float (&sums)[W / 2], u32 shared, u32 thread
-) {
+__device__ __forceinline__ void pool_apart(const Stage& stage, const Task& task, unsigned short* out,
+                                           const float (&sums)[W / 2], u32 shared, u32 thread) {
     constexpr int SQUARES = W / 8;
     static_assert(128 * W * 2 <= SCRATCH_BYTES);
     const u32 scratch = shared + SCRATCH_AT, lane = thread % 32;
@@ -229,20 +221,18 @@ __device__ __forceinline__ void pool_apart(
 #pragma unroll
     for (int i = 0; i < SQUARES; i += 2) {
         const float* from = sums + i * 4;
-        const u32 squares[4] = {
-            pack(from[0], from[1]), pack(from[2], from[3]), pack(from[4], from[5]), pack(from[6], from[7])};
+        const u32 squares[4] = {pack(from[0], from[1]), pack(from[2], from[3]), pack(from[4], from[5]),
+                                pack(from[6], from[7])};
         store_matrices_shared(at(thread / 32 * 16 + lane % 16, i + lane / 16), squares);
     }
     barrier_sync<1, CONSUMERS>();
-    store_largest<W>(stage, task, out, task.column * W, thread, [&](int row, int column) {
-        return eight_of(load_shared_u32x4(at(row, column / 8)));
-    });
+    store_largest<W>(stage, task, out, task.column * W, thread,
+                     [&](int row, int column) { return eight_of(load_shared_u32x4(at(row, column / 8))); });
 }
 
 template <int W>
-__device__ __forceinline__ void pool_together(
-    const Stage& stage, const Task& task, unsigned short* out, const float (&sums)[W / 2], u32 shared, u32 thread
-) {
+__device__ __forceinline__ void pool_together(const Stage& stage, const Task& task, unsigned short* out,
+                                              const float (&sums)[W / 2], u32 shared, u32 thread) {
     Together<W>::put_both(sums, shared, thread);
     store_largest<W>(stage, task, out, task.column * W, thread, [&](int row, int column) {
         Eight eight = {};

@@ -37,7 +37,7 @@ from tileprof.runtime.convnet.tiling import WINDOW
 LOG: Final = logging.getLogger("tileprof.compile")
 
 LEAST_LAYERS: Final = 4
-"""Of a network that is worth a kernel."""
+"""Least number of layers of a network that is worth a kernel."""
 
 MOST_IMAGES: Final = 32
 

@@ -19,7 +19,7 @@ __device__ __forceinline__ Eight eight_of(const uint4& bits) {
 }
 
 __device__ __forceinline__ void store_eight(unsigned short* to, const Eight& eight) {
-    const float(&v)[8] = eight.values;
+    const float (&v)[8] = eight.values;
     store_global_u32x4(to, uint4{pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7])});
 }
 

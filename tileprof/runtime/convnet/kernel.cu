@@ -37,13 +37,26 @@ struct Consumes {
 
     __device__ __forceinline__ void convolution(const Stage& stage, const Task& task, s32 number) {
         switch (stage.columns + stage.deep) {
-            case 8: consumer.tile<8, false>(stage, task, number); break;
-            case 8 + 1: consumer.tile<8, true>(stage, task, number); break;
-            case 16: consumer.tile<16, false>(stage, task, number); break;
-            case 16 + 1: consumer.tile<16, true>(stage, task, number); break;
-            case 32: consumer.tile<32, false>(stage, task, number); break;
-            case 32 + 1: consumer.tile<32, true>(stage, task, number); break;
-            default: consumer.tile<64, false>(stage, task, number);
+            case 8:
+                consumer.tile<8, false>(stage, task, number);
+                break;
+            case 8 + 1:
+                consumer.tile<8, true>(stage, task, number);
+                break;
+            case 16:
+                consumer.tile<16, false>(stage, task, number);
+                break;
+            case 16 + 1:
+                consumer.tile<16, true>(stage, task, number);
+                break;
+            case 32:
+                consumer.tile<32, false>(stage, task, number);
+                break;
+            case 32 + 1:
+                consumer.tile<32, true>(stage, task, number);
+                break;
+            default:
+                consumer.tile<64, false>(stage, task, number);
         }
     }
 

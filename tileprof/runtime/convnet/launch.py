@@ -31,7 +31,7 @@ from tileprof.runtime.persistent.source import SHARED_BYTES
 from tileprof.runtime.sync.tables import FLAG_BYTES
 
 THREADS: Final = 384
-"""Of a block: one warpgroup of loaders, two that multiply."""
+"""Threads per block: one warpgroup of loaders, two that multiply."""
 
 STAGE_WORDS: Final = 40  # Row of common.cuh
 ARGUMENT_WORDS: Final = 11
@@ -129,13 +129,13 @@ def _put_map(table: Arguments, at: int, plan: Plan, number: int, source: Any) ->
 
 
 def layer_sum_bytes(plan: Plan, number: int) -> int:
-    """Of the sums of a layer's parts of tiles: 64 rows each."""
+    """Bytes of the sums of a layer's parts of tiles: 64 rows each."""
     layer, tiling = plan.network.layers[number], plan.tilings[number]
     return 64 * tiling.width * 4 * tiling.parts * tiles(layer, tiling) if tiling.parts > 1 else 0
 
 
 def sum_bytes(plan: Plan) -> int:
-    """Of the sums of all parts of tiles."""
+    """Bytes of the sums of all parts of tiles."""
     return sum(layer_sum_bytes(plan, number) for number in range(len(plan.tilings)))
 
 
@@ -146,7 +146,7 @@ def plan_tables(plan: Plan) -> tuple[Any, Any, Any]:
 
 
 def flag_words(plan: Plan) -> int:
-    """Of the semaphores."""
+    """32-bit words of the semaphores."""
     return plan.semaphores * FLAG_BYTES // 4
 
 

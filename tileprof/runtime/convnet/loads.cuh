@@ -55,9 +55,8 @@ __device__ __forceinline__ void await(const Arguments& arguments, int2 wait, u32
 }
 
 // One thread: the boxes of a tile's blocks of k, which run over channels, and for each of these over taps.
-__device__ __forceinline__ void load_tile(
-    const Stage& stage, const TensorMap* map, const Task& task, u32 shared, Ring<A_SLOTS>& ring
-) {
+__device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* map, const Task& task, u32 shared,
+                                          Ring<A_SLOTS>& ring) {
     const int blocks = stage.k_blocks, most = stage.slot_blocks, taps = stage.taps, halo = stage.halo;
     const int step = stage.pool * stage.stride, y = task.y * step - stage.padding, x = task.x * step - stage.padding;
     int channel = 0, tap = 0, down = 0, across = 0;
@@ -76,9 +75,8 @@ __device__ __forceinline__ void load_tile(
         }
         mbarrier_arrive_expect_release_cta(full, here * stage.box_bytes);
         for (int block = 0; block < here; ++block) {
-            copy_tensor_4d(
-                to + block * stage.block_bytes, map, full, channel, x + across, y + down, task.image, EVICT_NORMAL
-            );
+            copy_tensor_4d(to + block * stage.block_bytes, map, full, channel, x + across, y + down, task.image,
+                           EVICT_NORMAL);
             if (++across == stage.tap_columns) across = 0, ++down;
             if (++tap == taps) tap = across = down = 0, channel += 64;
         }

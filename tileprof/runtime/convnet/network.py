@@ -97,10 +97,10 @@ class Network:
     layers: tuple[Layer, ...]
     dtype: str = "float16"
     names: tuple[str, ...] = field(default=())
-    """Of the layers, for reports."""
+    """Names of the layers, for reports."""
 
     def name(self, number: int) -> str:
-        """Of a layer."""
+        """The name of a layer."""
         return self.names[number] if number < len(self.names) else f"layer {number}"
 
 

@@ -17,7 +17,7 @@ from tileprof.runtime.convnet.network import Convolution, Network, folded, windo
 from tileprof.runtime.convnet.tiling import K_BLOCK, WINDOW, Tiling, k_blocks, weight_blocks
 
 _ELEMENTS: Final = 1 << 22
-"""Of a layer's weights that are packed at a time."""
+"""Weights of a layer that are packed at a time."""
 
 
 def column_bytes(network: Network, layer: Convolution, tiling: Tiling) -> int:

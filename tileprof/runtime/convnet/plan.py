@@ -35,7 +35,7 @@ I32 = NDArray[np.int32]
 TASK_WORDS: Final = 12
 
 _GAP_US: Final = 2.0
-"""From the last store of a layer to the first product of the next, for dealing out tiles."""
+"""Microseconds from the last store of a layer to the first product of the next, for dealing out tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Bands:
 
     first: int
     images: int
-    """Of an image group."""
+    """Images per image group."""
     rows: int
-    """Of pixels of a row of tiles."""
+    """Rows of pixels per row of tiles."""
     per_image: int
     count: int
     posts: int
@@ -103,20 +103,22 @@ class Plan:
 
     @property
     def semaphores(self) -> int:
-        """Of all layers, and of tiles that are cut into parts."""
+        """Semaphores of all layers, and of tiles that are cut into parts."""
         layer, tiling = self.network.layers[-1], self.tilings[-1]
         return self.counters[-1] + (tiles(layer, tiling) if tiling.parts > 1 else 0)
 
     @property
     def slot_bytes(self) -> int:
-        """Of a slot of activations, which hold the largest load: one of two sizes, so that few kernels are compiled."""
+        """Bytes of a slot of activations, which holds the largest load: one of two sizes, so that few kernels are
+        compiled.
+        """
         loads = zip(self.network.layers, self.tilings, strict=True)
         largest = max(load_bytes(self.network, layer, tiling) for layer, tiling in loads)
         return SLOT_BYTES if largest <= SLOT_BYTES else MOST_SLOT_BYTES
 
     @property
     def blocks(self) -> int:
-        """Of the launch."""
+        """Blocks of the launch."""
         return len(self.heads)
 
 
@@ -166,7 +168,7 @@ def bands_of(layer: Layer, tiling: Tiling, first: int) -> Bands:
 
 
 def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None) -> Plan:
-    """A network's plan for so many blocks, tiled by the model unless ``tilings`` are given.
+    """A network's plan for ``blocks`` blocks, tiled by the model unless ``tilings`` are given.
 
     Raises `UserError` where a layer does not fit the kernel.
     """

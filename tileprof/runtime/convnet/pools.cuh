@@ -23,23 +23,20 @@ __device__ __forceinline__ void pool_maximum(const Stage& stage, const Task& tas
             const int row = down < 0 ? 0 : down < stage.in_rows ? down : stage.in_rows - 1;
             const int column = across < 0 ? 0 : across < stage.in_columns ? across : stage.in_columns - 1;
             window[tap] = load_global_u32x4(
-                from + ((task.image * stage.in_rows + row) * stage.in_columns + column) * stage.channels + 8 * chunk
-            );
+                from + ((task.image * stage.in_rows + row) * stage.in_columns + column) * stage.channels + 8 * chunk);
         }
         Eight most = eight_of(window[0]);
 #pragma unroll
         for (int tap = 1; tap < SIDE * SIDE; ++tap) keep_larger(most, eight_of(window[tap]));
-        store_eight(
-            out + ((task.image * stage.out_rows + y) * stage.out_columns + x) * stage.channels + 8 * chunk, most
-        );
+        store_eight(out + ((task.image * stage.out_rows + y) * stage.out_columns + x) * stage.channels + 8 * chunk,
+                    most);
     }
 }
 
 // The mean of 64 channels of an image: 32 threads for each eight of them, whose sums meet in shared memory, added in
 // order.
-__device__ __forceinline__ void pool_average(
-    const Stage& stage, const Task& task, unsigned short* out, u32 shared, u32 thread
-) {
+__device__ __forceinline__ void pool_average(const Stage& stage, const Task& task, unsigned short* out, u32 shared,
+                                             u32 thread) {
     const int pixels = stage.in_rows * stage.in_columns;
     const auto* from = static_cast<const unsigned short*>(stage.from) + task.image * pixels * stage.channels +
                        task.column * 64 + thread % 8 * 8;
@@ -53,10 +50,8 @@ __device__ __forceinline__ void pool_average(
     barrier_sync<1, CONSUMERS>();  // what a tile before has left there is read
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair)
-        store_shared_f32x2(
-            scratch + thread / 8 * 256 + thread % 8 * 32 + pair * 8,
-            float2{sums.values[2 * pair], sums.values[2 * pair + 1]}
-        );
+        store_shared_f32x2(scratch + thread / 8 * 256 + thread % 8 * 32 + pair * 8,
+                           float2{sums.values[2 * pair], sums.values[2 * pair + 1]});
     barrier_sync<1, CONSUMERS>();
     if (thread < 32) {
         float2 sum = {0.0f, 0.0f};
@@ -65,9 +60,8 @@ __device__ __forceinline__ void pool_average(
             const float2 more = load_shared_f32x2(scratch + part * 256 + thread * 8);
             sum.x += more.x, sum.y += more.y;
         }
-        store_global_u32(
-            out + task.image * stage.channels + task.column * 64 + 2 * thread, pack(sum.x / pixels, sum.y / pixels)
-        );
+        store_global_u32(out + task.image * stage.channels + task.column * 64 + 2 * thread,
+                         pack(sum.x / pixels, sum.y / pixels));
     }
     barrier_sync<1, CONSUMERS>();
 }
@@ -87,9 +81,8 @@ __device__ __forceinline__ u32 half_of(const u32 (&words)[WORDS], int i) {
 
 // Eight pixels of three channels, pixel by pixel or channel by channel, sixteen bytes per load. A row's last item is
 // its edges.
-__device__ __forceinline__ void lay_eights(
-    const Stage& stage, const Task& task, const unsigned short* from, unsigned short* out, u32 thread
-) {
+__device__ __forceinline__ void lay_eights(const Stage& stage, const Task& task, const unsigned short* from,
+                                           unsigned short* out, u32 thread) {
     const bool last_channels = stage.channel_stride == 1;
     const int each = stage.in_columns / 8 + 1, all = stage.tile_rows * each;
     for (int item = thread; item < all; item += CONSUMERS) {
@@ -99,8 +92,7 @@ __device__ __forceinline__ void lay_eights(
         if (eight == each - 1) {
             for (int column = 0; column < stage.out_columns - stage.in_columns; ++column)
                 store_window_pixel(
-                    stage, to + (column < stage.padding ? column : column + stage.in_columns) * stage.channels, 0, 0
-                );
+                    stage, to + (column < stage.padding ? column : column + stage.in_columns) * stage.channels, 0, 0);
             continue;
         }
         u32 words[12] = {};
@@ -136,9 +128,8 @@ __device__ __forceinline__ bool in_eights(const Stage& stage, const unsigned sho
 
 // Pixels of the network's input, with `channels` of 4 or 8 where it has `window`, four at most, and zeros around:
 // `padding` rows above and columns to the left.
-__device__ __forceinline__ void lay_windows(
-    const Stage& stage, const Task& task, const unsigned short* from, unsigned short* out, u32 thread
-) {
+__device__ __forceinline__ void lay_windows(const Stage& stage, const Task& task, const unsigned short* from,
+                                            unsigned short* out, u32 thread) {
     if (in_eights(stage, from)) return lay_eights(stage, task, from, out, thread);
     constexpr int AT_ONCE = 4;  // pixels of a thread, so that their loads overlap
     const int all = stage.tile_rows * stage.out_columns;

@@ -35,10 +35,8 @@ template <int W, bool DEEP>
 __device__ __forceinline__ void multiply_block(float (&sums)[W / 2], u32 a, u32 b, u32 layout, u32 pair) {
 #pragma unroll
     for (int step = 0; step < (DEEP ? 2 : 4); ++step)
-        Multiply<W>::add(
-            sums, static_cast<u64>(layout) << 32 | (a + 2 * (step % 2) + step / 2 * pair),
-            static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step)
-        );
+        Multiply<W>::add(sums, static_cast<u64>(layout) << 32 | (a + 2 * (step % 2) + step / 2 * pair),
+                         static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step));
 }
 
 // Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which
@@ -47,16 +45,15 @@ __device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, valu
 
 // Sums of all blocks of k, two at a time where a slot has two: these are under way while the next slot is awaited.
 template <int W, bool DEEP>
-__device__ __forceinline__ void multiply(
-    float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread
-) {
+__device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared,
+                                         u32 thread) {
     const int group = thread / 128, blocks = stage.k_blocks, a_most = stage.slot_blocks, w_most = stage.weight_blocks;
     const u32 half = DEEP ? group * 64 : 0;  // bytes along k
     const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half;
     const u32 lane = thread % 32;
-    const u32 pair = uniform(
-        stage.window ? WINDOW_PITCH / 16 : 4
-    );  // from two steps along k to the next two: another tap, where there are windows
+    const u32 pair =
+        uniform(stage.window ? WINDOW_PITCH / 16
+                             : 4);  // from two steps along k to the next two: another tap, where there are windows
     const u32 next = uniform(stage.block_bytes / 16);
     const u32 layout = uniform(stage.window ? WINDOWED : SWIZZLED);
     Used before;
@@ -94,9 +91,8 @@ __device__ __forceinline__ void multiply(
 
 // The same for 3x3 taps of a box and slots of weights that hold three taps or multiples of it: a row of taps at a time.
 template <int W, bool DEEP>
-__device__ __forceinline__ void multiply_rows(
-    float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread
-) {
+__device__ __forceinline__ void multiply_rows(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared,
+                                              u32 thread) {
     const int group = thread / 128, rows = stage.k_blocks / 3, w_most = stage.weight_blocks;
     const u32 half = DEEP ? group * 64 : 0;
     const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half,
@@ -131,7 +127,7 @@ struct Consumer {
 
     template <int W, bool DEEP>
     __device__ __forceinline__ void tile(const Stage& stage, const Task& task, s32 number) {
-        const bool adds = !DEEP || thread<128, pools = stage.pool> 1;
+        const bool adds = !DEEP || thread < 128, pools = stage.pool > 1;
         float sums[W / 2];
         wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
         if (thread == 0) stamp(arguments, number, WEIGHTS_THERE);

@@ -62,7 +62,7 @@ class NetworkRunner:
         """A runner with semaphores and memory of its own, and the same packed weights."""
         other = copy(self)
         other._launcher = Launcher(self.plan, self.device, self._options)  # noqa: SLF001 - of its own class
-        other._memory = None  # noqa: SLF001 - likewise
+        other._memory = None  # noqa: SLF001
         return other
 
     def check(self) -> None:
@@ -83,12 +83,14 @@ class NetworkRunner:
 
     @property
     def results(self) -> list[Any]:
-        """Of each layer in the last run; the network's own result is not there."""
+        """The result of each layer in the last run, without the network's own result."""
         return self._memory or []
 
     @property
     def timeline(self) -> Any:
-        """Of the last run, where `Options` asks for one: [tasks, places], nanoseconds, by `PLACES`; 0: not reached."""
+        """Timeline of the last run, where `Options` asks for one: [tasks, places], nanoseconds, by `PLACES`; 0: not
+        reached.
+        """
         return self._launcher.times.view(len(self.plan.tasks), -1)
 
     def _bind(self, parameters: Sequence[Any]) -> None:

@@ -14,13 +14,13 @@ WIDTHS: Final = (8, 16, 32, 64)
 """Columns of a tile: the kernel has code for each."""
 
 DEEP_WIDTHS: Final = (8, 16, 32)
-"""Columns where both warpgroups take the same rows: shared memory has room for the sums of so many."""
+"""Columns where both warpgroups take the same rows: shared memory holds their sums."""
 
 LEAST_POOLED: Final = 16
 """Columns of a tile that pools where the warpgroups have rows of their own."""
 
 ROW_BYTES: Final = 128
-"""Of shared memory: 64 channels of a pixel."""
+"""Bytes of a row of shared memory: 64 channels of a pixel."""
 
 K_BLOCK: Final = 64
 
@@ -31,30 +31,30 @@ WINDOW_PITCH: Final = 1024
 """Bytes from a row of the padded input to the next, in a slot."""
 
 SLOT_BYTES: Final = 16 * 1024
-"""Of a slot of activations, where all loads fit."""
+"""Bytes of a slot of activations, where all loads fit."""
 
 MOST_SLOT_BYTES: Final = 29 * 1024
-"""Of a slot of activations where they do not: four rows of 58 pixels."""
+"""Bytes of a slot of activations where they do not: four rows of 58 pixels."""
 
 WEIGHT_BYTES: Final = 24 * 1024
-"""Of a slot of weights, biases not counted."""
+"""Bytes of a slot of weights, biases not counted."""
 
 PARTS: Final = (1, 2, 4, 8)
-"""Of k. Powers of two, as a tile's parts are counted by a word that overflows."""
+"""Parts of k. Powers of two, as a tile's parts are counted by a word that overflows."""
 
 _MOST_BLOCKS: Final = 16
 
 # Microseconds on an H200, from timelines of the four networks of docs/whole-models.md.
 _BOUNDARY_US: Final = 2.0
-"""From the end of a layer's last tile to the first product of the next layer: a post, a wait, a load."""
+"""Microseconds from the end of a layer's last tile to the first product of the next layer: a post, a wait, a load."""
 _PARTS_US: Final = 1.7
-"""From a part's sums to the word that says whether it is the last, and the first of the others' sums."""
+"""Microseconds from a part's sums to the word that says whether it is the last, and the first of the others' sums."""
 _LOAD_US: Final = 0.12
-"""Of a load of a box, whatever its size."""
+"""Microseconds per load of a box, whatever its size."""
 _LOAD_ROW_US: Final = 0.0013
-"""Of a row of a box, 128 bytes."""
+"""Microseconds per row of a box, 128 bytes."""
 _BYTES_PER_US: Final = 65_000
-"""That a block loads at most."""
+"""Bytes per microsecond that a block loads at most."""
 
 
 def block_us(width: int, *, deep: bool) -> float:
@@ -63,7 +63,7 @@ def block_us(width: int, *, deep: bool) -> float:
 
 
 def end_us(tiling: Tiling) -> float:
-    """Of a tile's sums on their way to memory; the last of its parts loads those of all."""
+    """Microseconds of a tile's sums on their way to memory; the last of its parts loads those of all."""
     if not tiling.deep:
         return 0.2 + 0.0125 * tiling.width
     added = _PARTS_US + tiling.parts * 64 * tiling.width * 4 / _BYTES_PER_US
@@ -113,7 +113,7 @@ def tiles(layer: Layer, tiling: Tiling) -> int:
 
 
 def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
-    """Of one task in a row of tasks, modelled."""
+    """Modelled microseconds of one task among others in a row."""
     if not isinstance(layer, Convolution):
         return 1.0
     blocks = k_blocks(network, layer) // tiling.parts
@@ -127,7 +127,7 @@ def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
 
 
 def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
-    """The tiling that ends first on so many blocks, by the model. Raises `UserError` where there is none."""
+    """The tiling that ends first on ``blocks`` blocks, by the model. Raises `UserError` where there is none."""
     images, rows, columns, channels = layer.shape
     match layer:
         case Windows():
@@ -194,7 +194,7 @@ def load_bytes(network: Network, layer: Layer, tiling: Tiling) -> int:
 
 
 def slot_blocks(network: Network, layer: Convolution, tiling: Tiling, slot_bytes: int) -> int:
-    """Blocks of k in a slot of activations of so many bytes."""
+    """Blocks of k in a slot of activations of ``slot_bytes``."""
     if windowed(network, layer):
         return k_blocks(network, layer)
     if tiling.halo:
@@ -203,7 +203,7 @@ def slot_blocks(network: Network, layer: Convolution, tiling: Tiling, slot_bytes
 
 
 def block_bytes(layer: Layer, tiling: Tiling) -> int:
-    """From a block of k in a slot to the next, where they are loaded by themselves."""
+    """Bytes from a block of k in a slot to the next, where each is a load of its own."""
     return ceil(tiling.box_rows(layer) * ROW_BYTES / 1024) * 1024
 
 

@@ -1,4 +1,4 @@
-"""Compiling a co-pilot for a plan, once a machine, into a cache: its tables and choices are constants of the program.
+"""Compiling a co-pilot for a plan, once per machine, into a cache: its tables and choices are constants of the program.
 
 ~/.cache/tileprof/copilot/<key>/pilot.so, graph.h
 """
@@ -68,7 +68,10 @@ def header(plan: Plan, choices: Choices) -> str:
     lines = [
         "#pragma once",
         *(f"constexpr int {name} = {value};" for name, value in constants.items()),
-        *(f"static const int {name}[] = {{{', '.join(map(str, table.tolist())) or '0'}}};" for name, table in tables.items()),
+        *(
+            f"static const int {name}[] = {{{', '.join(map(str, table.tolist())) or '0'}}};"
+            for name, table in tables.items()
+        ),
         f"static const int EVENTS[][3] = {{{events}}};",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"

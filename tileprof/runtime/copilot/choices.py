@@ -19,9 +19,9 @@ ORDERS: Final = ("stages", "critical")
 @dataclass(frozen=True, slots=True)
 class Choices:
     """``order``: one of `ORDERS`. ``affinity``: a cluster that has completed the last input of a task gets that task
-    first, which then may find it in its SM's cache or the L2 nearby. ``speculate``: tasks are sent before they are ready
-    where a cluster has room, and the cluster awaits their semaphores. ``depth``: tasks that a cluster is sent and has not
-    completed, at most.
+    first, which then may find it in its SM's cache or the L2 nearby. ``speculate``: tasks are sent before they are
+    ready where a cluster has room, and the cluster awaits their semaphores. ``depth``: tasks that a cluster is sent and
+    has not completed, at most.
     """
 
     order: str = "critical"

@@ -17,13 +17,15 @@ from tileprof.runtime.persistent.dealing import link_words
 from tileprof.runtime.persistent.plan import Plan
 
 _MEMORIES: Final[list[Any]] = []
-"""Of all co-pilots that were: a captured graph may be replayed when its pipeline is gone, and finds the word that ends it."""
+"""Memory of all co-pilots of the process: a captured graph may be replayed when its pipeline is gone, and finds the
+word that ends it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of a co-pilot so far: ``runs``, ``commands``, of these sent ``ahead`` of their inputs and to the ``own`` cluster of
-    their last input; ``batches`` of completions that it found at once, and the most in one.
+    """Counts of a co-pilot so far: ``runs``, ``commands``, of these sent ``ahead`` of their inputs and to the ``own``
+    cluster of their last input; ``batches`` of completions that it found at once, and the most in one.
     """
 
     runs: int
@@ -38,7 +40,8 @@ class Copilot:
     """Deals the tasks of a plan's kernel for as long as it exists, in the thread of this process that all co-pilots
     share, over page-locked memory.
 
-    Kernels that wait for a co-pilot that has ended see its last word, and end. ``library``: as `build.compiled` makes it.
+    Kernels that wait for a co-pilot that has ended see its last word, and end. ``library``: as `build.compiled` makes
+    it.
     ``flies``: in that thread; tests let it `step`.
     """
 
@@ -56,7 +59,7 @@ class Copilot:
         self._end = weakref.finalize(self, _land, self._library, self._pilot, tower)
 
     def data_ptr(self) -> int:
-        """Where the memory is, for CPU and GPU alike: they share addresses."""
+        """The address of the memory, the same on CPU and GPU."""
         return int(self.memory.data_ptr())
 
     def zero_(self) -> None:

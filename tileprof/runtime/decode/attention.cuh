@@ -1,4 +1,5 @@
-// Attention of one new token per sequence: rotary embedding, append to the cache, chunks of the context by warps, then over chunks.
+// Attention of one new token per sequence: rotary embedding, append to the cache, chunks of the context by warps, then
+// over chunks.
 #pragma once
 
 #include "product.cuh"
@@ -9,9 +10,12 @@ constexpr int VALUE_COLUMNS = HEAD_DIM / 32;  // that a lane adds up
 constexpr float LOG2_E = 1.4426950408889634f;
 
 // Where the rotated heads are: queries, times the scale of the scores, then the new key and value.
-__device__ __forceinline__ u32 head_at(const Block& block, int head, int column) { return block.shared + HEADS_AT + 4 * (head * HEAD_DIM + column); }
+__device__ __forceinline__ u32 head_at(const Block& block, int head, int column) {
+    return block.shared + HEADS_AT + 4 * (head * HEAD_DIM + column);
+}
 
-// Columns that a lane has of a head that its warp prepares. Its norm, then its rotation, as the model does them, with its roundings.
+// Columns that a lane has of a head that its warp prepares. Its norm, then its rotation, as the model does them, with
+// its roundings.
 struct Prepared {
     float x[VALUE_COLUMNS];
 
@@ -23,7 +27,8 @@ struct Prepared {
         for (int other = 1; other < 32; other *= 2) squares += __shfl_xor_sync(~0u, squares, other);
         const float factor = rsqrtf(squares * (1.0f / HEAD_DIM) + EPSILON);
 #pragma unroll
-        for (int i = 0; i < VALUE_COLUMNS; ++i) x[i] = rounded(unpack(weight[lane * VALUE_COLUMNS + i]) * rounded(x[i] * factor));
+        for (int i = 0; i < VALUE_COLUMNS; ++i)
+            x[i] = rounded(unpack(weight[lane * VALUE_COLUMNS + i]) * rounded(x[i] * factor));
     }
 
     __device__ void rotate(const float (&cosine)[VALUE_COLUMNS], const float (&sine)[VALUE_COLUMNS], u32 lane) {
@@ -61,7 +66,8 @@ __device__ __forceinline__ void values_of(float (&v)[VALUE_COLUMNS], u32 address
 }
 
 // Keys and values of a slot with `count` positions from `begin` on.
-__device__ __forceinline__ void attend_slot(Online& online, const Block& block, const float (&queries)[SHARERS][8], int sequence, int begin, int count, s64 newest) {
+__device__ __forceinline__ void attend_slot(Online& online, const Block& block, const float (&queries)[SHARERS][8],
+                                            int sequence, int begin, int count, s64 newest) {
     const u32 at = block.shared + block.ring.slot * SLOT_BYTES, values = at + 2 * HEAD_DIM * SLOT_POSITIONS;
     const int lane = block.lane % KEY_LANES, which = block.lane / KEY_LANES;
 #pragma unroll 1
@@ -108,7 +114,8 @@ __device__ __forceinline__ u32 heads_scratch(const Block& block, int warp, int h
     return block.shared + SCRATCH_AT + 4 * ((warp * SHARERS + head) * PARTIAL + word);
 }
 
-// The warps' parts of a chunk, added up: for an even column of a head, two columns, the largest score and the sum of weights.
+// The warps' parts of a chunk, added up: for an even column of a head, two columns, the largest score and the sum of
+// weights.
 struct Added {
     float first, second, largest, weight;
 };
@@ -116,7 +123,8 @@ struct Added {
 __device__ __forceinline__ Added added_warps(const Block& block, int head, int column) {
     Added sum = {0.0f, 0.0f, -INFINITY, 0.0f};
 #pragma unroll
-    for (int warp = 0; warp < WARPS; ++warp) sum.largest = fmaxf(sum.largest, load_shared_f32(heads_scratch(block, warp, head, HEAD_DIM)));
+    for (int warp = 0; warp < WARPS; ++warp)
+        sum.largest = fmaxf(sum.largest, load_shared_f32(heads_scratch(block, warp, head, HEAD_DIM)));
     const float zero = sum.largest == -INFINITY ? 0.0f : sum.largest;
 #pragma unroll
     for (int warp = 0; warp < WARPS; ++warp) {
@@ -144,9 +152,11 @@ __device__ __forceinline__ void combine(const Block& block, const Chunk& chunk, 
         for (int begin = 0; begin < block.chunks; begin += AT_ONCE) {
             uint2 v[2 * AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < 2 * AT_ONCE; ++i) v[i] = begin + i / 2 < block.chunks ? make_uint2(ABSENT, ABSENT) : make_uint2(0, 0);
+            for (int i = 0; i < 2 * AT_ONCE; ++i)
+                v[i] = begin + i / 2 < block.chunks ? make_uint2(ABSENT, ABSENT) : make_uint2(0, 0);
             arrive(v, block, STAGE_ATTENTION, [&](int i) {
-                return block.words(part_at(chunk.sequence, chunk.head, begin + i / 2, sharer) + (i % 2 ? HEAD_DIM : column));
+                return block.words(part_at(chunk.sequence, chunk.head, begin + i / 2, sharer) +
+                                   (i % 2 ? HEAD_DIM : column));
             });
             float top = largest;
 #pragma unroll
@@ -166,34 +176,43 @@ __device__ __forceinline__ void combine(const Block& block, const Chunk& chunk, 
     }
 }
 
-// The heads of a chunk, rotated, in shared memory; the new token's key and value also into the cache, by the block that `appends` them.
-__device__ __forceinline__ void prepare_heads(const Block& block, const Layer& layer, const Chunk& chunk, s64 newest, bool appends) {
+// The heads of a chunk, rotated, in shared memory; the new token's key and value also into the cache, by the block that
+// `appends` them.
+__device__ __forceinline__ void prepare_heads(const Block& block, const Layer& layer, const Chunk& chunk, s64 newest,
+                                              bool appends) {
     u32 words[VALUE_COLUMNS / 2];
     float cosine[VALUE_COLUMNS], sine[VALUE_COLUMNS];
     const int column = block.lane * VALUE_COLUMNS;
     const s64 table = chunk.sequence * block.p.rotary_step + column;
 #pragma unroll
-    for (int i = 0; i < VALUE_COLUMNS; ++i) cosine[i] = unpack(block.p.cosine[table + i]), sine[i] = unpack(block.p.sine[table + i]);
+    for (int i = 0; i < VALUE_COLUMNS; ++i)
+        cosine[i] = unpack(block.p.cosine[table + i]), sine[i] = unpack(block.p.sine[table + i]);
     stamp(block, STAGE_ATTENTION, 0);
 #pragma unroll 1
     for (int head = block.warp; head < SHARERS + (appends ? 2 : 0); head += WARPS) {
-        const int from = head < SHARERS ? (chunk.head * SHARERS + head) * HEAD_DIM : QUERY + (head - SHARERS) * KEY + chunk.head * HEAD_DIM;
+        const int from = head < SHARERS ? (chunk.head * SHARERS + head) * HEAD_DIM
+                                        : QUERY + (head - SHARERS) * KEY + chunk.head * HEAD_DIM;
 #pragma unroll
         for (int i = 0; i < VALUE_COLUMNS / 2; ++i) words[i] = ABSENT;
-        arrive(words, block, STAGE_ATTENTION, [&](int i) { return block.words(QKV_AT + (chunk.sequence * QKV + from + column) / 2 + i); });
+        arrive(words, block, STAGE_ATTENTION,
+               [&](int i) { return block.words(QKV_AT + (chunk.sequence * QKV + from + column) / 2 + i); });
         Prepared prepared;
         unpack_words(prepared.x, words);
         if (head <= SHARERS) {
-            if constexpr (HEAD_NORMS) prepared.normalise(head < SHARERS ? layer.query_norm : layer.key_norm, block.lane);
+            if constexpr (HEAD_NORMS)
+                prepared.normalise(head < SHARERS ? layer.query_norm : layer.key_norm, block.lane);
             prepared.rotate(cosine, sine, block.lane);
         }
         if (head >= SHARERS && newest < CACHE) {
-            u32* const to = reinterpret_cast<u32*>((head == SHARERS ? layer.keys : layer.values) + (chunk.first_row() + newest) * HEAD_DIM + column);
+            u32* const to = reinterpret_cast<u32*>((head == SHARERS ? layer.keys : layer.values) +
+                                                   (chunk.first_row() + newest) * HEAD_DIM + column);
 #pragma unroll
             for (int i = 0; i < VALUE_COLUMNS / 2; ++i) to[i] = pack(prepared.x[2 * i], prepared.x[2 * i + 1]);
         }
 #pragma unroll
-        for (int i = 0; i < VALUE_COLUMNS; ++i) store_shared_f32(head_at(block, head, column + i), prepared.x[i] * (head < SHARERS ? SCALE * LOG2_E : 1.0f));
+        for (int i = 0; i < VALUE_COLUMNS; ++i)
+            store_shared_f32(head_at(block, head, column + i),
+                             prepared.x[i] * (head < SHARERS ? SCALE * LOG2_E : 1.0f));
     }
     consumers_meet();
     stamp(block, STAGE_ATTENTION, 1);
@@ -207,7 +226,8 @@ __device__ __forceinline__ void read_head(float (&to)[8], const Block& block, in
 }
 
 // The softmax of the new token alone.
-__device__ __forceinline__ void take_newest(Online& online, const Block& block, const Chunk& chunk, const float (&queries)[SHARERS][8], s64 newest) {
+__device__ __forceinline__ void take_newest(Online& online, const Block& block, const Chunk& chunk,
+                                            const float (&queries)[SHARERS][8], s64 newest) {
     float key[8];
     read_head(key, block, SHARERS);
     const bool masked = WITH_MASK && block.p.mask[chunk.sequence * block.p.mask_step + newest] == 0;
@@ -219,7 +239,8 @@ __device__ __forceinline__ void take_newest(Online& online, const Block& block, 
         online.largest[head] = masked ? score + MASKED * LOG2_E : score;
         online.weight[head] = block.lane < KEY_LANES ? 1.0f : 0.0f;
 #pragma unroll
-        for (int i = 0; i < VALUE_COLUMNS; ++i) online.sums[head][i] = load_shared_f32(head_at(block, SHARERS + 1, block.lane * VALUE_COLUMNS + i));
+        for (int i = 0; i < VALUE_COLUMNS; ++i)
+            online.sums[head][i] = load_shared_f32(head_at(block, SHARERS + 1, block.lane * VALUE_COLUMNS + i));
     }
 }
 
@@ -249,9 +270,12 @@ __device__ __forceinline__ void attend_chunk(Block& block, const Layer& layer, c
 #pragma unroll
     for (int head = 0; head < SHARERS; ++head) {
 #pragma unroll
-        for (int other = KEY_LANES; other < 32; other *= 2) online.weight[head] += __shfl_xor_sync(~0u, online.weight[head], other);
+        for (int other = KEY_LANES; other < 32; other *= 2)
+            online.weight[head] += __shfl_xor_sync(~0u, online.weight[head], other);
 #pragma unroll
-        for (int i = 0; i < VALUE_COLUMNS; ++i) store_shared_f32(heads_scratch(block, block.warp, head, block.lane * VALUE_COLUMNS + i), online.sums[head][i]);
+        for (int i = 0; i < VALUE_COLUMNS; ++i)
+            store_shared_f32(heads_scratch(block, block.warp, head, block.lane * VALUE_COLUMNS + i),
+                             online.sums[head][i]);
         if (block.lane == 0) {
             store_shared_f32(heads_scratch(block, block.warp, head, HEAD_DIM), online.largest[head]);
             store_shared_f32(heads_scratch(block, block.warp, head, HEAD_DIM + 1), online.weight[head]);
@@ -277,19 +301,23 @@ __device__ __forceinline__ void attend(Block& block, const Layer& layer) {
                 const int at = part_at(chunk.sequence, chunk.head, chunk.number, head);
                 block.hand_float(at + column, sum.first);
                 block.hand_float(at + column + 1, sum.second);
-                if (column == 0) block.hand_float(at + HEAD_DIM, sum.largest), block.hand_float(at + HEAD_DIM + 1, sum.weight);
+                if (column == 0)
+                    block.hand_float(at + HEAD_DIM, sum.largest), block.hand_float(at + HEAD_DIM + 1, sum.weight);
             }
         }
         if (block.chunks > 1)
-            for (int sharer = chunk.number + block.warp * block.chunks; sharer < SHARERS; sharer += WARPS * block.chunks) combine(block, chunk, sharer);
+            for (int sharer = chunk.number + block.warp * block.chunks; sharer < SHARERS;
+                 sharer += WARPS * block.chunks)
+                combine(block, chunk, sharer);
         consumers_meet();
         stamp(block, STAGE_ATTENTION, 3);
     }
-    // A later launch may have more chunks than this one: what the last had of the other set goes, whoever wrote it.
+    // A later launch may have more chunks than this one: what the last launch had in the other set is cleared.
     constexpr int WORDS = SHARERS * PARTIAL;
     for (int part = blockIdx.x; part < BATCH * KV_HEADS * MOST_CHUNKS; part += BLOCKS) {
         if (block.chunks > 1 && part % MOST_CHUNKS < block.chunks) continue;
         for (int word = block.thread; word < WORDS; word += CONSUMERS)
-            store_relaxed_gpu_u32(block.other + static_cast<s64>(block.layer) * LAYER_WORDS + PARTS_AT + part * WORDS + word, ABSENT);
+            store_relaxed_gpu_u32(
+                block.other + static_cast<s64>(block.layer) * LAYER_WORDS + PARTS_AT + part * WORDS + word, ABSENT);
     }
 }

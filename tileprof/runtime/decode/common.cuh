@@ -1,4 +1,5 @@
-// What all stages of the decoder share: the model's sizes, parameters, memory that is handed from stage to stage, the ring of weights.
+// What all stages of the decoder share: the model's sizes, parameters, memory that is handed from stage to stage, the
+// ring of weights.
 #pragma once
 
 #include "config.h"  // first: ptx.cuh asks it for the type of halves
@@ -21,7 +22,7 @@ constexpr int SHARERS = HEADS / KV_HEADS;  // heads of queries to one of keys
 constexpr int QUERY = HEADS * HEAD_DIM, KEY = KV_HEADS * HEAD_DIM, QKV = QUERY + 2 * KEY;
 constexpr int MOST_CHUNKS = BLOCKS / (BATCH * KV_HEADS) > 1 ? BLOCKS / (BATCH * KV_HEADS) : 1;
 constexpr int SMALLEST_CHUNK = 32, CHUNK_STEP = 16;  // positions
-constexpr int SLOT_POSITIONS = GROUP * PIECE / (2 * HEAD_DIM);  // keys, then values of so many positions in a slot
+constexpr int SLOT_POSITIONS = GROUP * PIECE / (2 * HEAD_DIM);  // positions whose keys, then values, a slot holds
 constexpr int PARTIAL = HEAD_DIM + 2;  // words of a head's part: sums, largest score, sum of weights
 
 // Words that one stage hands to the next, by layer: see Handed.
@@ -63,15 +64,21 @@ enum State : int { EPOCH = 0, LEFT = 1, GAVE_UP = 2, HEAD_NEXT = 3, RECORD = 8, 
 // Stages of a layer, and what follows the last.
 enum Stage : int { STAGE_QKV, STAGE_ATTENTION, STAGE_OUTPUT, STAGE_GATE, STAGE_DOWN, STAGE_HEAD, STAGES };
 
-// Shared memory. The scratch holds a stage's normalised activations, then its sums; in the attention stage, the warps' parts.
+// Shared memory. The scratch holds a stage's normalised activations, then its sums; in the attention stage, the warps'
+// parts.
 constexpr u32 ACTIVATION_BYTES = 2 * HIDDEN + 64;  // of a token: tokens begin 16 banks apart
 constexpr int SQUARES = (HIDDEN + 255) / 256;  // parts of a token's sum of squares, of a warp each
-constexpr u32 SCRATCH_PRODUCT = 4 * WARPS * TILES * 16 * BATCH, SCRATCH_HEADS = 4 * WARPS * SHARERS * PARTIAL, SCRATCH_TOKENS = BATCH * ACTIVATION_BYTES;
+constexpr u32 SCRATCH_PRODUCT = 4 * WARPS * TILES * 16 * BATCH, SCRATCH_HEADS = 4 * WARPS * SHARERS * PARTIAL,
+              SCRATCH_TOKENS = BATCH * ACTIVATION_BYTES;
 constexpr u32 larger(u32 a, u32 b) { return a > b ? a : b; }
-constexpr u32 SCRATCH_AT = SLOTS * SLOT_BYTES, HEADS_AT = SCRATCH_AT + larger(SCRATCH_PRODUCT, larger(SCRATCH_HEADS, SCRATCH_TOKENS));
-constexpr u32 SQUARES_AT = HEADS_AT + 4 * (SHARERS + 2) * HEAD_DIM, FULL_AT = (SQUARES_AT + 4 * SQUARES * BATCH + 7) / 8 * 8;
-constexpr u32 FREE_AT = FULL_AT + 8 * SLOTS, GROUPS_AT = FREE_AT + 8 * SLOTS;  // GROUPS: which group of the head a slot holds
-constexpr u32 TILES_AT = GROUPS_AT + 4 * SLOTS, ABORTED_AT = TILES_AT + 4 * TILES;  // TILES: which tiles of the head are finished together
+constexpr u32 SCRATCH_AT = SLOTS * SLOT_BYTES,
+              HEADS_AT = SCRATCH_AT + larger(SCRATCH_PRODUCT, larger(SCRATCH_HEADS, SCRATCH_TOKENS));
+constexpr u32 SQUARES_AT = HEADS_AT + 4 * (SHARERS + 2) * HEAD_DIM,
+              FULL_AT = (SQUARES_AT + 4 * SQUARES * BATCH + 7) / 8 * 8;
+constexpr u32 FREE_AT = FULL_AT + 8 * SLOTS,
+              GROUPS_AT = FREE_AT + 8 * SLOTS;  // GROUPS: which group of the head a slot holds
+constexpr u32 TILES_AT = GROUPS_AT + 4 * SLOTS,
+              ABORTED_AT = TILES_AT + 4 * TILES;  // TILES: which tiles of the head are finished together
 static_assert(ABORTED_AT + 4 + 128 <= SHARED_BYTES, "ring, scratch and barriers fit");
 
 __device__ __forceinline__ float low(u32 two) { return unpack(static_cast<u16>(two)); }
@@ -86,8 +93,8 @@ struct Ring {
     }
 };
 
-// A block's view of the launch. What a stage hands to the next lies in one of two sets, by launches in turn; who writes a word of this launch's set marks the
-// same word of the other as absent, so that the next launch finds no old values.
+// A block's view of the launch. What a stage hands to the next lies in one of two sets, by launches in turn; who writes
+// a word of this launch's set marks the same word of the other as absent, so that the next launch finds no old values.
 struct Block {
     const Parameters& p;
     u32 shared;
@@ -120,7 +127,8 @@ __device__ __forceinline__ void consumers_meet() { barrier_sync<1, CONSUMERS>();
 // For tests: sleep up to DELAY_NS, another time for every block, layer, stage and launch.
 __device__ __forceinline__ void delay(const Block& block, int stage) {
     if constexpr (DELAY_NS > 0) {
-        u32 mixed = (blockIdx.x + 1) * 40503u + (block.layer * STAGES + stage + 1) * 58757u + block.p.state[EPOCH] * 30011u + block.warp * 7919u;
+        u32 mixed = (blockIdx.x + 1) * 40503u + (block.layer * STAGES + stage + 1) * 58757u +
+                    block.p.state[EPOCH] * 30011u + block.warp * 7919u;
         mixed = (mixed ^ (mixed >> 7)) * 9973u;
         mixed = (mixed ^ (mixed >> 11)) & 1023u;
         const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
@@ -132,10 +140,12 @@ __device__ __forceinline__ void delay(const Block& block, int stage) {
 __device__ __forceinline__ void stamp(const Block& block, int stage, int place) {
     if constexpr (PROFILE)
         if (block.thread == 0)
-            block.p.clocks[((static_cast<s64>(blockIdx.x) * (LAYERS + 1) + block.layer) * STAGES + stage) * 4 + place] = globaltimer();
+            block.p.clocks[((static_cast<s64>(blockIdx.x) * (LAYERS + 1) + block.layer) * STAGES + stage) * 4 + place] =
+                globaltimer();
 }
 
-constexpr u32 MOST_TRIES = 1u << 26;  // each may sleep: seconds. Copies of weights wait for no other block, so that this is a fault of the kernel.
+constexpr u32 MOST_TRIES = 1u << 26;  // each may sleep: seconds. Copies of weights wait for no other block, so that
+                                      // this is a fault of the kernel.
 
 __device__ __forceinline__ void wait_local(u32 barrier, u32 parity) {
     for (u32 tries = 0; !mbarrier_try_wait_acquire_cta(barrier, parity);)
@@ -156,8 +166,10 @@ struct Patience {
         const bool late = globaltimer() - start > TIMEOUT_NS;
         if (late && compare_and_swap_relaxed_gpu_s32(state + GAVE_UP, 0, 1) == 0) {
             const s64 word = static_cast<const u32*>(awaited) - block.set;
-            state[RECORD] = stage, state[RECORD + 1] = block.layer, state[RECORD + 2] = blockIdx.x, state[RECORD + 3] = block.warp;
-            state[RECORD + 4] = static_cast<s32>(word - static_cast<s64>(block.layer) * LAYER_WORDS), state[RECORD + 5] = state[EPOCH];
+            state[RECORD] = stage, state[RECORD + 1] = block.layer, state[RECORD + 2] = blockIdx.x,
+            state[RECORD + 3] = block.warp;
+            state[RECORD + 4] = static_cast<s32>(word - static_cast<s64>(block.layer) * LAYER_WORDS),
+                           state[RECORD + 5] = state[EPOCH];
         }
         if (late || load_relaxed_gpu_s32(state + GAVE_UP) != 0) {
             store_shared_s32(block.shared + ABORTED_AT, 1);
@@ -167,18 +179,29 @@ struct Patience {
     }
 };
 
-__device__ __forceinline__ bool absent(const uint4& v) { return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT; }
+__device__ __forceinline__ bool absent(const uint4& v) {
+    return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT;
+}
 __device__ __forceinline__ bool absent(const uint2& v) { return v.x == ABSENT || v.y == ABSENT; }
 __device__ __forceinline__ bool absent(u32 v) { return v == ABSENT; }
 
 __device__ __forceinline__ float load_shared_f32(u32 address) { return __int_as_float(load_shared_s32(address)); }
-__device__ __forceinline__ void store_shared_f32(u32 address, float value) { store_shared_s32(address, __float_as_int(value)); }
+__device__ __forceinline__ void store_shared_f32(u32 address, float value) {
+    store_shared_s32(address, __float_as_int(value));
+}
 
-__device__ __forceinline__ void load_relaxed(uint4& v, const void* from, bool when) { load_relaxed_gpu_u32x4(v, from, when); }
-__device__ __forceinline__ void load_relaxed(uint2& v, const void* from, bool when) { load_relaxed_gpu_u32x2(v, from, when); }
-__device__ __forceinline__ void load_relaxed(u32& v, const void* from, bool when) { load_relaxed_gpu_u32(v, from, when); }
+__device__ __forceinline__ void load_relaxed(uint4& v, const void* from, bool when) {
+    load_relaxed_gpu_u32x4(v, from, when);
+}
+__device__ __forceinline__ void load_relaxed(uint2& v, const void* from, bool when) {
+    load_relaxed_gpu_u32x2(v, from, when);
+}
+__device__ __forceinline__ void load_relaxed(u32& v, const void* from, bool when) {
+    load_relaxed_gpu_u32(v, from, when);
+}
 
-// Reads N values, from(i) each, again and again until none of their words is absent. All are under way at once. `v` holds what was read before, or absent words.
+// Reads N values, from(i) each, again and again until none of their words is absent. All are under way at once. `v`
+// holds what was read before, or absent words.
 template <int N, class T, class From>
 __device__ __forceinline__ void arrive(T (&v)[N], const Block& block, int stage, From&& from) {
     Patience patience;
@@ -209,7 +232,8 @@ __device__ __forceinline__ uint4 narrow(const float (&from)[8]) {
 
 constexpr u32 FIRST_BARRIER = 2;  // of TILES, behind those of all threads and of the consumers
 
-// Which groups of eight rows of a product this block has: first, first + BLOCKS, ... The blocks that have one more change from stage to stage.
+// Which groups of eight rows of a product this block has: first, first + BLOCKS, ... The blocks that have one more
+// change from stage to stage.
 struct Share {
     int first, count;
 
@@ -221,23 +245,30 @@ struct Share {
     __device__ int group(int i) const { return first + i * BLOCKS; }
 };
 
-constexpr int QKV_GROUPS = QKV / GROUP, HIDDEN_GROUPS = HIDDEN / GROUP, GATE_GROUPS = INTERMEDIATE / GROUP, HEAD_GROUPS = VOCABULARY / GROUP;
+constexpr int QKV_GROUPS = QKV / GROUP, HIDDEN_GROUPS = HIDDEN / GROUP, GATE_GROUPS = INTERMEDIATE / GROUP,
+              HEAD_GROUPS = VOCABULARY / GROUP;
 constexpr int LAYER_GROUPS = QKV_GROUPS + 2 * HIDDEN_GROUPS + 2 * GATE_GROUPS;
 
 __device__ __forceinline__ Share qkv_share(int layer) { return {QKV_GROUPS, layer * LAYER_GROUPS}; }
 __device__ __forceinline__ Share output_share(int layer) { return {HIDDEN_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS}; }
-__device__ __forceinline__ Share gate_share(int layer) { return {GATE_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS + HIDDEN_GROUPS}; }
-__device__ __forceinline__ Share down_share(int layer) { return {HIDDEN_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS + HIDDEN_GROUPS + 2 * GATE_GROUPS}; }
+__device__ __forceinline__ Share gate_share(int layer) {
+    return {GATE_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS + HIDDEN_GROUPS};
+}
+__device__ __forceinline__ Share down_share(int layer) {
+    return {HIDDEN_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS + HIDDEN_GROUPS + 2 * GATE_GROUPS};
+}
 
 // The head's tiles of two groups: the first HEAD_FIXED of a block are its own, the others go to who comes first.
-constexpr int HEAD_TILES = (HEAD_GROUPS + 1) / 2, HEAD_FIXED = HEAD_TILES / BLOCKS * 3 / 4 > 1 ? HEAD_TILES / BLOCKS * 3 / 4 : 1;
+constexpr int HEAD_TILES = (HEAD_GROUPS + 1) / 2,
+              HEAD_FIXED = HEAD_TILES / BLOCKS * 3 / 4 > 1 ? HEAD_TILES / BLOCKS * 3 / 4 : 1;
 
 // The work of the attention stage: a chunk of the positions of a sequence and a head of keys.
 struct Chunk {
     int sequence, head, number, begin, end;
 
     __device__ Chunk(const Block& block, int task) {
-        sequence = task / (KV_HEADS * block.chunks), head = task / block.chunks % KV_HEADS, number = task % block.chunks;
+        sequence = task / (KV_HEADS * block.chunks), head = task / block.chunks % KV_HEADS,
+        number = task % block.chunks;
         begin = number * block.chunk;
         end = number + 1 < block.chunks ? begin + block.chunk : block.limit;
     }

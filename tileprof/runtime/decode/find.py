@@ -22,7 +22,9 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def decoders(graph: fx.Graph) -> Iterator[Region]:
-    """The decoder that ends in a result of the graph, if there is one that the kernel takes. A graph with a cache that is not taken is logged with the reason."""
+    """The decoder that ends in a result of the graph, if there is one that the kernel takes. A graph with a cache that
+    is not taken is logged with the reason.
+    """
     if not any(aten.calls(node, aten.ATEN.index_copy.default) for node in graph.nodes):
         return
     output = next(node for node in graph.nodes if node.op == "output")
@@ -47,9 +49,15 @@ def shape_of(found: Matched) -> DecoderShape:
     assert found.epsilon is not None
     assert found.scale is not None
     shape = DecoderShape(
-        dtype=dtype, layers=len(found.layers), epsilon=found.epsilon, scale=found.scale, biased=optional[0] > 0, head_norms=optional[1] > 0,
-        masked=found.masked, **{name: found.sizes[name] for name in names},
-    )  # fmt: skip
+        dtype=dtype,
+        layers=len(found.layers),
+        epsilon=found.epsilon,
+        scale=found.scale,
+        biased=optional[0] > 0,
+        head_norms=optional[1] > 0,
+        masked=found.masked,
+        **{name: found.sizes[name] for name in names},
+    )
     shape.check()
     return shape
 
@@ -72,13 +80,19 @@ def region_of(found: Matched) -> Region:
     mutated = tuple(layer[role] for layer in layers for role in ("keys", "values", "counter"))
     roles = _Roles(shape, layers, model)
     return Region(
-        f"decoder, {shape.layers} layers, {shape.batch} sequences of {shape.dtype}", nodes, inputs, (found.logits,), tuple(sorted(mutated)), roles.build,
-        what=shape, timed=roles.timed,
-    )  # fmt: skip
+        f"decoder, {shape.layers} layers, {shape.batch} sequences of {shape.dtype}",
+        nodes,
+        inputs,
+        (found.logits,),
+        tuple(sorted(mutated)),
+        roles.build,
+        what=shape,
+        timed=roles.timed,
+    )
 
 
 def _closed(found: Matched) -> tuple[fx.Node, ...]:
-    """The nodes whose results nobody else reads: ranges and masks that something else reads too are left to the graph."""
+    """The nodes whose results have no other reader: ranges and masks with another reader are left to the graph."""
     nodes = set(found.nodes)
     while spare := {
         node for node in nodes if node is not found.logits and any(user not in nodes for user in node.users)
@@ -89,7 +103,7 @@ def _closed(found: Matched) -> tuple[fx.Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Roles:
-    """Where a region's inputs stand, by layer and role."""
+    """Positions of a region's inputs, by layer and role."""
 
     shape: DecoderShape
     layers: tuple[dict[str, int], ...]
@@ -99,7 +113,9 @@ class _Roles:
         return _Runner(self, device)
 
     def timed(self, device: torch.device, inputs: Sequence[Any]) -> Timeline:
-        """What each block did in a launch that is not the first, by a kernel with clocks. Counters are put back between launches."""
+        """What each block did in a launch that is not the first, by a kernel with clocks. Counters are put back between
+        launches.
+        """
         decoder = Decoder(self.shape, device, profile=True)
         updated = [
             inputs[at] for layer in self.layers for role, at in layer.items() if role in ("keys", "values", "counter")

@@ -1,7 +1,8 @@
 """The decoder's stages as tiles: what each reads and writes, and which words of earlier stages it waits for.
 
-The kernel has no semaphores: a word that a stage hands on is absent until it is written, and who reads it polls it. As a policy, a tile that hands words on posts one semaphore, and a tile
-awaits those of the tiles that write the words it polls. `touches` comes from what the mathematics needs, `policy` from the addresses that the kernel polls, so that
+The kernel has no semaphores: a word that a stage hands on is absent until it is written, and who reads it polls it. As
+a policy, a tile that hands words on posts one semaphore, and a tile awaits those of the tiles that write the words it
+polls. `touches` comes from what the mathematics needs, `policy` from the addresses that the kernel polls, so that
 `tileprof.runtime.executor` and the verifier can hold one against the other.
 """
 
@@ -29,7 +30,9 @@ _SMALLEST_CHUNK, _CHUNK_STEP = 32, 16  # of common.cuh
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Layers of a decoder on ``blocks`` blocks, with ``cached`` positions attended besides the new one. Words are counted from the first of a set."""
+    """Layers of a decoder on ``blocks`` blocks, with ``cached`` positions attended besides the new one. Words are
+    counted from the first of a set.
+    """
 
     shape: DecoderShape
     blocks: int
@@ -106,7 +109,9 @@ class Handover:
         return found
 
     def polled(self, layer: int, kind: str, tile: int) -> NDArray[np.int64]:
-        """Words that a tile's warps poll, from the addresses in product.cuh and attention.cuh: vectors of eight halves, words, pairs of floats."""
+        """Words that a tile's warps poll, from the addresses in product.cuh and attention.cuh: vectors of eight halves,
+        words, pairs of floats.
+        """
         shape, batch = self.shape, np.arange(self.shape.batch)[:, None]
         at, before = self._offsets(layer), self._offsets(layer - 1)
 

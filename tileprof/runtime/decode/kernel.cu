@@ -2,10 +2,12 @@
 //
 // One block per SM. In a block
 //
-//     warp 8       streams weights and caches through a ring in shared memory, through all stages in program order. It waits for free slots only.
-//     warps 0 - 7  multiply, attend, finish; they wait for what other blocks hand over, in memory where each word is absent until it is written.
+//     warp 8       streams weights and caches through a ring in shared memory, through all stages in program order.
+//                  It waits for free slots only.
+//     warps 0 - 7  multiply, attend, finish; they wait for what other blocks hand over, in memory where each word is
+//                  absent until it is written.
 //
-//     weights, caches --bulk copies--> [ slot | slot | ... | slot ] --> mma.sync, sums over warps --> halves, handed word by word
+//     weights, caches --bulk copies--> [ slot | slot | ... ] --> mma.sync, sums over warps --> halves, word by word
 //
 // "config.h" is made by build.py: the sizes of the model. Rounding is where PyTorch rounds.
 #include "attention.cuh"
@@ -45,8 +47,10 @@ __device__ __forceinline__ void qkv(Block& block, const Layer& layer) {
             const int row = w.group * GROUP + 2 * w.pair, column = share.group(first + w.group) * GROUP + 2 * w.pair;
             float one = added(block, tile, row, w.token), two = added(block, tile, row + 1, w.token);
             if constexpr (QKV_BIAS) {
-                const u16* const bias = column < QUERY ? layer.query_bias + column
-                                                       : (column < QUERY + KEY ? layer.key_bias + (column - QUERY) : layer.value_bias + (column - QUERY - KEY));
+                const u16* const bias = column < QUERY
+                                            ? layer.query_bias + column
+                                            : (column < QUERY + KEY ? layer.key_bias + (column - QUERY)
+                                                                    : layer.value_bias + (column - QUERY - KEY));
                 one += unpack(bias[0]), two += unpack(bias[1]);
             }
             block.hand(QKV_AT + (w.token * QKV + column) / 2, pack(one, two));
@@ -56,9 +60,11 @@ __device__ __forceinline__ void qkv(Block& block, const Layer& layer) {
     stamp(block, STAGE_QKV, 3);
 }
 
-// A product that adds to the residual: `before` gives the address of a word of the residual, which may be absent if `handed`.
+// A product that adds to the residual: `before` gives the address of a word of the residual, which may be absent if
+// `handed`.
 template <int K, class Before>
-__device__ __forceinline__ void residual_product(Block& block, int stage, int from, int to, const Share& share, bool handed, Before&& before) {
+__device__ __forceinline__ void residual_product(Block& block, int stage, int from, int to, const Share& share,
+                                                 bool handed, Before&& before) {
     if (share.count == 0) return;
     const int sweep = share.count < 2 * TILES_HELD ? share.count : 2 * TILES_HELD;
     u32 early[1] = {0};  // asked for long before it is needed
@@ -71,10 +77,13 @@ __device__ __forceinline__ void residual_product(Block& block, int stage, int fr
         delay(block, stage);
         for (int number = block.thread; number < groups * 4 * BATCH; number += CONSUMERS) {
             const Word w(number);
-            const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair, column = share.group(first + w.group) * GROUP + 2 * w.pair;
-            u32 residual[1] = {first == 0 && number < CONSUMERS ? early[0] : (handed ? ABSENT : *before(w.token, column))};
+            const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair,
+                      column = share.group(first + w.group) * GROUP + 2 * w.pair;
+            u32 residual[1] = {first == 0 && number < CONSUMERS ? early[0]
+                                                                : (handed ? ABSENT : *before(w.token, column))};
             if (handed) arrive(residual, block, stage, [&](int) { return before(w.token, column); });
-            block.hand(to + (w.token * HIDDEN + column) / 2, residual_sum(residual[0], added(block, tile, row, w.token), added(block, tile, row + 1, w.token)));
+            block.hand(to + (w.token * HIDDEN + column) / 2, residual_sum(residual[0], added(block, tile, row, w.token),
+                                                                          added(block, tile, row + 1, w.token)));
         }
         stamp(block, stage, 3);
     });
@@ -84,20 +93,24 @@ __device__ __forceinline__ void gate(Block& block, const Layer& layer) {
     const Share share = gate_share(block.layer);
     if (share.count == 0) return;
     Normalised<HIDDEN> x;
-    x.load(block, STAGE_GATE, layer.middle_norm, true, [&](int token) { return reinterpret_cast<const u16*>(block.words(MIDDLE_AT)) + token * HIDDEN; });
-    product_of_normalised(x, block, 2 * share.count, [&](int tile, int first) {  // a tile's first group is the gate's, its second what it opens for
-        delay(block, STAGE_GATE);
-        if (block.lane >= 4 * BATCH) return;
-        const Word w(block.lane);
-        const int row = 2 * w.pair, column = share.group(first / 2) * GROUP + row;
-        float two[2];
+    x.load(block, STAGE_GATE, layer.middle_norm, true,
+           [&](int token) { return reinterpret_cast<const u16*>(block.words(MIDDLE_AT)) + token * HIDDEN; });
+    product_of_normalised(
+        x, block, 2 * share.count,
+        [&](int tile, int first) {  // a tile's first group is the gate's, its second what it opens for
+            delay(block, STAGE_GATE);
+            if (block.lane >= 4 * BATCH) return;
+            const Word w(block.lane);
+            const int row = 2 * w.pair, column = share.group(first / 2) * GROUP + row;
+            float two[2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float gate = rounded(added(block, tile, row + i, w.token)), up = rounded(added(block, tile, GROUP + row + i, w.token));
-            two[i] = rounded(silu(gate)) * up;
-        }
-        block.hand(ACTIVATED_AT + (w.token * INTERMEDIATE + column) / 2, pack(two[0], two[1]));
-    });
+            for (int i = 0; i < 2; ++i) {
+                const float gate = rounded(added(block, tile, row + i, w.token)),
+                            up = rounded(added(block, tile, GROUP + row + i, w.token));
+                two[i] = rounded(silu(gate)) * up;
+            }
+            block.hand(ACTIVATED_AT + (w.token * INTERMEDIATE + column) / 2, pack(two[0], two[1]));
+        });
     stamp(block, STAGE_GATE, 2);
     stamp(block, STAGE_GATE, 3);
 }
@@ -110,10 +123,12 @@ __device__ __forceinline__ void head(Block& block) {
     product_of_coming(x, block, HEAD_GROUPS, [&](int tiles) {
         for (int number = block.thread; number < tiles * 2 * 4 * BATCH; number += CONSUMERS) {
             const Word w(number);
-            const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair, group = group_of(block, tile, w.group % 2);
+            const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair,
+                      group = group_of(block, tile, w.group % 2);
             const s64 column = static_cast<s64>(group) * GROUP + 2 * w.pair;
             if (group < HEAD_GROUPS)
-                block.p.logits[(w.token * static_cast<s64>(VOCABULARY) + column) / 2] = pack(added(block, tile, row, w.token), added(block, tile, row + 1, w.token));
+                block.p.logits[(w.token * static_cast<s64>(VOCABULARY) + column) / 2] =
+                    pack(added(block, tile, row, w.token), added(block, tile, row + 1, w.token));
         }
     });
     stamp(block, STAGE_HEAD, 3);
@@ -126,11 +141,13 @@ __device__ __forceinline__ void layers(Block& block) {
         const Entering entering{block};
         qkv(block, layer);
         attend(block, layer);
-        residual_product<QUERY>(block, STAGE_OUTPUT, ATTENDED_AT, MIDDLE_AT, output_share(block.layer), entering.handed(),
-                                [&](int token, int column) { return reinterpret_cast<const u32*>(entering.row(token) + column); });
+        residual_product<QUERY>(
+            block, STAGE_OUTPUT, ATTENDED_AT, MIDDLE_AT, output_share(block.layer), entering.handed(),
+            [&](int token, int column) { return reinterpret_cast<const u32*>(entering.row(token) + column); });
         gate(block, layer);
-        residual_product<INTERMEDIATE>(block, STAGE_DOWN, ACTIVATED_AT, OUT_AT, down_share(block.layer), true,
-                                       [&](int token, int column) { return block.words(MIDDLE_AT) + (token * HIDDEN + column) / 2; });
+        residual_product<INTERMEDIATE>(
+            block, STAGE_DOWN, ACTIVATED_AT, OUT_AT, down_share(block.layer), true,
+            [&](int token, int column) { return block.words(MIDDLE_AT) + (token * HIDDEN + column) / 2; });
     }
 }
 
@@ -149,10 +166,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) decoder(const __
     __syncthreads();
     const s64 last = WITH_MASK ? CACHE - 1 : *p.last;
     const int limit = last + 1 < CACHE ? static_cast<int>(last) + 1 : CACHE;
-    const int cached = limit > 1 ? limit - 1 : 1, share = (cached + MOST_CHUNKS - 1) / MOST_CHUNKS;  // the newest position comes with the last chunk
+    const int cached = limit > 1 ? limit - 1 : 1,
+              share = (cached + MOST_CHUNKS - 1) / MOST_CHUNKS;  // the newest position comes with the last chunk
     const int chunk = share < SMALLEST_CHUNK ? SMALLEST_CHUNK : (share + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
     const bool odd = load_relaxed_gpu_s32(p.state + EPOCH) % 2 != 0;
-    Block block{p, shared, p.sets + (odd ? SET_WORDS : 0), p.sets + (odd ? 0 : SET_WORDS), limit, chunk, (cached + chunk - 1) / chunk, thread, thread / 32, thread % 32};
+    Block block{p,           shared,     p.sets + (odd ? SET_WORDS : 0), p.sets + (odd ? 0 : SET_WORDS),
+                limit,       chunk,      (cached + chunk - 1) / chunk,   thread,
+                thread / 32, thread % 32};
     if (block.warp == WARPS) {
         Stream{block}.run();
     } else {
@@ -162,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) decoder(const __
     __syncthreads();
     if (thread == 0) store_shared_s32(shared + ABORTED_AT, fetch_add_acq_rel_gpu_s32(p.state + LEFT, 1) == BLOCKS - 1);
     __syncthreads();
-    if (load_shared_s32(shared + ABORTED_AT) == 0) return;  // the last block: all others have read the epoch and the counters
+    if (load_shared_s32(shared + ABORTED_AT) == 0)
+        return;  // the last block: all others have read the epoch and the counters
     for (int layer = thread; layer < LAYERS; layer += CONSUMERS + 32) *p.layers[layer].counter += 1;
     if (thread == 0) p.state[LEFT] = 0, p.state[HEAD_NEXT] = 0, p.state[EPOCH] += 1;
 }

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from tileprof.errors import UserError
-from tileprof.runtime.decode.build import CUBIN, ENTRY, build
-from tileprof.runtime.decode.shape import IN_FLIGHT, SHARED_BYTES, DecoderShape
-from tileprof.runtime.persistent.driver import Arguments, Function
+from tileprof.runtime.decode.build import KERNEL
+from tileprof.runtime.decode.shape import IN_FLIGHT, DecoderShape
+from tileprof.runtime.persistent.driver import Arguments
 
 LAYER_ROLES: Final = (
     "norm", "query", "key", "value", "query_bias", "key_bias", "value_bias", "query_norm", "key_norm",
@@ -33,30 +30,32 @@ _ABSENT: Final = -1
 
 
 class Decoder:
-    """A decoder's kernel, compiled, with memory of its own: launches of one follow each other on one stream. Raises `UserError` where it cannot be.
+    """A decoder's kernel, compiled, with memory of its own: launches of one follow each other on one stream. Raises
+    `UserError` where it cannot be.
 
-    ``delay_ns``: for tests, blocks sleep up to so long before they hand something over. ``timeout_ns``: a wait that lasts longer writes a record and gives up.
-    ``profile``: `clocks` holds the times of the last launch. ``blocks``: how many, one per SM of the device by default. ``in_flight``: slots of the ring that are filled
-    at a time.
+    ``delay_ns``: for tests, blocks sleep up to so long before they hand something over. ``timeout_ns``: a wait that
+    lasts longer writes a record and gives up.
+    ``profile``: `clocks` holds the times of the last launch. ``blocks``: how many, one per SM of the device by default.
+    ``in_flight``: slots of the ring that are filled at a time.
     """
 
     frozen = False
 
     def __init__(
-        self, shape: DecoderShape, device: Any, *, delay_ns: int = 0, timeout_ns: int = 1_000_000_000, profile: bool = False, blocks: int | None = None, in_flight: int = IN_FLIGHT
-    ) -> None:  # fmt: skip
-        shape.check()
+        self,
+        shape: DecoderShape,
+        device: Any,
+        *,
+        delay_ns: int = 0,
+        timeout_ns: int = 1_000_000_000,
+        profile: bool = False,
+        blocks: int | None = None,
+        in_flight: int = IN_FLIGHT,
+    ) -> None:
         self.shape, self.device = shape, torch.device(device)
-        properties = torch.cuda.get_device_properties(self.device)
-        if (properties.major, properties.minor) != (9, 0):
-            raise UserError(f"the decoder's kernel is for sm_90, and {properties.name} is not")
-        self.blocks = blocks or properties.multi_processor_count
-        folder = build(
-            shape.header(self.blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight)
+        self._function, self.blocks = KERNEL.loaded(
+            shape, self.device, blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight
         )
-        with torch.cuda.device(self.device):
-            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
         words = 2 * shape.set_words(self.blocks)
         self._sets = torch.full((words,), _ABSENT, dtype=torch.int32, device=self.device)
         self._state = torch.zeros(_STATE_WORDS, dtype=torch.int32, device=self.device)
@@ -65,10 +64,12 @@ class Decoder:
         self._arguments = Arguments(len(LAYER_ROLES) * shape.layers + len(MODEL_ROLES) + 6)
 
     def launch(self, layers: Sequence[dict[str, Any]], model: dict[str, Any], logits: Any) -> None:
-        """One token of each sequence: logits [batch, vocabulary], caches and counters are updated. May be captured into a graph.
+        """One token of each sequence: logits [batch, vocabulary], caches and counters are updated. May be captured into
+        a graph.
 
-        ``layers`` and ``model``: tensors by role; a role that the shape has not may be missing. The rotary tables are [1 or batch, head_dim], a mask [1 or batch, cache] of bytes.
-        Without tokens, "embedding" holds the activations [batch, hidden] that enter the first layer.
+        ``layers`` and ``model``: tensors by role; a role that the shape has not may be missing. The rotary tables are
+        [1 or batch, head_dim], a mask [1 or batch, cache] of bytes. Without tokens, "embedding" holds the activations
+        [batch, hidden] that enter the first layer.
         """
         tensors = [layer.get(role) for layer in layers for role in LAYER_ROLES]
         tensors += [*(model.get(role) for role in MODEL_ROLES), logits, self._sets, self._state, self.clocks]
@@ -89,7 +90,8 @@ class Decoder:
         self._state.zero_()
         stage, layer, block, warp, word, launch = state[_RECORD : _RECORD + 6]
         raise RuntimeError(
-            f"the decoder gave up a wait: stage {STAGES[stage]} of layer {layer}, block {block}, warp {warp} waited for word {word} "
+            f"the decoder gave up a wait: stage {STAGES[stage]} of layer {layer}, block {block}, warp {warp} waited "
+            f"for word {word} "
             f"of {self._holder(word)} in launch {launch}"
         )
 
@@ -102,9 +104,3 @@ class Decoder:
                 return f"'{name}'"
             word -= count
         return "nothing"
-
-
-@cache
-def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device; it is loaded once and stays, for graphs that hold it."""
-    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

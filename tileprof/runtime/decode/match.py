@@ -1,4 +1,6 @@
-"""A decoder like LLaMA's in an ATen graph: every node of it, backwards from the logits. What differs in any node is not matched."""
+"""A decoder like LLaMA's in an ATen graph: every node of it, backwards from the logits. What differs in any node is not
+matched.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class Matched:
     mask_nodes: dict[fx.Node, tuple[str, fx.Node, float, frozenset[fx.Node]]] = field(default_factory=dict)
     triangles: dict[fx.Node, frozenset[fx.Node]] = field(default_factory=dict)
     kept: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
-    """Of a prefill: keys and values of each layer as attention reads them, [batch, kv_heads, tokens, head_dim]."""
+    """In a prefill: keys and values of each layer as attention reads them, [batch, kv_heads, tokens, head_dim]."""
     dtype: torch.dtype = torch.bfloat16
 
     def size(self, name: str, value: int) -> None:
@@ -58,7 +60,9 @@ def _need(holds: object, reason: str) -> None:
 
 
 def matched(logits: fx.Node, *, prefill: bool = False) -> Matched:
-    """The decoder whose logits a node is: of one token and a static cache, or of a ``prefill`` with no tokens before. Raises `Mismatch` that says what differs."""
+    """The decoder whose logits a node is: of one token and a static cache, or of a ``prefill`` with no tokens before.
+    Raises `Mismatch` that says what differs.
+    """
     value = aten.tensor(logits)
     _need(value is not None and len(value.shape) == 3, "the logits are not of tokens")
     assert value is not None
@@ -106,7 +110,9 @@ def _entrance(found: Matched, x: fx.Node) -> None:
 
 
 def _counters(found: Matched) -> None:
-    """Caches and counters are those of the graph's inputs, each in one layer only, and updated as the kernel updates them."""
+    """Caches and counters are those of the graph's inputs, each in one layer only, and updated as the kernel updates
+    them.
+    """
     roles = [layer[role] for layer in found.layers for role in ("keys", "values", "counter")]
     _need(len(set(roles)) == len(roles), "layers share a cache or its counter")
     graph = found.logits.graph
@@ -154,7 +160,7 @@ def _layer(found: Matched, x: fx.Node, layer: dict[str, fx.Node], *, prefill: bo
 
 
 def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
-    """From what enters the output product back to the normalised activations."""
+    """Follows the input of the output product back to the normalised activations."""
     merged = _through(found, attended, *aten.RESHAPES, ATEN.clone.default)
     _need(
         aten.calls(merged, ATEN.transpose.int) and tuple(merged.args[1:]) == (1, 2),
@@ -181,8 +187,10 @@ def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node], *, 
     else:
         _need(not attention.causal and attention.mask is not None, "attention without a mask")
         inputs = [
-            _cached(found, attention.key, layer, "keys"), _cached(found, attention.value, layer, "values"), attention.query
-        ]  # fmt: skip
+            _cached(found, attention.key, layer, "keys"),
+            _cached(found, attention.value, layer, "values"),
+            attention.query,
+        ]
     head_dim, heads, kv_heads = (found.sizes[name] for name in ("head_dim", "heads", "kv_heads"))
     key, key_norm = _turned(found, inputs[0], kv_heads)
     query, query_norm = _turned(found, inputs[2], heads)
@@ -222,7 +230,9 @@ def _triangle(found: Matched, attention: aten.Attention) -> None:
 
 
 def _fresh(found: Matched, *attended: fx.Node) -> tuple[fx.Node, fx.Node]:
-    """From keys and values as attention reads them back to the tokens': behind repeated heads, and caches that were empty."""
+    """Follows keys and values as attention reads them back to those of the tokens: behind repeated heads, and caches
+    that were empty.
+    """
     nodes = []
     for repeated in attended:
         node = _not_repeated(found, repeated)
@@ -302,7 +312,7 @@ def _constant(node: Any) -> float | None:
 
 
 def _cached(found: Matched, node: fx.Node, layer: dict[str, fx.Node], role: str) -> fx.Node:
-    """From keys or values as attention reads them back to the new token's."""
+    """Follows keys or values as attention reads them back to the new token's."""
     heads = aten.shape(node)
     node = _not_repeated(found, node)
     _need(aten.calls(node, ATEN.index_copy.default) and node.args[1] == 2, f"{role} do not come from a static cache")
@@ -341,7 +351,7 @@ def _index(found: Matched, index: fx.Node) -> fx.Node:
 
 
 def _turned(found: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node | None]:
-    """From a rotated head back: the product that it comes from, and the weight of its norm if it has one."""
+    """Follows a rotated head back: the product that it comes from, and the weight of its norm if it has one."""
     _need(aten.calls(node, ATEN.add.Tensor) and not node.kwargs, "heads are not rotated")
     plain, crossed = node.args
     for part in (plain, crossed):
@@ -424,11 +434,11 @@ def _norm(found: Matched, node: fx.Node, size: str) -> tuple[fx.Node, fx.Node]:
     """An RMS norm: what it normalises, and its weight."""
     _need(aten.calls(node, ATEN.mul.Tensor), "no RMS norm")
     weight, narrow = node.args
-    _need(aten.parameter(weight) and aten.calls(narrow, ATEN._to_copy.default), "no RMS norm")  # noqa: SLF001 - ATen's own name
+    _need(aten.parameter(weight) and aten.calls(narrow, ATEN._to_copy.default), "no RMS norm")  # noqa: SLF001
     product = narrow.args[0]
     _need(aten.calls(product, ATEN.mul.Tensor), "no RMS norm")
     wide, factor = product.args
-    _need(aten.calls(wide, ATEN._to_copy.default) and aten.calls(factor, ATEN.rsqrt.default), "no RMS norm")  # noqa: SLF001 - ATen's own name
+    _need(aten.calls(wide, ATEN._to_copy.default) and aten.calls(factor, ATEN.rsqrt.default), "no RMS norm")  # noqa: SLF001
     shifted = factor.args[0]
     _need(
         aten.calls(shifted, ATEN.add.Tensor) and isinstance(shifted.args[1], float) and not shifted.kwargs,

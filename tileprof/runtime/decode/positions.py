@@ -1,7 +1,9 @@
-"""Which positions a graph attends, and at which it appends, as functions of one counter, or as constants: evaluated for every value that the counter may have.
+"""Which positions a graph attends, and at which it appends, as functions of one counter, or as constants: evaluated for
+every value that the counter may have.
 
-Small whole-number subgraphs (ranges, sums, comparisons) have many equivalent forms. Instead of a list of forms, the subgraph is run for each number of cached tokens and compared with
-what the kernel does, so that nothing is taken that differs anywhere.
+Small whole-number subgraphs (ranges, sums, comparisons) have many equivalent forms. Instead of a list of forms, the
+subgraph is run for each number of cached tokens and compared with what the kernel does, so that nothing is taken that
+differs anywhere.
 """
 
 from __future__ import annotations
@@ -16,13 +18,49 @@ from torch import fx
 from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.aten import ATEN
 
-_ALLOWED: Final = frozenset({
-    ATEN.arange.default, ATEN.arange.start, ATEN.arange.start_step, ATEN.add.Tensor, ATEN.sub.Tensor, ATEN.le.Tensor, ATEN.lt.Tensor, ATEN.ge.Tensor, ATEN.gt.Tensor,
-    ATEN.le.Scalar, ATEN.lt.Scalar, ATEN.ge.Scalar, ATEN.gt.Scalar, ATEN.bitwise_and.Tensor, ATEN.bitwise_or.Tensor, ATEN.logical_and.default, ATEN.new_ones.default,
-    ATEN.ones.default, ATEN.full.default, ATEN.scalar_tensor.default, ATEN.where.self, ATEN.where.ScalarSelf, ATEN.unsqueeze.default, ATEN.expand.default, ATEN.view.default,
-    ATEN.alias.default, ATEN.slice.Tensor, ATEN.squeeze.dim, ATEN.index.Tensor, ATEN.eq.Tensor, ATEN.eq.Scalar, ATEN.ne.Tensor, ATEN.ne.Scalar, ATEN.cumsum.default, ATEN.cat.default,
-    ATEN.bitwise_not.default, ATEN.logical_not.default, ATEN.select.int, ATEN._to_copy.default,  # noqa: SLF001 - ATen's own name
-})  # fmt: skip
+_ALLOWED: Final = frozenset(
+    {
+        ATEN.arange.default,
+        ATEN.arange.start,
+        ATEN.arange.start_step,
+        ATEN.add.Tensor,
+        ATEN.sub.Tensor,
+        ATEN.le.Tensor,
+        ATEN.lt.Tensor,
+        ATEN.ge.Tensor,
+        ATEN.gt.Tensor,
+        ATEN.le.Scalar,
+        ATEN.lt.Scalar,
+        ATEN.ge.Scalar,
+        ATEN.gt.Scalar,
+        ATEN.bitwise_and.Tensor,
+        ATEN.bitwise_or.Tensor,
+        ATEN.logical_and.default,
+        ATEN.new_ones.default,
+        ATEN.ones.default,
+        ATEN.full.default,
+        ATEN.scalar_tensor.default,
+        ATEN.where.self,
+        ATEN.where.ScalarSelf,
+        ATEN.unsqueeze.default,
+        ATEN.expand.default,
+        ATEN.view.default,
+        ATEN.alias.default,
+        ATEN.slice.Tensor,
+        ATEN.squeeze.dim,
+        ATEN.index.Tensor,
+        ATEN.eq.Tensor,
+        ATEN.eq.Scalar,
+        ATEN.ne.Tensor,
+        ATEN.ne.Scalar,
+        ATEN.cumsum.default,
+        ATEN.cat.default,
+        ATEN.bitwise_not.default,
+        ATEN.logical_not.default,
+        ATEN.select.int,
+        ATEN._to_copy.default,  # noqa: SLF001 - ATen's own name
+    }
+)
 _MOST_NODES: Final = 64
 _MOST_MASKED: Final = -65504.0
 """Added to a score, this or less leaves a position no weight beside any other."""
@@ -30,7 +68,9 @@ _MOST_MASKED: Final = -65504.0
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A tensor that the graph computes from one counter alone, an int64 scalar that comes in, or from nothing that comes in."""
+    """A tensor that the graph computes from one counter alone, an int64 scalar that comes in, or from nothing that
+    comes in.
+    """
 
     node: fx.Node
     counter: fx.Node | None
@@ -88,7 +128,7 @@ def is_causal(mask: Computed, cache: int) -> bool:
 
 
 def is_triangle(mask: Computed, tokens: int) -> bool:
-    """Whether a mask to be added, a constant, has each of some tokens attend itself and those before it, and no others."""
+    """Whether a constant mask that is added lets each token attend to itself and earlier tokens only."""
     ((_, value),) = mask.values(1)
     rows = value.reshape(-1, tokens, tokens)
     attended = torch.ones(tokens, tokens, dtype=torch.bool).tril().expand_as(rows)

@@ -1,9 +1,11 @@
-// Products of up to eight tokens' activations with streamed weights: the warps share the columns, add up in shared memory, finish and hand on.
+// Products of up to eight tokens' activations with streamed weights: the warps share the columns, add up in shared
+// memory, finish and hand on.
 #pragma once
 
 #include "common.cuh"
 
-// Columns of activations that a thread multiplies in a piece: eight for each of four steps of its warp, of token lane / 4.
+// Columns of activations that a thread multiplies in a piece: eight for each of four steps of its warp, of token lane
+// / 4.
 constexpr int STEPS = PIECE / STEP / WARPS;
 
 template <int K>
@@ -15,9 +17,13 @@ struct Columns {
     // Steps of a piece, a constant where all pieces are whole.
     __device__ static int steps(int piece) { return TAIL == PIECE / STEP || piece + 1 < PIECES ? PIECE / STEP : TAIL; }
 
-    __device__ static bool has(const Block& block, int piece, int step) { return step * WARPS + static_cast<int>(block.warp) < steps(piece); }
+    __device__ static bool has(const Block& block, int piece, int step) {
+        return step * WARPS + static_cast<int>(block.warp) < steps(piece);
+    }
 
-    __device__ static int first(const Block& block, int piece, int step) { return piece * PIECE + (step * WARPS + block.warp) * STEP + block.lane % 4 * 8; }
+    __device__ static int first(const Block& block, int piece, int step) {
+        return piece * PIECE + (step * WARPS + block.warp) * STEP + block.lane % 4 * 8;
+    }
 };
 
 // Sums of a tile of 16 rows, in two chains that do not wait for each other.
@@ -26,11 +32,14 @@ struct Sums {
 };
 
 __device__ __forceinline__ void load_rows(uint4 (&rows)[STEPS], const Block& block, Ring at, int steps) {
-    const u32 from = block.shared + at.slot * SLOT_BYTES + block.lane / 4 * ROW_BYTES + block.warp * (2 * STEP) + block.lane % 4 * 16;
+    const u32 from = block.shared + at.slot * SLOT_BYTES + block.lane / 4 * ROW_BYTES + block.warp * (2 * STEP) +
+                     block.lane % 4 * 16;
     wait_local(block.shared + FULL_AT + 8 * at.slot, at.turn);
 #pragma unroll
     for (int step = 0; step < STEPS; ++step)
-        rows[step] = step * WARPS + static_cast<int>(block.warp) < steps ? load_shared_u32x4(from + step * (2 * STEP * WARPS)) : make_uint4(0, 0, 0, 0);
+        rows[step] = step * WARPS + static_cast<int>(block.warp) < steps
+                         ? load_shared_u32x4(from + step * (2 * STEP * WARPS))
+                         : make_uint4(0, 0, 0, 0);
 }
 
 // One piece of a tile of 16 rows, or of 8: one or two slots.
@@ -54,8 +63,10 @@ __device__ __forceinline__ void multiply(Sums& sums, const uint4 (&b)[STEPS], Bl
     }
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
-        multiply_add_16x8x16(sums.even, above[step].x, below[step].x, above[step].y, below[step].y, b[step].x, b[step].y);
-        multiply_add_16x8x16(sums.odd, above[step].z, below[step].z, above[step].w, below[step].w, b[step].z, b[step].w);
+        multiply_add_16x8x16(sums.even, above[step].x, below[step].x, above[step].y, below[step].y, b[step].x,
+                             b[step].y);
+        multiply_add_16x8x16(sums.odd, above[step].z, below[step].z, above[step].w, below[step].w, b[step].z,
+                             b[step].w);
     }
 }
 
@@ -70,7 +81,8 @@ __device__ __forceinline__ void keep_sums(const Sums& sums, const Block& block, 
     for (int next = 0; next < 2; ++next)
         if (token + next < BATCH) {
             store_shared_f32(scratch_at(block, block.warp, tile, row, token + next), sums.even[next] + sums.odd[next]);
-            store_shared_f32(scratch_at(block, block.warp, tile, row + 8, token + next), sums.even[2 + next] + sums.odd[2 + next]);
+            store_shared_f32(scratch_at(block, block.warp, tile, row + 8, token + next),
+                             sums.even[2 + next] + sums.odd[2 + next]);
         }
 }
 
@@ -115,7 +127,8 @@ struct Normalised {
         } else {
 #pragma unroll
             for (int i = 0; i < MINE; ++i)
-                if (token(i) < BATCH && column(i) < K) v[i] = *reinterpret_cast<const uint4*>(rows(token(i)) + column(i));
+                if (token(i) < BATCH && column(i) < K)
+                    v[i] = *reinterpret_cast<const uint4*>(rows(token(i)) + column(i));
         }
 #pragma unroll
         for (int i = 0; i < MINE; ++i) {
@@ -125,7 +138,8 @@ struct Normalised {
             for (int j = 0; j < 8; ++j) squares += x[j] * x[j];
 #pragma unroll
             for (int other = 1; other < 32; other *= 2) squares += __shfl_xor_sync(~0u, squares, other);
-            if (block.lane == 0 && token(i) < BATCH) store_shared_f32(block.shared + SQUARES_AT + 4 * (block.warp + i * WARPS), squares);
+            if (block.lane == 0 && token(i) < BATCH)
+                store_shared_f32(block.shared + SQUARES_AT + 4 * (block.warp + i * WARPS), squares);
         }
         consumers_meet();
 #pragma unroll
@@ -133,7 +147,8 @@ struct Normalised {
             if (token(i) >= BATCH || column(i) >= K) continue;
             float x[8], w[8], total = 0.0f;
 #pragma unroll
-            for (int part = 0; part < SQUARES; ++part) total += load_shared_f32(block.shared + SQUARES_AT + 4 * (token(i) * SQUARES + part));
+            for (int part = 0; part < SQUARES; ++part)
+                total += load_shared_f32(block.shared + SQUARES_AT + 4 * (token(i) * SQUARES + part));
             const float factor = rsqrtf(total * (1.0f / K) + EPSILON);
             widen(x, v[i]);
             widen(w, scale[i]);
@@ -155,16 +170,22 @@ struct Normalised {
     }
 };
 
-// Calls finish(tile, first group, lane) of one warp for each tile of two groups, as soon as all warps have their sums of it, which `added` then gives. The others go on.
+// Calls finish(tile, first group, lane) of one warp for each tile of two groups, as soon as all warps have their sums
+// of it, which `added` then gives. The others go on.
 template <int K, class Finish>
-__device__ __forceinline__ void product_of_normalised(const Normalised<K>& activations, Block& block, int groups, Finish&& finish) {
-    static_assert(SLOTS < 2 * TILES, "the ring keeps warps from being a round of tiles apart, so that sums are not overwritten before they are added up");
+__device__ __forceinline__ void product_of_normalised(const Normalised<K>& activations, Block& block, int groups,
+                                                      Finish&& finish) {
+    static_assert(
+        SLOTS < 2 * TILES,
+        "the ring keeps warps from being a round of tiles apart, so that sums are not overwritten before they "
+        "are added up");
 #pragma unroll 1
     for (int tile = 0; 2 * tile < groups; ++tile) {
         const u32 place = tile % TILES, barrier = FIRST_BARRIER + place;
         Sums sums;
 #pragma unroll
-        for (int piece = 0; piece < Columns<K>::PIECES; ++piece) multiply(sums, activations.held[piece], block, Columns<K>::steps(piece), 2 * tile + 1 < groups);
+        for (int piece = 0; piece < Columns<K>::PIECES; ++piece)
+            multiply(sums, activations.held[piece], block, Columns<K>::steps(piece), 2 * tile + 1 < groups);
         keep_sums(sums, block, place);
         if (block.warp == place) {
             barrier_wait(barrier, CONSUMERS);
@@ -176,9 +197,11 @@ __device__ __forceinline__ void product_of_normalised(const Normalised<K>& activ
     consumers_meet();
 }
 
-// Another product of normalised activations, with tiles as they come: the stream says which groups it has put into the ring. Calls end(tiles), whose groups `group_of` then gives.
+// Another product of normalised activations, with tiles as they come: the stream says which groups it has put into the
+// ring. Calls end(tiles), whose groups `group_of` then gives.
 template <int K, class End>
-__device__ __forceinline__ void product_of_coming(const Normalised<K>& activations, Block& block, int groups, End&& end) {
+__device__ __forceinline__ void product_of_coming(const Normalised<K>& activations, Block& block, int groups,
+                                                  End&& end) {
     for (bool more = true; more;) {
         int tiles = 0;
 #pragma unroll 1
@@ -190,7 +213,8 @@ __device__ __forceinline__ void product_of_coming(const Normalised<K>& activatio
             if (block.thread == 0) store_shared_s32(block.shared + TILES_AT + 4 * tiles, group);
             Sums sums;
 #pragma unroll
-            for (int piece = 0; piece < Columns<K>::PIECES; ++piece) multiply(sums, activations.held[piece], block, Columns<K>::steps(piece), group + 1 < groups);
+            for (int piece = 0; piece < Columns<K>::PIECES; ++piece)
+                multiply(sums, activations.held[piece], block, Columns<K>::steps(piece), group + 1 < groups);
             keep_sums(sums, block, tiles);
         }
         consumers_meet();
@@ -199,9 +223,12 @@ __device__ __forceinline__ void product_of_coming(const Normalised<K>& activatio
     }
 }
 
-__device__ __forceinline__ int group_of(const Block& block, int tile, int half) { return load_shared_s32(block.shared + TILES_AT + 4 * tile) + half; }
+__device__ __forceinline__ int group_of(const Block& block, int tile, int half) {
+    return load_shared_s32(block.shared + TILES_AT + 4 * tile) + half;
+}
 
-// Calls end(first, groups) for every 2 * TILES_HELD groups at most. Activations are taken as they were handed: loaded piece by piece, two pieces ahead.
+// Calls end(first, groups) for every 2 * TILES_HELD groups at most. Activations are taken as they were handed: loaded
+// piece by piece, two pieces ahead.
 template <int K, class End>
 __device__ __forceinline__ void product_of_handed(Block& block, int stage, const u32* from, int groups, End&& end) {
     using C = Columns<K>;

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from tileprof.errors import UserError
 
 SHARED_BYTES: Final = 232_448
-"""Of dynamic shared memory, which a block of sm_90 may have."""
+"""Dynamic shared memory that a block may have on sm_90."""
 
 GROUP: Final = 8
 """Rows of weights that are dealt to blocks: GROUP of common.cuh."""
@@ -25,10 +25,12 @@ _MOST_PARAMETER_BYTES: Final = 32_000  # a kernel takes 32,764
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """A decoder like LLaMA's: RMS norms, rotary embedding, grouped heads, a gated MLP, no biases but those of queries, keys and values.
+    """A decoder like LLaMA's: RMS norms, rotary embedding, grouped heads, a gated MLP, no biases but those of queries,
+    keys and values.
 
-    ``cache``: positions that the static cache holds. ``epsilon`` is that of all norms, ``scale`` that of the scores. ``masked``: what is added to the score of
-    a position where a mask is false; without it there is no mask, and the positions up to the last are attended.
+    ``cache``: positions that the static cache holds. ``epsilon`` is that of all norms, ``scale`` that of the scores.
+    ``masked``: what is added to the score of a position where a mask is false; without it there is no mask, and the
+    positions up to the last are attended.
     """
 
     dtype: Literal["float16", "bfloat16"]
@@ -67,7 +69,9 @@ class DecoderShape:
         return max(1, blocks // (self.batch * self.kv_heads))
 
     def handed_words(self, blocks: int) -> dict[str, int]:
-        """32-bit words that each stage of a layer hands to later ones, in the order of memory: QKV_AT and so on of common.cuh."""
+        """32-bit words that each stage of a layer hands to later ones, in the order of memory: QKV_AT and so on of
+        common.cuh.
+        """
         parts = self.batch * self.kv_heads * self.most_chunks(blocks) * self.sharers * (self.head_dim + 2)
         halves = {
             "qkv": self.qkv,
@@ -112,13 +116,30 @@ class DecoderShape:
             if not holds:
                 raise UserError(f"the decoder has {sentence}")
 
-    def header(self, blocks: int, *, delay_ns: int = 0, timeout_ns: int = 1_000_000_000, profile: bool = False, in_flight: int = IN_FLIGHT) -> str:  # fmt: skip
+    def header(
+        self,
+        blocks: int,
+        *,
+        delay_ns: int = 0,
+        timeout_ns: int = 1_000_000_000,
+        profile: bool = False,
+        in_flight: int = IN_FLIGHT,
+    ) -> str:
         """What kernel.cu includes as config.h, for a launch of ``blocks``."""
         sizes = {
-            "BLOCKS": blocks, "BATCH": self.batch, "LAYERS": self.layers, "HIDDEN": self.hidden, "INTERMEDIATE": self.intermediate, "HEADS": self.heads,
-            "KV_HEADS": self.kv_heads, "HEAD_DIM": self.head_dim, "VOCABULARY": self.vocabulary, "CACHE": self.cache, "SLOTS": self.slots,
+            "BLOCKS": blocks,
+            "BATCH": self.batch,
+            "LAYERS": self.layers,
+            "HIDDEN": self.hidden,
+            "INTERMEDIATE": self.intermediate,
+            "HEADS": self.heads,
+            "KV_HEADS": self.kv_heads,
+            "HEAD_DIM": self.head_dim,
+            "VOCABULARY": self.vocabulary,
+            "CACHE": self.cache,
+            "SLOTS": self.slots,
             "IN_FLIGHT": min(in_flight, self.slots),
-        }  # fmt: skip
+        }
         flags = {
             "QKV_BIAS": self.biased,
             "HEAD_NORMS": self.head_norms,

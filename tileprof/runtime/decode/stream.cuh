@@ -1,4 +1,5 @@
-// The warp that streams weights and caches: through all stages, in program order, waiting for free slots of the ring and for nothing else.
+// The warp that streams weights and caches: through all stages, in program order, waiting for free slots of the ring
+// and for nothing else.
 #pragma once
 
 #include "common.cuh"
@@ -31,12 +32,14 @@ struct Stream {
         const u32 bytes = 2 * (piece + 1 < PIECES ? PIECE : K - (PIECES - 1) * PIECE);
         const u32 slot = free_slot(GROUP * bytes, group);
         if (block.lane < GROUP)
-            copy_bulk(block.shared + slot * SLOT_BYTES + block.lane * ROW_BYTES, rows + static_cast<s64>(block.lane) * K + piece * PIECE, bytes,
-                      block.shared + FULL_AT + 8 * slot, EVICT_FIRST);
+            copy_bulk(block.shared + slot * SLOT_BYTES + block.lane * ROW_BYTES,
+                      rows + static_cast<s64>(block.lane) * K + piece * PIECE, bytes, block.shared + FULL_AT + 8 * slot,
+                      EVICT_FIRST);
         block.ring.advance();
     }
 
-    // A product's weights, TOGETHER groups of eight rows at a time, piece by piece; `rows(i)` is where the i-th group of K columns begins.
+    // A product's weights, TOGETHER groups of eight rows at a time, piece by piece; `rows(i)` is where the i-th group
+    // of K columns begins.
     template <int K, int TOGETHER, class Rows>
     __device__ void weights(int groups, Rows&& rows) {
 #pragma unroll 1
@@ -49,7 +52,8 @@ struct Stream {
         }
     }
 
-    // The keys and values of the block's chunks. The row of the new token may be read while it is written: nobody uses it.
+    // The keys and values of the block's chunks. The row of the new token may be read while it is written: it is not
+    // used.
     __device__ void caches(const Layer& layer) {
         for (int task = blockIdx.x; task < BATCH * KV_HEADS * block.chunks; task += BLOCKS) {
             const Chunk chunk(block, task);
@@ -58,8 +62,8 @@ struct Stream {
                 const u32 slot = free_slot(2 * bytes), to = block.shared + slot * SLOT_BYTES;
                 if (block.lane < 2)
                     copy_bulk(to + block.lane * (2 * HEAD_DIM * SLOT_POSITIONS),
-                              (block.lane == 0 ? layer.keys : layer.values) + (chunk.first_row() + at) * HEAD_DIM, bytes,
-                              block.shared + FULL_AT + 8 * slot, EVICT_FIRST);
+                              (block.lane == 0 ? layer.keys : layer.values) + (chunk.first_row() + at) * HEAD_DIM,
+                              bytes, block.shared + FULL_AT + 8 * slot, EVICT_FIRST);
                 block.ring.advance();
             }
         }
@@ -70,21 +74,28 @@ struct Stream {
 #pragma unroll 1
         for (int number = 0; number < LAYERS; ++number) {
             const Layer& layer = p.layers[number];
-            const Share qkv = qkv_share(number), output = output_share(number), gate = gate_share(number), down = down_share(number);
+            const Share qkv = qkv_share(number), output = output_share(number), gate = gate_share(number),
+                        down = down_share(number);
             weights<HIDDEN, 2>(qkv.count, [&](int i) {
                 const s64 row = static_cast<s64>(qkv.group(i)) * GROUP;
                 return row < QUERY ? layer.query + row * HIDDEN
-                                   : (row < QUERY + KEY ? layer.key + (row - QUERY) * HIDDEN : layer.value + (row - QUERY - KEY) * HIDDEN);
+                                   : (row < QUERY + KEY ? layer.key + (row - QUERY) * HIDDEN
+                                                        : layer.value + (row - QUERY - KEY) * HIDDEN);
             });
             caches(layer);
-            weights<QUERY, 2 * TILES_HELD>(output.count, [&](int i) { return layer.output + static_cast<s64>(output.group(i)) * GROUP * QUERY; });
-            weights<HIDDEN, 2>(2 * gate.count, [&](int i) { return (i % 2 ? layer.up : layer.gate) + static_cast<s64>(gate.group(i / 2)) * GROUP * HIDDEN; });
-            weights<INTERMEDIATE, 2 * TILES_HELD>(down.count, [&](int i) { return layer.down + static_cast<s64>(down.group(i)) * GROUP * INTERMEDIATE; });
+            weights<QUERY, 2 * TILES_HELD>(
+                output.count, [&](int i) { return layer.output + static_cast<s64>(output.group(i)) * GROUP * QUERY; });
+            weights<HIDDEN, 2>(2 * gate.count, [&](int i) {
+                return (i % 2 ? layer.up : layer.gate) + static_cast<s64>(gate.group(i / 2)) * GROUP * HIDDEN;
+            });
+            weights<INTERMEDIATE, 2 * TILES_HELD>(
+                down.count, [&](int i) { return layer.down + static_cast<s64>(down.group(i)) * GROUP * INTERMEDIATE; });
         }
         head();
     }
 
-    // The head's weights are dealt as blocks come for them, but for the first: some SMs get more of the memory's bandwidth than others.
+    // The head's weights are dealt as blocks come for them, but for the first: some SMs get more of the memory's
+    // bandwidth than others.
     __device__ void head() {
         const Parameters& p = block.p;
         int tile = blockIdx.x;
@@ -96,7 +107,8 @@ struct Stream {
 #pragma unroll 1
             for (int piece = 0; piece * PIECE < HIDDEN; ++piece)
 #pragma unroll 1
-                for (int group = 2 * tile; group < end; ++group) copy_group<HIDDEN>(p.head + static_cast<s64>(group) * GROUP * HIDDEN, piece, group);
+                for (int group = 2 * tile; group < end; ++group)
+                    copy_group<HIDDEN>(p.head + static_cast<s64>(group) * GROUP * HIDDEN, piece, group);
             tile = fixed ? next : __shfl_sync(~0u, next, 0) + HEAD_FIXED * BLOCKS;
         }
         if (block.lane == 0) {

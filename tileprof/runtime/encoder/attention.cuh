@@ -1,4 +1,5 @@
-// A tile of attention: 32 queries of one head, keys by 128. Two warps' worth of queries by four groups of keys; the groups' sums meet in shared memory.
+// A tile of attention: 32 queries of one head, keys by 128. Two warps' worth of queries by four groups of keys; the
+// groups' sums meet in shared memory.
 #pragma once
 
 #include "halves.cuh"
@@ -8,7 +9,8 @@ constexpr u32 HEAD_PITCH = 2 * HEAD + 16;  // bytes
 constexpr u32 QUERIES_AT = AREA_AT, KEYS_AT = QUERIES_AT + ROWS * HEAD_PITCH, VALUES_AT = KEYS_AT + KEYS * HEAD_PITCH;
 constexpr u32 HEADS_PITCH = 4 * (HEAD + 8);  // of sums, in bytes
 constexpr u32 HEADS_AT = AREA_AT, PEAKS_AT = HEADS_AT + KEY_GROUPS * ROWS * HEADS_PITCH;
-static_assert(VALUES_AT + KEYS * HEAD_PITCH <= AREA_AT + AREA_BYTES && PEAKS_AT + 8 * KEY_GROUPS * ROWS <= AREA_AT + AREA_BYTES);
+static_assert(VALUES_AT + KEYS * HEAD_PITCH <= AREA_AT + AREA_BYTES &&
+              PEAKS_AT + 8 * KEY_GROUPS * ROWS <= AREA_AT + AREA_BYTES);
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
@@ -24,7 +26,8 @@ struct Mask {
         if (key >= keys || (causal && key > query)) return minus_infinity();
         if constexpr (MASK_KIND == NO_MASK) return 0.0f;
         const u64 place = static_cast<u64>(query) * pitch + key;
-        if constexpr (MASK_KIND == BOOL_MASK) return reinterpret_cast<const unsigned char*>(address)[place] ? 0.0f : masked * LOG2_E;
+        if constexpr (MASK_KIND == BOOL_MASK)
+            return reinterpret_cast<const unsigned char*>(address)[place] ? 0.0f : masked * LOG2_E;
         return unpack(reinterpret_cast<const unsigned short*>(address)[place]) * LOG2_E;
     }
 };
@@ -34,7 +37,8 @@ struct Online {
     float peak[2], weight[2], sums[HEAD / 8][4];
 };
 
-__device__ __forceinline__ void score(float (&scores)[4][4], u32 shared, const u32 (&queries)[HEAD / 16][4], int group) {
+__device__ __forceinline__ void score(float (&scores)[4][4], u32 shared, const u32 (&queries)[HEAD / 16][4],
+                                      int group) {
     const int lane = threadIdx.x % 32, square = lane / 8, line = lane % 8;
     const u32 from = shared + KEYS_AT + (group * 32 + (square >> 1) * 8 + line) * HEAD_PITCH + (square & 1) * 16;
 #pragma unroll
@@ -49,7 +53,8 @@ __device__ __forceinline__ void score(float (&scores)[4][4], u32 shared, const u
 }
 
 // Adds the warp's 32 keys to what it has; `added`: of the mask.
-__device__ __forceinline__ void add_keys(Online& online, u32 shared, const u32 (&queries)[HEAD / 16][4], const float (&added)[4][4], float scale, int group) {
+__device__ __forceinline__ void add_keys(Online& online, u32 shared, const u32 (&queries)[HEAD / 16][4],
+                                         const float (&added)[4][4], float scale, int group) {
     const int lane = threadIdx.x % 32, square = lane / 8, line = lane % 8;
     float scores[4][4] = {};
     score(scores, shared, queries, group);
@@ -65,7 +70,8 @@ __device__ __forceinline__ void add_keys(Online& online, u32 shared, const u32 (
     for (int i = 0; i < 2; ++i) {
         peak[i] = fmaxf(peak[i], exchange_xor(peak[i], 1));
         peak[i] = fmaxf(peak[i], exchange_xor(peak[i], 2));
-        const float finite = peak[i] == minus_infinity() ? 0.0f : peak[i], shrink = power_of_two(online.peak[i] - finite);
+        const float finite = peak[i] == minus_infinity() ? 0.0f : peak[i],
+                    shrink = power_of_two(online.peak[i] - finite);
         online.peak[i] = peak[i];
         online.weight[i] *= shrink;
 #pragma unroll
@@ -84,8 +90,10 @@ __device__ __forceinline__ void add_keys(Online& online, u32 shared, const u32 (
     const u32 from = shared + VALUES_AT + (group * 32 + (square & 1) * 8 + line) * HEAD_PITCH + (square >> 1) * 16;
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-        const u32 weights[4] = {pack(scores[2 * step][0], scores[2 * step][1]), pack(scores[2 * step][2], scores[2 * step][3]),
-                                pack(scores[2 * step + 1][0], scores[2 * step + 1][1]), pack(scores[2 * step + 1][2], scores[2 * step + 1][3])};
+        const u32 weights[4] = {pack(scores[2 * step][0], scores[2 * step][1]),
+                                pack(scores[2 * step][2], scores[2 * step][3]),
+                                pack(scores[2 * step + 1][0], scores[2 * step + 1][1]),
+                                pack(scores[2 * step + 1][2], scores[2 * step + 1][3])};
 #pragma unroll
         for (int pair = 0; pair < HEAD / 16; ++pair) {
             u32 values[4];
@@ -96,18 +104,23 @@ __device__ __forceinline__ void add_keys(Online& online, u32 shared, const u32 (
     }
 }
 
-__device__ __forceinline__ void attention(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs, bool& gave_up) {
+__device__ __forceinline__ void attention(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs,
+                                          bool& gave_up) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, side = warp % 2, group = warp / 2;
     const int row = TASK_S32(record, row), head = TASK_S32(record, column), begin = TASK_S32(record, part);
     const int length = STAGE_S32(record, keys), first = row - begin;  // query of the sequence
-    const int pitch = STAGE_S32(record, activation_pitch), key_pitch = STAGE_S32(record, residual_pitch), out_pitch = STAGE_S32(record, out_pitch);
-    const Place queries_from = STAGE_PLACE(record, activations), keys_from = STAGE_PLACE(record, key), values_from = STAGE_PLACE(record, value);
+    const int pitch = STAGE_S32(record, activation_pitch), key_pitch = STAGE_S32(record, residual_pitch),
+              out_pitch = STAGE_S32(record, out_pitch);
+    const Place queries_from = STAGE_PLACE(record, activations), keys_from = STAGE_PLACE(record, key),
+                values_from = STAGE_PLACE(record, value);
     const Place out = STAGE_PLACE(record, out);
-    const u64 keys_out = STAGE_POINTER(record, normalised), values_out = STAGE_POINTER(record, partials);  // copies, head by head, for who calls
+    const u64 keys_out = STAGE_POINTER(record, normalised),
+              values_out = STAGE_POINTER(record, partials);  // copies, head by head, for who calls
     const int shared_by = STAGE_S32(record, splits), key_head = head / shared_by, causal = STAGE_S32(record, causal);
     const float scale = STAGE_F32(record, scale);
     Mask mask = {STAGE_POINTER(record, mask), STAGE_S32(record, mask_row), length, causal, STAGE_F32(record, masked)};
-    const s64 place = static_cast<s64>(begin / length) * STAGE_S32(record, mask_batch) + static_cast<s64>(head) * STAGE_S32(record, mask_head);
+    const s64 place = static_cast<s64>(begin / length) * STAGE_S32(record, mask_batch) +
+                      static_cast<s64>(head) * STAGE_S32(record, mask_head);
     mask.address += MASK_KIND == ADDED_MASK ? 2 * place : place;
     const int queries_end = length < first + ROWS ? length : first + ROWS;
     const int keys_end = causal ? queries_end : length;
@@ -120,8 +133,12 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
 #pragma unroll 1
     for (int from = 0; from < keys_end; from += KEYS) {
         const int mine = threadIdx.x / 8, eight = threadIdx.x % 8;
-        const auto query_at = [&](int) { return queries_from.address + 2 * (static_cast<u64>(row + mine) * pitch + HEAD * head + 8 * eight); };
-        const auto key_row = [&](int j) { return 2 * (static_cast<u64>(begin + from + mine + 32 * (j % 4)) * key_pitch + HEAD * key_head + 8 * eight); };
+        const auto query_at = [&](int) {
+            return queries_from.address + 2 * (static_cast<u64>(row + mine) * pitch + HEAD * head + 8 * eight);
+        };
+        const auto key_row = [&](int j) {
+            return 2 * (static_cast<u64>(begin + from + mine + 32 * (j % 4)) * key_pitch + HEAD * key_head + 8 * eight);
+        };
         const auto key_at = [&](int j) { return (j < 4 ? keys_from : values_from).address + key_row(j); };
         uint4 query_halves[1], loaded[8];  // keys, then values
         query_halves[0].x = query_halves[0].y = query_halves[0].z = query_halves[0].w = 0;
@@ -137,29 +154,40 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int q = query + i / 2 * 8;
-                added[k][i] = mask.at(q < last_query ? q : last_query, from + group * 32 + k * 8 + lane % 4 * 2 + i % 2);
+                added[k][i] =
+                    mask.at(q < last_query ? q : last_query, from + group * 32 + k * 8 + lane % 4 * 2 + i % 2);
             }
         if (queries_from.other != 0) complete(arguments, record, query_halves, gave_up, query_at);
         if (keys_from.other != 0) complete(arguments, record, loaded, gave_up, key_at);
-        if (from > 0) meet_consumers();  // nobody reads the keys before these
+        if (from > 0) meet_consumers();  // no warp reads the keys before these
         if (from == 0) store_shared_u32x4(shared + QUERIES_AT + mine * HEAD_PITCH + 16 * eight, query_halves[0]);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) store_shared_u32x4(shared + KEYS_AT + (mine + 32 * j) * HEAD_PITCH + 16 * eight, loaded[j]);
+        for (int j = 0; j < 4; ++j)
+            store_shared_u32x4(shared + KEYS_AT + (mine + 32 * j) * HEAD_PITCH + 16 * eight, loaded[j]);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) store_shared_u32x4(shared + VALUES_AT + (mine + 32 * j) * HEAD_PITCH + 16 * eight, loaded[4 + j]);
+        for (int j = 0; j < 4; ++j)
+            store_shared_u32x4(shared + VALUES_AT + (mine + 32 * j) * HEAD_PITCH + 16 * eight, loaded[4 + j]);
         if (keys_out != 0 && head % shared_by == 0)
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
                 const int key = from + mine + 32 * (j % 4);
-                const u64 place = (static_cast<u64>(begin / length * (STAGE_S32(record, columns) / shared_by) + key_head) * length + key) * HEAD + 8 * eight;
-                if (key >= first && key < queries_end) store_relaxed_gpu_u32x4(reinterpret_cast<void*>((j < 4 ? keys_out : values_out) + 2 * place), loaded[j]);
+                const u64 place =
+                    (static_cast<u64>(begin / length * (STAGE_S32(record, columns) / shared_by) + key_head) * length +
+                     key) *
+                        HEAD +
+                    8 * eight;
+                if (key >= first && key < queries_end)
+                    store_relaxed_gpu_u32x4(reinterpret_cast<void*>((j < 4 ? keys_out : values_out) + 2 * place),
+                                            loaded[j]);
             }
         meet_consumers();
         if (from == 0) stamp(arguments, number, 1);
         if (from == 0)
 #pragma unroll
             for (int step = 0; step < HEAD / 16; ++step)
-                load_matrices_shared(shared + QUERIES_AT + (side * 16 + lane % 16) * HEAD_PITCH + lane / 16 * 16 + step * 32, queries[step]);
+                load_matrices_shared(
+                    shared + QUERIES_AT + (side * 16 + lane % 16) * HEAD_PITCH + lane / 16 * 16 + step * 32,
+                    queries[step]);
         if (from + group * 32 < keys_end) add_keys(online, shared, queries, added, scale, group);
     }
     stamp(arguments, number, 2);
@@ -175,7 +203,8 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
         if (lane % 4 == 0) store_shared_f32x2(shared + PEAKS_AT + 8 * mine, online.peak[i], online.weight[i]);
 #pragma unroll
         for (int eight = 0; eight < HEAD / 8; ++eight)
-            store_shared_f32x2(shared + HEADS_AT + mine * HEADS_PITCH + 4 * (8 * eight + lane % 4 * 2), online.sums[eight][2 * i], online.sums[eight][2 * i + 1]);
+            store_shared_f32x2(shared + HEADS_AT + mine * HEADS_PITCH + 4 * (8 * eight + lane % 4 * 2),
+                               online.sums[eight][2 * i], online.sums[eight][2 * i + 1]);
     }
     meet_consumers();
     const int mine = threadIdx.x / 8, eight = threadIdx.x % 8;

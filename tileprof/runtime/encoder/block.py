@@ -1,7 +1,8 @@
 """One transformer block around a call of attention: what stands where, matched node by node.
 
-Queries, keys and values are columns of one product, or of three, of rows that may be normalised. A product of what attention gives and the rows (before the norm or after) are
-added up. Their sum, normalised, goes through two products with an activation between them, and is added again.
+Queries, keys and values are columns of one product, or of three, of rows that may be normalised. A product of what
+attention gives and the rows (before the norm or after) are added up. Their sum, normalised, goes through two products
+with an activation between them, and is added again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Refused(Exception):  # noqa: N818 - an answer
 
 @dataclass
 class Stack:
-    """Blocks that feed each other. ``known``: where the values of nodes are that stages compute; ``nodes``: all that a region replaces."""
+    """Blocks that feed each other. ``known``: where the values of nodes are that stages compute; ``nodes``: all that a
+    region replaces.
+    """
 
     stages: list[Stage] = field(default_factory=list)
     known: dict[fx.Node, Matrix] = field(default_factory=dict)
@@ -118,7 +121,8 @@ class _Block:
         batch, heads, length, width = sizes
         if width != HEAD or keys[2] != length or aten.shape(call.value) != keys or heads % keys[1] or keys[0] != batch:
             raise Refused(
-                f"it has {keys[2]} keys of {width} columns for {length} queries; the kernel takes {HEAD} columns and as many keys as queries"
+                f"it has {keys[2]} keys of {width} columns for {length} queries; the kernel takes {HEAD} columns and "
+                "as many keys as queries"
             )
         rows = batch * length
         if not LEAST_ROWS <= rows <= MOST_ROWS:
@@ -162,10 +166,21 @@ class _Block:
         mask, causal = self._mask(batch, heads, length)
         stack.stages.append(
             Attention(
-                call.call.name, stack.rows, length, heads, key_heads, query, key, value, out, scale, causal or call.causal,
-                mask, self._copies_kept(),
+                call.call.name,
+                stack.rows,
+                length,
+                heads,
+                key_heads,
+                query,
+                key,
+                value,
+                out,
+                scale,
+                causal or call.causal,
+                mask,
+                self._copies_kept(),
             )
-        )  # fmt: skip
+        )
         stack.nodes |= self._attended
         stack.known[call.out] = out
         return call.out
@@ -263,7 +278,9 @@ class _Block:
     # Rows.
 
     def _behind(self, node: Any) -> Any:
-        """The node behind reshapes and copies of rows, as far as a value that stages compute, or a copy that puts rows in order."""
+        """The node behind reshapes and copies of rows, as far as a value that stages compute, or a copy that puts rows
+        in order.
+        """
         while aten.calls(node, *_STEPS) and node not in self._stack.known:
             if aten.calls(node, *_COPIES) and not _dense(node.args[0]):
                 break
@@ -307,8 +324,13 @@ class _Block:
     # Products.
 
     def _product(
-        self, node: fx.Node, entry: _Entry, result: fx.Node | None = None, epilogue: Epilogue = "none", residual: Matrix | None = None
-    ) -> None:  # fmt: skip
+        self,
+        node: fx.Node,
+        entry: _Entry,
+        result: fx.Node | None = None,
+        epilogue: Epilogue = "none",
+        residual: Matrix | None = None,
+    ) -> None:
         """A stage for a product; ``result``: the node whose value it stores, its own by default."""
         stack = self._stack
         bias, rows, weight = (None, *node.args) if aten.calls(node, ATEN.mm.default) else node.args
@@ -328,8 +350,10 @@ class _Block:
         stored = node if result is None else result
         out = Matrix(stored.name, columns)
         stack.stages.append(
-            Product(node.name, stack.rows, columns, depth, source, name, k_major, out, bias_name, norm, epilogue, residual)
-        )  # fmt: skip
+            Product(
+                node.name, stack.rows, columns, depth, source, name, k_major, out, bias_name, norm, epilogue, residual
+            )
+        )
         stack.nodes |= {node, stored}
         stack.known[stored] = out
 
@@ -457,13 +481,20 @@ class _Block:
 
 
 def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:
-    """0.5 v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))), written out, as transformers does; its nodes, the result last."""
+    """Nodes, the result last, of 0.5 v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) as transformers writes it out."""
     half = next((u for u in v.users if _scalar(u, ATEN.mul.Tensor, v, 0.5)), None)
     cube = next((u for u in v.users if _scalar(u, ATEN.pow.Tensor_Scalar, v, 3.0)), None)
     if half is None or cube is None or len(v.users) != 3:
         return None
     chain = [half, cube]
-    for target, wanted in ((ATEN.mul.Tensor, 0.044715), (ATEN.add.Tensor, v), (ATEN.mul.Tensor, 0.7978845608028654), (ATEN.tanh.default, None), (ATEN.add.Tensor, 1.0), (ATEN.mul.Tensor, half)):  # fmt: skip
+    for target, wanted in (
+        (ATEN.mul.Tensor, 0.044715),
+        (ATEN.add.Tensor, v),
+        (ATEN.mul.Tensor, 0.7978845608028654),
+        (ATEN.tanh.default, None),
+        (ATEN.add.Tensor, 1.0),
+        (ATEN.mul.Tensor, half),
+    ):
         user, last = aten.only_user(chain[-1]), chain[-1]
         if user is None or not aten.calls(user, target) or user.kwargs:
             return None

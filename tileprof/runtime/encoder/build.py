@@ -20,7 +20,9 @@ FLAGS: Final = ("-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17",
 
 
 def compiled(header: str) -> Path:
-    """The folder that holds the cubin for a header, and compiler.txt, what the compiler said. Raises `UserError` with the compiler's own words."""
+    """The folder that holds the cubin for a header, and compiler.txt, what the compiler said. Raises `UserError` with
+    the compiler's own words.
+    """
     compiler = building.nvcc("The transformer kernel is compiled")
     sources = {path.name: path.read_text(encoding="utf-8") for path in (*sources_of(), SOURCES / KERNEL)}
     parts = json.dumps([_version(compiler), FLAGS, sorted(sources.items()), header])
@@ -29,8 +31,15 @@ def compiled(header: str) -> Path:
     def make(work: Path) -> None:
         (work / "stages.h").write_text(header, encoding="utf-8")
         command = [
-            str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", f"-I{PERSISTENT}", str(SOURCES / KERNEL), "-o", str(work / CUBIN)
-        ]  # fmt: skip
+            str(compiler),
+            *FLAGS,
+            f"-I{work}",
+            f"-I{SOURCES}",
+            f"-I{PERSISTENT}",
+            str(SOURCES / KERNEL),
+            "-o",
+            str(work / CUBIN),
+        ]
         (work / "compiler.txt").write_text(building.run(command, WHAT), encoding="utf-8")
 
     return building.kept(folder, (CUBIN,), make, WHAT)

@@ -1,6 +1,7 @@
 """Stacks of transformer blocks in an ATen graph, as regions for the transformer kernel.
 
-Blocks that feed each other become one region. What differs from a block in anything is left alone, and the log says why.
+Blocks that feed each other become one region. What differs from a block in anything is left alone, and the log says
+why.
 """
 
 from __future__ import annotations

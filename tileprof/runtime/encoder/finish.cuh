@@ -1,9 +1,11 @@
-// The end of rows: what products left in parts of k is added up in its order, with bias and residual, and normalised. A thread has four columns.
+// The end of rows: what products left in parts of k is added up in its order, with bias and residual, and normalised. A
+// thread has four columns.
 #pragma once
 
 #include "halves.cuh"
 
-// The sum over all consumers. `scratch`: a float of shared memory per warp, which is free again once they have met twice more.
+// The sum over all consumers. `scratch`: a float of shared memory per warp, which is free again once they have met
+// twice more.
 __device__ __forceinline__ float sum_over_block(float value, u32 scratch) {
 #pragma unroll
     for (u32 mask = 16; mask > 0; mask /= 2) value += exchange_xor(value, mask);
@@ -13,19 +15,27 @@ __device__ __forceinline__ float sum_over_block(float value, u32 scratch) {
     return ((low.x + low.y) + (low.z + low.w)) + ((high.x + high.y) + (high.z + high.w));
 }
 
-__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs, bool& gave_up) {
-    const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), splits = STAGE_S32(record, splits), column = 4 * threadIdx.x;
+__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs,
+                                       bool& gave_up) {
+    const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), splits = STAGE_S32(record, splits),
+              column = 4 * threadIdx.x;
     const int row = TASK_S32(record, row), end = row + TASK_S32(record, part);
-    const Place partials = STAGE_PLACE(record, partials), residual = STAGE_PLACE(record, residual), out = STAGE_PLACE(record, out);
+    const Place partials = STAGE_PLACE(record, partials), residual = STAGE_PLACE(record, residual),
+                out = STAGE_PLACE(record, out);
     const Place normalised = STAGE_PLACE(record, normalised);
     const bool bias = STAGE_POINTER(record, bias) != 0;
-    const int residual_pitch = STAGE_S32(record, residual_pitch), out_pitch = STAGE_S32(record, out_pitch), epilogue = STAGE_S32(record, epilogue);
+    const int residual_pitch = STAGE_S32(record, residual_pitch), out_pitch = STAGE_S32(record, out_pitch),
+              epilogue = STAGE_S32(record, epilogue);
     const float epsilon = STAGE_F32(record, epsilon), inverse = 1.0f / columns;
     delay(arguments, number, 0);
 #pragma unroll 1
     for (int r = row; r < end; ++r) {
-        const auto part_at = [&](int split) { return partials.address + 4 * ((static_cast<u64>(split) * rows + r) * columns + column); };
-        const auto residual_at = [&](int) { return residual.address + 2 * (static_cast<u64>(r) * residual_pitch + column); };
+        const auto part_at = [&](int split) {
+            return partials.address + 4 * ((static_cast<u64>(split) * rows + r) * columns + column);
+        };
+        const auto residual_at = [&](int) {
+            return residual.address + 2 * (static_cast<u64>(r) * residual_pitch + column);
+        };
         const bool mine = column < columns;
         uint2 added[1];
         added[0].x = added[0].y = 0;
@@ -41,7 +51,8 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
         stamp(arguments, number, 1);
         float4 v = floats(parts[0]);
 #pragma unroll
-        for (int split = 1; split < MOST_SPLITS; ++split) v = sum(v, floats(parts[split]));  // zeros where there are fewer
+        for (int split = 1; split < MOST_SPLITS; ++split)
+            v = sum(v, floats(parts[split]));  // zeros where there are fewer
         if (mine && bias) v = sum(v, unpacked(load_shared_u32x2(record + RECORD_BIAS + 2 * column)));
         if (epilogue) v = activated<EPILOGUE>(v);
         const uint2 halves = packed(sum(v, unpacked(added[0])));
@@ -54,8 +65,10 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
         const float squares = mine ? (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w) : 0.0f;
         const float scale = rsqrtf(fmaf(sum_over_block(squares, shared + AREA_AT + 32), inverse, epsilon));
         if (!mine) continue;
-        const float4 gamma = unpacked(load_shared_u32x2(record + RECORD_GAMMA + 2 * column)), beta = unpacked(load_shared_u32x2(record + RECORD_BETA + 2 * column));
-        v = make_float4(fmaf(v.x * scale, gamma.x, beta.x), fmaf(v.y * scale, gamma.y, beta.y), fmaf(v.z * scale, gamma.z, beta.z), fmaf(v.w * scale, gamma.w, beta.w));
+        const float4 gamma = unpacked(load_shared_u32x2(record + RECORD_GAMMA + 2 * column)),
+                     beta = unpacked(load_shared_u32x2(record + RECORD_BETA + 2 * column));
+        v = make_float4(fmaf(v.x * scale, gamma.x, beta.x), fmaf(v.y * scale, gamma.y, beta.y),
+                        fmaf(v.z * scale, gamma.z, beta.z), fmaf(v.w * scale, gamma.w, beta.w));
         store_matrix(normalised, 2 * (static_cast<u64>(r) * columns + column), packed(v));
     }
     stamp(arguments, number, 2);

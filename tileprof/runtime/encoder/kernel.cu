@@ -1,4 +1,5 @@
-// One launch for the layers of a transformer: products with what surrounds them, attention, and ends of rows, where parts of sums meet and norms are.
+// One launch for the layers of a transformer: products with what surrounds them, attention, and ends of rows, where
+// parts of sums meet and norms are.
 //
 // Every block takes the tasks of its list in order. In a block
 //
@@ -7,7 +8,8 @@
 //     warp 9        loads weights into the slots that are free in all blocks of the cluster, which share them.
 //     warp 10       has the next task's tables, bias and parameters of the norm in shared memory when it begins.
 //
-// What stages there are is in tables, so that programs of any length are the same code. "stages.h" is made by source.py: sizes, and the widths of products.
+// What stages there are is in tables, so that programs of any length are the same code. "stages.h" is made by
+// source.py: sizes, and the widths of products.
 #include "attention.cuh"
 #include "finish.cuh"
 #include "product.cuh"
@@ -83,7 +85,8 @@ __device__ __forceinline__ void load_weights(const Parameters& parameters, u32 s
 
 __device__ __forceinline__ void copy_table(u32 to, const void* from, int vectors, int lane) {
 #pragma unroll 1
-    for (int i = lane; i < vectors; i += 32) store_shared_u32x4(to + 16 * i, load_table_u32x4(static_cast<const uint4*>(from) + i));
+    for (int i = lane; i < vectors; i += 32)
+        store_shared_u32x4(to + 16 * i, load_table_u32x4(static_cast<const uint4*>(from) + i));
 }
 
 // One record after the other, while consumers are at the one before.
@@ -98,13 +101,16 @@ __device__ __forceinline__ void read_tables(const Arguments& arguments, u32 shar
         copy_table(record + RECORD_TASK, arguments.tasks + number, sizeof(Task) / 16, lane);
         __syncwarp();
         const s32 runs = 0;  // parameters are in neither set
-        const u64 gamma = STAGE_POINTER(record, gamma), beta = STAGE_POINTER(record, beta), bias = STAGE_POINTER(record, bias);
+        const u64 gamma = STAGE_POINTER(record, gamma), beta = STAGE_POINTER(record, beta),
+                  bias = STAGE_POINTER(record, bias);
         const int columns = STAGE_S32(record, columns), width = STAGE_S32(record, width), left = columns - task.column;
         if (gamma != 0) {
             copy_table(record + RECORD_GAMMA, reinterpret_cast<const void*>(gamma), columns / 8, lane);
             copy_table(record + RECORD_BETA, reinterpret_cast<const void*>(beta), columns / 8, lane);
         }
-        if (bias != 0) copy_table(record + RECORD_BIAS, reinterpret_cast<const void*>(bias + 2 * static_cast<u64>(task.column)), (left < width ? left : width) / 8, lane);
+        if (bias != 0)
+            copy_table(record + RECORD_BIAS, reinterpret_cast<const void*>(bias + 2 * static_cast<u64>(task.column)),
+                       (left < width ? left : width) / 8, lane);
         __syncwarp();
         if (lane == 0) mbarrier_arrive_release_cta(shared + RECORD_FULL + 8 * slot);
     }
@@ -122,9 +128,14 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared) 
         const int kind = STAGE_S32(record, kind), depth = STAGE_S32(record, depth);
         stamp(arguments, number, 0);
         switch (kind) {
-            case PRODUCT: product(arguments, shared, record, number, runs, chunk, gave_up); break;
-            case FINISH: finish(arguments, shared, record, number, runs, gave_up); break;
-            default: attention(arguments, shared, record, number, runs, gave_up);
+            case PRODUCT:
+                product(arguments, shared, record, number, runs, chunk, gave_up);
+                break;
+            case FINISH:
+                finish(arguments, shared, record, number, runs, gave_up);
+                break;
+            default:
+                attention(arguments, shared, record, number, runs, gave_up);
         }
         delay(arguments, number, 1);
         meet_consumers();  // shared memory is the next task's
@@ -139,7 +150,8 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared) 
     }
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) transformer(const __grid_constant__ Parameters parameters) {
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+    transformer(const __grid_constant__ Parameters parameters) {
     const u32 shared = (shared_address(memory) + 1023) & ~1023u, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (u32 slot = 0; slot < SLOTS; ++slot) {

@@ -40,7 +40,9 @@ _MOST_KNOWN: Final = 8
 
 
 class Launcher:
-    """A plan's tables, workspace and compiled kernel on a device. Not for two streams at once. Raises `UserError` where the kernel cannot be made."""
+    """A plan's tables, workspace and compiled kernel on a device. Not for two streams at once. Raises `UserError` where
+    the kernel cannot be made.
+    """
 
     def __init__(self, plan: Plan, device: torch.device, options: Options | None = None) -> None:
         self.plan, self.device, self._options = plan, device, options or Options()
@@ -67,7 +69,7 @@ class Launcher:
 
     @property
     def record(self) -> Tensor:
-        """Of the first wait that gave up: 1, stage, row, column, block; int32 [5], zeros if none did."""
+        """Record of the first wait that gave up: 1, stage, row, column, block; int32 [5], zeros if none did."""
         return self._counts[2 * _LINE : 2 * _LINE + 5]
 
     def buffer(self, name: str) -> Tensor:
@@ -133,7 +135,7 @@ class Launcher:
 
 
 class Runner:
-    """A region's program behind `tileprof.runtime.compile.region.Runner`: inputs in order, outputs shaped as nodes are."""
+    """A region's program as a `tileprof.runtime.compile.region.Runner`: inputs in order, outputs shaped as nodes."""
 
     frozen = False
 
@@ -179,12 +181,13 @@ def report(launcher: Launcher) -> None:
         launcher.record.zero_()
         name = launcher.plan.stages[stage].name
         raise RuntimeError(
-            f"{launcher.plan.program.name}: block {block} gave up waiting for what {name} (stage {stage}) reads at row {row}, column {column}"
+            f"{launcher.plan.program.name}: block {block} gave up waiting for what {name} (stage {stage}) reads at "
+            f"row {row}, column {column}"
         )
 
 
 def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
-    """Where each matrix between stages begins in a set of the workspace, and the set's size, in bytes."""
+    """The offset of each matrix between stages in a set of the workspace, and the set's size, in bytes."""
     sizes = {name: rows * columns * size for name, (rows, columns, size) in plan.sizes.items()}
     offsets, end = {}, 0
     for name, size in sizes.items():
@@ -194,7 +197,9 @@ def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
 
 
 def put_maps(plan: Plan, maps: Arguments, address: Any) -> None:
-    """The tensor map of each product's weights: K-major with 128-byte swizzle, or blocks of 32 columns with 64-byte swizzle."""
+    """The tensor map of each product's weights: K-major with 128-byte swizzle, or blocks of 32 columns with 64-byte
+    swizzle.
+    """
     dtype = plan.program.dtype
     for number, stage in enumerate(plan.stages):
         if not isinstance(stage, Tiled):

@@ -1,7 +1,7 @@
 """Convolutions that cut an image into patches, in front of transformer blocks: a product of patches and weights.
 
-Where stride and kernel are the same, each pixel is read once, and the convolution is a copy and one matrix product. cuDNN takes 76 us on an H200 for the one of
-ViT-B/16 (one image, float16, channels last).
+Where stride and kernel are the same, each pixel is read once, and the convolution is a copy and one matrix product.
+cuDNN takes 76 us on an H200 for the one of ViT-B/16 (one image, float16, channels last).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tileprof.runtime.compile.region import Region, Runner
 
 @dataclass
 class Patches:
-    """Multiplies patches in PyTorch. ``channels_last``: channels are innermost in weights, so in patches too; ``out_last``: in the result."""
+    """Multiplies patches in PyTorch. ``channels_last``: channels are innermost in weights, so in patches too;
+    ``out_last``: in the result.
+    """
 
     side: tuple[int, int]
     channels_last: bool

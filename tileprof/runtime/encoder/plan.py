@@ -1,7 +1,8 @@
 """Tiles of a program for the blocks of one launch.
 
-Products become tiles whose sums are stored with their epilogue, or, where a residual or a norm follows or k is cut, in parts that an end of rows adds up and normalises.
-Each block has a list of tasks in order of stages. `faults` says whether a plan can be run: every element that a task reads of a matrix is written, once, by tasks of earlier stages.
+Products become tiles whose sums are stored with their epilogue, or, where a residual or a norm follows or k is cut, in
+parts that an end of rows adds up and normalises. Each block has a list of tasks in order of stages. `faults` says
+whether a plan can be run: every element that a task reads of a matrix is written, once, by tasks of earlier stages.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ WIDTHS: Final = (32, 48, 64, 80, 96, 112)
 
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """A product of ``source`` in tiles of ``width`` columns and ``splits`` parts of k. ``parts``: sums are stored in float32, for a `Finish`."""
+    """A product of ``source`` in tiles of ``width`` columns and ``splits`` parts of k. ``parts``: sums are stored in
+    float32, for a `Finish`.
+    """
 
     product: Product
     source: Matrix
@@ -42,7 +45,9 @@ class Tiled:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Ends of rows: epilogue(the sum of a product's parts + bias) + residual, stored in ``out``; its norm in ``normed``, if any."""
+    """Ends of rows: epilogue(the sum of a product's parts + bias) + residual, stored in ``out``; its norm in
+    ``normed``, if any.
+    """
 
     name: str
     rows: int
@@ -65,7 +70,9 @@ Box = tuple[str, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A tile of stage ``stage`` for one block. ``part``: first of k, first row of the sequence, or rows; as in tables.cuh."""
+    """A tile of stage ``stage`` for one block. ``part``: first of k, first row of the sequence, or rows; as in
+    tables.cuh.
+    """
 
     stage: int
     row: int
@@ -81,7 +88,9 @@ class Touches:
 
 @dataclass(frozen=True)
 class Plan:
-    """``blocks[b]``: numbers of the tasks of block b, in order. ``sizes``: rows, columns and bytes per element of each matrix between stages."""
+    """``blocks[b]``: numbers of the tasks of block b, in order. ``sizes``: rows, columns and bytes per element of each
+    matrix between stages.
+    """
 
     program: Program
     cluster: int
@@ -94,7 +103,8 @@ class Plan:
 
 
 def plan_of(program: Program, blocks: int, cluster: int, width: int | None = None, splits: int | None = None) -> Plan:
-    """Tiles for so many blocks in clusters of ``cluster``; ``width`` and ``splits``, of products that may be cut, if not the best by `_cost`.
+    """Tiles for ``blocks`` blocks in clusters of ``cluster``; ``width`` and ``splits``, of products that may be cut, if
+    not the best by `_cost`.
 
     Raises `UserError` where the kernel cannot take the program.
     """
@@ -113,7 +123,9 @@ def plan_of(program: Program, blocks: int, cluster: int, width: int | None = Non
 
 
 def cluster_for(program: Program) -> int:
-    """Blocks that share weights, each a tile of rows: two, unless one of them would have none in the last group of rows."""
+    """Blocks that share weights, each a tile of rows: two, unless one of them would have none in the last group of
+    rows.
+    """
     tiles = max(-(-product.rows // ROWS) for product in program.products())
     return 1 if tiles % 2 else 2
 
@@ -135,7 +147,9 @@ def activation_columns(program: Program) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How products are cut into parts of k. Times in microseconds, roughly as measured: a round's loads and multiplications, and what each part adds behind."""
+    """How products are cut into parts of k. Times in microseconds, roughly as measured: a round's loads and
+    multiplications, and what each part adds behind.
+    """
 
     clusters: int
     cluster: int
@@ -173,8 +187,18 @@ def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[P
             if source.tensor not in ended:
                 ended.add(source.tensor)
                 yield Finish(
-                    f"norm of {source.tensor}", stage.rows, stage.depth, 0, -(-stage.rows // blocks), None, "none", source, None, norm, normed
-                )  # fmt: skip
+                    f"norm of {source.tensor}",
+                    stage.rows,
+                    stage.depth,
+                    0,
+                    -(-stage.rows // blocks),
+                    None,
+                    "none",
+                    source,
+                    None,
+                    norm,
+                    normed,
+                )
             source = Matrix(normed, stage.depth)
         later = norms.get(stage.out.tensor)
         parts = later is not None or stage.residual is not None
@@ -184,12 +208,23 @@ def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[P
             ended.add(stage.out.tensor)
             out = stage.out if stage.out.tensor in plain else None
             yield Finish(
-                stage.name, stage.rows, stage.columns, splits, -(-stage.rows // blocks), stage.bias, stage.epilogue, stage.residual, out, *(later or (None, None))
-            )  # fmt: skip
+                stage.name,
+                stage.rows,
+                stage.columns,
+                splits,
+                -(-stage.rows // blocks),
+                stage.bias,
+                stage.epilogue,
+                stage.residual,
+                out,
+                *(later or (None, None)),
+            )
 
 
 def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
-    """Of each matrix that is normalised, how, and the name of the result. Raises `UserError` where it is normalised in two ways."""
+    """The norm of each matrix that is normalised, and the name of the result. Raises `UserError` where it is normalised
+    in two ways.
+    """
     found: dict[str, tuple[Norm, str]] = {}
     for product in program.products():
         if (norm := product.norm) is None:
@@ -228,7 +263,9 @@ def _sizes(program: Program, stages: tuple[Planned, ...]) -> dict[str, tuple[int
 
 
 def _deal(number: int, stage: Planned, cluster: int, at: int, tasks: list[Task], lists: list[list[int]]) -> int:
-    """Give a stage's tasks to blocks in turn, from number ``at`` on, where the stage before has ended; returns where this one ends."""
+    """Give a stage's tasks to blocks in turn, from number ``at`` on, where the stage before has ended; returns where
+    this one ends.
+    """
     match stage:
         case Tiled(product, _, width, splits):
             share = product.depth // splits
@@ -300,8 +337,9 @@ def _box(matrix: Matrix, rows: tuple[int, int], columns: tuple[int, int]) -> Box
 def faults(plan: Plan) -> list[str]:
     """Why a plan must not be run; empty where it may.
 
-    Then no run can deadlock or differ: blocks take stages in order, a task reads elements that tasks of earlier stages write, and since a block waits for each element itself, it sees
-    the one value that this run writes there. Every element of a matrix is written once, so that all of a set is absent again when its run begins.
+    Then no run can deadlock or differ: blocks take stages in order, a task reads elements that tasks of earlier stages
+    write, and since a block waits for each element itself, it sees the one value that this run writes there. Every
+    element of a matrix is written once, so that all of a set is absent again when its run begins.
     """
     found = []
     for number, block in enumerate(plan.blocks):
@@ -333,5 +371,5 @@ def faults(plan: Plan) -> list[str]:
 
 
 def without_task(plan: Plan, number: int) -> Plan:
-    """The plan with a task that nobody takes; for tests."""
+    """The plan with a task that no block takes; for tests."""
     return replace(plan, blocks=tuple(tuple(task for task in block if task != number) for block in plan.blocks))

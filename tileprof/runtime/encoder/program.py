@@ -1,4 +1,6 @@
-"""What a stack of transformer blocks computes, as a list of stages over named matrices; independent of tiles and of a device."""
+"""What a stack of transformer blocks computes, as a list of stages over named matrices; independent of tiles and of a
+device.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """LayerNorm over whole rows: gamma and beta, tensors' names. ``kept``: where the normalised rows are stored too, because other stages read them."""
+    """LayerNorm over whole rows: gamma and beta, tensors' names. ``kept``: where the normalised rows are stored too,
+    because other stages read them.
+    """
 
     gamma: str
     beta: str
@@ -54,18 +58,22 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Added to scores: a tensor of halves, or ``false`` where a tensor of booleans is false. Strides in elements; keys are next to each other."""
+    """Added to scores: a tensor of halves, or ``false`` where a tensor of booleans is false. Strides in elements; keys
+    are next to each other.
+    """
 
     tensor: str
     strides: tuple[int, int, int]
-    """From sequence to sequence, head to head, query to query."""
+    """Steps in elements from sequence to sequence, head to head and query to query."""
     boolean: bool
     false: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Softmax attention within sequences of ``length`` rows: ``heads`` heads of queries, neighbours of which share one of ``key_heads``."""
+    """Softmax attention within sequences of ``length`` rows: ``heads`` heads of queries, neighbours of which share one
+    of ``key_heads``.
+    """
 
     name: str
     rows: int
@@ -88,7 +96,9 @@ Stage = Product | Attention
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Stages in order. ``inputs``: names of the tensors that the caller gives, in order; ``outputs``: (name, rows, columns) of those that it gets."""
+    """Stages in order. ``inputs``: names of the tensors that the caller gives, in order; ``outputs``: (name, rows,
+    columns) of those that it gets.
+    """
 
     name: str
     dtype: Dtype

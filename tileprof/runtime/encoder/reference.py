@@ -21,7 +21,9 @@ _EPILOGUES: Final[dict[Epilogue, Callable[[Tensor], Tensor]]] = {
 
 
 def run(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every matrix of the program by name, two-dimensional, in float32 within a stage and in the program's dtype between them."""
+    """Every matrix of the program by name, two-dimensional, in float32 within a stage and in the program's dtype
+    between them.
+    """
     dtype: torch.dtype = getattr(torch, program.dtype)
     device = next(iter(inputs.values())).device
     tensors = dict(inputs)

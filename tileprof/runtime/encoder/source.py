@@ -27,18 +27,55 @@ RECORDS: Final = 2
 
 STAGE: Final = np.dtype(
     [
-        *((name, np.uint64) for name in (
-            "activations", "gamma", "beta", "normalised", "bias", "residual", "out", "partials", "key", "value", "mask", "unused",
-        )),
-        *((name, np.int32) for name in (
-            "kind", "rows", "columns", "depth", "activation_pitch", "residual_pitch", "out_pitch", "epilogue",
-        )),
-        ("epsilon", np.float32), ("scale", np.float32), ("masked", np.float32),
-        *((name, np.int32) for name in (
-            "causal", "mask_batch", "mask_head", "mask_row", "keys", "splits", "width", "unused_2", "unused_3",
-        )),
+        *(
+            (name, np.uint64)
+            for name in (
+                "activations",
+                "gamma",
+                "beta",
+                "normalised",
+                "bias",
+                "residual",
+                "out",
+                "partials",
+                "key",
+                "value",
+                "mask",
+                "unused",
+            )
+        ),
+        *(
+            (name, np.int32)
+            for name in (
+                "kind",
+                "rows",
+                "columns",
+                "depth",
+                "activation_pitch",
+                "residual_pitch",
+                "out_pitch",
+                "epilogue",
+            )
+        ),
+        ("epsilon", np.float32),
+        ("scale", np.float32),
+        ("masked", np.float32),
+        *(
+            (name, np.int32)
+            for name in (
+                "causal",
+                "mask_batch",
+                "mask_head",
+                "mask_row",
+                "keys",
+                "splits",
+                "width",
+                "unused_2",
+                "unused_3",
+            )
+        ),
     ]
-)  # fmt: skip
+)
 """`Stage` of tables.cuh."""
 
 WORKSPACE: Final = 1 << 62
@@ -76,8 +113,10 @@ def header(plan: Plan, options: Options) -> str:
     return f"""// Made by source.py.
 #define BFLOAT16 {int(program.dtype == "bfloat16")}
 constexpr bool K_MAJOR = {str(layouts.pop()).lower()};
-constexpr int EIGHTS = {plan.width // 8}, EPILOGUE = {_EPILOGUES[max(epilogues, default="none")]}, MASK_KIND = {max(masks, default=0)};
-constexpr int CLUSTER = {plan.cluster}, SLOTS = {slots}, ACTIVATION_COLUMNS = {plan.activation_columns}, ROW_COLUMNS = {row}, STAMPS = {int(options.stamps)};
+constexpr int EIGHTS = {plan.width // 8};
+constexpr int EPILOGUE = {_EPILOGUES[max(epilogues, default="none")]}, MASK_KIND = {max(masks, default=0)};
+constexpr int CLUSTER = {plan.cluster}, SLOTS = {slots}, ACTIVATION_COLUMNS = {plan.activation_columns};
+constexpr int ROW_COLUMNS = {row}, STAMPS = {int(options.stamps)};
 constexpr unsigned SLOT_BYTES = {slot}, AREA_BYTES = {area}, SHARED_BYTES = {SHARED_BYTES};
 constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull, DELAY_NS = {options.delay_ns}ull;
 """

@@ -1,18 +1,20 @@
-// What a block reads of the tables that the host makes: stages and tasks; how they lie in shared memory; and how blocks hand over matrices.
+// What a block reads of the tables that the host makes: stages and tasks; how they lie in shared memory; and how blocks
+// hand over matrices.
 //
-// A matrix between stages carries its own arrival: its memory holds ABSENT words until a task of this run has written them, which no arithmetic results in, and readers
-// load again what is absent. There are two sets of this memory. A run uses one and makes the other absent again.
+// A matrix between stages carries its own arrival: its memory holds ABSENT words until a task of this run has written
+// them, which no arithmetic results in, and readers load again what is absent. There are two sets of this memory. A run
+// uses one and makes the other absent again.
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
 #include "warp.cuh"
 
 constexpr int CONSUMERS = 256;
-constexpr int ROWS = 32;          // of a tile
-constexpr int K_CHUNK = 64;       // rows of weights that a slot of the ring holds
-constexpr int K_GROUPS = 4;       // of warps, that share k
-constexpr int RECORDS = 2;        // tasks whose tables are in shared memory
-constexpr int PARAMETERS = 128;   // addresses that differ from call to call
+constexpr int ROWS = 32;  // of a tile
+constexpr int K_CHUNK = 64;  // rows of weights that a slot of the ring holds
+constexpr int K_GROUPS = 4;  // of warps, that share k
+constexpr int RECORDS = 2;  // tasks whose tables are in shared memory
+constexpr int PARAMETERS = 128;  // addresses that differ from call to call
 enum : int { PRODUCT = 0, ATTENTION = 1, FINISH = 2 };
 constexpr int MOST_SPLITS = 4;
 
@@ -21,8 +23,8 @@ enum : int { NO_MASK = 0, BOOL_MASK = 1, ADDED_MASK = 2 };
 
 constexpr u32 ABSENT = 0xFFFFFFFF;  // of halves and floats no number that is a result: those are 0x7FFF and 0x7FFFFFFF
 
-// One product, attention or end of rows of the program. An address is 0 for none; with bit 63 set a parameter's number and, from bit 8 on, bytes behind it; with bit 62 set an
-// offset in the memory between stages. Pitches in elements.
+// One product, attention or end of rows of the program. An address is 0 for none; with bit 63 set a parameter's number
+// and, from bit 8 on, bytes behind it; with bit 62 set an offset in the memory between stages. Pitches in elements.
 struct alignas(16) Stage {
     u64 activations, gamma, beta, normalised;
     u64 bias, residual, out, partials;
@@ -61,17 +63,20 @@ struct Arguments {
 constexpr u32 AREA_AT = SLOTS * SLOT_BYTES;  // activations, then sums
 constexpr u32 AREA_PITCH = 2 * ACTIVATION_COLUMNS + 16;  // bytes: rows begin in different banks
 constexpr u32 RECORDS_AT = AREA_AT + AREA_BYTES;
-constexpr u32 RECORD_TASK = sizeof(Stage), RECORD_BIAS = RECORD_TASK + sizeof(Task), RECORD_GAMMA = RECORD_BIAS + 2 * ROW_COLUMNS;
+constexpr u32 RECORD_TASK = sizeof(Stage), RECORD_BIAS = RECORD_TASK + sizeof(Task),
+              RECORD_GAMMA = RECORD_BIAS + 2 * ROW_COLUMNS;
 constexpr u32 RECORD_BETA = RECORD_GAMMA + 2 * ROW_COLUMNS, RECORD_BYTES = RECORD_BETA + 2 * ROW_COLUMNS;
 constexpr u32 BARRIERS_AT = RECORDS_AT + RECORDS * RECORD_BYTES;
-constexpr u32 WEIGHTS_FULL = BARRIERS_AT, WEIGHTS_FREE = WEIGHTS_FULL + 8 * SLOTS, WEIGHTS_READY = WEIGHTS_FREE + 8 * SLOTS;
+constexpr u32 WEIGHTS_FULL = BARRIERS_AT, WEIGHTS_FREE = WEIGHTS_FULL + 8 * SLOTS,
+              WEIGHTS_READY = WEIGHTS_FREE + 8 * SLOTS;
 constexpr u32 RECORD_FULL = WEIGHTS_READY + 8 * SLOTS, RECORD_FREE = RECORD_FULL + 8 * RECORDS;
 constexpr u32 BARRIERS_END = RECORD_FREE + 8 * RECORDS;
 static_assert(BARRIERS_END + 1024 <= SHARED_BYTES, "rings, tables and barriers fit");
 static_assert(SLOTS % CLUSTER == 0, "a slot is always filled by the same block");
 static_assert(RECORD_BYTES % 16 == 0 && AREA_BYTES % 16 == 0 && SLOT_BYTES % 1024 == 0);
 
-constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
+constexpr u64 STUCK_NS =
+    8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
 
 template <class Try>
 __device__ __forceinline__ void until(Try&& done) {
@@ -98,7 +103,8 @@ __device__ __forceinline__ void meet_consumers() { barrier_sync<1, CONSUMERS>();
 #define STAGE_F32(record, name) load_shared_f32((record) + offsetof(Stage, name))
 #define TASK_S32(record, name) load_shared_s32((record) + RECORD_TASK + offsetof(Task, name))
 
-// Where a stage's matrix is in this run. `other`: the same place in the other set, for memory between stages; 0 for what comes from outside or leaves.
+// Where a stage's matrix is in this run. `other`: the same place in the other set, for memory between stages; 0 for
+// what comes from outside or leaves.
 struct Place {
     u64 address, other;
 };
@@ -159,7 +165,9 @@ struct Patience {
     }
 };
 
-__device__ __forceinline__ bool absent(const uint4& v) { return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT; }
+__device__ __forceinline__ bool absent(const uint4& v) {
+    return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT;
+}
 __device__ __forceinline__ bool absent(const uint2& v) { return v.x == ABSENT || v.y == ABSENT; }
 
 template <class V>
@@ -172,7 +180,8 @@ __device__ __forceinline__ V load_matrix(u64 address) {
 
 // Until all of what a thread has loaded is there; `where(i)`: the address that value i was loaded from.
 template <int COUNT, class V, class Where>
-__device__ __forceinline__ void complete(const Arguments& arguments, u32 record, V (&values)[COUNT], bool& gave_up, Where&& where) {
+__device__ __forceinline__ void complete(const Arguments& arguments, u32 record, V (&values)[COUNT], bool& gave_up,
+                                         Where&& where) {
     Patience patience{arguments, record, gave_up};
     for (;;) {
         bool missing = false;

@@ -1,11 +1,13 @@
-// One function for each warp-level PTX instruction that the transformer kernel takes, beside those of the persistent kernel's ptx.cuh.
+// One function for each warp-level PTX instruction that the transformer kernel takes, beside those of the persistent
+// kernel's ptx.cuh.
 #pragma once
 
 #include "ptx.cuh"
 
 using s64 = long long;
 
-// Four squares of eight by eight halves: lane l names row l % 8 of square l / 8, and gets elements (2 * (l % 4), +1) of row l / 4 of each.
+// Four squares of eight by eight halves: lane l names row l % 8 of square l / 8, and gets elements (2 * (l % 4), +1) of
+// row l / 4 of each.
 __device__ __forceinline__ void load_matrices_shared(u32 address, u32 (&squares)[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(squares[0]), "=r"(squares[1]), "=r"(squares[2]), "=r"(squares[3])
@@ -24,21 +26,30 @@ __device__ __forceinline__ void load_matrices_transposed_shared(u32 address, u32
 // sums += a b: sixteen rows, eight columns, sixteen of k.
 __device__ __forceinline__ void multiply_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b_low, u32 b_high) {
 #if BFLOAT16
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 #endif
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
 }
 
 // The value of the lane whose number differs in `mask`.
-__device__ __forceinline__ float exchange_xor(float value, u32 mask) { return __shfl_xor_sync(0xFFFFFFFF, value, mask); }
+__device__ __forceinline__ float exchange_xor(float value, u32 mask) {
+    return __shfl_xor_sync(0xFFFFFFFF, value, mask);
+}
 
 // Tables and what else no block writes.
 __device__ __forceinline__ uint4 load_table_u32x4(const void* address) {
     uint4 v;
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address) : "memory");
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address)
+                 : "memory");
     return v;
 }
 
@@ -46,7 +57,10 @@ __device__ __forceinline__ uint4 load_table_u32x4(const void* address) {
 
 __device__ __forceinline__ uint4 load_relaxed_gpu_u32x4(const void* address) {
     uint4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address) : "memory");
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address)
+                 : "memory");
     return v;
 }
 
@@ -57,7 +71,9 @@ __device__ __forceinline__ uint2 load_relaxed_gpu_u32x2(const void* address) {
 }
 
 __device__ __forceinline__ void store_relaxed_gpu_u32x4(void* address, const uint4& v) {
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
 }
 
 __device__ __forceinline__ void store_relaxed_gpu_u32x2(void* address, const uint2& v) {
@@ -66,8 +82,12 @@ __device__ __forceinline__ void store_relaxed_gpu_u32x2(void* address, const uin
 
 // What is read until it is there.
 
-__device__ __forceinline__ uint4 poll_matrix(u64 address, const uint4&) { return load_relaxed_gpu_u32x4(reinterpret_cast<const void*>(address)); }
-__device__ __forceinline__ uint2 poll_matrix(u64 address, const uint2&) { return load_relaxed_gpu_u32x2(reinterpret_cast<const void*>(address)); }
+__device__ __forceinline__ uint4 poll_matrix(u64 address, const uint4&) {
+    return load_relaxed_gpu_u32x4(reinterpret_cast<const void*>(address));
+}
+__device__ __forceinline__ uint2 poll_matrix(u64 address, const uint2&) {
+    return load_relaxed_gpu_u32x2(reinterpret_cast<const void*>(address));
+}
 
 // Two halves of a word.
 __device__ __forceinline__ void unpack_two(u32 two, float& low, float& high) {
@@ -75,7 +95,9 @@ __device__ __forceinline__ void unpack_two(u32 two, float& low, float& high) {
     low = __uint_as_float(two << 16);
     high = __uint_as_float(two & 0xFFFF0000u);
 #else
-    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\tcvt.f32.f16 %0, l;\n\tcvt.f32.f16 %1, h;\n\t}" : "=f"(low), "=f"(high) : "r"(two));
+    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\tcvt.f32.f16 %0, l;\n\tcvt.f32.f16 %1, h;\n\t}"
+        : "=f"(low), "=f"(high)
+        : "r"(two));
 #endif
 }
 

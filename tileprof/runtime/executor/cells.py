@@ -1,8 +1,9 @@
 """Cells: bytes that no box of any tile tells apart, found without looking at bytes one by one.
 
-A buffer is laid out in rows of its *pitch*, the stride that most boxes repeat at, and every box becomes rectangles of rows by columns: one, where it
-repeats at the pitch, and up to three a run where it does not. The sides of all rectangles cut the buffer into a grid of cells. Exact for any pitch; with the
-right one a matrix of a thousand rows has as many cells as tiles have corners, not as it has rows.
+A buffer is laid out in rows of its *pitch*, the stride that most boxes repeat at, and every box becomes rectangles of
+rows by columns: one, where it repeats at the pitch, and up to three a run where it does not. The sides of all
+rectangles cut the buffer into a grid of cells. Exact for any pitch; with the right one a matrix of a thousand rows has
+as many cells as tiles have corners, not as it has rows.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ class Cells:
 
 
 def _grid(touches: list[Touches], first: int) -> _Grid:
-    """The grid of a buffer: at the stride of most runs, or, where that makes too many cells, as one long row; raises `UserError`."""
+    """The grid of a buffer: at the stride of most runs, or, where that makes too many cells, as one long row; raises
+    `UserError`.
+    """
     runs = [(np.abs(t.stride_0), t.count_0 * t.count_1 * ((t.count_0 > 1) & (t.stride_0 != 0))) for t in touches]
     stride, count = (np.concatenate(c) for c in zip(*runs, strict=True))
     values, which = np.unique(stride, return_inverse=True)
@@ -116,7 +119,9 @@ def _grid(touches: list[Touches], first: int) -> _Grid:
 
 
 def _rectangles(touches: Touches, pitch: int) -> tuple[I64, I64, I64, I64, I64]:
-    """``(row of touches, top, bottom, left, right)``: each box as rectangles of a buffer laid out in rows of ``pitch`` bytes."""
+    """``(row of touches, top, bottom, left, right)``: each box as rectangles of a buffer laid out in rows of ``pitch``
+    bytes.
+    """
     outer, step = ragged(touches.count_1)
     offset = touches.offset[outer] + step * touches.stride_1[outer]
     length, count, stride = touches.length[outer], touches.count_0[outer], touches.stride_0[outer]

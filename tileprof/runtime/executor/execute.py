@@ -62,8 +62,9 @@ def execute(
 ) -> Execution:
     """Run every tile once, whole, when its waits have ended, and let it post.
 
-    ``work(stage, tile)`` does the arithmetic, ``memory`` watches the bytes; either may be left out. ``slots``: only so many tiles are resident
-    at a time, taken in the order of ``dispatch`` (None: stage by stage), and a tile that waits keeps its slot; None: no limit.
+    ``work(stage, tile)`` does the arithmetic, ``memory`` watches the bytes; either may be left out. ``slots``: only so
+    many tiles are resident at a time, taken in the order of ``dispatch`` (None: stage by stage), and a tile that waits
+    keeps its slot; None: no limit.
     """
     return _Run(program, order, memory, work, slots, dispatch).run()
 

@@ -1,15 +1,16 @@
 """Memory as the executor sees it: which accesses must have happened before a tile may touch a byte.
 
-Bytes that no box tells apart are one *cell*; only buffers that some stage writes have cells, since nothing else can race. All accesses of one
-kind by one stage to one cell are a *slot*, which is complete when each of its tiles has run. In stage order
+Bytes that no box tells apart are one *cell*; only buffers that some stage writes have cells, since nothing else can
+race. All accesses of one kind by one stage to one cell are a *slot*, which is complete when each of its tiles has run.
+In stage order
 
 * a read needs the atomic updates of the cell since its last write, or that write where there are none;
 * an atomic update needs the last write and the reads since it; updates commute;
 * a write needs the updates since the last write, or that write where there are none, and the reads since it.
 
-A tile that reads and writes a cell is represented by its write. Memory of a stage that nobody has written yet is poison: a tile that finds a slot it
-needs incomplete has read poison (RAW), or destroyed what another tile still needs (WAR) or will overwrite again (WAW). Every violation
-is found when it happens, whatever the values are.
+A tile that reads and writes a cell is represented by its write. Memory of a stage that no tile has written yet is
+poison: a tile that finds a slot it needs incomplete has read poison (RAW), or destroyed what another tile still needs
+(WAR) or will overwrite again (WAW). Every violation is found when it happens, whatever the values are.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _HAZARD: Final = {
 class Race:
     """A tile touched bytes before a tile that it depends on had.
 
-    ``buffer`` as the touches number them; ``begin`` and ``end`` are the first run of bytes in it, ``bytes`` counts all of them.
+    ``buffer`` as the touches number them; ``begin`` and ``end`` are the first run of bytes in it, ``bytes`` counts all
+    of them.
     """
 
     hazard: str
@@ -58,9 +60,9 @@ class Race:
 class Memory:
     """Slots and what each needs; immutable, so that many executions share it.
 
-    Tile ``t`` of stage ``s`` is node ``base[s] + t``. ``slots[indptr[n]:indptr[n+1]]`` are the slots of node ``n``, and ``nodes[of[s]:of[s+1]]``
-    the nodes of slot ``s``. A slot needs the chain that starts at ``after_write`` and the one at ``after_read``: ``s``, ``chain[s]``, and so on
-    to -1.
+    Tile ``t`` of stage ``s`` is node ``base[s] + t``. ``slots[indptr[n]:indptr[n+1]]`` are the slots of node ``n``, and
+    ``nodes[of[s]:of[s+1]]`` the nodes of slot ``s``. A slot needs the chain that starts at ``after_write`` and the one
+    at ``after_read``: ``s``, ``chain[s]``, and so on to -1.
     """
 
     base: I64
@@ -77,7 +79,7 @@ class Memory:
 
     @classmethod
     def build(cls, tiles: Sequence[int], stages: Sequence[Touches]) -> Memory:
-        """Memory for stages in order, of so many ``tiles`` each."""
+        """Memory for stages in order, with ``tiles`` tiles each."""
         base = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(tiles, np.int64))])
         cells = Cells.of(stages)
         builder = _Builder(len(cells.low))

@@ -16,9 +16,9 @@ from tileprof.policy.format.lowering import lower
 class Program:
     """Tile ``t`` of stage ``s`` is node ``base[s] + t``; semaphore ``m`` of array ``a`` is ``first[a] + m``.
 
-    Node ``n`` posts ``posts[posts_of[n]:posts_of[n+1]]``. Waits are sorted by semaphore and value: wait ``w`` of semaphore ``m`` lies in
-    ``waits_of[m]:waits_of[m+1]``, belongs to node ``waiter[w]`` and ends when the semaphore reaches ``value[w]``.
-    ``dispatch`` lists the nodes in the order in which blocks take them.
+    Node ``n`` posts ``posts[posts_of[n]:posts_of[n+1]]``. Waits are sorted by semaphore and value: wait ``w`` of
+    semaphore ``m`` lies in ``waits_of[m]:waits_of[m+1]``, belongs to node ``waiter[w]`` and ends when the semaphore
+    reaches ``value[w]``. ``dispatch`` lists the nodes in the order in which blocks take them.
     """
 
     policy: Policy
@@ -53,8 +53,16 @@ class Program:
         order = np.lexsort((columns[2], columns[1]))
         waits_of = np.searchsorted(columns[1][order], np.arange(int(first[-1]) + 1))
         return cls(
-            policy, base, first, posts_of, posts, waits_of, columns[0][order], columns[2][order], _dispatch(policy, base)
-        )  # fmt: skip
+            policy,
+            base,
+            first,
+            posts_of,
+            posts,
+            waits_of,
+            columns[0][order],
+            columns[2][order],
+            _dispatch(policy, base),
+        )
 
     @property
     def nodes(self) -> int:

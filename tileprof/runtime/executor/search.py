@@ -45,8 +45,10 @@ class Findings:
         for race, order in list(self.races.values())[:first]:
             buffer = names.get(race.buffer, f"buffer {race.buffer}")
             said.append(
-                f"{race.hazard} race: {self._at(race.consumer, race.consumer_tile)} touched {race.bytes:,} bytes of {buffer} (from byte "
-                f"{race.begin:,} to {race.end:,}) before {self._at(race.producer, race.producer_tile)} had; order: {order}"
+                f"{race.hazard} race: {self._at(race.consumer, race.consumer_tile)} touched {race.bytes:,} bytes of "
+                f"{buffer} (from byte "
+                f"{race.begin:,} to {race.end:,}) before {self._at(race.producer, race.producer_tile)} had; order: "
+                f"{order}"
             )
         if len(self.races) > first:
             said.append(f"… and {len(self.races) - first:,} more races")
@@ -54,14 +56,16 @@ class Findings:
             found, order = self.deadlock
             said.append(f"deadlock: {found.waiting:,} tiles never run; order: {order}")
             said += [
-                f"  {self._at(m.stage, m.tile)} awaits semaphore {m.semaphore} of array {m.array}: seen {m.seen}, expected {m.expected}"
+                f"  {self._at(m.stage, m.tile)} awaits semaphore {m.semaphore} of array {m.array}: seen {m.seen}, "
+                f"expected {m.expected}"
                 for m in found.first[:first]
             ]
         return said
 
     def _at(self, stage: int, tile: int) -> str:
         gx, gy, _ = self.policy.stages[stage].grid
-        return f"tile ({tile % gx}, {tile // gx % gy}, {tile // (gx * gy)}) of stage {stage} ({self.policy.stages[stage].name})"
+        place = f"({tile % gx}, {tile // gx % gy}, {tile // (gx * gy)})"
+        return f"tile {place} of stage {stage} ({self.policy.stages[stage].name})"
 
 
 def search(
@@ -76,9 +80,10 @@ def search(
 ) -> Findings:
     """Execute ``policy`` over ``memory`` in plain, random and adversarial orders, and with few slots.
 
-    ``delayed`` tiles (a random sample, or all) are each held back as long as the policy allows: with all of them the answer is complete, and a
-    policy without findings is sound on these touches. The search ends with the execution that brings ``enough`` races. ``progress`` is called before each
-    execution with its number, from 1, and how many there are at most.
+    ``delayed`` tiles (a random sample, or all) are each held back as long as the policy allows: with all of them the
+    answer is complete, and a policy without findings is sound on these touches. The search ends with the execution that
+    brings ``enough`` races. ``progress`` is called before each execution with its number, from 1, and how many there
+    are at most.
     """
     program = Program.of(policy)
     findings = Findings(policy)

@@ -19,8 +19,8 @@ READ, WRITE, ATOMIC = range(3)
 class Touches:
     """Boxes of one stage: row ``r`` says that ``tile[r]`` touches, in ``mode[r]``, bytes of ``buffer[r]``.
 
-    The bytes are ``offset + i*stride_0 + j*stride_1 + [0, length)`` for ``i < count_0`` and ``j < count_1``; ``tile`` holds policy numbers.
-    All columns are int64 of one length.
+    The bytes are ``offset + i*stride_0 + j*stride_1 + [0, length)`` for ``i < count_0`` and ``j < count_1``; ``tile``
+    holds policy numbers. All columns are int64 of one length.
     """
 
     tile: I64
@@ -85,9 +85,11 @@ def recorded(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, 
 
 
 def recycled(touches: Touches, base: I64, size: I64) -> Touches:
-    """Touches by address: buffers that ever had an address in common become one; ``base`` and ``size`` of every buffer, in bytes.
+    """Touches by address: buffers that ever had an address in common become one; ``base`` and ``size`` of every buffer,
+    in bytes.
 
-    For policies whose stages use the memory that was recorded. A read of what an earlier buffer left at an address then counts as a read.
+    For policies whose stages use the memory that was recorded. A read of what an earlier buffer left at an address then
+    counts as a read.
     """
     order = np.argsort(base, kind="stable")
     apart = np.ones(len(base), bool)

@@ -25,7 +25,7 @@ def activate(value, EPILOGUE: tl.constexpr):
 
 @triton.jit
 def place(tile, down, across, ROWS_ALONG_X: tl.constexpr):
-    """Row, column and z of a tile of a grid with so many tiles down and across."""
+    """Row, column and z of a tile of a grid of ``down`` by ``across`` tiles."""
     z = tile // (down * across)
     tile = tile % (down * across)
     if ROWS_ALONG_X:

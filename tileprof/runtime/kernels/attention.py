@@ -1,6 +1,7 @@
 """Attention with an online softmax: keys and values pass by block after block, scores never leave the SM.
 
-The running maximum and sum of a row are those of Milakov and Gimelshein (2018, arXiv:1805.02867), the tiling that of Dao et al. (2022, arXiv:2205.14135).
+The running maximum and sum of a row are those of Milakov and Gimelshein (2018, arXiv:1805.02867), the tiling that of
+Dao et al. (2022, arXiv:2205.14135).
 """
 
 # Triton's language, of which Python's types say nothing:
@@ -16,15 +17,49 @@ from tileprof.runtime.sync.device import begin, post, wait
 
 @triton.jit
 def attention_kernel(
-    q, k, v, out, seed, order, waits, posts, flags, runs, record,
-    M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
-    Q_Z: tl.constexpr, Q_ROW: tl.constexpr, K_Z: tl.constexpr, K_ROW: tl.constexpr, V_Z: tl.constexpr, V_ROW: tl.constexpr,
-    OUT_Z: tl.constexpr, OUT_ROW: tl.constexpr, CAUSAL: tl.constexpr, SCALE: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
-    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
-):  # fmt: skip
-    """``out = softmax(SCALE * q @ k^T) @ v`` for ROWS rows of a head; heads share keys in groups of GROUP; WIDE is D, or the power of two above."""
+    q,
+    k,
+    v,
+    out,
+    seed,
+    order,
+    waits,
+    posts,
+    flags,
+    runs,
+    record,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    D: tl.constexpr,
+    GROUP: tl.constexpr,
+    Q_Z: tl.constexpr,
+    Q_ROW: tl.constexpr,
+    K_Z: tl.constexpr,
+    K_ROW: tl.constexpr,
+    V_Z: tl.constexpr,
+    V_ROW: tl.constexpr,
+    OUT_Z: tl.constexpr,
+    OUT_ROW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    SCALE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDE: tl.constexpr,
+    STAGE: tl.constexpr,
+    TILES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    POSTS: tl.constexpr,
+    ORDERED: tl.constexpr,
+    STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PDL: tl.constexpr,
+    GRID_WAIT: tl.constexpr,
+    DELAY_NS: tl.constexpr,
+    TIMEOUT_NS: tl.constexpr,
+):
+    """``out = softmax(SCALE * q @ k^T) @ v`` for ROWS rows of a head; heads share keys in groups of GROUP; WIDE is D,
+    or the power of two above.
+    """
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     down: tl.constexpr = (M + ROWS - 1) // ROWS
     block, head = tile % down, (tile // down).to(tl.int64)

@@ -14,19 +14,62 @@ from tileprof.runtime.sync.device import begin, post, wait
 
 @triton.jit
 def conv_kernel(
-    x, weight, out, bias, residual, seed, order, waits, posts, flags, runs, record,
-    IMAGES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
-    P: tl.constexpr, Q: tl.constexpr, CHANNELS: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    X_IMAGE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
-    W_CHANNEL: tl.constexpr, W_ROW: tl.constexpr, W_COLUMN: tl.constexpr, OUT_PIXEL: tl.constexpr, RESIDUAL_PIXEL: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, MULTIPLY: tl.constexpr, EPILOGUE: tl.constexpr,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, DEPTH: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
-    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    out,
+    bias,
+    residual,
+    seed,
+    order,
+    waits,
+    posts,
+    flags,
+    runs,
+    record,
+    IMAGES: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    R: tl.constexpr,
+    S: tl.constexpr,
+    P: tl.constexpr,
+    Q: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PADDING: tl.constexpr,
+    X_IMAGE: tl.constexpr,
+    X_ROW: tl.constexpr,
+    X_COLUMN: tl.constexpr,
+    W_CHANNEL: tl.constexpr,
+    W_ROW: tl.constexpr,
+    W_COLUMN: tl.constexpr,
+    OUT_PIXEL: tl.constexpr,
+    RESIDUAL_PIXEL: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    MULTIPLY: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    DEPTH: tl.constexpr,
+    ROWS_ALONG_X: tl.constexpr,
+    STAGE: tl.constexpr,
+    TILES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    POSTS: tl.constexpr,
+    ORDERED: tl.constexpr,
+    STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PDL: tl.constexpr,
+    GRID_WAIT: tl.constexpr,
+    DELAY_NS: tl.constexpr,
+    TIMEOUT_NS: tl.constexpr,
+):
     """``out = activation(conv(x, weight) + bias) + residual``; a tile is ``TILE_M`` pixels by ``TILE_N`` channels.
 
-    Channels have unit stride everywhere; pixels of out and residual lie at one stride. The loop runs over taps, and within a tap over blocks of channels.
+    Channels have unit stride everywhere; pixels of out and residual lie at one stride. The loop runs over taps, and
+    within a tap over blocks of channels.
     """
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     pixels: tl.constexpr = IMAGES * P * Q

@@ -2,7 +2,8 @@
 
 # Triton's language, of which Python's types say nothing:
 # mypy: ignore-errors
-# ruff: noqa: SIM108, PLR1714, ANN001, ANN201, N803 - Triton reads these signatures; constexpr parameters are spelt as constants
+# ruff: noqa: SIM108, PLR1714, ANN001, ANN201, N803 - Triton reads these signatures; constexpr parameters are spelt as
+# constants
 from __future__ import annotations
 
 import triton
@@ -14,13 +15,38 @@ from tileprof.runtime.sync.device import begin, post, wait
 
 @triton.jit
 def pointwise_kernel(
-    x, y, out, seed, order, waits, posts, flags, runs, record,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, X_ROW: tl.constexpr, Y_ROW: tl.constexpr, OUT_ROW: tl.constexpr, FUNCTION: tl.constexpr,
-    TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
-    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
-):  # fmt: skip
-    """``out = function(x)`` or ``function(x, y)``, a tile a block; a copy moves bits and computes nothing."""
+    x,
+    y,
+    out,
+    seed,
+    order,
+    waits,
+    posts,
+    flags,
+    runs,
+    record,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    X_ROW: tl.constexpr,
+    Y_ROW: tl.constexpr,
+    OUT_ROW: tl.constexpr,
+    FUNCTION: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    ROWS_ALONG_X: tl.constexpr,
+    STAGE: tl.constexpr,
+    TILES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    POSTS: tl.constexpr,
+    ORDERED: tl.constexpr,
+    STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PDL: tl.constexpr,
+    GRID_WAIT: tl.constexpr,
+    DELAY_NS: tl.constexpr,
+    TIMEOUT_NS: tl.constexpr,
+):
+    """``out = function(x)`` or ``function(x, y)``, one tile per block; a copy moves bits and computes nothing."""
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     down: tl.constexpr = (ROWS + TILE_ROWS - 1) // TILE_ROWS
     across: tl.constexpr = (COLUMNS + TILE_COLUMNS - 1) // TILE_COLUMNS
@@ -46,13 +72,42 @@ def pointwise_kernel(
 
 @triton.jit
 def reduce_kernel(
-    x, out, bias, residual, seed, order, waits, posts, flags, runs, record,
-    SPLIT: tl.constexpr, M: tl.constexpr, N: tl.constexpr, X_Z: tl.constexpr, X_ROW: tl.constexpr, OUT_ROW: tl.constexpr,
-    RESIDUAL_ROW: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
-    TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
-    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
-):  # fmt: skip
+    x,
+    out,
+    bias,
+    residual,
+    seed,
+    order,
+    waits,
+    posts,
+    flags,
+    runs,
+    record,
+    SPLIT: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    X_Z: tl.constexpr,
+    X_ROW: tl.constexpr,
+    OUT_ROW: tl.constexpr,
+    RESIDUAL_ROW: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    ROWS_ALONG_X: tl.constexpr,
+    STAGE: tl.constexpr,
+    TILES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    POSTS: tl.constexpr,
+    ORDERED: tl.constexpr,
+    STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PDL: tl.constexpr,
+    GRID_WAIT: tl.constexpr,
+    DELAY_NS: tl.constexpr,
+    TIMEOUT_NS: tl.constexpr,
+):
     """``out = activation(sum over z of x + bias) + residual``; with "silu_gate" x has 2N columns."""
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     row, column, _ = place(tile, (M + TILE_ROWS - 1) // TILE_ROWS, (N + TILE_COLUMNS - 1) // TILE_COLUMNS, ROWS_ALONG_X)
@@ -84,17 +139,47 @@ def reduce_kernel(
 
 @triton.jit
 def rows_kernel(
-    x, out, weight, bias, seed, order, waits, posts, flags, runs, record,
-    M: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, X_ROW: tl.constexpr, OUT_ROW: tl.constexpr, HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr, KIND: tl.constexpr, NUMBER: tl.constexpr, ROWS: tl.constexpr, DROP_BELOW: tl.constexpr, GROWTH: tl.constexpr,
+    x,
+    out,
+    weight,
+    bias,
+    seed,
+    order,
+    waits,
+    posts,
+    flags,
+    runs,
+    record,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    X_ROW: tl.constexpr,
+    OUT_ROW: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    KIND: tl.constexpr,
+    NUMBER: tl.constexpr,
+    ROWS: tl.constexpr,
+    DROP_BELOW: tl.constexpr,
+    GROWTH: tl.constexpr,
     DROP_SEED: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
-    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
-):  # fmt: skip
-    """Norm ("layer", "rms"; ``NUMBER`` is epsilon) or "softmax" (``NUMBER`` is the scale) of whole rows, ``ROWS`` a tile.
+    STAGE: tl.constexpr,
+    TILES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    POSTS: tl.constexpr,
+    ORDERED: tl.constexpr,
+    STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PDL: tl.constexpr,
+    GRID_WAIT: tl.constexpr,
+    DELAY_NS: tl.constexpr,
+    TIMEOUT_NS: tl.constexpr,
+):
+    """Norm ("layer", "rms"; ``NUMBER`` is epsilon) or "softmax" (``NUMBER`` is the scale) of whole rows, ``ROWS`` a
+    tile.
 
-    ``DROP_BELOW`` above 0: of a softmax's elements, those whose random word is below become 0 and the others grow by ``GROWTH``; as
-    `tileprof.runtime.stages.dropout` has it.
+    ``DROP_BELOW`` above 0: of a softmax's elements, those whose random word is below become 0 and the others grow by
+    ``GROWTH``; as `tileprof.runtime.stages.dropout` has it.
     """
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     n = tl.arange(0, BLOCK)

@@ -14,20 +14,59 @@ from tileprof.runtime.sync.device import begin, post, wait
 
 @triton.jit
 def gemm_kernel(
-    a, b, out, bias, residual, seed, order, waits, posts, flags, runs, record,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PART: tl.constexpr,
-    A_Z: tl.constexpr, A_ROW: tl.constexpr, B_Z: tl.constexpr, B_INNER: tl.constexpr, B_COLUMN: tl.constexpr,
-    OUT_Z: tl.constexpr, OUT_ROW: tl.constexpr, RESIDUAL_Z: tl.constexpr, RESIDUAL_ROW: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, MULTIPLY: tl.constexpr, EPILOGUE: tl.constexpr,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, DEPTH: tl.constexpr, ROWS_ALONG_X: tl.constexpr, AHEAD: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
-    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
-):  # fmt: skip
+    a,
+    b,
+    out,
+    bias,
+    residual,
+    seed,
+    order,
+    waits,
+    posts,
+    flags,
+    runs,
+    record,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    PART: tl.constexpr,
+    A_Z: tl.constexpr,
+    A_ROW: tl.constexpr,
+    B_Z: tl.constexpr,
+    B_INNER: tl.constexpr,
+    B_COLUMN: tl.constexpr,
+    OUT_Z: tl.constexpr,
+    OUT_ROW: tl.constexpr,
+    RESIDUAL_Z: tl.constexpr,
+    RESIDUAL_ROW: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    MULTIPLY: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    DEPTH: tl.constexpr,
+    ROWS_ALONG_X: tl.constexpr,
+    AHEAD: tl.constexpr,
+    STAGE: tl.constexpr,
+    TILES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    POSTS: tl.constexpr,
+    ORDERED: tl.constexpr,
+    STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr,
+    PDL: tl.constexpr,
+    GRID_WAIT: tl.constexpr,
+    DELAY_NS: tl.constexpr,
+    TIMEOUT_NS: tl.constexpr,
+):
     """``out = activation(a @ b + bias) + residual``; a and out have unit stride along their rows.
 
-    Tile z is batch z, with strides ``_Z``, or, with ``PART`` below K, sums over the z-th ``PART`` of k. ``AHEAD``: the first block of b, which depends on
-    nothing, is loaded before the waits; a comes after them, and so does the pipelined loop. With "silu_gate" the columns of b from N on
-    are the factors of those before, and both products are made together.
+    Tile z is batch z, with strides ``_Z``, or, with ``PART`` below K, sums over the z-th ``PART`` of k. ``AHEAD``: the
+    first block of b, which depends on nothing, is loaded before the waits; a comes after them, and so does the
+    pipelined loop. With "silu_gate" the columns of b from N on are the factors of those before, and both products are
+    made together.
     """
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     row, column, z = place(tile, (M + TILE_M - 1) // TILE_M, (N + TILE_N - 1) // TILE_N, ROWS_ALONG_X)

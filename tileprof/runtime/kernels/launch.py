@@ -1,4 +1,4 @@
-"""From a stage operator to launches of its Triton kernel: constants, warps, and which hooks are compiled in."""
+"""Launches of the Triton kernels of stage operators: constants, warps, and which hooks are compiled in."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REACH: Final = 2**31 - 2**22
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What is compiled into a stage's kernel beside its arithmetic; the parameters of `tileprof.runtime.sync.device`."""
+    """What a stage's kernel compiles in beside its arithmetic: the parameters of `tileprof.runtime.sync.device`."""
 
     STAGE: int
     TILES: int
@@ -66,7 +66,9 @@ class Kernel:
     warps: int
 
     def launch(self, tensors: Mapping[str, Any], shared: tuple[Any, ...], hooks: Hooks) -> Any:
-        """Launch on the current stream; ``shared``: seed, order, waits, posts, flags, runs, record. Returns Triton's compiled kernel."""
+        """Launch on the current stream; ``shared``: seed, order, waits, posts, flags, runs, record. Returns Triton's
+        compiled kernel.
+        """
         # A role that the operator lacks is never dereferenced; any pointer stands in for it.
         pointers = (tensors.get(role, tensors["out"]) for role in self.roles)
         more = {"launch_pdl": True} if hooks.PDL else {}
@@ -109,16 +111,30 @@ def _gemm(operator: Gemm, *, ahead: bool) -> Kernel:
         k if operator.split_k == 1 else -(-k // (operator.split_k * operator.split_multiple)) * operator.split_multiple
     )
     constants = {
-        "M": out.shape[-2], "N": out.shape[-1], "K": k, "PART": part,
-        "A_Z": a.strides[0] if batch else 0, "A_ROW": a.strides[-2],
-        "B_Z": b.strides[0] if batch else 0, "B_INNER": b.strides[-2], "B_COLUMN": b.strides[-1],
-        "OUT_Z": out.strides[0] if len(out.shape) == 3 else 0, "OUT_ROW": out.strides[-2],
-        "RESIDUAL_Z": residual.strides[0] if residual and batch else 0, "RESIDUAL_ROW": residual.strides[-2] if residual else 0,
-        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": residual is not None, "MULTIPLY": operator.combine == "multiply", "EPILOGUE": operator.epilogue,
-        "TILE_M": height, "TILE_N": width, "TILE_K": depth_k,
+        "M": out.shape[-2],
+        "N": out.shape[-1],
+        "K": k,
+        "PART": part,
+        "A_Z": a.strides[0] if batch else 0,
+        "A_ROW": a.strides[-2],
+        "B_Z": b.strides[0] if batch else 0,
+        "B_INNER": b.strides[-2],
+        "B_COLUMN": b.strides[-1],
+        "OUT_Z": out.strides[0] if len(out.shape) == 3 else 0,
+        "OUT_ROW": out.strides[-2],
+        "RESIDUAL_Z": residual.strides[0] if residual and batch else 0,
+        "RESIDUAL_ROW": residual.strides[-2] if residual else 0,
+        "HAS_BIAS": operator.bias is not None,
+        "HAS_RESIDUAL": residual is not None,
+        "MULTIPLY": operator.combine == "multiply",
+        "EPILOGUE": operator.epilogue,
+        "TILE_M": height,
+        "TILE_N": width,
+        "TILE_K": depth_k,
         "DEPTH": max(2, min(6, (SHARED_BYTES - (stage_bytes if ahead else 0)) // stage_bytes)),
-        "ROWS_ALONG_X": operator.rows_along == "x", "AHEAD": ahead,
-    }  # fmt: skip
+        "ROWS_ALONG_X": operator.rows_along == "x",
+        "AHEAD": ahead,
+    }
     warps = 8 if height * width * sides >= 128 * 128 else 4
     return Kernel(gemm_kernel, ("a", "b", "out", "bias", "residual"), constants, warps)
 
@@ -133,21 +149,42 @@ def _conv(operator: Conv2d) -> Kernel:
         _, p, q, _ = out.shape
         if view is not None and (view.strides[1] != q * view.strides[2] or view.strides[0] != p * view.strides[1]):
             raise UserError(
-                f"the conv2d kernel takes out and residual without gaps between pixels; {view.tensor} has strides {view.strides}"
+                f"the conv2d kernel takes out and residual without gaps between pixels; {view.tensor} has strides "
+                f"{view.strides}"
             )
     _check_reach("conv2d", replace(x, shape=(1, *x.shape[1:])))
     height, width = _sides("conv2d", operator.tile, 16)
     depth_k = min(64, max(16, 1 << (x.shape[3] - 1).bit_length()))
     constants = {
-        "IMAGES": x.shape[0], "H": x.shape[1], "W": x.shape[2], "C": x.shape[3], "R": weight.shape[1], "S": weight.shape[2],
-        "P": out.shape[1], "Q": out.shape[2], "CHANNELS": out.shape[3], "STRIDE": operator.stride, "PADDING": operator.padding,
-        "X_IMAGE": x.strides[0], "X_ROW": x.strides[1], "X_COLUMN": x.strides[2],
-        "W_CHANNEL": weight.strides[0], "W_ROW": weight.strides[1], "W_COLUMN": weight.strides[2],
-        "OUT_PIXEL": out.strides[2], "RESIDUAL_PIXEL": residual.strides[2] if residual else 0,
-        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": residual is not None, "MULTIPLY": operator.combine == "multiply", "EPILOGUE": operator.epilogue,
-        "TILE_M": height, "TILE_N": width, "TILE_K": depth_k,
-        "DEPTH": max(2, min(6, SHARED_BYTES // (2 * depth_k * (height + width)))), "ROWS_ALONG_X": operator.rows_along == "x",
-    }  # fmt: skip
+        "IMAGES": x.shape[0],
+        "H": x.shape[1],
+        "W": x.shape[2],
+        "C": x.shape[3],
+        "R": weight.shape[1],
+        "S": weight.shape[2],
+        "P": out.shape[1],
+        "Q": out.shape[2],
+        "CHANNELS": out.shape[3],
+        "STRIDE": operator.stride,
+        "PADDING": operator.padding,
+        "X_IMAGE": x.strides[0],
+        "X_ROW": x.strides[1],
+        "X_COLUMN": x.strides[2],
+        "W_CHANNEL": weight.strides[0],
+        "W_ROW": weight.strides[1],
+        "W_COLUMN": weight.strides[2],
+        "OUT_PIXEL": out.strides[2],
+        "RESIDUAL_PIXEL": residual.strides[2] if residual else 0,
+        "HAS_BIAS": operator.bias is not None,
+        "HAS_RESIDUAL": residual is not None,
+        "MULTIPLY": operator.combine == "multiply",
+        "EPILOGUE": operator.epilogue,
+        "TILE_M": height,
+        "TILE_N": width,
+        "TILE_K": depth_k,
+        "DEPTH": max(2, min(6, SHARED_BYTES // (2 * depth_k * (height + width)))),
+        "ROWS_ALONG_X": operator.rows_along == "x",
+    }
     return Kernel(
         conv_kernel, ("x", "weight", "out", "bias", "residual"), constants, 8 if height * width >= 128 * 128 else 4
     )
@@ -157,10 +194,16 @@ def _pointwise(operator: Pointwise) -> Kernel:
     _check_rows("pointwise", *operator.views().values())
     height, width = _sides("pointwise", operator.tile, 1)
     constants = {
-        "ROWS": operator.x.shape[0], "COLUMNS": operator.x.shape[1], "X_ROW": operator.x.strides[0],
-        "Y_ROW": operator.y.strides[0] if operator.y else 0, "OUT_ROW": operator.out.strides[0], "FUNCTION": operator.function,
-        "TILE_ROWS": height, "TILE_COLUMNS": width, "ROWS_ALONG_X": operator.rows_along == "x",
-    }  # fmt: skip
+        "ROWS": operator.x.shape[0],
+        "COLUMNS": operator.x.shape[1],
+        "X_ROW": operator.x.strides[0],
+        "Y_ROW": operator.y.strides[0] if operator.y else 0,
+        "OUT_ROW": operator.out.strides[0],
+        "FUNCTION": operator.function,
+        "TILE_ROWS": height,
+        "TILE_COLUMNS": width,
+        "ROWS_ALONG_X": operator.rows_along == "x",
+    }
     return Kernel(pointwise_kernel, ("x", "y", "out"), constants, 4)
 
 
@@ -168,12 +211,20 @@ def _reduce(operator: Reduce) -> Kernel:
     _check_rows("reduce", *operator.views().values())
     height, width = _sides("reduce", operator.tile, 1)
     constants = {
-        "SPLIT": operator.x.shape[0], "M": operator.out.shape[0], "N": operator.out.shape[1], "X_Z": operator.x.strides[0],
-        "X_ROW": operator.x.strides[1], "OUT_ROW": operator.out.strides[0],
+        "SPLIT": operator.x.shape[0],
+        "M": operator.out.shape[0],
+        "N": operator.out.shape[1],
+        "X_Z": operator.x.strides[0],
+        "X_ROW": operator.x.strides[1],
+        "OUT_ROW": operator.out.strides[0],
         "RESIDUAL_ROW": operator.residual.strides[0] if operator.residual else 0,
-        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": operator.residual is not None, "EPILOGUE": operator.epilogue,
-        "TILE_ROWS": height, "TILE_COLUMNS": width, "ROWS_ALONG_X": operator.rows_along == "x",
-    }  # fmt: skip
+        "HAS_BIAS": operator.bias is not None,
+        "HAS_RESIDUAL": operator.residual is not None,
+        "EPILOGUE": operator.epilogue,
+        "TILE_ROWS": height,
+        "TILE_COLUMNS": width,
+        "ROWS_ALONG_X": operator.rows_along == "x",
+    }
     return Kernel(reduce_kernel, ("x", "out", "bias", "residual"), constants, 4)
 
 
@@ -181,7 +232,8 @@ def _rows(operator: Norm | Softmax) -> Kernel:
     _check_rows(operator.NAME, *operator.views().values())
     if operator.x.shape[1] > _WIDEST_ROW:
         raise UserError(
-            f"the {operator.NAME} kernel holds a row in one block: at most {_WIDEST_ROW} columns, not {operator.x.shape[1]}"
+            f"the {operator.NAME} kernel holds a row in one block: at most {_WIDEST_ROW} columns, not "
+            f"{operator.x.shape[1]}"
         )
     constants: dict[str, Any] = {
         "M": operator.x.shape[0], "N": operator.x.shape[1], "BLOCK": 1 << (operator.x.shape[1] - 1).bit_length(),
@@ -197,8 +249,10 @@ def _rows(operator: Norm | Softmax) -> Kernel:
     constants |= {"KIND": "softmax", "NUMBER": operator.scale}
     if operator.dropout:
         constants |= {
-            "DROP_BELOW": dropout.threshold(operator.dropout), "GROWTH": 1 / (1 - operator.dropout), "DROP_SEED": operator.seed,
-        }  # fmt: skip
+            "DROP_BELOW": dropout.threshold(operator.dropout),
+            "GROWTH": 1 / (1 - operator.dropout),
+            "DROP_SEED": operator.seed,
+        }
     return Kernel(rows_kernel, ("x", "out", "x", "x"), constants, 4)
 
 
@@ -211,14 +265,28 @@ def _attention(operator: Attention) -> Kernel:
     rows, wide = operator.rows, max(16, 1 << (q.shape[2] - 1).bit_length())
     if rows & (rows - 1) or rows < 16 or wide > _WIDEST_HEAD:
         raise UserError(
-            f"the attention kernel takes a power of two of rows from 16 and heads of at most {_WIDEST_HEAD}, not {rows} and {q.shape[2]}"
+            f"the attention kernel takes a power of two of rows from 16 and heads of at most {_WIDEST_HEAD}, not "
+            f"{rows} and {q.shape[2]}"
         )
     constants = {
-        "M": q.shape[1], "N": k.shape[1], "D": q.shape[2], "GROUP": q.shape[0] // k.shape[0], "Q_Z": q.strides[0], "Q_ROW": q.strides[1],
-        "K_Z": k.strides[0], "K_ROW": k.strides[1], "V_Z": v.strides[0], "V_ROW": v.strides[1], "OUT_Z": out.strides[0],
-        "OUT_ROW": out.strides[1], "CAUSAL": operator.causal, "SCALE": operator.factor, "ROWS": rows, "KEYS": 64 if wide <= 128 else 32,
+        "M": q.shape[1],
+        "N": k.shape[1],
+        "D": q.shape[2],
+        "GROUP": q.shape[0] // k.shape[0],
+        "Q_Z": q.strides[0],
+        "Q_ROW": q.strides[1],
+        "K_Z": k.strides[0],
+        "K_ROW": k.strides[1],
+        "V_Z": v.strides[0],
+        "V_ROW": v.strides[1],
+        "OUT_Z": out.strides[0],
+        "OUT_ROW": out.strides[1],
+        "CAUSAL": operator.causal,
+        "SCALE": operator.factor,
+        "ROWS": rows,
+        "KEYS": 64 if wide <= 128 else 32,
         "WIDE": wide,
-    }  # fmt: skip
+    }
     return Kernel(attention_kernel, ("q", "k", "v", "out"), constants, 4 if rows * wide <= 64 * 128 else 8)
 
 
@@ -233,7 +301,8 @@ def _check_reach(name: str, part: View) -> None:
     reach = part.elements - part.offset
     if reach > _REACH:
         raise UserError(
-            f"the {name} kernel takes up to {_REACH:,} elements from the first to the last of an image or a head; those of {part.tensor} span {reach:,}"
+            f"the {name} kernel takes up to {_REACH:,} elements from the first to the last of an image or a head; "
+            f"those of {part.tensor} span {reach:,}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Compiling the persistent kernel for a plan, once a machine, into a cache.
+"""Compiling the persistent kernel for a plan, once per machine, into a cache.
 
     ~/.cache/tileprof/persistent/<key>/persistent.cubin
                                        stages.h          what was compiled in
@@ -29,8 +29,8 @@ FLAGS: Final = ("-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17",
 
 
 def compiled(plan: Plan, options: Options) -> Path:
-    """The folder that holds the cubin of a plan, compiled now if it is not in the cache. Raises `UserError` with the compiler's own words, or the system's
-    where the cache cannot be written.
+    """The folder that holds the cubin of a plan, compiled now if it is not in the cache. Raises `UserError` with the
+    compiler's own words, or the system's where the cache cannot be written.
     """
     return build(SOURCES / KERNEL, header(plan, options))
 
@@ -57,7 +57,7 @@ def nvcc() -> Path:
 
 @cache
 def version(compiler: Path) -> str:
-    """What the compiler says of its version."""
+    """The compiler's version text."""
     return _run([str(compiler), "--version"])
 
 

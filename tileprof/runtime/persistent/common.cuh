@@ -6,18 +6,20 @@
 
 constexpr int CONSUMERS = 256;
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
-constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
+constexpr int FLAG_WORDS = 32;  // one semaphore per cache line
 constexpr int SLOT_COLUMNS = 64;  // of k
 constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
 constexpr int MOST_AHEAD = 2;  // tasks that are awaited before those that are loaded
 constexpr int HALVES = PAIRED ? 2 : 1;  // of the rows
 constexpr int PARTS = SPLIT / HALVES;  // of k
 constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles end as in handover.cuh
-// Who says which cluster takes which task: the plan's lists; a queue in global memory that whoever completes a task fills; a thread of the CPU.
+// Which cluster takes which task comes from the plan's lists, from a queue in global memory that blocks fill as they
+// complete tasks, or from a thread of the CPU.
 enum { LISTS, QUEUE, PILOT };
 constexpr bool DEALT = DEALER != LISTS;  // when the kernel runs
 constexpr int DEALT_SLOTS = 4;  // tasks that a block's roles may stand apart
-constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
+constexpr u64 STUCK_NS =
+    8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
 
 struct StageTensors {
     TensorMap activations, weights;
@@ -52,7 +54,8 @@ constexpr u32 STORED = SUMS_FREE + 8 * BUFFERS, POSTED = STORED + 8 * POST_SLOTS
 constexpr u32 AWAITED = POSTED + 8 * POST_SLOTS, LOADED = AWAITED + 4;  // a word each: see load_activations
 constexpr u32 BEGUN = LOADED + 4;  // the task whose activations are being loaded
 constexpr u32 RUN = BEGUN + 4;  // how many runs there were before, where tasks are dealt
-constexpr u32 DEALT_FULL = RUN + 4, DEALT_FREE = DEALT_FULL + 8 * DEALT_SLOTS, DEALT_WORDS = DEALT_FREE + 8 * DEALT_SLOTS;
+constexpr u32 DEALT_FULL = RUN + 4, DEALT_FREE = DEALT_FULL + 8 * DEALT_SLOTS,
+              DEALT_WORDS = DEALT_FREE + 8 * DEALT_SLOTS;
 static_assert(DEALT_WORDS + 4 * DEALT_SLOTS + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
 
 template <int SLOTS>
@@ -93,6 +96,8 @@ struct alignas(16) Head {
 };
 static_assert(sizeof(Head) == 48);
 
+// Polls until done() is true. A wait of this kernel's own rings that lasts STUCK_NS is a fault of the kernel, not of
+// the policy: it ends the kernel by a trap, since the record holds waits for semaphores only.
 template <class Try>
 __device__ __forceinline__ void until(Try&& done) {
     u64 start = 0;
@@ -111,7 +116,7 @@ __device__ __forceinline__ void wait_cluster(u32 barrier, u32 parity) {
     until([=] { return mbarrier_try_wait_acquire_cluster(barrier, parity); });
 }
 
-// A barrier at which the threads of so many blocks arrive.
+// A barrier at which the threads of BLOCKS blocks arrive.
 template <int BLOCKS>
 __device__ __forceinline__ void wait_blocks(u32 barrier, u32 parity) {
     if constexpr (BLOCKS == 1)
@@ -131,7 +136,8 @@ __device__ __forceinline__ void with_stage(int stage, Work&& work) {
         with_stage<FIRST + 1>(stage, work);
 }
 
-// The tasks of a cluster. In lists, its blocks find them before the kernel in front has ended: the plan's tables never change.
+// The tasks of a cluster. In lists, its blocks find them before the kernel in front has ended: the plan's tables never
+// change.
 struct Tasks : Head {
     u32 shared, rank;
 
@@ -143,19 +149,22 @@ struct Tasks : Head {
     }
 };
 
-// What stands in a slot of dealt tasks: a number, perhaps with the bit that says that the block has to await the semaphores itself; or the end.
+// What stands in a slot of dealt tasks: a number, perhaps with the bit that says that the block has to await the
+// semaphores itself; or the end.
 constexpr s32 AWAITS = 1 << 30, NO_MORE = -1;
 
 // A task that was dealt. What need not be awaited has no waits.
 struct DealtTask : Task {
     s32 id;
 
-    __device__ DealtTask(const Arguments& arguments, s32 dealt) : Task(arguments.tasks[dealt & ~AWAITS]), id(dealt & ~AWAITS) {
+    __device__ DealtTask(const Arguments& arguments, s32 dealt)
+        : Task(arguments.tasks[dealt & ~AWAITS]), id(dealt & ~AWAITS) {
         if ((dealt & AWAITS) == 0) waits_end = wait;
     }
 };
 
-// Slots are free once every role of every block of the cluster has read them: here the one that fetches, two or three warps, and those that multiply.
+// Slots are free once every role of every block of the cluster has read them: here the one that fetches, two or three
+// warps, and those that multiply.
 constexpr int DEALT_READERS = SPLIT * (1 + (HANDED ? 2 : 3) + CONSUMER_WARPS);
 
 // Says that a slot has been read, to the block that fetches.
@@ -191,7 +200,8 @@ __device__ __forceinline__ void for_tasks(const Arguments& arguments, const Task
         Task next = tasks.first;
         for (int number = tasks.begin; number < tasks.end; ++number) {
             const Task task = HANDED ? arguments.tasks[number] : next;
-            if (HANDED && number + 1 < tasks.end) prefetch_global_l1(arguments.tasks + number + 1);  // in registers, the next row makes ptxas spill
+            if (HANDED && number + 1 < tasks.end)
+                prefetch_global_l1(arguments.tasks + number + 1);  // in registers, the next row makes ptxas spill
             if (!HANDED && number + 1 < tasks.end) next = arguments.tasks[number + 1];
             with_stage(task.stage, [&](auto stage) { work(stage, task, number); });
         }
@@ -201,7 +211,8 @@ __device__ __forceinline__ void for_tasks(const Arguments& arguments, const Task
 // For tests: sleep up to DELAY_NS, another time for every task, rank, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, int task, Rank rank, u32 place) {
     if constexpr (DELAY_NS > 0) {
-        u32 mixed = (task + 1) * 40503u + (rank.with_part(rank.part) + 1) * 58757u + *arguments.seed * 30011u + place * 7919u;
+        u32 mixed =
+            (task + 1) * 40503u + (rank.with_part(rank.part) + 1) * 58757u + *arguments.seed * 30011u + place * 7919u;
         mixed = (mixed ^ (mixed >> 7)) * 9973u;
         mixed = (mixed ^ (mixed >> 11)) & 1023u;
         const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
@@ -243,8 +254,8 @@ __device__ __forceinline__ int first_column(const Task& task, Rank rank) {
     return task.column * S::TILE_COLUMNS + (S::ABREAST > 1 ? rank.part * (S::TILE_COLUMNS / S::ABREAST) : 0);
 }
 
-// Blocks of k run over channels, and for each of these over taps. A slot of activations is for SLOT_TAPS of them, or for those of the block's part of k: the one behind
-// the last that shares the slot of block k.
+// Blocks of k run over channels, and for each of these over taps. A slot of activations is for SLOT_TAPS of them, or
+// for those of the block's part of k: the one behind the last that shares the slot of block k.
 template <class S>
 __device__ __forceinline__ int slot_end(int k, int end) {
     if constexpr (S::SLOT_TAPS == 1) return k + 1;
@@ -252,7 +263,7 @@ __device__ __forceinline__ int slot_end(int k, int end) {
     return next < end ? next : end;
 }
 
-// Rows of the product of a tile with so many rows of the result left, from its first on.
+// Rows of the product of a tile that has `left` rows of the result from its first on.
 template <class S>
 __device__ __forceinline__ int product_rows(int left) {
     if constexpr (S::SLOT_TAPS == 1) return left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;

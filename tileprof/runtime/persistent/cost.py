@@ -1,13 +1,16 @@
-"""How long tiles, stages and chains take under the persistent kernel, by a model of a few lines: for choosing tiles, not for claims.
+"""How long tiles, stages and chains take under the persistent kernel, by a model of a few lines: for choosing tiles,
+not for claims.
 
-A block loads ``columns`` weight rows, half of them in a pair, and ``height`` rows of activations for each k-block, and multiplies what it has loaded. While it finishes a
-tile its loads of weights run on, so that a tile takes the longer of loading and of multiplying with finishing; and no stage takes less than its weights take to
-come from memory. The constants were fitted to 90 times of products of 1 to 2048 tokens on an H200 (2026-11-20; in one launch, and one a stage): nine in ten are
-within 10%, the worst within 17%.
+A block loads ``columns`` weight rows, half of them in a pair, and ``height`` rows of activations for each k-block, and
+multiplies what it has loaded. While it finishes a tile its loads of weights run on, so that a tile takes the longer of
+loading and of multiplying with finishing; and no stage takes less than its weights take to come from memory. The
+constants were fitted to 90 times of products of 1 to 2048 tokens on an H200 (2026-11-20; in one launch, and one a
+stage): nine in ten are within 10%, the worst within 17%.
 
-Products of at most 128 rows were fitted again later that day, to 66 times of 33 tilings of three models: three in four are within 5%, 94% within 10%, the worst
-within 15%. A first fit to two of the models missed the third by 5.6% (root mean square). Convolutions have a fit of their own, to 62 times of pairs of 3x3 ones, of
-which 58 are within 10%; their sums were added up in another way then.
+Products of at most 128 rows were fitted again later that day, to 66 times of 33 tilings of three models: three in four
+are within 5%, 94% within 10%, the worst within 15%. A first fit to two of the models missed the third by 5.6% (root
+mean square). Convolutions have a fit of their own, to 62 times of pairs of 3x3 ones, of which 58 are within 10%; their
+sums were added up in another way then.
 """
 
 from __future__ import annotations
@@ -24,17 +27,19 @@ from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
 BYTES_PER_US: Final = 74_000.0
-"""What an SM takes from L2 while all do."""
+"""L2 to one SM while all SMs load."""
 
 DRAM_BYTES_PER_US: Final = 4_100_000.0
 FLOP_PER_US: Final = 5_760_000.0
-"""Of an SM in wgmma, at the clock that a long product leaves."""
+"""wgmma on one SM, at the clock that long products sustain."""
 
 BLOCK_US: Final = 0.21
-"""A k-block at least, however narrow: barriers of both rings and the latency of a product."""
+"""Least time per k-block, however narrow: barriers of both rings and the latency of a product."""
 
 SHARED_BYTES_PER_US: Final = 180_000.0
-"""Into and out of an SM's shared memory: 128 bytes a clock. It is what limits pairs whose tiles are less than 256 wide."""
+"""Into and out of an SM's shared memory: 128 bytes per clock. It is what limits pairs whose tiles are less than 256
+wide.
+"""
 
 CUT_US: Final = 2.5
 """Sums of an early task through memory, where k is cut."""
@@ -44,7 +49,7 @@ HANDED_PER_US: Final = 30_000.0
 """Sums that a pair's block hands to the warps that store."""
 
 BEGIN_US: Final = 1.0
-"""Of a tile, before its first product."""
+"""Per tile, before its first product."""
 
 FINISH_US: Final = 0.65
 """Barriers and latencies between the last product of a tile and its post."""
@@ -52,10 +57,10 @@ FINISH_US: Final = 0.65
 MEET_US: Final = 0.45
 PASS_BYTES: Final = 32 * 1024
 SENT_BYTES_PER_US: Final = 16_000.0
-"""The same where sums of several blocks meet: so many bytes at a time, by whole warps of sixteen rows."""
+"""The same where several blocks add up their sums: `PASS_BYTES` at a time, by whole warps of sixteen rows."""
 
 SENT_OF_TAPS_BYTES_PER_US: Final = 23_700.0
-"""Of convolutions, as they were last measured."""
+"""The same in convolutions, as last measured."""
 
 STORED_BYTES_PER_US: Final = 100_000.0
 """Results of a tile to memory."""
@@ -64,7 +69,7 @@ LAG_US: Final = 1.45
 """From the last load of a stage to its last product."""
 
 LAUNCH_US: Final = 1.0
-"""Of a launch, beside the gap before it: barriers are set up, tensor maps fetched, rings filled for the first time."""
+"""Per launch, beside the gap before it: barriers are set up, tensor maps fetched, rings filled for the first time."""
 
 GRAPH_GAP_US: Final = 0.8
 """Between dependent launches of a CUDA graph on sm_90; `tileprof.devices` has it by device."""
@@ -73,13 +78,13 @@ SIGNAL_US: Final = 0.7
 """From the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
 
 RING_BYTES: Final = 100 * 1024
-"""Of weights, that a loader fetches ahead of its activations."""
+"""Weights that a loader fetches ahead of its activations."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """What goes into a tile: as the constants above, the least time of a k-block by the rows of its activations, and ``latency_us`` of a slot that has been
-    multiplied until it is full again, where that is known to matter.
+    """What goes into a tile: as the constants above, the least time of a k-block by the rows of its activations, and
+    ``latency_us`` of a slot that has been multiplied until it is full again, where that is known to matter.
     """
 
     begin_us: float = BEGIN_US
@@ -94,10 +99,12 @@ class _Pace:
 
 _SHARED: Final = _Pace()
 _STREAMED: Final = _Pace(0.57, 0.28, 62_000.0, FLOP_PER_US, 4_140_000.0, 0.8, 0.0006, 1.85)
-"""Of weights that several rows of tiles find in L2, and of those that come from memory for few rows."""
+"""The pace where several rows of tiles find weights in L2, and where weights come from memory for few rows."""
 
 _ABREAST: Final = replace(_STREAMED, block_us=0.38, dram_bytes_per_us=4_300_000.0)
-"""By blocks that stand abreast: nobody's loads stop where sums meet. They take all of k, so that their loop shows where tiles are narrow. Eleven times are within 6%."""
+"""Blocks abreast: no loads stop while sums are added up. Each block takes all of k, so that its loop costs time where
+tiles are narrow. Eleven times are within 6%.
+"""
 
 _TAPS: Final = _Pace(0.67, 0.25, 97_000.0, 6_200_000.0)
 """A convolution, which draws nothing from memory for most of its time."""
@@ -105,25 +112,25 @@ _TAPS: Final = _Pace(0.67, 0.25, 97_000.0, 6_200_000.0)
 _HALO: Final = replace(_TAPS, block_us=BLOCK_US)
 
 MOST_STREAMED_ROWS: Final = 128
-"""As many as a tile has."""
+"""Rows of a tile at most."""
 
 _STREAMING: Final = 120
-"""Blocks that it takes to draw all of the memory's bandwidth."""
+"""Blocks that saturate the memory's bandwidth."""
 
-_SHARPNESS: Final = 6
-"""Of the maximum of a tile's limits: those that are near each other are both felt."""
+_LIMIT_NORM: Final = 6
+"""Exponent of the norm that combines a tile's limits: a smooth maximum, to which limits of similar size both add."""
 
 _LEFT_OVER: Final = 12
 """SMs that clusters of four and more cannot use, for the odd sizes of a GPC: 30 of four and 15 of eight fit an H200."""
 
 
 def clusters_on(sms: int) -> Callable[[int], int]:
-    """How many clusters of a size about fit a GPU that is not here to be asked."""
+    """Estimates how many clusters of a number of blocks a GPU with ``sms`` SMs holds at a time."""
     return lambda split: max(1, (sms if split <= 2 else sms - _LEFT_OVER) // split)
 
 
 def finish_us(stage: StagePlan, split: int) -> float:
-    """From the last product of a tile to its post."""
+    """Microseconds from the last product of a tile to its post."""
     sums = _height(stage) * stage.columns
     if stage.pair:
         return HANDED_US + sums / HANDED_PER_US
@@ -137,14 +144,14 @@ def finish_us(stage: StagePlan, split: int) -> float:
 
 
 def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
-    """A task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split`` blocks, among others. ``under_way``: k-blocks that
-    the rings hold, 0 for enough.
+    """A task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split`` blocks,
+    among others. ``under_way``: k-blocks that the rings hold, 0 for enough.
     """
     return _tile_us(stage, split, stage.columns / 2 if stage.pair else stage.columns, under_way)
 
 
 def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -> float:
-    """A tile for which so many weight rows are loaded."""
+    """A tile that loads ``columns`` weight rows."""
     mine, pace = -(-stage.longest // stage.parts(split)), _pace(stage, split)
     load = mine * 2 * K_BLOCK * (_loaded_rows(stage, split) + columns) / pace.bytes_per_us
     multiply = mine * 2 * K_BLOCK * stage.rows * stage.columns / pace.flop_per_us + finish_us(stage, split)
@@ -155,11 +162,13 @@ def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -
     if under_way > 1:  # one is being multiplied
         block = max(block, pace.latency_us / (under_way - 1))
     limits = load, multiply, mine * (shared_us(stage) if _tall(stage) else block)
-    return pace.begin_us + float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
+    return pace.begin_us + float(sum(limit**_LIMIT_NORM for limit in limits) ** (1 / _LIMIT_NORM))
 
 
 def shared_us(stage: StagePlan) -> float:
-    """A k-block of 128 rows, for what goes through shared memory: each warpgroup reads its 64 rows and all weights, and all of that has come from L2 before."""
+    """A k-block of 128 rows, for what goes through shared memory: each warpgroup reads its 64 rows and all weights, and
+    all of that has come from L2 before.
+    """
     read = 2 * 2 * K_BLOCK * (stage.rows // 2 + stage.columns)
     return (read + 2 * K_BLOCK * (stage.rows + stage.columns)) / SHARED_BYTES_PER_US
 
@@ -190,14 +199,18 @@ def _pace(stage: StagePlan, split: int) -> _Pace:
 
 
 def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> float:
-    """What is left of a tile's life when its activations are there, after its loader has waited for them with what the ring holds of the weights."""
+    """What is left of a tile's life when its activations are there, after its loader has waited for them with what the
+    ring holds of the weights.
+    """
     mine = -(-stage.longest // stage.parts(split)) * stage.columns * K_BLOCK * 2
     fetched = min(waited_us, life_us * min(1.0, RING_BYTES / mine))
     return max(life_us - fetched, min(life_us, _tile_us(stage, split, 0.0)))
 
 
 def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
-    """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows that it reads of an earlier stage."""
+    """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows
+    that it reads of an earlier stage.
+    """
     free = [0.0] * min(clusters, sum(stage.tasks for stage in stages))
     under_way = (
         [0] * len(stages)
@@ -234,7 +247,9 @@ def _activations(stage: StagePlan) -> str:
 
 
 def _overlapping(rows: Sequence[float], height: int, low: int, high: int) -> Sequence[float]:
-    """Of what is known by rows of tiles, those that matrix rows ``low`` to ``high`` meet; the last where the reader takes the tensor in another shape, with more rows."""
+    """Of what is known by rows of tiles, those that matrix rows ``low`` to ``high`` meet; the last where the reader
+    takes the tensor in another shape, with more rows.
+    """
     first = min(low // height, len(rows) - 1)
     return rows[first : max(first + 1, -(-high // height))]
 
@@ -251,7 +266,7 @@ def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:
 
 
 def _rows(stage: StagePlan) -> int:
-    """Of the result as a matrix."""
+    """Rows of the result as a matrix."""
     total = 1
     for size in stage.operator.out.shape[:-1]:
         total *= size
@@ -264,7 +279,7 @@ def _tall(stage: StagePlan) -> bool:
 
 
 def _loaded_rows(stage: StagePlan, split: int) -> float:
-    """Of activations, for a k-block."""
+    """Rows of activations that are loaded per k-block."""
     halo = stage.halo(split)
     return halo.pixels / halo.taps if halo else _height(stage)
 

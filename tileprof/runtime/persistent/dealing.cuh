@@ -1,17 +1,20 @@
 // Tasks that are dealt while the kernel runs.
 //
-// QUEUE: a queue in global memory, of tickets. A cluster draws the next ticket and waits until a task stands in that place. Whoever brings the last semaphore
-// that a task waits for to its value puts it in. Nothing is emptied between runs: counts go on, and what stands in a place says of which run it is.
+// QUEUE: a queue in global memory, of tickets. A cluster draws the next ticket and waits until a task stands in that
+// place. The block that completes the last semaphore of a task puts it in. Nothing is emptied between
+// runs: counts go on, and what stands in a place says of which run it is.
 //
-//     done -> semaphore + 1 -- value? --> each waiter's count + 1 -- all? --> place in the queue -> cluster that drew it
+//     done -> semaphore + 1 -- value? -> each waiter's count + 1 -- all? -> place in the queue -> cluster that drew it
 //
-// PILOT: a thread of the CPU says what comes next, in a ring for each cluster in memory of the CPU, and reads of what is done in another.
+// PILOT: a thread of the CPU says what comes next, in a ring for each cluster in memory of the CPU, and reads of what
+// is done in another.
 #pragma once
 
 #include "common.cuh"
 
 // Counts in device memory behind the semaphores and sums, of a cache line where many add to one.
-constexpr int HEAD_AT = COUNTS_AT, TAIL_AT = HEAD_AT + FLAG_WORDS, PENDING_AT = TAIL_AT + FLAG_WORDS, PLACES_AT = PENDING_AT + TASKS;  // QUEUE
+constexpr int HEAD_AT = COUNTS_AT, TAIL_AT = HEAD_AT + FLAG_WORDS, PENDING_AT = TAIL_AT + FLAG_WORDS,
+              PLACES_AT = PENDING_AT + TASKS;  // QUEUE
 constexpr int SENT_AT = COUNTS_AT, TAKEN_AT = SENT_AT + FLAG_WORDS, DONE_AT = TAKEN_AT + CLUSTERS;  // PILOT
 
 // What stands in a place of the queue, or the ring of a cluster: a number, marked with its run or its turn.
@@ -19,9 +22,12 @@ constexpr int NUMBER_BITS = 20;
 constexpr s32 NUMBERS = (1 << NUMBER_BITS) - 1;
 static_assert(TASKS <= NUMBERS);
 
-__device__ __forceinline__ s32 marked(u32 run, s32 task) { return static_cast<s32>((run + 1) % 2048 << NUMBER_BITS | static_cast<u32>(task)); }
+__device__ __forceinline__ s32 marked(u32 run, s32 task) {
+    return static_cast<s32>((run + 1) % 2048 << NUMBER_BITS | static_cast<u32>(task));
+}
 
-// Memory of the CPU: a word that ends everything, then a ring of COMMANDS for each cluster, then one ring of COMPLETIONS.
+// Memory of the CPU: a word that ends everything, then a ring of COMMANDS for each cluster, then one ring of
+// COMPLETIONS.
 constexpr int LINK_HEAD = 16;
 
 __device__ __forceinline__ u64* link_commands(const Arguments& arguments, int cluster) {
@@ -50,7 +56,8 @@ struct Dealer {
     const int cluster;
     u32 taken = 0;
 
-    __device__ Dealer(const Arguments& arguments) : arguments(arguments), run(arguments.state[0]), cluster(blockIdx.x / SPLIT) {
+    __device__ Dealer(const Arguments& arguments)
+        : arguments(arguments), run(arguments.state[0]), cluster(blockIdx.x / SPLIT) {
         if constexpr (DEALER == PILOT) taken = arguments.flags[TAKEN_AT + cluster];
     }
 
@@ -73,11 +80,14 @@ struct Dealer {
     }
 
     // Whether the thread of the CPU has ended, with its program perhaps.
-    __device__ bool ended() const { return DEALER == PILOT && load_acquire_sys_u64(reinterpret_cast<const u64*>(arguments.link)) != 0; }
+    __device__ bool ended() const {
+        return DEALER == PILOT && load_acquire_sys_u64(reinterpret_cast<const u64*>(arguments.link)) != 0;
+    }
 
     __device__ s32 next() {
         if constexpr (DEALER == QUEUE) {
-            const u32 ticket = static_cast<u32>(fetch_add_relaxed_gpu_s32(arguments.flags + HEAD_AT, 1)) - run * static_cast<u32>(TASKS + CLUSTERS);
+            const u32 ticket = static_cast<u32>(fetch_add_relaxed_gpu_s32(arguments.flags + HEAD_AT, 1)) -
+                               run * static_cast<u32>(TASKS + CLUSTERS);
             if (ticket >= TASKS) return NO_MORE;
             if (ticket < READY) return arguments.dealt[READY_AT + ticket];
             const s32* place = arguments.flags + PLACES_AT + ticket;
@@ -112,7 +122,8 @@ __device__ __forceinline__ void for_fetched_tasks(const Arguments& arguments, co
         Ring<DEALT_SLOTS> ring;
         Dealer dealer(arguments);
         for (int number = 0;; ++number, ring.advance()) {
-            const u32 full = tasks.shared + DEALT_FULL + 8 * ring.slot, word = tasks.shared + DEALT_WORDS + 4 * ring.slot;
+            const u32 full = tasks.shared + DEALT_FULL + 8 * ring.slot,
+                      word = tasks.shared + DEALT_WORDS + 4 * ring.slot;
             s32 dealt;
             if (tasks.rank == 0) {
                 wait_blocks<SPLIT>(tasks.shared + DEALT_FREE + 8 * ring.slot, ring.turn ^ 1);
@@ -141,7 +152,8 @@ __device__ __forceinline__ void for_fetched_tasks(const Arguments& arguments, co
     }
 }
 
-// All lanes: a semaphore of which `value` blocks have stored. Those who wait for that many are counted, and put into the queue if they wait for nothing else.
+// All lanes: a semaphore of which `value` blocks have stored. Those who wait for that many are counted, and put into
+// the queue if they wait for nothing else.
 __device__ __forceinline__ void pass_on(const Arguments& arguments, u32 run, s32 semaphore, s32 value) {
     const s32* events = arguments.dealt + EVENTS_AT;
     const s32* begin = arguments.dealt + EVENT_PTR_AT + semaphore;
@@ -152,7 +164,8 @@ __device__ __forceinline__ void pass_on(const Arguments& arguments, u32 run, s32
             const s32 needs = arguments.dealt[NEEDS_AT + task];
             const u32 count = fetch_add_acq_rel_gpu_s32(arguments.flags + PENDING_AT + task, 1) + 1u;
             if (count != (run + 1) * static_cast<u32>(needs)) continue;
-            const u32 place = READY + static_cast<u32>(fetch_add_relaxed_gpu_s32(arguments.flags + TAIL_AT, 1)) - run * static_cast<u32>(TASKS - READY);
+            const u32 place = READY + static_cast<u32>(fetch_add_relaxed_gpu_s32(arguments.flags + TAIL_AT, 1)) -
+                              run * static_cast<u32>(TASKS - READY);
             if (place < TASKS) store_release_gpu_s32(arguments.flags + PLACES_AT + place, marked(run, task));
         }
     }
@@ -167,8 +180,11 @@ __device__ __forceinline__ void post_dealt(const Arguments& arguments, u32 share
         const s32 semaphore = mine ? arguments.posts[post] : 0;
         if constexpr (DEALER == QUEUE) {
             u32 value = 0;
-            if (mine) value = fetch_add_acq_rel_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1) + 1u - run * static_cast<u32>(arguments.dealt[POSTS_AT + semaphore]);
-            for (int source = 0; source < here; ++source) pass_on(arguments, run, __shfl_sync(~0u, semaphore, source), __shfl_sync(~0u, value, source));
+            if (mine)
+                value = fetch_add_acq_rel_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1) + 1u -
+                        run * static_cast<u32>(arguments.dealt[POSTS_AT + semaphore]);
+            for (int source = 0; source < here; ++source)
+                pass_on(arguments, run, __shfl_sync(~0u, semaphore, source), __shfl_sync(~0u, value, source));
         } else if (mine) {
             add_release_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1);
         }
@@ -181,6 +197,7 @@ __device__ __forceinline__ void post_dealt(const Arguments& arguments, u32 share
             if (done != (run + 1) * SPLIT) return;
         }
         const u32 place = fetch_add_acq_rel_gpu_s32(arguments.flags + SENT_AT, 1);
-        store_release_sys_u64(link_completions(arguments) + place % COMPLETIONS, static_cast<u64>(place + 1) << 32 | static_cast<u32>(task.id));
+        store_release_sys_u64(link_completions(arguments) + place % COMPLETIONS,
+                              static_cast<u64>(place + 1) << 32 | static_cast<u32>(task.id));
     }
 }

@@ -1,8 +1,9 @@
-"""Tasks that are dealt while the persistent kernel runs: which wait for which, as counts that whoever completes a task adds to.
+"""Tasks that are dealt while the persistent kernel runs: which wait for which, as counts that the block that completes
+a task adds to.
 
 A task's semaphores each have a value that it waits for. An *event* is a semaphore at such a value; its *waiters* are
-counted when it comes, and a task may begin once it was counted as often as it *needs*. A queue on the GPU and a thread of
-the CPU count alike.
+counted when it comes, and a task may begin once it was counted as often as it *needs*. A queue on the GPU and a thread
+of the CPU count alike.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _FLAG_WORDS: Final = FLAG_BYTES // 4
 
 
 class Dealer(IntEnum):
-    """Who says which cluster takes which task, as numbered in common.cuh: the plan's lists, a queue on the GPU, or a thread of the CPU."""
+    """Who says which cluster takes which task, as numbered in common.cuh: the plan's lists, a queue on the GPU, or a
+    thread of the CPU.
+    """
 
     LISTS = 0
     QUEUE = 1
@@ -40,10 +43,10 @@ class Dealer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskGraph:
-    """All arrays int32. ``ready`` ``[R]``: tasks that wait for nothing, in the plan's order of stages. ``needs`` ``[T]``:
-    events before a task may begin. ``post_counts`` ``[semaphores]``: what all blocks together post in a run. Events of
-    semaphore ``m`` are ``events[event_ptr[m]:event_ptr[m+1]]``, rows of a value and where its waiters begin and end in
-    ``waiters``.
+    """All arrays int32. ``ready`` ``[R]``: tasks that wait for nothing, in the plan's order of stages. ``needs``
+    ``[T]``: events before a task may begin. ``post_counts`` ``[semaphores]``: what all blocks together post in a run.
+    Events of semaphore ``m`` are ``events[event_ptr[m]:event_ptr[m+1]]``, rows of a value and where its waiters begin
+    and end in ``waiters``.
     """
 
     ready: I32
@@ -58,7 +61,8 @@ class TaskGraph:
         """Raises `UserError` where tasks hand over sums, which none of this counts."""
         if plan.early.any() or len(plan.tasks) > MOST_TASKS:
             raise UserError(
-                f"tasks are dealt one by one where no tile's k is cut, and at most {MOST_TASKS:,} of them; this plan has "
+                f"tasks are dealt one by one where no tile's k is cut, and at most {MOST_TASKS:,} of them; this plan "
+                "has "
                 f"{len(plan.tasks):,}"
             )
         tasks, semaphores = len(plan.tasks), plan.semaphores
@@ -88,7 +92,7 @@ class TaskGraph:
         return np.concatenate([part.reshape(-1) for part in self._parts().values()])
 
     def offsets(self) -> dict[str, int]:
-        """Where each array begins in `table`, by the names of dealing.cuh."""
+        """The offset of each array in `table`, by the names of dealing.cuh."""
         sizes = [part.size for part in self._parts().values()]
         return dict(zip(self._parts(), np.cumsum([0, *sizes]).tolist(), strict=False))
 

@@ -1,4 +1,6 @@
-"""What of the CUDA driver the persistent kernel takes and PyTorch does not offer: modules, tensor maps, clusters. libcuda is looked up at first use."""
+"""What of the CUDA driver the persistent kernel takes and PyTorch does not offer: modules, tensor maps, clusters.
+libcuda is looked up at first use.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ class Function:
     ) -> None:
         """One launch with one parameter, a struct, which is copied before the call returns.
 
-        ``programmatic``: blocks may start before the kernel in front has ended, if it too allows that. ``cooperative``: none starts before there is room for all.
+        ``programmatic``: blocks may start before the kernel in front has ended, if it too allows that. ``cooperative``:
+        none starts before there is room for all.
         """
         kinds = [kind for kind, asked in ((_PROGRAMMATIC, programmatic), (_COOPERATIVE, cooperative)) if asked]
         attributes = (_Attribute * 2)(*(_Attribute(kind, 0, (ctypes.c_uint * 16)(1)) for kind in kinds))
@@ -72,7 +75,7 @@ class Function:
         _call("cuLaunchKernelEx", ctypes.byref(config), self._handle, arguments.pointers, None)
 
     def clusters(self, blocks: int, threads: int) -> int:
-        """Clusters of so many blocks that the device holds at a time."""
+        """Clusters of ``blocks`` blocks that the device holds at a time."""
         attribute = _Attribute(_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(blocks, 1, 1))
         config = _Config(
             (ctypes.c_uint * 7)(blocks, 1, 1, threads, 1, 1, self._shared_bytes), None, ctypes.addressof(attribute), 1
@@ -108,23 +111,52 @@ class Arguments:
         self.words = (ctypes.c_uint64 * words).from_address(at)
         self.pointers = (ctypes.c_void_p * 1)(at)
 
-    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int], *, swizzle: int = 128) -> None:  # fmt: skip
-        """A tensor map from ``word`` on: boxes of a tensor, rows of ``swizzle`` bytes swizzled (0: none), zeros beyond its edges.
+    def put_map(
+        self,
+        word: int,
+        address: int,
+        dtype: str,
+        sizes: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        steps: Sequence[int],
+        *,
+        swizzle: int = 128,
+    ) -> None:
+        """A tensor map from ``word`` on: boxes of a tensor, rows of ``swizzle`` bytes swizzled (0: none), zeros beyond
+        its edges.
 
-        Dimensions innermost first, in elements; ``strides`` of all but the innermost, in bytes; ``steps``: every so many elements are taken.
+        Dimensions innermost first, in elements; ``strides`` of all but the innermost, in bytes; ``steps``: every so
+        many elements are taken.
         """
         rank = len(sizes)
         _call(
-            "cuTensorMapEncodeTiled", ctypes.byref(self.words, 8 * word), _DTYPES[dtype], rank, ctypes.c_void_p(address),
-            (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * (rank - 1))(*strides), (ctypes.c_uint32 * rank)(*box),
-            (ctypes.c_uint32 * rank)(*steps), 0, _SWIZZLES[swizzle], _PROMOTE_256, 0,
-        )  # fmt: skip
+            "cuTensorMapEncodeTiled",
+            ctypes.byref(self.words, 8 * word),
+            _DTYPES[dtype],
+            rank,
+            ctypes.c_void_p(address),
+            (ctypes.c_uint64 * rank)(*sizes),
+            (ctypes.c_uint64 * (rank - 1))(*strides),
+            (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*steps),
+            0,
+            _SWIZZLES[swizzle],
+            _PROMOTE_256,
+            0,
+        )
 
 
 def capture_id(stream: int) -> int:
     """The number of the capture that a stream is in; 0 if it is in none."""
     status, number = ctypes.c_int(), ctypes.c_uint64()
     _call(
-        "cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
-    )  # fmt: skip
+        "cuStreamGetCaptureInfo_v2",
+        ctypes.c_void_p(stream),
+        ctypes.byref(status),
+        ctypes.byref(number),
+        None,
+        None,
+        None,
+    )
     return number.value if status.value == 1 else 0  # CU_STREAM_CAPTURE_STATUS_ACTIVE

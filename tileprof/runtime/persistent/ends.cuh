@@ -3,8 +3,9 @@
 
 #include "common.cuh"
 
-// v times the normal distribution function. What is missing from v, or from 0, is |v| / 2 * erfc(|v| / sqrt(2)); the polynomial is log2 of erfc(x / sqrt(2)),
-// fitted for x up to 6.5, where what is left is below 1e-9, and falls beyond: off by 6e-6 of the value, where erff takes three times as many instructions.
+// v times the normal distribution function. What is missing from v, or from 0, is |v| / 2 * erfc(|v| / sqrt(2)); the
+// polynomial is log2 of erfc(x / sqrt(2)), fitted for x up to 6.5, where what is left is below 1e-9, and falls beyond:
+// off by 6e-6 of the value, where erff takes three times as many instructions.
 __device__ __forceinline__ float gelu(float v) {
     const float x = fminf(fabsf(v), 16.0f);
     float log = fmaf(x, -1.775018859e-6f, 6.039289656e-5f);
@@ -19,11 +20,16 @@ __device__ __forceinline__ float gelu(float v) {
 
 __device__ __forceinline__ float activate(int epilogue, float v) {
     switch (epilogue) {
-        case RELU: return fmaxf(v, 0.0f);
-        case GELU: return gelu(v);
-        case GELU_TANH: return 0.5f * v * (1.0f + tanhf(0.79788456f * (v + 0.044715f * v * v * v)));
-        case SILU: return __fdividef(v, 1.0f + __expf(-v));
-        default: return v;
+        case RELU:
+            return fmaxf(v, 0.0f);
+        case GELU:
+            return gelu(v);
+        case GELU_TANH:
+            return 0.5f * v * (1.0f + tanhf(0.79788456f * (v + 0.044715f * v * v * v)));
+        case SILU:
+            return __fdividef(v, 1.0f + __expf(-v));
+        default:
+            return v;
     }
 }
 
@@ -54,7 +60,8 @@ __device__ __forceinline__ void normalise(const StageTensors& tensors, Two& valu
     const u32 mean = load_two(tensors.mean, column), var = load_two(tensors.var, column);
     const u32 scale = load_two(tensors.scale, column), shift = load_two(tensors.shift, column);
     value.x = (value.x - unpack(mean)) * rsqrtf(unpack(var) + S::EPSILON) * unpack(scale) + unpack(shift);
-    value.y = (value.y - unpack(mean >> 16)) * rsqrtf(unpack(var >> 16) + S::EPSILON) * unpack(scale >> 16) + unpack(shift >> 16);
+    value.y = (value.y - unpack(mean >> 16)) * rsqrtf(unpack(var >> 16) + S::EPSILON) * unpack(scale >> 16) +
+              unpack(shift >> 16);
 }
 
 // A stage's bias of two neighbouring columns.
@@ -64,12 +71,15 @@ __device__ __forceinline__ u32 bias_of_two(const StageTensors& tensors, u32 shar
     return load_shared_s32(shared + BIAS_SHARED + S::BIAS_AT + 2 * column);
 }
 
-// What follows a product and its bias, of two neighbouring columns of a row; factors with a gate. Everybody computes: branches would put one after the other.
+// What follows a product and its bias, of two neighbouring columns of a row; factors with a gate. Everybody computes:
+// branches would put one after the other.
 template <class S>
-__device__ __forceinline__ u32 activated(const StageTensors& tensors, Two value, Two factor, long long row, int column, bool stored) {
+__device__ __forceinline__ u32 activated(const StageTensors& tensors, Two value, Two factor, long long row, int column,
+                                         bool stored) {
     constexpr int EPILOGUE = S::GATED ? SILU : S::EPILOGUE;
     if constexpr (S::NORM) normalise<S>(tensors, value, column < S::N ? column : 0);
-    value.x = activate(EPILOGUE, value.x) * (S::GATED ? factor.x : 1.0f), value.y = activate(EPILOGUE, value.y) * (S::GATED ? factor.y : 1.0f);
+    value.x = activate(EPILOGUE, value.x) * (S::GATED ? factor.x : 1.0f),
+    value.y = activate(EPILOGUE, value.y) * (S::GATED ? factor.y : 1.0f);
     if constexpr (S::RESIDUAL) {
         const u32 more = stored && column < S::N ? load_two(tensors.residual, row * S::RESIDUAL_ROW + column) : 0;
         if constexpr (S::MULTIPLIES)
@@ -82,7 +92,8 @@ __device__ __forceinline__ u32 activated(const StageTensors& tensors, Two value,
 
 // The same with the bias.
 template <class S>
-__device__ __forceinline__ u32 finished(const StageTensors& tensors, u32 shared, Two value, Two factor, long long row, int column, bool stored) {
+__device__ __forceinline__ u32 finished(const StageTensors& tensors, u32 shared, Two value, Two factor, long long row,
+                                        int column, bool stored) {
     if constexpr (S::BIAS) {
         const u32 at = column < S::N ? column : 0;
         value.add(bias_of_two<S>(tensors, shared, at));
@@ -91,10 +102,11 @@ __device__ __forceinline__ u32 finished(const StageTensors& tensors, u32 shared,
     return activated<S>(tensors, value, factor, row, column, stored);
 }
 
-// A tile's end where blocks have parts of its sums. Each finishes some of the columns, OWN groups of eight of every segment. Threads of one number hold the same places of
-// the tile in all blocks, so that each sends what others finish from its registers, sixteen bytes at a time, to where its like reads them: nothing is
-// rearranged. As many groups at a time as a buffer holds are a pass; barriers count through all passes of all tiles. (A release to threads of other blocks,
-// instead of stores that their barrier counts, waits for stores to global memory too.)
+// A tile's end where blocks have parts of its sums. Each finishes some of the columns, OWN groups of eight of every
+// segment. Threads of one number hold the same places of the tile in all blocks, so that each sends what others finish
+// from its registers, sixteen bytes at a time, to where its like reads them: nothing is rearranged. As many groups at a
+// time as a buffer holds are a pass; barriers count through all passes of all tiles. (A release to threads of other
+// blocks, instead of stores that their barrier counts, waits for stores to global memory too.)
 struct Sums {
     const Arguments& arguments;
     u32 shared;
@@ -118,7 +130,8 @@ struct Sums {
     template <class S>
     __device__ u32 place(u32 slot, u32 other, int group, int mine) const {
         const u32 number = ROWS == 128 ? warp() : warp() / 4 * (S::WARPS / 2) + warp() % 4;
-        return shared + BUFFER_AT + slot * BUFFER_BYTES + (((other * S::PASS_GROUPS + group) * S::MINE + mine) * S::WARPS + number) * 512 + thread % 32 * 16;
+        return shared + BUFFER_AT + slot * BUFFER_BYTES +
+               (((other * S::PASS_GROUPS + group) * S::MINE + mine) * S::WARPS + number) * 512 + thread % 32 * 16;
     }
 
     // Groups of a pass that this block finishes.
@@ -137,7 +150,8 @@ struct Sums {
 #pragma unroll
             for (int mine = 0; mine < S::MINE; ++mine) {
                 const int own = PASS * S::PASS_GROUPS + group;
-                if (own < S::OWN && PART * S::OWN + own < S::GROUPS) work(group, mine, (mine * S::GROUPS + PART * S::OWN + own) * 4);
+                if (own < S::OWN && PART * S::OWN + own < S::GROUPS)
+                    work(group, mine, (mine * S::GROUPS + PART * S::OWN + own) * 4);
             }
     }
 
@@ -145,7 +159,9 @@ struct Sums {
     __device__ __forceinline__ void send(const float (&sums)[S::WIDTH / 2]) {
         if constexpr (PART < PARTS) {
             if (PART != rank.part) {
-                const u32 to = map_shared_rank(place<S>(writing.slot, static_cast<int>(rank.part) < PART ? rank.part : rank.part - 1, 0, 0), rank.with_part(PART));
+                const u32 to = map_shared_rank(
+                    place<S>(writing.slot, static_cast<int>(rank.part) < PART ? rank.part : rank.part - 1, 0, 0),
+                    rank.with_part(PART));
                 const u32 full = map_shared_rank(shared + SUMS_FULL + 8 * writing.slot, rank.with_part(PART));
                 for_groups<S, PASS, PART>([&](int group, int mine, int i) {
                     const float4 four = {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]};
@@ -157,10 +173,13 @@ struct Sums {
     }
 
     template <class S, int PASS, int PART = 0>
-    __device__ __forceinline__ void keep(float4 (&kept)[S::PASS_GROUPS][S::MINE], const float (&sums)[S::WIDTH / 2]) const {
+    __device__ __forceinline__ void keep(float4 (&kept)[S::PASS_GROUPS][S::MINE],
+                                         const float (&sums)[S::WIDTH / 2]) const {
         if constexpr (PART < PARTS) {
             if (PART == rank.part)
-                for_groups<S, PASS, PART>([&](int group, int mine, int i) { kept[group][mine] = {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]}; });
+                for_groups<S, PASS, PART>([&](int group, int mine, int i) {
+                    kept[group][mine] = {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]};
+                });
             keep<S, PASS, PART + 1>(kept, sums);
         }
     }
@@ -202,13 +221,14 @@ struct Sums {
         reading.advance();
     }
 
-    // The first warpgroup has gates and finishes even groups, the second what they gate and the odd ones: each gives the other what that one lacks, through the
-    // places that it has read its own sums from.
+    // The first warpgroup has gates and finishes even groups, the second what they gate and the odd ones: each gives
+    // the other what that one lacks, through the places that it has read its own sums from.
     template <class S, int MINE>
     __device__ __forceinline__ void give(const float4 (&kept)[S::PASS_GROUPS][S::MINE]) {
         if (!has_rows<S>()) return;
 #pragma unroll
-        for (int group = 1 - MINE; group < S::PASS_GROUPS; group += 2) store_shared_f32x4(place<S>(reading.slot, 0, group, 0), kept[group][0]);
+        for (int group = 1 - MINE; group < S::PASS_GROUPS; group += 2)
+            store_shared_f32x4(place<S>(reading.slot, 0, group, 0), kept[group][0]);
     }
 
     template <class S, int PASS, int MINE>
@@ -217,24 +237,31 @@ struct Sums {
         if (!has_rows<S>()) return;
 #pragma unroll
         for (int group = MINE; group < S::PASS_GROUPS; group += 2) {
-            const float4 other = load_shared_f32x4(place<S>(reading.slot, 0, group, 0) + static_cast<u32>(MINE == 0 ? BEHIND : -BEHIND));
-            store<S>(MINE == 0 ? kept[group][0] : other, MINE == 0 ? other : kept[group][0], task, rows, PASS * S::PASS_GROUPS + group);
+            const float4 other =
+                load_shared_f32x4(place<S>(reading.slot, 0, group, 0) + static_cast<u32>(MINE == 0 ? BEHIND : -BEHIND));
+            store<S>(MINE == 0 ? kept[group][0] : other, MINE == 0 ? other : kept[group][0], task, rows,
+                     PASS * S::PASS_GROUPS + group);
         }
     }
 
     // Two rows, eight apart, of two columns each.
     template <class S>
-    __device__ __forceinline__ void store(const float4& value, const float4& factor, const Task& task, int rows, int own) const {
+    __device__ __forceinline__ void store(const float4& value, const float4& factor, const Task& task, int rows,
+                                          int own) const {
         const StageTensors& tensors = arguments.stage[S::INDEX];
-        const int segment = (S::GATED && !S::INTERLEAVED) || S::MINE == S::SEGMENTS ? 0 : thread / 128, lane = thread % 32;
-        const int group = part_of<S>(rank) * S::OWN + own, column = first_column<S>(task, rank) + segment * S::SEGMENT + group * 8 + lane % 4 * 2;
+        const int segment = (S::GATED && !S::INTERLEAVED) || S::MINE == S::SEGMENTS ? 0 : thread / 128,
+                  lane = thread % 32;
+        const int group = part_of<S>(rank) * S::OWN + own,
+                  column = first_column<S>(task, rank) + segment * S::SEGMENT + group * 8 + lane % 4 * 2;
         const int row = (ROWS == 128 ? warp() : warp() % 4) * 16 + lane / 4;
         const int above = result_row<S>(row), below = result_row<S>(row + 8);
         const bool here = group < S::GROUPS && own < S::OWN && column < S::N;
         const bool upper = here && row < rows && above >= 0, lower = here && row + 8 < rows && below >= 0;
         const long long first = first_row<S>(task, rank);
-        const u32 one = finished<S>(tensors, shared, {value.x, value.y}, {factor.x, factor.y}, first + above, column, upper);
-        const u32 two = finished<S>(tensors, shared, {value.z, value.w}, {factor.z, factor.w}, first + below, column, lower);
+        const u32 one =
+            finished<S>(tensors, shared, {value.x, value.y}, {factor.x, factor.y}, first + above, column, upper);
+        const u32 two =
+            finished<S>(tensors, shared, {value.z, value.w}, {factor.z, factor.w}, first + below, column, lower);
         unsigned short* out = static_cast<unsigned short*>(tensors.out) + first * S::OUT_ROW + column;
         if (upper) *reinterpret_cast<u32*>(out + above * S::OUT_ROW) = one;
         if (lower) *reinterpret_cast<u32*>(out + below * S::OUT_ROW) = two;
@@ -244,19 +271,21 @@ struct Sums {
     __device__ __forceinline__ void write(const float (&sums)[S::WIDTH / 2]) {
         wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);
         if (PARTS > 1 && thread == 0)
-            mbarrier_arrive_expect_release_cta(shared + SUMS_FULL + 8 * writing.slot, (PARTS - 1) * owned<S, PASS>() * S::MINE * S::WARPS * 512);
+            mbarrier_arrive_expect_release_cta(shared + SUMS_FULL + 8 * writing.slot,
+                                               (PARTS - 1) * owned<S, PASS>() * S::MINE * S::WARPS * 512);
         if (PARTS > 1 && has_rows<S>()) send<S, PASS>(sums);
         writing.advance();
     }
 
-    // All that this thread has of a tile of which nobody else has sums.
+    // All that this thread has of a tile of which no other thread has sums.
     template <class S>
     __device__ __forceinline__ void store_all(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) const {
         if (!has_rows<S>()) return;
 #pragma unroll
         for (int group = 0; group < S::GROUPS; ++group) {
             const float *value = sums + 4 * group, *factor = sums + ((S::MINE - 1) * S::GROUPS + group) * 4;
-            store<S>({value[0], value[1], value[2], value[3]}, {factor[0], factor[1], factor[2], factor[3]}, task, rows, group);
+            store<S>({value[0], value[1], value[2], value[3]}, {factor[0], factor[1], factor[2], factor[3]}, task, rows,
+                     group);
         }
         __syncwarp();
     }
@@ -275,7 +304,8 @@ struct Sums {
 
     // No block ends while another may still read its buffers or arrive at its barriers.
     __device__ void drain() {
-        for (int i = 0; i < BUFFERS; ++i, writing.advance()) wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);
+        for (int i = 0; i < BUFFERS; ++i, writing.advance())
+            wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);
     }
 };
 
@@ -290,10 +320,12 @@ __device__ __forceinline__ Halves load_halves(const void* base, long long at) {
     return halves;
 }
 
-constexpr int ALONE_COLUMNS = 64;  // of a warp's buffer, whose 16 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8)
+constexpr int ALONE_COLUMNS = 64;  // of a warp's buffer, whose 16 rows of 128 bytes are swizzled as TMA would: chunk c
+                                   // of row r lies at c ^ (r % 8)
 
-// A tile's end where every warp has the sums of its rows. It finishes them in its registers, and turns them round in a buffer of its own, as many columns at a time as that
-// holds, to store sixteen bytes a lane. No warp waits for another.
+// A tile's end where every warp has the sums of its rows. It finishes them in its registers, and turns them round in a
+// buffer of its own, as many columns at a time as that holds, to store sixteen bytes per lane. No warp waits for
+// another.
 struct Alone {
     const Arguments& arguments;
     u32 shared;
@@ -313,8 +345,10 @@ struct Alone {
 
     template <class S>
     __device__ __forceinline__ void passes(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) const {
-        const int lane = thread % 32, column = task.column * S::TILE_COLUMNS + (ROWS == 128 ? 0 : thread / 128 * S::SEGMENT);
-        // No warp without rows leaves early: ptxas would take what follows, the next tile's loop too, for divergent (1 to 12% slower).
+        const int lane = thread % 32,
+                  column = task.column * S::TILE_COLUMNS + (ROWS == 128 ? 0 : thread / 128 * S::SEGMENT);
+        // No warp without rows leaves early: ptxas would take what follows, the next tile's loop too, for divergent (1
+        // to 12% slower).
         int results[4];  // rows of the result that this lane stores, from the tile's first on
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -325,7 +359,8 @@ struct Alone {
     }
 
     template <class S, int FIRST = 0>
-    __device__ __forceinline__ void pass(const float (&sums)[S::WIDTH / 2], const int (&results)[4], long long first, int column, int rows) const {
+    __device__ __forceinline__ void pass(const float (&sums)[S::WIDTH / 2], const int (&results)[4], long long first,
+                                         int column, int rows) const {
         if constexpr (FIRST < S::SEGMENT) {
             constexpr int LAST = FIRST + ALONE_COLUMNS < S::SEGMENT ? FIRST + ALONE_COLUMNS : S::SEGMENT;
             turn<S, FIRST, LAST>(sums, first, column, rows);
@@ -338,7 +373,8 @@ struct Alone {
 
     // Columns FIRST to LAST, finished, into the buffer.
     template <class S, int FIRST, int LAST>
-    __device__ __forceinline__ void turn(const float (&sums)[S::WIDTH / 2], long long first, int column, int rows) const {
+    __device__ __forceinline__ void turn(const float (&sums)[S::WIDTH / 2], long long first, int column,
+                                         int rows) const {
         const StageTensors& tensors = arguments.stage[S::INDEX];
         const int lane = thread % 32;
         // Where stmatrix wants this lane's row of the four squares of eight: two of rows, twice two chunks.
@@ -349,7 +385,8 @@ struct Alone {
 #pragma unroll
             for (int eight = sixteen; eight < sixteen + 16 && eight < LAST; eight += 8) {
                 const int across = column + eight + lane % 4 * 2, at = within<S>(across) ? across : 0;
-                const u32 bias = S::BIAS ? bias_of_two<S>(tensors, shared, at) : 0, bias_of_factor = S::BIAS && S::GATED ? bias_of_two<S>(tensors, shared, S::N + at) : 0;
+                const u32 bias = S::BIAS ? bias_of_two<S>(tensors, shared, at) : 0,
+                          bias_of_factor = S::BIAS && S::GATED ? bias_of_two<S>(tensors, shared, S::N + at) : 0;
 #pragma unroll
                 for (int down = 0; down < 2; ++down) {  // eight rows
                     const int row = top() + lane / 4 + down * 8, result = S::RESIDUAL ? result_row<S>(row) : 0;
@@ -358,7 +395,8 @@ struct Alone {
                     if constexpr (S::GATED) factor = {two[S::SEGMENT / 2], two[S::SEGMENT / 2 + 1]};
                     if constexpr (S::BIAS) value.add(bias);
                     if constexpr (S::BIAS && S::GATED) factor.add(bias_of_factor);
-                    squares[(eight - sixteen) / 4 + down] = activated<S>(tensors, value, factor, first + result, across, row < rows && result >= 0);
+                    squares[(eight - sixteen) / 4 + down] =
+                        activated<S>(tensors, value, factor, first + result, across, row < rows && result >= 0);
                 }
             }
             store_matrices_shared(own ^ (sixteen - FIRST) * 2, squares);
@@ -370,11 +408,13 @@ struct Alone {
     __device__ __forceinline__ void store(const int (&results)[4], long long first, int column) const {
         const int lane = thread % 32, chunk = lane % 8, row = lane / 8;
         const bool mine = chunk * 8 < COLUMNS && within<S>(column + chunk * 8);
-        unsigned short* const out = static_cast<unsigned short*>(arguments.stage[S::INDEX].out) + first * S::OUT_ROW + column + chunk * 8;
+        unsigned short* const out =
+            static_cast<unsigned short*>(arguments.stage[S::INDEX].out) + first * S::OUT_ROW + column + chunk * 8;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float4 eight = load_shared_f32x4(buffer() + (4 * i + row) * 128 + ((chunk ^ (4 * i + row) % 8) << 4));
-            if (mine && results[i] >= 0) store_global_f32x4(out + static_cast<long long>(results[i]) * S::OUT_ROW, eight);
+            if (mine && results[i] >= 0)
+                store_global_f32x4(out + static_cast<long long>(results[i]) * S::OUT_ROW, eight);
         }
     }
 

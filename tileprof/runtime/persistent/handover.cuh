@@ -1,11 +1,13 @@
-// The end of a tile of a pair: the warpgroups that multiply hand over finished halves, and go on; a warp that has nothing else to do stores them and posts.
+// The end of a tile of a pair: the warpgroups that multiply hand over finished halves, and go on; a warp that has
+// nothing else to do stores them and posts.
 #pragma once
 
 #include "common.cuh"
 #include "dealing.cuh"
 #include "ends.cuh"
 
-constexpr int HANDED_COLUMNS = 64;  // of a buffer, whose 64 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8)
+constexpr int HANDED_COLUMNS =
+    64;  // of a buffer, whose 64 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8)
 constexpr int HANDED_BUFFERS = BUFFERS / 2;  // of a warpgroup
 
 template <class S>
@@ -13,8 +15,9 @@ constexpr int HANDED_PASSES = (S::TILE_COLUMNS + HANDED_COLUMNS - 1) / HANDED_CO
 
 __device__ __forceinline__ u32 handed_buffer(u32 group, u32 slot) { return group * HANDED_BUFFERS + slot; }
 
-// Where k is cut, the early task of a tile hands its sums to the late one through memory: each warp to the warp that adds to the same sums. Lines come first, in
-// which a word for each warp says that its sums are there; who has read them clears it for the next run.
+// Where k is cut, the early task of a tile hands its sums to the late one through memory: each warp to the warp that
+// adds to the same sums. Lines come first, in which a word for each warp says that its sums are there; who has read
+// them clears it for the next run.
 template <class S>
 __device__ __forceinline__ s32* partial_word(unsigned char* partials, int tile, Rank rank, u32 thread) {
     return reinterpret_cast<s32*>(partials) + (2 * tile + rank.half) * FLAG_WORDS + thread / 32;
@@ -28,17 +31,20 @@ __device__ __forceinline__ float4* partial_sums(unsigned char* partials, int til
 }
 
 template <class S>
-__device__ __forceinline__ void put_partial(const float (&sums)[S::WIDTH / 2], unsigned char* partials, int tile, Rank rank, u32 thread) {
+__device__ __forceinline__ void put_partial(const float (&sums)[S::WIDTH / 2], unsigned char* partials, int tile,
+                                            Rank rank, u32 thread) {
     float4* const to = partial_sums<S>(partials, tile, rank, thread);
 #pragma unroll
     for (int i = 0; i < S::WIDTH / 8; ++i)
-        store_global_f32x4(to + i * CONSUMERS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+        store_global_f32x4(to + i * CONSUMERS,
+                           make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
     __syncwarp();
     if (thread % 32 == 0) add_release_gpu_s32(partial_word<S>(partials, tile, rank, thread), 1);
 }
 
 template <class S>
-__device__ __forceinline__ void add_partial(float (&sums)[S::WIDTH / 2], unsigned char* partials, int tile, Rank rank, u32 thread) {
+__device__ __forceinline__ void add_partial(float (&sums)[S::WIDTH / 2], unsigned char* partials, int tile, Rank rank,
+                                            u32 thread) {
     s32* const word = partial_word<S>(partials, tile, rank, thread);
     if (thread % 32 == 0) {
         until([=] { return load_acquire_gpu_s32(word) != 0; });
@@ -69,9 +75,11 @@ struct Handing {
             constexpr int LAST = FIRST + HANDED_COLUMNS < S::TILE_COLUMNS ? FIRST + HANDED_COLUMNS : S::TILE_COLUMNS;
             const StageTensors& tensors = arguments.stage[S::INDEX];
             const u32 lane = thread % 32, buffer = handed_buffer(thread / 128, ring.slot);
-            const int top = thread / 32 * 16, row = top + lane / 4, across = task.column * S::TILE_COLUMNS + lane % 4 * 2;
+            const int top = thread / 32 * 16, row = top + lane / 4,
+                      across = task.column * S::TILE_COLUMNS + lane % 4 * 2;
             // Where stmatrix wants this lane's row of the four squares of eight: two of rows, twice two chunks.
-            const u32 own = shared + BUFFER_AT + buffer * BUFFER_BYTES + (top % 64 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
+            const u32 own = shared + BUFFER_AT + buffer * BUFFER_BYTES + (top % 64 + lane % 16) * 128 +
+                            ((lane / 16 ^ lane % 8) << 4);
             wait_cta(shared + SUMS_FREE + 8 * buffer, ring.turn ^ 1);
 #pragma unroll
             for (int column = FIRST; column < LAST; column += 16) {
@@ -81,7 +89,8 @@ struct Handing {
                     const int eight = column + square / 2 * 8, down = square % 2 * 8;
                     const float* two = sums + eight / 2 + square % 2 * 2;
                     const Two factor = S::GATED ? Two{two[S::SEGMENT / 2], two[S::SEGMENT / 2 + 1]} : Two{1.0f, 1.0f};
-                    squares[square] = finished<S>(tensors, shared, {two[0], two[1]}, factor, first + row + down, across + eight, row + down < rows);
+                    squares[square] = finished<S>(tensors, shared, {two[0], two[1]}, factor, first + row + down,
+                                                  across + eight, row + down < rows);
                 }
                 store_matrices_shared(own ^ (column - FIRST) * 2, squares);
             }
@@ -118,14 +127,16 @@ __device__ __forceinline__ void store_and_post(const Arguments& arguments, u32 s
     for_tasks(arguments, tasks, [&](auto stage, const auto& task, int) {
         using S = decltype(stage);
         if (S::CUT > 0 && task.early()) return;
-        const int first = first_row<S>(task, rank), left = S::M - first, rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
+        const int first = first_row<S>(task, rank), left = S::M - first,
+                  rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
         for (int column = 0; column < S::TILE_COLUMNS; column += HANDED_COLUMNS, ring.advance()) {
 #pragma unroll 1
             for (int group = 0; group < 2; ++group) {
                 const u32 buffer = handed_buffer(group, ring.slot);
                 wait_cta(shared + SUMS_FULL + 8 * buffer, ring.turn);
-                store_handed<S>(arguments.stage[S::INDEX].out, shared + BUFFER_AT + buffer * BUFFER_BYTES, first + group * 64, rows - group * 64,
-                                task.column * S::TILE_COLUMNS + column, S::TILE_COLUMNS - column);
+                store_handed<S>(arguments.stage[S::INDEX].out, shared + BUFFER_AT + buffer * BUFFER_BYTES,
+                                first + group * 64, rows - group * 64, task.column * S::TILE_COLUMNS + column,
+                                S::TILE_COLUMNS - column);
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive_release_cta(shared + SUMS_FREE + 8 * buffer);
             }

@@ -1,8 +1,8 @@
 // One launch for a chain of products and convolutions on sm_90.
 //
-// A cluster of SPLIT blocks takes the tiles of its list in order; each block sums its part of k, and the sums meet in shared memory. Where blocks are
-// PAIRED, two take half of the rows each, and load half of the weights for both. In stages where they stand ABREAST, each takes some of the columns and all of k.
-// In a block
+// A cluster of SPLIT blocks takes the tiles of its list in order; each block sums its part of k, and the sums meet in
+// shared memory. Where blocks are PAIRED, two take half of the rows each, and load half of the weights for both. In
+// stages where they stand ABREAST, each takes some of the columns and all of k. In a block
 //
 //     warp 0  loads weights into a ring. It waits for free slots and for nothing else: not for tiles, not for stages.
 //     warp 1  loads activations into a ring, as far as
@@ -13,10 +13,11 @@
 // Where blocks are a pair, whose tiles are long, warp 1 awaits, and warp 3 stores as well as posts.
 //
 //     weights ---TMA---> [ slot | slot | slot | ... ] --+
-//                                                       +--> wgmma --> registers --> buffers of the blocks that own the rows --> out, semaphores
+//                                                       +--> wgmma --> registers --> buffers of owners --> out
 //     activations -TMA-> [ slot | slot | ... ] ---------+
 //
-// "stages.h" is made by build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for every width of wgmma.
+// "stages.h" is made by build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for every width
+// of wgmma.
 #include "common.cuh"
 #include "dealing.cuh"
 #include "ends.cuh"
@@ -28,7 +29,8 @@ __device__ __forceinline__ u64 descriptor(u32 address) {
     return static_cast<u64>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
-// Where a warpgroup stands in the rings: blocks of k, several perhaps to a slot of weights and, in groups of neighbouring taps, to one of activations.
+// Where a warpgroup stands in the rings: blocks of k, several perhaps to a slot of weights and, in groups of
+// neighbouring taps, to one of activations.
 struct Reader {
     Ring<A_SLOTS> a;
     Ring<B_SLOTS> b;
@@ -72,7 +74,8 @@ __device__ __forceinline__ void release(Reader& done, bool last, u32 shared, Ran
         if (done.ends_weights<S>(ends)) {
             const u32 b_free = shared + B_FREE + 8 * done.b.slot;
             if (HALVES == 1 && lane == 0) mbarrier_arrive_release_cta(b_free);
-            if (HALVES > 1 && lane < HALVES) mbarrier_arrive_relaxed_cluster(map_shared_rank(b_free, rank.with_half(lane)));
+            if (HALVES > 1 && lane < HALVES)
+                mbarrier_arrive_relaxed_cluster(map_shared_rank(b_free, rank.with_half(lane)));
         }
         done.next_block<S>(ends);
     }
@@ -86,9 +89,11 @@ __device__ __forceinline__ int first_tap(int group) {
     return S::GROUP > 1 ? group * S::ROW_STEP : group / S::SHARE * S::ROW_STEP + group % S::SHARE;
 }
 
-// GROUP blocks of k at a time. Those of a halo are the taps of a row: each begins a pixel further into the slot of activations.
+// GROUP blocks of k at a time. Those of a halo are the taps of a row: each begins a pixel further into the slot of
+// activations.
 template <class S>
-__device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& reader, Blocks blocks, u32 shared, Rank rank, u32 thread) {
+__device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& reader, Blocks blocks, u32 shared,
+                                         Rank rank, u32 thread) {
     const int warpgroup = thread / 128;
     const u32 a_at = shared + (ROWS == 128 ? warpgroup * S::GROUP_STEP * SLOT_COLUMNS * 2 : 0);
     const u32 b_at = shared + B_AT + (ROWS == 64 ? warpgroup * S::WIDTH * SLOT_COLUMNS * 2 : 0);
@@ -129,7 +134,8 @@ __device__ __forceinline__ void keep_biases(const Arguments& arguments, u32 shar
     using S = Stage<FIRST>;
     if constexpr (BIAS_BYTES > 0) {
         for (int column = 8 * thread; S::BIAS && column < S::N * (S::GATED ? 2 : 1); column += 8 * CONSUMERS)
-            store_shared_u32x4(shared + BIAS_SHARED + S::BIAS_AT + 2 * column, load_halves(arguments.stage[FIRST].bias, column).all);
+            store_shared_u32x4(shared + BIAS_SHARED + S::BIAS_AT + 2 * column,
+                               load_halves(arguments.stage[FIRST].bias, column).all);
         if constexpr (FIRST + 1 < STAGES)
             keep_biases<FIRST + 1>(arguments, shared, thread);
         else
@@ -148,7 +154,8 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
         using S = decltype(stage);
         const int posts = HANDED ? 0 : DEALER == PILOT ? 1 : task.posts_end - task.post;  // warp 3 knows itself
         const int rows = product_rows<S>(S::M - first_row<S>(task, rank));
-        float sums[S::WIDTH / 2] = {};  // a product that begins without them would leave them undefined, and ptxas spill them
+        float sums[S::WIDTH / 2] =
+            {};  // a product that begins without them would leave them undefined, and ptxas spill them
         multiply<S>(sums, reader, blocks_of<S>(task, rank), shared, rank, thread);
         delay(arguments, number, rank, 1);
         if constexpr (S::CUT > 0) {
@@ -172,7 +179,8 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     ends.drain();
 }
 
-// All lanes of a warp: posts each task when the warps that multiply have stored it, and arrived. What they wrote is released here, for those that wait to load it by TMA.
+// All lanes of a warp: posts each task when the warps that multiply have stored it, and arrived. What they wrote is
+// released here, for those that wait to load it by TMA.
 __device__ __forceinline__ void post_tasks(const Arguments& arguments, u32 shared, const Tasks& tasks) {
     const u32 lane = threadIdx.x % 32;
     Ring<POST_SLOTS> ring;
@@ -199,8 +207,9 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
     persistent(const __grid_constant__ Arguments arguments) {
     extern __shared__ unsigned char memory[];
     const u32 shared = (shared_address(memory) + 1023) & ~1023u;
-    // Both are the rank in the cluster. Of its register ptxas does not know that all threads read the same, and from the block's number it works what follows in uniform
-    // registers: convolutions take 1 to 9% less, products 1 to 6% more (measured, and not explained).
+    // Both are the rank in the cluster. Of its register ptxas does not know that all threads read the same, and from
+    // the block's number it works what follows in uniform registers: convolutions take 1 to 9% less, products 1 to 6%
+    // more (measured, and not explained).
     const u32 number = SPLIT == 1 ? 0 : Stage<0>::CONVOLUTION ? blockIdx.x % SPLIT : cluster_rank();
     const Rank rank = {number % HALVES, number / HALVES};
     grid_launch_dependents();

@@ -21,7 +21,7 @@ from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
 THREADS: Final = 384
-"""Of a block: one warpgroup of loaders, two that multiply."""
+"""Threads per block: one warpgroup of loaders, two that multiply."""
 
 MOST_POSTS: Final = 256
 """Semaphores that a task posts, by a warp: more are more than a finer wait can gain."""
@@ -35,19 +35,29 @@ _NORM: Final = _PARTIALS + 1
 _TAIL_WORDS: Final = 16  # nine pointers behind the stages, and what makes the size one that 64 divides
 
 Shared = tuple[Any, ...]
-"""seed [1], flags [`dealing.flag_words`], state [2] and record [8], int32 on the device and zero at first; where the CPU deals, its memory."""
+"""seed [1], flags [`dealing.flag_words`], state [2] and record [8], int32 on the device and zero at first; where the
+CPU deals, its memory.
+"""
 
 
 class Launcher:
     """A plan's kernel, compiled and with its task lists on the device. Raises `UserError` where it cannot be.
 
-    ``delay_ns``: for tests, tasks sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the record and gives up. ``options``: how shared memory is used.
+    ``delay_ns``: for tests, tasks sleep up to this time. ``timeout_ns``: a wait that lasts longer writes the record and
+    gives up. ``options``: how shared memory is used.
     ``whole``: blocks start once there is room for all.
     """
 
     def __init__(
-        self, plan: Plan, device: Any, *, delay_ns: int = 0, timeout_ns: int = 2_000_000_000, options: Options | None = None, whole: bool = False
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        device: Any,
+        *,
+        delay_ns: int = 0,
+        timeout_ns: int = 2_000_000_000,
+        options: Options | None = None,
+        whole: bool = False,
+    ) -> None:
         if int((plan.post_ptr[1:] - plan.post_ptr[:-1]).max(initial=0)) > MOST_POSTS:
             raise UserError(
                 f"a tile posts more than {MOST_POSTS} semaphores; take a coarser policy (row, strided or grid)"
@@ -155,7 +165,9 @@ def _put_conv(arguments: Arguments, at: int, operator: Conv2d, given: Mapping[st
 
 
 def max_clusters(split: int) -> int:
-    """Clusters of ``split`` blocks that the current GPU holds at a time, each block with an SM's shared memory to itself."""
+    """Clusters of ``split`` blocks that the current GPU holds at a time, each block with an SM's shared memory to
+    itself.
+    """
     return _max_clusters(split, torch.cuda.current_device())
 
 
@@ -168,7 +180,7 @@ def _max_clusters(split: int, _device: int) -> int:
 
 @cache
 def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device. It is loaded once and stays, some 100 KB: a captured graph may be replayed when every pipeline is gone, so that nobody can
-    say when it may be unloaded; a process has as many as it has chains of different shapes.
+    """The kernel on the current device, loaded once per process and cubin, about 100 KB. It is never unloaded: a
+    captured graph may replay it after every pipeline is gone.
     """
     return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

@@ -1,4 +1,5 @@
-// The warps that load: weights, which wait for nothing but free slots, and activations, which await semaphores, most of them in a warp of its own.
+// The warps that load: weights, which wait for nothing but free slots, and activations, which await semaphores, most of
+// them in a warp of its own.
 #pragma once
 
 #include "common.cuh"
@@ -16,15 +17,17 @@ __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, u32 ful
         copy_tensor_3d_multicast(to + rank.half * (S::BLOCK_BYTES / 2), map, full, channel, tap, row, blocks, HINT);
     } else if constexpr (S::INTERLEAVED) {  // what each warpgroup multiplies: its gates, then what they gate
         for (int quarter = 0; quarter < 4; ++quarter)
-            copy_tensor_3d(to + quarter * (S::BLOCK_BYTES / 4), map, full, channel, tap, row + quarter % 2 * S::N + quarter / 2 * S::SEGMENT, HINT);
+            copy_tensor_3d(to + quarter * (S::BLOCK_BYTES / 4), map, full, channel, tap,
+                           row + quarter % 2 * S::N + quarter / 2 * S::SEGMENT, HINT);
     } else {
         copy_tensor_3d(to, map, full, channel, tap, row, HINT);
         if constexpr (S::GATED) copy_tensor_3d(to + S::BLOCK_BYTES / 2, map, full, channel, tap, S::N + row, HINT);
     }
 }
 
-// Returns when so little is under way that a block may ask for more weights. More than memory answers at a time only queues there: some blocks then get half as much
-// again as others, and activations wait behind weights. Blocks that have come to a task whose activations cannot be loaded yet leave the others a larger share.
+// Returns when so little is under way that a block may ask for more weights. More than memory answers at a time only
+// queues there: some blocks then get half as much again as others, and activations wait behind weights. Blocks that
+// have come to a task whose activations cannot be loaded yet leave the others a larger share.
 template <class S>
 __device__ __forceinline__ void wait_for_share(u32 shared, int slot, int task) {
     if constexpr (S::UNDER_WAY > 0) {
@@ -56,8 +59,9 @@ struct Wait {
     int k_from, k_to, semaphore, value, posts;
 };
 
-// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1 to -2^31. (Of signed numbers the
-// difference may not overflow, so that compilers compare the two, which is wrong in the run that goes beyond.)
+// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1
+// to -2^31. (Of signed numbers the difference may not overflow, so that compilers compare the two, which is wrong in
+// the run that goes beyond.)
 __device__ __forceinline__ bool reached(s32 seen, s32 expected) {
     return static_cast<s32>(static_cast<u32>(seen) - static_cast<u32>(expected)) >= 0;
 }
@@ -147,13 +151,19 @@ __device__ __forceinline__ void load_activation(const TensorMap* map, u32 to, u3
     }
 }
 
-// Where block k of a cluster's task stands among all blocks of its tasks, from 1 on: what the word AWAITED has reached may be loaded.
-__device__ __forceinline__ u32 ordinal(const Tasks& tasks, int number, int k) { return (number - tasks.begin) * MOST_K_BLOCKS + k + 1; }
+// Where block k of a cluster's task stands among all blocks of its tasks, from 1 on: what the word AWAITED has reached
+// may be loaded.
+__device__ __forceinline__ u32 ordinal(const Tasks& tasks, int number, int k) {
+    return (number - tasks.begin) * MOST_K_BLOCKS + k + 1;
+}
 
 // The task that is being loaded.
-__device__ __forceinline__ int loading(u32 shared, const Tasks& tasks) { return tasks.begin + load_acquire_cta_shared_u32(shared + LOADED); }
+__device__ __forceinline__ int loading(u32 shared, const Tasks& tasks) {
+    return tasks.begin + load_acquire_cta_shared_u32(shared + LOADED);
+}
 
-// All lanes of a warp: awaits the semaphores of task after task, a few ahead of the loads. (Not more: every poll empties L1.)
+// All lanes of a warp: awaits the semaphores of task after task, a few ahead of the loads. (Not more: every poll
+// empties L1.)
 __device__ __forceinline__ void await_tasks(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     const u32 epoch = arguments.state[0];
     const u32 lane = threadIdx.x % 32;
@@ -173,7 +183,8 @@ __device__ __forceinline__ void await_tasks(const Arguments& arguments, u32 shar
 }
 
 // All lanes of a warp, which in pairs awaits what it loads itself.
-__device__ __forceinline__ void load_activations(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
+__device__ __forceinline__ void load_activations(const Arguments& arguments, u32 shared, Rank rank,
+                                                 const Tasks& tasks) {
     const u32 lane = threadIdx.x % 32, epoch = arguments.state[0];
     Ring<A_SLOTS> ring;
     u32 awaited = 0;

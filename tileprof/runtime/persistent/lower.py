@@ -1,4 +1,4 @@
-"""From a policy to the task lists of clusters."""
+"""Lowers a policy to the task lists of clusters."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def plan_of(
 ) -> Plan:
     """The tasks of every cluster for a policy. ``clusters``: how many fit the device, given the blocks of each.
 
-    ``split``: blocks of a cluster; None: what the model of `cost` likes best. ``abreast``: with a split, the stages in which they share no k; None: those whose tiles are too wide
-    for one block. ``cuts``: k may be cut in two tasks. A cluster takes its tasks in stage order and a tile waits for earlier stages only, so that no order of stages or tiles can deadlock while all clusters are resident. Raises `UserError` where the kernel cannot run the chain.
+    ``split``: blocks of a cluster; None: what the model of `cost` likes best. ``abreast``: with a split, the stages in
+    which they share no k; None: those whose tiles are too wide for one block. ``cuts``: k may be cut in two tasks. A
+    cluster takes its tasks in stage order and a tile waits for earlier stages only, so that no order of stages or tiles
+    can deadlock while all clusters are resident. Raises `UserError` where the kernel cannot run the chain.
     """
     stages = stage_plans(chain)
     fitting = clusters if callable(clusters) else (lambda _: clusters)
@@ -45,7 +47,8 @@ def plan_of(
         raise UserError(f"tiles of {stages[0].operator.tile[0]} rows take clusters of two blocks, not {chosen}")
     if chosen not in SPLITS or chosen > min(stage.k_blocks for stage in stages) or fitting(chosen) < 1:
         raise UserError(
-            f"clusters of {chosen} blocks do not share a tile here: {', '.join(map(str, SPLITS))} are possible, at most as many as a stage has "
+            f"clusters of {chosen} blocks do not share a tile here: {', '.join(map(str, SPLITS))} are possible, at "
+            "most as many as a stage has "
             f"blocks of {K_BLOCK} along k, and only what fits the device"
         )
     made = made or arranged(stages, abreast or [stage.abreast > 1 for stage in stages], chosen)
@@ -69,7 +72,9 @@ def plan_of(
 
 
 def _order(stage: StagePlan) -> I64:
-    """Tiles in order of their numbers; those of pairs by two rows of tiles at a time, column by column, so that memory gives the weights half as often."""
+    """Tiles in order of their numbers; those of pairs by two rows of tiles at a time, column by column, so that memory
+    gives the weights half as often.
+    """
     gx, gy, _ = stage.operator.grid
     tile = np.arange(stage.operator.tiles, dtype=np.int64)
     if not stage.pair or stage.operator.rows_along != "y":
@@ -84,7 +89,9 @@ def without_waits(plan: Plan) -> Plan:
 
 
 def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
-    """The same kernel and the same tiles, one launch a stage, without waits or posts. ``clusters``: how many fit the device."""
+    """The same kernel and the same tiles, one launch per stage, without waits or posts. ``clusters``: how many fit the
+    device.
+    """
     begin = np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
     turn = np.argsort(np.arange(len(plan.tasks)) - begin, kind="stable")  # near enough the order in which they begin
     nothing = np.empty((0, 6), np.int64)
@@ -132,8 +139,9 @@ def _csr(rows: I64, tiles: int) -> tuple[list[int], list[int]]:
 def _dealt(
     stages: Sequence[StagePlan], orders: Sequence[I64], split: int, clusters: int, links: _Links | None
 ) -> list[list[Piece]]:
-    """The tasks of every cluster. In stage order and the stage's own, each tile goes to the cluster that is free first by the model; of equals to
-    the lowest. A cluster that has to wait for what its tile awaits is free so much later: idle clusters do not collect the tiles of a stage that cannot begin.
+    """The tasks of every cluster. In stage order and the stage's own, each tile goes to the cluster that is free first
+    by the model; of equals to the lowest. A cluster that has to wait for what its tile awaits is free so much later:
+    idle clusters do not collect the tiles of a stage that cannot begin.
     """
     clusters = min(clusters, sum(len(o) * (2 if s.cut else 1) for o, s in zip(orders, stages, strict=True)))
     free = [(0.0, cluster) for cluster in range(clusters)]
@@ -159,9 +167,17 @@ def _dealt(
 
 
 def _assembled(
-    stages: Sequence[StagePlan], split: int, lists: list[list[Piece]], base: I64, waits: I64, posts: I64, semaphores: int
-) -> Plan:  # fmt: skip
-    """``waits`` (tile of all stages, and the columns of `Plan.waits`) and ``posts`` (tile, semaphore) put into the order of the tasks."""
+    stages: Sequence[StagePlan],
+    split: int,
+    lists: list[list[Piece]],
+    base: I64,
+    waits: I64,
+    posts: I64,
+    semaphores: int,
+) -> Plan:
+    """``waits`` (tile of all stages, and the columns of `Plan.waits`) and ``posts`` (tile, semaphore) put into the
+    order of the tasks.
+    """
     flat = np.array([task for tasks in lists for task in tasks], np.int64).reshape(-1, 3)
     early = flat[:, 2] == 1
     place = np.zeros(base[-1], np.int64)  # the task that finishes each tile
@@ -182,8 +198,18 @@ def _assembled(
     wait_ptr, post_ptr = np.searchsorted(waits[:, 0], ends), np.searchsorted(posts[:, 0], ends)
     task_ptr = np.cumsum([0, *(len(tasks) for tasks in lists)])
     return Plan(
-        split, len(lists), tuple(stages), _i32(task_ptr), _i32(tasks), _i32(wait_ptr), _i32(waits[:, 1:]), _i32(post_ptr), _i32(posts[:, 1]), semaphores, _i32(early)
-    )  # fmt: skip
+        split,
+        len(lists),
+        tuple(stages),
+        _i32(task_ptr),
+        _i32(tasks),
+        _i32(wait_ptr),
+        _i32(waits[:, 1:]),
+        _i32(post_ptr),
+        _i32(posts[:, 1]),
+        semaphores,
+        _i32(early),
+    )
 
 
 def _i32(values: I64) -> I32:
@@ -223,10 +249,12 @@ def _waits(
 
 
 def _reach(chain: Chain, waits: Waits) -> tuple[I64, I64] | None:
-    """The k-blocks of the consumer that the tiles which post a semaphore write, by semaphore; None: a wait is for more than these.
+    """The k-blocks of the consumer that the tiles which post a semaphore write, by semaphore; None: a wait is for more
+    than these.
 
-    Only where the consumer meets the earlier stages in nothing but its activations, and only this producer writes those: otherwise the wait may stand, perhaps
-    through other tiles, for a residual, for memory that is written again, or for another stage's part of the activations.
+    Only where the consumer meets the earlier stages in nothing but its activations, and only this producer writes
+    those: otherwise the wait may stand, perhaps through other tiles, for a residual, for memory that is written again,
+    or for another stage's part of the activations.
     """
     consumer, producer = chain.operators[waits.edge.consumer], chain.operators[waits.edge.producer]
     if not isinstance(consumer, Gemm) or not isinstance(producer, Gemm) or consumer.a != producer.out:

@@ -1,10 +1,11 @@
-"""What the persistent kernel is told: which cluster takes which tiles in which order, what each of them awaits and what it posts.
+"""The plan of the persistent kernel: which cluster takes which tiles in which order, and what each tile awaits and
+posts.
 
-A cluster of ``split`` blocks shares a tile: block ``r`` sums k-blocks ``k_blocks*r//split`` to ``k_blocks*(r+1)//split`` (of
-so many at a time as `StagePlan.share` says), of `K_BLOCK` elements each. Two blocks whose
-tile has twice the rows that a block multiplies are a pair instead: each takes its half of the rows and all of k, and they share the weights. Or the blocks stand abreast
-in a stage: each takes some of a tile's columns and all of k, so that nothing is added up. Every block posts: values
-and posts here are ``split`` times those of the policy.
+A cluster of ``split`` blocks shares a tile: block ``r`` sums k-blocks ``k_blocks*r//split`` to
+``k_blocks*(r+1)//split`` (`StagePlan.share` of them at a time), of `K_BLOCK` elements each. Two blocks whose
+tile has twice the rows that a block multiplies are a pair instead: each takes its half of the rows and all of k, and
+they share the weights. Or the blocks stand abreast in a stage: each takes some of a tile's columns and all of k, so
+that nothing is added up. Every block posts: values and posts here are ``split`` times those of the policy.
 """
 
 from __future__ import annotations
@@ -27,35 +28,39 @@ I32 = NDArray[np.int32]
 K_BLOCK: Final = 64
 """Elements of k that one slot of the rings holds: 128 bytes of halves, the width of TMA's widest swizzle."""
 
-_LEAST_CUT: Final = 32
-"""Blocks of k below which a cut costs more than it gains."""
+_MIN_K_BLOCKS_TO_CUT: Final = 32
+"""K-blocks of a stage below which dividing its tiles into two tasks costs more than it gains."""
 
-_WIDEST_CUT: Final = 192
-"""Weight rows of the tiles of a chain, above which adding sums up takes more registers than there are."""
+_MAX_COLUMNS_TO_CUT: Final = 192
+"""Weight rows per tile above which adding up the sums of two tasks takes more registers than there are."""
 
-_LATER: Final = 96
-"""Of k, one part in so many is moved from the early task to the late one."""
+_LATE_TASK_SHARE: Final = 96
+"""1/96 of the k-blocks moves from the early task to the late one, since the early sums take time to arrive."""
 
-_MOST_PIXELS: Final = 400
-"""Of a halo: 50 KB, of which two and three slots of the widest weights fit a block."""
+_MAX_HALO_PIXELS: Final = 400
+"""Pixels of a halo, 50 KB: two of them fit shared memory beside three slots of the widest weights."""
 
-_WIDE: Final = 192
-"""Columns of a tile of which one block of k keeps the tensor cores busy while the next is looked for; with fewer, rows of taps are multiplied at a time."""
+_WIDE_TILE_COLUMNS: Final = 192
+"""Columns from which one k-block keeps the tensor cores busy until the next is found; narrower tiles multiply a row of
+taps at a time.
+"""
 
 _RINGS_BYTES: Final = 207 * 1024, 194 * 1024, 162 * 1024
-"""What a block has for its rings: by itself, and where it adds up with others, by way of one buffer or of two."""
+"""Shared memory for the rings of a block: alone, and where sums pass through one buffer or two."""
 
 _BUFFER_BYTES: Final = 32 * 1024
-"""Of sums that a block is sent at a time."""
+"""Bytes of sums that a block receives at a time."""
 
-_BOX: Final = 256
-"""Elements along a side of a box of TMA."""
+_MAX_BOX_SIDE: Final = 256
+"""Elements along one side of a TMA box."""
 
 MOST_COLUMNS: Final = 256
 """Weight rows that a block multiplies: the widest wgmma, and the largest box of TMA."""
 
 LEAST_ABREAST: Final = 4
-"""Blocks of a cluster from which on it may pay that they stand abreast, in products of one row of tiles: two gained 1% or lost as much."""
+"""Blocks of a cluster from which on it may pay that they stand abreast, in products of one row of tiles: two gained 1%
+or lost as much.
+"""
 
 SPLITS: Final = (1, 2, 4, 8)
 """Blocks of a cluster; 8 is the most that every GPU with clusters takes."""
@@ -63,10 +68,11 @@ SPLITS: Final = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The pixels of a convolution's tile: ``columns`` of ``rows`` of ``images``, and where tile 0, 1, ... begin follows by counting through them.
+    """The pixels of a convolution's tile: ``columns`` of ``rows`` of ``images``, and where tile 0, 1, ... begin follows
+    by counting through them.
 
-    More than one row: rows are whole. More than one image: images are whole. So tile ``t`` begins at pixel ``t * columns * rows * images``, and every tile is
-    one box of the input, shifted by the tap.
+    More than one row: rows are whole. More than one image: images are whole. So tile ``t`` begins at pixel ``t *
+    columns * rows * images``, and every tile is one box of the input, shifted by the tap.
     """
 
     columns: int
@@ -75,7 +81,9 @@ class Box:
 
     @classmethod
     def of(cls, operator: Conv2d) -> Box | None:
-        """None where the tiles are no such boxes: a tile is a divisor of a row, whole rows that divide an image, or whole images."""
+        """None where the tiles are no such boxes: a tile is a divisor of a row, whole rows that divide an image, or
+        whole images.
+        """
         images, p, q, _ = operator.out.shape
         pixels = operator.tile[0]
         if q % pixels == 0:
@@ -89,10 +97,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Halo:
-    """Input that a convolution's tile reads of `K_BLOCK` channels, loaded at once for ``taps``, all of them or those of a row: ``images`` of ``rows`` of ``columns`` pixels.
+    """Input that a convolution's tile reads of `K_BLOCK` channels, loaded at once for ``taps``, all of them or those of
+    a row: ``images`` of ``rows`` of ``columns`` pixels.
 
-    The product of a tap begins so many rows further into it. A row of the result is as long as one of the input then; what stands between two rows of its ``out_columns`` pixels is
-    not stored. A second image begins at row 64, with the second warpgroup.
+    The product of a tap begins as many rows into it as the tap is pixels from the first. A row of the result is as long
+    as one of the input then; what stands between two rows of its ``out_columns`` pixels is not stored. A second image
+    begins at row 64, with the second warpgroup.
     """
 
     columns: int
@@ -104,13 +114,15 @@ class Halo:
 
     @classmethod
     def of(cls, operator: Conv2d, rows: int) -> Halo | None:
-        """For all taps; None where a tile takes its input tap by tap: at strides, and where it does not fit ``rows`` of a product or the memory."""
+        """For all taps; None where a tile takes its input tap by tap: at strides, and where it does not fit ``rows`` of
+        a product or the memory.
+        """
         box, (_, r, s, _) = Box.of(operator), operator.weight.shape
         if box is None or operator.stride > 1 or r * s == 1:
             return None
         halo = cls(box.columns + s - 1, box.rows + r - 1, box.images, box.columns, box.rows, r * s)
         fits = halo.height <= rows if halo.images == 1 else halo.images == 2 and rows == 128 and halo.height <= 128
-        return halo if fits and halo.pixels <= _MOST_PIXELS and halo.columns <= _BOX else None
+        return halo if fits and halo.pixels <= _MAX_HALO_PIXELS and halo.columns <= _MAX_BOX_SIDE else None
 
     @property
     def of_a_row(self) -> Halo:
@@ -119,7 +131,7 @@ class Halo:
 
     @property
     def pixels(self) -> int:
-        """Loaded at once."""
+        """Pixels that are loaded at once."""
         return self.columns * self.rows * self.images
 
     @property
@@ -133,12 +145,15 @@ class Halo:
 class StagePlan:
     """What is compiled in for a stage. ``operator`` is a `Gemm` or `Conv2d`; everything else follows from it.
 
-    ``rows``: that a block multiplies, 64 or 128; a tile has at most so many, or, for a pair, twice as many. ``columns``: weight rows that a tile multiplies, two for each
-    of its columns with a gate. ``k_blocks``: blocks of `K_BLOCK` along k, the last one perhaps ragged; those of a convolution run over channels, for each of these over taps, and of channels
-    there are then whole blocks. All stages of a plan have the same ``rows``.
-    ``cut``: of a pair's stage, the block of k at which a tile is divided into two tasks: the early one hands its sums to the late one through memory, which finishes the tile;
-    0 where it is not. Then half as many tiles, twice as wide, read less into shared memory for the same products.
-    ``abreast``: blocks that take ``columns`` weight rows of a tile each, and all of k; 1 where they share k instead, and in pairs.
+    ``rows``: that a block multiplies, 64 or 128; a tile has at most this number, or twice as many for a pair.
+    ``columns``: weight rows that a tile multiplies, two for each of its columns with a gate. ``k_blocks``: blocks of
+    `K_BLOCK` along k, the last one perhaps ragged; those of a convolution run over channels, for each of these over
+    taps, and of channels there are then whole blocks. All stages of a plan have the same ``rows``.
+    ``cut``: of a pair's stage, the block of k at which a tile is divided into two tasks: the early one hands its sums
+    to the late one through memory, which finishes the tile; 0 where it is not. Then half as many tiles, twice as wide,
+    read less into shared memory for the same products.
+    ``abreast``: blocks that take ``columns`` weight rows of a tile each, and all of k; 1 where they share k instead,
+    and in pairs.
     """
 
     operator: Gemm | Conv2d
@@ -154,12 +169,14 @@ class StagePlan:
 
     @property
     def interleaved(self) -> bool:
-        """Whether weights lie in a slot so that each of two warpgroups, which share the columns, has both halves of a gate."""
+        """Whether weights lie in a slot so that each of two warpgroups, which share the columns, has both halves of a
+        gate.
+        """
         return self.abreast > 1 and self.rows == 64 and self.operator.epilogue == GATE
 
     @property
     def least_columns(self) -> int:
-        """Of which `columns` are a multiple, as the warpgroups take them."""
+        """The divisor of `columns` that the warpgroups require."""
         return 32 if self.interleaved else 16 if self.rows == 64 or self.pair else 8
 
     @property
@@ -170,7 +187,7 @@ class StagePlan:
 
     @property
     def tasks(self) -> int:
-        """Of clusters, in all tiles."""
+        """Tasks of all tiles."""
         return self.operator.tiles * (2 if self.cut else 1)
 
     @property
@@ -180,7 +197,9 @@ class StagePlan:
 
     @property
     def partial_bytes(self) -> int:
-        """Of memory through which early tasks hand sums over: for each block of each tile a line to say so, then single precision."""
+        """Bytes through which early tasks hand over sums: per block of each tile one cache line for the flag, then
+        float32 sums.
+        """
         return self.operator.tiles * 2 * (FLAG_BYTES + 4 * self.rows * self.columns) if self.cut else 0
 
     @property
@@ -189,16 +208,17 @@ class StagePlan:
         return self.operator.tile[0] > self.rows
 
     def halo(self, split: int) -> Halo | None:
-        """What is loaded at once for all taps of a convolution, or for a row of them where that does not fit beside enough weights, if that is how its tiles are best
-        loaded by clusters of ``split`` blocks.
+        """What is loaded at once for all taps of a convolution, or for a row of them where that does not fit beside
+        enough weights, if that is how its tiles are best loaded by clusters of ``split`` blocks.
         """
         if not isinstance(self.operator, Conv2d):
             return None
         halo = Halo.of(self.operator, self.rows)
         if halo is None or self.k_blocks < split * self.operator.weight.shape[2]:
             return None  # no row of taps for every block
-        # Slots of weights beside these: of narrow tiles for three rows of taps, two of which are multiplied while one comes.
-        slots = 3 if self.columns >= _WIDE else 3 * self.operator.weight.shape[2]
+        # Slots of weights beside these: of narrow tiles for three rows of taps, two of which are multiplied while one
+        # comes.
+        slots = 3 if self.columns >= _WIDE_TILE_COLUMNS else 3 * self.operator.weight.shape[2]
         for each, count in ((halo, 2), (halo.of_a_row, 3)):
             if 2 * K_BLOCK * (slots * self.columns + count * each.pixels) <= self._rings_bytes(split, each):
                 return each
@@ -216,19 +236,23 @@ class StagePlan:
 
 
 def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ...]:
-    """The stages, k cut in two where the tiles of pairs would leave half of the clusters idle. The late task gets a little more: the early one's sums take time to arrive."""
-    if max(stage.columns for stage in stages) > _WIDEST_CUT:
+    """The stages, k cut in two where the tiles of pairs would leave half of the clusters idle. The late task gets a
+    little more: the early one's sums take time to arrive.
+    """
+    if max(stage.columns for stage in stages) > _MAX_COLUMNS_TO_CUT:
         return tuple(replace(stage, cut=0) for stage in stages)
     return tuple(
-        replace(stage, cut=stage.k_blocks // 2 - stage.k_blocks // _LATER)
-        if stage.pair and 2 * stage.operator.tiles <= clusters and stage.k_blocks >= _LEAST_CUT
+        replace(stage, cut=stage.k_blocks // 2 - stage.k_blocks // _LATE_TASK_SHARE)
+        if stage.pair and 2 * stage.operator.tiles <= clusters and stage.k_blocks >= _MIN_K_BLOCKS_TO_CUT
         else replace(stage, cut=0)
         for stage in stages
     )
 
 
 def arranged(stages: Sequence[StagePlan], abreast: Sequence[bool], split: int) -> tuple[StagePlan, ...] | None:
-    """The stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not take that."""
+    """The stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not support
+    that.
+    """
     made = tuple(_with_abreast(stage, split if wide else 1) for stage, wide in zip(stages, abreast, strict=True))
     return made if all(stage.taken for stage in made) else None
 
@@ -238,7 +262,9 @@ def _with_abreast(stage: StagePlan, count: int) -> StagePlan:
 
 
 def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[StagePlan, ...]]:
-    """Ways in which clusters of ``split`` blocks may take these tiles: with blocks abreast where tiles are too wide for one, and where that has been seen to gain."""
+    """Ways in which clusters of ``split`` blocks may take these tiles: with blocks abreast where tiles are too wide for
+    one, and where that has been seen to gain.
+    """
     choices: list[tuple[bool, ...]] = [(stage.abreast > 1,) for stage in stages]
     if split >= LEAST_ABREAST and all(may_stand_abreast(stage.operator, stage.rows) for stage in stages):
         choices = [(False, True)] * len(stages)
@@ -248,12 +274,12 @@ def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[Stag
 
 
 def may_stand_abreast(operator: Gemm | Conv2d, rows: int) -> bool:
-    """Whether it may pay that blocks that multiply so many rows stand abreast: in products of one row of tiles."""
+    """Whether blocks abreast may pay: in products with a single row of tiles of ``rows`` rows."""
     return isinstance(operator, Gemm) and operator.out.shape[0] <= rows
 
 
 def taps_of(stage: StagePlan) -> int:
-    """Of a convolution; 1 of a product."""
+    """Taps of a convolution; 1 for a product."""
     return stage.operator.weight.shape[1] * stage.operator.weight.shape[2] if isinstance(stage.operator, Conv2d) else 1
 
 
@@ -261,9 +287,10 @@ def taps_of(stage: StagePlan) -> int:
 class Plan:
     """A chain of products for one launch of ``clusters`` x ``split`` blocks; all arrays int32.
 
-    ``task_ptr`` ``[clusters+1]`` and ``tasks`` ``[T, 4]``: stage, row tile, column tile, tile number in the policy's grid; cluster ``c`` takes
-    ``tasks[task_ptr[c]:task_ptr[c+1]]`` in order. ``wait_ptr`` ``[T+1]`` and ``waits`` ``[W, 5]``: k_from, k_to (k-blocks, half-open: what lies in them must not be
-    loaded before), semaphore, value, posts a run; sorted by k_from. ``post_ptr`` ``[T+1]`` and ``posts`` ``[P]``: semaphores to which each block adds 1.
+    ``task_ptr`` ``[clusters+1]`` and ``tasks`` ``[T, 4]``: stage, row tile, column tile, tile number in the policy's
+    grid; cluster ``c`` takes ``tasks[task_ptr[c]:task_ptr[c+1]]`` in order. ``wait_ptr`` ``[T+1]`` and ``waits`` ``[W,
+    5]``: k_from, k_to (k-blocks, half-open: what lies in them must not be loaded before), semaphore, value, posts a
+    run; sorted by k_from. ``post_ptr`` ``[T+1]`` and ``posts`` ``[P]``: semaphores to which each block adds 1.
     ``early`` ``[T]``: 1 for the early task of a tile whose k is cut.
     """
 
@@ -281,12 +308,12 @@ class Plan:
 
     @property
     def semaphore_bytes(self) -> int:
-        """Of semaphores in device memory, a cache line each."""
+        """Bytes of the semaphores in device memory, one cache line each."""
         return max(1, self.semaphores) * FLAG_BYTES
 
     @property
     def flag_words(self) -> int:
-        """Of the semaphores, and of memory behind them, through which tasks hand over sums."""
+        """32-bit words of the semaphores and of the memory behind them, through which tasks hand over sums."""
         return (self.semaphore_bytes + sum(stage.partial_bytes for stage in self.stages)) // 4
 
     @property

@@ -1,7 +1,8 @@
 """How long a plan takes, from how long its stages take alone.
 
-Tasks are replayed cluster by cluster. A task lasts its stage's time alone, less what a launch costs, over its rounds there; it ends no sooner than what it awaits,
-plus that time, less what its loader has fetched of the weights in the meantime. Bandwidth that idle clusters leave to the others is not counted.
+Tasks are replayed cluster by cluster. A task lasts its stage's time alone, less what a launch costs, over its rounds
+there; it ends no sooner than what it awaits, plus that time, less what its loader has fetched of the weights in the
+meantime. Bandwidth that idle clusters leave to the others is not counted.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from tileprof.runtime.persistent.cost import LAUNCH_US, SIGNAL_US, rest_us, stag
 from tileprof.runtime.persistent.plan import Plan
 
 BOUNDARY_US: Final = 2.5
-"""Of a launch, what the next stage does not have to wait for in one launch: barriers, tensor maps, the first loads, and the last blocks to end. With it
-50 gains measured on an H200 (products of 1 to 2048 tokens) are predicted without bias, 48 of them within 5 points.
+"""The part of a launch that the next stage does not wait for within one launch: barriers, tensor maps, the first loads,
+and the last blocks to end. With it 50 gains measured on an H200 (products of 1 to 2048 tokens) are predicted without
+bias, 48 of them within 5 points.
 """
 
 
 def predicted_us(plan: Plan, alone_us: Sequence[float], gap_us: float) -> float:
-    """The whole plan in a graph; ``alone_us``: each stage alone likewise, ``gap_us`` between two launches of a graph included in each."""
+    """The whole plan in a graph; ``alone_us``: each stage alone, in a graph, too, ``gap_us`` between two launches of a
+    graph included in each.
+    """
     fixed = gap_us + BOUNDARY_US
     rounds = [-(-stage.tasks // plan.clusters) for stage in plan.stages]
     tile_us = [max(us - fixed, 0.0) / n for us, n in zip(alone_us, rounds, strict=True)]

@@ -19,7 +19,9 @@ __device__ __forceinline__ void nanosleep(u32 duration_ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(duration_ns) : "memory");
 }
 
-__device__ __forceinline__ void prefetch_global_l1(const void* address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
+__device__ __forceinline__ void prefetch_global_l1(const void* address) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+}
 
 // Semaphores and the record of a wait that gave up.
 
@@ -79,10 +81,12 @@ __device__ __forceinline__ void store_release_sys_u64(u64* address, u64 value) {
 // Between ordinary accesses of global memory and TMA's, in the thread that made the first or makes the second.
 __device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// The kernel behind this one in the stream may start its blocks where this one's have ended; it must not touch memory before the wait, which lasts until
-// this one is over. Without a programmatic launch both do nothing.
+// The kernel behind this one in the stream may start its blocks where this one's have ended; it must not touch memory
+// before the wait, which lasts until this one is over. Without a programmatic launch both do nothing.
 
-__device__ __forceinline__ void grid_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void grid_launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 __device__ __forceinline__ void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -106,13 +110,16 @@ __device__ __forceinline__ u32 map_shared_rank(u32 address, u32 rank) {
 
 // Into the shared memory of another block, whose barrier then counts the bytes.
 __device__ __forceinline__ void store_async_cluster_f32x4(u32 address, const float4& v, u32 barrier) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
-                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
-                 : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+            address),
+        "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+        : "memory");
 }
 
 __device__ __forceinline__ void store_shared_f32x4(u32 address, const float4& v) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
 }
 
 __device__ __forceinline__ float4 load_shared_f32x4(u32 address) {
@@ -127,12 +134,16 @@ __device__ __forceinline__ float4 load_shared_f32x4(u32 address) {
 // From L2, where other blocks have put it.
 __device__ __forceinline__ float4 load_global_f32x4(const void* address) {
     float4 v;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(address) : "memory");
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(address)
+                 : "memory");
     return v;
 }
 
 __device__ __forceinline__ void store_global_f32x4(void* address, const float4& v) {
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
 }
 
 __device__ __forceinline__ u32 load_global_u32(const void* address) {
@@ -143,7 +154,10 @@ __device__ __forceinline__ u32 load_global_u32(const void* address) {
 
 __device__ __forceinline__ uint4 load_global_u32x4(const void* address) {
     uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address) : "memory");
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address)
+                 : "memory");
     return v;
 }
 
@@ -156,7 +170,8 @@ __device__ __forceinline__ void store_global_u32x2(void* address, u32 x, u32 y) 
 }
 
 __device__ __forceinline__ void store_global_u32x4(void* address, const uint4& v) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
 }
 
 __device__ __forceinline__ void store_shared_f32x2(u32 address, const float2& v) {
@@ -170,19 +185,23 @@ __device__ __forceinline__ float2 load_shared_f32x2(u32 address) {
 }
 
 __device__ __forceinline__ void store_shared_u32x4(u32 address, const uint4& v) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
 }
 
 __device__ __forceinline__ uint4 load_shared_u32x4(u32 address) {
     uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
     return v;
 }
 
 // Four squares of eight by eight halves, as wgmma leaves them; lane l says where row l % 8 of square l / 8 goes.
 __device__ __forceinline__ void store_matrices_shared(u32 address, const u32 (&squares)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(squares[0]), "r"(squares[1]),
-                 "r"(squares[2]), "r"(squares[3])
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(squares[0]),
+                 "r"(squares[1]), "r"(squares[2]), "r"(squares[3])
                  : "memory");
 }
 
@@ -227,8 +246,9 @@ __device__ __forceinline__ void mbarrier_arrive_release_cta(u32 barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// The barrier of any block of the cluster, as map_shared_rank names it. It orders no stores: what it says is that memory may be overwritten whose
-// contents have been used. (A release for the cluster costs a microsecond: it waits for the thread's stores to global memory too.)
+// The barrier of any block of the cluster, as map_shared_rank names it. It orders no stores: what it says is that
+// memory may be overwritten whose contents have been used. (A release for the cluster costs a microsecond: it waits for
+// the thread's stores to global memory too.)
 __device__ __forceinline__ void mbarrier_arrive_relaxed_cluster(u32 barrier) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -275,8 +295,9 @@ struct alignas(64) TensorMap {
 // Bytes that follow each other, sixteen at least; both addresses divide by sixteen.
 __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 hint) {
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
-        "r"(bytes), "r"(barrier), "l"(hint)
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "l"(hint)
         : "memory");
 }
 
@@ -291,7 +312,8 @@ __device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-__device__ __forceinline__ void copy_tensor_3d(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z, u64 hint) {
+__device__ __forceinline__ void copy_tensor_3d(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z,
+                                               u64 hint) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
         "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
@@ -300,8 +322,8 @@ __device__ __forceinline__ void copy_tensor_3d(u32 to, const TensorMap* map, u32
 }
 
 // Into the same place of every block of the cluster whose bit is set, and to the same barrier of each.
-__device__ __forceinline__ void copy_tensor_3d_multicast(
-    u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z, unsigned short blocks, u64 hint) {
+__device__ __forceinline__ void copy_tensor_3d_multicast(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z,
+                                                         unsigned short blocks, u64 hint) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
         ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
@@ -309,8 +331,8 @@ __device__ __forceinline__ void copy_tensor_3d_multicast(
         : "memory");
 }
 
-__device__ __forceinline__ void copy_tensor_4d(
-    u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z, s32 w, u64 hint) {
+__device__ __forceinline__ void copy_tensor_4d(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z, s32 w,
+                                               u64 hint) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
         "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),

@@ -1,4 +1,4 @@
-"""The persistent kernel under a pipeline: one launch a run, or one a stage."""
+"""The persistent kernel under a pipeline: one launch per run, or one per stage."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ _STATE_WORDS = 32
 
 
 class PersistentKernel:
-    """A policy's chain, planned and compiled for one device under a scheduler; counts and tensors are the caller's, so that pipelines can share it.
+    """A policy's chain, planned and compiled for one device under a scheduler; counts and tensors are the caller's, so
+    that pipelines can share it.
 
-    In one launch blocks wait for others of the same launch, all of which have to get an SM. Beside kernels on streams of equal priority they do: the GPU hands out all blocks of one
-    launch before those of the next. One on a stream of higher priority comes first even if others have but half of theirs, and may then wait for SMs that these hold
-    (seen on an H200; `NOTES.md`). ``whole``: no block starts before there is room for all, at up to a microsecond a launch.
+    In one launch blocks wait for others of the same launch, all of which have to get an SM. Beside kernels on streams
+    of equal priority they do: the GPU hands out all blocks of one launch before those of the next. One on a stream of
+    higher priority comes first even if others have but half of theirs, and may then wait for SMs that these hold (seen
+    on an H200; docs/development/runtime-log.md). ``whole``: no block starts before there is room for all, at up to a
+    microsecond per launch. ``plan``: for this device and for static lists, if it has been made already.
 
     Raises `UserError` where the device or the kernel cannot run the chain.
     """
@@ -46,6 +49,7 @@ class PersistentKernel:
         delay_ns: int,
         timeout_ns: int,
         whole: bool = False,
+        plan: Plan | None = None,
     ) -> None:
         from tileprof.runtime.persistent.launch import Launcher, max_clusters  # noqa: PLC0415 - talks to the driver
 
@@ -57,7 +61,8 @@ class PersistentKernel:
         self._device = device
         with torch.cuda.device(device):
             self._dealer = Dealer[chosen.dealt.upper()]
-            plan = plan_of(policy, chain, clusters=max_clusters, cuts=self._dealer is Dealer.LISTS)
+            if plan is None:
+                plan = plan_of(policy, chain, clusters=max_clusters, cuts=self._dealer is Dealer.LISTS)
             self.plans = _plans(plan, chosen, max_clusters(plan.split))
             options = Options(programmatic=chosen.overlapped, dealer=self._dealer)
             self._pilot = (
@@ -71,7 +76,9 @@ class PersistentKernel:
             ]
 
     def counts(self) -> list[Any]:
-        """New memory for what tiles count: semaphores, then a state a launch, then the co-pilot where there is one. Zeros make it new again."""
+        """New memory for what tiles count: semaphores, then one state per launch, then the co-pilot where there is one.
+        Zeros make it new again.
+        """
         words = [max(flag_words(plan, self._dealer) for plan in self.plans), *(_STATE_WORDS for _ in self.plans)]
         counts: list[Any] = [torch.zeros(n, dtype=torch.int32, device=self._device) for n in words]
         return (
@@ -96,7 +103,9 @@ class PersistentKernel:
 
 
 def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clusters: Callable[[int], int]) -> None:
-    """Compile what `PersistentKernel` takes under some schedulers, at the same time and without a device. ``clusters``: how many of a size it holds. Raises `UserError` like that one."""
+    """Compile what `PersistentKernel` takes under some schedulers, at the same time and without a device. ``clusters``:
+    how many of a size it holds. Raises `UserError` like that one.
+    """
     parts: dict[str, tuple[Plan, Options]] = {}
     for each in chosen:
         dealer = Dealer[each.dealt.upper()]

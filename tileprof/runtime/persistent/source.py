@@ -1,4 +1,6 @@
-"""What is compiled in: the constants of every stage, the layout of shared memory, and the widths of wgmma, as the header that kernel.cu includes."""
+"""What is compiled in: the constants of every stage, the layout of shared memory, and the widths of wgmma, as the
+header that kernel.cu includes.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,17 @@ _RESERVED_BYTES: Final = 2048
 
 _MOST_SLOTS: Final = 16
 _CHUNK_BYTES: Final = 32 * 16
-"""Of a warp's sums that another block finishes: sixteen rows of eight columns."""
+"""A warp's sums that another block finishes: sixteen rows of eight columns."""
 
 _MOST_BIAS_BYTES: Final = 4 * 1024
-"""Of shared memory, so that no tile's end waits for a bias from L2: whoever awaits a semaphore empties L1."""
+"""Biases in shared memory, so that the end of a tile does not wait for L2: a wait for a semaphore empties L1."""
 
 _ALONE_BYTES: Final = 8 * 16 * 2 * 64
-"""Where warps are alone: a buffer for each of the eight, of sixteen rows of 64 halves."""
+"""Buffers where no sums are exchanged: one per warp, of sixteen rows of 64 halves."""
 
 _HANDED_BUFFERS: Final = 4
 _HANDED_BYTES: Final = 64 * 2 * 64
-"""Of a pair's blocks: two for each warpgroup, of 64 rows of 64 halves."""
+"""Buffers in the blocks of a pair: two per warpgroup, of 64 rows of 64 halves."""
 
 _EPILOGUES: Final = ("none", "relu", "gelu", "gelu_tanh", "silu")
 
@@ -44,10 +46,13 @@ _EPILOGUES: Final = ("none", "relu", "gelu", "gelu_tanh", "silu")
 class Options:
     """How the shared memory of a block is used, and what tests ask for.
 
-    Sums go to other blocks through ``buffers`` buffers of at most ``buffer_bytes`` each, or one where all of them fit, so many columns at a time as fit. ``a_slots``: activation
-    slots, 0 for what keeps most under way; the other memory holds weights. ``under_way_bytes``: of weights that all blocks together ask memory for at a
-    time, 0 for no limit; ``ahead_bytes``: while they are ahead of their activations. ``lag``: products under way behind the newest. ``programmatic``: blocks may start where
-    those of the kernel in front have ended, and wait there. ``dealer``: who says which cluster takes which task. ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts longer gives up.
+    Sums go to other blocks through ``buffers`` buffers of at most ``buffer_bytes`` each, or one where all of them fit,
+    as many columns at a time as fit. ``a_slots``: activation slots, 0 for what keeps most under way; the other memory
+    holds weights. ``under_way_bytes``: of weights that all blocks together ask memory for at a time, 0 for no limit;
+    ``ahead_bytes``: while they are ahead of their activations. ``lag``: products under way behind the newest.
+    ``programmatic``: blocks may start where those of the kernel in front have ended, and wait there. ``dealer``: who
+    says which cluster takes which task. ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts
+    longer gives up.
     """
 
     buffers: int = 2
@@ -85,7 +90,8 @@ class Layout:
         if paired(plan):
             buffers, buffer_bytes = _HANDED_BUFFERS, _HANDED_BYTES
         left = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - _bias_bytes(plan)
-        # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that nobody stores: behind the last slot lies the other ring.
+        # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that is not stored: behind the
+        # last slot lies the other ring.
         spare = max(0, max(_reach(stage, plan) for stage in plan.stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
         taps = min(_slot_taps(stage, plan) for stage in plan.stages)
         # Of halos for all taps one is multiplied for long while the next comes.
@@ -95,18 +101,20 @@ class Layout:
             b_slots = min(_MOST_SLOTS, (left - spare - a_slots * a_bytes) // b_bytes)
             if b_slots < 2 or options.a_slots not in {0, a_slots}:
                 continue
-            # What is under way, in columns of weights: a block of activations is needed for each of weights, however narrow, and takes as long to come.
+            # What is under way, in columns of weights: a block of activations is needed for each of weights, however
+            # narrow, and takes as long to come.
             ahead = min(min(taps * (a_slots - whole), b_slots * (max(widths) // width)) * width for width in widths)
             best = max(best or ((0, 0), 0, 0), ((ahead, b_slots), a_slots, b_slots))
         if best is None:
             raise UserError(
-                f"tiles of {plan.stages[0].rows} rows that multiply {max(widths)} weight rows leave no memory for rings; take narrower tiles"
+                f"tiles of {plan.stages[0].rows} rows that multiply {max(widths)} weight rows leave no memory for "
+                "rings; take narrower tiles"
             )
         return cls(best[1], a_bytes, best[2], b_bytes, buffers, buffer_bytes)
 
 
 def k_blocks_under_way(stages: Sequence[StagePlan], split: int, options: Options) -> list[int]:
-    """K-blocks of each stage that the rings hold in a launch of these stages. Raises `UserError` where they do not fit."""
+    """K-blocks per stage that the rings hold in a launch of these stages. Raises `UserError` where they do not fit."""
     none = np.zeros(1, np.int32)
     layout = Layout.of(Plan(split, 1, tuple(stages), none, none, none, none, none, none, 0, none), options)
     return [min(layout.a_slots, layout.b_slots * (layout.b_bytes // (s.columns * _ROW_BYTES))) for s in stages]
@@ -114,8 +122,8 @@ def k_blocks_under_way(stages: Sequence[StagePlan], split: int, options: Options
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """A tile's end: ``segments`` runs of columns. Of each of them ``columns`` at a time go through a buffer to the block that finishes them: each finishes
-    ``own`` groups of eight, and ``warps`` have rows of a tile.
+    """A tile's end: ``segments`` runs of columns. Of each of them ``columns`` at a time go through a buffer to the
+    block that finishes them: each finishes ``own`` groups of eight, and ``warps`` have rows of a tile.
     """
 
     segments: int
@@ -134,7 +142,7 @@ def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
     segments = 4 if stage.interleaved else 2 if stage.operator.epilogue == GATE or stage.rows == 64 else 1
     segment, parts, mine = stage.columns // segments, parts_of(plan), _mine(stage, segments)
     warps = -(-_height(stage, plan) // 16) * (2 if stage.rows == 64 else 1)
-    if alone(plan) or stage.abreast > 1:  # nobody's sums go through a buffer
+    if alone(plan) or stage.abreast > 1:  # no sums go through a buffer
         return _Passes(segments, segment, segment, segment // 8, warps, _ALONE_BYTES if alone(plan) else 0)
     own, fitting = -(-segment // 8 // parts), []
     for groups in range(1, own + 1):
@@ -196,7 +204,8 @@ def paired(plan: Plan) -> bool:
         return False
     if plan.split != 2 or heights != {2 * plan.stages[0].rows}:
         raise UserError(
-            f"tiles of {max(heights)} rows take clusters of pairs of blocks, and all stages alike; these are {sorted(heights)} rows, {plan.split} blocks"
+            f"tiles of {max(heights)} rows take clusters of pairs of blocks, and all stages alike; these are "
+            f"{sorted(heights)} rows, {plan.split} blocks"
         )
     return True
 
@@ -207,7 +216,9 @@ def parts_of(plan: Plan) -> int:
 
 
 def alone(plan: Plan) -> bool:
-    """Whether every warp finishes what it has multiplied: nothing of a sum, and not the other half of a gate, is another's."""
+    """Whether every warp finishes what it has multiplied: nothing of a sum, and not the other half of a gate, is
+    another's.
+    """
     return parts_of(plan) == 1 and all(stage.rows == 128 or tile_of(stage)[1] == stage.columns for stage in plan.stages)
 
 
@@ -222,11 +233,23 @@ def header(plan: Plan, options: Options) -> str:
     layout = Layout.of(plan, options)
     dtype = plan.stages[0].operator.out.dtype
     values = {
-        "SPLIT": plan.split, "ROWS": plan.stages[0].rows, "STAGES": len(plan.stages), "SHARED_BYTES": SHARED_BYTES,
-        "A_SLOTS": layout.a_slots, "A_BYTES": layout.a_bytes, "B_SLOTS": layout.b_slots, "B_BYTES": layout.b_bytes,
-        "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
-        "BIAS_BYTES": _bias_bytes(plan), "MOST_K_BLOCKS": max(stage.k_blocks for stage in plan.stages),
-    } | constants(plan, options.dealer)  # fmt: skip
+        "SPLIT": plan.split,
+        "ROWS": plan.stages[0].rows,
+        "STAGES": len(plan.stages),
+        "SHARED_BYTES": SHARED_BYTES,
+        "A_SLOTS": layout.a_slots,
+        "A_BYTES": layout.a_bytes,
+        "B_SLOTS": layout.b_slots,
+        "B_BYTES": layout.b_bytes,
+        "PAIRED": int(paired(plan)),
+        "ALONE": int(alone(plan)),
+        "BUFFERS": layout.buffers,
+        "BUFFER_BYTES": layout.buffer_bytes,
+        "DELAY_NS": options.delay_ns,
+        "LAG": options.lag,
+        "BIAS_BYTES": _bias_bytes(plan),
+        "MOST_K_BLOCKS": max(stage.k_blocks for stage in plan.stages),
+    } | constants(plan, options.dealer)
     lines = [
         f"#define BFLOAT16 {int(dtype == 'bfloat16')}",
         *(f"constexpr int {name} = {value};" for name, value in values.items()),
@@ -247,15 +270,17 @@ def _bias_of(stage: StagePlan) -> int:
 
 
 def _bias_bytes(plan: Plan) -> int:
-    """Of the biases of all stages in shared memory: all or none."""
+    """Bytes of the biases of all stages in shared memory: all or none."""
     total = sum(_bias_of(stage) for stage in plan.stages)
     return total if total <= _MOST_BIAS_BYTES and not paired(plan) else 0
 
 
 def _under_way(stage: StagePlan, plan: Plan, options: Options, slot_bytes: int) -> tuple[int, int]:
-    """Slots that the blocks of a stage may have under way, and those of them that are ahead of their activations; 0: as many as there are.
+    """Slots that the blocks of a stage may have under way, and those of them that are ahead of their activations; 0: as
+    many as there are.
 
-    Limited where memory is the limit: for products that stream their weights once, by so few rows that activations are no load beside them.
+    Limited where memory is the limit: for products that stream their weights once, by so few rows that activations are
+    no load beside them.
     """
     streams = not paired(plan) and all(
         isinstance(s.operator, Gemm) and s.operator.out.shape[0] <= min(s.operator.tile[0], 64) for s in plan.stages
@@ -281,16 +306,52 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
     gated, pack = operator.epilogue == GATE, layout.b_bytes // block_bytes
     under_way, ahead = _under_way(stage, plan, options, pack * block_bytes)
     values: dict[str, object] = {
-        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "TAPS": 1, "SLOT_TAPS": _slot_taps(stage, plan), "SHARE": stage.share(plan.split), "GROUP": _group(stage, plan, layout), "ROW_STEP": 0, "GROUP_STEP": 64, "IMAGES": 1, "TILE_ROWS": operator.tile[0], "ABREAST": stage.abreast, "INTERLEAVED": int(stage.interleaved),
-        "BLOCK_ROWS": _height(stage, plan), "BOX_ROWS": _box_rows(stage, plan), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
-        "BLOCK_BYTES": block_bytes, "PACK": pack,
-        "UNDER_WAY": min(layout.b_slots, under_way), "UNDER_WAY_AHEAD": min(layout.b_slots, ahead),
-        "SEGMENTS": passes.segments, "MINE": _mine(stage, passes.segments), "SEGMENT": passes.segment, "PASS_COLUMNS": passes.columns, "PASSES": passes.count,
-        "GROUPS": passes.segment // 8, "OWN": passes.own, "PASS_GROUPS": passes.columns // 8, "WARPS": passes.warps,
-        "OUT_ROW": operator.out.strides[-2], "RESIDUAL_ROW": operator.residual.strides[-2] if operator.residual else 0,
-        "EPILOGUE": "NONE" if gated else operator.epilogue.upper(), "GATED": int(gated), "BIAS": int(operator.bias is not None), "BIAS_AT": sum(_bias_of(s) for s in plan.stages[:number]),
-        "RESIDUAL": int(operator.residual is not None), "NORM": int(isinstance(operator, Conv2d) and operator.mean is not None), "MULTIPLIES": int(operator.combine == "multiply"), "ONE_ROW": int(m <= operator.tile[0]), "CONVOLUTION": int(isinstance(operator, Conv2d)),
-    }  # fmt: skip
+        "INDEX": number,
+        "M": m,
+        "N": n,
+        "K_BLOCKS": stage.k_blocks,
+        "CUT": stage.cut,
+        "TILES": operator.tiles,
+        "TAPS": 1,
+        "SLOT_TAPS": _slot_taps(stage, plan),
+        "SHARE": stage.share(plan.split),
+        "GROUP": _group(stage, plan, layout),
+        "ROW_STEP": 0,
+        "GROUP_STEP": 64,
+        "IMAGES": 1,
+        "TILE_ROWS": operator.tile[0],
+        "ABREAST": stage.abreast,
+        "INTERLEAVED": int(stage.interleaved),
+        "BLOCK_ROWS": _height(stage, plan),
+        "BOX_ROWS": _box_rows(stage, plan),
+        "TILE_COLUMNS": operator.tile[1],
+        "COLUMNS": stage.columns,
+        "WIDTH": _width(stage),
+        "BLOCK_BYTES": block_bytes,
+        "PACK": pack,
+        "UNDER_WAY": min(layout.b_slots, under_way),
+        "UNDER_WAY_AHEAD": min(layout.b_slots, ahead),
+        "SEGMENTS": passes.segments,
+        "MINE": _mine(stage, passes.segments),
+        "SEGMENT": passes.segment,
+        "PASS_COLUMNS": passes.columns,
+        "PASSES": passes.count,
+        "GROUPS": passes.segment // 8,
+        "OWN": passes.own,
+        "PASS_GROUPS": passes.columns // 8,
+        "WARPS": passes.warps,
+        "OUT_ROW": operator.out.strides[-2],
+        "RESIDUAL_ROW": operator.residual.strides[-2] if operator.residual else 0,
+        "EPILOGUE": "NONE" if gated else operator.epilogue.upper(),
+        "GATED": int(gated),
+        "BIAS": int(operator.bias is not None),
+        "BIAS_AT": sum(_bias_of(s) for s in plan.stages[:number]),
+        "RESIDUAL": int(operator.residual is not None),
+        "NORM": int(isinstance(operator, Conv2d) and operator.mean is not None),
+        "MULTIPLIES": int(operator.combine == "multiply"),
+        "ONE_ROW": int(m <= operator.tile[0]),
+        "CONVOLUTION": int(isinstance(operator, Conv2d)),
+    }
     if isinstance(operator, Conv2d):
         values |= {
             "TAPS": taps_of(stage), "S": operator.weight.shape[2], "P": operator.out.shape[1],
@@ -319,7 +380,8 @@ def multiply(width: int, dtype: str) -> str:
     return f"""template <> struct Multiply<{width}> {{
     static __device__ __forceinline__ void add(float (&sums)[{count}], unsigned long long a, unsigned long long b) {{
         asm volatile(
-            "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{half}.{half} {{{registers}}}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;"
+            "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{half}.{half} {{{registers}}}, %{count}, %{count + 1}, "
+            "1, 1, 1, 0, 0;"
             : {operands}
             : "l"(a), "l"(b));
     }}

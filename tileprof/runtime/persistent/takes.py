@@ -1,4 +1,6 @@
-"""What the persistent kernel can compute: layouts that TMA reads, tiles that a warpgroup multiplies. Everything else is refused in a sentence."""
+"""What the persistent kernel can compute: layouts that TMA reads, tiles that a warpgroup multiplies. Everything else is
+refused in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _BOX: Final = 256
 """Elements along a side of a box of TMA."""
 
 _STEP: Final = 8
-"""Of which it takes one: the widest stride of a convolution."""
+"""The widest stride of a convolution: TMA takes one element per step of a box."""
 
 _ITEMS: Final = 8
 """Halves in 16 bytes, of which TMA's strides and the kernel's stores are multiples."""
@@ -47,11 +49,13 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
         early = sorted(written & {v.tensor for role, v in operator.views().items() if role in _EARLY})
         if early:
             raise UserError(
-                f"the persistent kernel does not take stage {name}: it loads {early[0]} ahead of every wait, and another stage computes that"
+                f"the persistent kernel does not take stage {name}: it loads {early[0]} ahead of every wait, and "
+                "another stage computes that"
             )
         if not isinstance(operator, Gemm | Conv2d):
             raise UserError(
-                f"the persistent kernel does not take stage {name}: it is {operator.NAME}; products and convolutions are what it computes"
+                f"the persistent kernel does not take stage {name}: it is {operator.NAME}; products and convolutions "
+                "are what it computes"
             )
         for reason in _refusals(operator):
             raise UserError(f"the persistent kernel does not take stage {name}: {reason}")
@@ -59,7 +63,8 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
     heights = {operator.tile[0] for operator in operators}
     if max(heights) > MOST_ROWS and (heights != {2 * MOST_ROWS} or not all(isinstance(o, Gemm) for o in operators)):
         raise UserError(
-            f"the persistent kernel does not take tiles of {', '.join(map(str, sorted(heights)))} rows; it takes up to {MOST_ROWS}, or, in products alone, {2 * MOST_ROWS} "
+            f"the persistent kernel does not take tiles of {', '.join(map(str, sorted(heights)))} rows; it takes up "
+            f"to {MOST_ROWS}, or, in products alone, {2 * MOST_ROWS} "
             "in all stages"
         )
     rows = 64 if max(heights) <= 64 else MOST_ROWS
@@ -67,7 +72,8 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
     for name, plan in zip(chain.names, plans, strict=True):
         if not plan.taken:
             raise UserError(
-                f"the persistent kernel does not take stage {name}: a tile multiplies {weight_rows(plan.operator)} weight rows; in tiles of {plan.operator.tile[0]} rows it takes multiples "
+                f"the persistent kernel does not take stage {name}: a tile multiplies {weight_rows(plan.operator)} "
+                f"weight rows; in tiles of {plan.operator.tile[0]} rows it takes multiples "
                 f"of {plan.least_columns} up to {MOST_COLUMNS}, or {SPLITS[-1]} times that where blocks stand abreast"
             )
     return plans
@@ -111,7 +117,10 @@ def _gemm(operator: Gemm) -> Iterator[str]:
     if len(a.shape) != 2 or operator.split_k > 1:
         yield "it has a batch, or split_k; the kernel splits k itself"
     elif b.strides[0] != 1:
-        yield f"weight {b.tensor} has strides {b.strides}; the kernel takes [k, n] with k innermost, as nn.Linear keeps it"
+        yield (
+            f"weight {b.tensor} has strides {b.strides}; the kernel takes [k, n] with k innermost, as nn.Linear keeps "
+            "it"
+        )
     else:
         yield from _unaligned((a, operator.out, operator.residual), b, b.strides[1:])
 
@@ -123,11 +132,20 @@ def _conv(operator: Conv2d) -> Iterator[str]:
         weight.strides != View.contiguous(weight.tensor, weight.shape, weight.dtype).strides
         or weight.shape[3] % K_BLOCK
     ):
-        yield f"weight {weight.tensor} is {weight.shape} with strides {weight.strides}; it takes contiguous ones of a multiple of {K_BLOCK} channels"
+        yield (
+            f"weight {weight.tensor} is {weight.shape} with strides {weight.strides}; it takes contiguous ones of a "
+            f"multiple of {K_BLOCK} channels"
+        )
     elif (box := Box.of(operator)) is None:
-        yield f"a tile has {operator.tile[0]} pixels; with rows of {q} and images of {p} rows, tiles are parts of a row, whole rows or whole images"
+        yield (
+            f"a tile has {operator.tile[0]} pixels; with rows of {q} and images of {p} rows, tiles are parts of a "
+            "row, whole rows or whole images"
+        )
     elif operator.stride > _STEP or (max(box.columns, box.rows) - 1) * operator.stride >= _BOX:
-        yield f"its tiles of {box.rows} x {box.columns} pixels are read at stride {operator.stride}; TMA takes strides up to {_STEP} and {_BOX} pixels from the first on"
+        yield (
+            f"its tiles of {box.rows} x {box.columns} pixels are read at stride {operator.stride}; TMA takes strides "
+            f"up to {_STEP} and {_BOX} pixels from the first on"
+        )
     for view in (operator.out, operator.residual):
         if view is not None and (view.strides[1] != q * view.strides[2] or view.strides[0] != p * view.strides[1]):
             yield f"there are gaps between the pixels of {view.tensor}, which has strides {view.strides}"
@@ -141,4 +159,7 @@ def _unaligned(views: Sequence[View | None], weight: View, strides: Sequence[int
         elif not all(outer):
             yield f"{view.tensor} has strides {view.strides}; TMA takes no stride of 0"
         elif any(stride % _ITEMS for stride in (*outer, view.offset)):
-            yield f"{view.tensor} has strides {view.strides} and offset {view.offset}; TMA takes multiples of {_ITEMS} elements"
+            yield (
+                f"{view.tensor} has strides {view.strides} and offset {view.offset}; TMA takes multiples of {_ITEMS} "
+                "elements"
+            )

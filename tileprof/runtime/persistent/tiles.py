@@ -1,4 +1,6 @@
-"""Which tiles, and how many blocks a tile, suit a chain of products or convolutions under the persistent scheduler, by the model of `cost`."""
+"""Which tiles, and how many blocks per tile suit a chain of products or convolutions under the persistent scheduler, by
+the model of `cost`.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
 
 _WORTH: Final = 1.03
-"""Twice as many blocks a cluster must gain so much: the model is no better, and barriers are the price."""
+"""Gain that doubling the blocks per cluster must promise: the model is no more precise, and barriers cost time."""
 
 _NEAR: Final = 1.25
 """Tilings of a stage that are looked at in the chain: those which alone are at most so much slower than the best."""
 
 _MOST_TILES: Final = 4_000
-"""Of a chain that is looked at tile by tile; with more, what is left of the last round of a stage is nothing."""
+"""Tiles of a chain that is modelled tile by tile; with more of them the last, partial round does not matter."""
 
 _NARROWEST: Final = 32
 """Columns of a convolution's tiles: narrower ones have not been measured."""
@@ -45,13 +47,17 @@ def preferred(us: float, split: int) -> float:
 
 
 def tiled(chain: Chain, clusters: Callable[[int], int]) -> tuple[Chain, int]:
-    """The chain with the tiles that the model likes best, and the blocks of a cluster. Raises `UserError` where a stage is neither product nor convolution."""
+    """The chain with the tiles that the model likes best, and the blocks of a cluster. Raises `UserError` where a stage
+    is neither product nor convolution.
+    """
     _, split, made = min(tilings(chain, clusters), key=lambda f: f[:2])
     return made, split
 
 
 def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, int, Chain]]:
-    """The best tiles for each number of blocks of a cluster and each height: modelled cost, blocks, and the chain in these tiles."""
+    """The best tiles for each number of blocks of a cluster and each height: modelled cost, blocks, and the chain in
+    these tiles.
+    """
     operators: list[Tiled] = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
         if not isinstance(operator, Gemm | Conv2d):
@@ -68,7 +74,9 @@ def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, i
 
 
 def _worth_a_look(operators: Sequence[Tiled], split: int, height: int) -> bool:
-    """Whether tiles of up to so many rows are another choice than lower ones. Higher than a block multiplies are those of pairs, for products."""
+    """Whether tiles of up to ``height`` rows are another choice than lower ones. Higher than a block multiplies are
+    those of pairs, for products.
+    """
     highest = max(_rows(o) for o in operators)
     if height > MOST_ROWS:
         return split == 2 and highest > MOST_ROWS and all(isinstance(o, Gemm) for o in operators)
@@ -76,7 +84,9 @@ def _worth_a_look(operators: Sequence[Tiled], split: int, height: int) -> bool:
 
 
 def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) -> tuple[float, list[StagePlan]]:
-    """Modelled time and stages: looked for among those that are near the best alone, all changed at once, then one after the other."""
+    """Modelled time and stages: looked for among those that are near the best alone, all changed at once, then one
+    after the other.
+    """
 
     def alone(stage: StagePlan) -> tuple[float, int]:
         return stage_us(stage, split, clusters), stage.operator.tiles
@@ -103,7 +113,7 @@ def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) ->
 
 
 def _tilings(operator: Tiled, height: int, abreast: int) -> Iterator[StagePlan]:
-    """The operator in tiles of up to so many rows that the kernel takes, by so many blocks abreast."""
+    """The operator in tiles of up to ``height`` rows that the kernel supports, with ``abreast`` blocks."""
     sides = 2 if operator.epilogue == GATE else 1
     heights = list(_heights(operator, height))
     widest = min(MOST_COLUMNS // sides, -(-operator.out.shape[-1] // 16) * 16)
@@ -128,7 +138,7 @@ def _heights(operator: Tiled, height: int) -> Iterator[int]:
 
 
 def _rows(operator: Tiled) -> int:
-    """Of the result as a matrix."""
+    """Rows of the result as a matrix."""
     total = 1
     for size in operator.out.shape[:-1]:
         total *= size

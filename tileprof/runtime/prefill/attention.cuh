@@ -35,7 +35,7 @@ struct Loading {
         Eight sums = {};
 #pragma unroll
         for (int i = 0; i < 2 * Qkv::SPLITS; ++i) {
-            float(&to)[4] = sums.v[i % 2];
+            float (&to)[4] = sums.v[i % 2];
             to[0] += __uint_as_float(v[i].x), to[1] += __uint_as_float(v[i].y), to[2] += __uint_as_float(v[i].z),
                 to[3] += __uint_as_float(v[i].w);
         }
@@ -108,7 +108,7 @@ __device__ __forceinline__ void keep_words(u16* row, const Words& words) {
 // Queries, keys and values of a task into shared memory; zeros where there are none. Rows of keys of this task's
 // queries go to the caller's cache too, once per head of keys.
 __device__ __forceinline__ void load_heads(const Block& block, const Layer& layer, int head, int first, int keys) {
-    constexpr int ITEMS = 4 * PAIRED, STEP = CONSUMERS / ITEMS;  // a row is loaded by so many threads
+    constexpr int ITEMS = 4 * PAIRED, STEP = CONSUMERS / ITEMS;  // threads that load a row
     const int key_head = head / SHARERS, item = block.thread % ITEMS, p = item / 4, q = item % 4;
     const u32 to = block.shared + 2 * (16 * p + 2 * q);
 #pragma unroll 1
@@ -202,8 +202,8 @@ __device__ __forceinline__ void attend_task(const Block& block, const Layer& lay
         block.shared + VALUES_AT + ((square & 1) * 8 + line) * HEAD_PITCH + (square >> 1) * 16 + 2 * columns;
 #pragma unroll
     for (int step = 0; step < TILE_ROWS / 16; ++step) {
-        const float(&left)[4] = scores[2 * step];
-        const float(&right)[4] = scores[2 * step + 1];
+        const float (&left)[4] = scores[2 * step];
+        const float (&right)[4] = scores[2 * step + 1];
         const u32 weights[4] = {pack(left[0], left[1]), pack(left[2], left[3]), pack(right[0], right[1]),
                                 pack(right[2], right[3])};
         u32 values[4];

@@ -17,7 +17,7 @@ constexpr int HEAD_DIM = 64, SHARERS = HEADS / KV_HEADS;  // heads of queries to
 constexpr int QUERY = HEADS * HEAD_DIM, KEY = KV_HEADS * HEAD_DIM, QKV = QUERY + 2 * KEY;
 constexpr int QUERIES = 32,
               QUERY_TASKS = (ROWS + QUERIES - 1) / QUERIES;  // rows of queries in a task of attention, tasks per head
-constexpr int GATE_COLUMNS = TILE / 2;                       // of activated columns that a tile of the gate results in
+constexpr int GATE_COLUMNS = TILE / 2;  // of activated columns that a tile of the gate results in
 static_assert(ROWS <= TILE_ROWS && GATE_COLUMNS == K_CHUNK && HEAD_DIM == K_CHUNK);
 
 // A product as it is cut into tasks: tiles of columns and parts of k. `STAGE` is its number in reports.
@@ -98,7 +98,7 @@ struct Parameters {
     u16* logits;
     const TensorMap* maps;
     unsigned char* workspace;  // see the offsets below
-    s32* state;                // see State
+    s32* state;  // see State
     u64* clocks;
     long long rotary_step;  // elements from sequence to sequence
 };

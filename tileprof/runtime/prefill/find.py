@@ -90,7 +90,7 @@ def _plain(node: fx.Node) -> bool:
 
 
 def _closed(found: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
-    """The nodes whose results nobody else reads, and the results.
+    """The nodes whose results have no other reader, and the results.
 
     Constants and masks that something else reads too are left to the graph.
     """
@@ -102,7 +102,7 @@ def _closed(found: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Roles:
-    """Where a region's inputs stand, by layer and role, and which results are its outputs.
+    """Positions of a region's inputs, by layer and role, and which results are its outputs.
 
     The logits, then keys and values of each layer.
     """

@@ -2,9 +2,11 @@
 //
 // One block per SM. In a block
 //
-//     warp 8       streams weights through a ring in shared memory, through all stages in program order. It waits for
-//     free slots only. warp 9       loads the activations that products read, as soon as other blocks' flags say that
-//     they are stored. warps 0 - 7  two warpgroups: multiply, attend, add up, normalise.
+//     warp 8       streams weights through a ring in shared memory, through all stages in program order.
+//                  It waits for free slots only.
+//     warp 9       loads the activations that products read, as soon as the flags of other blocks say that they are
+//                  stored.
+//     warps 0 - 7  two warpgroups: multiply, attend, add up, normalise.
 //
 // Products whose k is cut store sums as parts, whose words are absent until they are there: who adds them up waits for
 // each. What products read is stored as halves and has flags. "config.h" is made by shape.py: the sizes of the model.

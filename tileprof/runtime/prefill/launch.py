@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from tileprof.errors import UserError
-from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
-from tileprof.runtime.prefill.build import CUBIN, ENTRY, build
-from tileprof.runtime.prefill.shape import BOX, IN_FLIGHT, K_CHUNK, SHARED_BYTES, TILE_ROWS, PrefillShape
+from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
+from tileprof.runtime.prefill.build import KERNEL
+from tileprof.runtime.prefill.shape import BOX, IN_FLIGHT, K_CHUNK, TILE_ROWS, PrefillShape
 
 WEIGHT_ROLES: Final = ("query", "key", "value", "output", "gate", "up", "down")
 """Weights of a layer, in the order of Map of common.cuh."""
@@ -56,18 +54,10 @@ class Prefill:
         blocks: int | None = None,
         in_flight: int = IN_FLIGHT,
     ) -> None:
-        shape.check()
         self.shape, self.device = shape, torch.device(device)
-        properties = torch.cuda.get_device_properties(self.device)
-        if (properties.major, properties.minor) != (9, 0):
-            raise UserError(f"the prefill's kernel is for sm_90, and {properties.name} is not")
-        self.blocks = blocks or properties.multi_processor_count
-        folder = build(
-            shape.header(self.blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight)
+        self._function, self.blocks = KERNEL.loaded(
+            shape, self.device, blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight
         )
-        with torch.cuda.device(self.device):
-            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
         self._allocate(profile=profile)
 
     def _allocate(self, *, profile: bool) -> None:
@@ -168,9 +158,3 @@ class Prefill:
                 (1, 1, 1, 1),
             )
         return torch.from_numpy(np.array(maps.words, np.uint64).view(np.int64)).to(self.device)
-
-
-@cache
-def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device; it is loaded once and stays, for graphs that hold it."""
-    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

@@ -9,17 +9,17 @@ from tileprof.errors import UserError
 from tileprof.runtime.persistent.source import multiply
 
 SHARED_BYTES: Final = 232_448
-"""Of dynamic shared memory, which a block of sm_90 may have."""
+"""Dynamic shared memory that a block may have on sm_90."""
 
 TILE_ROWS: Final = 64
 """Rows of activations of a product: TILE_ROWS of common.cuh."""
 
 K_CHUNK: Final = 64
 BOX: Final = 32
-"""Of k in a slot of a ring, and rows of weights in a copy: K_CHUNK and BOX of common.cuh."""
+"""Columns of k in a slot of a ring, and rows of weights in a copy: K_CHUNK and BOX of common.cuh."""
 
 IN_FLIGHT: Final = 3
-"""Slots of weights that are being filled at a time. Measured: see `tileprof/runtime/NOTES.md`."""
+"""Slots of weights that are being filled at a time. Measured: see `docs/development/runtime-log.md`."""
 
 HEAD_DIM: Final = 64
 _TILE: Final = 128

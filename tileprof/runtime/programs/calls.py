@@ -21,7 +21,9 @@ _DEEP: Final = 6
 
 @dataclass(slots=True)
 class Call:
-    """One model, called with inputs of one kind. ``args`` and ``kwargs`` are copies, from before the last of its first two calls: caches are often made in the first."""
+    """One model, called with inputs of one kind. ``args`` and ``kwargs`` are copies, from before the last of its first
+    two calls: caches are often made in the first.
+    """
 
     model: nn.Module
     args: tuple[Any, ...]
@@ -43,7 +45,9 @@ class Call:
 
 @contextmanager
 def noticed() -> Iterator[list[Call]]:
-    """The calls of models meanwhile, in order of appearance; complete once the context is left. What `torch.compile` has wrapped counts as what it wraps."""
+    """The calls of models meanwhile, in order of appearance; complete once the context is left. What `torch.compile`
+    has wrapped counts as what it wraps.
+    """
     found: dict[Any, Call] = {}
     order: list[Call] = []
     inside = threading.local()
@@ -67,7 +71,9 @@ def noticed() -> Iterator[list[Call]]:
         nn.Module.__call__ = plain
 
 
-def _note(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], found: dict[Any, Call], order: list[Call]) -> None:  # fmt: skip
+def _note(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], found: dict[Any, Call], order: list[Call]
+) -> None:
     tensors = tensors_in((args, kwargs))
     key = id(model), tuple((tuple(t.shape), t.dtype, t.device) for t in tensors)
     call = found.get(key)

@@ -25,7 +25,8 @@ _WARM: Final = 5
 
 @dataclass(slots=True)
 class Compared:
-    """One call, measured. ``us``: medians, by variant; ``graph``: whether they are those of CUDA graphs; ``failures``: sentences, by variant.
+    """One call, measured. ``us``: medians, by variant; ``graph``: whether they are those of CUDA graphs; ``failures``:
+    sentences, by variant.
 
     ``shares``: by the operator's name in ATen the part of eager PyTorch's time on the GPU that it takes.
     """
@@ -36,12 +37,12 @@ class Compared:
     graph: bool = True
     bound_us: float | None = None
     expected_us: float | None = None
-    """Of the program with kernels of this package, predicted from their plans before it ran."""
+    """Time of the program with kernels of this package, predicted from their plans before it ran."""
     failures: dict[str, str] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
     timelines: list[Timeline] = field(default_factory=list)
-    """Of one run of each kernel that has clocks, if they were asked for."""
+    """Timelines of one run of each kernel that has clocks, if they were asked for."""
 
     @property
     def kept(self) -> str:
@@ -50,7 +51,9 @@ class Compared:
 
     @property
     def left(self) -> list[tuple[str, int, float]]:
-        """Operators that those kernels do not take: name, how many, and their part of eager PyTorch's time; the longest first."""
+        """Operators that those kernels do not take: name, how many, and their part of eager PyTorch's time; the longest
+        first.
+        """
         counts: Counter[str] = Counter()
         for report in self.reports:
             counts.update(report.left)
@@ -58,7 +61,8 @@ class Compared:
 
 
 def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: bool = False) -> Compared:
-    """Measure a call; what fails of it is said in ``failures``. ``clock`` measures: `time_calls`, unless told otherwise.
+    """Measure a call; what fails of it is said in ``failures``. ``clock`` measures: `time_calls`, unless told
+    otherwise.
 
     ``timelines``: also run kernels that have clocks once with these.
     """
@@ -92,7 +96,9 @@ def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: b
 
 
 def expected(reports: list[Report]) -> float | None:
-    """Microseconds predicted for programs with kernels of this package, on the current GPU. None where none is a program of these, or no model of it is there."""
+    """Microseconds predicted for programs with kernels of this package, on the current GPU. None where none is a
+    program of these, or no model of it is there.
+    """
     if not torch.cuda.is_available():
         return None
     try:
@@ -147,10 +153,12 @@ class _State:
 
 
 def time_calls(works: dict[str, Callable[[], Any]], restore: Callable[[], None]) -> tuple[dict[str, float], bool]:
-    """Microseconds of each, medians of calls that take turns, in CUDA graphs; without graphs, where one of them cannot be captured."""
+    """Microseconds of each, medians of calls that take turns, in CUDA graphs; without graphs, where one of them cannot
+    be captured.
+    """
     from statistics import median  # noqa: PLC0415 - beside its use
 
-    from tileprof.runtime.timing import captured  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.timing import captured  # noqa: PLC0415
 
     runs, in_graphs = dict(works), True
     try:
@@ -173,7 +181,7 @@ def time_calls(works: dict[str, Callable[[], Any]], restore: Callable[[], None])
 
 
 def _shares(work: Callable[[], Any]) -> dict[str, float]:
-    """By the operator's name in ATen, its own kernels' part of all kernels' time in one eager call."""
+    """The share of each ATen operator's own kernels in the kernel time of one eager call."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - slow to import
 
     there = torch.cuda.is_available()

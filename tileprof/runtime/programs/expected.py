@@ -1,6 +1,8 @@
-"""How long a whole model is expected to take, before it runs: per stage what its tiles cost, between stages what a boundary costs, and kernels that Inductor has left.
+"""How long a whole model is expected to take, before it runs: per stage what its tiles cost, between stages what a
+boundary costs, and kernels that Inductor has left.
 
-The shapes of the costs follow from each kernel's plan. Their constants are measured once per device, on one model per family (`CALIBRATED`); all other models are predicted from these.
+The shapes of the costs follow from each kernel's plan. Their constants are measured once per device, on one model per
+family (`CALIBRATED`); all other models are predicted from these.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ class Constants:
 
     origin: str
     start: float
-    """Of a graph with one launch: until its blocks run, and after they have ended."""
+    """A graph with one launch: the time before its blocks run and after they have ended."""
     rest: float
-    """Of a small kernel of Inductor's in the same graph."""
+    """A small kernel of Inductor in the same graph."""
     decoder_stall: float
-    """Of a decoder's layer: how long the stream of weights stands still while blocks wait for each other."""
+    """Time per layer of a decoder in which the stream of weights stands still because blocks wait for each other."""
     decoder_sequence: float
     """What each sequence adds to that."""
     prefill_stall: float
@@ -48,37 +50,66 @@ class Constants:
     product: float
     """Factor on the time that a plan of transformer blocks gives a product."""
     attention: float
-    """Of a round of attention tiles of 128 keys."""
+    """A round of attention tiles of 128 keys."""
     finish: float
-    """Of a stage that ends rows."""
+    """A stage that ends rows."""
 
 
 CALIBRATED: Final[Mapping[str, Constants]] = {
     "H200": Constants(
-        origin="LLaMA-1B for one and eight sequences and for 64 tokens, ResNet-18 and GPT-2's stages on an H200, 2026-11-23",
-        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, prefill_stall=29.0, network=1.128, product=1.09, attention=3.5, finish=2.4,
+        origin="LLaMA-1B for one and eight sequences and for 64 tokens, ResNet-18 and GPT-2's stages on an H200, "
+        "2026-11-23",
+        start=8.0,
+        rest=5.0,
+        decoder_stall=5.4,
+        decoder_sequence=1.53,
+        prefill_stall=29.0,
+        network=1.128,
+        product=1.09,
+        attention=3.5,
+        finish=2.4,
     ),
-}  # fmt: skip
-"""By the name of `tileprof.devices`."""
+}
+"""Constants by the device's name in `tileprof.devices`."""
 
-_KERNELS: Final = frozenset({
-    "bmm", "mm", "addmm", "convolution", "native_layer_norm", "embedding", "cat", "index", "cumsum", "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "max_pool2d_with_indices", "_softmax",
-})  # fmt: skip
-"""Operators that Inductor gives a kernel of their own, more or less; those between them it fuses into these, or into one more."""
+_KERNELS: Final = frozenset(
+    {
+        "bmm",
+        "mm",
+        "addmm",
+        "convolution",
+        "native_layer_norm",
+        "embedding",
+        "cat",
+        "index",
+        "cumsum",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "max_pool2d_with_indices",
+        "_softmax",
+    }
+)
+"""Operators that Inductor gives a kernel of their own, more or less; those between them it fuses into these, or into
+one more.
+"""
 
 _MOST_KERNELS: Final = 3
 """Embeddings, masks and positions are fused where they meet."""
 
 
 def expected_us(regions: Sequence[Region], left: Counter[str], device: Device) -> float | None:
-    """Microseconds of a program of these regions and of what is left to Inductor, in a CUDA graph. None for other devices, and kernels without a model."""
+    """Microseconds of a program of these regions and of what is left to Inductor, in a CUDA graph. None for other
+    devices, and kernels without a model.
+    """
     constants = CALIBRATED.get(device.name)
     if constants is None or not regions:
         return None
     total = constants.start
     for region in regions:
-        found = next((cost(region.what, constants, device) for kind, cost in _COSTS if isinstance(region.what, kind)), None)  # fmt: skip
+        found = next(
+            (cost(region.what, constants, device) for kind, cost in _COSTS if isinstance(region.what, kind)), None
+        )
         if found is None:
             return None
         total += found
@@ -104,7 +135,9 @@ def _prefill(shape: PrefillShape, constants: Constants, device: Device) -> float
 
 
 def _network(network: Network, constants: Constants, device: Device) -> float:
-    """The end of the plan's own schedule: tiles in order of layers, to the block that is free first, no layer faster than its weights come."""
+    """The end of the plan's own schedule: tiles in order of layers, to the block that is free first, no layer faster
+    than its weights come.
+    """
     per_us = constants.network * device.sustained_bytes_per_s / 1e6
     tilings = [tiled(network, layer, device.sms) for layer in network.layers]
     free = [0.0] * device.sms
@@ -141,7 +174,7 @@ def _patches(_: Patches, constants: Constants, __: Device) -> float:
 
 
 def _stage(plan: Plan, together: Sequence[Any], constants: Constants) -> float:
-    """Of products that read the same rows, which need not wait for each other, or of another stage."""
+    """Time of products that read the same rows, which need not wait for each other, or of another stage."""
     blocks, stage = len(plan.blocks), together[0]
     match stage:
         case Tiled(product, _, width, splits):

@@ -1,6 +1,8 @@
-"""What the blocks of a whole-model kernel did in one replay: when each tile began and ended, on which block, and what it touched.
+"""What the blocks of a whole-model kernel did in one replay: when each tile began and ended, on which block, and what
+it touched.
 
-The kernels write clocks on request (the GPU's nanosecond timer). Tiles are tasks of transformer blocks, and a block's share of a decoder's stage. A kernel has one block per SM.
+The kernels write clocks on request (the GPU's nanosecond timer). Tiles are tasks of transformer blocks, and a block's
+share of a decoder's stage. A kernel has one block per SM.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _GROUP: Final = 8  # rows of a product that a block computes together
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """Tiles of a stage that ran: ``block``, ``begin_ns`` (its inputs were there) and ``end_ns`` of each, what they touch, and floating point operations of all."""
+    """Tiles of a stage that ran: ``block``, ``begin_ns`` (its inputs were there) and ``end_ns`` of each, what they
+    touch, and floating point operations of all.
+    """
 
     name: str
     block: I64
@@ -41,7 +45,9 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One replay. ``buffers``: name, bytes and kind (``parameter``, ``input``, ``activation``) by the number that touches give; times count from the first tile's begin."""
+    """One replay. ``buffers``: name, bytes and kind (``parameter``, ``input``, ``activation``) by the number that
+    touches give; times count from the first tile's begin.
+    """
 
     name: str
     buffers: tuple[tuple[str, int, str], ...]
@@ -51,7 +57,7 @@ class Timeline:
 
     @property
     def span_ns(self) -> int:
-        """From the first begin to the last end."""
+        """Nanoseconds from the first begin to the last end."""
         return max(int(stage.end_ns.max()) for stage in self.stages)
 
 
@@ -92,7 +98,9 @@ class _Buffers:
 
 
 def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timeline:
-    """A run of transformer blocks. ``stamps`` [tasks, 4]: when a task was taken, its first activations were there, its sums were complete, it had ended."""
+    """A run of transformer blocks. ``stamps`` [tasks, 4]: when a task was taken, its first activations were there, its
+    sums were complete, it had ended.
+    """
     from tileprof.runtime.encoder.plan import Finish, Tiled, touches  # noqa: PLC0415 - beside its use
 
     stamps = np.asarray(stamps, np.int64)
@@ -120,7 +128,19 @@ def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timel
                     kind = "activation" if name in plan.sizes or mode == WRITE else "input"
                     pitch = pitch or column_end
                     buffer = buffers.number(name, max(height, row_end) * pitch * size, kind)
-                    rows.append((tile, buffer, mode, (row * pitch + column) * size, (column_end - column) * size, row_end - row, pitch * size, 1, 0))  # fmt: skip
+                    rows.append(
+                        (
+                            tile,
+                            buffer,
+                            mode,
+                            (row * pitch + column) * size,
+                            (column_end - column) * size,
+                            row_end - row,
+                            pitch * size,
+                            1,
+                            0,
+                        )
+                    )
             if isinstance(stage, Tiled) and touched.reads[0][2] > touched.reads[0][1]:
                 product, task = stage.product, plan.tasks[number]
                 wide, deep = (
@@ -137,12 +157,15 @@ def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timel
         arrived = np.where(stamps[numbers, 1] > 0, stamps[numbers, 1], stamps[numbers, 0])
         flops = 2 * stage.product.rows * stage.product.columns * stage.product.depth if isinstance(stage, Tiled) else 0
         name = f"{stage.name} (end)" if isinstance(stage, Finish) else stage.name
-        runs.append(StageRun(name, block_of[numbers], arrived - start, stamps[numbers, 3] - start, Touches.of(rows), flops))  # fmt: skip
+        runs.append(
+            StageRun(name, block_of[numbers], arrived - start, stamps[numbers, 3] - start, Touches.of(rows), flops)
+        )
     return Timeline(program.name, buffers.all, tuple(runs), threads, shared_bytes)
 
 
 def of_decoder(shape: DecoderShape, blocks: int, cached: int, clocks: Any, threads: int, shared_bytes: int) -> Timeline:
-    """A run of a decoder with ``cached`` positions attended. ``clocks`` [blocks, layers + 1, stages, 4]: a stage begins, its activations are there, it computes, it has ended.
+    """A run of a decoder with ``cached`` positions attended. ``clocks`` [blocks, layers + 1, stages, 4]: a stage
+    begins, its activations are there, it computes, it has ended.
 
     Sums of chunks that blocks add up within the attention stage are not among the touches.
     """
@@ -159,14 +182,25 @@ def of_decoder(shape: DecoderShape, blocks: int, cached: int, clocks: Any, threa
             begin = np.where(here[ran, 1] > 0, here[ran, 1], here[ran, 0])
             end = here[ran].max(axis=1)
             rows = [(tile, *row) for tile, block in enumerate(ran) for row in shares.touches(layer, kind, int(block))]
-            runs.append(StageRun(f"{kind} {layer}" if kind != "head" else kind, ran, begin - start, end - start, Touches.of(rows), shares.flops(kind)))  # fmt: skip
+            runs.append(
+                StageRun(
+                    f"{kind} {layer}" if kind != "head" else kind,
+                    ran,
+                    begin - start,
+                    end - start,
+                    Touches.of(rows),
+                    shares.flops(kind),
+                )
+            )
     return Timeline(f"decoder, {shape.layers} layers", shares.buffers.all, tuple(runs), threads, shared_bytes)
 
 
 def of_network(plan: NetworkPlan, times: Any, threads: int, shared_bytes: int) -> Timeline:
-    """A run of a convolutional network. ``times`` [tasks, moments]: a task begins to wait, has what it awaits, ..., has stored, has posted; 0 where it has no such moment."""
+    """A run of a convolutional network. ``times`` [tasks, moments]: a task begins to wait, has what it awaits, ..., has
+    stored, has posted; 0 where it has no such moment.
+    """
     from tileprof.runtime.convnet.network import INPUT, Convolution  # noqa: PLC0415 - beside its use
-    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415 - likewise
+    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415
 
     times = np.asarray(times, np.int64)
     block_of = np.repeat(np.arange(plan.blocks), np.diff(plan.heads, axis=1)[:, 0])
@@ -187,16 +221,50 @@ def of_network(plan: NetworkPlan, times: Any, threads: int, shared_bytes: int) -
             for one in range(image, min(images, image + tiling.images)):
                 to = (((one * height) + y) * width + x) * channels + first
                 pitch = _HALF * channels
-                rows.append((number, numbers[at], WRITE, _HALF * to, _HALF * wide, across, pitch, min(tiling.rows, height - y), pitch * width))  # fmt: skip
+                rows.append(
+                    (
+                        number,
+                        numbers[at],
+                        WRITE,
+                        _HALF * to,
+                        _HALF * wide,
+                        across,
+                        pitch,
+                        min(tiling.rows, height - y),
+                        pitch * width,
+                    )
+                )
             for read in reads(plan.network, tiling, Tile(at, image, y, x, column)):
                 _, source_height, source_width, source_channels = layers[read.layer].shape
                 row = _HALF * source_width * source_channels
                 rows += [
-                    (number, numbers[read.layer], READ, (one * source_height + read.rows[0]) * row, (read.rows[1] - read.rows[0]) * row, 1, 0, 1, 0)
+                    (
+                        number,
+                        numbers[read.layer],
+                        READ,
+                        (one * source_height + read.rows[0]) * row,
+                        (read.rows[1] - read.rows[0]) * row,
+                        1,
+                        0,
+                        1,
+                        0,
+                    )
                     for one in range(*read.images)
-                ]  # fmt: skip
+                ]
             if layer.source == INPUT:
-                rows.append((number, buffers.number("image", _HALF * int(np.prod(layer.reads)), "input"), READ, 0, _HALF * int(np.prod(layer.reads)), 1, 0, 1, 0))  # fmt: skip
+                rows.append(
+                    (
+                        number,
+                        buffers.number("image", _HALF * int(np.prod(layer.reads)), "input"),
+                        READ,
+                        0,
+                        _HALF * int(np.prod(layer.reads)),
+                        1,
+                        0,
+                        1,
+                        0,
+                    )
+                )
             if isinstance(layer, Convolution):
                 deep = layer.reads[3] * layer.size[0] * layer.size[1]
                 weights = buffers.number(f"weights of {plan.network.name(at)}", _HALF * deep * channels, "parameter")
@@ -208,12 +276,23 @@ def of_network(plan: NetworkPlan, times: Any, threads: int, shared_bytes: int) -
             if isinstance(layer, Convolution)
             else 0
         )
-        runs.append(StageRun(plan.network.name(at), block_of[here], begin - start, times[here].max(axis=1) - start, Touches.of(rows), flops))  # fmt: skip
+        runs.append(
+            StageRun(
+                plan.network.name(at),
+                block_of[here],
+                begin - start,
+                times[here].max(axis=1) - start,
+                Touches.of(rows),
+                flops,
+            )
+        )
     return Timeline("convolutional network", buffers.all, tuple(runs), threads, shared_bytes)
 
 
 class _Shares:
-    """What a block of a decoder touches in a stage, as common.cuh deals it out: groups of eight rows, the first of which moves on from stage to stage."""
+    """What a block of a decoder touches in a stage, as common.cuh deals it out: groups of eight rows, the first of
+    which moves on from stage to stage.
+    """
 
     def __init__(self, shape: DecoderShape, blocks: int, cached: int) -> None:
         from tileprof.runtime.decode.handover import Handover  # noqa: PLC0415 - beside its use

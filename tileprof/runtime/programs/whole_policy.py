@@ -1,8 +1,10 @@
 """The plans of whole-model kernels as policies, and the tile graphs that these have to satisfy.
 
-One stage per stage of a kernel, layer by layer; the tiles are the kernel's own. What a tile *needs* follows from the elements that it reads and that earlier tiles write; what it
-*awaits* from the words that the kernel polls (decoders), the elements that it loads until they are there (transformer blocks), or the waits in its table (convolutional networks).
-`tileprof.policy.verification` then says whether the one covers the other.
+One stage per stage of a kernel, layer by layer; the tiles are the kernel's own. What a tile *needs* follows from the
+elements that it reads and that earlier tiles write; what it
+*awaits* from the words that the kernel polls (decoders), the elements that it loads until they are there (transformer
+blocks), or the waits in its table (convolutional networks). `tileprof.policy.verification` then says whether the one
+covers the other.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.policy.format import Edge, Policy, Range, Semaphores, Stage, WaitTable
 from tileprof.policy.format.expression import parse
-from tileprof.policy.verification.relation_graph import graph_of_relations, relation
+from tileprof.policy.verification.relation_graph import graph_of_edges
 from tileprof.policy.verification.verifier import Verification, verify
 from tileprof.runtime.decode.handover import KINDS, Handover
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from tileprof.runtime.encoder.plan import Plan as BlocksPlan
 
 Pairs = dict[tuple[int, int], tuple[I64, I64]]
-"""By producer and consumer stage: what is needed (tiles) or awaited (semaphores), and by which tile, each pair once."""
+"""Per producer and consumer stage: what is needed (tiles) or awaited (semaphores), and by which tile, each pair once.
+"""
 
 _STRIDE: Final = 1 << 32
 """Above every tile number: a tile of all stages is ``stage * _STRIDE + tile``."""
@@ -42,15 +45,12 @@ class WholePlan:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Of each stage."""
+        """The number of tiles of each stage."""
         return tuple(map(len, self.posts))
 
     def graph(self) -> Any:
         """What must be waited for, as the verifier takes it (a `TileGraph`)."""
-        relations = {
-            key: relation(parent, child, self.tiles[key[1]]) for key, (parent, child) in sorted(self.needed.items())
-        }
-        return graph_of_relations([(n, 1, 1) for n in self.tiles], relations)
+        return graph_of_edges([(n, 1, 1) for n in self.tiles], dict(sorted(self.needed.items())))
 
     def policy(self) -> Policy:
         """What is waited for; an edge whose tiles all await the same semaphores in a row is a range."""
@@ -139,8 +139,10 @@ def _owners(found: I64) -> I64:
 
 
 def of_blocks(plan: BlocksPlan) -> WholePlan:
-    """The stages of a stack of transformer blocks. A task loads each element until it is there: it awaits the tasks that write what it reads."""
-    from tileprof.runtime.encoder.plan import touches  # noqa: PLC0415 - imports nothing heavy, but this is read for decoders too
+    """The stages of a stack of transformer blocks. A task loads each element until it is there: it awaits the tasks
+    that write what it reads.
+    """
+    from tileprof.runtime.encoder.plan import touches  # noqa: PLC0415 - decoders do without it
 
     counts = np.zeros(len(plan.stages), np.int64)
     owner = {name: np.full((rows, columns), -1, np.int64) for name, (rows, columns, _) in plan.sizes.items()}
@@ -166,8 +168,10 @@ def _cut(owner: Mapping[str, I64], box: tuple[str, int, int, int, int]) -> I64:
 
 
 def of_network(plan: NetworkPlan) -> WholePlan:
-    """The layers of a convolutional network. A tile needs all that write rows which it reads, and awaits the bands of its table."""
-    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415 - likewise
+    """The layers of a convolutional network. A tile needs all that write rows which it reads, and awaits the bands of
+    its table.
+    """
+    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415
 
     layers, tilings = plan.network.layers, plan.tilings
     counts = np.zeros(len(layers), np.int64)

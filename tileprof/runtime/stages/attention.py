@@ -20,8 +20,9 @@ from tileprof.runtime.stages.view import View
 class Attention(Operator):
     """``out = softmax(scale * q @ k^T) @ v``, head by head.
 
-    Shapes: q and out [heads, m, d], k and v [groups, n, d]; ``groups`` divides ``heads``, and as many neighbouring heads share a group (grouped-query
-    attention). ``causal``: row i sees the first i + 1 keys, as PyTorch's ``is_causal``. ``scale`` 0 is 1 / sqrt(d). Tiles: ``rows`` rows along y, a head along z.
+    Shapes: q and out [heads, m, d], k and v [groups, n, d]; ``groups`` divides ``heads``, and as many neighbouring
+    heads share a group (grouped-query attention). ``causal``: row i sees the first i + 1 keys, as PyTorch's
+    ``is_causal``. ``scale`` 0 is 1 / sqrt(d). Tiles: ``rows`` rows along y, a head along z.
     """
 
     NAME: ClassVar[str] = "attention"
@@ -38,7 +39,8 @@ class Attention(Operator):
         q, k = self.q.shape, self.k.shape
         if len(q) != 3 or len(k) != 3 or k != self.v.shape or self.out.shape != q or k[2] != q[2] or q[0] % k[0]:
             raise UserError(
-                f"attention: q is {q}, k {k}, v {self.v.shape}, out {self.out.shape}; q and out are [heads, m, d], k and v [groups, n, d], "
+                f"attention: q is {q}, k {k}, v {self.v.shape}, out {self.out.shape}; q and out are [heads, m, d], k "
+                "and v [groups, n, d], "
                 "with groups a divisor of heads"
             )
         if self.rows < 1 or not isfinite(self.scale):
@@ -53,14 +55,14 @@ class Attention(Operator):
     def grid(self) -> Grid:
         return 1, -(-self.q.shape[1] // self.rows), self.q.shape[0]
 
-    def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - nothing runs along x
+    def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - x is 0
         mine, keys = self._parts(y, z)
         yield Region("q", mine)
         yield Region("k", keys)
         yield Region("v", keys)
         yield written(mine)
 
-    def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - nothing runs along x
+    def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - x is 0
         mine, keys = self._parts(y, z)
         q, k, v = (cut(tensors[role], part).float()[0] for role, part in (("q", mine), ("k", keys), ("v", keys)))
         scores = self.factor * q @ k.T

@@ -21,8 +21,9 @@ NORM_ROLES: Final = ("mean", "var", "scale", "shift")
 class Conv2d(Operator):
     """``out = epilogue(norm(conv(x, weight) + bias)) + residual``, or ``* residual`` with ``combine`` "multiply".
 
-    Shapes: x [n, h, w, c], weight [k, r, s, c], out [n, p, q, k]. Pixels are numbered ``(n*P + p)*Q + q``; a tile takes ``tile[0]`` of them and
-    ``tile[1]`` channels. ``mean``, ``var``, ``scale`` and ``shift`` [k], all or none, are a batch norm by running averages with ``epsilon``.
+    Shapes: x [n, h, w, c], weight [k, r, s, c], out [n, p, q, k]. Pixels are numbered ``(n*P + p)*Q + q``; a tile takes
+    ``tile[0]`` of them and ``tile[1]`` channels. ``mean``, ``var``, ``scale`` and ``shift`` [k], all or none, are a
+    batch norm by running averages with ``epsilon``.
     """
 
     NAME: ClassVar[str] = "conv2d"
@@ -48,7 +49,8 @@ class Conv2d(Operator):
         epilogues.check(self.epilogue, self.combine)
         if self.epilogue == epilogues.GATE or self.stride < 1 or self.padding < 0:
             raise UserError(
-                f"conv2d: stride {self.stride}, padding {self.padding}, epilogue {self.epilogue}: there is no such convolution"
+                f"conv2d: stride {self.stride}, padding {self.padding}, epilogue {self.epilogue}: there is no such "
+                "convolution"
             )
         if (
             not len(self.x.shape) == len(self.weight.shape) == len(self.out.shape) == 4
@@ -62,7 +64,8 @@ class Conv2d(Operator):
         p, q = ((size + 2 * self.padding - kernel) // self.stride + 1 for size, kernel in ((h, r), (w, s)))
         if self.out.shape != (n, p, q, k):
             raise UserError(
-                f"conv2d: out is {self.out.shape}; for x {self.x.shape} and weight {self.weight.shape} it is {(n, p, q, k)}"
+                f"conv2d: out is {self.out.shape}; for x {self.x.shape} and weight {self.weight.shape} it is "
+                f"{(n, p, q, k)}"
             )
         if self.bias is not None and self.bias.shape != (k,):
             raise UserError(f"conv2d: bias is {self.bias.shape}; there are {k} channels")
@@ -84,7 +87,7 @@ class Conv2d(Operator):
     def grid(self) -> Grid:
         return (*self._tiling.grid, 1)
 
-    def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - pixels hold the batch
+    def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - z is 0
         pixels, channels = self._tiling.spans(x, y)
         for image, p, columns in self._rows(pixels):
             rows, span = self._window(p, p + 1, 0), self._window(*columns, 1)
@@ -98,7 +101,7 @@ class Conv2d(Operator):
             if getattr(self, role) is not None:
                 yield Region(role, (channels,))
 
-    def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - pixels hold the batch
+    def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - z is 0
         pixels, channels = self._tiling.spans(x, y)
         weight = cut(tensors["weight"], (channels, *self.weight.whole()[1:])).float().permute(0, 3, 1, 2)
         bias = None if self.bias is None else cut(tensors["bias"], (channels,)).float()

@@ -1,7 +1,9 @@
-"""Which elements of a matrix dropout keeps: a function of the seed and the element's number alone, so that tiles may run in any order.
+"""Which elements of a matrix dropout keeps: a function of the seed and the element's number alone, so that tiles may
+run in any order.
 
-The words are Philox4x32-10's (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): key = seed, counter =
-number, the first of the four words. They are what `triton.language.randint` gives; both sides compare whole numbers, so that no rounding comes between.
+The words are Philox4x32-10's (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
+key = seed, counter = number, the first of the four words. They are what `triton.language.randint` gives; both sides
+compare whole numbers, so that no rounding comes between.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def threshold(dropout: float) -> int:
 
 
 def words(seed: int, number: Any) -> Any:
-    """The random words, 0 to 2^32 - 1, of elements of these numbers (int64, not negative); int64 of the same shape and device."""
+    """The random words, 0 to 2^32 - 1, of elements of these numbers (int64, not negative); int64 of the same shape and
+    device.
+    """
     key = [seed & _WORD, seed >> 32]
     zero = torch.zeros_like(number)
     a, b, c, d = number & _WORD, number >> 32, zero, zero
@@ -50,7 +54,8 @@ def words(seed: int, number: Any) -> Any:
 
 
 def apply(value: Any, dropout: float, seed: int, first_row: int = 0) -> Any:
-    """``value`` [rows, columns], rows of a matrix from ``first_row`` on: dropped elements 0, the others divided by ``1 - dropout``.
+    """``value`` [rows, columns], rows of a matrix from ``first_row`` on: dropped elements 0, the others divided by ``1
+    - dropout``.
 
     An element's number is its row-major place in the whole matrix. Without dropout, ``value`` itself.
     """

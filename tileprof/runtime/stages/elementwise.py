@@ -15,7 +15,8 @@ from tileprof.runtime.stages.view import Spans, View
 
 @dataclass(frozen=True, slots=True)
 class Elementwise(Operator):
-    """``out = function(number * x)`` or ``function(number * x, y)``; all of one shape of any dimensions, inputs perhaps with strides of 0.
+    """``out = function(number * x)`` or ``function(number * x, y)``; all of one shape of any dimensions, inputs perhaps
+    with strides of 0.
 
     Tile n takes the elements ``n*run`` to ``(n+1)*run`` of the row-major numbering of the shape.
     """
@@ -33,12 +34,14 @@ class Elementwise(Operator):
         known = ONE if self.y is None else TWO
         if self.function not in known:
             raise UserError(
-                f"elementwise: no function {self.function!r} of {1 if self.y is None else 2} operands; known: {', '.join(known)}"
+                f"elementwise: no function {self.function!r} of {1 if self.y is None else 2} operands; known: "
+                f"{', '.join(known)}"
             )
         shapes = {view.shape for view in self.views().values()}
         if len(shapes) != 1 or self.run < 1 or not isfinite(self.number):
             raise UserError(
-                f"elementwise: operands have shapes {sorted(shapes)}, runs of {self.run}, number {self.number}; all have one shape"
+                f"elementwise: operands have shapes {sorted(shapes)}, runs of {self.run}, number {self.number}; all "
+                "have one shape"
             )
         if any(n > 1 and s == 0 for n, s in zip(self.out.shape, self.out.strides, strict=True)):
             raise UserError("elementwise: a result cannot repeat its elements")

@@ -22,14 +22,16 @@ ACTIVATIONS: Final[dict[str, Callable[[Any], Any]]] = {
     "gelu_tanh": _gelu_tanh,
     "silu": functional.silu,
 }
-"""By name in a policy; and `GATE`, which is no function of one element."""
+"""Epilogues by their names in a policy, and `GATE`, which is not a function of one element."""
 
 GATE: Final = "silu_gate"
 """silu of the left half of the columns times the right half; the result is half as wide."""
 
 
 COMBINATIONS: Final = ("add", "multiply")
-"""What a residual does to the result; ``multiply`` is the second product of a gated layer, whose gate another stage has computed."""
+"""What a residual does to the result; ``multiply`` is the second product of a gated layer, whose gate another stage has
+computed.
+"""
 
 
 def check(epilogue: str, combine: str = "add") -> None:

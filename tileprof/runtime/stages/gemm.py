@@ -19,8 +19,9 @@ from tileprof.runtime.stages.view import View
 class Gemm(Operator):
     """``out = epilogue(a @ b + bias) + residual``, or ``* residual`` with ``combine`` "multiply".
 
-    Shapes: a [m, k], b [k, n], or both with a leading batch, as out has then. With ``split_k`` above 1 tile z sums over the z-th part of k, rounded up to
-    ``split_multiple``, and out holds the float32 partial sums [split_k, m, n] for a `reduce` stage. With `epilogues.GATE` b has 2n columns.
+    Shapes: a [m, k], b [k, n], or both with a leading batch, as out has then. With ``split_k`` above 1 tile z sums over
+    the z-th part of k, rounded up to ``split_multiple``, and out holds the float32 partial sums [split_k, m, n] for a
+    `reduce` stage. With `epilogues.GATE` b has 2n columns.
     """
 
     NAME: ClassVar[str] = "gemm"
@@ -43,13 +44,15 @@ class Gemm(Operator):
         *same, inner, n = self.b.shape
         if k != inner or batch != same or len(batch) > 1:
             raise UserError(
-                f"gemm: a is {self.a.shape} and b is {self.b.shape}; they are [m, k] and [k, n], with at most one batch in front"
+                f"gemm: a is {self.a.shape} and b is {self.b.shape}; they are [m, k] and [k, n], with at most one "
+                "batch in front"
             )
         n = n // 2 if self.epilogue == epilogues.GATE else n
         split = [self.split_k] if self.split_k > 1 else []
         if self.out.shape != (*batch, *split, m, n):
             raise UserError(
-                f"gemm: out is {self.out.shape}; for a {self.a.shape} and b {self.b.shape} it is {(*batch, *split, m, n)}"
+                f"gemm: out is {self.out.shape}; for a {self.a.shape} and b {self.b.shape} it is "
+                f"{(*batch, *split, m, n)}"
             )
         if self.split_k < 1 or self.split_multiple < 1:
             raise UserError(
@@ -59,7 +62,8 @@ class Gemm(Operator):
             batch or self.bias or self.residual or self.epilogue != "none" or self.out.dtype != "float32"
         ):
             raise UserError(
-                "gemm: with split_k out is float32 partial sums, without batch, bias, epilogue or residual: a reduce stage follows"
+                "gemm: with split_k out is float32 partial sums, without batch, bias, epilogue or residual: a reduce "
+                "stage follows"
             )
         if self.bias is not None and self.bias.shape != self.b.shape[-1:]:
             raise UserError(f"gemm: bias is {self.bias.shape}; b has {self.b.shape[-1]} columns")

@@ -1,4 +1,4 @@
-"""What every stage operator is: a frozen description that knows its tiles, what each touches, and how to compute one."""
+"""A stage operator: a frozen description that knows its tiles, what each touches, and how to compute one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from tileprof.runtime.stages.view import Spans, View
 Grid = tuple[int, int, int]
 
 _MODULES: Final = {
-    "gemm": "gemm", "reduce": "reduce", "conv2d": "conv", "pointwise": "pointwise", "elementwise": "elementwise", "norm": "rows",
-    "softmax": "rows", "attention": "attention",
-}  # fmt: skip
+    "gemm": "gemm",
+    "reduce": "reduce",
+    "conv2d": "conv",
+    "pointwise": "pointwise",
+    "elementwise": "elementwise",
+    "norm": "rows",
+    "softmax": "rows",
+    "attention": "attention",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +37,11 @@ class Region:
 
 
 class Operator(ABC):
-    """Subclasses are frozen dataclasses: fields of type `View` are operands, the others parameters; ``out`` is the operand written.
+    """Subclasses are frozen dataclasses: fields of type `View` are operands, the others parameters; ``out`` is the
+    operand written.
 
-    They validate themselves and raise `UserError`. Tensors are handed in by role, as views of just the described shape and strides.
+    They validate themselves and raise `UserError`. Tensors are handed in by role, as views of just the described shape
+    and strides.
     """
 
     NAME: ClassVar[str]

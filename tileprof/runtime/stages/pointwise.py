@@ -40,7 +40,8 @@ class Pointwise(Operator):
         known = ONE if self.y is None else TWO
         if self.function not in known:
             raise UserError(
-                f"pointwise: no function {self.function!r} of {1 if self.y is None else 2} operands; known: {', '.join(known)}"
+                f"pointwise: no function {self.function!r} of {1 if self.y is None else 2} operands; known: "
+                f"{', '.join(known)}"
             )
         shapes = {view.shape for view in self.views().values()}
         if len(shapes) != 1 or len(self.x.shape) != 2:

@@ -17,7 +17,9 @@ from tileprof.runtime.stages.view import View
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Operator):
-    """``out = epilogue(sum of x over its first axis + bias) + residual``; x [split, m, n], out [m, n] (or n/2 columns with the gate)."""
+    """``out = epilogue(sum of x over its first axis + bias) + residual``; x [split, m, n], out [m, n] (or n/2 columns
+    with the gate).
+    """
 
     NAME: ClassVar[str] = "reduce"
 

@@ -25,7 +25,8 @@ class _Rows(Operator):
     def _check(self) -> None:
         if len(self.x.shape) != 2 or self.out.shape != self.x.shape or self.rows < 1:
             raise UserError(
-                f"{self.NAME}: x is {self.x.shape}, out is {self.out.shape}, {self.rows} rows a tile; x and out are the same [m, n]"
+                f"{self.NAME}: x is {self.x.shape}, out is {self.out.shape}, {self.rows} rows a tile; x and out are "
+                "the same [m, n]"
             )
 
     @property
@@ -81,10 +82,11 @@ class Norm(_Rows):
 
 @dataclass(frozen=True, slots=True)
 class Softmax(_Rows):
-    """``softmax(scale * x)`` over the columns of x [m, n]; then a share ``dropout`` of the elements becomes 0 and the others grow by 1 / (1 - dropout).
+    """``softmax(scale * x)`` over the columns of x [m, n]; then a share ``dropout`` of the elements becomes 0 and the
+    others grow by 1 / (1 - dropout).
 
-    Which elements is decided by ``seed`` and their place in x alone (`tileprof.runtime.stages.dropout`): the same in every run, tiling and order, on the
-    CPU and on a GPU. They are not those that PyTorch's own generator chooses.
+    Which elements is decided by ``seed`` and their place in x alone (`tileprof.runtime.stages.dropout`): the same in
+    every run, tiling and order, on the CPU and on a GPU. They are not those that PyTorch's own generator chooses.
     """
 
     NAME: ClassVar[str] = "softmax"

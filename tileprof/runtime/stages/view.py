@@ -34,7 +34,8 @@ class View:
             raise UserError(f"tensor {self.tensor} is {self.dtype}; stages compute in {', '.join(ITEM_BYTES)}")
         if not self.shape or len(self.shape) != len(self.strides) or min(self.shape) < 1 or min(self.strides) < 0:
             raise UserError(
-                f"tensor {self.tensor} has shape {self.shape} and strides {self.strides}: not a view that a stage can take"
+                f"tensor {self.tensor} has shape {self.shape} and strides {self.strides}: not a view that a stage can "
+                "take"
             )
         if self.offset < 0 or self.elements > _LARGEST or max(self.strides) > _LARGEST:
             raise UserError(
@@ -70,7 +71,9 @@ class View:
         return given | ({"offset": self.offset} if self.offset else {})
 
     def overlaps(self) -> bool:
-        """Whether two of its elements may be one: a stride lies within what smaller strides span. Views that are interleaved count as such, which no stage needs."""
+        """Whether two of its elements may be one: a stride lies within what smaller strides span. Views that are
+        interleaved count as such, which no stage needs.
+        """
         span = 1
         for stride, size in sorted(zip(self.strides, self.shape, strict=True)):
             if size > 1:

@@ -1,1 +1,3 @@
-"""Tile-level synchronisation on a device: semaphores, the tables that say who awaits which, and the two device functions that use them."""
+"""Tile-level synchronisation on a device: semaphores, the tables that say who awaits which, and the two device
+functions that use them.
+"""

@@ -1,17 +1,20 @@
 """Post and wait, in Triton: what makes a tile of one kernel visible to a tile of another.
 
-A post is a barrier of the block, then one ``atom.release.gpu`` by one thread: the barrier brings the stores of all threads before it, and release is
-cumulative. A wait polls with ``ld.acquire.gpu`` and ends with a barrier, so that what one thread has seen holds for all. Nothing
-may move above the barrier: loads of what the tile awaited come after it in the program, and a test reads the PTX to see that they stayed there.
+A post is a barrier of the block, then one ``atom.release.gpu`` by one thread: the barrier brings the stores of all
+threads before it, and release is cumulative. A wait polls with ``ld.acquire.gpu`` and ends with a barrier, so that what
+one thread has seen holds for all. Nothing may move above the barrier: loads of what the tile awaited come after it in
+the program, and a test reads the PTX to see that they stayed there.
 
-Semaphores only grow. A run adds as many posts to a semaphore as tiles post it, so in run ``epoch`` the value ``v`` is reached at
-``epoch * posts + v``. Each tile that waits counts its own runs in device memory, where nobody else writes: no run has to be told which it is, no tile
-shares a counter, and a captured graph replays any number of times without a reset. (One counter that the last tile of a run advanced was
-tried first: the ticket that finds the last tile, one atomic a tile at one address, showed on the copy pair.) Comparisons are of differences, so that
-2^31 posts wrap around unharmed.
+Semaphores only grow. A run adds as many posts to a semaphore as tiles post it, so in run ``epoch`` the value ``v`` is
+reached at ``epoch * posts + v``. Each tile that waits counts its own runs in device memory, where no other tile writes:
+no run has to be told which it is, no tile shares a counter, and a captured graph replays any number of times without a
+reset. (One counter that the last tile of a run advanced was tried first: the ticket that finds the last tile, one
+atomic a tile at one address, showed on the copy pair.) Comparisons are of differences, so that 2^31 posts wrap around
+unharmed.
 
-Every wait is bounded: after ``TIMEOUT_NS`` the first one to give up writes stage, tile, semaphore, value seen and value expected into the
-record, and every other wait gives up with it. What the tiles compute after that is wrong, and the host says so.
+Every wait is bounded: after ``TIMEOUT_NS`` the first one to give up writes stage, tile, semaphore, value seen and value
+expected into the record, and every other wait gives up with it. What the tiles compute after that is wrong, and the
+host says so.
 """
 
 # Triton's language, of which Python's types say nothing:
@@ -24,7 +27,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, globaltimer
 
 FLAG_WORDS = tl.constexpr(32)
-"""int32 words of a cache line: semaphores stand one a line."""
+"""int32 words of a cache line: one semaphore per line."""
 
 RECORD_WORDS = 8
 """Claimed, stage, tile, semaphore, seen, expected, 2 unused."""
@@ -55,7 +58,9 @@ def nanosleep(duration_ns):
 
 @triton.jit
 def claim_record(late, record, stage, tile, semaphore, seen, expected):
-    """Write the record, if this element is late and nobody has; threads decide alone, since warps may give up at different times."""
+    """Write the record, if this element is late and no thread has; threads decide alone, since warps may give up at
+    different times.
+    """
     tl.inline_asm_elementwise(
         """{
         .reg .pred is_late, is_first;
@@ -86,7 +91,8 @@ def wait(
 ):  # fmt: skip
     """Return when every semaphore of the tile has reached its value; nothing at all where ``WIDTH`` is 0.
 
-    ``GRID_WAIT``: return when the whole kernel in front has ended and its stores are visible, as every user of programmatic launch writes it.
+    ``GRID_WAIT``: return when the whole kernel in front has ended and its stores are visible, as every user of
+    programmatic launch writes it.
     """
     if GRID_WAIT:
         gdc_wait()
@@ -121,8 +127,9 @@ def wait(
 def post(tile, posts, flags, TILES: tl.constexpr, POSTS: tl.constexpr, PDL: tl.constexpr):
     """Say that the tile's stores are done; nothing at all without ``POSTS`` and ``PDL``.
 
-    ``PDL``: the kernel may have begun before the one in front of it had ended, and must not end before, or the next ordinary launch would run
-    beside that one. One block sees to it: if each did, a tile that is done early would hold its slot for nothing.
+    ``PDL``: the kernel may have begun before the one in front of it had ended, and must not end before, or the next
+    ordinary launch would run beside that one. One block sees to it: if each did, a tile that is done early would hold
+    its slot for nothing.
     """
     if POSTS > 0:
         tl.debug_barrier()
@@ -136,7 +143,9 @@ def post(tile, posts, flags, TILES: tl.constexpr, POSTS: tl.constexpr, PDL: tl.c
 
 @triton.jit
 def hold(waits, flags, runs, record, STAGE: tl.constexpr, TIMEOUT_NS: tl.constexpr):
-    """A kernel of one block that ends when every block of the stage in front has begun: the next may then hold SMs while it waits."""
+    """A kernel of one block that ends when every block of the stage in front has begun: the next may then hold SMs
+    while it waits.
+    """
     wait(0, waits, flags, runs, record, STAGE, 1, False, TIMEOUT_NS)
 
 
@@ -145,7 +154,8 @@ def begin(
     order, seed, flags,
     STAGE: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr, TRIGGER: tl.constexpr, DELAY_NS: tl.constexpr,
 ):  # fmt: skip
-    """The tile of this block; lets the next kernel start beside this one (``TRIGGER``) and, for tests, sleeps up to ``DELAY_NS``.
+    """The tile of this block; lets the next kernel start beside this one (``TRIGGER``) and, for tests, sleeps up to
+    ``DELAY_NS``.
 
     ``STARTED``: a semaphore that counts the blocks that have begun, or -1. It orders nothing, so it is relaxed.
     """

@@ -1,4 +1,6 @@
-"""A policy as the integer tables that kernels read: which semaphores a tile posts and awaits, and in which order tiles are taken."""
+"""A policy as the integer tables that kernels read: which semaphores a tile posts and awaits, and in which order tiles
+are taken.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ _MOST_WAITS: Final = 512
 class StageTables:
     """One stage. All int32.
 
-    ``waits`` ``[tiles, width, 3]``: semaphore (-1: none), the value awaited, and how many tiles post it in a run; ``width`` is a power of two, or 0
-    for a stage that awaits nothing. ``posts`` ``[tiles, arrays]``: semaphores to add 1 to. ``order`` ``[tiles]``: the tile that a block takes, or
-    None for its own number.
+    ``waits`` ``[tiles, width, 3]``: semaphore (-1: none), the value awaited, and how many tiles post it in a run;
+    ``width`` is a power of two, or 0 for a stage that awaits nothing. ``posts`` ``[tiles, arrays]``: semaphores to add
+    1 to. ``order`` ``[tiles]``: the tile that a block takes, or None for its own number.
     """
 
     waits: I32
@@ -86,7 +88,8 @@ def _padded(rows: Sequence[tuple[NDArray[np.int64], ...]], tiles: int, name: str
     widest = int(place.max(initial=0)) + 1
     if widest > _MOST_WAITS:
         raise UserError(
-            f"a tile of {name} awaits {widest} semaphores; a block polls at most {_MOST_WAITS}: take a coarser policy (row, strided or grid)"
+            f"a tile of {name} awaits {widest} semaphores; a block polls at most {_MOST_WAITS}: take a coarser policy "
+            "(row, strided or grid)"
         )
     table = np.full((tiles, 1 << (widest - 1).bit_length(), 3), (-1, 0, 0), np.int32)
     table[tile, place] = np.stack([semaphore, value, posts], axis=1)[order]

@@ -2,7 +2,13 @@
 
 import numpy as np
 
+from tileprof.devices import get
 from tileprof.record.cuda import raw
+
+H200 = get("H200")
+ALLOC = {"e": "alloc", "address": 0x100000, "bytes": 0x10000, "device": 0, "flags": 0}
+TENSOR = {"e": "tensor", "address": 0x100000, "bytes": 500, "kind": "activation"}
+WINDOW = 0x100000 // 1024  # of 32 granules of 32 bytes
 
 KERNEL = {
     "e": "kernel", "id": 0, "name": "k(int*)", "symbol": "_Z1kPi", "scanned": 1, "fingerprint": "00", "registers": 32,

@@ -1,6 +1,6 @@
-// A driver and a Compute Sanitizer of a page, for the host side of the injection library: "device" memory is the heap, and
-// a launch writes the records that its blocks would. Tests drive it from Python (test_cuda_injection.py); what a real
-// one would answer with a crash (memory of a dead context, calls after the end) ends the process with a message.
+// A driver and a Compute Sanitizer of a page, for the host side of the injection library: "device" memory is the heap,
+// and a launch writes the records that its blocks would. Tests drive it from Python (test_cuda_injection.py); what a
+// real one would answer with a crash (memory of a dead context, calls after the end) ends the process with a message.
 #include <cuda.h>
 #include <sanitizer.h>
 #include <stdio.h>
@@ -38,7 +38,8 @@ struct State {
     std::set<const void*> spinning;  // streams, by handle
     std::map<const void*, std::vector<void*>> behind;  // bytes that are to be set when such a stream goes on
     std::mutex mutex;
-    std::recursive_mutex driver;  // as the real one's, held in callbacks of launches and resources, and taken by its functions
+    std::recursive_mutex
+        driver;  // as the real one's, held in callbacks of launches and resources, and taken by its functions
 };
 State& state() {
     static State* s = new State;
@@ -47,7 +48,8 @@ State& state() {
 
 using Driver = std::lock_guard<std::recursive_mutex>;
 thread_local const void* present = nullptr;  // callback data of the present launch
-// Those that are current in this thread; none at first, as where the GPU has not been used. Leaked: calls come while threads end.
+// Those that are current in this thread; none at first, as where the GPU has not been used. Leaked: calls come while
+// threads end.
 std::vector<CUcontext>& contexts() {
     thread_local auto* stack = new std::vector<CUcontext>;
     return *stack;
@@ -63,7 +65,8 @@ void rest(unsigned part = 1) { usleep(static_cast<unsigned>(state().pause_ms) * 
 void alive(const void* p) {
     if (state().gone) die("called after the driver had shut down");
     auto at = state().memory.upper_bound(const_cast<void*>(p));
-    if (p != nullptr && at != state().memory.begin() && state().dead.count((--at)->second) != 0) die("memory of a dead context");
+    if (p != nullptr && at != state().memory.begin() && state().dead.count((--at)->second) != 0)
+        die("memory of a dead context");
 }
 
 using Brief = std::lock_guard<std::mutex>;
@@ -95,7 +98,10 @@ void run(CUmodule module, uint32_t blocks) {
     if (h == nullptr || h->launch == kKeepAll || state().patched.count(module) == 0) return;
     uint64_t generation = h->in_graph ? h->generation : 0;
     for (uint32_t b = 0; b < blocks; ++b)
-        append(h, static_cast<uint64_t>(kBlock) << kKindShift | generation << kGenerationShift | (state().code[module] >> 4 << kSmBits), b);
+        append(h,
+               static_cast<uint64_t>(kBlock) << kKindShift | generation << kGenerationShift |
+                   (state().code[module] >> 4 << kSmBits),
+               b);
     if (h->in_graph) ++h->generation;
 }
 
@@ -125,11 +131,14 @@ API SanitizerResult sanitizerSubscribe(Sanitizer_SubscriberHandle*, Sanitizer_Ca
 }
 API SanitizerResult sanitizerEnableDomain(uint32_t on, Sanitizer_SubscriberHandle, Sanitizer_CallbackDomain d) {
     Brief brief(state().mutex);
-    if (on != 0) state().domains.insert(d);
-    else state().domains.erase(d);
+    if (on != 0)
+        state().domains.insert(d);
+    else
+        state().domains.erase(d);
     return SANITIZER_SUCCESS;
 }
-API SanitizerResult sanitizerEnableCallback(uint32_t on, Sanitizer_SubscriberHandle, Sanitizer_CallbackDomain d, Sanitizer_CallbackId) {
+API SanitizerResult sanitizerEnableCallback(uint32_t on, Sanitizer_SubscriberHandle, Sanitizer_CallbackDomain d,
+                                            Sanitizer_CallbackId) {
     Brief brief(state().mutex);
     if (on != 0) state().domains.insert(d);
     return SANITIZER_SUCCESS;
@@ -162,7 +171,8 @@ API SanitizerResult sanitizerGetFunctionPcAndSize(CUmodule m, const char*, uint6
     *size = 256;
     return SANITIZER_SUCCESS;
 }
-API SanitizerResult sanitizerSetLaunchCallbackData(Sanitizer_LaunchHandle, CUfunction, Sanitizer_StreamHandle, const void* data) {
+API SanitizerResult sanitizerSetLaunchCallbackData(Sanitizer_LaunchHandle, CUfunction, Sanitizer_StreamHandle,
+                                                   const void* data) {
     present = data;
     return SANITIZER_SUCCESS;
 }
@@ -198,8 +208,10 @@ API SanitizerResult sanitizerMemset(void* to, int value, size_t n, Sanitizer_Str
     std::lock_guard<std::mutex> lock(state().mutex);
     if (n == 1) ++state().waits;  // a place in a stream
     if (n == 1 && state().refusing.count(stream) != 0) return SANITIZER_ERROR_UNKNOWN;
-    if (n == 1 && state().spinning.count(stream) != 0) state().behind[stream].push_back(to);
-    else memset(to, value, n);
+    if (n == 1 && state().spinning.count(stream) != 0)
+        state().behind[stream].push_back(to);
+    else
+        memset(to, value, n);
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerStreamSynchronize(Sanitizer_StreamHandle) {
@@ -214,7 +226,8 @@ API SanitizerResult sanitizerGetResultString(SanitizerResult, const char** text)
     return SANITIZER_SUCCESS;
 }
 
-API CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**) {
+API CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                            void**, void**) {
     return CUDA_SUCCESS;
 }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig*, CUfunction, void**, void**) { return CUDA_SUCCESS; }
@@ -266,7 +279,8 @@ API CUresult cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule, co
     return strcmp(name, "table") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-// ---- what the driver says about its GPUs: FAKE_GPUS is "name|major|minor|SMs|bytes|L2 bytes|MPS;...", FAKE_INIT what cuInit returns
+// ---- what the driver says about its GPUs: FAKE_GPUS is "name|major|minor|SMs|bytes|L2 bytes|MPS;...", FAKE_INIT what
+// cuInit returns
 
 namespace {
 
@@ -275,15 +289,19 @@ std::vector<std::vector<std::string>> gpus() {
     const char* text = getenv("FAKE_GPUS");
     for (const char* c = text == nullptr ? "" : text; *c != 0; ++c) {
         if (c == text || *c == ';') out.emplace_back(1);
-        if (*c == '|') out.back().emplace_back();
-        else if (*c != ';') out.back().back() += *c;
+        if (*c == '|')
+            out.back().emplace_back();
+        else if (*c != ';')
+            out.back().back() += *c;
     }
     return out;
 }
 
 }  // namespace
 
-API CUresult cuInit(unsigned) { return static_cast<CUresult>(getenv("FAKE_INIT") == nullptr ? 0 : atoi(getenv("FAKE_INIT"))); }
+API CUresult cuInit(unsigned) {
+    return static_cast<CUresult>(getenv("FAKE_INIT") == nullptr ? 0 : atoi(getenv("FAKE_INIT")));
+}
 API CUresult cuDriverGetVersion(int* version) {
     *version = 13000;
     return CUDA_SUCCESS;
@@ -362,8 +380,13 @@ static void called(uint32_t cbid, const void* words, CUresult result = CUDA_SUCC
     }
 }
 API void fake_map(int made, uint64_t address, uint64_t bytes, uint64_t handle, int result) {
-    struct { CUdeviceptr address; size_t bytes, offset; CUmemGenericAllocationHandle handle; } arguments{address, bytes, 0, handle};
-    called(made != 0 ? SANITIZER_CBID_DRIVER_API_cuMemMap : SANITIZER_CBID_DRIVER_API_cuMemUnmap, &arguments, static_cast<CUresult>(result));
+    struct {
+        CUdeviceptr address;
+        size_t bytes, offset;
+        CUmemGenericAllocationHandle handle;
+    } arguments{address, bytes, 0, handle};
+    called(made != 0 ? SANITIZER_CBID_DRIVER_API_cuMemMap : SANITIZER_CBID_DRIVER_API_cuMemUnmap, &arguments,
+           static_cast<CUresult>(result));
 }
 API void fake_create(uint64_t handle, int result) {
     const CUmemGenericAllocationHandle* words[] = {reinterpret_cast<CUmemGenericAllocationHandle*>(&handle)};
@@ -371,16 +394,30 @@ API void fake_create(uint64_t handle, int result) {
 }
 API void fake_share(int exported, uint64_t handle, int file, int type) {
     CUmemAllocationHandleType kind = static_cast<CUmemAllocationHandleType>(type);
-    struct { const void* file; CUmemGenericAllocationHandle handle; CUmemAllocationHandleType type; } out{&file, handle, kind};
-    struct { const void* handle; const void* file; CUmemAllocationHandleType type; } in{&handle, reinterpret_cast<void*>(intptr_t{file}), kind};
+    struct {
+        const void* file;
+        CUmemGenericAllocationHandle handle;
+        CUmemAllocationHandleType type;
+    } out{&file, handle, kind};
+    struct {
+        const void* handle;
+        const void* file;
+        CUmemAllocationHandleType type;
+    } in{&handle, reinterpret_cast<void*>(intptr_t{file}), kind};
     if (exported != 0) return called(SANITIZER_CBID_DRIVER_API_cuMemExportToShareableHandle, &out);
     called(SANITIZER_CBID_DRIVER_API_cuMemImportFromShareableHandle, &in);
 }
 // `before` is called while the call is under way and the kernel has not run, `after` when it has.
-API void fake_launch_and(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(), void (*after)(),
-                         uint64_t parameter) {
+API void fake_launch_and(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(),
+                         void (*after)(), uint64_t parameter) {
     void* parameters[] = {&parameter};
-    struct { CUfunction function; unsigned sizes[7]; CUstream stream; void** parameters; void** extra; } arguments{};
+    struct {
+        CUfunction function;
+        unsigned sizes[7];
+        CUstream stream;
+        void** parameters;
+        void** extra;
+    } arguments{};
     arguments.function = reinterpret_cast<CUfunction>(0x77);
     arguments.parameters = parameters;
     Sanitizer_CallbackData api{};
@@ -406,9 +443,20 @@ API void fake_pause(int ms) { state().pause_ms = ms; }
 API void fake_refuse(const char* function) { state().refused = function; }
 API void fake_capturing(int on) { state().capturing = on != 0; }
 // A stream's memory operation has returned `result`: one value, or where `count` is not 0 a batch.
-API void fake_value(uint32_t cbid, CUdeviceptr address, int result, unsigned count, const CUstreamBatchMemOpParams* operations) {
-    struct { CUstream stream; CUdeviceptr address; uint64_t value; unsigned flags; } one{nullptr, address, 1, 0};
-    struct { CUstream stream; unsigned count; const CUstreamBatchMemOpParams* operations; unsigned flags; } batch{nullptr, count, operations, 0};
+API void fake_value(uint32_t cbid, CUdeviceptr address, int result, unsigned count,
+                    const CUstreamBatchMemOpParams* operations) {
+    struct {
+        CUstream stream;
+        CUdeviceptr address;
+        uint64_t value;
+        unsigned flags;
+    } one{nullptr, address, 1, 0};
+    struct {
+        CUstream stream;
+        unsigned count;
+        const CUstreamBatchMemOpParams* operations;
+        unsigned flags;
+    } batch{nullptr, count, operations, 0};
     CUresult returned = static_cast<CUresult>(result);
     Sanitizer_CallbackData d{};
     d.functionParams = count != 0 ? static_cast<const void*>(&batch) : &one;
@@ -427,7 +475,9 @@ API void fake_allocates(int result) {
 }
 // A stream begins to capture a graph, or has captured it.
 API void fake_capture(int begins, CUstream stream) {
-    struct { CUstream stream; } arguments{stream};
+    struct {
+        CUstream stream;
+    } arguments{stream};
     CUresult result = CUDA_SUCCESS;
     Sanitizer_CallbackData d{};
     d.functionParams = &arguments;
@@ -436,7 +486,9 @@ API void fake_capture(int begins, CUstream stream) {
         d.callbackSite = site;
         if (site == SANITIZER_API_EXIT) state().makes_graph = begins != 0;
         say(SANITIZER_CB_DOMAIN_DRIVER_API,
-            begins != 0 ? SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture_v2 : SANITIZER_CBID_DRIVER_API_cuStreamEndCapture, &d);
+            begins != 0 ? SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture_v2
+                        : SANITIZER_CBID_DRIVER_API_cuStreamEndCapture,
+            &d);
     }
 }
 API void fake_synchronize() { say(SANITIZER_CB_DOMAIN_SYNCHRONIZE, 1, nullptr); }
@@ -477,7 +529,8 @@ API void fake_graph_call(CUcontext context, CUmodule module, const char* name, u
 API void fake_stream(CUstream stream) { state().stream = stream; }
 API void fake_refuse_places(CUstream stream) { state().refusing.insert(stream); }
 // A launch that no call of the driver's API is seen to make.
-API void fake_launch_unseen(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(), int api_exit) {
+API void fake_launch_unseen(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(),
+                            int api_exit) {
     Sanitizer_LaunchData d = launch_data(context, module, name, blocks);
     if (api_exit == 0) {
         state().callback(nullptr, SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CBID_LAUNCH_BEGIN, &d);
@@ -488,7 +541,13 @@ API void fake_launch_unseen(CUcontext context, CUmodule module, const char* name
         say(SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CBID_LAUNCH_END, &d);
         return;
     }
-    struct { CUfunction function; unsigned sizes[7]; CUstream stream; void** parameters; void** extra; } arguments{};
+    struct {
+        CUfunction function;
+        unsigned sizes[7];
+        CUstream stream;
+        void** parameters;
+        void** extra;
+    } arguments{};
     arguments.function = reinterpret_cast<CUfunction>(0x77);
     Sanitizer_CallbackData api{};
     api.functionParams = &arguments;
@@ -552,6 +611,9 @@ API void fake_array_copy(uint32_t cbid, int to_array, int deep) {
     fill(cube);
     cube.srcHeight = cube.dstHeight = 20;
     cube.Depth = 2;
-    struct { const void* copy; CUstream stream; } arguments{deep != 0 ? static_cast<const void*>(&cube) : &flat, nullptr};
+    struct {
+        const void* copy;
+        CUstream stream;
+    } arguments{deep != 0 ? static_cast<const void*>(&cube) : &flat, nullptr};
     called(cbid, &arguments);
 }

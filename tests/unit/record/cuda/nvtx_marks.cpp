@@ -19,7 +19,9 @@ API uint64_t start_wide(const wchar_t* text) { return nvtxRangeStartW(text); }
 API void end(uint64_t id) { nvtxRangeEnd(id); }
 API void* domain(const char* name) { return nvtxDomainCreateA(name); }
 API void* domain_wide(const wchar_t* name) { return nvtxDomainCreateW(name); }
-API void* registered(void* domain, const char* text) { return nvtxDomainRegisterStringA(static_cast<nvtxDomainHandle_t>(domain), text); }
+API void* registered(void* domain, const char* text) {
+    return nvtxDomainRegisterStringA(static_cast<nvtxDomainHandle_t>(domain), text);
+}
 API void* registered_wide(void* domain, const wchar_t* text) {
     return nvtxDomainRegisterStringW(static_cast<nvtxDomainHandle_t>(domain), text);
 }
@@ -46,7 +48,8 @@ API int pop_in(void* domain) { return nvtxDomainRangePop(static_cast<nvtxDomainH
 API uint64_t start_in(void* domain, const char* text) {
     nvtxEventAttributes_t a = attributes(NVTX_MESSAGE_TYPE_ASCII);
     a.message.ascii = text;
-    return domain == nullptr ? nvtxRangeStartEx(&a) : nvtxDomainRangeStartEx(static_cast<nvtxDomainHandle_t>(domain), &a);
+    return domain == nullptr ? nvtxRangeStartEx(&a)
+                             : nvtxDomainRangeStartEx(static_cast<nvtxDomainHandle_t>(domain), &a);
 }
 API void end_in(void* domain, uint64_t id) { nvtxDomainRangeEnd(static_cast<nvtxDomainHandle_t>(domain), id); }
 API void destroy(void* domain) { nvtxDomainDestroy(static_cast<nvtxDomainHandle_t>(domain)); }

@@ -66,11 +66,14 @@ LAYOUT = """
 #include "records.h"
 using namespace tileprof;
 int main() {
-    printf("{\\"size\\":%zu,\\"key\\":%zu,\\"block\\":%zu,\\"launch\\":%zu,\\"payload\\":%zu,", sizeof(Entry), offsetof(Entry, key),
+    printf("{\\"size\\":%zu,\\"key\\":%zu,\\"block\\":%zu,\\"launch\\":%zu,\\"payload\\":%zu,",
+           sizeof(Entry), offsetof(Entry, key),
            offsetof(Entry, block), offsetof(Entry, launch), offsetof(Entry, payload));
-    printf("\\"kinds\\":[%d,%d,%d,%d,%d,%d,%d],\\"modes\\":[%d,%d,%d],", kAccess, kBlock, kExit, kTensor, kTensorTail, kMap, kRange,
+    printf("\\"kinds\\":[%d,%d,%d,%d,%d,%d,%d],\\"modes\\":[%d,%d,%d],",
+           kAccess, kBlock, kExit, kTensor, kTensorTail, kMap, kRange,
            kRead, kWrite, kAtomic);
-    printf("\\"shifts\\":[%u,%u],\\"low\\":%llu,\\"last\\":%u,\\"page\\":%u,\\"pages\\":%u}", kKindShift, kGenerationShift,
+    printf("\\"shifts\\":[%u,%u],\\"low\\":%llu,\\"last\\":%u,\\"page\\":%u,\\"pages\\":%u}",
+           kKindShift, kGenerationShift,
            (unsigned long long)kLowMask, kLastGeneration, 1u << kPageShift, kPages);
 }
 """
@@ -119,22 +122,28 @@ int main(int, char** a) {
     std::ifstream file(a[1], std::ios::binary);
     std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
     for (auto& [name, k] : tileprof::scan_cubin(bytes.data(), bytes.size()))
-        printf("%s %d%d%d%d%d%d\\n", name.c_str(), k.tensor_load, k.tensor_store, k.tensor_reduce, k.texture, k.surface, k.launches);
+        printf("%s %d%d%d%d%d%d\\n", name.c_str(),
+               k.tensor_load, k.tensor_store, k.tensor_reduce, k.texture, k.surface, k.launches);
 }
 """
 
 UNSEEN = """
 #include <cuda_runtime.h>
 extern "C" __global__ void plain(const float* a, float* b) { atomicAdd(b + threadIdx.x, __sinf(a[threadIdx.x])); }
-extern "C" __global__ void fetch(cudaTextureObject_t t, float* b) { b[threadIdx.x] = tex1Dfetch<float>(t, threadIdx.x); }
-extern "C" __global__ void sample(const cudaTextureObject_t* t, float* b) { b[threadIdx.x] = tex2D<float>(t[threadIdx.x], threadIdx.x, 1.f); }
-extern "C" __global__ void look(cudaSurfaceObject_t s, float* b) { b[threadIdx.x] = surf2Dread<float>(s, threadIdx.x * 4, 1); }
-extern "C" __global__ void draw(cudaSurfaceObject_t s, float* b) { surf2Dwrite<float>(b[threadIdx.x], s, threadIdx.x * 4, 1); }
+extern "C" __global__ void fetch(cudaTextureObject_t t, float* b) {
+    b[threadIdx.x] = tex1Dfetch<float>(t, threadIdx.x); }
+extern "C" __global__ void sample(const cudaTextureObject_t* t, float* b) {
+    b[threadIdx.x] = tex2D<float>(t[threadIdx.x], threadIdx.x, 1.f); }
+extern "C" __global__ void look(cudaSurfaceObject_t s, float* b) {
+    b[threadIdx.x] = surf2Dread<float>(s, threadIdx.x * 4, 1); }
+extern "C" __global__ void draw(cudaSurfaceObject_t s, float* b) {
+    surf2Dwrite<float>(b[threadIdx.x], s, threadIdx.x * 4, 1); }
 """
 
 STORE = """
 extern "C" __device__ __noinline__ void store(unsigned long long map, unsigned from) {
-    asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];" :: "l"(map), "r"(0), "r"(from) : "memory");
+    asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];"
+                 :: "l"(map), "r"(0), "r"(from) : "memory");
 }
 """
 CALL = """
@@ -149,7 +158,9 @@ extern "C" __global__ void calls(unsigned long long map) {
 
 @pytest.fixture
 def scanned(tmp_path):
-    """What the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures, surfaces, launches."""
+    """What the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures,
+    surfaces, launches.
+    """
     source, program = tmp_path / "scan.cpp", tmp_path / "scan"
     source.write_text(SCAN)
     units = [source, build.SOURCES / "cubin.cpp"]

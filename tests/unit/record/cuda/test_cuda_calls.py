@@ -66,7 +66,10 @@ GELU = called("aten::gelu", {"approximate": "none"}, self="h", out="a")
 MM = called("aten::mm", {}, self="a", mat2="w2", out="y")
 
 PROGRAM = [
-    *({"e": "alloc", "address": PLACES[n], "bytes": -(-size_of(n) // 1024) * 1024, "device": 0, "flags": 0} for n in PLACES),
+    *(
+            {"e": "alloc", "address": PLACES[n], "bytes": -(-size_of(n) // 1024) * 1024, "device": 0, "flags": 0}
+            for n in PLACES
+        ),
     KERNEL,
     *operator("aten::addmm", [launch(1), launch(2)], ADDMM, "up"),
     *operator("aten::gelu", [launch(3)], GELU, "act"),

@@ -11,23 +11,35 @@ from tileprof.record.cuda import decode, events, program, raw
 
 NATIVE = Path(events.__file__).parent / "native"
 GOLDEN = Path(__file__).parents[3] / "golden" / "selftest-raw"
-TWO_KINDS = {("memory.cpp", "%s"): ("alloc", "free"), ("recorder.cpp", "%s"): ("launch", "learn")}
-"""Format strings that take the kind as an argument."""
-APPENDED = {"ranges": {"pattern", "matched", "names", "unlisted"}, "launch": {"unpatched"}, "learn": {"unpatched"}}
-"""Fields that come from a string made elsewhere."""
+PLACED = {"launch", "learn"}
+"""Kinds that one function writes for two others; ``unpatched`` is appended where there is any."""
+
+
+def format_of(call):
+    """The text of the adjacent raw strings in a call of ``log_.event``."""
+    return "".join(re.findall(r'R"\((.*?)\)"', call, re.DOTALL))
+
+
+def functions_of_native_code():
+    """Name and body of every function of events.cpp that writes an event."""
+    text = (NATIVE / "events.cpp").read_text()
+    for found in re.finditer(r"^void (\w+)\([^{;]*\) \{(.*?)\}$", text, re.DOTALL | re.MULTILINE):
+        if "log_.event(" in found[2]:
+            yield found[1], found[2]
 
 
 def written_by_native_code():
-    """Kind and fields of every event that a format string writes."""
-    for path in sorted(NATIVE.glob("*.cpp")):
-        for call in re.finditer(r'log_\.event\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', path.read_text()):
-            text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call[1])).replace('\\"', '"')
-            names = re.findall(r'"(\w+)":', text)
-            if not names:
-                continue  # passes on what the hooks say
-            kind = re.match(r'"e":"([^"]+)"', text)[1]
-            for one in TWO_KINDS.get((path.name, kind), (kind,)):
-                yield one, set(names[1:])
+    """Kind and fields of every event that a function of events.cpp writes."""
+    for name, body in functions_of_native_code():
+        text = format_of(body)
+        kind = re.match(r'"e":"([^"]+)"', text)[1]
+        fields = set(re.findall(r'"(\w+)":', text)) - {"e"}
+        if kind == "%s":
+            assert name == "place"
+            for placed in PLACED:
+                yield placed, fields | {"unpatched"}
+        else:
+            yield kind, fields
 
 
 def written_by_hooks():
@@ -51,8 +63,30 @@ def test_what_is_written_is_what_the_schema_says(written):
         assert kind in events.KINDS, kind
         known = events.fields_of(kind)
         assert names <= known.keys(), f"{kind}: the schema lacks {names - known.keys()}"
-        missing = {name for name, needed in known.items() if needed} - names - APPENDED.get(kind, set())
+        missing = {name for name, needed in known.items() if needed} - names
         assert not missing, f"{kind} is written without {missing}"
+
+
+def test_events_are_written_by_one_function_per_kind():
+    for name, body in functions_of_native_code():
+        kind = re.match(r'"e":"([^"]+)"', format_of(body))[1]
+        assert name == "place" if kind == "%s" else re.fullmatch(rf"{kind}(_\w+)?", name), (name, kind)
+    declared = re.findall(r"^void (\w+)\(", (NATIVE / "events.h").read_text(), re.MULTILINE)
+    kinds = {kind for kind, _ in written_by_native_code()}
+    assert kinds <= set(declared)
+    assert {name for name in declared if name.split("_")[0] not in kinds and name not in kinds} == set()
+
+
+def test_only_the_events_module_and_the_hooks_write_events():
+    calls = {path.name: path.read_text().count("log_.event(") for path in sorted(NATIVE.glob("*.cpp"))}
+    others = {name: count for name, count in calls.items() if count and name != "events.cpp"}
+    assert others == {"injector.cpp": 1}, "the injector passes on what hooks inside Python programs write"
+
+
+def test_native_sources_have_at_most_120_columns():
+    sources = [path for ending in ("cpp", "h", "cu") for path in NATIVE.glob(f"*.{ending}")]
+    long = {f"{p.name}:{n}" for p in sources for n, line in enumerate(p.read_text().split("\n"), 1) if len(line) > 120}
+    assert long == set()
 
 
 def test_every_kind_is_written_by_something():

@@ -101,7 +101,8 @@ def test_a_kernel_that_faults_leaves_what_was_copied_and_a_sentence(ran, tmp_pat
 def test_a_killed_program_leaves_what_was_copied(ran):  # noqa: F811 - fixture
     process, _ = ran(
         "import signal\n"
-        "inject(); module(); launch(); library.tileprof_drain(); launch(); library.tileprof_flush(); os.kill(os.getpid(), signal.SIGKILL)",
+        "inject(); module(); launch(); library.tileprof_drain(); launch(); library.tileprof_flush(); "
+        "os.kill(os.getpid(), signal.SIGKILL)",
         expected=-signal.SIGKILL,
     )
     assert (process.complete, process.lost, len(events(process, "launch"))) == (False, 1, 1)

@@ -30,10 +30,20 @@ def test_every_file_that_a_step_names_is_there(runner):
 
 
 def test_steps_that_measure_nothing_run_together_and_the_others_by_themselves(runner, tmp_path, monkeypatch, capsys):
-    code = "import time; print(time.monotonic(), flush=True); time.sleep(1); print(time.monotonic())"
+    code = (
+        "import pathlib, sys, time\n"
+        "me, other = map(pathlib.Path, sys.argv[1:])\n"
+        "print(time.monotonic(), flush=True)\n"
+        "me.touch()\n"
+        "while not other.exists(): time.sleep(0.01)\n"
+        "print(time.monotonic())\n"
+    )  # a step ends only once the one that it waits for has begun
+    waits_for = {"a": "b", "b": "a", "alone1": "alone1", "alone2": "alone2"}
     steps = [
-        runner.Step(n, (sys.executable, "-c", code), 1, 30, n.startswith("alone"))
-        for n in ("a", "b", "alone1", "alone2")
+        runner.Step(
+            n, (sys.executable, "-c", code, *(str(tmp_path / f"{m}.begun") for m in (n, other))), 1, 100, n == other
+        )
+        for n, other in waits_for.items()
     ]
     monkeypatch.setattr(runner, "STEPS", steps)
     monkeypatch.setattr(runner, "path_of_the_checkout", lambda *_: [])
@@ -51,10 +61,10 @@ def test_steps_that_measure_nothing_run_together_and_the_others_by_themselves(ru
 
 def test_a_step_that_hangs_is_ended_with_all_it_started(runner, tmp_path):
     (tmp_path / "logs").mkdir()
-    code = "import subprocess, sys; print('started', flush=True); subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
-    row = runner.run(runner.Step("hangs", (sys.executable, "-c", code), 1, 2), tmp_path, dict(os.environ), 2)
+    code = "echo started; sleep 200 & wait"  # of the shell, which is there at once on any machine
+    row = runner.run(runner.Step("hangs", ("bash", "-c", code), 1, 2), tmp_path, dict(os.environ), 2)
     assert (row["timed_out"], row["said"]) == (True, "started")
-    assert row["seconds"] < 20
+    assert row["seconds"] < 100
 
 
 def test_failures_are_counted_and_later_calls_add_to_the_summary(runner, tmp_path, monkeypatch, capsys):

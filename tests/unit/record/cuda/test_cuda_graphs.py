@@ -1,4 +1,6 @@
-"""Nodes of CUDA graphs: told apart only where the device's own counts and the code that ran agree with what was launched."""
+"""Nodes of CUDA graphs: told apart only where the device's own counts and the code that ran agree with what was
+launched.
+"""
 
 import pytest
 from cuda_records import KERNEL, access, launch, process, ran
@@ -104,7 +106,8 @@ def test_nodes_beyond_the_last_place_share_it(tmp_path):
 
 def test_copies_and_fills_of_a_graph_are_launches_in_their_places(tmp_path):
     copy = {
-        "e": "copy", "from": 0x100000, "to": 0x100800, "bytes": 64, "width": 64, "height": 1, "depth": 1, "from_pitch": 0,
+        "e": "copy", "from": 0x100000, "to": 0x100800, "bytes": 64, "width": 64, "height": 1, "depth": 1,
+        "from_pitch": 0,
         "to_pitch": 0, "direction": 4, "stream": "0x1", "graph": 0, "t": 1,
     }  # fmt: skip
     fill = {

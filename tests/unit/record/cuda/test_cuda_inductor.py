@@ -1,4 +1,6 @@
-"""Generated modules of torch.compile name their calls: on the text that inductor writes for a GPU, and with a stand-in for it."""
+"""Generated modules of torch.compile name their calls: on the text that inductor writes for a GPU, and with a stand-in
+for it.
+"""
 
 import importlib.util
 import sys
@@ -146,9 +148,11 @@ def test_extern_kernels_and_activations_say_how_they_were_called(inductor, monke
     h, g = torch.empty(4, 16), torch.empty(4, 16)
     kernel = SimpleNamespace(run=lambda *_, stream: stream)
     names = {
-        "extern_kernels": SimpleNamespace(bias_addmm=torch.addmm, no_operator=lambda one: one), "x": x, "w": w, "b": b, "h": h,
+        "extern_kernels": SimpleNamespace(bias_addmm=torch.addmm, no_operator=lambda one: one), "x": x, "w": w, "b": b,
+        "h": h,
         "g": g,
-    } | dict.fromkeys(("triton_poi_fused_gelu_0", "triton_poi_fused_addmm_relu_1", "triton_poi_fused_relu_2"), kernel)  # fmt: skip
+    } | dict.fromkeys(("triton_poi_fused_gelu_0", "triton_poi_fused_addmm_relu_1", "triton_poi_fused_relu_2"),
+    kernel)  # fmt: skip
     exec(compile(inductor.instrumented(COMPILED), "wrapper.py", "exec"), names)
     assert names["call"]([])[0] is g
     assert [event["op"] for event in events] == ["aten::addmm", "aten::gelu", "aten::relu"], (

@@ -1,4 +1,6 @@
-"""The host side of the injection library against a driver made for tests: handles given out again, contexts that end, exits."""
+"""The host side of the injection library against a driver made for tests: handles given out again, contexts that end,
+exits.
+"""
 
 import os
 import subprocess
@@ -28,8 +30,10 @@ def launch(name=b"k", blocks=2, context=C, handle=M, parameter=0):
     fake.fake_launch(context, handle, name, blocks, ctypes.c_uint64(parameter))
 def value(cbid, address=0x100040, result=0, batch=None):
     fake.fake_value(cbid, ctypes.c_uint64(address), result, len(batch) // 6 if batch else 0, batch)
-def memory(made, address, bytes=4096, context=C): fake.fake_memory(made, context, ctypes.c_uint64(address), ctypes.c_uint64(bytes))
-def mapped(made, address, bytes, handle=7, result=0): fake.fake_map(made, *map(ctypes.c_uint64, (address, bytes, handle)), result)
+def memory(made, address, bytes=4096, context=C):
+    fake.fake_memory(made, context, ctypes.c_uint64(address), ctypes.c_uint64(bytes))
+def mapped(made, address, bytes, handle=7, result=0):
+    fake.fake_map(made, *map(ctypes.c_uint64, (address, bytes, handle)), result)
 def inject():
     global library
     library = ctypes.CDLL(os.environ["TILEPROF_LIBRARY"])
@@ -71,8 +75,10 @@ def compiled(folder):
 def ran(libraries, tmp_path):
     def folders(text, expected=0, complaint="", **variables):
         variables = {
-            "LD_LIBRARY_PATH": libraries.folder, "TILEPROF_SANITIZER": libraries.driver, "TILEPROF_LIBRARY": libraries.library,
-            "TILEPROF_RAW": str(tmp_path), "TILEPROF_PATCHES": f"{libraries.folder}/patches.fatbin", "TILEPROF_ARENA": str(1 << 20),
+            "LD_LIBRARY_PATH": libraries.folder, "TILEPROF_SANITIZER": libraries.driver,
+            "TILEPROF_LIBRARY": libraries.library,
+            "TILEPROF_RAW": str(tmp_path), "TILEPROF_PATCHES": f"{libraries.folder}/patches.fatbin",
+            "TILEPROF_ARENA": str(1 << 20),
             **variables,
         }  # fmt: skip
         done = subprocess.run(
@@ -215,8 +221,10 @@ def test_memory_that_a_program_maps_is_known_once_whether_it_is_reported_or_not(
 
 def test_of_which_memory_a_mapping_is_is_told_where_it_worked(ran):
     process, _ = ran("""
-        inject(); fake.fake_create(ctypes.c_uint64(9), 0); mapped(1, 0x40000000, 1 << 21, 9); mapped(1, 0x50000000, 1 << 21, 9)
-        mapped(1, 0x60000000, 1 << 21, 9, 801); fake.fake_create(ctypes.c_uint64(9), 2); fake.fake_create(ctypes.c_uint64(9), 0)
+        inject(); fake.fake_create(ctypes.c_uint64(9), 0); mapped(1, 0x40000000, 1 << 21, 9)
+        mapped(1, 0x50000000, 1 << 21, 9)
+        mapped(1, 0x60000000, 1 << 21, 9, 801); fake.fake_create(ctypes.c_uint64(9), 2)
+        fake.fake_create(ctypes.c_uint64(9), 0)
     """)
     assert [
         (e["e"], e.get("address"), e.get("handle")) for e in process.events if e["e"] in {"physical", "map", "alloc"}
@@ -256,7 +264,8 @@ def test_a_file_of_our_own_with_another_number_is_said_not_to_be_known(ran):
 
 def test_what_could_not_be_unmapped_is_there_still(ran):
     process, _ = ran("""
-        inject(); mapped(1, 0x40000000, 1 << 21, 9); mapped(0, 0x40000000, 1 << 21, 9, 1); mapped(0, 0x40000000, 1 << 21, 9)
+        inject(); mapped(1, 0x40000000, 1 << 21, 9); mapped(0, 0x40000000, 1 << 21, 9, 1)
+        mapped(0, 0x40000000, 1 << 21, 9)
         mapped(0, 0x40000000, 1 << 21, 9)
     """)
     kinds = [e["e"] for e in process.events if e["e"] in {"alloc", "map", "unmap", "free"}]
@@ -322,12 +331,12 @@ def test_records_stay_until_the_launching_call_returns_for_replays_look_at_them(
         + """
 def after():
     fake.fake_synchronize()
-    library.tileprof_event(b'"e":"returns"')
+    library.tileprof_event(b'"e":"mark","op":"returns"')
 inject(); module(); launch(); launch_and(after=ctypes.CFUNCTYPE(None)(after)); fake.fake_synchronize()
 """
     )
-    kinds = [e["e"] for e in process.events if e["e"] in {"launch", "drain", "returns"}]
-    assert kinds == ["launch", "launch", "returns", "drain"]
+    kinds = [e["e"] for e in process.events if e["e"] in {"launch", "drain", "mark"}]
+    assert kinds == ["launch", "launch", "mark", "drain"]
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
@@ -377,7 +386,8 @@ extern "C" __global__ void k(unsigned long long map) {
     __shared__ char tile[128];
     tile[threadIdx.x] = table[threadIdx.x & 15];
     unsigned from = (unsigned)__cvta_generic_to_shared(tile);
-    asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];" :: "l"(map), "r"(0), "r"(from) : "memory");
+    asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];"
+                 :: "l"(map), "r"(0), "r"(from) : "memory");
 }
 """
 
@@ -417,7 +427,9 @@ def test_only_names_that_are_mangled_are_read_as_such(ran):
 
 def test_constant_variables_that_the_driver_cannot_tell_are_not_taken_for_none(ran, cubin):
     process, _ = ran(
-        'inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); fake.fake_refuse(b"cuModuleGetGlobal"); launch()', CUBIN=cubin
+        'inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); fake.fake_refuse(b"cuModuleGetGlobal"); '
+        "launch()",
+        CUBIN=cubin,
     )  # fmt: skip
     assert not events(process, "constants")
 
@@ -444,7 +456,7 @@ def test_words_that_streams_write_and_wait_for_are_events_when_they_happen(ran):
         write_32, wait_64, batch = 663, 661, 667  # the present versions of the driver's functions
         inject(); value(write_32); value(wait_64, 0x200000); value(write_32, result=1)
         fake.fake_capturing(1); value(write_32); fake.fake_capturing(0)
-        words = [5, 0x300000, 7, 0, 0, 0] + [6, 0, 0, 0, 0, 0] + [8, 0x400000, 0, 0, 0, 0]  # a write, a barrier, a reduction
+        words = [5, 0x300000, 7, 0, 0, 0] + [6, 0, 0, 0, 0, 0] + [8, 0x400000, 0, 0, 0, 0]  # write, barrier, reduction
         value(batch, batch=(ctypes.c_uint64 * 18)(*words))
     """)
     assert [(e["to"], e["bytes"], e["writes"]) for e in events(process, "value")] == [

@@ -42,7 +42,9 @@ def load_entries(slot, block, depth, row, at):
 
 
 class Product:
-    """``out[m, n]`` of ``a[m, k]`` and ``b[n, k]`` in tiles, dealt out to blocks, each k in steps, a in two boxes a step."""
+    """``out[m, n]`` of ``a[m, k]`` and ``b[n, k]`` in tiles, dealt out to blocks, each k in steps, a in two boxes a
+    step.
+    """
 
     def __init__(self, m, n, k, tile, step, blocks, *, ahead=0, order=None):
         self.sizes, self.tile, self.step, self.ahead = (m, n, k), tile, step, ahead

@@ -105,7 +105,8 @@ def test_the_allocators_history_stands_before_the_launches_that_it_precedes(tmp_
     merged = [(e["e"], e.get("address")) for e in allocator.merged(events, tmp_path)]
     launch_ = ("launch", None)
     assert merged == [
-        ("start", None), ("tensor", 4096), launch_, ("kernel", None), ("tensor", 8192), launch_, ("untensor", 4096), launch_,
+        ("start", None), ("tensor", 4096), launch_, ("kernel", None), ("tensor", 8192), launch_, ("untensor", 4096),
+        launch_,
     ]  # fmt: skip
 
 

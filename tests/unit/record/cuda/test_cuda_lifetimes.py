@@ -168,7 +168,8 @@ def test_memory_is_held_across_mappings_that_lie_side_by_side():
         lifetimes.allocate(base, 100)
     lifetimes.adopt(np.array([UNKNOWN_BYTES + 250]))
     at = UNKNOWN_BYTES
-    assert [lifetimes.holds(at + low, at + high) for low, high in ((0, 100), (50, 150), (0, 400), (10, 400), (0, 0))] == [
+    ranges = ((0, 100), (50, 150), (0, 400), (10, 400), (0, 0))
+    assert [lifetimes.holds(at + low, at + high) for low, high in ranges] == [
         True, True, True, True, False,
     ]  # fmt: skip
     lifetimes.free(at + 300)

@@ -118,7 +118,8 @@ def test_domains_have_stacks_and_names_of_their_own(kept):
         begin()
         mine, other = P(marks.domain(b"mine")), P(marks.domain_wide("andere"))
         assert marks.domain(b"mine") == mine.value
-        marks.push_in(mine, b"work"); run(1); marks.pop(); run(2); marks.pop_in(other); run(3); marks.pop_in(mine); run(4)
+        marks.push_in(mine, b"work"); run(1); marks.pop(); run(2); marks.pop_in(other); run(3); marks.pop_in(mine)
+        run(4)
         marks.push_in(None, b"work"); run(5); marks.pop()
         id = marks.start_in(other, b"work"); run(6); marks.end_in(other, ctypes.c_uint64(id))
         marks.push_in_wide(other, "weite"); run(7); marks.pop_in(other); marks.destroy(other); run(8)
@@ -134,7 +135,8 @@ def test_registered_strings_and_ranges_without_a_name(kept):
         begin()
         d = P(marks.domain(b"d"))
         wide, narrow = P(marks.registered_wide(d, "größe")), P(marks.registered(d, b"step"))
-        marks.push_registered(d, narrow); run(1); marks.push_registered(d, wide); run(2); marks.pop_in(d); marks.pop_in(d)
+        marks.push_registered(d, narrow); run(1); marks.push_registered(d, wide); run(2); marks.pop_in(d)
+        marks.pop_in(d)
         marks.push_nothing(d); run(3); marks.pop_in(d)
         marks.push_registered(None, narrow); run(4); marks.pop()
     """
@@ -192,7 +194,8 @@ def test_a_region_that_begins_or_ends_while_a_graph_is_captured_waits_until_it_i
 def test_captured_regions_do_not_count_beside_ranges_but_where_they_were_asked_for_they_narrow_them(kept):
     text = """
         begin()
-        library.tileprof_capture(1); run(1); marks.push(b"x"); run(2); library.tileprof_capture(0); run(3); marks.pop(); run(4)
+        library.tileprof_capture(1); run(1); marks.push(b"x"); run(2); library.tileprof_capture(0); run(3)
+        marks.pop(); run(4)
     """
     assert kept(text, "x") == [2, 3]
     assert kept(text, "x", TILEPROF_CAPTURE="0") == [2]

@@ -82,8 +82,10 @@ def test_what_is_written_at_one_address_is_read_at_the_other(dependencies, tenso
 
 def test_a_block_may_touch_both_addresses(dependencies):
     found, _, _ = dependencies(
-        CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True), touching_all(2, (A + 64, "read"), (B + 64, "read")),
-        touching_all(3, (A + 96, "write"), (B + 128, "write")), touching(4, B + 96, write=False), touching(5, A + 128, write=False),
+        CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True),
+        touching_all(2, (A + 64, "read"), (B + 64, "read")),
+        touching_all(3, (A + 96, "write"), (B + 128, "write")), touching(4, B + 96, write=False),
+        touching(5, A + 128, write=False),
     )  # fmt: skip
     assert found == {(0, 1), (2, 3), (2, 4)}
 
@@ -174,7 +176,8 @@ def test_offsets_into_memory_are_kept(dependencies):
 def test_several_memories_are_several_buffers(dependencies):
     found, trace, _ = dependencies(
         CREATE, mapped(A), mapped(B), {**CREATE, "handle": 8}, mapped(C, 8), mapped(C + PAGE, 8),
-        touching(1, A, write=True), touching(2, C, write=False), touching(3, C + PAGE, write=True), touching(4, B, write=False),
+        touching(1, A, write=True), touching(2, C, write=False), touching(3, C + PAGE, write=True),
+        touching(4, B, write=False),
     )  # fmt: skip
     assert found == {(0, 3)}
     assert [b for b in trace.buffers.base if b >= SHARED_BASE] == [SHARED_BASE, SHARED_BASE + PAGE]

@@ -1,4 +1,4 @@
-"""Kernels that spin until something else lets them go, against a driver made for tests: nobody waits for them for ever."""
+"""Kernels that spin until something else lets them go, against a driver made for tests: no wait for them is endless."""
 
 import re
 import shutil
@@ -77,7 +77,7 @@ def test_a_launch_that_waits_in_the_default_stream_is_given_up_too(ran):  # noqa
         STREAMS
         + """
 inject(); module(); fake.fake_spin(None); begin = time.monotonic()
-launch_on(None, b"spins"); launch_on(S2, b"lets_go"); print(time.monotonic() - begin < 3); fake.fake_let_go(None)
+launch_on(None, b"spins"); launch_on(S2, b"lets_go"); print(time.monotonic() - begin < 30); fake.fake_let_go(None)
 """,
         complaint="spins has not ended in 0.5 s",
         TILEPROF_WAIT="0.5",
@@ -91,9 +91,9 @@ def test_nothing_behind_a_launch_that_was_given_up_is_waited_for(ran):  # noqa: 
         STREAMS
         + """
 inject(); module(); fake.fake_spin(S1); launch_on(S1, b"spins"); begin = time.monotonic()
-for n in range(30): launch_on(S2 if n % 2 else S1, b"other%d" % n)
+for n in range(100): launch_on(S2 if n % 2 else S1, b"other%d" % n)
 launch_on(S1, b"spins")
-print(time.monotonic() - begin < 2); fake.fake_let_go(S1)
+print(time.monotonic() - begin < 20); fake.fake_let_go(S1)
 """,
         complaint="spins has not ended",
         TILEPROF_WAIT="0.5",
@@ -107,10 +107,11 @@ def test_while_a_thread_waits_for_a_launch_another_can_make_the_one_that_lets_it
         + """
 def other():
     time.sleep(0.3); launch_on(S2, b"lets_go"); fake.fake_let_go(S1)
-inject(); module(); fake.fake_spin(S1); thread = threading.Thread(target=other); thread.start(); begin = time.monotonic()
-launch_on(S1, b"spins"); thread.join(); print(time.monotonic() - begin < 5)
+inject(); module(); fake.fake_spin(S1); thread = threading.Thread(target=other); thread.start()
+begin = time.monotonic()
+launch_on(S1, b"spins"); thread.join(); print(time.monotonic() - begin < 60)
 """,
-        TILEPROF_WAIT="20",
+        TILEPROF_WAIT="120",
     )
     assert said == "True"
     assert events(process, "spinning") == []
@@ -122,11 +123,12 @@ def test_records_stay_on_the_device_until_what_makes_them_has_ended(ran):  # noq
         STREAMS
         + """
 inject(); module(); launch_on(S1, b"k"); fake.fake_spin(S1); launch_on(S1, b"k")
-library.tileprof_drain(); library.tileprof_event(b'"e":"here"'); fake.fake_let_go(S1); library.tileprof_drain()
+library.tileprof_drain(); library.tileprof_event(b'"e":"mark","op":"here"'); fake.fake_let_go(S1)
+library.tileprof_drain()
 """,
         TILEPROF_WAIT="0.2",
     )
-    assert [e["e"] for e in process.events if e["e"] in {"here", "drain"}] == ["here", "drain"]
+    assert [e["e"] for e in process.events if e["e"] in {"mark", "drain"}] == ["mark", "drain"]
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
@@ -183,8 +185,8 @@ def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(r
         """
         import time
         inject(); module(); fake.fake_spin(None); begin = time.monotonic()
-        for _ in range(4): fake.fake_graph(C, M, b"k", 3, 4, 0)
-        print(time.monotonic() - begin < 1.5); fake.fake_let_go(None)
+        for _ in range(40): fake.fake_graph(C, M, b"k", 3, 4, 0)
+        print(time.monotonic() - begin < 10); fake.fake_let_go(None)
         """,
         complaint="a CUDA graph with k has not ended in 0.5 s",
         TILEPROF_WAIT="0.5",
@@ -206,7 +208,7 @@ def work(which):
 inject(); module()
 threads = [threading.Thread(target=work, args=(which,), daemon=True) for which in range(3)]
 [t.start() for t in threads]
-[t.join(40) for t in threads]
+[t.join(200) for t in threads]
 if any(t.is_alive() for t in threads): print("stuck", flush=True); os._exit(3)
 print("done")
 """,

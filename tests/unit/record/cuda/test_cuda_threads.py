@@ -1,4 +1,4 @@
-"""Threads of a program that launch, load, mark regions and destroy contexts at once, against a driver made for tests."""
+"""Threads of a program that launch, load, mark regions and destroy contexts at once, on a driver made for tests."""
 
 from cuda_records import KERNEL, access, launch, process
 from cuda_records import ran as block
@@ -66,7 +66,7 @@ def test_a_launch_that_ends_while_another_thread_copies_records_is_not_trusted(r
 inject(); module(); launch_on(S1, b"k"); fake.fake_spin(S1)
 launch_on(S1, b"k"); thread = threading.Thread(target=library.tileprof_drain)
 def meanwhile():
-    thread.start(); time.sleep(0.3)
+    thread.start(); time.sleep(1)
 fake.fake_stream(S2); unseen(meanwhile); fake.fake_let_go(S1); thread.join()
 """,
         TILEPROF_WAIT="20",

@@ -13,7 +13,7 @@ from tileprof.runtime.acs.instances import Logged
 from tileprof.runtime.acs.table import Instance, Range, Table, tabulate
 
 SOURCES = Path(__file__).parent / "fake"
-PATIENCE_S = 20
+PATIENCE_S = 200
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ def test_costs_are_measured_through_the_driver(tmp_path: Path, monkeypatch: pyte
     compiled(tmp_path)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("FAKE_DELAY", "0")
+    monkeypatch.setattr(costs, "_PATIENCE_S", 250)
     out = tmp_path / "here.json"
     assert costs.main(["-o", str(out)]) == 0
     device = devices.get(out)

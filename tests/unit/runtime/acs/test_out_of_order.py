@@ -1,4 +1,4 @@
-"""Programs of the fake driver give the results of stream order, whatever the order in which their launches really ran."""
+"""Programs on the fake driver give the results of stream order, whatever the order of their launches."""
 
 from __future__ import annotations
 

@@ -79,9 +79,16 @@ class HostModel:
         shape, random = self.shape, self._random
         hidden, wide, keys = shape.hidden, shape.intermediate, shape.kv_heads * shape.head_dim
         layer = {
-            "norm": random(hidden, scale=1.0), "middle_norm": random(hidden, scale=1.0), "query": random(shape.query, hidden), "key": random(keys, hidden),
-            "value": random(keys, hidden), "output": random(hidden, shape.query), "gate": random(wide, hidden), "up": random(wide, hidden), "down": random(hidden, wide),
-        }  # fmt: skip
+            "norm": random(hidden, scale=1.0),
+            "middle_norm": random(hidden, scale=1.0),
+            "query": random(shape.query, hidden),
+            "key": random(keys, hidden),
+            "value": random(keys, hidden),
+            "output": random(hidden, shape.query),
+            "gate": random(wide, hidden),
+            "up": random(wide, hidden),
+            "down": random(hidden, wide),
+        }
         layer |= {
             r: random(shape.batch, shape.kv_heads, shape.cache, shape.head_dim, scale=1.0) for r in ("keys", "values")
         }

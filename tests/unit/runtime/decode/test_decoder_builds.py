@@ -8,20 +8,34 @@ import pytest
 
 from tileprof import building
 from tileprof.errors import UserError
-from tileprof.runtime.decode.build import COMPILER_WORDS, CUBIN, build
+from tileprof.runtime.decode.build import KERNEL
 from tileprof.runtime.decode.shape import SHARED_BYTES, DecoderShape
+from tileprof.runtime.persistent.model_kernel import COMPILER_WORDS, CUBIN
 
 SMALL = DecoderShape(
-    "bfloat16", batch=1, layers=2, hidden=256, intermediate=512, heads=4, kv_heads=2, head_dim=64, vocabulary=1024, cache=256, epsilon=1e-6, scale=0.125
-)  # fmt: skip
+    "bfloat16",
+    batch=1,
+    layers=2,
+    hidden=256,
+    intermediate=512,
+    heads=4,
+    kv_heads=2,
+    head_dim=64,
+    vocabulary=1024,
+    cache=256,
+    epsilon=1e-6,
+    scale=0.125,
+)
 SHAPES = {
     "one sequence": SMALL,
     "eight sequences, a mask": replace(SMALL, batch=8, masked=-65504.0),
     "biases, ragged pieces, float16": replace(
         SMALL, batch=2, hidden=896, intermediate=4864, heads=14, biased=True, dtype="float16", masked=float("-inf")
     ),
-    "norms of heads": replace(SMALL, batch=2, hidden=1024, intermediate=3072, heads=16, kv_heads=8, head_dim=128, head_norms=True),
-}  # fmt: skip
+    "norms of heads": replace(
+        SMALL, batch=2, hidden=1024, intermediate=3072, heads=16, kv_heads=8, head_dim=128, head_norms=True
+    ),
+}
 
 
 def compiler_missing() -> bool:
@@ -36,7 +50,7 @@ def compiler_missing() -> bool:
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_kernel_compiles(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
-    folder = build(SHAPES[name].header(132))
+    folder = KERNEL.build(SHAPES[name].header(132))
     assert (folder / CUBIN).stat().st_size > 10_000
     spilled = [
         int(line.split(" bytes spill stores")[0].split()[-1])

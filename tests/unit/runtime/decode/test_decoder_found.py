@@ -1,4 +1,6 @@
-"""Decoders of transformers are found in their graphs, whole; what differs in a node is left alone, with the reason in the log."""
+"""Decoders of transformers are found in their graphs, whole; what differs in a node is left alone, with the reason in
+the log.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,15 @@ from tileprof.runtime.decode.find import decoders, shape_of
 from tileprof.runtime.decode.match import matched
 
 SIZES = {
-    "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
-    "vocab_size": 96, "max_position_embeddings": 128,
-}  # fmt: skip
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 96,
+    "max_position_embeddings": 128,
+}
 MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
     "LLaMA": ("Llama", {}, 1),
     "LLaMA, tied, four sequences": ("Llama", {"tie_word_embeddings": True}, 4),

@@ -1,4 +1,6 @@
-"""The decoder's own source, run on the CPU thread by thread in adversarial orders: PyTorch's results, always the same bits, and planted faults are seen."""
+"""The decoder's own source, run on the CPU thread by thread in adversarial orders: PyTorch's results, always the same
+bits, and planted faults are seen.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,26 @@ sys.path.insert(0, str(Path(__file__).parent))
 from decoder_model import HostModel
 from decoder_on_cpu import HostDecoder, compiled
 from kernel_on_cpu import compile_machine, compiler_missing
+from planted import replaced
 
 from tileprof.runtime.decode.shape import DecoderShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
 BASE = DecoderShape(
-    "bfloat16", batch=1, layers=2, hidden=64, intermediate=96, heads=2, kv_heads=1, head_dim=64, vocabulary=72, cache=160, epsilon=1e-6, scale=0.125
-)  # fmt: skip
+    "bfloat16",
+    batch=1,
+    layers=2,
+    hidden=64,
+    intermediate=96,
+    heads=2,
+    kv_heads=1,
+    head_dim=64,
+    vocabulary=72,
+    cache=160,
+    epsilon=1e-6,
+    scale=0.125,
+)
 CASES = {
     "three chunks": (BASE, 3),
     "two sequences, float16": (replace(BASE, batch=2, heads=4, kv_heads=2, dtype="float16"), 3),
@@ -74,14 +88,38 @@ def test_in_every_order_the_results_are_pytorchs_and_the_same_bits(name, folder)
 
 
 FAULTS = {
-    "a word is polled once": ("common.cuh", "    while (again) {", "    for (int once = 0; again && once < 1; ++once) {"),
+    "a word is polled once": (
+        "common.cuh",
+        "    while (again) {",
+        "    for (int once = 0; again && once < 1; ++once) {",
+    ),
     "words are not marked absent": ("common.cuh", "        store_relaxed_gpu_u32(other + word, ABSENT);\n", ""),
-    "a slot is filled before it is free": ("stream.cuh", "        wait_local(block.shared + FREE_AT + 8 * ring.slot, ring.turn ^ 1);\n        if", "        if"),
-    "a slot is read before it is filled": ("product.cuh", "    wait_local(block.shared + FULL_AT + 8 * at.slot, at.turn);\n", ""),
-    "a tile is finished before all warps have it": ("product.cuh", "            barrier_wait(barrier, CONSUMERS);\n", ""),
-    "sums are added before all warps have them": ("product.cuh", "        consumers_meet();\n        end(first, left);", "        end(first, left);"),
-    "warps' squares are added too early": ("product.cuh", "        consumers_meet();\n#pragma unroll\n        for (int i = 0; i < MINE; ++i) {\n            if (token(i)", "#pragma unroll\n        for (int i = 0; i < MINE; ++i) {\n            if (token(i)"),
-}  # fmt: skip
+    "a slot is filled before it is free": (
+        "stream.cuh",
+        "        wait_local(block.shared + FREE_AT + 8 * ring.slot, ring.turn ^ 1);\n        if",
+        "        if",
+    ),
+    "a slot is read before it is filled": (
+        "product.cuh",
+        "    wait_local(block.shared + FULL_AT + 8 * at.slot, at.turn);\n",
+        "",
+    ),
+    "a tile is finished before all warps have it": (
+        "product.cuh",
+        "            barrier_wait(barrier, CONSUMERS);\n",
+        "",
+    ),
+    "sums are added before all warps have them": (
+        "product.cuh",
+        "        consumers_meet();\n        end(first, left);",
+        "        end(first, left);",
+    ),
+    "warps' squares are added too early": (
+        "product.cuh",
+        "        consumers_meet();\n#pragma unroll\n        for (int i = 0; i < MINE; ++i) {\n            if (token(i)",
+        "#pragma unroll\n        for (int i = 0; i < MINE; ++i) {\n            if (token(i)",
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -89,12 +127,8 @@ def test_a_planted_fault_is_seen(fault, folder):
     name = "three chunks"
     source, before, after = FAULTS[fault]
 
-    def patch(path: str, text: str) -> str:
-        assert path != source or before in text
-        return text.replace(before, after) if path == source else text
-
     calm, _ = launches(name, compiled(*CASES[name], folder / f"right-{fault.replace(' ', '-')}"), 0)
-    broken = compiled(*CASES[name], folder / fault.replace(" ", "-"), patch)
+    broken = compiled(*CASES[name], folder / fault.replace(" ", "-"), replaced(source, (before, after)))
 
     def seen(seed: int) -> bool:
         results, caught = launches(name, broken, seed)

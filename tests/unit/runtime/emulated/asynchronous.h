@@ -12,7 +12,9 @@ u32 swizzled(u32 address, u64 bytes = 128) { return address ^ (address >> 7 & (b
 
 u32 start_of(u64 descriptor) { return (descriptor & 0x3FFF) << 4; }
 
-constexpr u64 WINDOWS = (u64(8) << 32) | (1 << 16);  // no swizzle, atoms of eight rows of 16 bytes: 16 bytes to the next along k, 128 to the next eight rows
+constexpr u64 WINDOWS =
+    (u64(8) << 32) |
+    (1 << 16);  // no swizzle, atoms of eight rows of 16 bytes: 16 bytes to the next along k, 128 to the next eight rows
 
 bool has_windows(u64 descriptor) { return (descriptor & ~u64(0x3FFF)) == WINDOWS; }
 
@@ -26,7 +28,10 @@ void check_descriptor(u64 descriptor) {
 float element(Block& block, u64 descriptor, u32 row, u32 k) {
     const u32 start = start_of(descriptor);
     u16 half;
-    std::memcpy(&half, bytes_of(block, has_windows(descriptor) ? start + row * 16 + 2 * k : swizzled(start + row * 128 + 2 * k), 2), 2);
+    std::memcpy(
+        &half,
+        bytes_of(block, has_windows(descriptor) ? start + row * 16 + 2 * k : swizzled(start + row * 128 + 2 * k), 2),
+        2);
     return values_of_halves[half];
 }
 
@@ -44,7 +49,8 @@ void compute(Block& block, u32 warp, const Group& group, u64 number) {
     for (u32 lane = 0; lane < 32; ++lane) {
         float* to = group.products[lane][number].sums;
         for (int eight = 0; eight < first.width / 8; ++eight)
-            for (u32 i = 0; i < 4; ++i) to[4 * eight + i] += sums[lane / 4 + i / 2 * 8][8 * eight + lane % 4 * 2 + i % 2];
+            for (u32 i = 0; i < 4; ++i)
+                to[4 * eight + i] += sums[lane / 4 + i / 2 * 8][8 * eight + lane % 4 * 2 + i % 2];
     }
 }
 
@@ -71,7 +77,8 @@ void copy_box(Block& block, u32 to, const Map& map, const int (&at)[4]) {
     for (u32 w = 0; w < counts[3]; ++w)
         for (u32 z = 0; z < counts[2]; ++z)
             for (u32 y = 0; y < counts[1]; ++y, ++row) {
-                const std::int64_t outer[3] = {at[1] + std::int64_t(y) * map.steps[1], at[2] + std::int64_t(z) * map.steps[2],
+                const std::int64_t outer[3] = {at[1] + std::int64_t(y) * map.steps[1],
+                                               at[2] + std::int64_t(z) * map.steps[2],
                                                at[3] + std::int64_t(w) * map.steps[3]};
                 const u16* from = reinterpret_cast<const u16*>(map.address);
                 bool inside = true;
@@ -105,7 +112,9 @@ float value_of_half(u16 half) {
         return value;
     }
     const int exponent = half >> 10 & 31, mantissa = half & 1023;
-    const float size = exponent == 31 ? (mantissa ? NAN : INFINITY) : exponent ? std::ldexp(float(1024 + mantissa), exponent - 25) : std::ldexp(float(mantissa), -24);
+    const float size = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                       : exponent     ? std::ldexp(float(1024 + mantissa), exponent - 25)
+                                      : std::ldexp(float(mantissa), -24);
     return half >> 15 ? -size : size;
 }
 

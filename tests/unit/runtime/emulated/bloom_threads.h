@@ -1,4 +1,5 @@
-// What bloom.cuh and its program ask of CUDA, where a block is a thread of the CPU: real threads, real atomics, delays at random.
+// What bloom.cuh and its program ask of CUDA, where a block is a thread of the CPU: real threads, real atomics, delays
+// at random.
 #pragma once
 
 #define __global__ static
@@ -48,7 +49,9 @@ void launch(int blocks, Block&& work) {
 inline const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 inline cudaError_t cudaMalloc(void** to, std::size_t bytes) { return *to = std::malloc(bytes), cudaSuccess; }
 inline cudaError_t cudaFree(void* at) { return std::free(at), cudaSuccess; }
-inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) { return std::memcpy(to, from, bytes), cudaSuccess; }
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+    return std::memcpy(to, from, bytes), cudaSuccess;
+}
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 inline cudaError_t cudaDeviceGetAttribute(int* to, cudaDeviceAttr, int) { return *to = 4, cudaSuccess; }
 
@@ -57,7 +60,9 @@ namespace tileprof::bloom {
 inline int load_acquire(const int* at) { return emulated::lag(), __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline void store_release(int* at, int value) { emulated::lag(), __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 inline std::uint32_t load_word(const std::uint32_t* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
-inline void or_word(std::uint32_t* at, std::uint32_t bits) { emulated::lag(), __atomic_fetch_or(at, bits, __ATOMIC_RELAXED); }
+inline void or_word(std::uint32_t* at, std::uint32_t bits) {
+    emulated::lag(), __atomic_fetch_or(at, bits, __ATOMIC_RELAXED);
+}
 inline void clear_word(std::uint32_t* at) { emulated::lag(), __atomic_store_n(at, 0u, __ATOMIC_RELAXED); }
 inline int take_next(int* at) { return emulated::lag(), __atomic_fetch_add(at, 1, __ATOMIC_RELAXED); }
 inline void add_count(std::uint64_t* at, std::uint64_t value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }

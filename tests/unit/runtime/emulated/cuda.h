@@ -64,5 +64,7 @@ inline float __uint_as_float(unsigned bits) {
 
 template <int W>
 struct Multiply {
-    static void add(float (&sums)[W / 2], unsigned long long a, unsigned long long b) { machine::multiply(sums, W, a, b); }
+    static void add(float (&sums)[W / 2], unsigned long long a, unsigned long long b) {
+        machine::multiply(sums, W, a, b);
+    }
 };

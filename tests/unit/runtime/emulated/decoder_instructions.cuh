@@ -1,4 +1,5 @@
-// Stands in for the decoder's own instructions.cuh, on the machine of machine.h: words that others write are polled, and stores of them arrive late.
+// Stands in for the decoder's own instructions.cuh, on the machine of machine.h: words that others write are polled,
+// and stores of them arrive late.
 #pragma once
 
 #include "ptx.cuh"
@@ -36,12 +37,15 @@ inline float from_lane(float mine, u32 lane) {
 }
 
 inline float __shfl_xor_sync(unsigned, float mine, int other) { return from_lane(mine, threadIdx.x % 32 ^ other); }
-inline int __shfl_sync(unsigned, int mine, int) { return static_cast<int>(machine::from_lane(static_cast<unsigned>(mine), 0)); }
+inline int __shfl_sync(unsigned, int mine, int) {
+    return static_cast<int>(machine::from_lane(static_cast<unsigned>(mine), 0));
+}
 inline float __shfl_sync(unsigned, float mine, int lane) { return from_lane(mine, lane); }
 
 inline const int UNCHANGED = 0;
 
-// Who finds a word absent sleeps until nothing else can be done: it waits for several words at a time, and the machine watches one.
+// Who finds a word absent sleeps until nothing else can be done: it waits for several words at a time, and the machine
+// watches one.
 template <int WORDS>
 void load_relaxed_words(void* value, const void* address, bool when) {
     if (!when) return;
@@ -54,9 +58,15 @@ void load_relaxed_words(void* value, const void* address, bool when) {
         }
 }
 
-inline void load_relaxed_gpu_u32x4(uint4& value, const void* address, bool when) { load_relaxed_words<4>(&value, address, when); }
-inline void load_relaxed_gpu_u32x2(uint2& value, const void* address, bool when) { load_relaxed_words<2>(&value, address, when); }
-inline void load_relaxed_gpu_u32(u32& value, const void* address, bool when) { load_relaxed_words<1>(&value, address, when); }
+inline void load_relaxed_gpu_u32x4(uint4& value, const void* address, bool when) {
+    load_relaxed_words<4>(&value, address, when);
+}
+inline void load_relaxed_gpu_u32x2(uint2& value, const void* address, bool when) {
+    load_relaxed_words<2>(&value, address, when);
+}
+inline void load_relaxed_gpu_u32(u32& value, const void* address, bool when) {
+    load_relaxed_words<1>(&value, address, when);
+}
 inline void store_relaxed_gpu_u32(u32* address, u32 value) { machine::hold(address, &value, sizeof value); }
 
 inline void multiply_add_16x8x16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
@@ -70,7 +80,8 @@ inline void multiply_add_16x8x16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a
             for (u32 half = 0; half < 2; ++half) {
                 const u32 a = lanes[row + i].words[2 * half + below], b = lanes[column + i].words[4 + half];
                 sums[sum] += unpack(static_cast<unsigned short>(a)) * unpack(static_cast<unsigned short>(b));
-                sums[sum] += unpack(static_cast<unsigned short>(a >> 16)) * unpack(static_cast<unsigned short>(b >> 16));
+                sums[sum] +=
+                    unpack(static_cast<unsigned short>(a >> 16)) * unpack(static_cast<unsigned short>(b >> 16));
             }
     }
     machine::sync_warp();

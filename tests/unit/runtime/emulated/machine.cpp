@@ -1,7 +1,9 @@
-// Runs a kernel's threads as fibers of one CPU thread, in an order that a seed chooses, and what they start asynchronously at the worst moments.
+// Runs a kernel's threads as fibers of one CPU thread, in an order that a seed chooses, and what they start
+// asynchronously at the worst moments.
 //
-// A thread runs until it waits, or lets others go first. Loads, stores to other blocks and products are events, which happen at a random moment, or as late or early as
-// can be. A store to global memory is held back until a release by a thread that knows of it: which those are is what the vector clocks of a block say, an entry a thread.
+// A thread runs until it waits, or lets others go first. Loads, stores to other blocks and products are events, which
+// happen at a random moment, or as late or early as can be. A store to global memory is held back until a release by a
+// thread that knows of it: which those are is what the vector clocks of a block say, an entry a thread.
 #include "scheduler.h"
 
 namespace machine {
@@ -84,7 +86,8 @@ void load_matrices(u32 address, bool transposed, u32* squares) {
             }
             for (u32 lane = 0; lane < 32; ++lane) {
                 const u32 row = lane / 4, column = lane % 4 * 2;
-                const u32 first = transposed ? halves[column][row] : halves[row][column], second = transposed ? halves[column + 1][row] : halves[row][column + 1];
+                const u32 first = transposed ? halves[column][row] : halves[row][column],
+                          second = transposed ? halves[column + 1][row] : halves[row][column + 1];
                 lane_of(*now, lane).taken[square] = first | second << 16;
             }
         }
@@ -99,13 +102,16 @@ void multiply_rows(float* sums, const u32* a, u32 b_low, u32 b_high) {
         for (u32 lane = 0; lane < 32; ++lane) {
             const Fiber& fiber = lane_of(*now, lane);
             for (u32 i = 0; i < 2; ++i) {
-                for (u32 part = 0; part < 4; ++part) left[lane / 4 + part % 2 * 8][lane % 4 * 2 + i + part / 2 * 8] = half(fiber.a[part], i);
-                for (u32 part = 0; part < 2; ++part) right[lane % 4 * 2 + i + part * 8][lane / 4] = half(fiber.b[part], i);
+                for (u32 part = 0; part < 4; ++part)
+                    left[lane / 4 + part % 2 * 8][lane % 4 * 2 + i + part / 2 * 8] = half(fiber.a[part], i);
+                for (u32 part = 0; part < 2; ++part)
+                    right[lane % 4 * 2 + i + part * 8][lane / 4] = half(fiber.b[part], i);
             }
         }
         for (u32 lane = 0; lane < 32; ++lane)
             for (u32 i = 0; i < 4; ++i)
-                for (u32 k = 0; k < 16; ++k) lane_of(*now, lane).sums[i] += left[lane / 4 + i / 2 * 8][k] * right[k][lane % 4 * 2 + i % 2];
+                for (u32 k = 0; k < 16; ++k)
+                    lane_of(*now, lane).sums[i] += left[lane / 4 + i / 2 * 8][k] * right[k][lane % 4 * 2 + i % 2];
     });
 }
 
@@ -236,7 +242,8 @@ int load_acquire(const int* address) {
 
 int add_release(int* address, int value) {
     const auto* byte = reinterpret_cast<const unsigned char*>(address);
-    if (now->wrote && byte >= flags_begin && byte < flags_end) report("posts what TMA will read without a proxy fence before");
+    if (now->wrote && byte >= flags_begin && byte < flags_end)
+        report("posts what TMA will read without a proxy fence before");
     release_stores(now->block, now->clock);
     const int before = *address;
     *address += value;
@@ -282,7 +289,8 @@ void fence_proxy() { now->acquired = now->wrote = false; }
 
 void load_tensor(u32 to, const Map& map, u32 barrier, const int (&at)[4], u32 targets, bool others_write) {
     if (to % 128 != 0) report("a load to where 128 does not divide");
-    if (others_write && now->acquired) report("loads what others wrote without a proxy fence since it has learnt of it");
+    if (others_write && now->acquired)
+        report("loads what others wrote without a proxy fence since it has learnt of it");
     const u32 base = now->block / split * split;
     struct Place {
         int at[4];
@@ -294,19 +302,23 @@ void load_tensor(u32 to, const Map& map, u32 barrier, const int (&at)[4], u32 ta
         events.emplace_back([&block, to, map, barrier, place] {
             if (block.running == 0) return report("a load into a block that has ended");
             copy_box(block, to, map, place.at);
-            events.emplace_back([&block, barrier, bytes = bytes_of_box(map)] { complete_bytes(block, barrier, bytes); });
+            events.emplace_back(
+                [&block, barrier, bytes = bytes_of_box(map)] { complete_bytes(block, barrier, bytes); });
         });
     }
     if (one_in(options.yield_odds)) yield();
 }
 
 void load_bulk(u32 to, const void* from, u32 bytes, u32 barrier, bool others_write) {
-    if (others_write && now->acquired) report("copies what others wrote without a proxy fence since it has learnt of it");
-    if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<u64>(from) % 16 != 0) report("a bulk copy that 16 does not divide");
+    if (others_write && now->acquired)
+        report("copies what others wrote without a proxy fence since it has learnt of it");
+    if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<u64>(from) % 16 != 0)
+        report("a bulk copy that 16 does not divide");
     Block& block = block_of(*now);
     events.emplace_back([&block, to, from, bytes, barrier] {
         if (block.running == 0) return report("a copy into a block that has ended");
-        for (u32 at = 0; at < bytes; at += 16) std::memcpy(bytes_of(block, to + at, 16), static_cast<const unsigned char*>(from) + at, 16);
+        for (u32 at = 0; at < bytes; at += 16)
+            std::memcpy(bytes_of(block, to + at, 16), static_cast<const unsigned char*>(from) + at, 16);
         events.emplace_back([&block, barrier, bytes] { complete_bytes(block, barrier, bytes); });
     });
     if (one_in(options.yield_odds)) yield();
@@ -356,10 +368,13 @@ u16 to_half(float value) {
 float from_half(u16 half) { return values_of_halves[half]; }
 
 // What runs on the CPU meanwhile, a step at a time; it returns whether it has done something.
-extern "C" __attribute__((visibility("default"))) void run_beside(int (*work)(void*), void* given) { beside = work, beside_given = given; }
+extern "C" __attribute__((visibility("default"))) void run_beside(int (*work)(void*), void* given) {
+    beside = work, beside_given = given;
+}
 
-extern "C" __attribute__((visibility("default"))) const char* run_kernel(
-    const void* arguments, u32 number_of_blocks, u32 blocks_of_a_cluster, const Options* how, const void* flags, u64 flag_bytes) {
+extern "C" __attribute__((visibility("default"))) const char* run_kernel(const void* arguments, u32 number_of_blocks,
+                                                                         u32 blocks_of_a_cluster, const Options* how,
+                                                                         const void* flags, u64 flag_bytes) {
     if (values_of_halves[0x3C00 + 1] == 0)
         for (u32 i = 0; i < 65536; ++i) values_of_halves[i] = value_of_half(i);
     options = *how;

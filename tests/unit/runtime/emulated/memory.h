@@ -17,7 +17,8 @@ void release_stores(u32 number, const Clock& clock) {
     Block& block = blocks[number];
     for (u32 thread = 0; block.held > 0 && thread < THREADS; ++thread) {
         Fiber& fiber = fibers[number * THREADS + thread];
-        auto known = std::stable_partition(fiber.held.begin(), fiber.held.end(), [&](const Store& s) { return s.number > clock.known[thread]; });
+        auto known = std::stable_partition(fiber.held.begin(), fiber.held.end(),
+                                           [&](const Store& s) { return s.number > clock.known[thread]; });
         for (auto store = known; store != fiber.held.end(); ++store, --block.held) put(*store);
         fiber.held.erase(known, fiber.held.end());
     }
@@ -92,7 +93,8 @@ void collective(const char* name, Work&& work) {
     Fiber& self = *now;
     Warp& warp = warp_of(self);
     self.polled = nullptr;
-    if (warp.arrived != 0 && warp.collective != name) report(text("is at %s, lanes of its warp at %s", name, warp.collective));
+    if (warp.arrived != 0 && warp.collective != name)
+        report(text("is at %s, lanes of its warp at %s", name, warp.collective));
     warp.collective = name;
     warp.arrived |= 1u << self.thread % 32;
     if (warp.arrived != ~0u) return sleep(name);

@@ -31,8 +31,12 @@ inline void add_release_gpu_s32(s32* address, s32 value) { machine::add_release(
 inline s32 fetch_add_acq_rel_gpu_s32(s32* address, s32 value) { return machine::add_release(address, value); }
 inline s32 fetch_add_relaxed_gpu_s32(s32* address, s32 value) { return machine::add_relaxed(address, value); }
 inline void store_release_gpu_s32(s32* address, s32 value) { machine::store_release(address, value); }
-inline u64 load_acquire_sys_u64(const u64* address) { return machine::load_acquire_outside(reinterpret_cast<const machine::u64*>(address)); }
-inline void store_release_sys_u64(u64* address, u64 value) { machine::store_release_outside(reinterpret_cast<machine::u64*>(address), value); }
+inline u64 load_acquire_sys_u64(const u64* address) {
+    return machine::load_acquire_outside(reinterpret_cast<const machine::u64*>(address));
+}
+inline void store_release_sys_u64(u64* address, u64 value) {
+    machine::store_release_outside(reinterpret_cast<machine::u64*>(address), value);
+}
 inline s32 compare_and_swap_relaxed_gpu_s32(s32* address, s32 expected, s32 value) {
     const s32 before = *address;
     if (before == expected) *address = value;
@@ -99,9 +103,15 @@ inline void store_global_u32x2(void* address, u32 x, u32 y) {
 inline void store_global_u32x4(void* address, const uint4& v) { machine::hold(address, &v, sizeof v); }
 inline void store_shared_f32x2(u32 address, const float2& v) { store_shared(address, v); }
 inline float2 load_shared_f32x2(u32 address) { return load_shared<float2>(address); }
-inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64) { machine::load_bulk(to, from, bytes, barrier, false); }
-inline void copy_bulk_written(u32 to, const void* from, u32 bytes, u32 barrier, u64) { machine::load_bulk(to, from, bytes, barrier, true); }
-inline void store_global_u32(void* address, u32 value) { machine::hold(address, &value, sizeof value); }  // for assignments, see kernel_on_cpu.py
+inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64) {
+    machine::load_bulk(to, from, bytes, barrier, false);
+}
+inline void copy_bulk_written(u32 to, const void* from, u32 bytes, u32 barrier, u64) {
+    machine::load_bulk(to, from, bytes, barrier, true);
+}
+inline void store_global_u32(void* address, u32 value) {
+    machine::hold(address, &value, sizeof value);
+}  // for assignments, see kernel_on_cpu.py
 inline void store_matrices_shared(u32 address, const u32 (&squares)[4]) { machine::store_matrices(address, squares); }
 inline u32 load_acquire_cta_shared_u32(u32 address) { return machine::load_word(address); }
 inline void store_release_cta_shared_u32(u32 address, u32 value) { machine::store_word(address, value); }
@@ -111,12 +121,17 @@ inline void mbarrier_arrive_release_cta(u32 barrier) { machine::barrier_arrive(b
 inline void store_shared_cluster_s32(u32 address, s32 value) { store_shared(address, value); }
 inline void mbarrier_arrive_release_cluster(u32 barrier) { machine::barrier_arrive(barrier, 0, true); }
 inline void mbarrier_arrive_relaxed_cluster(u32 barrier) { machine::barrier_arrive(barrier, 0, false); }
-inline void mbarrier_arrive_expect_release_cta(u32 barrier, u32 bytes) { machine::barrier_arrive(barrier, bytes, true); }
+inline void mbarrier_arrive_expect_release_cta(u32 barrier, u32 bytes) {
+    machine::barrier_arrive(barrier, bytes, true);
+}
 inline bool mbarrier_try_wait_acquire_cta(u32 barrier, u32 parity) { return machine::barrier_wait(barrier, parity); }
-inline bool mbarrier_try_wait_acquire_cluster(u32 barrier, u32 parity) { return machine::barrier_wait(barrier, parity); }
+inline bool mbarrier_try_wait_acquire_cluster(u32 barrier, u32 parity) {
+    return machine::barrier_wait(barrier, parity);
+}
 
-// Weights, which nobody else writes, are what is loaded in three dimensions.
-inline void copy_tensor_3d_multicast(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z, unsigned short blocks, u64) {
+// Weights, which no thread writes, are what is loaded in three dimensions.
+inline void copy_tensor_3d_multicast(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z,
+                                     unsigned short blocks, u64) {
     machine::load_tensor(to, same_bits<machine::Map>(*map), barrier, {x, y, z, 0}, blocks, false);
 }
 inline void copy_tensor_3d(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z, u64 hint) {

@@ -1,4 +1,4 @@
-// Who runs next, when events happen, and what is said when nobody can go on.
+// Who runs next, when events happen, and the message when no thread can go on.
 #pragma once
 
 #include "asynchronous.h"
@@ -61,12 +61,14 @@ void run_warp(int place) {
 
 std::string stuck() {
     std::unordered_map<std::string, int> lines;
-    std::string all = "nobody can go on:";
+    std::string all = "no thread can go on:";
     for (u32 i = 0; i < fibers.size(); ++i) {
         const Fiber& fiber = fibers[i];
         if (fiber.done) continue;
-        const std::string where = fiber.waits_at != 0 ? " " + name_of(fiber.waits_at) + text(" parity %u", fiber.waits_parity) : "";
-        const std::string line = text("block %u warp %u waits for ", fiber.block, fiber.thread / 32) + fiber.waits_for + where;
+        const std::string where =
+            fiber.waits_at != 0 ? " " + name_of(fiber.waits_at) + text(" parity %u", fiber.waits_parity) : "";
+        const std::string line =
+            text("block %u warp %u waits for ", fiber.block, fiber.thread / 32) + fiber.waits_for + where;
         if (lines[line]++ == 0) all += "\n  " + line;
     }
     return all;
@@ -79,7 +81,8 @@ void step_beside() {
 void step() {
     if (beside != nullptr && one_in(64)) step_beside();
     if (one_in(options.drain_odds)) let_go_of_one();
-    const bool eventful = !events.empty() && (options.events == 1 || (options.events == 0 && one_in(options.event_odds)));
+    const bool eventful =
+        !events.empty() && (options.events == 1 || (options.events == 0 && one_in(options.event_odds)));
     const int place = eventful || ready.empty() ? -1 : choose();
     if (place >= 0) return run_warp(place);
     if (!events.empty()) run_event();
@@ -112,10 +115,12 @@ void set_up(u32 number_of_blocks) {
     const u64 bytes = u64(number_of_blocks) * THREADS * STACK_BYTES;
     if (bytes > stacks_bytes) {
         if (stacks != nullptr) munmap(stacks, stacks_bytes);
-        stacks = static_cast<unsigned char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        stacks = static_cast<unsigned char*>(
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         stacks_bytes = bytes;
     }
-    fibers.clear(), warps.clear(), blocks.clear(), cluster_meetings.clear(), ready.clear(), events.clear(), pollers.clear(), holders.clear();
+    fibers.clear(), warps.clear(), blocks.clear(), cluster_meetings.clear(), ready.clear(), events.clear(),
+        pollers.clear(), holders.clear();
     now = nullptr, time_ns = 0, progress = true, failed = false, failure.clear();
     grid_size = {number_of_blocks};
     cluster_meetings.resize(number_of_blocks / split);
@@ -126,7 +131,8 @@ void set_up(u32 number_of_blocks) {
             warp.priority = dice();
             const auto meant = [](int wanted, u32 is) { return wanted < 0 || u32(wanted) == is; };
             const bool any = options.starved_cluster >= 0 || options.starved_block >= 0 || options.starved_warp >= 0;
-            warp.starved = any && meant(options.starved_cluster, b / split) && meant(options.starved_block, b) && meant(options.starved_warp, w);
+            warp.starved = any && meant(options.starved_cluster, b / split) && meant(options.starved_block, b) &&
+                           meant(options.starved_warp, w);
         }
         for (u32 t = 0; t < THREADS; ++t) {
             Fiber& fiber = fibers.emplace_back();

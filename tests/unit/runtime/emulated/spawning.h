@@ -1,4 +1,5 @@
-// What spawn.cuh and its programs ask of CUDA, on one CPU thread: parents run block by block in a random order, and children at random moments after their launch.
+// What spawn.cuh and its programs ask of CUDA, on one CPU thread: parents run block by block in a random order, and
+// children at random moments after their launch.
 #pragma once
 
 #define SPAWN_CHILD(kernel, blocks, threads, ...) emulated::launch_later(blocks, threads, [=] { kernel(__VA_ARGS__); })
@@ -79,28 +80,46 @@ inline cudaError_t cudaGetLastError() { return std::exchange(emulated::last, cud
 inline const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 inline cudaError_t cudaMalloc(void** to, std::size_t bytes) { return *to = std::malloc(bytes), cudaSuccess; }
 inline cudaError_t cudaFree(void* at) { return std::free(at), cudaSuccess; }
-inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) { return std::memcpy(to, from, bytes), cudaSuccess; }
-inline cudaError_t cudaMemset(void* at, int byte, std::size_t bytes) { return std::memset(at, byte, bytes), cudaSuccess; }
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+    return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemset(void* at, int byte, std::size_t bytes) {
+    return std::memset(at, byte, bytes), cudaSuccess;
+}
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 inline cudaError_t cudaDeviceSetLimit(cudaLimit, std::size_t) { return cudaSuccess; }
 
 template <class T, class U>
-T atomicAdd(T* at, U value) { return std::exchange(*at, T(*at + value)); }
+T atomicAdd(T* at, U value) {
+    return std::exchange(*at, T(*at + value));
+}
 template <class T, class U>
-T atomicSub(T* at, U value) { return std::exchange(*at, T(*at - value)); }
+T atomicSub(T* at, U value) {
+    return std::exchange(*at, T(*at - value));
+}
 template <class T, class U>
-T atomicExch(T* at, U value) { return std::exchange(*at, T(value)); }
+T atomicExch(T* at, U value) {
+    return std::exchange(*at, T(value));
+}
 template <class T, class U>
-T atomicOr(T* at, U value) { return std::exchange(*at, T(*at | value)); }
+T atomicOr(T* at, U value) {
+    return std::exchange(*at, T(*at | value));
+}
 template <class T>
-T atomicMin(T* at, T value) { return std::exchange(*at, value < *at ? value : *at); }
+T atomicMin(T* at, T value) {
+    return std::exchange(*at, value < *at ? value : *at);
+}
 template <class T>
-T atomicCAS(T* at, T expected, T value) { return std::exchange(*at, *at == expected ? value : *at); }
+T atomicCAS(T* at, T expected, T value) {
+    return std::exchange(*at, *at == expected ? value : *at);
+}
 inline void __syncwarp() {}
 
 namespace spawn {
 inline unsigned long long time_ns() { return ++emulated::now; }
 template <class T>
-T seen(const T& word) { return word; }
+T seen(const T& word) {
+    return word;
+}
 inline int turn_in_warp() { return int(threadIdx.x % 32); }
 }  // namespace spawn

@@ -1,4 +1,5 @@
-// What the machine knows: threads, warps, blocks, what is under way; how a thread sleeps and is woken, and what is said of a fault.
+// What the machine knows: threads, warps, blocks, what is under way; how a thread sleeps and is woken, and what is said
+// of a fault.
 #pragma once
 
 #include "machine.h"
@@ -24,7 +25,6 @@ extern "C" void enter(const void* arguments);
 extern const machine::Name NAMES[];
 extern const bool BFLOATS;
 extern const unsigned long long TIMEOUT;
-
 
 namespace machine {
 namespace {
@@ -71,7 +71,7 @@ struct Fiber {
     bool napped = false;
     const char* waits_for = "";
     u32 waits_at = 0, waits_parity = 0;
-    int mine;               // what it brings to a collective
+    int mine;  // what it brings to a collective
     u32 address;
     const u32* squares;
     u32* taken;
@@ -115,12 +115,12 @@ struct Block {
 // How a run chooses: see Schedule in kernel_on_cpu.py.
 struct Options {
     u64 seed;
-    int order;          // of warps: 0 at random, 1 in turn, 2 by priorities that change now and then
-    int events;         // 0 at random, 1 at once, 2 when nothing else can be done
-    int event_odds;     // one in so many steps is an event's
-    int drain_odds;     // one in so many steps lets go of a held store; 0 none
+    int order;  // of warps: 0 at random, 1 in turn, 2 by priorities that change now and then
+    int events;  // 0 at random, 1 at once, 2 when nothing else can be done
+    int event_odds;  // 1 of event_odds steps is an event's
+    int drain_odds;  // 1 of drain_odds steps lets go of a held store; 0 none
     int starved_cluster, starved_block, starved_warp;  // which run when no others can; -1: any
-    int yield_odds;     // one in so many of the waits that could be passed lets others go first; 0 none
+    int yield_odds;  // 1 of yield_odds waits that could be passed lets others go first; 0 none
 };
 
 struct Poller {
@@ -180,7 +180,9 @@ std::string name_of(u32 offset) {
     return text("shared memory at %u", offset);
 }
 
-std::string who(const Fiber& fiber) { return text("block %u warp %u lane %u", fiber.block, fiber.thread / 32, fiber.thread % 32); }
+std::string who(const Fiber& fiber) {
+    return text("block %u warp %u lane %u", fiber.block, fiber.thread / 32, fiber.thread % 32);
+}
 
 void report(const std::string& what) {
     if (!failed) failure = now != nullptr ? who(*now) + ": " + what : what;

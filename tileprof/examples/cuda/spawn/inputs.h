@@ -34,7 +34,8 @@ struct Graph {
 inline Graph graph_of(int vertices, std::vector<std::pair<int, int>> edges, Dice& dice) {
     const std::size_t one_way = edges.size();
     for (std::size_t i = 0; i < one_way; ++i) edges.emplace_back(edges[i].second, edges[i].first);
-    edges.erase(std::remove_if(edges.begin(), edges.end(), [](const auto& e) { return e.first == e.second; }), edges.end());
+    edges.erase(std::remove_if(edges.begin(), edges.end(), [](const auto& e) { return e.first == e.second; }),
+                edges.end());
     std::sort(edges.begin(), edges.end());
     edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
     Graph graph;

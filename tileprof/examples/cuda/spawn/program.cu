@@ -16,10 +16,11 @@
 using spawn::Control;
 using spawn::u64;
 
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        const cudaError_t error = call;                                                                                \
-        if (error != cudaSuccess) std::printf("%s: %s\n", #call, cudaGetErrorString(error)), std::fflush(stdout), exit(1); \
+#define CHECK(call)                                                                                  \
+    do {                                                                                             \
+        const cudaError_t error = call;                                                              \
+        if (error != cudaSuccess)                                                                    \
+            std::printf("%s: %s\n", #call, cudaGetErrorString(error)), std::fflush(stdout), exit(1); \
     } while (false)
 
 namespace {
@@ -31,12 +32,16 @@ struct Buffer {
     T* at = nullptr;
     std::size_t count;
 
-    explicit Buffer(std::size_t count) : count(count) { CHECK(cudaMalloc(reinterpret_cast<void**>(&at), std::max<std::size_t>(count, 1) * sizeof(T))); }
+    explicit Buffer(std::size_t count) : count(count) {
+        CHECK(cudaMalloc(reinterpret_cast<void**>(&at), std::max<std::size_t>(count, 1) * sizeof(T)));
+    }
     explicit Buffer(const std::vector<T>& from) : Buffer(from.size()) { put(from); }
     Buffer(const Buffer&) = delete;
     ~Buffer() { cudaFree(at); }
 
-    void put(const std::vector<T>& from) { CHECK(cudaMemcpy(at, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice)); }
+    void put(const std::vector<T>& from) {
+        CHECK(cudaMemcpy(at, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
+    }
     void fill(int byte) { CHECK(cudaMemset(at, byte, count * sizeof(T))); }
     std::vector<T> get(std::size_t some) const {
         std::vector<T> to(some);
@@ -48,7 +53,8 @@ struct Buffer {
 
 int blocks_for(int threads) { return (threads + PARENT_THREADS - 1) / PARENT_THREADS; }
 
-// A program: begin() makes its memory new, run() computes, result() is what no rule may change; "" or what is wrong with a result.
+// A program: begin() makes its memory new, run() computes, result() is what no rule may change; "" or what is wrong
+// with a result.
 struct Work {
     std::string name;
     int threshold;  // of the program as written
@@ -67,8 +73,16 @@ struct Search {
     Buffer<int> first, target, weight, distance, mark, here, next, size;
 
     Search(const inputs::Graph& graph, bool weighted)
-        : graph(graph), weighted(weighted), first(graph.first), target(graph.target), weight(graph.weight), distance(graph.vertices()), mark(graph.vertices()),
-          here(graph.vertices()), next(graph.vertices()), size(1) {
+        : graph(graph),
+          weighted(weighted),
+          first(graph.first),
+          target(graph.target),
+          weight(graph.weight),
+          distance(graph.vertices()),
+          mark(graph.vertices()),
+          here(graph.vertices()),
+          next(graph.vertices()),
+          size(1) {
         for (int v = 0; v < graph.vertices(); ++v)
             if (graph.first[v + 1] - graph.first[v] > graph.first[source + 1] - graph.first[source]) source = v;
     }
@@ -86,8 +100,9 @@ struct Search {
         int *from = here.at, *to = next.at;
         for (int round = 1; count > 0; ++round) {
             size.fill(0);
-            SPAWN_PARENT(works::search, blocks_for(count), PARENT_THREADS, control, works::Edges{first.at, target.at, weight.at}, from, count, distance.at, mark.at, to,
-                         size.at, round, weighted);
+            SPAWN_PARENT(works::search, blocks_for(count), PARENT_THREADS, control,
+                         works::Edges{first.at, target.at, weight.at}, from, count, distance.at, mark.at, to, size.at,
+                         round, weighted);
             CHECK(cudaGetLastError());
             count = size.get()[0];
             std::swap(from, to);
@@ -102,7 +117,8 @@ struct Search {
             const auto [away, v] = open.top();
             open.pop();
             for (int e = graph.first[v]; away == known[v] && e < graph.first[v + 1]; ++e)
-                if (const int other = away + (weighted ? graph.weight[e] : 1); other < known[graph.target[e]]) open.emplace(known[graph.target[e]] = other, graph.target[e]);
+                if (const int other = away + (weighted ? graph.weight[e] : 1); other < known[graph.target[e]])
+                    open.emplace(known[graph.target[e]] = other, graph.target[e]);
         }
         return found == wide(known) ? "" : "distances are not those of Dijkstra's algorithm";
     }
@@ -114,7 +130,13 @@ struct Colouring {
     Buffer<unsigned> masks;
 
     explicit Colouring(const inputs::Graph& graph)
-        : graph(graph), first(graph.first), target(graph.target), weight(graph.weight), colour(graph.vertices()), wins(graph.vertices()), left(1),
+        : graph(graph),
+          first(graph.first),
+          target(graph.target),
+          weight(graph.weight),
+          colour(graph.vertices()),
+          wins(graph.vertices()),
+          left(1),
           masks(static_cast<std::size_t>(graph.vertices()) * works::COLOUR_WORDS) {}
 
     void begin() {
@@ -129,8 +151,10 @@ struct Colouring {
         for (int remain = 1; remain > 0; remain = left.get()[0]) {
             left.fill(0);
             SPAWN_PARENT(works::contest, blocks, PARENT_THREADS, control, edges, graph.vertices(), colour.at, wins.at);
-            SPAWN_PARENT(works::gather, blocks, PARENT_THREADS, control, edges, graph.vertices(), colour.at, wins.at, masks.at);
-            SPAWN_PARENT(works::settle, blocks, PARENT_THREADS, graph.vertices(), colour.at, wins.at, masks.at, left.at);
+            SPAWN_PARENT(works::gather, blocks, PARENT_THREADS, control, edges, graph.vertices(), colour.at, wins.at,
+                         masks.at);
+            SPAWN_PARENT(works::settle, blocks, PARENT_THREADS, graph.vertices(), colour.at, wins.at, masks.at,
+                         left.at);
             CHECK(cudaGetLastError());
         }
     }
@@ -138,7 +162,8 @@ struct Colouring {
     std::string wrong(const std::vector<u64>& found) const {
         for (int v = 0; v < graph.vertices(); ++v)
             for (int e = graph.first[v]; e < graph.first[v + 1]; ++e)
-                if (found[v] == found[graph.target[e]] && found[v] != 32 * works::COLOUR_WORDS - 1) return "neighbours have one colour";
+                if (found[v] == found[graph.target[e]] && found[v] != 32 * works::COLOUR_WORDS - 1)
+                    return "neighbours have one colour";
         return "";
     }
 };
@@ -168,19 +193,27 @@ struct Join {
         return new Join(probe, first, rows, place);
     }
 
-    Join(const std::vector<int>& probe, const std::vector<int>& first, const std::vector<int>& rows, const std::vector<int>& place)
-        : key(probe), first(first), rows(rows), place(place), out(place.back()), count(static_cast<int>(probe.size())) {}
+    Join(const std::vector<int>& probe, const std::vector<int>& first, const std::vector<int>& rows,
+         const std::vector<int>& place)
+        : key(probe),
+          first(first),
+          rows(rows),
+          place(place),
+          out(place.back()),
+          count(static_cast<int>(probe.size())) {}
 
     void begin() { out.fill(-1); }
     void run(Control* control) {
-        SPAWN_PARENT(works::join, blocks_for(count), PARENT_THREADS, control, key.at, count, first.at, rows.at, place.at, out.at);
+        SPAWN_PARENT(works::join, blocks_for(count), PARENT_THREADS, control, key.at, count, first.at, rows.at,
+                     place.at, out.at);
         CHECK(cudaGetLastError());
     }
     std::string wrong(const std::vector<u64>& found) const {
         const auto keys = key.get(), begins = first.get(), built = rows.get(), places = place.get();
         for (int row = 0; row < count; ++row)
             for (int i = 0; i < places[row + 1] - places[row]; ++i)
-                if (static_cast<int>(found[places[row] + i]) != ((row * 31 + built[begins[keys[row]] + i]) ^ row >> 3)) return "a pair is not where it belongs";
+                if (static_cast<int>(found[places[row] + i]) != ((row * 31 + built[begins[keys[row]] + i]) ^ row >> 3))
+                    return "a pair is not where it belongs";
         return "";
     }
 };
@@ -189,7 +222,9 @@ struct Mandelbrot {
     works::Plane plane;
     Buffer<int> image;
 
-    Mandelbrot(int width, int tile) : plane{width, tile, -2.0f, -1.25f, 2.5f / static_cast<float>(width)}, image(static_cast<std::size_t>(width) * width) {}
+    Mandelbrot(int width, int tile)
+        : plane{width, tile, -2.0f, -1.25f, 2.5f / static_cast<float>(width)},
+          image(static_cast<std::size_t>(width) * width) {}
     void begin() { image.fill(-1); }
     void run(Control* control) {
         const int across = plane.width / plane.tile;
@@ -207,7 +242,8 @@ struct Refinement {
     Buffer<u64> sum;
     u64 cells = 0;
 
-    Refinement(int side, int parts, int levels, int steep) : field{side}, parts(parts), levels(levels), steep(steep), here(most), next(most), made(1), sum(1) {}
+    Refinement(int side, int parts, int levels, int steep)
+        : field{side}, parts(parts), levels(levels), steep(steep), here(most), next(most), made(1), sum(1) {}
     void begin() {
         sum.fill(0);
         cells = 0;
@@ -224,7 +260,8 @@ struct Refinement {
                 return;
             }
             made.fill(0);
-            SPAWN_PARENT(works::refine, blocks_for(count), PARENT_THREADS, control, field, from, count, size, parts, steep, to, made.at, sum.at);
+            SPAWN_PARENT(works::refine, blocks_for(count), PARENT_THREADS, control, field, from, count, size, parts,
+                         steep, to, made.at, sum.at);
             CHECK(cudaGetLastError());
             count = made.get()[0];
             cells += count;
@@ -235,7 +272,8 @@ struct Refinement {
 
 Control control_of(spawn::Rule rule, int threshold, int least, spawn::Costs costs, int window_log2, int untried = 0) {
     Control control = {};
-    control.rule = rule, control.threshold = threshold, control.least = least, control.costs = costs, control.window_log2 = window_log2, control.untried = untried;
+    control.rule = rule, control.threshold = threshold, control.least = least, control.costs = costs,
+    control.window_log2 = window_log2, control.untried = untried;
     return control;
 }
 
@@ -264,8 +302,10 @@ spawn::Costs measured_costs() {
         std::nth_element(all.begin(), all.begin() + 4, all.end());
         return all[4];
     };
-    const double none = median(spawn::FLAT, 1, 1), one = median(spawn::ALWAYS, 1, 1), many = median(spawn::ALWAYS, 64, 32);
-    return {static_cast<float>(1000 * std::max(0.0, one - none)), static_cast<float>(1000 * std::max(0.0, many - one) / 2047)};
+    const double none = median(spawn::FLAT, 1, 1), one = median(spawn::ALWAYS, 1, 1),
+                 many = median(spawn::ALWAYS, 64, 32);
+    return {static_cast<float>(1000 * std::max(0.0, one - none)),
+            static_cast<float>(1000 * std::max(0.0, many - one) / 2047)};
 }
 
 struct Outcome {
@@ -294,28 +334,37 @@ std::vector<Work> works_of(int scale) {
     std::vector<Work> all;
     const auto search = [&](const std::string& name, const inputs::Graph& graph, bool weighted) {
         auto* one = new Search(graph, weighted);
-        all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); }, [=] { return wide(one->distance.get()); },
+        all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); },
+                       [=] { return wide(one->distance.get()); },
                        [=](const std::vector<u64>& found) { return one->wrong(found); }});
     };
-    search("bfs", kron, false), search("bfs-citation", cites, false), search("sssp", kron, true), search("sssp-citation", cites, true);
+    search("bfs", kron, false), search("bfs-citation", cites, false), search("sssp", kron, true),
+        search("sssp-citation", cites, true);
     const auto colouring = [&](const std::string& name, const inputs::Graph& graph) {
         auto* one = new Colouring(graph);
-        all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); }, [=] { return wide(one->colour.get()); },
+        all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); },
+                       [=] { return wide(one->colour.get()); },
                        [=](const std::vector<u64>& found) { return one->wrong(found); }});
     };
     colouring("colouring", kron), colouring("colouring-citation", cites);
     const auto join = [&](const std::string& name, double spread) {
         auto* one = Join::of(scale, 64, spread);
-        all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); }, [=] { return wide(one->out.get()); },
+        all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); },
+                       [=] { return wide(one->out.get()); },
                        [=](const std::vector<u64>& found) { return one->wrong(found); }});
     };
     join("join", 0), join("join-gaussian", 0.1);
     auto* image = new Mandelbrot(64 << scale / 3, 32);
-    all.push_back({"mandelbrot", 32, [=] { image->begin(); }, [=](Control* c) { image->run(c); }, [=] { return wide(image->image.get()); },
-                   [](const std::vector<u64>& found) { return std::count(found.begin(), found.end(), u64(-1)) ? "a pixel is missing" : ""; }});
+    all.push_back({"mandelbrot", 32, [=] { image->begin(); }, [=](Control* c) { image->run(c); },
+                   [=] { return wide(image->image.get()); },
+                   [](const std::vector<u64>& found) {
+                       return std::count(found.begin(), found.end(), u64(-1)) ? "a pixel is missing" : "";
+                   }});
     auto* amr = new Refinement(1 << 20, 8, 2, scale < 10 ? 400 : 40);
-    all.push_back({"amr", 32, [=] { amr->begin(); }, [=](Control* c) { amr->run(c); }, [=] { return std::vector<u64>{amr->cells, amr->sum.get()[0]}; },
-                   [](const std::vector<u64>& found) { return found[0] > 0 ? "" : "nothing is refined, or too much"; }});
+    all.push_back(
+        {"amr", 32, [=] { amr->begin(); }, [=](Control* c) { amr->run(c); },
+         [=] { return std::vector<u64>{amr->cells, amr->sum.get()[0]}; },
+         [](const std::vector<u64>& found) { return found[0] > 0 ? "" : "nothing is refined, or too much"; }});
     return all;
 }
 
@@ -323,10 +372,12 @@ std::vector<Work> works_of(int scale) {
 
 int main(int count, char** given) {
     const auto number = [&](int at, int otherwise) { return count > at ? std::atoi(given[at]) : otherwise; };
-    const int repeats = number(1, 5), scale = number(2, 16), window_log2 = number(3, 16), least = number(4, 32), untried = number(5, 1024);
+    const int repeats = number(1, 5), scale = number(2, 16), window_log2 = number(3, 16), least = number(4, 32),
+              untried = number(5, 1024);
     CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, MOST_PENDING));
     const spawn::Costs costs = measured_costs();
-    std::printf("{\"first_ns\": %.0f, \"another_ns\": %.1f, \"window_log2\": %d, \"untried\": %d, \"scale\": %d}\n", costs.first_ns, costs.another_ns, window_log2, untried, scale);
+    std::printf("{\"first_ns\": %.0f, \"another_ns\": %.1f, \"window_log2\": %d, \"untried\": %d, \"scale\": %d}\n",
+                costs.first_ns, costs.another_ns, window_log2, untried, scale);
     int failures = 0;
     for (const Work& work : works_of(scale)) {
         std::string said;
@@ -338,18 +389,26 @@ int main(int count, char** given) {
             return found;
         };
         const Outcome always = compared("always", control_of(spawn::ALWAYS, 0, 1, costs, window_log2));
-        const Outcome written = compared("threshold", control_of(spawn::THRESHOLD, work.threshold, 1, costs, window_log2));
-        const Outcome controlled = compared("spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2, untried));
+        const Outcome written =
+            compared("threshold", control_of(spawn::THRESHOLD, work.threshold, 1, costs, window_log2));
+        const Outcome controlled =
+            compared("spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2, untried));
         double best = flat.us;
         int best_threshold = 0;
         for (int threshold = 1; threshold <= 1 << 14; threshold *= 4)
-            if (const double us = compared("a threshold", control_of(spawn::THRESHOLD, threshold, 1, costs, window_log2)).us; us < best)
+            if (const double us =
+                    compared("a threshold", control_of(spawn::THRESHOLD, threshold, 1, costs, window_log2)).us;
+                us < best)
                 best = us, best_threshold = threshold;
         failures += !said.empty();
-        std::printf("{\"name\": \"%s\", \"right\": %s, \"flat_us\": %.1f, \"always_us\": %.1f, \"always_launched\": %u, \"refused\": %u, \"threshold_us\": %.1f, "
-                    "\"threshold_launched\": %u, \"best_us\": %.1f, \"best_threshold\": %d, \"spawn_us\": %.1f, \"spawn_launched\": %u, \"spawn_kept\": %u, \"said\": \"%s\"}\n",
-                    work.name.c_str(), said.empty() ? "true" : "false", flat.us, always.us, always.control.launched, always.control.refused, written.us,
-                    written.control.launched, best, best_threshold, controlled.us, controlled.control.launched, controlled.control.kept, said.c_str());
+        std::printf(
+            "{\"name\": \"%s\", \"right\": %s, \"flat_us\": %.1f, \"always_us\": %.1f, \"always_launched\": %u, "
+            "\"refused\": %u, \"threshold_us\": %.1f, "
+            "\"threshold_launched\": %u, \"best_us\": %.1f, \"best_threshold\": %d, \"spawn_us\": %.1f, "
+            "\"spawn_launched\": %u, \"spawn_kept\": %u, \"said\": \"%s\"}\n",
+            work.name.c_str(), said.empty() ? "true" : "false", flat.us, always.us, always.control.launched,
+            always.control.refused, written.us, written.control.launched, best, best_threshold, controlled.us,
+            controlled.control.launched, controlled.control.kept, said.c_str());
         std::fflush(stdout);
     }
     return failures != 0;

@@ -1,12 +1,13 @@
-// Launches of child grids that are controlled by cost, as SPAWN does (Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017,
-// doi:10.1109/HPCA.2017.14): at a launch site a parent thread compares
+// Launches of child grids that are controlled by cost, as SPAWN does (Tang et al., "Controlled Kernel Launch for
+// Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14): at a launch site a parent thread compares
 //
 //     a child     overhead of the launch + (child blocks that wait or run + its own) / throughput of child blocks
 //     its own     items * time of a child's warp
 //
-// and launches where the child is expected to end first. Throughput and times are those of the last window of time in which children ended; with no history it
-// launches, at most so many child blocks as it is told (`untried`; the paper says nothing of that, and on today's GPUs all parents have decided before the first
-// child ends). The other rules are what it is compared with. Needs device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
+// and launches where the child is expected to end first. Throughput and times are those of the last window of time in
+// which children ended; with no history it launches, at most `untried` child blocks ( the paper
+// says nothing of that, and on today's GPUs all parents have decided before the first child ends). The other rules are
+// what it is compared with. Needs device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,8 @@ __device__ inline Pace pace_of(u64 word, float over_ns) {
     return {static_cast<float>(word >> ENDED_SHIFT), static_cast<float>(word & ((1ull << ENDED_SHIFT) - 1)), over_ns};
 }
 
-// Whether a child is expected to end before the thread would by itself. `waiting`: child blocks in the system; `turn`: launches of the warp before this one.
+// Whether a child is expected to end before the thread would by itself. `waiting`: child blocks in the system; `turn`:
+// launches of the warp before this one.
 __device__ inline bool worth_launching(Costs costs, const Pace& pace, int untried, int waiting, int turn, int items) {
     const int own = (items + CHILD_THREADS - 1) / CHILD_THREADS;
     if (pace.ended <= 0) return waiting + own <= untried;
@@ -95,18 +97,25 @@ __device__ inline Pace recent_pace(const Control& control) {
 
 __device__ inline bool launches(const Control& control, int items) {
     switch (control.rule) {
-        case FLAT: return false;
-        case ALWAYS: return true;
-        case THRESHOLD: return items >= control.threshold;
-        default: return items >= control.least && worth_launching(control.costs, recent_pace(control), control.untried, seen(control.waiting), turn_in_warp(), items);
+        case FLAT:
+            return false;
+        case ALWAYS:
+            return true;
+        case THRESHOLD:
+            return items >= control.threshold;
+        default:
+            return items >= control.least && worth_launching(control.costs, recent_pace(control), control.untried,
+                                                             seen(control.waiting), turn_in_warp(), items);
     }
 }
 
-// A child block's end. (The first to come to a window empties it; what others add at that moment may be lost, which a mean bears.)
+// A child block's end. (The first to come to a window empties it; what others add at that moment may be lost, which a
+// mean bears.)
 __device__ inline void count_end(Control& control, u64 begin) {
     const u64 now = time_ns(), number = now >> control.window_log2, word = (1ull << ENDED_SHIFT) + (now - begin);
     const u32 slot = number % WINDOWS;
-    if (seen(control.number[slot]) != number && atomicExch(&control.number[slot], number) != number) atomicExch(&control.window[slot], 0ull);
+    if (seen(control.number[slot]) != number && atomicExch(&control.number[slot], number) != number)
+        atomicExch(&control.window[slot], 0ull);
     atomicAdd(&control.window[slot], word);
     atomicAdd(&control.total, word);
     atomicSub(&control.waiting, 1);

@@ -1,4 +1,5 @@
-// The programs: parent kernels whose threads have items of work, and what an item is. Results are whole numbers that no order changes.
+// The programs: parent kernels whose threads have items of work, and what an item is. Results are whole numbers that no
+// order changes.
 #pragma once
 
 #include "spawn.cuh"
@@ -11,7 +12,8 @@ constexpr int FAR = 0x3FFFFFFF;
 
 __device__ inline int thread_number() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
 
-// Breadth-first search and shortest paths: a round for each frontier, a thread for each of its vertices, an item for each edge.
+// Breadth-first search and shortest paths: a round for each frontier, a thread for each of its vertices, an item for
+// each edge.
 struct Edges {
     const int *first, *target, *weight;
 };
@@ -19,33 +21,46 @@ struct Edges {
 struct Relax {
     const int *target, *weight;  // of the vertex's edges
     int* distance;
-    int* mark;       // the round in which a vertex was put into the next frontier
-    int* frontier;   // the next
+    int* mark;  // the round in which a vertex was put into the next frontier
+    int* frontier;  // the next
     int* size;
     int reached, round;
     bool weighted;
 
     __device__ void operator()(int i) const {
         const int to = target[i], away = reached + (weighted ? weight[i] : 1);
-        if (atomicMin(&distance[to], away) > away && atomicExch(&mark[to], round) != round) frontier[atomicAdd(size, 1)] = to;
+        if (atomicMin(&distance[to], away) > away && atomicExch(&mark[to], round) != round)
+            frontier[atomicAdd(size, 1)] = to;
     }
 };
 
-__global__ void search(Control* control, Edges edges, const int* frontier, int count, int* distance, int* mark, int* next, int* size, int round, bool weighted) {
+__global__ void search(Control* control, Edges edges, const int* frontier, int count, int* distance, int* mark,
+                       int* next, int* size, int round, bool weighted) {
     const int number = thread_number();
     if (number >= count) return;
     const int v = frontier[number], begin = edges.first[v];
-    const Relax relax = {edges.target + begin, edges.weight + begin, distance, mark, next, size, spawn::seen(distance[v]), round, weighted};
+    const Relax relax = {edges.target + begin,
+                         edges.weight + begin,
+                         distance,
+                         mark,
+                         next,
+                         size,
+                         spawn::seen(distance[v]),
+                         round,
+                         weighted};
     spawn::each(control, edges.first[v + 1] - begin, relax);
 }
 
-// Colouring after Jones and Plassmann: who has the highest priority of its neighbours without a colour takes the lowest colour that none of them has.
+// Colouring after Jones and Plassmann: who has the highest priority of its neighbours without a colour takes the lowest
+// colour that none of them has.
 struct Beaten {
     const int *target, *colour;
     int* wins;  // of the vertex
     int v;
 
-    __device__ static unsigned priority(int v) { return static_cast<unsigned>(v) * 2654435761u; }  // odd: no two are equal
+    __device__ static unsigned priority(int v) {
+        return static_cast<unsigned>(v) * 2654435761u;
+    }  // odd: no two are equal
     __device__ void operator()(int i) const {
         const int to = target[i];
         if (colour[to] < 0 && priority(to) > priority(v)) *wins = 0;
@@ -71,7 +86,8 @@ __global__ void contest(Control* control, Edges edges, int vertices, const int* 
     spawn::each(control, edges.first[v + 1] - begin, Beaten{edges.target + begin, colour, wins + v, v});
 }
 
-__global__ void gather(Control* control, Edges edges, int vertices, const int* colour, const int* wins, unsigned* masks) {
+__global__ void gather(Control* control, Edges edges, int vertices, const int* colour, const int* wins,
+                       unsigned* masks) {
     const int v = thread_number();
     if (v >= vertices || colour[v] >= 0 || !wins[v]) return;
     const int begin = edges.first[v];
@@ -91,7 +107,8 @@ __global__ void settle(int vertices, int* colour, int* wins, const unsigned* mas
     }
 }
 
-// Mandelbrot: a thread for each tile of pixels looks at the tile's edge; where it is not of one colour, the pixels inside are its items.
+// Mandelbrot: a thread for each tile of pixels looks at the tile's edge; where it is not of one colour, the pixels
+// inside are its items.
 constexpr int MOST_STEPS = 512;
 
 struct Plane {
@@ -145,7 +162,8 @@ __global__ void mandelbrot(Control* control, Plane plane, int* image) {
     }
 }
 
-// A join: a thread for each row that probes, an item for each row that matches. A pair's place in the result is known beforehand.
+// A join: a thread for each row that probes, an item for each row that matches. A pair's place in the result is known
+// beforehand.
 struct Match {
     const int* rows;
     int* out;
@@ -154,14 +172,16 @@ struct Match {
     __device__ void operator()(int i) const { out[i] = (row * 31 + rows[i]) ^ row >> 3; }
 };
 
-__global__ void join(Control* control, const int* key, int count, const int* first, const int* rows, const int* place, int* out) {
+__global__ void join(Control* control, const int* key, int count, const int* first, const int* rows, const int* place,
+                     int* out) {
     const int number = thread_number();
     if (number >= count) return;
     const int begin = first[key[number]];
     spawn::each(control, first[key[number] + 1] - begin, Match{rows + begin, out + place[number], number});
 }
 
-// Adaptive refinement: a thread for each cell of a level; where the field is steep the cell is divided, and its parts, the items, are computed and belong to the next level.
+// Adaptive refinement: a thread for each cell of a level; where the field is steep the cell is divided, and its parts,
+// the items, are computed and belong to the next level.
 struct Field {
     int side;  // of the finest level
 
@@ -181,19 +201,22 @@ struct Refine {
     Field field;
     Cell corner;
     int parts, size;  // along a side, and each of them
-    Cell* next;       // from this cell's place on
+    Cell* next;  // from this cell's place on
     unsigned long long* sum;
 
     __device__ void operator()(int i) const {
         const Cell part = {corner.x + i % parts * size, corner.y + i / parts * size};
         next[i] = part;
         unsigned total = 0;
-        for (int n = 0; n < 16; ++n) total += static_cast<unsigned>(field.value(part.x + size * (n % 4) / 4, part.y + size * (n / 4) / 4)) * (n + 1);
+        for (int n = 0; n < 16; ++n)
+            total +=
+                static_cast<unsigned>(field.value(part.x + size * (n % 4) / 4, part.y + size * (n / 4) / 4)) * (n + 1);
         atomicAdd(sum, static_cast<unsigned long long>(total));
     }
 };
 
-__global__ void refine(Control* control, Field field, const Cell* cells, int count, int size, int parts, int steep, Cell* next, int* made, unsigned long long* sum) {
+__global__ void refine(Control* control, Field field, const Cell* cells, int count, int size, int parts, int steep,
+                       Cell* next, int* made, unsigned long long* sum) {
     const int number = thread_number();
     if (number >= count) return;
     const Cell cell = cells[number];

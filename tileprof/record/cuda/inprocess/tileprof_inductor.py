@@ -1,4 +1,5 @@
-# ruff: noqa: INP001, PLC0415, PTH118, PTH119, PTH120, PTH123 - runs inside other programs: a script that imports little, and late
+# ruff: noqa: INP001, PLC0415, PTH118, PTH119, PTH120, PTH123 - runs inside other programs: a script that imports
+# little, and late
 """Names for what torch.compile's code launches: each call in a generated module says first which operators it computes.
 
 Inductor writes the operators above every call of its wrapper code, whether of a Triton kernel, of an extern kernel or
@@ -11,8 +12,8 @@ A copy of the module is loaded in its place, in which these comments have become
 added to the comments while the code is generated, from what the graph's nodes remember; code that comes out of a cache
 from a run without this hook has none.
 
-Calls of extern kernels, and of Triton's kernels that compute one activation, say how they were called, too: `extern` and
-`pointwise` stand around them in the copy.
+Calls of extern kernels, and of Triton's kernels that compute one activation, say how they were called, too: `extern`
+and `pointwise` stand around them in the copy.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ _OVERLOADED = {"bias_addmm": "addmm"}
 
 _RETURN = re.compile(r"^(?P<indent>\s+)return\b")
 _FUNCTION = re.compile(r"^(?P<indent>\s*)def (?:call|partition_\d+)\(")
-_HEAD = "from tileprof_inductor import mark as _tileprof_mark, extern as _tileprof_extern, pointwise as _tileprof_pointwise\n"
+_HEAD = (
+    "from tileprof_inductor import mark as _tileprof_mark, extern as _tileprof_extern, "
+    "pointwise as _tileprof_pointwise\n"
+)
 
 say: Callable[[str, str], None] = lambda _op, _module: None  # noqa: E731 - set by whoever listens
 tell: Callable[[Any], None] = lambda _event: None  # noqa: E731 - likewise

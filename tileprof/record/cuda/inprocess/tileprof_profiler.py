@@ -11,9 +11,9 @@ import os
 from typing import Any
 
 TEXT = (
-    "the program profiles itself (torch.profiler with CUDA activities). CUPTI serves one tool in a process, and none beside "
-    "Compute Sanitizer: the program's own profile lacks CUDA times while it is recorded, and durations of the time pass may be "
-    "missing. Switch the profiler off for the recording"
+    "the program profiles itself (torch.profiler with CUDA activities). CUPTI serves one tool in a process, and none "
+    "beside Compute Sanitizer: the program's own profile lacks CUDA times while it is recorded, and durations of the "
+    "time pass may be missing. Switch the profiler off for the recording"
 )
 
 

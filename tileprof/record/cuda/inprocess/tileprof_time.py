@@ -1,4 +1,5 @@
-# ruff: noqa: INP001, PLC0415, PTH103, PTH118, PTH123 - runs inside other programs: a script that imports little, and late
+# ruff: noqa: INP001, PLC0415, PTH103, PTH118, PTH123 - runs inside other programs: a script that imports little, and
+# late
 """The time pass, inside the recorded program: what CUPTI says about every kernel, as JSON lines.
 
 Writes ``$TILEPROF_RAW/process-<pid>/kernels.jsonl``. CUPTI and Compute Sanitizer do not share a process, so this is

@@ -257,8 +257,9 @@ class _Hooks:
     def tell_of_backward(self) -> None:
         self.backward = True
         self.complain(
-            "a backward pass ran under the hooks that name operators, where PyTorch adds gradients out of place and takes other "
-            "ways for some operators: its kernels may be others than those of a plain run; --no-names records without hooks"
+            "a backward pass ran under the hooks that name operators, where PyTorch adds gradients out of place and "
+            "takes other ways for some operators: its kernels may be others than those of a plain run; --no-names "
+            "records without hooks"
         )
 
     # ---- modules and parameters

@@ -18,29 +18,29 @@ struct Theirs<Result (*)(Arguments...)> {
     Result (*function)(Arguments...) = nullptr;
 
     Result operator()(Arguments... arguments) const {
-        LetGo others;
+        Unlock others;
         return function(arguments...);
     }
 };
 
-#define TILEPROF_SANITIZER_FUNCTIONS(X)                                                                        \
-    X(sanitizerSubscribe)                                                                                      \
-    X(sanitizerEnableDomain)                                                                                   \
-    X(sanitizerEnableCallback)                                                                                 \
-    X(sanitizerAddPatches)                                                                                     \
-    X(sanitizerPatchInstructions)                                                                              \
-    X(sanitizerPatchModule)                                                                                    \
-    X(sanitizerUnpatchModule)                                                                                  \
-    X(sanitizerGetFunctionPcAndSize)                                                                           \
-    X(sanitizerSetLaunchCallbackData)                                                                          \
-    X(sanitizerAlloc)                                                                                          \
-    X(sanitizerAllocHost)                                                                                      \
-    X(sanitizerFree)                                                                                           \
-    X(sanitizerMemcpyHostToDeviceAsync)                                                                        \
-    X(sanitizerMemcpyDeviceToHost)                                                                             \
-    X(sanitizerMemset)                                                                                         \
-    X(sanitizerStreamSynchronize)                                                                              \
-    X(sanitizerGetStreamHandle)                                                                                \
+#define TILEPROF_SANITIZER_FUNCTIONS(X) \
+    X(sanitizerSubscribe)               \
+    X(sanitizerEnableDomain)            \
+    X(sanitizerEnableCallback)          \
+    X(sanitizerAddPatches)              \
+    X(sanitizerPatchInstructions)       \
+    X(sanitizerPatchModule)             \
+    X(sanitizerUnpatchModule)           \
+    X(sanitizerGetFunctionPcAndSize)    \
+    X(sanitizerSetLaunchCallbackData)   \
+    X(sanitizerAlloc)                   \
+    X(sanitizerAllocHost)               \
+    X(sanitizerFree)                    \
+    X(sanitizerMemcpyHostToDeviceAsync) \
+    X(sanitizerMemcpyDeviceToHost)      \
+    X(sanitizerMemset)                  \
+    X(sanitizerStreamSynchronize)       \
+    X(sanitizerGetStreamHandle)         \
     X(sanitizerGetResultString)
 
 #define TILEPROF_DRIVER_FUNCTIONS(X) \

@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
+#include "events.h"
 #include "log.h"
 
 namespace tileprof {
 
 namespace {
 
-constexpr uint32_t kSlots = 1u << 23;     // of the index; 32 MiB, which stays in the L2 of a large GPU
+constexpr uint32_t kSlots = 1u << 23;  // of the index; 32 MiB, which stays in the L2 of a large GPU
 constexpr size_t kStagingBytes = 32u << 20;
 constexpr uint64_t kBriefNs = 1000000000;  // where what runs may well go on running
 
@@ -41,16 +42,17 @@ bool Arena::allocate() {
     bool made = allocate_all();
     if (made) refill();
     if (!made)
-        complain("the GPU has no room for the recorder's %llu MiB: nothing is known of what blocks touch in this context. Take "
-                 "less with --arena, or leave more free",
-                 static_cast<unsigned long long>(arena_bytes_ >> 20));
+        complain(
+            "the GPU has no room for the recorder's %llu MiB: nothing is known of what blocks touch in this context. "
+            "Take less with --arena, or leave more free",
+            static_cast<unsigned long long>(arena_bytes_ >> 20));
     ready_ = made;
     allocating_ = false;
     return ready_;
 }
 
 bool Arena::allocate_all() {
-    Inside inside(context_);
+    ContextGuard inside(context_);
     auto device = [&](auto** out, size_t bytes, const char* what) {
         void* p = nullptr;
         if (!check(api.sanitizerAlloc(context_, &p, bytes), what)) return false;
@@ -59,15 +61,16 @@ bool Arena::allocate_all() {
     };
     capacity_ = arena_bytes_ / sizeof(Entry);
     return device(&headers_, sizeof(Header) * kAllHeaders, "memory for launch headers") &&
-             device(&entries_, capacity_ * sizeof(Entry), "memory for records (TILEPROF_ARENA bytes)") &&
-             device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
-             device(&count_, 2 * sizeof *count_, "memory for the counters") &&
-             device(&spill_, sizeof(Spill), "memory for spilled pages") &&
-             check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") && places_.allocate(context_);
+           device(&entries_, capacity_ * sizeof(Entry), "memory for records (TILEPROF_ARENA bytes)") &&
+           device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
+           device(&count_, 2 * sizeof *count_, "memory for the counters") &&
+           device(&spill_, sizeof(Spill), "memory for spilled pages") &&
+           check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") &&
+           places_.allocate(context_);
 }
 
 void Arena::refill() {
-    Inside inside(context_);
+    ContextGuard inside(context_);
     first_launch_ = next_first_launch;
     next_first_launch += kAllHeaders;
     host_headers_.assign(kAllHeaders, Header{});
@@ -95,7 +98,9 @@ void Arena::refill() {
 Header* Arena::take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch) {
     if (!allocate()) return nullptr;
     if (*used == most) {
-        if (!told_) complain("more than %u launches without a pause to copy their records; the rest of them is not recorded", most);
+        if (!told_)
+            complain("more than %u launches without a pause to copy their records; the rest of them is not recorded",
+                     most);
         told_ = true;
         return nullptr;
     }
@@ -115,9 +120,10 @@ Header* Arena::ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle strea
 
 uint64_t Arena::count() {
     if (!ready_) return 0;
-    Inside inside(context_);
+    ContextGuard inside(context_);
     unsigned long long n[2] = {0, 0};
-    if (!check(api.sanitizerMemcpyDeviceToHost(n, count_, sizeof n, nullptr), "reading the record count")) broken_ = true;
+    if (!check(api.sanitizerMemcpyDeviceToHost(n, count_, sizeof n, nullptr), "reading the record count"))
+        broken_ = true;
     beyond_ = n[1];
     return n[0];
 }
@@ -125,7 +131,7 @@ uint64_t Arena::count() {
 // Not by a copy: in the default stream it would wait behind a kernel that spins there.
 bool Arena::answers() {
     if (!ready_) return false;
-    Inside inside(context_);
+    ContextGuard inside(context_);
     size_t free = 0, all = 0;
     return api.cuMemGetInfo(&free, &all) == CUDA_SUCCESS;
 }
@@ -150,7 +156,8 @@ void Arena::give_up(Sanitizer_StreamHandle stream, const std::string& name) {
 
 bool Arena::held_up() {
     if (given_up_.empty()) return false;
-    auto ended = std::partition(given_up_.begin(), given_up_.end(), [&](Places::Place p) { return !places_.reached(p); });
+    auto ended =
+        std::partition(given_up_.begin(), given_up_.end(), [&](Places::Place p) { return !places_.reached(p); });
     for (auto at = ended; at != given_up_.end(); ++at) {
         if (*at >= 0) gone(places_.byte(*at));
         places_.forget(*at);
@@ -187,7 +194,7 @@ bool Arena::learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle s
 
 bool Arena::graph_launched(Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
     if (!ready_) return true;
-    Inside inside(context_);
+    ContextGuard inside(context_);
     streams_.emplace(stream, Places::kNone);
     if (spins || (!held_up() && !rest(stream))) {
         give_up(stream, name);
@@ -204,7 +211,8 @@ void Arena::make_room() {
     if (settles()) return drain(kBriefNs);
     std::vector<Sanitizer_StreamHandle> streams;  // others may add to them meanwhile
     for (const auto& [stream, place] : streams_) streams.push_back(stream);
-    complain("kernels had not ended after %g s; records are copied when they have", static_cast<double>(limit_ns_) * 1e-9);
+    complain("kernels had not ended after %g s; records are copied when they have",
+             static_cast<double>(limit_ns_) * 1e-9);
     for (Sanitizer_StreamHandle stream : streams) give_up(stream, "");
 }
 
@@ -214,7 +222,9 @@ bool Arena::settles() {
     for (const auto& [stream, place] : streams_) streams.push_back(stream);
     std::vector<Places::Place> places;
     for (Sanitizer_StreamHandle stream : streams) places.push_back(places_.put(stream));
-    auto all = [&] { return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); }); };
+    auto all = [&] {
+        return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); });
+    };
     bool settled = wait_for(all, [&] { return !answers(); }, limit_ns_);
     for (Places::Place place : places) places_.forget(place);
     return settled;
@@ -238,7 +248,9 @@ bool Arena::at_rest(uint64_t patience_ns) {
     std::vector<Sanitizer_StreamHandle> streams;
     for (const auto& [stream, place] : streams_) streams.push_back(stream);
     std::vector<Places::Place> places;
-    auto all = [&] { return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); }); };
+    auto all = [&] {
+        return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); });
+    };
     auto broken = [&] { return !answers(); };
     for (int round = 0; round < 2; ++round) {
         if (round == 1)
@@ -259,10 +271,11 @@ bool Arena::at_rest(uint64_t patience_ns) {
 }
 
 std::vector<Entry> Arena::peek() {
-    Inside inside(context_);
+    ContextGuard inside(context_);
     uint64_t n = std::min<uint64_t>(count(), capacity_);
     std::vector<Entry> out(n);
-    if (n > 0) check(api.sanitizerMemcpyDeviceToHost(out.data(), entries_, n * sizeof(Entry), nullptr), "copying records");
+    if (n > 0)
+        check(api.sanitizerMemcpyDeviceToHost(out.data(), entries_, n * sizeof(Entry), nullptr), "copying records");
     return out;
 }
 
@@ -273,16 +286,14 @@ void Arena::report_spills() {
     for (const Header& h : after) {
         if (h.spilled == 0 && h.beyond == 0) continue;
         any = true;
-        log_.event("\"e\":\"spill\",\"launch\":%u,\"accesses\":%u,\"beyond\":%u", h.launch, h.spilled, h.beyond);
+        events::spill(h.launch, h.spilled, h.beyond);
     }
     if (!any) return;
     static Spill host;
     check(api.sanitizerMemcpyDeviceToHost(&host, spill_, sizeof host, nullptr), "reading spilled pages");
     for (uint32_t page = 0; page < kPages; ++page) {
         bool read = host.read[page / 32] >> (page & 31) & 1, written = host.written[page / 32] >> (page & 31) & 1;
-        if (read || written)
-            log_.event("\"e\":\"spilled_page\",\"page\":%u,\"read\":%d,\"written\":%d,\"until\":%u", page, read, written,
-                       first_launch_ + kAllHeaders);
+        if (read || written) events::spilled_page(page, read, written, first_launch_ + kAllHeaders);
     }
     check(api.sanitizerMemset(spill_, 0, sizeof(Spill), nullptr), "clearing spilled pages");
 }
@@ -292,15 +303,14 @@ void Arena::report_graphs() {
     std::vector<Header> after(used_in_graphs_);
     check(api.sanitizerMemcpyDeviceToHost(after.data(), headers_ + kHeaders, sizeof(Header) * after.size(), nullptr),
           "reading headers");
-    for (const Header& h : after)
-        log_.event("\"e\":\"nodes\",\"launch\":%u,\"ended\":%u,\"threads\":%llu", h.launch, h.generation, h.exited);
+    for (const Header& h : after) events::nodes(h.launch, h.generation, h.exited);
 }
 
 void Arena::drain(uint64_t patience_ns) {
     if (!ready_ || broken_ || !pending()) return;
     Alone alone(patience_ns);
     if (!alone) return;
-    Inside inside(context_);
+    ContextGuard inside(context_);
     bool behind = held_up();
     places_.was_refused();
     auto making = open_;  // their threads may have done so when the records are copied
@@ -308,12 +318,13 @@ void Arena::drain(uint64_t patience_ns) {
     uint64_t appended = count(), n = std::min<uint64_t>(appended, capacity_);
     if (broken_) return;  // what is there stays pending: the process will not have ended whole
     making.insert(open_.begin(), open_.end());
-    for (const auto& [thread, launch] : making) log_.event("\"e\":\"unfinished\",\"launch\":%u", launch);
+    for (const auto& [thread, launch] : making) events::unfinished(launch);
     if (places_.was_refused())  // some of them may run on
-        for (uint32_t i = 0; i < used_headers_; ++i) log_.event("\"e\":\"unfinished\",\"launch\":%u", first_launch_ + i);
+        for (uint32_t i = 0; i < used_headers_; ++i) events::unfinished(first_launch_ + i);
     for (uint64_t done = 0; done < n;) {
         uint64_t some = std::min<uint64_t>(n - done, kStagingBytes / sizeof(Entry));
-        if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr), "copying records")) {
+        if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr),
+                   "copying records")) {
             broken_ = true;
             return;
         }
@@ -324,8 +335,7 @@ void Arena::drain(uint64_t patience_ns) {
     if (used_in_graphs_ > 0) report_graphs();
     if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
     check(api.sanitizerMemset(count_, 0, 2 * sizeof *count_, nullptr), "clearing the record count");
-    log_.event("\"e\":\"drain\",\"entries\":%llu,\"lost\":%llu", static_cast<unsigned long long>(n),
-               static_cast<unsigned long long>(appended - n));
+    events::drain(n, appended - n);
     refill();
     log_.flush();
 }

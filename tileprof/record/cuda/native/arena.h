@@ -14,7 +14,7 @@
 namespace tileprof {
 
 class Arena {
-   public:
+  public:
     Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns);
     // The context goes. Other threads may be about to work here: they find nothing to do.
     void end();
@@ -33,11 +33,13 @@ class Arena {
     // Before a stream goes: copy what its kernels left.
     void end_stream(Sanitizer_StreamHandle stream);
 
-    // A thread is about to make a launch; the call has returned. What is drained in between may lack some of its records.
+    // A thread is about to make a launch; the call has returned. What is drained in between may lack some of its
+    // records.
     void begun(const void* thread, uint32_t launch) { open_[thread] = launch; }
     void returned(const void* thread) { open_.erase(thread); }
-    // After a launch of `kernel` (any number that stands for kernel and grid). A place to wait for where how many entries such
-    // a launch appends is not known yet, but not behind a launch that was given up. `spins`: another launch of this kernel was.
+    // After a launch of `kernel` (any number that stands for kernel and grid). A place to wait for where how many
+    // entries such a launch appends is not known yet, but not behind a launch that was given up. `spins`: another
+    // launch of this kernel was.
     Places::Place launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins);
     // Wait for it and learn. False: the launch had not ended at the limit, and is given up.
     bool learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name);
@@ -47,8 +49,8 @@ class Arena {
     bool rest(Sanitizer_StreamHandle stream);
     // Drain when the arena may be half full.
     void make_room();
-    // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait. False:
-    // it had not ended at the limit, or `spins`.
+    // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait.
+    // False: it had not ended at the limit, or `spins`.
     bool graph_launched(Sanitizer_StreamHandle stream, const std::string& name, bool spins);
     // Wait for every stream, copy all entries to the log, and start afresh. Where one has not come to rest when
     // the time is over, all stays as it is.
@@ -60,7 +62,7 @@ class Arena {
     bool full() { return count() > capacity_ || beyond_ > 0; }
     bool pending() const { return used_headers_ + used_in_graphs_ > 0; }
 
-   private:
+  private:
     // Launches between two drains: 4 MiB, and 2 MiB for those in graphs.
     static constexpr uint32_t kHeaders = 1u << 15, kGraphHeaders = 1u << 14, kOff = kHeaders + kGraphHeaders,
                               kEnding = kOff + 1, kAllHeaders = kOff + 2;
@@ -82,13 +84,13 @@ class Arena {
     uint32_t granule_shift_;
     uint64_t arena_bytes_;
     bool tried_ = false, ready_ = false, allocating_ = false;
-    bool broken_ = false;  // the context answers no more, as after a kernel that faulted
-    Header* headers_ = nullptr;  // device
-    Entry* entries_ = nullptr;   // device
-    uint32_t* table_ = nullptr;  // device
+    bool broken_ = false;                  // the context answers no more, as after a kernel that faulted
+    Header* headers_ = nullptr;            // device
+    Entry* entries_ = nullptr;             // device
+    uint32_t* table_ = nullptr;            // device
     unsigned long long* count_ = nullptr;  // device
-    Spill* spill_ = nullptr;     // device
-    void* staging_ = nullptr;    // pinned host
+    Spill* spill_ = nullptr;               // device
+    void* staging_ = nullptr;              // pinned host
     uint64_t capacity_ = 0;
     uint64_t beyond_ = 0;  // as of the last count()
     uint32_t used_headers_ = 0, used_in_graphs_ = 0;
@@ -98,9 +100,9 @@ class Arena {
     Places places_;
     // Streams that recorded launches were made in since the last drain, and a place in each that was not reached then.
     std::map<Sanitizer_StreamHandle, Places::Place> streams_;
-    std::vector<Places::Place> given_up_;  // behind launches that had not ended at the limit
-    bool told_ = false;                    // that launches are not recorded for want of headers
-    std::map<const void*, uint32_t> open_;  // launches that threads are making
+    std::vector<Places::Place> given_up_;      // behind launches that had not ended at the limit
+    bool told_ = false;                        // that launches are not recorded for want of headers
+    std::map<const void*, uint32_t> open_;     // launches that threads are making
     std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: entries a launch appends
     uint64_t expected_ = 0;                    // entries in the arena, as far as known
 };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "log.h"
+#include "events.h"
 #include "streamops.h"
 
 namespace tileprof {
@@ -21,12 +21,14 @@ const Ids kDeepAsync = {TILEPROF_ID(cuMemcpy3DAsync_v2), TILEPROF_ID(cuMemcpy3DA
 const Ids kPeer = {TILEPROF_ID(cuMemcpy3DPeer), TILEPROF_ID(cuMemcpy3DPeer_ptds)};
 const Ids kPeerAsync = {TILEPROF_ID(cuMemcpy3DPeerAsync), TILEPROF_ID(cuMemcpy3DPeerAsync_ptsz)};
 // Between arrays and bytes in a row, or in batches, which few programs call: not looked into.
-const Ids kRows = {TILEPROF_ID(cuMemcpyAtoH_v2), TILEPROF_ID(cuMemcpyAtoH_v2_ptds), TILEPROF_ID(cuMemcpyAtoHAsync_v2),
-                   TILEPROF_ID(cuMemcpyAtoHAsync_v2_ptsz), TILEPROF_ID(cuMemcpyAtoD_v2), TILEPROF_ID(cuMemcpyAtoD_v2_ptds),
-                   TILEPROF_ID(cuMemcpyDtoA_v2), TILEPROF_ID(cuMemcpyDtoA_v2_ptds), TILEPROF_ID(cuMemcpyAtoA_v2),
-                   TILEPROF_ID(cuMemcpyAtoA_v2_ptds), TILEPROF_ID(cuMemcpyHtoA_v2), TILEPROF_ID(cuMemcpyHtoA_v2_ptds),
-                   TILEPROF_ID(cuMemcpyHtoAAsync_v2), TILEPROF_ID(cuMemcpyHtoAAsync_v2_ptsz),
-                   TILEPROF_ID(cuMemcpy3DBatchAsync), TILEPROF_ID(cuMemcpy3DBatchAsync_ptsz),
+const Ids kRows = {TILEPROF_ID(cuMemcpyAtoH_v2),         TILEPROF_ID(cuMemcpyAtoH_v2_ptds),
+                   TILEPROF_ID(cuMemcpyAtoHAsync_v2),    TILEPROF_ID(cuMemcpyAtoHAsync_v2_ptsz),
+                   TILEPROF_ID(cuMemcpyAtoD_v2),         TILEPROF_ID(cuMemcpyAtoD_v2_ptds),
+                   TILEPROF_ID(cuMemcpyDtoA_v2),         TILEPROF_ID(cuMemcpyDtoA_v2_ptds),
+                   TILEPROF_ID(cuMemcpyAtoA_v2),         TILEPROF_ID(cuMemcpyAtoA_v2_ptds),
+                   TILEPROF_ID(cuMemcpyHtoA_v2),         TILEPROF_ID(cuMemcpyHtoA_v2_ptds),
+                   TILEPROF_ID(cuMemcpyHtoAAsync_v2),    TILEPROF_ID(cuMemcpyHtoAAsync_v2_ptsz),
+                   TILEPROF_ID(cuMemcpy3DBatchAsync),    TILEPROF_ID(cuMemcpy3DBatchAsync_ptsz),
                    TILEPROF_ID(cuMemcpy3DBatchAsync_v2), TILEPROF_ID(cuMemcpy3DBatchAsync_v2_ptsz)};
 #undef TILEPROF_ID
 
@@ -39,14 +41,10 @@ struct Arguments {
     CUstream stream;
 };
 
-// One side: an array's handle, or the bytes from the first to behind the last.
-struct Side {
-    u64 address = 0, bytes = 0, pitch = 0;
-    int array = 0, on_device = 0;
-};
+using Side = events::CopySide;
 
-Side side(CUmemorytype type, CUarray array, CUdeviceptr device, const void* host, u64 into, u64 pitch, u64 rows, u64 width,
-          u64 height, u64 depth) {
+Side side(CUmemorytype type, CUarray array, CUdeviceptr device, const void* host, u64 into, u64 pitch, u64 rows,
+          u64 width, u64 height, u64 depth) {
     Side out;
     out.array = type == CU_MEMORYTYPE_ARRAY;
     out.on_device = type != CU_MEMORYTYPE_HOST;
@@ -63,19 +61,17 @@ Side side(CUmemorytype type, CUarray array, CUdeviceptr device, const void* host
 void say(const Side& from, const Side& to, u64 width, u64 height, u64 depth, CUcontext context, CUstream stream) {
     Sanitizer_StreamHandle handle = nullptr;
     check(api.sanitizerGetStreamHandle(context, stream, &handle), "the stream of a copy");
-    log_.event("\"e\":\"array_copy\",\"from\":%llu,\"from_array\":%d,\"from_device\":%d,\"from_bytes\":%llu,\"from_pitch\":%llu,"
-               "\"to\":%llu,\"to_array\":%d,\"to_device\":%d,\"to_bytes\":%llu,\"to_pitch\":%llu,\"width\":%llu,\"height\":%llu,"
-               "\"depth\":%llu,\"stream\":\"%p\",\"graph\":-1,\"t\":%llu",
-               from.address, from.array, from.on_device, from.bytes, from.pitch, to.address, to.array, to.on_device, to.bytes,
-               to.pitch, width, height, depth, static_cast<void*>(handle), static_cast<u64>(now_ns()));
+    events::array_copy(from, to, width, height, depth, handle);
 }
 
 void say(const CUDA_MEMCPY2D& c, CUcontext context, CUstream stream) {
     if (c.WidthInBytes == 0 || c.Height == 0) return;
     u64 w = c.WidthInBytes, h = c.Height;
-    say(side(c.srcMemoryType, c.srcArray, c.srcDevice, c.srcHost, c.srcY * c.srcPitch + c.srcXInBytes, c.srcPitch, h, w, h, 1),
-        side(c.dstMemoryType, c.dstArray, c.dstDevice, c.dstHost, c.dstY * c.dstPitch + c.dstXInBytes, c.dstPitch, h, w, h, 1), w, h,
-        1, context, stream);
+    say(side(c.srcMemoryType, c.srcArray, c.srcDevice, c.srcHost, c.srcY * c.srcPitch + c.srcXInBytes, c.srcPitch, h, w,
+             h, 1),
+        side(c.dstMemoryType, c.dstArray, c.dstDevice, c.dstHost, c.dstY * c.dstPitch + c.dstXInBytes, c.dstPitch, h, w,
+             h, 1),
+        w, h, 1, context, stream);
 }
 
 // CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER name what they share alike.
@@ -83,9 +79,11 @@ template <typename Deep>
 void say(const Deep& c, CUcontext context, CUstream stream) {
     if (c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0) return;
     u64 w = c.WidthInBytes, h = c.Height, d = c.Depth;
-    u64 from = (c.srcZ * c.srcHeight + c.srcY) * c.srcPitch + c.srcXInBytes, to = (c.dstZ * c.dstHeight + c.dstY) * c.dstPitch + c.dstXInBytes;
+    u64 from = (c.srcZ * c.srcHeight + c.srcY) * c.srcPitch + c.srcXInBytes,
+        to = (c.dstZ * c.dstHeight + c.dstY) * c.dstPitch + c.dstXInBytes;
     say(side(c.srcMemoryType, c.srcArray, c.srcDevice, c.srcHost, from, c.srcPitch, c.srcHeight, w, h, d),
-        side(c.dstMemoryType, c.dstArray, c.dstDevice, c.dstHost, to, c.dstPitch, c.dstHeight, w, h, d), w, h, d, context, stream);
+        side(c.dstMemoryType, c.dstArray, c.dstDevice, c.dstHost, to, c.dstPitch, c.dstHeight, w, h, d), w, h, d,
+        context, stream);
 }
 
 template <typename Copy>
@@ -109,10 +107,13 @@ const std::vector<Sanitizer_CallbackId>& array_copies() {
 
 void array_copy(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (!has_happened(data)) return;
-    if (is_one_of(cbid, kFlat) || is_one_of(cbid, kFlatAsync)) return copied<CUDA_MEMCPY2D>(data, is_one_of(cbid, kFlat));
-    if (is_one_of(cbid, kDeep) || is_one_of(cbid, kDeepAsync)) return copied<CUDA_MEMCPY3D>(data, is_one_of(cbid, kDeep));
-    if (is_one_of(cbid, kPeer) || is_one_of(cbid, kPeerAsync)) return copied<CUDA_MEMCPY3D_PEER>(data, is_one_of(cbid, kPeer));
-    log_.event("\"e\":\"opaque\",\"node\":-1,\"graph\":-1,\"stream\":\"0\"");  // -1: a copy of an array
+    if (is_one_of(cbid, kFlat) || is_one_of(cbid, kFlatAsync))
+        return copied<CUDA_MEMCPY2D>(data, is_one_of(cbid, kFlat));
+    if (is_one_of(cbid, kDeep) || is_one_of(cbid, kDeepAsync))
+        return copied<CUDA_MEMCPY3D>(data, is_one_of(cbid, kDeep));
+    if (is_one_of(cbid, kPeer) || is_one_of(cbid, kPeerAsync))
+        return copied<CUDA_MEMCPY3D_PEER>(data, is_one_of(cbid, kPeer));
+    events::opaque(-1, -1, "0");
 }
 
 }  // namespace tileprof

@@ -1,5 +1,5 @@
-// Copies from and to CUDA arrays, of which Compute Sanitizer says nothing (seen with 13.4.92): read off the driver's calls. As a
-// graph's nodes it tells of them, without a size.
+// Copies from and to CUDA arrays, of which Compute Sanitizer says nothing (seen with 13.4.92): read off the driver's
+// calls. As a graph's nodes it tells of them, without a size.
 #pragma once
 
 #include <vector>

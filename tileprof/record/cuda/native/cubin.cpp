@@ -14,15 +14,16 @@ namespace {
 // cp.reduce.async.bulk.tensor, with and without multicast and im2col.
 constexpr uint16_t kOpcodeMask = 0x1ff, kTensorLoad = 0x1b4, kTensorStore = 0x1b5, kTensorReduce = 0x1b6;
 constexpr size_t kInstructionBytes = 16;
-// Read off what ptxas makes for sm_80 and sm_90: TEX 160, TLD4 163, TLD 166, TXD 16c, SULD 199, SUST 19d, SURED 19f. The last
-// digits vary with where operands lie; nothing else is between.
-constexpr uint16_t kFirstTexture = 0x160, kLastTexture = 0x16d, kFirstSurface = 0x198, kFirstSurfaceStore = 0x19c, kLastSurface = 0x19f;
+// Read off what ptxas makes for sm_80 and sm_90: TEX 160, TLD4 163, TLD 166, TXD 16c, SULD 199, SUST 19d, SURED 19f.
+// The last digits vary with where operands lie; nothing else is between.
+constexpr uint16_t kFirstTexture = 0x160, kLastTexture = 0x16d, kFirstSurface = 0x198, kFirstSurfaceStore = 0x19c,
+                   kLastSurface = 0x19f;
 
 constexpr char kText[] = ".text.", kShared[] = ".nv.shared.", kInfo[] = ".nv.info", kConstants[] = ".nv.constant0.",
                kVariables[] = ".nv.constant3";
 
-// Attributes of a module and of each kernel: records of format (4: with a size), name, size, value. The values of these:
-// a symbol and the registers of a thread; a symbol, the offset and the size of the parameters.
+// Attributes of a module and of each kernel: records of format (4: with a size), name, size, value. The values of
+// these: a symbol and the registers of a thread; a symbol, the offset and the size of the parameters.
 constexpr uint8_t kSized = 4, kRegisters = 0x2f, kParameters = 0x0a;
 
 void scan_code(const char* code, size_t bytes, KernelCode* kernel) {
@@ -36,7 +37,8 @@ void scan_code(const char* code, size_t bytes, KernelCode* kernel) {
         kernel->tensor_load |= opcode == kTensorLoad;
         kernel->tensor_store |= opcode == kTensorStore;
         kernel->tensor_reduce |= opcode == kTensorReduce;
-        kernel->texture |= (opcode >= kFirstTexture && opcode <= kLastTexture) || (opcode >= kFirstSurface && opcode < kFirstSurfaceStore);
+        kernel->texture |= (opcode >= kFirstTexture && opcode <= kLastTexture) ||
+                           (opcode >= kFirstSurface && opcode < kFirstSurfaceStore);
         kernel->surface |= opcode >= kFirstSurfaceStore && opcode <= kLastSurface;
     }
     kernel->fingerprint = hash;

@@ -2,8 +2,8 @@
 //
 // The driver calls back while it holds locks of its own: in a launch the context's. A thread that waits for the mutex
 // there keeps them. So the mutex is never held while the library or the driver is called (`Api` lets it go), and
-// what must have the records for itself, as copying, clearing and repeating, does not hold it either: it closes the gate,
-// at which launching calls wait before they hold anything.
+// what must have the records for itself, as copying, clearing and repeating, does not hold it either: it closes the
+// gate, at which launching calls wait before they hold anything.
 #pragma once
 
 #include <stdint.h>
@@ -11,21 +11,21 @@
 namespace tileprof {
 
 // The mutex, held. A thread may hold it several times over.
-class Hold {
-   public:
-    Hold();
-    ~Hold();
-    Hold(const Hold&) = delete;
+class Lock {
+  public:
+    Lock();
+    ~Lock();
+    Lock(const Lock&) = delete;
 };
 
 // All of this thread's holds, let go for a while.
-class LetGo {
-   public:
-    LetGo();
-    ~LetGo();
-    LetGo(const LetGo&) = delete;
+class Unlock {
+  public:
+    Unlock();
+    ~Unlock();
+    Unlock(const Unlock&) = delete;
 
-   private:
+  private:
     int holds_;
 };
 
@@ -34,17 +34,18 @@ void pause_without_holds();
 
 // Its methods are called with the mutex held, and let it go while they wait.
 class Gate {
-   public:
+  public:
     // A launching call begins, and ends.
     void enter();
     void leave();
-    // From now on no other thread is in a launching call. False where one still is when the time is over. May be nested.
+    // From now on no other thread is in a launching call. False where one still is when the time is over. May be
+    // nested.
     bool close(uint64_t patience_ns);
     void open();
     // A launch that came by another way than the calls that enter.
     bool closed_by_another() const;
 
-   private:
+  private:
     int inside_ = 0;
     const void* owner_ = nullptr;    // thread that has closed it
     const void* closing_ = nullptr;  // thread that waits until all have left; none enters meanwhile
@@ -54,7 +55,7 @@ extern Gate& gate;
 
 // The gate closed for a scope, if that came about.
 class Alone {
-   public:
+  public:
     explicit Alone(uint64_t patience_ns) : closed_(gate.close(patience_ns)) {}
     ~Alone() {
         if (closed_) gate.open();
@@ -62,7 +63,7 @@ class Alone {
     Alone(const Alone&) = delete;
     explicit operator bool() const { return closed_; }
 
-   private:
+  private:
     bool closed_;
 };
 

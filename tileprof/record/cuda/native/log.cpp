@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "events.h"
+
 namespace tileprof {
 
 namespace {
@@ -76,7 +78,7 @@ void complain(const char* format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    log_.event("\"e\":\"complaint\",\"text\":%s", quoted(text).c_str());
+    events::complaint(text);
 }
 
 std::string quoted(const char* text) {

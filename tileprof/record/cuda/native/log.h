@@ -10,7 +10,7 @@
 namespace tileprof {
 
 class Log {
-   public:
+  public:
     // Files events.jsonl and entries.bin in `folder`, which is made.
     bool open(const std::string& folder);
     // One event; `format` makes the inside of a JSON object.
@@ -24,7 +24,7 @@ class Log {
     void forget() { events_ = entries_ = nullptr; }
     const std::string& folder() const { return folder_; }
 
-   private:
+  private:
     void no_more_entries();
 
     std::string folder_;

@@ -1,6 +1,6 @@
-// The other end of NVTX 3. Its headers are compiled into every library that marks ranges (PyTorch, cuDNN, NCCL, the program);
-// each of these loads what NVTX_INJECTION64_PATH names, at its first call, and asks it for functions to call instead of
-// nothing. The interface is that of nvtxTypes.h in the CUDA toolkit, as far as ranges need it.
+// The other end of NVTX 3. Its headers are compiled into every library that marks ranges (PyTorch, cuDNN, NCCL, the
+// program); each of these loads what NVTX_INJECTION64_PATH names, at its first call, and asks it for functions to call
+// instead of nothing. The interface is that of nvtxTypes.h in the CUDA toolkit, as far as ranges need it.
 //
 // This may begin before CUDA does: nothing here needs the recorder to have started, or starts it.
 #include "nvtx.h"
@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "events.h"
 #include "log.h"
 #include "recorder.h"
 
@@ -41,10 +42,25 @@ struct ExportedCallbacks {
 
 constexpr uint32_t kExportedCallbacks = 1;
 enum Module : int { kCore = 1, kCore2 = 5 };
-enum CoreId { kRangeStartEx = 4, kRangeStartA, kRangeStartW, kRangeEnd, kRangePushEx, kRangePushA, kRangePushW, kRangePop };
+enum CoreId {
+    kRangeStartEx = 4,
+    kRangeStartA,
+    kRangeStartW,
+    kRangeEnd,
+    kRangePushEx,
+    kRangePushA,
+    kRangePushW,
+    kRangePop
+};
 enum Core2Id {
-    kDomainRangeStartEx = 2, kDomainRangeEnd, kDomainRangePushEx, kDomainRangePop,
-    kDomainRegisterStringA = 10, kDomainRegisterStringW, kDomainCreateA, kDomainCreateW,
+    kDomainRangeStartEx = 2,
+    kDomainRangeEnd,
+    kDomainRangePushEx,
+    kDomainRangePop,
+    kDomainRegisterStringA = 10,
+    kDomainRegisterStringW,
+    kDomainCreateA,
+    kDomainCreateW,
 };
 
 enum MessageType : int32_t { kAscii = 1, kUnicode = 2, kRegistered = 3 };
@@ -58,7 +74,8 @@ struct Attributes {
     int32_t message_type;
     const void* message;  // char*, wchar_t*, or what a string was registered as
 };
-static_assert(offsetof(Attributes, message_type) == 32 && offsetof(Attributes, message) == 40 && sizeof(Attributes) == 48,
+static_assert(offsetof(Attributes, message_type) == 32 && offsetof(Attributes, message) == 40 &&
+                  sizeof(Attributes) == 48,
               "nvtxEventAttributes_v2");
 
 // What a push and a pop return where no tool counts depths: what the program sees without us.
@@ -96,7 +113,11 @@ std::string readable(const std::string& text) {
     std::string out;
     for (size_t at = 0; at < text.size() && out.size() < kLongestListed;) {
         auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0u; };
-        unsigned lead = byte(at), more = lead < 0x80 ? 0 : lead >> 5 == 6 ? 1 : lead >> 4 == 14 ? 2 : lead >> 3 == 30 ? 3 : 4;
+        unsigned lead = byte(at), more = lead < 0x80       ? 0
+                                         : lead >> 5 == 6  ? 1
+                                         : lead >> 4 == 14 ? 2
+                                         : lead >> 3 == 30 ? 3
+                                                           : 4;
         uint32_t c = more == 0 ? lead : lead & 0x3fu >> more;
         bool whole = more < 4;
         for (unsigned i = 1; i <= more && whole; ++i) {
@@ -224,10 +245,14 @@ std::string plain(const char* text) { return text == nullptr ? "" : text; }
 std::string message_of(const Attributes* a) {
     if (a == nullptr || a->size < sizeof(Attributes) || a->message == nullptr) return "";
     switch (a->message_type) {
-        case kAscii: return plain(static_cast<const char*>(a->message));
-        case kUnicode: return narrow(static_cast<const wchar_t*>(a->message));
-        case kRegistered: return *static_cast<const std::string*>(a->message);
-        default: return "";
+        case kAscii:
+            return plain(static_cast<const char*>(a->message));
+        case kUnicode:
+            return narrow(static_cast<const wchar_t*>(a->message));
+        case kRegistered:
+            return *static_cast<const std::string*>(a->message);
+        default:
+            return "";
     }
 }
 
@@ -266,13 +291,23 @@ bool attach(const ExportedCallbacks* exported, Module module, const std::vector<
 
 bool attach_all(const ExportedCallbacks* exported) {
     bool core = attach(exported, kCore,
-                       {{kRangeStartEx, F(start_ex)}, {kRangeStartA, F(start_a)}, {kRangeStartW, F(start_w)}, {kRangeEnd, F(end)},
-                        {kRangePushEx, F(push_ex)}, {kRangePushA, F(push_a)}, {kRangePushW, F(push_w)}, {kRangePop, F(pop_default)}});
+                       {{kRangeStartEx, F(start_ex)},
+                        {kRangeStartA, F(start_a)},
+                        {kRangeStartW, F(start_w)},
+                        {kRangeEnd, F(end)},
+                        {kRangePushEx, F(push_ex)},
+                        {kRangePushA, F(push_a)},
+                        {kRangePushW, F(push_w)},
+                        {kRangePop, F(pop_default)}});
     bool domains = attach(exported, kCore2,
-                          {{kDomainRangeStartEx, F(domain_start)}, {kDomainRangeEnd, F(domain_end)},
-                           {kDomainRangePushEx, F(domain_push)}, {kDomainRangePop, F(pop)},
-                           {kDomainRegisterStringA, F(string_a)}, {kDomainRegisterStringW, F(string_w)},
-                           {kDomainCreateA, F(domain_a)}, {kDomainCreateW, F(domain_w)}});
+                          {{kDomainRangeStartEx, F(domain_start)},
+                           {kDomainRangeEnd, F(domain_end)},
+                           {kDomainRangePushEx, F(domain_push)},
+                           {kDomainRangePop, F(pop)},
+                           {kDomainRegisterStringA, F(string_a)},
+                           {kDomainRegisterStringW, F(string_w)},
+                           {kDomainCreateA, F(domain_a)},
+                           {kDomainCreateW, F(domain_w)}});
     return core || domains;
 }
 
@@ -294,13 +329,11 @@ void read_pattern() {
 
 }  // namespace
 
-std::string ranges_seen() {
+void report_ranges() {
     std::lock_guard<std::mutex> lock(ranges.mutex);
-    std::string names;
-    for (const auto& [name, times] : ranges.listed)
-        names += (names.empty() ? "[" : ",[") + quoted(readable(name).c_str()) + "," + std::to_string(times) + "]";
-    return "\"pattern\":" + quoted(readable(ranges.words).c_str()) + ",\"matched\":" + std::to_string(ranges.matched) +
-           ",\"names\":[" + names + "],\"unlisted\":" + std::to_string(ranges.unlisted);
+    std::vector<std::pair<std::string, uint64_t>> names;
+    for (const auto& [name, times] : ranges.listed) names.emplace_back(readable(name), times);
+    events::ranges(readable(ranges.words), ranges.matched, names, ranges.unlisted);
 }
 
 }  // namespace tileprof
@@ -314,7 +347,8 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(t
     return attach_all(exported) ? 1 : 0;
 }
 
-// Tell this function of every matching range: 1 when it has been opened, -1 when it is about to be closed. Null: nobody.
+// Tell this function of every matching range: 1 when it has been opened, -1 when it is about to be closed. Null:
+// nobody.
 extern "C" __attribute__((visibility("default"))) void tileprof_listen(tileprof::RangeListener listener) {
     tileprof::ranges.listener = listener;
 }

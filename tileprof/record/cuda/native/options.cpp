@@ -52,7 +52,8 @@ std::string Options::read_environment() {
     verify = number("TILEPROF_VERIFY", 0) != 0;
     capturing = number("TILEPROF_CAPTURE", 1) != 0;
     std::string when = text("TILEPROF_PATCH");
-    if (!when.empty() && when != "load" && when != "range") return "TILEPROF_PATCH=" + when + "; expected load or range";
+    if (!when.empty() && when != "load" && when != "range")
+        return "TILEPROF_PATCH=" + when + "; expected load or range";
     patch_in_ranges = when == "range";
     skip = number("TILEPROF_SKIP", 0);
     count = number("TILEPROF_COUNT", UINT64_MAX);

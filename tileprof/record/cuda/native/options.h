@@ -1,4 +1,4 @@
-// The recording's options, from environment variables: ../program.py sets them, this reads them once.
+// The recording's options, from environment variables that ../program.py sets; they are read once.
 #pragma once
 
 #include <stdint.h>
@@ -12,24 +12,27 @@ namespace tileprof {
 enum class Pass { kFloor, kBlocks, kAccesses };
 
 struct Options {
-    std::string raw_folder;      // TILEPROF_RAW: a folder; each process makes its own inside
-    std::string patches;         // TILEPROF_PATCHES: the fatbin
-    std::string sanitizer;       // TILEPROF_SANITIZER: libsanitizer-public.so
-    Pass pass = Pass::kAccesses;  // TILEPROF_PASS: floor, blocks or accesses
-    uint32_t granule_shift = 5;  // TILEPROF_GRANULE: bytes, a power of two from 1 to 4096
+    std::string raw_folder;             // TILEPROF_RAW: a folder; each process makes its own inside
+    std::string patches;                // TILEPROF_PATCHES: the fatbin
+    std::string sanitizer;              // TILEPROF_SANITIZER: libsanitizer-public.so
+    Pass pass = Pass::kAccesses;        // TILEPROF_PASS: floor, blocks or accesses
+    uint32_t granule_shift = 5;         // TILEPROF_GRANULE: bytes, a power of two from 1 to 4096
     uint64_t arena_bytes = 1ull << 30;  // TILEPROF_ARENA
-    bool replay = true;          // TILEPROF_REPLAY: 0 turns write attribution by replay off
-    bool verify = false;         // TILEPROF_VERIFY: 1 compares memory before and after every launch
-    bool capturing = true;       // TILEPROF_CAPTURE: 0 waits for tileprof_capture or cuProfilerStart
+    bool replay = true;                 // TILEPROF_REPLAY: 0 turns write attribution by replay off
+    bool verify = false;                // TILEPROF_VERIFY: 1 compares memory before and after every launch
+    bool capturing = true;  // TILEPROF_CAPTURE: 0 waits for tileprof_capture or cuProfilerStart; Regions changes it
     std::optional<std::regex> nvtx;  // TILEPROF_NVTX: record only in ranges whose name has a match (nvtx.cpp)
     bool patch_in_ranges = false;  // TILEPROF_PATCH=range: code is patched, and launches are seen, only while capturing
-    uint64_t skip = 0;           // TILEPROF_SKIP, TILEPROF_COUNT: matching launches to skip and to record
+    uint64_t skip = 0;  // TILEPROF_SKIP, TILEPROF_COUNT: matching launches to skip and to record
     uint64_t count = UINT64_MAX;
-    std::optional<std::regex> kernel;   // TILEPROF_KERNEL: record only kernels whose name has a match
+    std::optional<std::regex> kernel;  // TILEPROF_KERNEL: record only kernels whose name has a match
     std::optional<std::regex> exclude;  // TILEPROF_EXCLUDE: never these
     std::optional<std::regex> spinning;  // TILEPROF_SPINNING: these wait for other launches, GPUs or processes,
-    std::optional<std::regex> include;   // TILEPROF_INCLUDE: but not these
-    uint64_t wait_ns = 60000000000ull;   // TILEPROF_WAIT: seconds a launch is waited for
+    std::optional<std::regex> include;  // TILEPROF_INCLUDE: but not these
+    uint64_t wait_ns = 60000000000ull;  // TILEPROF_WAIT: seconds a launch is waited for
+
+    // Whether launches are followed and code is patched now.
+    bool sees_work() const { return capturing || !patch_in_ranges; }
 
     // An empty string, or what is wrong.
     std::string read_environment();

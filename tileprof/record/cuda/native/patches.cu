@@ -112,8 +112,8 @@ __device__ void spill(Header* h, uint64_t address, uint64_t bytes, uint32_t mode
     }
 }
 
-// Addresses of the lower half have 47 bits. Others are memory of the host's that the GPU reaches through its page tables,
-// or a program's mistake.
+// Addresses of the lower half have 47 bits. Others are memory of the host's that the GPU reaches through its page
+// tables, or a program's mistake.
 __device__ __noinline__ void spill_beyond(Header* h, uint64_t address, uint64_t bytes, uint32_t mode) {
     atomicAdd(&h->beyond, 1u);
     atomicAdd(h->count + 1, 1ull);
@@ -179,10 +179,10 @@ __device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t byte
     red_or(&h->arena[at].payload[mode], bits);
 }
 
-// The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but not by
-// all lanes of a warp at once where they leave in turns (seen with 13.4.92: reductions, cuBLAS products), so threads are
-// counted. No count is ever lost: should some leave unseen, or nodes overlap, then `exited` does not end at 0 or `generation`
-// not at the number of nodes, and the reader tells none of them apart.
+// The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but
+// not by all lanes of a warp at once where they leave in turns (seen with 13.4.92: reductions, cuBLAS products), so
+// threads are counted. No count is ever lost: should some leave unseen, or nodes overlap, then `exited` does not end at
+// 0 or `generation` not at the number of nodes, and the reader tells none of them apart.
 __device__ void end_threads(Header* h, unsigned long long leaving) {
     uint64_t blocks = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z;
     uint64_t all = blocks * (blockDim.x * blockDim.y * blockDim.z);
@@ -196,15 +196,16 @@ __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes
     if (address >> kGenerationShift != 0) return spill_beyond(h, address, bytes, mode);
     uint64_t at = append(h, 1);
     if (at == kFull) return spill(h, address, bytes, mode);
-    write_entry(h, at, key_of(h, kRange, address), linear_block(), bytes, mode, mask, static_cast<uint32_t>(globaltimer()));
+    write_entry(h, at, key_of(h, kRange, address), linear_block(), bytes, mode, mask,
+                static_cast<uint32_t>(globaltimer()));
 }
 
 __device__ __forceinline__ uint64_t word_at(uint64_t address) { return *reinterpret_cast<const uint64_t*>(address); }
 
-// The kernel parameters among which a tensor map lies: their bounds. A launch's constant bank says where it begins and where
-// its parameters do, and so is known by itself; it begins a page, but in graphs (seen on sm_90 with driver 580), where it may
-// begin in the page before: memory of the GPU is mapped in pieces of 64 KiB and more. Where none is found: the map's page,
-// which is always readable whole.
+// The kernel parameters among which a tensor map lies: their bounds. A launch's constant bank says where it begins and
+// where its parameters do, and so is known by itself; it begins a page, but in graphs (seen on sm_90 with driver 580),
+// where it may begin in the page before: memory of the GPU is mapped in pieces of 64 KiB and more. Where none is found:
+// the map's page, which is always readable whole.
 __device__ void bounds_of_parameters(const Header* h, uint64_t map, uint64_t* begin, uint64_t* end) {
     constexpr uint64_t kPageBytes = 4096, kPieceBytes = 65536, kAlign = 64, kMost = 32768;
     constexpr uint64_t kSelf = 0xc0, kBegin = 0x198, kEnd = 0x1a0, kParameters = 0x210;
@@ -273,9 +274,9 @@ __device__ __noinline__ SanitizerPatchResult tileprof_nothing_copy(void*, uint64
     return SANITIZER_PATCH_SUCCESS;
 }
 
-__device__ __noinline__ SanitizerPatchResult tileprof_nothing_tensor(void*, uint64_t, uint64_t, uint32_t, uint32_t, int32_t,
-                                                                     int32_t, int32_t, int32_t, int32_t, uint32_t, uint32_t,
-                                                                     uint32_t, uint32_t) {
+__device__ __noinline__ SanitizerPatchResult tileprof_nothing_tensor(void*, uint64_t, uint64_t, uint32_t, uint32_t,
+                                                                     int32_t, int32_t, int32_t, int32_t, int32_t,
+                                                                     uint32_t, uint32_t, uint32_t, uint32_t) {
     return SANITIZER_PATCH_SUCCESS;
 }
 
@@ -308,7 +309,8 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
     uint4 is = load_relaxed_gpu_v4(h->arena + (at == kClaimed ? 0 : at));
     constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
     if (is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch) {
-        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[at].payload[2]), static_cast<unsigned long long>(now));
+        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[at].payload[2]),
+                  static_cast<unsigned long long>(now));
     } else {
         uint64_t to = append(h, 1);
         if (to != kFull)
@@ -326,7 +328,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_access(void* data, uint64_
         return SANITIZER_PATCH_SUCCESS;
     constexpr uint32_t kBoth = SANITIZER_MEMORY_DEVICE_FLAG_READ | SANITIZER_MEMORY_DEVICE_FLAG_WRITE;
     constexpr uint32_t kUpdate = SANITIZER_MEMORY_DEVICE_FLAG_ATOMSYS | SANITIZER_MEMORY_DEVICE_FLAG_ATOMIC_WRITE_ONLY;
-    uint32_t mode = (flags & kBoth) == kBoth || (flags & kUpdate) != 0         ? kAtomic
+    uint32_t mode = (flags & kBoth) == kBoth || (flags & kUpdate) != 0  ? kAtomic
                     : (flags & SANITIZER_MEMORY_DEVICE_FLAG_WRITE) != 0 ? kWrite
                                                                         : kRead;
     touch(h, reinterpret_cast<uint64_t>(address), bytes, mode);
@@ -336,7 +338,8 @@ __device__ __noinline__ SanitizerPatchResult tileprof_access(void* data, uint64_
 __device__ __noinline__ SanitizerPatchResult tileprof_copy_async(void* data, uint64_t, void* from, uint32_t,
                                                                  uint32_t bytes) {
     Header* h = static_cast<Header*>(data);
-    if (h != nullptr && h->launch != kKeepAll && from != nullptr) touch(h, reinterpret_cast<uint64_t>(from), bytes, kRead);
+    if (h != nullptr && h->launch != kKeepAll && from != nullptr)
+        touch(h, reinterpret_cast<uint64_t>(from), bytes, kRead);
     return SANITIZER_PATCH_SUCCESS;
 }
 
@@ -362,10 +365,11 @@ __device__ __noinline__ SanitizerPatchResult tileprof_bulk_reduce(void* data, ui
     return SANITIZER_PATCH_SUCCESS;
 }
 
-__device__ __noinline__ SanitizerPatchResult tileprof_tensor_load(void* data, uint64_t, uint64_t map, uint32_t, uint32_t,
-                                                                  int32_t c0, int32_t c1, int32_t c2, int32_t c3,
-                                                                  int32_t c4, uint32_t dims, uint32_t multicast,
-                                                                  uint32_t mask_and_im2col, uint32_t load_mode) {
+__device__ __noinline__ SanitizerPatchResult tileprof_tensor_load(void* data, uint64_t, uint64_t map, uint32_t,
+                                                                  uint32_t, int32_t c0, int32_t c1, int32_t c2,
+                                                                  int32_t c3, int32_t c4, uint32_t dims,
+                                                                  uint32_t multicast, uint32_t mask_and_im2col,
+                                                                  uint32_t load_mode) {
     Header* h = static_cast<Header*>(data);
     // All lanes are called with the same arguments.
     if (h == nullptr || h->launch == kKeepAll || !elected()) return SANITIZER_PATCH_SUCCESS;

@@ -31,8 +31,8 @@ enum Kind : uint32_t {
     // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map.
     kTensor = 3,      // payload: coordinates 0 to 3
     kTensorTail = 4,  // payload: coordinate 4, mask and im2col arguments, flags (below), first touch
-    // 16 bytes of the kernel parameters among which a tensor map lies, or of its page, or of the map. Low key bits: their address.
-    // block: 1 when the slot is a map that was loaded through.
+    // 16 bytes of the kernel parameters among which a tensor map lies, or of its page, or of the map. Low key bits:
+    // their address. block: 1 when the slot is a map that was loaded through.
     kMap = 5,
     // A bulk copy. Low key bits: address. payload: bytes, mode, mask (0: none), first touch.
     kRange = 6,
@@ -48,8 +48,8 @@ constexpr uint32_t kLastGeneration = (1u << (kKindShift - kGenerationShift)) - 1
 constexpr uint64_t kLowMask = (1ull << kGenerationShift) - 1;
 
 // payload[2] of kTensorTail
-constexpr uint32_t kTensorDims = 0xff;             // number of dimensions
-constexpr uint32_t kTensorModeShift = 8;           // Sanitizer_LoadMode
+constexpr uint32_t kTensorDims = 0xff;  // number of dimensions
+constexpr uint32_t kTensorModeShift = 8;  // Sanitizer_LoadMode
 constexpr uint32_t kTensorMulticast = 1u << 16;
 
 struct alignas(32) Entry {
@@ -82,14 +82,14 @@ struct alignas(64) Header {
     uint32_t table_mask;
     uint32_t granule_shift;
     uint32_t launch;
-    uint32_t spilled;      // entries that found the arena full
-    uint32_t maps_taken;   // how many of a graph's nodes had their descriptors copied; outside graphs 1
-    uint32_t end_bit;      // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
+    uint32_t spilled;  // entries that found the arena full
+    uint32_t maps_taken;  // how many of a graph's nodes had their descriptors copied; outside graphs 1
+    uint32_t end_bit;  // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
     uint32_t end_value;
     uint32_t in_graph;
-    uint32_t generation;   // how many of the graph's kernel nodes have ended
+    uint32_t generation;  // how many of the graph's kernel nodes have ended
     unsigned long long exited;  // threads of the present one that have
-    uint32_t beyond;       // accesses outside of the addresses that keys hold
+    uint32_t beyond;  // accesses outside of the addresses that keys hold
     uint32_t unused[7];
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");

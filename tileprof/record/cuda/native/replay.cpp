@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <map>
 
+#include "events.h"
 #include "log.h"
 #include "recorder.h"
 #include "tensormap.h"
@@ -20,15 +21,13 @@ thread_local Header* replaying = nullptr;
 
 namespace {
 
-using u64 = unsigned long long;
-
 constexpr uint32_t kGranule = 16;  // the smallest run a tensor-map store writes
 constexpr uint64_t kMostBytes = 1ull << 30;
 constexpr uint64_t kPatienceNs = 1000000000;
 constexpr int32_t kNobody = -1, kSeveral = -2;
 
 struct Region {
-    uint32_t at = 0;  // of its map in the parameter block
+    uint32_t at = 0;      // of its map in the parameter block
     bool loaded = false;  // the kernel loads through a map of the same tensor
     uint64_t base = 0, bytes = 0;
     std::vector<char> result, poison, now;
@@ -73,7 +72,7 @@ uint64_t shape_of(const OpenLaunch& launch, const std::vector<char>& parameters)
     for (size_t at = 0; at + 8 <= parameters.size(); at += 8) {
         uint64_t word;
         memcpy(&word, parameters.data() + at, sizeof word);
-        if (recorder.allocation(word).second != 0) word = 0;  // where the buffers lie does not matter
+        if (recorder.memory.allocation(word).second != 0) word = 0;  // where the buffers lie does not matter
         hash = (hash ^ word) * 0x100000001b3ull;
         hash ^= hash >> 29;
     }
@@ -85,7 +84,7 @@ std::vector<Region> candidates(const std::vector<char>& parameters) {
     for (size_t at = 0; at + 64 <= parameters.size(); at += 16) {
         TensorMap map;
         if (!map.decode(parameters.data() + at)) continue;
-        if (!recorder.holds(map.base, map.bytes)) continue;
+        if (!recorder.memory.holds(map.base, map.bytes)) continue;
         bool again = std::any_of(out.begin(), out.end(), [&](const Region& r) { return r.base == map.base; });
         if (again) continue;
         Region region;
@@ -122,7 +121,7 @@ Reported reported(const OpenLaunch& launch) {
 }
 
 class Replay {
-   public:
+  public:
     Replay(const OpenLaunch& launch, bool (*again)(const void*), const void* call)
         : launch_(launch), again_(again), call_(call) {}
 
@@ -137,7 +136,7 @@ class Replay {
         return refused.empty() && regions->empty() ? "no tensor was found that it writes" : refused;
     }
 
-   private:
+  private:
     bool once(uint32_t bit, uint32_t value) {
         replaying = launch_.arena->ending(bit, value, launch_.handle);
         bool ok = again_(call_);
@@ -209,16 +208,15 @@ class Replay {
 };
 
 void report(const OpenLaunch& launch, const Known& k, const std::vector<Region>& regions) {
-    std::string list, name = "owners-" + std::to_string(k.id) + ".bin";
+    std::string name = "owners-" + std::to_string(k.id) + ".bin";
+    events::Ranges places;
     std::vector<int32_t> all;
     for (const Region& r : regions) {
-        list += (list.empty() ? "[" : ",[") + std::to_string(r.at) + "," + std::to_string(r.bytes) + "]";
+        places.emplace_back(r.at, r.bytes);
         all.insert(all.end(), r.owner.begin(), r.owner.end());
     }
     log_.file(name, all.data(), all.size() * sizeof(int32_t));
-    log_.event("\"e\":\"owners\",\"id\":%u,\"launch\":%u,\"file\":\"%s\",\"granule\":%u,\"clusters\":%u,\"regions\":[%s],"
-               "\"refused\":%s",
-               k.id, launch.launch, name.c_str(), kGranule, launch.clusters, list.c_str(), quoted(k.refused.c_str()).c_str());
+    events::owners(k.id, launch.launch, name, kGranule, launch.clusters, places, k.refused);
 }
 
 }  // namespace
@@ -254,13 +252,14 @@ bool any_elsewhere(const std::vector<Region>& regions) {
     CUcontext here = nullptr;
     api.cuCtxGetCurrent(&here);
     return std::any_of(regions.begin(), regions.end(), [&](const Region& r) {
-        CUcontext owner = recorder.owner(recorder.allocation(r.base).first);
+        CUcontext owner = recorder.memory.owner(recorder.memory.allocation(r.base).first);
         return owner != nullptr && owner != here;
     });
 }
 
 // Find out who stores what; false when that must be left to another launch.
-bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call) {
+bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
+           const void* call) {
     bool ended = launch.arena->rest(launch.handle);
     Reported says = ended ? reported(launch) : Reported{};
     if (!says.whole) return false;  // another thread drained them, or they found no room: what it stores is not known
@@ -294,7 +293,8 @@ bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& paramete
 
 }  // namespace
 
-void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call) {
+void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
+            const void* call) {
     uint64_t shape = shape_of(launch, parameters);
     if (known_whole(shape) == nullptr) {
         Alone alone(kPatienceNs);  // launches of other threads would see what is poisoned
@@ -310,13 +310,13 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
         }
     }
     const Known& k = *known_whole(shape);
-    std::string bases;
+    std::vector<uint64_t> bases;
     for (uint32_t map : k.maps) {
         uint64_t base = 0;
         if (map + sizeof base <= parameters.size()) memcpy(&base, parameters.data() + map, sizeof base);
-        bases += (bases.empty() ? "" : ",") + std::to_string(static_cast<u64>(base));
+        bases.push_back(base);
     }
-    log_.event("\"e\":\"owned\",\"launch\":%u,\"id\":%u,\"bases\":[%s]", launch.launch, k.id, bases.c_str());
+    events::owned(launch.launch, k.id, bases);
 }
 
 }  // namespace tileprof

@@ -77,7 +77,8 @@ __global__ void copy_bulk(const char* in, char* out, uint32_t* sums) {
     if (threadIdx.x == 0) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier)));
         asm volatile("fence.mbarrier_init.release.cluster;");
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;" ::"r"(shared_address(&barrier)) : "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;" ::"r"(shared_address(&barrier))
+                     : "memory");
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 1024, [%2];" ::"r"(
                          shared_address(stage)),
                      "l"(in + blockIdx.x * 1024), "r"(shared_address(&barrier))
@@ -86,9 +87,10 @@ __global__ void copy_bulk(const char* in, char* out, uint32_t* sums) {
         asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 1024;" ::"l"(out + blockIdx.x * 1024),
                      "r"(shared_address(stage))
                      : "memory");
-        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%0], [%1], 64;" ::"l"(sums + blockIdx.x * 16),
-                     "r"(shared_address(stage))
-                     : "memory");
+        asm volatile(
+            "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%0], [%1], 64;" ::"l"(sums + blockIdx.x * 16),
+            "r"(shared_address(stage))
+            : "memory");
         asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
     }
 }
@@ -103,10 +105,11 @@ __device__ void copy_box(const CUtensorMap* from, const CUtensorMap* to, int x, 
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
                      "r"(static_cast<uint32_t>(sizeof stage))
                      : "memory");
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-                         shared_address(stage)),
-                     "l"(from), "r"(x * kBoxWidth), "r"(y * kBoxHeight), "r"(shared_address(&barrier))
-                     : "memory");
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+                "r"(shared_address(stage)),
+            "l"(from), "r"(x * kBoxWidth), "r"(y * kBoxHeight), "r"(shared_address(&barrier))
+            : "memory");
         barrier_wait(&barrier);
         asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(to),
                      "r"(x * kBoxWidth), "r"(y * kBoxHeight), "r"(shared_address(stage))
@@ -134,9 +137,9 @@ __global__ void copy_tensor_dynamic(const __grid_constant__ CUtensorMap from, co
 }
 
 static CUtensorMap encode(void* base) {
-    using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                                const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found;
     CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));

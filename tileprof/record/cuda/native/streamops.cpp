@@ -2,20 +2,25 @@
 
 #include <algorithm>
 
-#include "log.h"
+#include "events.h"
 
 namespace tileprof {
 
 namespace {
 
-using u64 = unsigned long long;
+constexpr int kBatchMemOpNode = 12;  // CUgraphNodeType, whose name older versions of cuda.h lack
 
 #define TILEPROF_BOTH(name) SANITIZER_CBID_DRIVER_API_##name, SANITIZER_CBID_DRIVER_API_##name##_ptsz
-const std::vector<Sanitizer_CallbackId> kWaits32 = {TILEPROF_BOTH(cuStreamWaitValue32), TILEPROF_BOTH(cuStreamWaitValue32_v2)};
-const std::vector<Sanitizer_CallbackId> kWaits64 = {TILEPROF_BOTH(cuStreamWaitValue64), TILEPROF_BOTH(cuStreamWaitValue64_v2)};
-const std::vector<Sanitizer_CallbackId> kWrites32 = {TILEPROF_BOTH(cuStreamWriteValue32), TILEPROF_BOTH(cuStreamWriteValue32_v2)};
-const std::vector<Sanitizer_CallbackId> kWrites64 = {TILEPROF_BOTH(cuStreamWriteValue64), TILEPROF_BOTH(cuStreamWriteValue64_v2)};
-const std::vector<Sanitizer_CallbackId> kBatches = {TILEPROF_BOTH(cuStreamBatchMemOp), TILEPROF_BOTH(cuStreamBatchMemOp_v2)};
+const std::vector<Sanitizer_CallbackId> kWaits32 = {TILEPROF_BOTH(cuStreamWaitValue32),
+                                                    TILEPROF_BOTH(cuStreamWaitValue32_v2)};
+const std::vector<Sanitizer_CallbackId> kWaits64 = {TILEPROF_BOTH(cuStreamWaitValue64),
+                                                    TILEPROF_BOTH(cuStreamWaitValue64_v2)};
+const std::vector<Sanitizer_CallbackId> kWrites32 = {TILEPROF_BOTH(cuStreamWriteValue32),
+                                                     TILEPROF_BOTH(cuStreamWriteValue32_v2)};
+const std::vector<Sanitizer_CallbackId> kWrites64 = {TILEPROF_BOTH(cuStreamWriteValue64),
+                                                     TILEPROF_BOTH(cuStreamWriteValue64_v2)};
+const std::vector<Sanitizer_CallbackId> kBatches = {TILEPROF_BOTH(cuStreamBatchMemOp),
+                                                    TILEPROF_BOTH(cuStreamBatchMemOp_v2)};
 #undef TILEPROF_BOTH
 
 // Arguments of these functions, in their order, as callbacks get them.
@@ -34,20 +39,24 @@ bool is_one_of(uint32_t cbid, const std::vector<Sanitizer_CallbackId>& of) {
 }
 
 void say(Sanitizer_StreamHandle stream, CUdeviceptr address, int bytes, bool writes) {
-    log_.event("\"e\":\"value\",\"to\":%llu,\"bytes\":%d,\"writes\":%d,\"stream\":\"%p\",\"graph\":-1,\"t\":%llu",
-               static_cast<u64>(address), bytes, writes, static_cast<void*>(stream), static_cast<u64>(now_ns()));
+    events::value(address, bytes, writes, stream);
 }
 
 void say(Sanitizer_StreamHandle stream, const CUstreamBatchMemOpParams& operation) {
     switch (operation.operation) {
-        case CU_STREAM_MEM_OP_WAIT_VALUE_32: return say(stream, operation.waitValue.address, 4, false);
-        case CU_STREAM_MEM_OP_WAIT_VALUE_64: return say(stream, operation.waitValue.address, 8, false);
-        case CU_STREAM_MEM_OP_WRITE_VALUE_32: return say(stream, operation.writeValue.address, 4, true);
-        case CU_STREAM_MEM_OP_WRITE_VALUE_64: return say(stream, operation.writeValue.address, 8, true);
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+            return say(stream, operation.waitValue.address, 4, false);
+        case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+            return say(stream, operation.waitValue.address, 8, false);
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            return say(stream, operation.writeValue.address, 4, true);
+        case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+            return say(stream, operation.writeValue.address, 8, true);
         case CU_STREAM_MEM_OP_BARRIER:
-        case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return;
-        default:  // 12: as a graph's node of such operations
-            log_.event("\"e\":\"opaque\",\"node\":12,\"graph\":-1,\"stream\":\"%p\"", static_cast<void*>(stream));
+        case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+            return;
+        default:
+            events::opaque(kBatchMemOpNode, -1, text_of(stream));
     }
 }
 
@@ -66,7 +75,8 @@ bool is_capturing(CUstream stream) {
 const std::vector<Sanitizer_CallbackId>& memory_operations() {
     static const auto* all = [] {
         auto* out = new std::vector<Sanitizer_CallbackId>;
-        for (const auto* ids : {&kWaits32, &kWaits64, &kWrites32, &kWrites64, &kBatches}) out->insert(out->end(), ids->begin(), ids->end());
+        for (const auto* ids : {&kWaits32, &kWaits64, &kWrites32, &kWrites64, &kBatches})
+            out->insert(out->end(), ids->begin(), ids->end());
         return out;
     }();
     return *all;

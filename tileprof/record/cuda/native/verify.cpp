@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "events.h"
 #include "log.h"
 #include "recorder.h"
 #include "waiting.h"
@@ -26,7 +27,7 @@ std::map<uint64_t, std::vector<char>>& before_of_thread() {
 }
 
 bool copy(uint64_t address, std::vector<char>* out) {
-    Inside inside(recorder.owner(address));
+    ContextGuard inside(recorder.memory.owner(address));
     return api.sanitizerMemcpyDeviceToHost(out->data(), reinterpret_cast<void*>(address), out->size(), nullptr) ==
            SANITIZER_SUCCESS;
 }
@@ -37,10 +38,11 @@ void remember_memory() {
     auto& before = before_of_thread();
     before.clear();
     uint64_t total = 0;
-    const auto allocations = recorder.allocations();  // other threads allocate meanwhile
+    const auto allocations = recorder.memory.allocations();  // other threads allocate meanwhile
     for (const auto& [address, bytes] : allocations) {
         total += bytes;
-        if (total > kMostBytes) return complain("the write check holds at most 4 GiB of device memory; the rest is not checked");
+        if (total > kMostBytes)
+            return complain("the write check holds at most 4 GiB of device memory; the rest is not checked");
         std::vector<char> content(bytes);
         if (copy(address, &content)) before[address] = std::move(content);
     }
@@ -48,13 +50,13 @@ void remember_memory() {
 
 void report_changes(uint32_t launch) {
     auto& before = before_of_thread();
-    std::string ranges;
+    events::Ranges ranges;
     for (const auto& [address, old] : before) {
         std::vector<char> now(old.size());
         if (!copy(address, &now)) continue;
         uint64_t start = 0, end = 0;
         auto put = [&] {
-            if (end > start) ranges += (ranges.empty() ? "[" : ",[") + std::to_string(start) + "," + std::to_string(end) + "]";
+            if (end > start) ranges.emplace_back(start, end);
         };
         for (size_t unit = 0; unit < old.size(); unit += kUnit) {
             size_t n = std::min(kUnit, old.size() - unit);
@@ -71,7 +73,7 @@ void report_changes(uint32_t launch) {
         put();
     }
     before.clear();
-    log_.event("\"e\":\"changed\",\"launch\":%u,\"ranges\":[%s]", launch, ranges.c_str());
+    events::changed(launch, ranges);
 }
 
 }  // namespace tileprof

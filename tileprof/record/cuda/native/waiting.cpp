@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "events.h"
 #include "log.h"
 #include "recorder.h"
 
@@ -61,30 +62,30 @@ const void* me() { return &holds; }
 
 Gate& gate = *new Gate;
 
-Hold::Hold() {
+Lock::Lock() {
     recorder.mutex.lock();
     if (holds++ == 0) ++at_work;
     moved();
 }
 
-Hold::~Hold() {
+Lock::~Lock() {
     moved();
     if (--holds == 0) --at_work;
     recorder.mutex.unlock();
 }
 
-LetGo::LetGo() : holds_(holds) {
+Unlock::Unlock() : holds_(holds) {
     for (int i = 0; i < holds_; ++i) recorder.mutex.unlock();
     holds = 0;
 }
 
-LetGo::~LetGo() {
+Unlock::~Unlock() {
     for (int i = 0; i < holds_; ++i) recorder.mutex.lock();
     holds = holds_;
 }
 
 void pause_without_holds() {
-    LetGo others;
+    Unlock others;
     nap(kMs / 10);
 }
 
@@ -121,13 +122,13 @@ void Gate::open() {
     if (--depth_ == 0) owner_ = nullptr;
 }
 
-Inside::Inside(CUcontext context) {
+ContextGuard::ContextGuard(CUcontext context) {
     CUcontext present = nullptr;
     if (context == nullptr || api.cuCtxGetCurrent(&present) != CUDA_SUCCESS || present == context) return;
     entered_ = api.cuCtxPushCurrent(context) == CUDA_SUCCESS;
 }
 
-Inside::~Inside() {
+ContextGuard::~ContextGuard() {
     CUcontext left = nullptr;
     if (entered_) api.cuCtxPopCurrent(&left);
 }
@@ -167,7 +168,7 @@ Places::Place Places::put(Sanitizer_StreamHandle stream) {
 }
 
 bool wait_for(const std::function<bool()>& done, const std::function<bool()>& broken, uint64_t limit_ns) {
-    LetGo others;
+    Unlock others;
     uint64_t begin = clock_ns(), asked = begin;
     for (;;) {
         if (done()) return true;
@@ -208,14 +209,15 @@ void watch(uint64_t standstill_ns) {
 }
 
 void end_process(const std::string& kernel, const char* why) {
-    std::string name = short_name(kernel.empty() && recorder.last != nullptr ? recorder.last->name : kernel);
-    log_.event("\"e\":\"hung\",\"kernel\":%s,\"t\":%llu", quoted(name.c_str()).c_str(),
-               static_cast<unsigned long long>(now_ns()));
+    std::string name =
+        short_name(kernel.empty() && recorder.launches.last() != nullptr ? recorder.launches.last()->name : kernel);
+    events::hung(name);
     log_.flush();
-    fprintf(stderr,
-            "tileprof: the program is ended: %s has not ended, and %s. Leave it out with --exclude '%s'; if it only takes "
-            "long, give it more time with --wait SECONDS.\n",
-            name.c_str(), why, name.c_str());
+    fprintf(
+        stderr,
+        "tileprof: the program is ended: %s has not ended, and %s. Leave it out with --exclude '%s'; if it only takes "
+        "long, give it more time with --wait SECONDS.\n",
+        name.c_str(), why, name.c_str());
     fflush(stderr);
     _exit(kOurs);
 }

@@ -1,8 +1,8 @@
 // Waiting for the GPU without being stuck on it.
 //
 // A stream is asked to set a byte of pinned memory behind all that it holds; the byte is looked at, more and more
-// seldom, and a limit ends the wait. Seen with 13.4.92 on sm_90: such a memset returns at once while a kernel spins, and so do
-// the library's copies and allocations. Loading a module does not: the driver waits for the GPU there.
+// seldom, and a limit ends the wait. Seen with 13.4.92 on sm_90: such a memset returns at once while a kernel spins,
+// and so do the library's copies and allocations. Loading a module does not: the driver waits for the GPU there.
 #pragma once
 
 #include <stddef.h>
@@ -22,21 +22,21 @@ namespace tileprof {
 
 // A context that this thread works in for a while: the library's NULL stream is that of the current context, and a copy
 // from memory of another GPU's there is a fault that ends the program (seen with 13.4.92).
-class Inside {
-   public:
-    explicit Inside(CUcontext context);
-    ~Inside();
-    Inside(const Inside&) = delete;
+class ContextGuard {
+  public:
+    explicit ContextGuard(CUcontext context);
+    ~ContextGuard();
+    ContextGuard(const ContextGuard&) = delete;
 
-   private:
+  private:
     bool entered_ = false;
 };
 
 // Places in streams of a context. A place is behind all that the stream held when it was put there.
 class Places {
-   public:
+  public:
     using Place = int;
-    static constexpr Place kNone = -1;  // behind nothing, or in a context that answers no more
+    static constexpr Place kNone = -1;   // behind nothing, or in a context that answers no more
     static constexpr Place kNever = -2;  // too many are under way
 
     bool allocate(CUcontext context);
@@ -55,7 +55,7 @@ class Places {
     }
     const volatile char* byte(Place place) const { return bytes_ + place; }
 
-   private:
+  private:
     static constexpr int kPlaces = 4096;
 
     std::atomic<volatile char*> bytes_{nullptr};  // pinned host
@@ -64,8 +64,8 @@ class Places {
     std::vector<Place> forgotten_;
 };
 
-// Whether `done` came true before the limit. Looked at without a pause at first, in the end every 20 ms, until `broken` (asked
-// seldom, for it may be slow) says that nothing will come any more. The mutex is let go.
+// Whether `done` came true before the limit. Looked at without a pause at first, in the end every 20 ms, until `broken`
+// (asked seldom, for it may be slow) says that nothing will come any more. The mutex is let go.
 bool wait_for(const std::function<bool()>& done, const std::function<bool()>& broken, uint64_t limit_ns);
 
 // A thread that ends the process when nothing has moved for this long although the recorder is at work or has given

@@ -1,4 +1,4 @@
-"""Tile models of ATen operators, one module a family; importing a module registers its models."""
+"""Tile models of ATen operators, one folder per family; importing a module registers its models."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import pkgutil
 
 
 def load_all() -> None:
-    """Import every module of this package, so that `tileprof.record.model.call.find` knows all models."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    """Import every module below this package, so that `tileprof.record.model.call.find` knows all models."""
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)

@@ -51,7 +51,7 @@ TILEPROF_FUNCTION u32 lanes_below(u32 lane) { return lane >= 32 ? ~0u : (1u << l
 TILEPROF_FUNCTION u32 lowest_lane(u32 lanes) { return __ffs(static_cast<int>(lanes)) - 1; }
 TILEPROF_FUNCTION u32 highest_lane(u32 lanes) { return 31 - __clz(static_cast<int>(lanes)); }
 
-// Room for n entries: the first one's place. What lies beyond the capacity is counted and dropped; nobody waits.
+// Room for n entries: the first one's place. What lies beyond the capacity is counted and dropped; no thread waits.
 TILEPROF_FUNCTION u64 reserve(u32 n) { return atomicAdd(tileprof_log.count, static_cast<u64>(n)); }
 
 TILEPROF_FUNCTION void write_entry(u64 at, const Entry& entry) {
@@ -62,8 +62,9 @@ TILEPROF_FUNCTION Entry entry_of(Mode mode, u64 address, u64 length, u32 count_0
     return Entry{address, stride_0, 0, length, count_0, 1, linear_block(), mode, static_cast<u32>(clock_cycles()), 0};
 }
 
-// The accesses of the lanes in `lanes`, `bytes` each, in few entries: lanes that continue each other become a run, and runs
-// of one length at a constant distance one strided entry. All of `lanes` call this together, with equal `mode` and `bytes`.
+// The accesses of the lanes in `lanes`, `bytes` each, in few entries: lanes that continue each other become a run, and
+// runs of one length at a constant distance one strided entry. All of `lanes` call this together, with equal `mode` and
+// `bytes`.
 TILEPROF_FUNCTION void record_lanes(u32 lanes, Mode mode, u64 address, u32 bytes) {
     const u32 lane = lane_id(), below = lanes & lanes_below(lane);
     const u64 before = __shfl_sync(lanes, address, below != 0 ? highest_lane(below) : lane);
@@ -88,7 +89,8 @@ TILEPROF_FUNCTION void record_lanes(u32 lanes, Mode mode, u64 address, u32 bytes
     at = __shfl_sync(lanes, at, first);
     if (strided) {
         const u32 count = __popc(heads);
-        if (lane == first) write_entry(at, entry_of(mode, address, length, count, count > 1 ? static_cast<i64>(stride) : 0));
+        if (lane == first)
+            write_entry(at, entry_of(mode, address, length, count, count > 1 ? static_cast<i64>(stride) : 0));
     } else if (head) {
         write_entry(at + __popc(heads_below), entry_of(mode, address, length, 1, 0));
     }
@@ -105,8 +107,8 @@ TILEPROF_FUNCTION void record_access(Mode mode, const volatile void* pointer, u3
 }
 
 // A whole strided box, on behalf of however many threads touch it: one thread calls.
-TILEPROF_FUNCTION void record_box(Mode mode, const volatile void* pointer, i64 length, i64 count_0, i64 stride_0, i64 count_1,
-                                  i64 stride_1) {
+TILEPROF_FUNCTION void record_box(Mode mode, const volatile void* pointer, i64 length, i64 count_0, i64 stride_0,
+                                  i64 count_1, i64 stride_1) {
     const void* plain = const_cast<const void*>(pointer);
     if (tileprof_log.entries == nullptr || length <= 0 || count_0 <= 0 || count_1 <= 0) return;
     const i64 span = (count_0 - 1) * stride_0 + (count_1 - 1) * stride_1 + length;

@@ -1,6 +1,6 @@
-// CUDA on one CPU thread, as far as kernels of global loads and stores need it: a grid runs block after block, and the threads
-// of a block are fibers that give way at barriers and warp collectives. Slow and orderly: for tests and for machines without
-// a GPU. Included by tileprof.cuh where TILEPROF_HOST is defined.
+// CUDA on one CPU thread, as far as kernels of global loads and stores need it: a grid runs block after block, and the
+// threads of a block are fibers that give way at barriers and warp collectives. Slow and orderly: for tests and for
+// machines without a GPU. Included by tileprof.cuh where TILEPROF_HOST is defined.
 #pragma once
 
 #include <ucontext.h>
@@ -37,14 +37,10 @@ struct dim3 {
     unsigned x = 1, y = 1, z = 1;
 };
 
-#define TILEPROF_VECTORS(type, name)                                                                    \
-    struct alignas(2 * sizeof(type)) name##2 {                                                          \
-        type x, y;                                                                                      \
-    };                                                                                                  \
-    struct alignas(4 * sizeof(type)) name##4 {                                                          \
-        type x, y, z, w;                                                                                \
-    };                                                                                                  \
-    inline name##2 make_##name##2(type x, type y) { return {x, y}; }                                    \
+#define TILEPROF_VECTORS(type, name)                                 \
+    struct alignas(2 * sizeof(type)) name##2 { type x, y; };         \
+    struct alignas(4 * sizeof(type)) name##4 { type x, y, z, w; };   \
+    inline name##2 make_##name##2(type x, type y) { return {x, y}; } \
     inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 TILEPROF_VECTORS(float, float)
 TILEPROF_VECTORS(int, int)
@@ -108,8 +104,8 @@ inline void* dynamic_shared() { return current->shared.data(); }
 
 inline std::string place() {
     char text[160];
-    snprintf(text, sizeof text, "block (%u, %u, %u), thread (%u, %u, %u)", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x,
-             threadIdx.y, threadIdx.z);
+    snprintf(text, sizeof text, "block (%u, %u, %u), thread (%u, %u, %u)", blockIdx.x, blockIdx.y, blockIdx.z,
+             threadIdx.x, threadIdx.y, threadIdx.z);
     return text;
 }
 
@@ -140,7 +136,7 @@ inline bool lane_of_warp_waits(const Block& block, unsigned warp, u32 lanes) {
     return true;
 }
 
-// Lets go whoever has met everybody it waited for; false when nobody has.
+// Releases the fibers whose barrier is complete; false when there is none.
 inline bool release(Block& block) {
     bool released = false, all_at_barrier = true;
     std::vector<unsigned> go;
@@ -222,7 +218,8 @@ void call(void (*kernel)(A...), void** values, std::index_sequence<I...>) {
     kernel(*static_cast<std::remove_reference_t<A>*>(values[I])...);
 }
 
-// Runs a kernel; `values` point at its arguments, as for cuLaunchKernel. Copies at most `room` bytes of what went wrong.
+// Runs a kernel; `values` point at its arguments, as for cuLaunchKernel. Copies at most `room` bytes of what went
+// wrong.
 template <typename... A>
 void launch(const Grid* grid, void (*kernel)(A...), void** values, char* failure, u64 room) {
     struct Call {
@@ -250,7 +247,8 @@ inline void exchange(u32 lanes, u64 mine, u64 (&values)[kWarp]) {
     unsigned first = current->running - lane();
     current->exchange[current->running] = mine;
     if (lanes != 1u << lane()) give_way(Waits::kWarp, lanes);
-    for (unsigned i = 0; i < kWarp; ++i) values[i] = first + i < current->exchange.size() ? current->exchange[first + i] : 0;
+    for (unsigned i = 0; i < kWarp; ++i)
+        values[i] = first + i < current->exchange.size() ? current->exchange[first + i] : 0;
     if (lanes != 1u << lane()) give_way(Waits::kWarp, lanes);
 }
 
@@ -313,12 +311,12 @@ T __ldg(const T* from) {
 }
 
 // One thread runs at a time: a plain update is atomic.
-#define TILEPROF_HOST_ATOMIC(name, expression)                                   \
-    template <typename T, typename V>                                            \
-    T name(T* at, V value) {                                                     \
-        T before = *at, given = static_cast<T>(value);                           \
-        *at = expression;                                                        \
-        return before;                                                           \
+#define TILEPROF_HOST_ATOMIC(name, expression)         \
+    template <typename T, typename V>                  \
+    T name(T* at, V value) {                           \
+        T before = *at, given = static_cast<T>(value); \
+        *at = expression;                              \
+        return before;                                 \
     }
 TILEPROF_HOST_ATOMIC(atomicAdd, before + given)
 TILEPROF_HOST_ATOMIC(atomicMin, given < before ? given : before)
@@ -350,8 +348,8 @@ inline bool is_global(const void* pointer, u64 bytes) {
     for (u64 i = 0; i < grid.span_count; ++i)
         if (begin >= grid.spans[i].begin && begin + bytes <= grid.spans[i].end) return true;
     char text[320];
-    snprintf(text, sizeof text, "%s touches %llu bytes at 0x%llx, which lie in none of the arrays given", host::place().c_str(),
-             bytes, begin);
+    snprintf(text, sizeof text, "%s touches %llu bytes at 0x%llx, which lie in none of the arrays given",
+             host::place().c_str(), bytes, begin);
     throw std::runtime_error(text);
 }
 

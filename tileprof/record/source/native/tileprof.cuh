@@ -8,9 +8,9 @@
 //         if (i < n) tileprof::store(y + i, 2.0f * tileprof::load(x + i));
 //     }
 //
-// Compiled as it is, this is the kernel without tileprof, instruction for instruction. With -DTILEPROF_RECORD each wrapper
-// also appends what it touches to a log that the launcher attaches (tileprof.record.source does, or see README.md beside this).
-// With -DTILEPROF_HOST a plain C++17 compiler builds it, and the CPU runs it.
+// Compiled as it is, this is the kernel without tileprof, instruction for instruction. With -DTILEPROF_RECORD each
+// wrapper also appends what it touches to a log that the launcher attaches (tileprof.record.source does, or see
+// README.md beside this). With -DTILEPROF_HOST a plain C++17 compiler builds it, and the CPU runs it.
 //
 // What a kernel touches without a wrapper is not seen. Instructions that no wrapper issues are recorded with `touch`.
 // sm_70 and newer; needs no header but those of the compiler.
@@ -70,7 +70,7 @@ TILEPROF_FUNCTION T load(const T* from) {
     return *from;
 }
 
-// Through the read-only path (ld.global.nc): nobody may write these bytes while the kernel runs.
+// Through the read-only path (ld.global.nc): these bytes must not change while the kernel runs.
 template <typename T>
 TILEPROF_FUNCTION T load_readonly(const T* from) {
     touch_element(kRead, from, sizeof(T));
@@ -98,11 +98,11 @@ TILEPROF_FUNCTION void store_volatile(volatile T* to, V value) {
 
 // ---- Atomic updates of global memory; each gives the value before, as CUDA's own.
 
-#define TILEPROF_ATOMIC(name, builtin)                       \
-    template <typename T, typename V>                        \
-    TILEPROF_FUNCTION T name(T* at, V value) {               \
-        touch_element(kAtomic, at, sizeof(T));               \
-        return builtin(at, static_cast<T>(value));           \
+#define TILEPROF_ATOMIC(name, builtin)             \
+    template <typename T, typename V>              \
+    TILEPROF_FUNCTION T name(T* at, V value) {     \
+        touch_element(kAtomic, at, sizeof(T));     \
+        return builtin(at, static_cast<T>(value)); \
     }
 TILEPROF_ATOMIC(atomic_add, atomicAdd)
 TILEPROF_ATOMIC(atomic_min, atomicMin)
@@ -134,7 +134,8 @@ TILEPROF_FUNCTION Team block_team() {
 
 TILEPROF_FUNCTION Team warp_team() { return {block_team().rank % 32, 32}; }
 
-// A box of `columns` x `rows` x `planes` elements. Clip it at the edges of the matrix: what lies outside is not touched.
+// A box of `columns` x `rows` x `planes` elements. Clip it at the edges of the matrix: what lies outside is not
+// touched.
 struct Box {
     int columns;
     int rows;
@@ -155,7 +156,8 @@ TILEPROF_FUNCTION void touch_box(Mode mode, const T* pointer, Pitch pitch, Box b
 
 // Calls each(to, from) for every element of the box, spread over the team.
 template <typename T, typename Each>
-TILEPROF_FUNCTION void for_each_element(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box, Team team, Each each) {
+TILEPROF_FUNCTION void for_each_element(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box, Team team,
+                                        Each each) {
     for (int i = team.rank; i < box.columns * box.rows * box.planes; i += team.threads) {
         const int line = i / box.columns, column = i % box.columns;
         const int plane = box.planes == 1 ? 0 : line / box.rows, row = line - plane * box.rows;
@@ -166,21 +168,24 @@ TILEPROF_FUNCTION void for_each_element(T* to, Pitch to_pitch, const T* from, Pi
 
 // Global to shared memory; only `from` is recorded.
 template <typename T>
-TILEPROF_FUNCTION void load_tile(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box, Team team = block_team()) {
+TILEPROF_FUNCTION void load_tile(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box,
+                                 Team team = block_team()) {
     if (team.rank == 0) touch_box(kRead, from, from_pitch, box);
     for_each_element(to, to_pitch, from, from_pitch, box, team, [](T* t, const T* f) { *t = *f; });
 }
 
 // Shared to global memory; only `to` is recorded.
 template <typename T>
-TILEPROF_FUNCTION void store_tile(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box, Team team = block_team()) {
+TILEPROF_FUNCTION void store_tile(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box,
+                                  Team team = block_team()) {
     if (team.rank == 0) touch_box(kWrite, to, to_pitch, box);
     for_each_element(to, to_pitch, from, from_pitch, box, team, [](T* t, const T* f) { *t = *f; });
 }
 
 // Global to global memory; both are recorded.
 template <typename T>
-TILEPROF_FUNCTION void copy_tile(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box, Team team = block_team()) {
+TILEPROF_FUNCTION void copy_tile(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box,
+                                 Team team = block_team()) {
     if (team.rank == 0) touch_box(kRead, from, from_pitch, box);
     store_tile(to, to_pitch, from, from_pitch, box, team);
 }
@@ -234,7 +239,9 @@ TILEPROF_FUNCTION void load_tile_async(T* to, Pitch to_pitch, const T* from, Pit
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-TILEPROF_FUNCTION u32 shared_address(const void* pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
+TILEPROF_FUNCTION u32 shared_address(const void* pointer) {
+    return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
 
 // Completes `bytes` on the mbarrier, on which the caller has announced them.
 TILEPROF_FUNCTION void load_bulk(void* to, const void* from, u32 bytes, u64* barrier) {
@@ -248,7 +255,8 @@ TILEPROF_FUNCTION void load_bulk(void* to, const void* from, u32 bytes, u64* bar
 // Part of the thread's bulk group: commit and wait as for any other.
 TILEPROF_FUNCTION void store_bulk(void* to, const void* from, u32 bytes) {
     touch(kWrite, to, bytes);
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes)
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
+                 "r"(bytes)
                  : "memory");
 }
 

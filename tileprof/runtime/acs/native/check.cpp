@@ -20,7 +20,7 @@ struct Region {
 };
 
 class Memory {
-   public:
+  public:
     Memory(const std::vector<Held>& segment, CUstream stream) : stream_(stream) {
         std::map<CUdeviceptr, size_t> found;
         for (const Held& held : segment)
@@ -51,7 +51,7 @@ class Memory {
                 if (Driver::get().cuMemAlloc_v2(copy, r.bytes) != kSuccess) return false;
         return true;
     }
-    bool save(CUdeviceptr Region::*where) {
+    bool save(CUdeviceptr Region::* where) {
         for (Region& r : regions_)
             if (Driver::get().cuMemcpyDtoDAsync_v2(r.*where, r.base, r.bytes, stream_) != kSuccess) return false;
         return true;
@@ -78,7 +78,7 @@ class Memory {
         return 0;
     }
 
-   private:
+  private:
     std::vector<Region> regions_;
     CUstream stream_;
 };
@@ -94,7 +94,8 @@ std::vector<int> order_of(const std::vector<std::vector<int>>& after, bool rando
         if (missing[i] == 0) ready.push_back(i);
     }
     while (!ready.empty()) {
-        auto at = random ? ready.begin() + static_cast<long>(generator() % ready.size()) : std::max_element(ready.begin(), ready.end());
+        auto at = random ? ready.begin() + static_cast<long>(generator() % ready.size())
+                         : std::max_element(ready.begin(), ready.end());
         const int next = *at;
         ready.erase(at);
         out.push_back(next);
@@ -142,7 +143,9 @@ CUresult check(const std::vector<Held>& segment, CUstream stream, const Options&
                         if (range.low <= differs && differs < range.high) named = held.function->symbol;
                 ++counts->differing;
             }
-            ++counts->differences[!repeatable ? "(stream order itself does not repeat)" : named.empty() ? "(nothing was to write there)" : named];
+            ++counts->differences[!repeatable     ? "(stream order itself does not repeat)"
+                                  : named.empty() ? "(nothing was to write there)"
+                                                  : named];
             return kSuccess;
         }
         if (number + 1 < options.orders && !memory.restore()) return kSuccess;

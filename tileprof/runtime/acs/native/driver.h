@@ -22,7 +22,7 @@ using CUgraphNode = struct CUgraphNode_st*;
 using CUgraphExec = struct CUgraphExec_st*;
 
 constexpr CUresult kSuccess = 0, kLaunchTimeout = 702;
-constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING
+constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
 constexpr int kCaptureNone = 0, kCaptureRelaxed = 2;
 
@@ -41,8 +41,8 @@ struct Attribute {
     };
 };
 static_assert(sizeof(Attribute) == 72, "CUlaunchAttribute");
-constexpr int kIgnored = 0, kCooperative = 2, kCluster = 4, kSpreadOverCluster = 5, kProgrammatic = 6, kProgrammaticEvent = 7,
-              kPriority = 8, kCompletionEvent = 12, kDeviceUpdatable = 13;
+constexpr int kIgnored = 0, kCooperative = 2, kCluster = 4, kSpreadOverCluster = 5, kProgrammatic = 6,
+              kProgrammaticEvent = 7, kPriority = 8, kCompletionEvent = 12, kDeviceUpdatable = 13;
 
 struct LaunchConfig {
     unsigned grid[3], block[3], shared_bytes;
@@ -63,37 +63,37 @@ struct KernelNode {
 static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40, "CUDA_KERNEL_NODE_PARAMS_v2");
 
 // name, arguments
-#define TILEPROF_ACS_DRIVER(X)                                                                             \
-    X(cuCtxGetCurrent, (CUcontext*))                                                                       \
-    X(cuCtxSetCurrent, (CUcontext))                                                                        \
-    X(cuStreamCreate, (CUstream*, unsigned))                                                               \
-    X(cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                    \
-    X(cuStreamSynchronize, (CUstream))                                                                     \
-    X(cuStreamIsCapturing, (CUstream, int*))                                                               \
-    X(cuThreadExchangeStreamCaptureMode, (int*))                                                           \
-    X(cuEventCreate, (CUevent*, unsigned))                                                                 \
-    X(cuEventRecord, (CUevent, CUstream))                                                                  \
-    X(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,   \
-                       CUstream, void**, void**))                                                          \
-    X(cuLaunchKernelEx, (const LaunchConfig*, CUfunction, void**, void**))                                 \
-    X(cuFuncGetName, (const char**, CUfunction))                                                           \
-    X(cuFuncGetParamInfo, (CUfunction, size_t, size_t*, size_t*))                                          \
-    X(cuKernelGetFunction, (CUfunction*, CUkernel))                                                        \
-    X(cuMemGetAddressRange_v2, (CUdeviceptr*, size_t*, CUdeviceptr))                                       \
-    X(cuMemAlloc_v2, (CUdeviceptr*, size_t))                                                               \
-    X(cuMemFree_v2, (CUdeviceptr))                                                                         \
-    X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                     \
-    X(cuMemsetD16Async, (CUdeviceptr, unsigned short, size_t, CUstream))                                   \
-    X(cuMemsetD32Async, (CUdeviceptr, unsigned, size_t, CUstream))                                         \
-    X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                  \
-    X(cuMemcpyDtoHAsync_v2, (void*, CUdeviceptr, size_t, CUstream))                                        \
-    X(cuGraphCreate, (CUgraph*, unsigned))                                                                 \
-    X(cuGraphAddKernelNode_v2, (CUgraphNode*, CUgraph, const CUgraphNode*, size_t, const KernelNode*))     \
-    X(cuGraphKernelNodeSetAttribute, (CUgraphNode, int, const void*))                                      \
-    X(cuGraphInstantiateWithFlags, (CUgraphExec*, CUgraph, unsigned long long))                            \
-    X(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec, CUgraphNode, const KernelNode*))                    \
-    X(cuGraphLaunch, (CUgraphExec, CUstream))                                                              \
-    X(cuGraphDestroy, (CUgraph))                                                                           \
+#define TILEPROF_ACS_DRIVER(X)                                                                                      \
+    X(cuCtxGetCurrent, (CUcontext*))                                                                                \
+    X(cuCtxSetCurrent, (CUcontext))                                                                                 \
+    X(cuStreamCreate, (CUstream*, unsigned))                                                                        \
+    X(cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                             \
+    X(cuStreamSynchronize, (CUstream))                                                                              \
+    X(cuStreamIsCapturing, (CUstream, int*))                                                                        \
+    X(cuThreadExchangeStreamCaptureMode, (int*))                                                                    \
+    X(cuEventCreate, (CUevent*, unsigned))                                                                          \
+    X(cuEventRecord, (CUevent, CUstream))                                                                           \
+    X(cuLaunchKernel,                                                                                               \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**)) \
+    X(cuLaunchKernelEx, (const LaunchConfig*, CUfunction, void**, void**))                                          \
+    X(cuFuncGetName, (const char**, CUfunction))                                                                    \
+    X(cuFuncGetParamInfo, (CUfunction, size_t, size_t*, size_t*))                                                   \
+    X(cuKernelGetFunction, (CUfunction*, CUkernel))                                                                 \
+    X(cuMemGetAddressRange_v2, (CUdeviceptr*, size_t*, CUdeviceptr))                                                \
+    X(cuMemAlloc_v2, (CUdeviceptr*, size_t))                                                                        \
+    X(cuMemFree_v2, (CUdeviceptr))                                                                                  \
+    X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                              \
+    X(cuMemsetD16Async, (CUdeviceptr, unsigned short, size_t, CUstream))                                            \
+    X(cuMemsetD32Async, (CUdeviceptr, unsigned, size_t, CUstream))                                                  \
+    X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                           \
+    X(cuMemcpyDtoHAsync_v2, (void*, CUdeviceptr, size_t, CUstream))                                                 \
+    X(cuGraphCreate, (CUgraph*, unsigned))                                                                          \
+    X(cuGraphAddKernelNode_v2, (CUgraphNode*, CUgraph, const CUgraphNode*, size_t, const KernelNode*))              \
+    X(cuGraphKernelNodeSetAttribute, (CUgraphNode, int, const void*))                                               \
+    X(cuGraphInstantiateWithFlags, (CUgraphExec*, CUgraph, unsigned long long))                                     \
+    X(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec, CUgraphNode, const KernelNode*))                             \
+    X(cuGraphLaunch, (CUgraphExec, CUstream))                                                                       \
+    X(cuGraphDestroy, (CUgraph))                                                                                    \
     X(cuGraphExecDestroy, (CUgraphExec))
 
 struct Driver {

@@ -16,31 +16,115 @@ constexpr uint64_t kForeign = 512;  // launches, none of which the table knows, 
 
 // Beginnings of names of calls that change no order. What is in neither list is taken to: a new driver's calls, too.
 constexpr const char* kHarmless[] = {
-    "cuArray",          "cuCoredump",        "cuCtxGet",        "cuCtxPush",         "cuCtxPop",          "cuCtxSet",
-    "cuCtxCreate",      "cuCtxEnable",       "cuCtxAttach",     "cuDeviceGet",       "cuDeviceCan",       "cuDeviceComputeCapability",
-    "cuDevicePrimaryCtxGetState",            "cuDevicePrimaryCtxRetain",             "cuDevicePrimaryCtxSetFlags",
-    "cuDeviceTotalMem", "cuDriverGet",       "cuEventCreate",   "cuEventDestroy",    "cuEventElapsedTime", "cuEventQuery",
-    "cuEventSynchronize", "cuFlush",         "cuFuncGet",       "cuFuncSet",         "cuFuncIsLoaded",    "cuFuncLoad",
-    "cuGetErrorName",   "cuGetErrorString",  "cuGetExportTable", "cuGetProcAddress", "cuGraphAdd",        "cuGraphClone",
-    "cuGraphCreate",    "cuGraphDebug",      "cuGraphDestroy",  "cuGraphExecDestroy", "cuGraphExecGet",   "cuGraphExecKernel",
-    "cuGraphExecUpdate", "cuGraphGet",       "cuGraphInstantiate", "cuGraphKernelNode", "cuGraphNode",    "cuGraphRetain",
-    "cuGraphRelease",   "cuInit",            "cuIpcGet",        "cuKernelGet",       "cuKernelSet",       "cuLibraryGet",
-    "cuLibraryLoad",    "cuLibraryEnumerate", "cuLinkAdd",      "cuLinkComplete",    "cuLinkCreate",      "cuLinkDestroy",
-    "cuLogs",           "cuMemAddressReserve", "cuMemAlloc_v2", "cuMemAlloc",        "cuMemAllocHost",    "cuMemAllocManaged",
-    "cuMemAllocPitch",  "cuMemCreate",       "cuMemGetAccess",  "cuMemGetAddressRange", "cuMemGetAllocation", "cuMemGetHandle",
-    "cuMemGetInfo",     "cuMemHostAlloc",    "cuMemHostGet",    "cuMemHostRegister", "cuMemMap",          "cuMemPoolGet",
-    "cuMemPoolCreate",  "cuMemPoolSet",      "cuMemSetAccess",  "cuMemRetain",       "cuModuleEnumerate", "cuModuleGet",
-    "cuModuleLoad",     "cuOccupancy",       "cuPointerGet",    "cuProfiler",        "cuStreamBeginCaptureToGraphQuery",
-    "cuStreamCreate",   "cuStreamGet",       "cuStreamIsCapturing", "cuStreamSetAttribute", "cuTensorMap", "cuThreadExchange",
-    "cuUserObject",     "cuCtxResetPersistingL2Cache", "cuDeviceRegisterAsync", "cuCtxRecord", "cuCtxDetach", "cuMulticastGet",
+    "cuArray",
+    "cuCoredump",
+    "cuCtxGet",
+    "cuCtxPush",
+    "cuCtxPop",
+    "cuCtxSet",
+    "cuCtxCreate",
+    "cuCtxEnable",
+    "cuCtxAttach",
+    "cuDeviceGet",
+    "cuDeviceCan",
+    "cuDeviceComputeCapability",
+    "cuDevicePrimaryCtxGetState",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxSetFlags",
+    "cuDeviceTotalMem",
+    "cuDriverGet",
+    "cuEventCreate",
+    "cuEventDestroy",
+    "cuEventElapsedTime",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuFlush",
+    "cuFuncGet",
+    "cuFuncSet",
+    "cuFuncIsLoaded",
+    "cuFuncLoad",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGetExportTable",
+    "cuGetProcAddress",
+    "cuGraphAdd",
+    "cuGraphClone",
+    "cuGraphCreate",
+    "cuGraphDebug",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuGraphExecGet",
+    "cuGraphExecKernel",
+    "cuGraphExecUpdate",
+    "cuGraphGet",
+    "cuGraphInstantiate",
+    "cuGraphKernelNode",
+    "cuGraphNode",
+    "cuGraphRetain",
+    "cuGraphRelease",
+    "cuInit",
+    "cuIpcGet",
+    "cuKernelGet",
+    "cuKernelSet",
+    "cuLibraryGet",
+    "cuLibraryLoad",
+    "cuLibraryEnumerate",
+    "cuLinkAdd",
+    "cuLinkComplete",
+    "cuLinkCreate",
+    "cuLinkDestroy",
+    "cuLogs",
+    "cuMemAddressReserve",
+    "cuMemAlloc_v2",
+    "cuMemAlloc",
+    "cuMemAllocHost",
+    "cuMemAllocManaged",
+    "cuMemAllocPitch",
+    "cuMemCreate",
+    "cuMemGetAccess",
+    "cuMemGetAddressRange",
+    "cuMemGetAllocation",
+    "cuMemGetHandle",
+    "cuMemGetInfo",
+    "cuMemHostAlloc",
+    "cuMemHostGet",
+    "cuMemHostRegister",
+    "cuMemMap",
+    "cuMemPoolGet",
+    "cuMemPoolCreate",
+    "cuMemPoolSet",
+    "cuMemSetAccess",
+    "cuMemRetain",
+    "cuModuleEnumerate",
+    "cuModuleGet",
+    "cuModuleLoad",
+    "cuOccupancy",
+    "cuPointerGet",
+    "cuProfiler",
+    "cuStreamBeginCaptureToGraphQuery",
+    "cuStreamCreate",
+    "cuStreamGet",
+    "cuStreamIsCapturing",
+    "cuStreamSetAttribute",
+    "cuTensorMap",
+    "cuThreadExchange",
+    "cuUserObject",
+    "cuCtxResetPersistingL2Cache",
+    "cuDeviceRegisterAsync",
+    "cuCtxRecord",
+    "cuCtxDetach",
+    "cuMulticastGet",
 };
 // Of those, what does order: longer names that begin alike.
-constexpr const char* kOrderedYet[] = {"cuMemAllocAsync", "cuMemAllocFromPool", "cuMemMapArrayAsync", "cuArrayDestroy", "cuGraphicsMap"};
+constexpr const char* kOrderedYet[] = {"cuMemAllocAsync", "cuMemAllocFromPool", "cuMemMapArrayAsync", "cuArrayDestroy",
+                                       "cuGraphicsMap"};
 
 // The driver holds another thread's launch up for so long only where nothing on the GPU ends any more.
 CUresult stuck(const char* what) {
-    fprintf(stderr, "tileprof: %s waited %lld s for a launch of another thread that the driver does not take; it goes on without\n", what,
-            static_cast<long long>(std::chrono::seconds(kPatience).count()));
+    fprintf(
+        stderr,
+        "tileprof: %s waited %lld s for a launch of another thread that the driver does not take; it goes on without\n",
+        what, static_cast<long long>(std::chrono::seconds(kPatience).count()));
     return kLaunchTimeout;
 }
 
@@ -230,11 +314,14 @@ CUresult Engine::launched(const Launch& launch) {
     if (CUresult failed = entered(launch.stream, &group, &capturing)) return failed;
     const Function& function = functions_.of(launch.function, table_);
     const Entry* entry = nullptr;
-    const char* reason = group == nullptr ? "its stream or context" : !function.known ? "the driver does not name it" : immovable(launch);
+    const char* reason = group == nullptr  ? "its stream or context"
+                         : !function.known ? "the driver does not name it"
+                                           : immovable(launch);
     if (reason == nullptr && function.entries != nullptr && parameters_.read(function, launch.parameters, launch.extra))
         entry = function.entries->find(launch.shape, parameters_.words.data(), parameters_.words.size());
     if (reason == nullptr && entry == nullptr)
-        reason = function.entries == nullptr ? "another kernel than any recorded" : "other parameters than any recorded";
+        reason =
+            function.entries == nullptr ? "another kernel than any recorded" : "other parameters than any recorded";
     if (entry == nullptr) {
         ++counts_.unknown;
         ++counts_.reasons[std::string(reason) + ": " + (function.known ? function.symbol : std::string("?"))];
@@ -294,7 +381,9 @@ void Engine::note_kernel(CUkernel kernel) {
 void Engine::say_foreign() {
     if (foreign_said_ || counts_.launches < kForeign || counts_.unknown != counts_.launches) return;
     foreign_said_ = true;
-    fprintf(stderr, "tileprof: none of the first %llu launches is in %s, which was recorded from: %s. The program runs in stream order\n",
+    fprintf(stderr,
+            "tileprof: none of the first %llu launches is in %s, which was recorded from: %s. "
+            "The program runs in stream order\n",
             static_cast<unsigned long long>(counts_.launches), options_.table.c_str(), table_.program().c_str());
 }
 
@@ -306,9 +395,11 @@ CUresult Engine::logged(const Launch& launch) {
     CUresult result = issue(launch, launch.stream, launch.parameters, launch.extra);
     line += " " + std::to_string(now_ns()) + " " + (function.known ? function.symbol : "?");
     const Shape& s = launch.shape;
-    for (unsigned value : {s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2], s.shared_bytes}) line += " " + std::to_string(value);
+    for (unsigned value : {s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2], s.shared_bytes})
+        line += " " + std::to_string(value);
     const char* reason = immovable(launch);
-    line += std::string(" ") + (reason != nullptr || !whole ? "0" : "1") + " " + std::to_string(parameters_.bytes) + " ";
+    line +=
+        std::string(" ") + (reason != nullptr || !whole ? "0" : "1") + " " + std::to_string(parameters_.bytes) + " ";
     if (whole) put_hex(&line, parameters_.words.data(), parameters_.words.size() * 8);
     line += ".\n";
     fputs(line.c_str(), log_);
@@ -320,8 +411,10 @@ void Engine::finish() {
     if (!on_ || finished_) return;
     if (issuer_ != nullptr) issuer_->drain();
     finished_ = true;
-    if (log_ != nullptr) fflush(log_);
-    else if (counts_.launches != 0) counts_.write(options_.folder + "/acs-" + std::to_string(getpid()) + ".json");
+    if (log_ != nullptr)
+        fflush(log_);
+    else if (counts_.launches != 0)
+        counts_.write(options_.folder + "/acs-" + std::to_string(getpid()) + ".json");
 }
 
 }  // namespace tileprof::acs

@@ -23,7 +23,7 @@ enum class Meaning { kHarmless, kOrdered, kCaptureBegins, kCaptureEnds, kUnloads
 Meaning meaning_of(const char* symbol);
 
 class Engine {
-   public:
+  public:
     // Reads what TILEPROF_ACS names; "" or what is wrong. Without that variable the library passes everything through.
     std::string start();
     bool on() const { return on_; }
@@ -35,7 +35,7 @@ class Engine {
     void note_kernel(CUkernel kernel);
     void finish();
 
-   private:
+  private:
     Group* group_of(CUstream stream);
     CUresult entered(CUstream stream, Group** group, bool* capturing);
     CUresult barrier(Group* group, uint64_t id);

@@ -48,9 +48,12 @@ bool Graphs::build(const std::vector<Held>& segment, const std::vector<std::vect
         for (int parent : after[i]) parents.push_back(kept->nodes[parent]);
         KernelNode node = node_of(segment[i]);
         CUgraphNode made = nullptr;
-        if (driver.cuGraphAddKernelNode_v2(&made, kept->graph, parents.data(), parents.size(), &node) != kSuccess) return false;
+        if (driver.cuGraphAddKernelNode_v2(&made, kept->graph, parents.data(), parents.size(), &node) != kSuccess)
+            return false;
         for (const Attribute& a : segment[i].attributes)
-            if (a.id != kIgnored && a.id != kProgrammatic && driver.cuGraphKernelNodeSetAttribute(made, a.id, a.bytes) != kSuccess) return false;
+            if (a.id != kIgnored && a.id != kProgrammatic &&
+                driver.cuGraphKernelNodeSetAttribute(made, a.id, a.bytes) != kSuccess)
+                return false;
         kept->nodes.push_back(made);
         kept->words.push_back(segment[i].words);
     }
@@ -61,7 +64,8 @@ bool Graphs::update(const std::vector<Held>& segment, Kept* kept) {
     for (size_t i = 0; i < segment.size(); ++i) {
         if (kept->words[i] == segment[i].words) continue;
         KernelNode node = node_of(segment[i]);
-        if (Driver::get().cuGraphExecKernelNodeSetParams_v2(kept->exec, kept->nodes[i], &node) != kSuccess) return false;
+        if (Driver::get().cuGraphExecKernelNodeSetParams_v2(kept->exec, kept->nodes[i], &node) != kSuccess)
+            return false;
         kept->words[i] = segment[i].words;
         ++counts_->updated;
     }
@@ -78,7 +82,8 @@ bool Graphs::launch(const std::vector<Held>& segment, CUstream stream, CUresult*
         const Held& held = segment[i];
         key = mixed(key, reinterpret_cast<uint64_t>(held.function->handle));
         const Shape& s = held.launch.shape;
-        for (unsigned value : {s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2], s.shared_bytes}) key = mixed(key, value);
+        for (unsigned value : {s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2], s.shared_bytes})
+            key = mixed(key, value);
         for (const Attribute& a : held.attributes)
             for (size_t at = 0; at < sizeof a.bytes; at += 8) {
                 uint64_t word;

@@ -83,7 +83,8 @@ CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool captu
     const int lane = placement.lane;
     const uint64_t tail = window_.tail(lane);
     const bool unrecorded = recorded_[lane].empty() || recorded_[lane].back().number < tail;
-    if (tail != 0 && unrecorded && (capturing || wanted_.count(window_.tail_key(lane)) != 0) && record(lane) == nullptr) return failure_;
+    if (tail != 0 && unrecorded && (capturing || wanted_.count(window_.tail_key(lane)) != 0) && record(lane) == nullptr)
+        return failure_;
     for (int other = 0; other < window_.lanes(); ++other)
         if (other != lane && !wait(lane, other, placement.needs[other])) return failure_;
     if (CUresult failed = work.make(work.what, streams_[lane])) return failed;

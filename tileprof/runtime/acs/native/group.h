@@ -1,5 +1,5 @@
-// The launches of one stream of the program, spread over that stream and others. Order is kept on the device, by events: no
-// call here waits for the GPU.
+// The launches of one stream of the program, spread over that stream and others. Order is kept on the device, by
+// events: no call here waits for the GPU.
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@
 namespace tileprof::acs {
 
 class Group {
-   public:
+  public:
     Group(CUcontext context, CUstream stream, const Options& options, Counts* counts);
 
     // Puts work where it begins as soon as what it conflicts with has ended. `id`: of the entry of a launch.
@@ -25,7 +25,7 @@ class Group {
     CUstream stream() const { return streams_[0]; }
     bool usable() const { return usable_; }  // its streams could be made
 
-   private:
+  private:
     struct Recorded {
         uint64_t number;  // the last launch ahead of the event
         Clock clock;
@@ -41,7 +41,8 @@ class Group {
     std::vector<CUstream> streams_;
     Window window_;
     std::vector<std::deque<Recorded>> recorded_;
-    std::unordered_set<uint64_t> wanted_;  // keys of launches behind which another lane waited when more had followed there
+    std::unordered_set<uint64_t>
+        wanted_;  // keys of launches behind which another lane waited when more had followed there
     uint64_t last_id_ = 0, last_but_one_ = 0;
     size_t most_recorded_;
     CUresult failure_ = kSuccess;

@@ -1,7 +1,7 @@
-// How the program's calls get here. The library is preloaded; it stands for the launching functions of the driver under their
-// own names, in what dlsym returns, and in what cuGetProcAddress returns, which is where the CUDA runtime and the libraries over
-// it get theirs from. Every other function of the driver that may change or see an order is replaced by a trampoline that tells
-// the engine and then goes on to it with all its arguments as they are, whatever they are.
+// How the program's calls get here. The library is preloaded; it stands for the launching functions of the driver under
+// their own names, in what dlsym returns, and in what cuGetProcAddress returns, which is where the CUDA runtime and the
+// libraries over it get theirs from. Every other function of the driver that may change or see an order is replaced by
+// a trampoline that tells the engine and then goes on to it with all its arguments as they are, whatever they are.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,21 +50,25 @@ struct Slot {
 };
 
 // Functions that programs which link libcuda call under their own names.
-#define TILEPROF_ACS_DIRECT(X)                                                                                             \
-    X(cuCtxDestroy_v2) X(cuCtxSynchronize) X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuEventRecord)   \
-    X(cuEventRecordWithFlags) X(cuGraphLaunch) X(cuGraphUpload) X(cuLaunchCooperativeKernel) X(cuLaunchHostFunc)            \
-    X(cuLibraryUnload) X(cuMemAllocAsync) X(cuMemAllocFromPoolAsync) X(cuMemFree_v2) X(cuMemFreeAsync) X(cuMemFreeHost)     \
-    X(cuMemHostUnregister) X(cuMemPoolDestroy) X(cuMemPrefetchAsync) X(cuMemRelease) X(cuMemUnmap) X(cuMemcpy)              \
-    X(cuMemcpy2DAsync_v2) X(cuMemcpy2DUnaligned_v2) X(cuMemcpy2D_v2) X(cuMemcpy3DAsync_v2) X(cuMemcpy3D_v2)                 \
-    X(cuMemcpy3DPeer) X(cuMemcpy3DPeerAsync) X(cuMemcpyAsync) X(cuMemcpyAtoD_v2) X(cuMemcpyAtoH_v2) X(cuMemcpyDtoA_v2)      \
-    X(cuMemcpyDtoD_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyHtoA_v2)                \
-    X(cuMemcpyHtoDAsync_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyPeer) X(cuMemcpyPeerAsync) X(cuMemsetD16_v2)   \
-    X(cuMemsetD2D16Async) X(cuMemsetD2D16_v2) X(cuMemsetD2D32Async) X(cuMemsetD2D32_v2) X(cuMemsetD2D8Async)                \
-    X(cuMemsetD2D8_v2) X(cuMemsetD32_v2) X(cuMemsetD8_v2) X(cuModuleUnload)          \
-    X(cuStreamAddCallback) X(cuStreamAttachMemAsync) X(cuStreamBatchMemOp_v2) X(cuStreamBeginCapture_v2)                    \
-    X(cuStreamBeginCaptureToGraph) X(cuStreamDestroy_v2) X(cuStreamEndCapture) X(cuStreamQuery) X(cuStreamSynchronize)      \
-    X(cuStreamUpdateCaptureDependencies) X(cuStreamWaitEvent) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)           \
-    X(cuStreamWriteValue32_v2) X(cuStreamWriteValue64_v2)
+// clang-format off: it indents each line further
+#define TILEPROF_ACS_DIRECT(X)                                                                           \
+    X(cuCtxDestroy_v2) X(cuCtxSynchronize) X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) \
+    X(cuEventRecord) X(cuEventRecordWithFlags) X(cuGraphLaunch) X(cuGraphUpload)                         \
+    X(cuLaunchCooperativeKernel) X(cuLaunchHostFunc) X(cuLibraryUnload) X(cuMemAllocAsync)               \
+    X(cuMemAllocFromPoolAsync) X(cuMemFree_v2) X(cuMemFreeAsync) X(cuMemFreeHost) X(cuMemHostUnregister) \
+    X(cuMemPoolDestroy) X(cuMemPrefetchAsync) X(cuMemRelease) X(cuMemUnmap) X(cuMemcpy)                  \
+    X(cuMemcpy2DAsync_v2) X(cuMemcpy2DUnaligned_v2) X(cuMemcpy2D_v2) X(cuMemcpy3DAsync_v2)               \
+    X(cuMemcpy3D_v2) X(cuMemcpy3DPeer) X(cuMemcpy3DPeerAsync) X(cuMemcpyAsync) X(cuMemcpyAtoD_v2)        \
+    X(cuMemcpyAtoH_v2) X(cuMemcpyDtoA_v2) X(cuMemcpyDtoD_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoH_v2)  \
+    X(cuMemcpyHtoA_v2) X(cuMemcpyHtoDAsync_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyPeer) X(cuMemcpyPeerAsync)   \
+    X(cuMemsetD16_v2) X(cuMemsetD2D16Async) X(cuMemsetD2D16_v2) X(cuMemsetD2D32Async)                    \
+    X(cuMemsetD2D32_v2) X(cuMemsetD2D8Async) X(cuMemsetD2D8_v2) X(cuMemsetD32_v2) X(cuMemsetD8_v2)       \
+    X(cuModuleUnload) X(cuStreamAddCallback) X(cuStreamAttachMemAsync) X(cuStreamBatchMemOp_v2)          \
+    X(cuStreamBeginCapture_v2) X(cuStreamBeginCaptureToGraph) X(cuStreamDestroy_v2)                      \
+    X(cuStreamEndCapture) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamUpdateCaptureDependencies)   \
+    X(cuStreamWaitEvent) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2) X(cuStreamWriteValue32_v2)  \
+    X(cuStreamWriteValue64_v2)
+// clang-format on
 
 #define X(name) {nullptr, #name, meaning_of(#name)},
 Slot slots[kMostSlots] = {TILEPROF_ACS_DIRECT(X)};  // these first, found in the driver at their first call
@@ -86,9 +90,9 @@ void* driver_symbol(const char* name) {
 const Driver& Driver::get() {
     static const Driver* made = [] {
         auto* driver = new Driver;
-#define X(name, arguments)                                                                    \
-        driver->name = reinterpret_cast<decltype(driver->name)>(driver_symbol(#name)); \
-        if (driver->name == nullptr && driver->missing == nullptr) driver->missing = #name;
+#define X(name, arguments)                                                         \
+    driver->name = reinterpret_cast<decltype(driver->name)>(driver_symbol(#name)); \
+    if (driver->name == nullptr && driver->missing == nullptr) driver->missing = #name;
         TILEPROF_ACS_DRIVER(X)
 #undef X
         return driver;
@@ -106,7 +110,8 @@ bool ready() {
     static const bool is = [] {
         std::string wrong = engine().start();
         if (wrong.empty() && engine().on() && Driver::get().missing != nullptr)
-            wrong = std::string("libcuda.so.1 has no symbol ") + Driver::get().missing + ": CUDA 12.4 is the first that has all";
+            wrong = std::string("libcuda.so.1 has no symbol ") + Driver::get().missing +
+                    ": CUDA 12.4 is the first that has all";
         if (wrong.empty()) {
             if (engine().on()) atexit([] { engine().finish(); });
             return engine().on();
@@ -123,8 +128,8 @@ CUstream named(CUstream stream, bool per_thread) {
     return per_thread ? per_thread_stream() : legacy_stream();
 }
 
-CUresult launch_kernel(bool per_thread, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                       unsigned shared, CUstream stream, void** parameters, void** extra) {
+CUresult launch_kernel(bool per_thread, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                       unsigned bz, unsigned shared, CUstream stream, void** parameters, void** extra) {
     stream = named(stream, per_thread);
     if (!ready()) return Driver::get().cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
     return engine().launched({f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, nullptr, 0, parameters, extra, false});
@@ -132,7 +137,8 @@ CUresult launch_kernel(bool per_thread, CUfunction f, unsigned gx, unsigned gy, 
 
 CUresult launch_extended(bool per_thread, const LaunchConfig* config, CUfunction f, void** parameters, void** extra) {
     if (config == nullptr || !ready()) return Driver::get().cuLaunchKernelEx(config, f, parameters, extra);
-    Launch launch{f, {}, named(config->stream, per_thread), config->attributes, config->attribute_count, parameters, extra, true};
+    Launch launch{
+        f, {}, named(config->stream, per_thread), config->attributes, config->attribute_count, parameters, extra, true};
     memcpy(&launch.shape, config, sizeof launch.shape);
     static_assert(sizeof(Shape) == 28, "as the beginning of CUlaunchConfig");
     return engine().launched(launch);
@@ -144,12 +150,12 @@ CUresult launch_extended(bool per_thread, const LaunchConfig* config, CUfunction
 
 using namespace tileprof::acs;
 
-EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                               CUstream stream, void** parameters, void** extra) {
+EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                               unsigned bz, unsigned shared, CUstream stream, void** parameters, void** extra) {
     return launch_kernel(false, f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
 }
-EXPORT CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                    unsigned shared, CUstream stream, void** parameters, void** extra) {
+EXPORT CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                    unsigned bz, unsigned shared, CUstream stream, void** parameters, void** extra) {
     return launch_kernel(true, f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
 }
 EXPORT CUresult cuLaunchKernelEx(const LaunchConfig* config, CUfunction f, void** parameters, void** extra) {
@@ -161,7 +167,8 @@ EXPORT CUresult cuLaunchKernelEx_ptsz(const LaunchConfig* config, CUfunction f, 
 
 namespace {
 
-CUresult move(Move::Kind kind, CUdeviceptr to, CUdeviceptr from, unsigned value, size_t count, CUstream stream, bool per_thread) {
+CUresult move(Move::Kind kind, CUdeviceptr to, CUdeviceptr from, unsigned value, size_t count, CUstream stream,
+              bool per_thread) {
     const Move made{kind, to, from, value, count, named(stream, per_thread)};
     const Work work = work_of(made);
     return ready() ? engine().moved(made) : work.make(work.what, made.stream);
@@ -169,32 +176,34 @@ CUresult move(Move::Kind kind, CUdeviceptr to, CUdeviceptr from, unsigned value,
 
 }  // namespace
 
-#define MOVES(suffix, per_thread)                                                                                      \
-    EXPORT CUresult cuMemsetD8Async##suffix(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {      \
-        return move(Move::kFill8, to, 0, value, count, stream, per_thread);                                            \
-    }                                                                                                                  \
-    EXPORT CUresult cuMemsetD16Async##suffix(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {    \
-        return move(Move::kFill16, to, 0, value, count, stream, per_thread);                                           \
-    }                                                                                                                  \
-    EXPORT CUresult cuMemsetD32Async##suffix(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {          \
-        return move(Move::kFill32, to, 0, value, count, stream, per_thread);                                           \
-    }                                                                                                                  \
-    EXPORT CUresult cuMemcpyDtoDAsync_v2##suffix(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {    \
-        return move(Move::kCopy, to, from, 0, bytes, stream, per_thread);                                              \
+#define MOVES(suffix, per_thread)                                                                                   \
+    EXPORT CUresult cuMemsetD8Async##suffix(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {   \
+        return move(Move::kFill8, to, 0, value, count, stream, per_thread);                                         \
+    }                                                                                                               \
+    EXPORT CUresult cuMemsetD16Async##suffix(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) { \
+        return move(Move::kFill16, to, 0, value, count, stream, per_thread);                                        \
+    }                                                                                                               \
+    EXPORT CUresult cuMemsetD32Async##suffix(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {       \
+        return move(Move::kFill32, to, 0, value, count, stream, per_thread);                                        \
+    }                                                                                                               \
+    EXPORT CUresult cuMemcpyDtoDAsync_v2##suffix(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) { \
+        return move(Move::kCopy, to, from, 0, bytes, stream, per_thread);                                           \
     }
 MOVES(, false)
 MOVES(_ptsz, true)
 #undef MOVES
 
 EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
-    static auto* real = reinterpret_cast<CUresult (*)(CUkernel*, CUlibrary, const char*)>(driver_symbol("cuLibraryGetKernel"));
+    static auto* real =
+        reinterpret_cast<CUresult (*)(CUkernel*, CUlibrary, const char*)>(driver_symbol("cuLibraryGetKernel"));
     CUresult result = real(kernel, library, name);
     if (result == kSuccess && ready()) engine().note_kernel(*kernel);
     return result;
 }
 
 EXPORT CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary library) {
-    static auto* real = reinterpret_cast<CUresult (*)(CUkernel*, unsigned, CUlibrary)>(driver_symbol("cuLibraryEnumerateKernels"));
+    static auto* real =
+        reinterpret_cast<CUresult (*)(CUkernel*, unsigned, CUlibrary)>(driver_symbol("cuLibraryEnumerateKernels"));
     CUresult result = real(kernels, count, library);
     if (result == kSuccess && ready())
         for (unsigned i = 0; i < count; ++i) engine().note_kernel(kernels[i]);
@@ -210,7 +219,8 @@ CUresult not_supported() { return 801; }
 extern "C" __attribute__((visibility("hidden"), used)) void* tileprof_acs_before(uint64_t number) {
     Slot& slot = slots[number];
     if (slot.real == nullptr) slot.real = driver_symbol(slot.symbol);
-    if (slot.real == nullptr) return reinterpret_cast<void*>(not_supported);  // linked against a driver that has it, run by one that has not
+    if (slot.real == nullptr)
+        return reinterpret_cast<void*>(not_supported);  // linked against a driver that has it, run by one that has not
     if (ready()) engine().before(slot.symbol, slot.meaning);
     return slot.real;
 }
@@ -276,8 +286,9 @@ tileprof_acs_trampolines:
 extern "C" char tileprof_acs_trampolines[];
 
 asm(".set direct, 0");
-#define X(name)                                                                                       \
-    asm(".pushsection .text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n"               \
+#define X(name)                                                                    \
+    asm(".pushsection .text\n.globl " #name "\n.type " #name ", @function\n" #name \
+        ":\n"                                                                      \
         "pushq $direct\njmp tileprof_acs_common\n.set direct, direct + 1\n.popsection\n");
 TILEPROF_ACS_DIRECT(X)
 #undef X
@@ -310,15 +321,17 @@ bool is(const char* a, const char* b) { return strcmp(a, b) == 0; }
 
 // What the program gets in place of a function of the driver's.
 void* replaced(const char* symbol, void* real, bool per_thread, int version) {
-    if (is(symbol, "cuGetProcAddress")) return version >= 12000 ? reinterpret_cast<void*>(proc_address_2) : reinterpret_cast<void*>(proc_address_1);
+    if (is(symbol, "cuGetProcAddress"))
+        return version >= 12000 ? reinterpret_cast<void*>(proc_address_2) : reinterpret_cast<void*>(proc_address_1);
     if (is(symbol, "cuGetProcAddress_v2")) return reinterpret_cast<void*>(proc_address_2);
     if (is(symbol, "cuLaunchKernel")) return reinterpret_cast<void*>(per_thread ? cuLaunchKernel_ptsz : cuLaunchKernel);
     if (is(symbol, "cuLaunchKernel_ptsz")) return reinterpret_cast<void*>(cuLaunchKernel_ptsz);
-    if (is(symbol, "cuLaunchKernelEx")) return reinterpret_cast<void*>(per_thread ? cuLaunchKernelEx_ptsz : cuLaunchKernelEx);
+    if (is(symbol, "cuLaunchKernelEx"))
+        return reinterpret_cast<void*>(per_thread ? cuLaunchKernelEx_ptsz : cuLaunchKernelEx);
     if (is(symbol, "cuLaunchKernelEx_ptsz")) return reinterpret_cast<void*>(cuLaunchKernelEx_ptsz);
     if (is(symbol, "cuLibraryGetKernel")) return reinterpret_cast<void*>(cuLibraryGetKernel);
     if (is(symbol, "cuLibraryEnumerateKernels")) return reinterpret_cast<void*>(cuLibraryEnumerateKernels);
-#define MOVED(name, function)                                                                    \
+#define MOVED(name, function)                                                                      \
     if (is(symbol, name)) return reinterpret_cast<void*>(per_thread ? function##_ptsz : function); \
     if (is(symbol, name "_ptsz")) return reinterpret_cast<void*>(function##_ptsz);
     MOVED("cuMemsetD8Async", cuMemsetD8Async)
@@ -336,14 +349,16 @@ void* replaced(const char* symbol, void* real, bool per_thread, int version) {
 CUresult proc_address_1(const char* symbol, void** function, int version, uint64_t flags) {
     static auto* real = reinterpret_cast<GetProcAddress1>(driver_symbol("cuGetProcAddress"));
     CUresult result = real(symbol, function, version, flags);
-    if (result == 0 && function != nullptr && *function != nullptr && ready()) *function = replaced(symbol, *function, (flags & kPerThread) != 0, version);
+    if (result == 0 && function != nullptr && *function != nullptr && ready())
+        *function = replaced(symbol, *function, (flags & kPerThread) != 0, version);
     return result;
 }
 
 CUresult proc_address_2(const char* symbol, void** function, int version, uint64_t flags, int* status) {
     static auto* real = reinterpret_cast<GetProcAddress2>(driver_symbol("cuGetProcAddress_v2"));
     CUresult result = real(symbol, function, version, flags, status);
-    if (result == 0 && function != nullptr && *function != nullptr && ready()) *function = replaced(symbol, *function, (flags & kPerThread) != 0, version);
+    if (result == 0 && function != nullptr && *function != nullptr && ready())
+        *function = replaced(symbol, *function, (flags & kPerThread) != 0, version);
     return result;
 }
 

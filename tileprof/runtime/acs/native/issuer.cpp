@@ -71,7 +71,8 @@ void Issuer::work() {
         held.launch.extra = nullptr;
         const Work work = held.moves ? work_of(held.move) : work_of(held.launch);
         // Behind a launch that failed nothing is issued, as nothing can be: such errors stay with the context.
-        CUresult failed = failed_ != kSuccess ? kSuccess : place.group->place(work, std::move(held.access), held.id, false);
+        CUresult failed =
+            failed_ != kSuccess ? kSuccess : place.group->place(work, std::move(held.access), held.id, false);
         if (failed != kSuccess) failed_ = failed;
         ++issued_;
         idle_since = std::chrono::steady_clock::now();

@@ -1,5 +1,5 @@
-// A thread that issues launches, so that the program's own goes on meanwhile: the copies of a launch cost it a tenth of what the
-// driver takes.
+// A thread that issues launches, so that the program's own goes on meanwhile: the copies of a launch cost it a tenth of
+// what the driver takes.
 #pragma once
 
 #include <atomic>
@@ -14,17 +14,18 @@
 namespace tileprof::acs {
 
 class Issuer {
-   public:
+  public:
     Issuer() : ring_(kRoom) {}
 
-    // Room for the next launch; waits while there is none. Filled by the one thread that holds the engine. nullptr where the
-    // driver has taken no launch for `kPatience`.
+    // Room for the next launch; waits while there is none. Filled by the one thread that holds the engine. nullptr
+    // where the driver has taken no launch for `kPatience`.
     Held* next();
     void push(Group* group);
-    // Until everything that was pushed has been issued; what the driver said of it, or that it took nothing for `kPatience`.
+    // Until everything that was pushed has been issued; what the driver said of it, or that it took nothing for
+    // `kPatience`.
     CUresult drain();
 
-   private:
+  private:
     static constexpr size_t kRoom = 1024;
     struct Place {
         Held held;

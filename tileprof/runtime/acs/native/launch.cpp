@@ -26,9 +26,12 @@ bool Parameters::read(const Function& function, void** parameters, void** extra)
     const void* from = nullptr;
     size_t given = 0;
     for (void** at = extra; reinterpret_cast<uintptr_t>(*at) != kEnd; at += 2) {
-        if (reinterpret_cast<uintptr_t>(*at) == kBuffer) from = at[1];
-        else if (reinterpret_cast<uintptr_t>(*at) == kBufferSize) given = *static_cast<size_t*>(at[1]);
-        else return false;
+        if (reinterpret_cast<uintptr_t>(*at) == kBuffer)
+            from = at[1];
+        else if (reinterpret_cast<uintptr_t>(*at) == kBufferSize)
+            given = *static_cast<size_t*>(at[1]);
+        else
+            return false;
     }
     if (from == nullptr || given < bytes) return false;
     const char* source = static_cast<const char*>(from);
@@ -63,10 +66,14 @@ CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** 
     const Driver& driver = Driver::get();
     const Shape& s = launch.shape;
     if (!launch.extended)
-        return driver.cuLaunchKernel(launch.function, s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2],
-                                     s.shared_bytes, stream, parameters, extra);
-    LaunchConfig config{{s.grid[0], s.grid[1], s.grid[2]}, {s.block[0], s.block[1], s.block[2]}, s.shared_bytes, stream,
-                        const_cast<Attribute*>(launch.attributes), launch.attribute_count};
+        return driver.cuLaunchKernel(launch.function, s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1],
+                                     s.block[2], s.shared_bytes, stream, parameters, extra);
+    LaunchConfig config{{s.grid[0], s.grid[1], s.grid[2]},
+                        {s.block[0], s.block[1], s.block[2]},
+                        s.shared_bytes,
+                        stream,
+                        const_cast<Attribute*>(launch.attributes),
+                        launch.attribute_count};
     // A kernel that may begin before the one ahead of it ends was written for the one that the program put there.
     Attribute kept[16];
     for (unsigned i = 0; i < launch.attribute_count; ++i)
@@ -93,10 +100,14 @@ Work work_of(const Move& move) {
         const auto& m = *static_cast<const Move*>(what);
         const Driver& driver = Driver::get();
         switch (m.kind) {
-            case Move::kFill8: return driver.cuMemsetD8Async(m.to, static_cast<unsigned char>(m.value), m.count, stream);
-            case Move::kFill16: return driver.cuMemsetD16Async(m.to, static_cast<unsigned short>(m.value), m.count, stream);
-            case Move::kFill32: return driver.cuMemsetD32Async(m.to, m.value, m.count, stream);
-            default: return driver.cuMemcpyDtoDAsync_v2(m.to, m.from, m.count, stream);
+            case Move::kFill8:
+                return driver.cuMemsetD8Async(m.to, static_cast<unsigned char>(m.value), m.count, stream);
+            case Move::kFill16:
+                return driver.cuMemsetD16Async(m.to, static_cast<unsigned short>(m.value), m.count, stream);
+            case Move::kFill32:
+                return driver.cuMemsetD32Async(m.to, m.value, m.count, stream);
+            default:
+                return driver.cuMemcpyDtoDAsync_v2(m.to, m.from, m.count, stream);
         }
     };
     return {make, &move};
@@ -115,7 +126,8 @@ const char* immovable(const Launch& launch) {
             case kIgnored:
             case kCluster:
             case kSpreadOverCluster:
-            case kPriority: break;
+            case kPriority:
+                break;
             case kProgrammatic:
                 if (launch.attribute_count > 16) return "attributes";
                 break;
@@ -123,9 +135,12 @@ const char* immovable(const Launch& launch) {
                 if (launch.attributes[i].value != 0) return "a cooperative launch";
                 break;
             case kProgrammaticEvent:
-            case kCompletionEvent: return "an event of the launch";
-            case kDeviceUpdatable: return "a node that kernels update";
-            default: break;  // 1, 9, 10, 11, 14, 16: how it runs, not when
+            case kCompletionEvent:
+                return "an event of the launch";
+            case kDeviceUpdatable:
+                return "a node that kernels update";
+            default:
+                break;  // 1, 9, 10, 11, 14, 16: how it runs, not when
         }
     }
     return nullptr;

@@ -12,7 +12,8 @@
 
 namespace tileprof::acs {
 
-// Set while this thread makes calls of the library's own, or calls that the driver makes to itself from there: they go through.
+// Set while this thread makes calls of the library's own, or calls that the driver makes to itself from there: they go
+// through.
 extern thread_local bool inside;
 
 struct Launch {
@@ -63,12 +64,12 @@ struct Parameters {
 
 // Functions by the handle that launches name them by.
 class Functions {
-   public:
+  public:
     const Function& of(CUfunction handle, const Table& table);
     void note_kernel(CUkernel kernel) { kernels_.insert(kernel); }
     void forget() { functions_.clear(); }  // a module goes: the driver gives handles out again
 
-   private:
+  private:
     std::unordered_map<const void*, std::unique_ptr<Function>> functions_;
     std::unordered_set<const void*> kernels_;
 };

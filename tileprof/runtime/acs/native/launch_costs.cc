@@ -1,6 +1,8 @@
-// Measures what launches cost on this machine's first GPU, and prints it as JSON: a program of its own, not part of the library.
+// Measures what launches cost on this machine's first GPU, and prints it as JSON: a program of its own, not part of the
+// library.
 //
-// Kernels are of one block and do nothing for a given time. All times are in nanoseconds per launch, the median of some runs.
+// Kernels are of one block and do nothing for a given time. All times are in nanoseconds per launch, the median of some
+// runs.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -71,7 +73,8 @@ double median(const std::function<double()>& run) {
 int main() {
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == nullptr) return fprintf(stderr, "%s\n", dlerror()), 1;
-    auto launch = symbol<int (*)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**)>("cuLaunchKernel");
+    auto launch = symbol<int (*)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle,
+                                 void**, void**)>("cuLaunchKernel");
     auto synchronize = symbol<int (*)()>("cuCtxSynchronize");
     auto set_current = symbol<int (*)(Handle)>("cuCtxSetCurrent");
     auto event_record = symbol<int (*)(Handle, Handle)>("cuEventRecord");
@@ -120,10 +123,11 @@ int main() {
             threads.emplace_back([&, t] {
                 CHECK(set_current(context));
                 ++ready;
-                while (!go) {}
-                for (int i = 0; i < kLaunches; ++i) one(streams[t * (kStreams / kThreads) + i % (kStreams / kThreads)], 0);
+                while (!go) std::this_thread::yield();
+                for (int i = 0; i < kLaunches; ++i)
+                    one(streams[t * (kStreams / kThreads) + i % (kStreams / kThreads)], 0);
             });
-        while (ready < kThreads) {}
+        while (ready < kThreads) std::this_thread::yield();  // where cores are few, the last of them is to start, too
         double begin = now_ns();
         go = true;
         for (std::thread& thread : threads) thread.join();
@@ -169,8 +173,11 @@ int main() {
         CHECK(synchronize());
         return (now_ns() - begin) / kNodes;
     });
-    printf("{\"name\": \"%s\", \"host_issue_ns\": %.1f, \"host_issue_one_stream_ns\": %.1f, \"host_issue_shared_ns\": %.1f, \"event_record_ns\": %.1f, "
-           "\"event_wait_ns\": %.1f, \"graph_issue_ns\": %.1f}\n",
-           name, alone, in_one_stream, together, record, wait, in_graph);
+    printf(
+        "{\"name\": \"%s\", \"host_issue_ns\": %.1f, \"host_issue_one_stream_ns\": %.1f, "
+        "\"host_issue_shared_ns\": %.1f, "
+        "\"event_record_ns\": %.1f, "
+        "\"event_wait_ns\": %.1f, \"graph_issue_ns\": %.1f}\n",
+        name, alone, in_one_stream, together, record, wait, in_graph);
     return 0;
 }

@@ -17,11 +17,16 @@ std::string Options::read(const char* path) {
         if (!(in >> name)) continue;
         std::getline(in >> std::ws, value);
         if (name == "mode") {
-            if (value == "log") mode = Mode::kLog;
-            else if (value == "streams") mode = Mode::kStreams;
-            else if (value == "graph") mode = Mode::kGraph;
-            else if (value == "check") mode = Mode::kCheck;
-            else return "there is no mode " + value;
+            if (value == "log")
+                mode = Mode::kLog;
+            else if (value == "streams")
+                mode = Mode::kStreams;
+            else if (value == "graph")
+                mode = Mode::kGraph;
+            else if (value == "check")
+                mode = Mode::kCheck;
+            else
+                return "there is no mode " + value;
         } else if (name == "table") {
             table = value;
         } else if (name == "folder") {
@@ -29,14 +34,22 @@ std::string Options::read(const char* path) {
         } else {
             int64_t number = 0;
             if (!(std::istringstream(value) >> number) || number < 0) return name + " " + value + " is no number";
-            if (name == "lanes") lanes = static_cast<int>(number);
-            else if (name == "issuer") issuer = static_cast<int>(number);
-            else if (name == "window") window = static_cast<int>(number);
-            else if (name == "segment") segment = static_cast<int>(number);
-            else if (name == "orders") orders = static_cast<int>(number);
-            else if (name == "seed") seed = static_cast<uint64_t>(number);
-            else if (name == "memory_bytes") memory_bytes = static_cast<uint64_t>(number);
-            else return "there is no option " + name;
+            if (name == "lanes")
+                lanes = static_cast<int>(number);
+            else if (name == "issuer")
+                issuer = static_cast<int>(number);
+            else if (name == "window")
+                window = static_cast<int>(number);
+            else if (name == "segment")
+                segment = static_cast<int>(number);
+            else if (name == "orders")
+                orders = static_cast<int>(number);
+            else if (name == "seed")
+                seed = static_cast<uint64_t>(number);
+            else if (name == "memory_bytes")
+                memory_bytes = static_cast<uint64_t>(number);
+            else
+                return "there is no option " + name;
         }
     }
     return "";
@@ -60,7 +73,8 @@ std::string quoted(const std::string& text) {
 
 std::string object(const std::map<std::string, uint64_t>& values) {
     std::string out = "{";
-    for (const auto& [name, value] : values) out += (out.size() > 1 ? "," : "") + quoted(name) + ":" + std::to_string(value);
+    for (const auto& [name, value] : values)
+        out += (out.size() > 1 ? "," : "") + quoted(name) + ":" + std::to_string(value);
     return out + "}";
 }
 
@@ -69,17 +83,30 @@ std::string object(const std::map<std::string, uint64_t>& values) {
 void Counts::write(const std::string& path) const {
     FILE* file = fopen(path.c_str(), "w");
     if (file == nullptr) return;
-    std::map<std::string, uint64_t> plain{
-        {"launches", launches}, {"placed", placed}, {"unknown", unknown}, {"barriers", barriers}, {"waits", waits},
-        {"records", records}, {"missed", missed}, {"spread", spread}, {"graphs", graphs}, {"graph_launches", graph_launches},
-        {"graph_kernels", graph_kernels}, {"updated", updated}, {"segments", segments}, {"checked", checked},
-        {"unchecked", unchecked}, {"differing", differing}, {"captured", captured}, {"moves", moves}};
+    std::map<std::string, uint64_t> plain{{"launches", launches},
+                                          {"placed", placed},
+                                          {"unknown", unknown},
+                                          {"barriers", barriers},
+                                          {"waits", waits},
+                                          {"records", records},
+                                          {"missed", missed},
+                                          {"spread", spread},
+                                          {"graphs", graphs},
+                                          {"graph_launches", graph_launches},
+                                          {"graph_kernels", graph_kernels},
+                                          {"updated", updated},
+                                          {"segments", segments},
+                                          {"checked", checked},
+                                          {"unchecked", unchecked},
+                                          {"differing", differing},
+                                          {"captured", captured},
+                                          {"moves", moves}};
     std::map<std::string, uint64_t> by_lane;
     for (const auto& [lane, count] : lanes) by_lane[std::to_string(lane)] = count;
     std::string text = object(plain);
     text.pop_back();
-    text += ",\"reasons\":" + object(reasons) + ",\"calls\":" + object(calls) + ",\"differences\":" + object(differences) +
-            ",\"lanes\":" + object(by_lane) + "}\n";
+    text += ",\"reasons\":" + object(reasons) + ",\"calls\":" + object(calls) +
+            ",\"differences\":" + object(differences) + ",\"lanes\":" + object(by_lane) + "}\n";
     fputs(text.c_str(), file);
     fclose(file);
 }

@@ -10,7 +10,7 @@ namespace tileprof::acs {
 
 enum class Mode { kLog, kStreams, kGraph, kCheck };
 
-// Read from the file that TILEPROF_ACS names: a name and a value a line.
+// Read from the file that TILEPROF_ACS names: one name and value per line.
 struct Options {
     Mode mode = Mode::kStreams;
     std::string table, folder;
@@ -28,7 +28,8 @@ struct Options {
 // Written as JSON when the process ends.
 struct Counts {
     uint64_t launches = 0, placed = 0, unknown = 0, barriers = 0, waits = 0, records = 0, missed = 0, spread = 0;
-    uint64_t graphs = 0, graph_launches = 0, graph_kernels = 0, updated = 0, segments = 0, checked = 0, unchecked = 0, differing = 0;
+    uint64_t graphs = 0, graph_launches = 0, graph_kernels = 0, updated = 0, segments = 0, checked = 0, unchecked = 0,
+             differing = 0;
     uint64_t captured = 0, moves = 0;
     std::map<std::string, uint64_t> reasons;  // why launches stood for all memory
     std::map<std::string, uint64_t> calls;    // that everything was ordered around

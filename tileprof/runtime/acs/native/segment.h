@@ -1,5 +1,5 @@
-// Launches that are held back until something needs their results: then they run as one CUDA graph with parallel branches, or
-// are checked.
+// Launches that are held back until something needs their results: then they run as one CUDA graph with parallel
+// branches, or are checked.
 #pragma once
 
 #include <list>
@@ -40,13 +40,14 @@ struct Held {
 
 // Graphs of segments that came before, by kernels, shapes and dependencies; parameters are updated at each launch.
 class Graphs {
-   public:
+  public:
     explicit Graphs(Counts* counts) : counts_(counts) {}
-    // Whether the segment was launched as a graph; otherwise its launches are to be made one by one. `result` holds what the driver said.
+    // Whether the segment was launched as a graph; otherwise its launches are to be made one by one. `result` holds
+    // what the driver said.
     bool launch(const std::vector<Held>& segment, CUstream stream, CUresult* result);
     void forget();  // a module goes, and functions with it
 
-   private:
+  private:
     struct Kept {
         uint64_t seen = 0;
         bool refused = false;

@@ -42,7 +42,9 @@ bool Entry::matches(const uint64_t* parameters, size_t words) const {
     for (size_t i = 0; i < words; ++i)
         if (((parameters[i] ^ bytes[i]) & mask[i]) != 0) return false;
     for (const Apart& a : aparts)
-        if (static_cast<int64_t>(word_at(parameters, slots[a.other]) - word_at(parameters, slots[a.one])) != a.difference) return false;
+        if (static_cast<int64_t>(word_at(parameters, slots[a.other]) - word_at(parameters, slots[a.one])) !=
+            a.difference)
+            return false;
     for (const Null& n : nulls)
         if ((word_at(parameters, n.offset) == 0) != n.null) return false;
     for (uint32_t slot : slots)
@@ -89,7 +91,8 @@ std::string Table::read(const std::string& path) {
         if (!(in >> word)) continue;
         if (number == 1) {
             int version = 0;
-            if (word != "tileprof-acs" || !(in >> version) || version != 1) return wrong("not a footprint table of version 1");
+            if (word != "tileprof-acs" || !(in >> version) || version != 1)
+                return wrong("not a footprint table of version 1");
         } else if (word == "program") {
             std::getline(in >> std::ws, program_);
         } else if (word == "kernel") {
@@ -102,7 +105,8 @@ std::string Table::read(const std::string& path) {
             entry = &kernel->entries.back();
             entry->id = next++;
             Shape& s = entry->shape;
-            if (!(in >> s.grid[0] >> s.grid[1] >> s.grid[2] >> s.block[0] >> s.block[1] >> s.block[2] >> s.shared_bytes >> parameter_bytes) ||
+            if (!(in >> s.grid[0] >> s.grid[1] >> s.grid[2] >> s.block[0] >> s.block[1] >> s.block[2] >>
+                  s.shared_bytes >> parameter_bytes) ||
                 parameter_bytes > kMostBytes)
                 return wrong("an entry that is none");
             entry->bytes.assign((parameter_bytes + 7) / 8, 0);
@@ -118,18 +122,24 @@ std::string Table::read(const std::string& path) {
         } else if (word == "slot" || word == "null") {
             uint32_t offset = 0;
             int null = 0;
-            if (!(in >> offset) || offset % 4 != 0 || offset + 8 > entry->bytes.size() * 8) return wrong("a slot outside of the parameters");
-            if (word == "slot") entry->slots.push_back(offset);
-            else if (in >> null) entry->nulls.push_back({offset, null != 0});
-            else return wrong("a null that says nothing");
+            if (!(in >> offset) || offset % 4 != 0 || offset + 8 > entry->bytes.size() * 8)
+                return wrong("a slot outside of the parameters");
+            if (word == "slot")
+                entry->slots.push_back(offset);
+            else if (in >> null)
+                entry->nulls.push_back({offset, null != 0});
+            else
+                return wrong("a null that says nothing");
         } else if (word == "apart") {
             Entry::Apart a{};
-            if (!(in >> a.one >> a.other >> a.difference) || a.one >= entry->slots.size() || a.other >= entry->slots.size())
+            if (!(in >> a.one >> a.other >> a.difference) || a.one >= entry->slots.size() ||
+                a.other >= entry->slots.size())
                 return wrong("slots that there are not");
             entry->aparts.push_back(a);
         } else if (word == "read" || word == "write") {
             Entry::Touched t{};
-            if (!(in >> t.slot >> t.low >> t.high) || t.slot >= entry->slots.size() || t.low >= t.high) return wrong("a range that is none");
+            if (!(in >> t.slot >> t.low >> t.high) || t.slot >= entry->slots.size() || t.low >= t.high)
+                return wrong("a range that is none");
             (word == "read" ? entry->reads : entry->writes).push_back(t);
         } else {
             return wrong("a word that this version does not know");

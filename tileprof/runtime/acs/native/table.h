@@ -8,7 +8,7 @@
 //     entry GX GY GZ BX BY BZ SHARED BYTES  of the kernel above
 //     bytes HEX MASK                        parameters; bits of the mask that are 0 are not compared
 //     slot OFFSET                           a pointer argument in the parameters
-//     apart I J DIFFERENCE                  slots I and J lay in one buffer, so many bytes apart
+//     apart I J DIFFERENCE                  slots I and J lay in one buffer, DIFFERENCE bytes apart
 //     null OFFSET 0|1                       a pointer that nothing was reached through, and whether it was null
 //     read|write SLOT LOW HIGH              bytes touched, from the slot's address on
 #pragma once
@@ -61,13 +61,13 @@ struct KernelEntries {
 };
 
 class Table {
-   public:
+  public:
     // "" or what is wrong with the file.
     std::string read(const std::string& path);
     const KernelEntries* of(const char* symbol) const;
     const std::string& program() const { return program_; }
 
-   private:
+  private:
     std::string program_;
     std::unordered_map<std::string, KernelEntries> kernels_;
 };

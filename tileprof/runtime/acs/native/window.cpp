@@ -37,13 +37,15 @@ Placement Window::place(const Access& access) const {
         if (!conflicts(item->access, access)) continue;
         out.needs[item->lane] = std::max(out.needs[item->lane], item->number);
         raise(closure, item->clock);
-        if (tails_[item->lane] == item->number && item->number > newest_number) newest = item->lane, newest_number = item->number;
+        if (tails_[item->lane] == item->number && item->number > newest_number)
+            newest = item->lane, newest_number = item->number;
     }
     if (newest >= 0) {
         out.lane = newest;
         return out;
     }
-    // No lane ends with what it waits for: one whose launches are all before it anyway, else the one that was used longest ago.
+    // No lane ends with what it waits for: one whose launches are all before it anyway, else the one that was used
+    // longest ago.
     int settled = -1, oldest = 0;
     for (int lane = 0; lane < lanes_; ++lane) {
         if (settled < 0 && tails_[lane] <= closure[lane]) settled = lane;

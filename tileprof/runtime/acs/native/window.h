@@ -52,10 +52,11 @@ struct Placement {
     Clock needs;  // by lane: the last launch that must have ended before; 0: none
 };
 
-// Launches of one stream of the program, spread over lanes; lane 0 is that stream. A launch waits for those in the window that
-// it conflicts with, for the last barrier, and for every launch that has left the window: those are not compared any more.
+// Launches of one stream of the program, spread over lanes; lane 0 is that stream. A launch waits for those in the
+// window that it conflicts with, for the last barrier, and for every launch that has left the window: those are not
+// compared any more.
 class Window {
-   public:
+  public:
     Window(size_t size, int lanes) : size_(size), lanes_(lanes) {}
 
     Placement place(const Access& access) const;
@@ -75,7 +76,7 @@ class Window {
     // Whether launches are under way that lane 0 is not ordered after.
     bool spread() const;
 
-   private:
+  private:
     void put(int lane, uint64_t key);
 
     size_t size_;

@@ -4,9 +4,10 @@
 //                                                            pilot: counts what tasks wait for, chooses
 //     cluster <-- command: task, end -- ring per cluster <---+
 //
-// A run's first commands stand in the rings before its launch: the pilot writes them when the run before has ended. Commands that are sent before their task is
-// ready carry AWAITS: the cluster then waits for the semaphores itself. Such a task is sent only after all that it waits for, so that the earliest task which is
-// not completed always can be, and no order of commands deadlocks.
+// A run's first commands stand in the rings before its launch: the pilot writes them when the run before has ended.
+// Commands that are sent before their task is ready carry AWAITS: the cluster then waits for the semaphores itself.
+// Such a task is sent only after all that it waits for, so that the earliest task which is not completed always can be,
+// and no order of commands deadlocks.
 //
 // "graph.h" is made by build.py: the constants and tables of one plan, and the choices of the pilot.
 #include <cstdint>
@@ -75,13 +76,13 @@ struct Pilot {
     u64* const link;
     u32 issued[CLUSTERS] = {};  // commands, over all runs
     int outstanding[CLUSTERS];
-    u32 heard = 0;              // completions, over all runs
+    u32 heard = 0;  // completions, over all runs
     int sent, finished, turn;
     bool was_sent[TASKS];
     int owner[TASKS];
-    Counts done, begun;         // begun: as if all that was sent were done
+    Counts done, begun;  // begun: as if all that was sent were done
     Ranked ready, sendable;
-    int kin[CLUSTERS][KIN];     // ready tasks whose last input a cluster has made
+    int kin[CLUSTERS][KIN];  // ready tasks whose last input a cluster has made
     int kin_count[CLUSTERS];
     u64 runs = 0, commands = 0, ahead = 0, own = 0, batches = 0, most_in_batch = 0;
 
@@ -200,15 +201,17 @@ Pilot* pilot_new(u64* link) { return new Pilot(link); }
 
 int pilot_step(Pilot* pilot) { return pilot->step(); }
 
-// Ends kernels that wait for it. Nobody may step any more.
+// Ends kernels that wait for it. No thread may step any more.
 void pilot_delete(Pilot* pilot) {
     store(pilot->link, 1);
     delete pilot;
 }
 
-// Runs, commands, those sent ahead, those to the cluster of their last input, batches of completions, and the largest. To be asked while no kernel runs.
+// Runs, commands, those sent ahead, those to the cluster of their last input, batches of completions, and the largest.
+// To be asked while no kernel runs.
 void pilot_counts(const Pilot* pilot, u64* six) {
-    const u64 counts[6] = {pilot->runs, pilot->commands, pilot->ahead, pilot->own, pilot->batches, pilot->most_in_batch};
+    const u64 counts[6] = {pilot->runs, pilot->commands, pilot->ahead,
+                           pilot->own,  pilot->batches,  pilot->most_in_batch};
     std::memcpy(six, counts, sizeof counts);
 }
 }

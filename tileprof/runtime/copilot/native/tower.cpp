@@ -1,4 +1,5 @@
-// The one thread of a process in which all its co-pilots fly, in turn: each looks whether anything has been completed, which takes some nanoseconds.
+// The one thread of a process in which all its co-pilots fly, in turn: each looks whether anything has been completed,
+// which takes some nanoseconds.
 #include <atomic>
 #include <chrono>
 #include <mutex>

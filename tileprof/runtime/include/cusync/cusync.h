@@ -1,5 +1,6 @@
-// Lets a header that `tileprof export --format cusync` wrote run on tileprof's own runtime: put tileprof/runtime/include on the
-// include path instead of a checkout of cuSync. The interface has cuSync's names (github.com/parasailteam/cusync); the code is ours.
+// Lets a header that `tileprof export --format cusync` wrote run on tileprof's own runtime: put
+// tileprof/runtime/include on the include path instead of a checkout of cuSync. The interface has cuSync's names
+// (github.com/parasailteam/cusync); the code is ours.
 #pragma once
 
 #include <tileprof/sync.cuh>

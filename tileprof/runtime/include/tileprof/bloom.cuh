@@ -1,13 +1,16 @@
-// Dependencies of thread blocks that are found while they run, by Bloom filters over the ranges that they declare (after Kuper, Pati and Sinclair's proposal for
-// dynamic dependencies; filters after Bloom, 1970). Header-only; compiles for the host, too, where a block is a thread.
+// Dependencies of thread blocks that are found while they run, by Bloom filters over the ranges that they declare
+// (after Kuper, Pati and Sinclair's proposal for dynamic dependencies; filters after Bloom, 1970). Header-only;
+// compiles for the host, too, where a block is a thread.
 //
-// Blocks are numbered in program order. Each inserts what it will read and write into filters of its own, then asks the filters of all earlier blocks that have not
-// ended whether they may touch the same memory, and waits for those that may:
+// Blocks are numbered in program order. Each inserts what it will read and write into filters of its own, then asks the
+// filters of all earlier blocks that have not ended whether they may touch the same memory, and waits for those that
+// may:
 //
-//     take a number -> insert ranges -> for each earlier block: ended? else filters meet? then wait for its end -> run -> end
+//     take a number -> insert ranges -> wait for each earlier block that runs and whose filters meet -> run -> end
 //
-// A block waits for earlier ones only, and those were all taken before: none deadlocks, however few blocks are resident. A filter may say yes wrongly and never
-// no wrongly, so that a dependency may be false and none is missed. Which bits stand for a granule is what `tileprof simulate` computes for ``dataflow-bloom``.
+// A block waits for earlier ones only, and those were all taken before: none deadlocks, however few blocks are
+// resident. A filter may say yes wrongly and never no wrongly, so that a dependency may be false and none is missed.
+// Which bits stand for a granule is what `tileprof simulate` computes for ``dataflow-bloom``.
 #pragma once
 
 #include <cstdint>
@@ -38,16 +41,22 @@ TILEPROF_DEVICE int load_acquire(const int* at) {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
     return value;
 }
-TILEPROF_DEVICE void store_release(int* at, int value) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory"); }
+TILEPROF_DEVICE void store_release(int* at, int value) {
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
 TILEPROF_DEVICE u32 load_word(const u32* at) {
     u32 value;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
     return value;
 }
-TILEPROF_DEVICE void or_word(u32* at, u32 bits) { asm volatile("red.relaxed.gpu.global.or.b32 [%0], %1;" ::"l"(at), "r"(bits) : "memory"); }
+TILEPROF_DEVICE void or_word(u32* at, u32 bits) {
+    asm volatile("red.relaxed.gpu.global.or.b32 [%0], %1;" ::"l"(at), "r"(bits) : "memory");
+}
 TILEPROF_DEVICE void clear_word(u32* at) { asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(at) : "memory"); }
 TILEPROF_DEVICE int take_next(int* at) { return atomicAdd(at, 1); }
-TILEPROF_DEVICE void add_count(u64* at, u64 value) { atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value)); }
+TILEPROF_DEVICE void add_count(u64* at, u64 value) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
+}
 TILEPROF_DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 TILEPROF_DEVICE void meet() { __syncthreads(); }
 TILEPROF_DEVICE int lane() { return static_cast<int>(threadIdx.x); }
@@ -68,13 +77,15 @@ TILEPROF_BOTH u64 mixed(u64 value, u64 seed) {
     return x ^ x >> 31;
 }
 
-// Of granules of so many bytes; two hashes give all (Kirsch and Mitzenmacher, 2006).
+// Of granules of GRANULE bytes; two hashes give all (Kirsch and Mitzenmacher, 2006).
 template <int BITS, int HASHES, int GRANULE>
 struct Filter {
     static_assert(BITS % 32 == 0 && (BITS & (BITS - 1)) == 0 && HASHES >= 1 && GRANULE >= 1);
     u32 words[BITS / 32];
 
-    static TILEPROF_DEVICE u32 bit(u64 first, u64 second, int hash) { return static_cast<u32>((first + hash * (second | 1)) % BITS); }
+    static TILEPROF_DEVICE u32 bit(u64 first, u64 second, int hash) {
+        return static_cast<u32>((first + hash * (second | 1)) % BITS);
+    }
 
     // By all threads of a block.
     TILEPROF_DEVICE void clear() {
@@ -122,15 +133,15 @@ struct Footprint {
     }
 };
 
-// In global memory, all zeros at first. `inserted` and `ended` have a word for each block; a ring of `window` footprints serves them all, so that a block is taken
-// once the one that had its place before has ended.
+// In global memory, all zeros at first. `inserted` and `ended` have a word for each block; a ring of `window`
+// footprints serves them all, so that a block is taken once the one that had its place before has ended.
 template <class F>
 struct Scheduler {
     Footprint<F>* ring;
     int *inserted, *ended, *next;
     int window, blocks;
-    u64* counts;       // asked, found
-    int* late;         // a wait that lasted longer than limit_ns: 1 and the block
+    u64* counts;  // asked, found
+    int* late;  // a wait that lasted longer than limit_ns: 1 and the block
     u64 limit_ns;
 
     TILEPROF_DEVICE bool wait(const int* word, int block) {

@@ -73,7 +73,8 @@ def assert_reads(
 ) -> None:
     """Each tile reads exactly the elements of ``source`` that the elements it writes to ``out`` need.
 
-    ``needs`` has ``out``'s shape and holds positions in ``source`` (-1: nothing), or maps a mask of ``out`` to positions.
+    ``needs`` has ``out``'s shape and holds positions in ``source`` (-1: nothing), or maps a mask of ``out`` to
+    positions.
     """
     at = positions(out)
     owner = torch.full((int(at.max()) + 1,), -1)

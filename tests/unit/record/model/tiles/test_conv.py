@@ -20,7 +20,7 @@ from tests.unit.record.model.tiles.oracle import (
 )
 from tileprof.devices import get
 from tileprof.record.model.call import Operand
-from tileprof.record.model.tiles import overrides
+from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.footprint import READ, WRITE
 
 H200 = get("H200")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions, shapes, tensors
-from tileprof.record.model.tiles.copies import rearranged
+from tileprof.record.model.tiles.elementwise.copies import rearranged
 from tileprof.trace.footprint import WRITE
 
 

@@ -20,8 +20,8 @@ from tests.unit.record.model.tiles.oracle import (
 from tileprof.devices import get, occupancy
 from tileprof.errors import UserError
 from tileprof.record.model.call import Operand, Scratch
-from tileprof.record.model.tiles import overrides
-from tileprof.record.model.tiles.gemm_kernels import Product, kernels
+from tileprof.record.model.tiles.foundations import overrides
+from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.trace.footprint import READ, WRITE
 
 H200 = get("H200")
@@ -30,7 +30,7 @@ SIZES = st.integers(1, 9)
 
 @st.composite
 def matrices(draw, *shape):
-    """A tensor of the shape: plain, transposed in storage, sliced out of a larger one, or broadcast along a dimension."""
+    """A tensor of the shape: plain, transposed in storage, sliced out of a larger one, or broadcast."""
     kind = draw(st.sampled_from(["plain", "transposed", "sliced", "strided", "broadcast"]))
     if kind == "transposed":
         return torch.zeros(*shape[:-2], *shape[:-3:-1]).transpose(-1, -2) if len(shape) > 1 else torch.zeros(shape)
@@ -91,7 +91,7 @@ def check(launched, tile, a, b, d, c=None):
 
 
 def depth_of(s, slices, k, tile_k, rate):
-    """Where slice ``s`` lies in k: in one piece, or, without tensor cores, every so many pieces where turns are whole."""
+    """Where slice ``s`` lies in k: in one piece, or, without tensor cores, in turns where those are whole."""
     if rate in {"fp32", "fp64"} and len(slices) > 1 and k % (len(slices) * tile_k) == 0:
         return [j for j in range(k) if j // tile_k % len(slices) == s]
     return range(*slices[s])

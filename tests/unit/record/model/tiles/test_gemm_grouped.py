@@ -16,7 +16,7 @@ from tests.unit.record.model.tiles.oracle import (
     run_model,
 )
 from tileprof.devices import get
-from tileprof.record.model.tiles import overrides
+from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.footprint import WRITE
 
 H200 = get("H200")

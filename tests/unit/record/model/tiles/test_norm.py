@@ -5,7 +5,7 @@ import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model, slot_of
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions, tile_count
-from tileprof.record.model.tiles.sketch import scratch
+from tileprof.record.model.tiles.foundations.sketch import scratch
 
 BATCH, ROWS, COLUMNS = 3, 5, 70
 

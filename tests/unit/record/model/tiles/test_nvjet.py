@@ -4,8 +4,9 @@ import pytest
 
 from tileprof.devices import get
 from tileprof.record.model.call import Operand
-from tileprof.record.model.tiles import nvjet, overrides
-from tileprof.record.model.tiles.gemm_kernels import Product, kernels
+from tileprof.record.model.tiles.foundations import overrides
+from tileprof.record.model.tiles.products import nvjet
+from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 
 H200 = get("H200")
 
@@ -17,7 +18,8 @@ def product(m, n, k, dtype="bfloat16", itemsize=2):
     return Product(matrix(m, k, 0), matrix(k, n, 1), matrix(m, n, 2))
 
 
-# cuBLAS names its own, transposed problem: nvjet_sm90_tst_64x24_64x16_2x4_h_bz is 24 rows, 64 columns, 4 x 2 blocks here.
+# cuBLAS names its own, transposed problem: nvjet_sm90_tst_64x24_64x16_2x4_h_bz is 24 rows, 64 columns and 4 x 2
+# blocks here.
 RECORDED = [
     ((256, 1024, 512), (32, 64), (2, 1), 64),
     ((256, 512, 1024), (24, 64), (4, 2), 12),

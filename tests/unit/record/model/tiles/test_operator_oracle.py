@@ -21,7 +21,10 @@ from tests.unit.record.model.tiles import watch
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, by_tile, elements
 from tileprof.record.model import tiles
-from tileprof.record.model.tiles import compact, load_all, look_back, overrides, scan, sketch
+from tileprof.record.model.tiles import load_all
+from tileprof.record.model.tiles.foundations import overrides, sketch
+from tileprof.record.model.tiles.indexing import compact
+from tileprof.record.model.tiles.reductions import look_back, scan
 from tileprof.trace.footprint import READ
 
 PARTS = 16

@@ -6,13 +6,13 @@ import torch
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, elements, positions
 from tileprof.record.model.call import Operand
-from tileprof.record.model.tiles import optim
+from tileprof.record.model.tiles.elementwise import multi_tensor
 from tileprof.trace.footprint import READ, WRITE
 
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(optim, "CHUNK", 64)
+    monkeypatch.setattr(multi_tensor, "CHUNK", 64)
 
 
 def written(kernels, operand):
@@ -84,7 +84,7 @@ def test_differing_layouts_take_a_launch_a_tensor():
 def test_launches_end_when_full_of_tensors_or_chunks(monkeypatch):
     many = call_of("aten::_foreach_neg_", [torch.rand(2) for _ in range(111)])
     assert [k.footprint.tiles for k in run_model(many, H200)] == [110, 1]
-    monkeypatch.setattr(optim, "CHUNK", 1)
+    monkeypatch.setattr(multi_tensor, "CHUNK", 1)
     long = call_of("aten::_foreach_neg_", [torch.rand(300), torch.rand(100)])
     kernels = run_model(long, H200)
     assert [k.footprint.tiles for k in kernels] == [320, 80]

@@ -20,7 +20,7 @@ from tests.unit.record.model.tiles.reach import (
     tile_count,
 )
 from tileprof.record.model.call import Operand
-from tileprof.record.model.tiles import pointwise
+from tileprof.record.model.tiles.elementwise import pointwise
 from tileprof.trace.footprint import READ
 
 

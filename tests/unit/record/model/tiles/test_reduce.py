@@ -18,7 +18,7 @@ from tests.unit.record.model.tiles.reach import (
     tile_count,
 )
 from tileprof.record.model.call import Scratch
-from tileprof.record.model.tiles import reduce
+from tileprof.record.model.tiles.reductions import reduce
 from tileprof.trace.footprint import ATOMIC, WRITE
 
 

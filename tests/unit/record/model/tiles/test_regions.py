@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import bytes_of, element_bytes, runs_of
 from tileprof.record.model.call import Operand
-from tileprof.record.model.tiles import regions
+from tileprof.record.model.tiles.foundations import regions
 from tileprof.trace.footprint import READ, Boxes, Footprint
 
 SIZES = st.integers(1, 5)

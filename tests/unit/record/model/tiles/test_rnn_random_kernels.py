@@ -6,7 +6,7 @@ import torch
 from tests.unit.record.model.tiles.oracle import call_of, operand_of, run_model
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions
 from tileprof.record.model.call import Call
-from tileprof.record.model.tiles import random_fills, rnn
+from tileprof.record.model.tiles.elementwise import random_fills, recurrent_cells
 
 BATCH, HIDDEN = 20, 70
 
@@ -25,7 +25,7 @@ def test_a_cell_reads_all_gates_of_its_units(cell, gates, state, kept):
     names |= {"input_bias": torch.rand(gates * HIDDEN), "hidden_bias": torch.rand(gates * HIDDEN)}
     hidden = [torch.rand(BATCH, HIDDEN)] * (2 if cell == "lstm" else 1)
     call = described(names, [*hidden, torch.rand(BATCH, kept * HIDDEN)])
-    [kernel] = getattr(rnn, f"{cell}_cell")(call, H200)
+    [kernel] = getattr(recurrent_cells, f"{cell}_cell")(call, H200)
     for out in call.outputs:
         assert_writes(kernel, out)
     at = positions(call["input_gates"]).reshape(BATCH, gates, HIDDEN)

@@ -1,5 +1,5 @@
-// A driver for tests: the entry points that programs and the library under test use, kernels that are functions of this file,
-// streams that are threads, and random delays before kernels. Memory is the host's.
+// A driver for tests: the entry points that programs and the library under test use, kernels that are functions of this
+// file, streams that are threads, and random delays before kernels. Memory is the host's.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,22 +39,30 @@ T at(const char* block, size_t offset) {
 }
 
 Kernel kernels[] = {
-    {"combine", {{0, 8}, {8, 8}, {16, 8}, {24, 4}, {28, 4}},  // out, a, b, n, scalar
+    {"combine",
+     {{0, 8}, {8, 8}, {16, 8}, {24, 4}, {28, 4}},  // out, a, b, n, scalar
      [](const char* p) {
          auto out = at<Words>(p, 0), a = at<Words>(p, 8), b = at<Words>(p, 16);
          auto n = at<uint32_t>(p, 24), scalar = at<uint32_t>(p, 28);
          for (uint32_t i = 0; i < n; ++i) out[i] = out[i] * 3 + a[i] * 5 + b[(i * 7) % n] * 11 + scalar;
      }},
-    {"scale", {{0, 8}, {8, 4}, {12, 4}},  // x, n, factor
+    {"scale",
+     {{0, 8}, {8, 4}, {12, 4}},  // x, n, factor
      [](const char* p) {
          auto x = at<Words>(p, 0);
          auto n = at<uint32_t>(p, 8), factor = at<uint32_t>(p, 12);
          for (uint32_t i = 0; i < n; ++i) x[i] = x[i] * factor + 1;
      }},
-    {"copy", {{0, 8}, {8, 8}, {16, 4}},  // out, in, n
+    {"copy",
+     {{0, 8}, {8, 8}, {16, 4}},  // out, in, n
      [](const char* p) { memmove(at<Words>(p, 0), at<Words>(p, 8), 4ull * at<uint32_t>(p, 16)); }},
-    {"spin", {{0, 8}}, [](const char* p) { usleep(static_cast<useconds_t>(at<uint64_t>(p, 0) / 1000)); }},
-    {"gather", {{0, 8}, {8, 8}, {16, 8}, {24, 4}},  // out, in, index, n: it is in no table
+    {"spin",
+     {{0, 8}},
+     [](const char* p) {
+         if (const uint64_t ns = at<uint64_t>(p, 0)) usleep(static_cast<useconds_t>(ns / 1000));
+     }},
+    {"gather",
+     {{0, 8}, {8, 8}, {16, 8}, {24, 4}},  // out, in, index, n: it is in no table
      [](const char* p) {
          auto out = at<Words>(p, 0), in = at<Words>(p, 8), index = at<Words>(p, 16);
          auto n = at<uint32_t>(p, 24);
@@ -63,7 +71,7 @@ Kernel kernels[] = {
 };
 
 std::mutex& lock = *new std::mutex;  // of everything below; never destroyed, like all that threads wait for
-std::condition_variable& changed = *new std::condition_variable;
+std::condition_variable& changed = *new std::condition_variable;  // an operation is done
 std::mt19937_64 generator(getenv("FAKE_SEED") ? strtoull(getenv("FAKE_SEED"), nullptr, 10) : 1);
 uint64_t delay_us() {
     static const uint64_t most = getenv("FAKE_DELAY") ? strtoull(getenv("FAKE_DELAY"), nullptr, 10) : 100;
@@ -74,9 +82,15 @@ struct Operation {
     std::function<void()> run;
     std::vector<std::shared_ptr<Operation>> after;
     uint64_t delay = 0;
-    bool done = false;
+    bool awaited = false, done = false;
 };
 using Pointer = std::shared_ptr<Operation>;
+
+void wait_for(std::unique_lock<std::mutex>& held, const Pointer& operation) {
+    if (!operation || operation->done) return;
+    operation->awaited = true;
+    changed.wait(held, [&] { return operation->done; });
+}
 
 struct Node {
     const Kernel* kernel;
@@ -91,6 +105,7 @@ struct Executable {
 };
 
 struct Stream {
+    std::condition_variable more;  // its own: to wake all streams for each launch takes most of the time of a program
     std::deque<Pointer> queue;
     Pointer last;
     bool blocking = true;
@@ -112,9 +127,9 @@ std::vector<Stream*>& streams() {
 void work(Stream* stream) {
     std::unique_lock<std::mutex> held(lock);
     while (true) {
-        changed.wait(held, [&] { return !stream->queue.empty(); });
+        stream->more.wait(held, [&] { return !stream->queue.empty(); });
         Pointer next = stream->queue.front();
-        for (const Pointer& other : next->after) changed.wait(held, [&] { return other->done; });
+        for (const Pointer& other : next->after) wait_for(held, other);
         held.unlock();
         if (next->delay != 0) usleep(static_cast<useconds_t>(next->delay));
         if (next->run) next->run();
@@ -122,7 +137,7 @@ void work(Stream* stream) {
         next->done = true;
         next->after.clear();
         stream->queue.pop_front();
-        changed.notify_all();
+        if (next->awaited) changed.notify_all();
     }
 }
 
@@ -138,7 +153,9 @@ Stream* legacy() {
     static Stream* stream = made(true);
     return stream;
 }
-Stream* named(void* handle) { return reinterpret_cast<uintptr_t>(handle) <= 2 ? legacy() : static_cast<Stream*>(handle); }
+Stream* named(void* handle) {
+    return reinterpret_cast<uintptr_t>(handle) <= 2 ? legacy() : static_cast<Stream*>(handle);
+}
 
 Pointer put(Stream* stream, std::function<void()> run, uint64_t delay = 0, std::vector<Pointer> after = {}) {
     auto operation = std::make_shared<Operation>();
@@ -148,18 +165,15 @@ Pointer put(Stream* stream, std::function<void()> run, uint64_t delay = 0, std::
     // The legacy stream and the blocking ones wait for each other.
     if (stream == legacy()) {
         for (Stream* other : streams())
-            if (other != stream && other->blocking && other->last && !other->last->done) operation->after.push_back(other->last);
+            if (other != stream && other->blocking && other->last && !other->last->done)
+                operation->after.push_back(other->last);
     } else if (stream->blocking && legacy()->last && !legacy()->last->done) {
         operation->after.push_back(legacy()->last);
     }
     stream->last = operation;
     stream->queue.push_back(operation);
-    changed.notify_all();
+    stream->more.notify_one();
     return operation;
-}
-
-void wait_for(std::unique_lock<std::mutex>& held, const Pointer& operation) {
-    if (operation) changed.wait(held, [&] { return operation->done; });
 }
 
 std::map<uint64_t, size_t>& memory() {
@@ -167,12 +181,15 @@ std::map<uint64_t, size_t>& memory() {
     return all;
 }
 
-const Kernel* kernel_of(void* function) { return reinterpret_cast<const Kernel*>(reinterpret_cast<uintptr_t>(function) & ~uintptr_t{1}); }
+const Kernel* kernel_of(void* function) {
+    return reinterpret_cast<const Kernel*>(reinterpret_cast<uintptr_t>(function) & ~uintptr_t{1});
+}
 
 int launch(void* function, void* handle, void** parameters) {
     const Kernel* kernel = kernel_of(function);
     std::vector<char> block(64);
-    for (size_t i = 0; i < kernel->layout.size(); ++i) memcpy(block.data() + kernel->layout[i].first, parameters[i], kernel->layout[i].second);
+    for (size_t i = 0; i < kernel->layout.size(); ++i)
+        memcpy(block.data() + kernel->layout[i].first, parameters[i], kernel->layout[i].second);
     std::lock_guard<std::mutex> held(lock);
     Stream* stream = named(handle);
     if (stream->capture != nullptr) {
@@ -229,7 +246,8 @@ struct KernelNode {
 std::vector<char> block_of(const KernelNode& node) {
     const Kernel* kernel = kernel_of(node.function);
     std::vector<char> block(64);
-    for (size_t i = 0; i < kernel->layout.size(); ++i) memcpy(block.data() + kernel->layout[i].first, node.parameters[i], kernel->layout[i].second);
+    for (size_t i = 0; i < kernel->layout.size(); ++i)
+        memcpy(block.data() + kernel->layout[i].first, node.parameters[i], kernel->layout[i].second);
     return block;
 }
 
@@ -260,7 +278,8 @@ EXPORT int cuStreamWaitEvent(void* handle, Event* event, unsigned) {
     std::lock_guard<std::mutex> held(lock);
     Stream* stream = named(handle);
     if (event->capture != nullptr) {
-        if (stream->capture == nullptr) stream->capture = event->capture, stream->origin = false, stream->frontier.clear();
+        if (stream->capture == nullptr)
+            stream->capture = event->capture, stream->origin = false, stream->frontier.clear();
         if (stream->capture != event->capture) return kIsolation;
         std::set<int> all(stream->frontier.begin(), stream->frontier.end());
         all.insert(event->frontier.begin(), event->frontier.end());
@@ -294,7 +313,8 @@ EXPORT int cuEventSynchronize(Event* event) {
     wait_for(held, event->last);
     return 0;
 }
-EXPORT int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream, void** parameters, void**) {
+EXPORT int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                          void* stream, void** parameters, void**) {
     return launch(function, stream, parameters);
 }
 EXPORT int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** parameters, void**) {
@@ -307,11 +327,14 @@ EXPORT int cuModuleGetFunction(void** function, void*, const char* name) {
 }
 EXPORT int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
     int result = cuModuleGetFunction(kernel, library, name);
-    if (result == 0) *kernel = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(*kernel) | 1);  // another handle for it
+    if (result == 0)
+        *kernel = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(*kernel) | 1);  // another handle for it
     return result;
 }
 EXPORT int cuLibraryEnumerateKernels(void**, unsigned, void*) { return kInvalid; }
-EXPORT int cuKernelGetFunction(void** function, void* kernel) { return *function = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(kernel) & ~uintptr_t{1}), 0; }
+EXPORT int cuKernelGetFunction(void** function, void* kernel) {
+    return *function = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(kernel) & ~uintptr_t{1}), 0;
+}
 EXPORT int cuFuncGetName(const char** name, void* function) {
     if ((reinterpret_cast<uintptr_t>(function) & 1) != 0) return kInvalid;  // a CUkernel is no CUfunction
     return *name = kernel_of(function)->name, 0;
@@ -347,12 +370,18 @@ EXPORT int cuMemGetAddressRange_v2(uint64_t* base, size_t* bytes, uint64_t addre
     *bytes = next->second;
     return 0;
 }
-EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) { return copy(reinterpret_cast<void*>(to), from, bytes, nullptr, true); }
-EXPORT int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) { return copy(to, reinterpret_cast<void*>(from), bytes, nullptr, true); }
+EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
+    return copy(reinterpret_cast<void*>(to), from, bytes, nullptr, true);
+}
+EXPORT int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+    return copy(to, reinterpret_cast<void*>(from), bytes, nullptr, true);
+}
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
     return copy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes, stream, false);
 }
-EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) { return copy(to, reinterpret_cast<void*>(from), bytes, stream, true); }
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
+    return copy(to, reinterpret_cast<void*>(from), bytes, stream, true);
+}
 EXPORT int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* handle) {
     std::lock_guard<std::mutex> held(lock);
     put(named(handle), [=] { memset(reinterpret_cast<void*>(to), value, bytes); });
@@ -397,14 +426,17 @@ EXPORT int cuStreamEndCapture(void* handle, Graph** graph) {
     return *graph = captured, result;
 }
 EXPORT int cuGraphCreate(Graph** graph, unsigned) { return *graph = new Graph, 0; }
-EXPORT int cuGraphAddKernelNode_v2(void** node, Graph* graph, void* const* parents, size_t count, const KernelNode* made) {
+EXPORT int cuGraphAddKernelNode_v2(void** node, Graph* graph, void* const* parents, size_t count,
+                                   const KernelNode* made) {
     std::vector<int> after;
     for (size_t i = 0; i < count; ++i) after.push_back(static_cast<int>(reinterpret_cast<uintptr_t>(parents[i])) - 1);
     graph->nodes.push_back({kernel_of(made->function), block_of(*made), after});
     return *node = reinterpret_cast<void*>(graph->nodes.size()), 0;
 }
 EXPORT int cuGraphKernelNodeSetAttribute(void*, int, const void*) { return 0; }
-EXPORT int cuGraphInstantiateWithFlags(Executable** executable, Graph* graph, unsigned long long) { return *executable = new Executable{*graph}, 0; }
+EXPORT int cuGraphInstantiateWithFlags(Executable** executable, Graph* graph, unsigned long long) {
+    return *executable = new Executable{*graph}, 0;
+}
 EXPORT int cuGraphExecKernelNodeSetParams_v2(Executable* executable, void* node, const KernelNode* made) {
     std::lock_guard<std::mutex> held(lock);
     executable->graph.nodes[reinterpret_cast<uintptr_t>(node) - 1].parameters = block_of(*made);

@@ -1,6 +1,7 @@
-// A random program: it finds the driver as the CUDA runtime does, launches kernels over views of buffers on several streams, copies,
-// fills, records events, reads results and branches on them, frees and allocates, captures and replays graphs. It prints the
-// checksum of all its memory; whatever the order in which launches really ran, it is to be that of stream order.
+// A random program: it finds the driver as the CUDA runtime does, launches kernels over views of buffers on several
+// streams, copies, fills, records events, reads results and branches on them, frees and allocates, captures and replays
+// graphs. It prints the checksum of all its memory; whatever the order in which launches really ran, it is to be that
+// of stream order.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,12 +19,13 @@ template <class F>
 F found(const char* name) {
     void* function = nullptr;
     int status = 0;
-    if (get_proc_address(name, &function, 13000, 0, &status) != 0 || function == nullptr) fprintf(stderr, "no %s\n", name), exit(3);
+    if (get_proc_address(name, &function, 13000, 0, &status) != 0 || function == nullptr)
+        fprintf(stderr, "no %s\n", name), exit(3);
     return reinterpret_cast<F>(function);
 }
 
-#define CHECK(call)                                                                          \
-    do {                                                                                     \
+#define CHECK(call)                                                                         \
+    do {                                                                                    \
         if (int failed = (call)) fprintf(stderr, "%s: error %d\n", #call, failed), exit(4); \
     } while (0)
 
@@ -37,7 +39,8 @@ struct Config {
 int main(int argc, char** argv) {
     const uint64_t seed = strtoull(argv[1], nullptr, 10);
     const int steps = atoi(argv[2]);
-    const std::string what = argc > 3 ? argv[3] : "all";  // or "plain": kernels alone; "loop": the same over and over; "foreign"
+    const std::string what =
+        argc > 3 ? argv[3] : "all";  // or "plain": kernels alone; "loop": the same over and over; "foreign"
     void* library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == nullptr) return fprintf(stderr, "%s\n", dlerror()), 3;
     get_proc_address = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
@@ -48,7 +51,8 @@ int main(int argc, char** argv) {
     auto on_device = found<int (*)(uint64_t, uint64_t, size_t, void*)>("cuMemcpyDtoDAsync");
     auto fill = found<int (*)(uint64_t, unsigned char, size_t, void*)>("cuMemsetD8Async");
     auto fill_words = found<int (*)(uint64_t, unsigned, size_t, void*)>("cuMemsetD32Async");
-    auto launch = found<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**)>("cuLaunchKernel");
+    auto launch = found<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
+                                void**, void**)>("cuLaunchKernel");
     auto launch_ex = found<int (*)(const Config*, void*, void**, void**)>("cuLaunchKernelEx");
     auto get_function = found<int (*)(void**, void*, const char*)>("cuModuleGetFunction");
     auto get_kernel = found<int (*)(void**, void*, const char*)>("cuLibraryGetKernel");
@@ -75,7 +79,9 @@ int main(int argc, char** argv) {
     }
     void *functions[4], *streams[3] = {nullptr, nullptr, nullptr}, *event = nullptr;
     const char* names[] = {"combine", "scale", "copy", "gather"};
-    for (int i = 0; i < 4; ++i) CHECK(i % 2 == 0 ? get_function(&functions[i], nullptr, names[i]) : get_kernel(&functions[i], nullptr, names[i]));
+    for (int i = 0; i < 4; ++i)
+        CHECK(i % 2 == 0 ? get_function(&functions[i], nullptr, names[i])
+                         : get_kernel(&functions[i], nullptr, names[i]));
     CHECK(stream_create(&streams[1], 1));
     CHECK(stream_create(&streams[2], 0));
     CHECK(event_create(&event, 2));

@@ -1,0 +1,168 @@
+"""Programs of `tileprof.examples` under ACS on a GPU: in stream order, over several streams, as graphs, and checked.
+
+    python tests/gpu/measuring/measure_acs.py OUT.json [--programs NAME,…] [--modes plain,streams,thread,graph,check]
+        [--steps N] [--budget S]
+
+Tables are recorded first, all programs side by side; what is timed runs alone. One row per program and mode, with the
+time of a step as the program itself says it, whether it printed the same line as in stream order, and what the library
+counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tileprof.cli.run_acs import record_table
+from tileprof.runtime import acs
+
+CUDA = ["--device", "cuda"]
+PROGRAMS = {
+    "cloth": ["cloth"],
+    "tree_lstm": ["tree_lstm"],
+    "gated": ["dynamic", "--kind", "gated"],
+    "exits": ["dynamic", "--kind", "exits"],
+    "moe": ["moe"],
+    "inception": ["inception"],
+    "nasnet": ["inception", "--kind", "nasnet"],
+    "inception-graph": ["inception", "--graph"],
+    "nasnet-graph": ["inception", "--kind", "nasnet", "--graph"],
+    "tree_lstm-graph": ["tree_lstm", "--graph"],
+    "gpt2": ["gpt2"],
+}
+
+
+def command(name: str, steps: int) -> list[str]:
+    """The program, on the GPU."""
+    module, *words = PROGRAMS[name]
+    return [sys.executable, "-m", f"tileprof.examples.{module}", *words, *CUDA, "--steps", str(steps)]
+
+
+def run(words: list[str], variables: dict[str, str], limit: float) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    done = subprocess.run(
+        words, env={**os.environ, **variables}, capture_output=True, text=True, timeout=limit, check=False
+    )
+    return done.returncode, done.stdout.strip(), done.stderr
+
+
+def tabulate(name: str, place: Path) -> str:
+    """Record a program and keep its table in ``place``; what there is to say about it. In a process of its own, since
+    the recorder takes the variables of its process along.
+    """
+    begin = time.monotonic()
+    place.mkdir(parents=True, exist_ok=True)
+    if (place / "table").exists():
+        return f"{name}: its table is there"
+    try:
+        table = record_table(tuple(command(name, 4)), place, acs.build())
+    except Exception:
+        return f"{name}: no table\n{traceback.format_exc()[-1500:]}"
+    table.write(place / "table")
+    lost = sum(table.without.values())
+    said = [
+        f"{name}: {table.count} entries, {table.launches} launches, {lost} without, {time.monotonic() - begin:.0f} s"
+    ]
+    worst = sorted(table.without.items(), key=lambda item: -item[1])[:6]
+    return "\n    ".join([*said, *(f"{count} {why[:200]}" for why, count in worst)])
+
+
+def main() -> None:
+    """Measure, and print a row as soon as it is there."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--programs", default=",".join(PROGRAMS))
+    parser.add_argument("--modes", default="plain,streams,thread,graph,check")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--lanes", type=int, default=8)
+    parser.add_argument("--budget", type=float, default=50)
+    parser.add_argument("--together", action="store_true", help="run everything side by side: correctness alone")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    left = lambda: options.budget - (time.monotonic() - begin)  # noqa: E731
+    library = acs.build()
+    folder = options.out.resolve().parent / "acs"
+    names = options.programs.split(",")
+    rows: list[dict[str, Any]] = []
+
+    def one(name: str, mode: str, table: Path) -> dict[str, Any]:
+        place = folder / name / mode
+        place.mkdir(parents=True, exist_ok=True)
+        issuer, kind = int(mode == "thread"), "streams" if mode == "thread" else mode
+        settings = acs.Settings(kind, place, table, lanes=options.lanes, issuer=issuer) if mode != "plain" else None
+        variables = acs.environment(library, settings) if settings else {}
+        try:
+            code, said, errors = run(
+                command(name, 6 if mode == "check" else options.steps), variables, max(5.0, left())
+            )
+        except subprocess.TimeoutExpired:
+            code, said, errors = -1, "", "no end"
+        found = re.search(r": ([0-9.]+) us a step", errors)
+        counts = acs.results(place)
+        row = {
+            "program": name,
+            "mode": mode,
+            "code": code,
+            "said": said,
+            "us": float(found[1]) if found else None,
+            "counts": counts[0] if counts else {},
+        }
+        rows.append(row)
+        brief = {k: v for k, v in row["counts"].items() if v and not isinstance(v, dict)}
+        more = {
+            k: sorted(row["counts"].get(k, {}).items(), key=lambda i: -i[1])[:4]
+            for k in ("reasons", "calls", "differences")
+        }
+        print(
+            f"{name:16s} {mode:8s} rc {code} {row['us']} us  {said[-40:]}  {brief} {more if row['counts'] else ''}",
+            flush=True,
+        )
+        if code != 0:
+            print(errors[-1500:], flush=True)
+        options.out.write_text(json.dumps(rows, indent=1))
+        return row
+
+    with ProcessPoolExecutor(len(names), mp_context=get_context("spawn")) as pool:
+        for said in pool.map(tabulate, names, [folder / name for name in names]):
+            print(said, flush=True)
+    tables = {name: path for name in names if (path := folder / name / "table").exists()}
+    jobs = [(name, mode, table) for mode in options.modes.split(",") for name, table in tables.items()]
+    if options.together:
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda job: one(*job), jobs))
+    else:
+        for job in jobs:
+            if left() > 5:
+                one(*job)
+    print("\nprogram          plain us  streams  thread  graph   same")
+    for name in names:
+        mine = {row["mode"]: row for row in rows if row["program"] == name}
+        plain = mine.get("plain", {}).get("us")
+        gains = [
+            f"{plain / mine[m]['us']:.2f}x" if plain and mine.get(m, {}).get("us") else "-"
+            for m in ("streams", "thread", "graph")
+        ]
+        same = (
+            all(
+                row["said"] == mine["plain"]["said"]
+                for row in mine.values()
+                if row["mode"] in {"streams", "thread", "graph"}
+            )
+            if "plain" in mine
+            else None
+        )
+        print(f"{name:16s} {plain or 0:9.1f}  {gains[0]:7s} {gains[1]:7s} {gains[2]:6s}  {same}")
+
+
+if __name__ == "__main__":
+    main()

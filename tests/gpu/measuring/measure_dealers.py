@@ -1,0 +1,205 @@
+"""On a GPU: static lists, the queue on the GPU and the co-pilot on the CPU under one persistent kernel: right under
+delays, and how long each takes.
+
+python tests/gpu/measuring/measure_dealers.py OUT.json [--compile]     --compile: only build the kernels, without a GPU
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import statistics
+import sys
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.copilot.build import compiled as compiled_pilot
+from tileprof.runtime.copilot.choices import Choices
+from tileprof.runtime.gpu import GpuPipeline
+from tileprof.runtime.measuring import stage_times, timing
+from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.persistent import run
+from tileprof.runtime.persistent.build import RESIDENT, SOURCES, build, compiled
+from tileprof.runtime.persistent.cost import clusters_on
+from tileprof.runtime.persistent.dealing import Dealer
+from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
+from tileprof.runtime.persistent.source import Options
+from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.stages.gemm import Gemm
+from tileprof.runtime.stages.view import View
+
+SMS = 132
+DELAY_NS = 20_000
+TIMEOUT_NS = 100_000_000
+SCHEDULERS = ("persistent-dynamic", "ccks", "ccks-ready")
+
+
+def stacked(tokens: int, width: int, inner: int, layers: int) -> Chain:
+    """So many MLPs behind each other, each in memory of its own."""
+    operators, x = [], View.contiguous("x", (tokens, width), "float16")
+    for layer in range(layers):
+        h, y = (View.contiguous(f"{n}{layer}", (tokens, c), "float16") for n, c in (("h", inner), ("y", width)))
+        up, down = (
+            View(f"{n}{layer}", s, (1, s[0]), "float16") for n, s in (("u", (width, inner)), ("d", (inner, width)))
+        )
+        operators += [Gemm(x, up, h, tile=(64, 64), epilogue="gelu"), Gemm(h, down, y, tile=(64, 64))]
+        x = y
+    return Chain(tuple(f"s{n}" for n in range(len(operators))), tuple(operators))
+
+
+RIGHT = {
+    "products": gelu_mlp(64, (64, 48), (64, 96), 1024, 512),
+    "one token": gelu_mlp(1, (1, 48), (1, 96), 1024, 512),
+    "gated products": gated_mlp(80, (64, 40), (64, 64), 512, 328),
+    "pairs": gelu_mlp(700, (256, 96), (256, 128), 512, 384),
+    "four MLPs": stacked(128, 512, 1024, 4),
+    "convolutions, rows": convolution_pair(3, 14, 64, (98, 32)),
+}
+
+
+def timed() -> dict[str, Chain]:
+    """What is timed, in tiles for the persistent kernel."""
+    plain = {
+        "GPT-2 MLP, 512 tokens": gelu_mlp(512, (128, 128), (128, 128), 768, 3072),
+        "four MLPs of GPT-2, 256 tokens": stacked(256, 768, 3072, 4),
+        "GPT-3 MLP TP8, 64 tokens": gelu_mlp(64, (64, 128), (64, 128)),
+        "GPT-3 MLP TP8, 512 tokens": gelu_mlp(512, (128, 128), (128, 128)),
+        "LLaMA-65B MLP TP8, 64 tokens": gated_mlp(64, (64, 64), (64, 128)),
+        "LLaMA-65B MLP TP8, 512 tokens": gated_mlp(512, (128, 64), (128, 128)),
+        "ResNet, two 3x3, 28x28x128, batch 8": convolution_pair(8, 28, 128, (64, 64)),
+        "ResNet, two 3x3, 14x14x256, batch 8": convolution_pair(8, 14, 256, (64, 64)),
+    }
+    return {name: tiled(chain, clusters_on(SMS))[0] for name, chain in plain.items()}
+
+
+VARIANTS = {
+    "ccks": Choices(),
+    "ccks, depth 3": Choices(depth=3),
+    "ccks-ready": Choices(speculate=False),
+    "ccks-ready, stage order": Choices(speculate=False, order="stages"),
+    "ccks-ready, affinity": Choices(speculate=False, affinity=True),
+}
+
+
+def compile_all(chains: dict[str, Chain], delay_ns: int) -> None:
+    """Every kernel and co-pilot that a run takes, several at a time."""
+    clusters = clusters_on(SMS)
+    works = [partial(build, SOURCES / RESIDENT)]
+    for chain in chains.values():
+        policy = chain.policy()
+        plan, whole = plan_of(policy, chain, clusters=clusters), plan_of(policy, chain, clusters=clusters, cuts=False)
+        stages = plans_by_stage(plan, clusters(plan.split))
+        works += [partial(compiled, part, Options(programmatic=False)) for part in stages]
+        works.append(partial(compiled, plan, Options()))
+        works += [
+            partial(
+                compiled,
+                whole,
+                Options(dealer=d, delay_ns=delay_ns, timeout_ns=TIMEOUT_NS if delay_ns else Options().timeout_ns),
+            )
+            for d in (Dealer.QUEUE, Dealer.PILOT)
+        ]
+        works += [partial(compiled_pilot, whole, choices) for choices in VARIANTS.values()]
+    with ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2))) as pool:
+        for work in [pool.submit(work) for work in works]:
+            work.result()
+
+
+def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
+    """Delayed replays of which some bit is not that of stream order."""
+    import replays
+
+    started, policy = time.time(), chain.policy()
+    pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=DELAY_NS, timeout_ns=TIMEOUT_NS, unchecked=True)
+    given = pipeline.example()
+    wanted = replays.bits(GpuPipeline(policy, schedule="persistent-stages", unchecked=True)(**given)).clone()
+    found = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def once() -> None:
+        pipeline.seed.add_(1)
+        pipeline.poison()
+        found.add_((replays.bits(pipeline(**given)) != wanted).any().int())
+
+    once()
+    pipeline.check()
+    graph = timing.captured(once)
+    for number in range(runs):
+        graph.replay()
+        if number % 100 == 0:
+            pipeline.check()
+    pipeline.check()
+    return {"wrong": int(found), "runs": runs, "seconds": round(time.time() - started, 1)}
+
+
+def times(chain: Chain) -> dict[str, float]:
+    """Microseconds in a graph, weights rotated out of L2."""
+    policy = chain.policy()
+    count = min(8, stage_times.instances(chain))
+    rows = ["persistent-stages", "persistent", "persistent-dynamic", *VARIANTS]
+    found = {}
+    for row in rows:
+        try:
+            choices = VARIANTS.get(row)
+            with mock.patch.object(run, "Choices", lambda speculate, c=choices: c):
+                pipelines = stage_times.pipelines_of(policy, "ccks" if choices else row, count)
+            given = stage_times.rotated(pipelines[0], count)
+            graph = timing.captured(partial(stage_times.launch_all, pipelines, given))
+            (us,) = timing.time_in_turn([graph])
+            found[row] = statistics.median(us) / count
+            for pipeline in pipelines:
+                pipeline.check()
+            del graph, pipelines, pipeline, given
+        except Exception as error:
+            print("  failed:", row, str(error)[:300], flush=True)
+    return found
+
+
+def main() -> None:
+    faulthandler.dump_traceback_later(45, repeat=True)
+    out, chains = Path(sys.argv[1]), timed()
+    if "--compile" in sys.argv:
+        compile_all(RIGHT, DELAY_NS)
+        return compile_all(chains, 0)
+    started = time.time()
+    compile_all(RIGHT, DELAY_NS)
+    compile_all(chains, 0)
+    print(f"compiled in {time.time() - started:.0f} s", flush=True)
+    results: dict[str, object] = {"device": torch.cuda.get_device_name(), "right": {}, "us": {}, "counts": {}}
+    for schedule in reversed(SCHEDULERS):
+        for name, chain in RIGHT.items():
+            try:
+                print(name, schedule, flush=True)
+                results["right"][f"{name}, {schedule}"] = said = wrong(chain, schedule, 1000)
+                print(name, schedule, said, flush=True)
+            except Exception:
+                traceback.print_exc()
+            out.write_text(json.dumps(results, indent=1))
+    for name, chain in chains.items():
+        try:
+            results["us"][name] = said = times(chain)
+            print(name, {row: round(us, 1) for row, us in said.items()}, flush=True)
+            pipeline = GpuPipeline(chain.policy(), schedule="ccks", unchecked=True)
+            given = pipeline.example()
+            for _ in range(20):
+                pipeline(**given)
+            pipeline.check()
+            time.sleep(0.01)
+            results["counts"][name] = asdict(pipeline._counts[-1].counts())
+            print("  ", results["counts"][name], flush=True)
+        except Exception:
+            traceback.print_exc()
+        out.write_text(json.dumps(results, indent=1))
+    return None
+
+
+if __name__ == "__main__":
+    main()

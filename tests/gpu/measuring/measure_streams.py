@@ -1,0 +1,119 @@
+"""cuSync's way to overlap, two streams and a wait kernel, beside programmatic launch in one stream, at the sizes of
+measured.md.
+
+``python tests/gpu/measuring/measure_streams.py OUT.json [--budget SECONDS]``. The stages are Triton's kernels in all
+rows: stream order (``graph``), ``cusync`` (one stream, programmatic launch, waits) and ``cusync-streams``. They are
+compiled by as many processes as there are cores, then timed one chain after the other, rows in turn. OUT.json is
+written after every chain.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import geometric_mean
+
+ROWS = ("graph", "cusync", "cusync-streams")
+
+
+def compiled(number):
+    """One case's kernels under every scheduler, in Triton's cache; the number, or why there are none."""
+    import torch
+
+    from tileprof.errors import UserError
+    from tileprof.runtime.gpu import GpuPipeline
+    from tileprof.runtime.measuring.cases import cases
+
+    case = list(cases())[number]
+    try:
+        policy = case.chain.policy()
+        for row in ROWS:
+            pipeline = GpuPipeline(policy, schedule=row, unchecked=True)
+            pipeline.launch(pipeline.example())
+            pipeline.check()
+    except (UserError, torch.OutOfMemoryError) as error:
+        return number, str(error).splitlines()[0]
+    finally:
+        torch.cuda.empty_cache()
+    return number, ""
+
+
+def rows_of(case):
+    """The rows of one chain, with their error against PyTorch."""
+    from tileprof.runtime.measuring.measure import measure
+
+    return measure(case.chain, [case.chain.policy()], schedulers=ROWS, beside_torch=False)
+
+
+def warmed(cases, budget_s):
+    """Numbers of the chains whose kernels compile in time, one of each kind first; reasons for leaving out others."""
+    begun, ready, left = time.monotonic(), [], {}
+    order = sorted(range(len(cases)), key=lambda n: (not cases[n].thorough, n % 3, n))
+    pool = ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
+    for done in as_completed([pool.submit(compiled, n) for n in order]):
+        number, reason = done.result()
+        if reason:
+            left[cases[number].name] = reason
+        else:
+            ready.append(number)
+        if time.monotonic() - begun > budget_s:
+            break
+    pool.shutdown(wait=True, cancel_futures=True)
+    print(f"{len(ready)} of {len(order)} chains are compiled, {time.monotonic() - begun:.0f} s", flush=True)
+    return sorted(ready), left
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS")
+    options = parser.parse_args()
+    begun = time.monotonic()
+
+    import torch
+
+    from tileprof.runtime.measuring.cases import cases
+    from tileprof.runtime.measuring.measure import measured_on
+
+    all_cases = list(cases())
+    ready, left = warmed(all_cases, 0.6 * options.budget)
+    found = {**measured_on(), "rows": []}
+    for number in ready:
+        case = all_cases[number]
+        if time.monotonic() - begun > options.budget:
+            break
+        try:
+            rows = rows_of(case)
+        except Exception as error:
+            print(f"{case.name}: {type(error).__name__}: {error}", flush=True)
+            continue
+        torch.cuda.empty_cache()
+        found["rows"] += [{"chain": case.name, **row} for row in rows]
+        us = {row["row"]: row["us"] for row in rows}
+        wrong = [row["row"] for row in rows if row["relative_error"] is None or row["relative_error"] > 0.02]
+        print(
+            f"{case.name:52}",
+            *(f"{us[row]:9.2f}" for row in ROWS),
+            "wrong: " + ", ".join(wrong) if wrong else "",
+            flush=True,
+        )
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    by_chain = {}
+    for row in found["rows"]:
+        by_chain.setdefault(row["chain"], {})[row["row"]] = row["us"]
+    for row in ROWS[1:]:
+        gains = [us["graph"] / us[row] for us in by_chain.values()]
+        print(
+            f"{row}: {geometric_mean(gains):.3f}x stream order, {min(gains):.3f} to {max(gains):.3f}, {len(gains)} "
+            "chains"
+        )
+    for name, reason in left.items():
+        print(f"{name} is left out: {reason}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

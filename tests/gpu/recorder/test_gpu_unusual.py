@@ -1,0 +1,119 @@
+"""What reaches memory beside kernels' loads and stores and plain copies, and by several addresses, is in the trace."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tileprof.analysis import build_graph
+from tileprof.record.cuda import gpu, locate, selftest
+from tileprof.trace import READ, WRITE, load, validate
+
+SIZES = {"flag": 64, "scale": 64}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A program of this folder, compiled for the GPU that is here."""
+    folder = tmp_path_factory.mktemp("unusual")
+
+    def build(name):
+        out, source = folder / name, Path(__file__).parent / f"{name}.cu"
+        subprocess.run([locate.nvcc(), f"-arch={gpu.gpus()[0].architecture}", source, "-o", out], check=True)
+        return out
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def program(built):
+    return built("unusual")
+
+
+@pytest.fixture
+def recorded(record, program):
+    """The trace of the program, and the named buffers that launches of each kernel touch, by mode."""
+    done = record(program, passes=("accesses",), granule=4, verify=True)
+    assert (done.code, done.output.split()[-1]) == (0, "right")
+    assert ", 0 of them outside every recorded write" in done.said
+    trace = load(done.path)
+    assert validate(trace) == []
+    where = selftest.buffers(done.output)
+    touched = {}
+    for launch, kernel in enumerate(trace.launches.kernel.tolist()):
+        for _, mode, granule in selftest.granules(trace, launch, 4):
+            found = [name for name, start in where.items() if start <= 4 * granule < start + SIZES.get(name, 4096)]
+            touched.setdefault((kernel.partition("(")[0], mode), set()).update(found)
+    return trace, touched
+
+
+def test_constant_memory_and_words_of_streams(recorded):
+    _, touched = recorded
+    assert touched["scaled", READ] == {"in", "scale"}
+    assert touched["flagged", READ] == {"flag", "out", "scale"}, "any kernel of a module may read its constants"
+    assert touched["stream write value", WRITE] == touched["stream wait value", READ] == {"flag"}
+
+
+def test_copies_of_arrays(recorded):
+    trace, touched = recorded
+    assert touched["memcpy of an array", READ] == {"last"}
+    assert touched["memcpy of an array", WRITE] == {"in"}
+    copies = trace.launches.index[trace.launches.kernel == "memcpy of an array"]
+    assert len(copies) == 3
+    pairs = build_graph(trace).pairs
+    made = pairs[(pairs.producer == copies[0]) & (pairs.raw > 0)]
+    assert set(copies[1:]) <= set(made.consumer), "what the array holds comes from the first copy"
+
+
+def test_a_graph_that_copies_an_array_and_the_kernels_of_a_graph_inside(record, program):
+    done = record(program, "graph", passes=("accesses",), granule=4, verify=True)
+    assert (done.code, done.output.split()[-1]) == (0, "right")
+    assert ", 0 of them outside every recorded write" in done.said
+    trace = load(done.path)
+    assert validate(trace) == []
+    copies = trace.launches[trace.launches.kernel == "memcpy in a graph"]
+    assert copies.coverage.tolist() == ["conservative"], "no callback says what it touches"
+    inside = trace.launches[trace.launches.kernel.str.startswith("doubled")]
+    assert inside.grid_x.tolist() == [8, 4]
+    assert set(inside.coverage) == {"exact"}
+
+
+def test_copies_in_graphs_are_exact_or_stand_for_all_memory(record, built):
+    done = record(built("graph_copies"), passes=("accesses",), granule=4, verify=True)
+    assert done.code == 0
+    *lines, right = done.output.splitlines()
+    assert right == "right"
+    trace = load(done.path)
+    assert validate(trace) == []
+    for number, line in enumerate(lines):
+        mine = trace.launches[trace.launches.graph == number]
+        found = list(zip(mine.kernel.str.partition("(")[0], mine.coverage, strict=True))
+        copied = ("memcpy device to device", "exact")
+        assert (
+            found
+            == {
+                "bytes": [copied],
+                "unsaid": [("memcpy in a graph", "conservative")],
+                "inside": [("counted", "exact"), copied],
+            }[line.partition(":")[0]]
+        ), line
+    rows = trace.launches.index[trace.launches.graph == 1][0]
+    sizes = [len({g for _, mode, g in selftest.granules(trace, rows, 4) if mode == wanted}) for wanted in (READ, WRITE)]
+    assert sizes == [64 * 16] * 2
+
+
+def test_memory_with_several_addresses_is_one_memory(record, built):
+    done = record(built("mapped"), passes=("accesses",), granule=4, verify=True)
+    assert (done.code, done.output.split()[-1]) == (0, "right")
+    trace = load(done.path)
+    assert validate(trace) == []
+    assert ", 0 of them outside every recorded write" in done.said
+    kernels = trace.launches.kernel.str.partition("(")[0]
+    place = {launch: n for n, launch in enumerate(np.flatnonzero(kernels.isin(["written", "doubled"])))}
+    pairs = build_graph(trace).pairs
+    pairs = pairs[pairs.raw > 0]
+    found = {(place[p], place[c]) for p, c in zip(pairs.producer, pairs.consumer, strict=True) if {p, c} <= set(place)}
+    # Written, doubled, doubled; by an imported handle, over a ring's end, before access was revoked, of other memory:
+    # written, doubled.
+    assert found == {(0, 1), (0, 2), (3, 4), (5, 6), (7, 8), (9, 10)}, done.output

@@ -1,0 +1,38 @@
+"""Replays of a captured run, with poison before each and delays inside, counted where they differ in a bit from stream
+order.
+"""
+
+import torch
+
+from tileprof.runtime.gpu import GpuPipeline
+from tileprof.runtime.measuring.timing import captured
+
+DELAY_NS = 20_000
+
+_WORDS = {2: torch.int16, 4: torch.int32}
+
+
+def wrong_replays(policy, *, replays, schedule, order, delay_ns=DELAY_NS, ahead=False):
+    """How many differ; ``order``: the scheduler whose results, without delays, are right. Everything that a stage
+    writes is NaN when a replay begins.
+    """
+    pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=delay_ns, ahead=ahead, unchecked=True)
+    given = pipeline.example()
+    wanted = bits(GpuPipeline(policy, schedule=order, unchecked=True, ahead=ahead)(**given)).clone()
+    wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def once():
+        pipeline.seed.add_(1)
+        pipeline.poison()
+        wrong.add_((bits(pipeline(**given)) != wanted).any().int())
+
+    graph = captured(once)
+    for _ in range(replays):
+        graph.replay()
+    pipeline.check()
+    return int(wrong)
+
+
+def bits(tensor):
+    """Whole numbers that are equal where every bit is."""
+    return tensor.view(_WORDS[tensor.element_size()])

@@ -1,0 +1,270 @@
+"""On a GPU: the persistent kernel computes the right thing under delays, the same bits as its stages one after the
+other, and says so when it cannot.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+    pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
+
+import replays
+
+from tileprof.policy.format.expression import parse
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.errors import WaitTimeoutError
+from tileprof.runtime.gpu import GpuPipeline
+from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.persistent import run
+from tileprof.runtime.persistent.cost import clusters_on
+from tileprof.runtime.persistent.lower import plan_of
+from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.pipeline import FellBackWarning
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.gemm import Gemm
+from tileprof.runtime.stages.view import View
+
+pytestmark = pytest.mark.gpu
+
+
+def view(name, *shape, dtype="float16"):
+    return View.contiguous(name, shape, dtype)
+
+
+def linear(name, k, n, dtype="float16"):
+    return View(name, (k, n), (1, k), dtype)
+
+
+def biased(dtype) -> Chain:
+    """Three products with bias and residual; the last writes the first one's memory again."""
+    m, n = 200, 256
+    up = Gemm(
+        view("x", m, 320, dtype=dtype),
+        linear("w1", 320, n, dtype),
+        view("h", m, n, dtype=dtype),
+        view("b1", n, dtype=dtype),
+        tile=(64, 48),
+        epilogue="gelu_tanh",
+    )
+    middle = Gemm(
+        view("h", m, n, dtype=dtype),
+        linear("w2", n, n, dtype),
+        view("g", m, n, dtype=dtype),
+        view("b2", n, dtype=dtype),
+        view("h", m, n, dtype=dtype),
+        tile=(64, 64),
+        epilogue="relu",
+    )
+    last = Gemm(
+        view("g", m, n, dtype=dtype),
+        linear("w3", n, n, dtype),
+        view("h", m, n, dtype=dtype),
+        tile=(64, 32),
+        rows_along="x",
+    )
+    return Chain(("up", "middle", "last"), (up, middle, last))
+
+
+def narrowing() -> Chain:
+    """A 3x3 convolution, then a 1x1 one of stride 2."""
+    x, h, y = view("x", 4, 28, 28, 128), view("h", 4, 28, 28, 128), view("y", 4, 14, 14, 256)
+    first = Conv2d(x, view("w1", 128, 3, 3, 128), h, view("b1", 128), tile=(112, 64), padding=1, epilogue="relu")
+    return Chain(("first", "second"), (first, Conv2d(h, view("w2", 256, 1, 1, 128), y, tile=(98, 64), stride=2)))
+
+
+def wide_rows() -> Chain:
+    """Tiles of a row of pixels so long that not all taps are loaded at once, but rows of them."""
+    x, h, y = view("x", 2, 9, 112, 128), view("h", 2, 9, 112, 128), view("y", 2, 9, 112, 128)
+    first = Conv2d(x, view("w1", 128, 3, 3, 128), h, view("b1", 128), tile=(112, 128), padding=1, epilogue="relu")
+    return Chain(
+        ("first", "second"), (first, Conv2d(h, view("w2", 128, 3, 3, 128), y, residual=x, tile=(112, 128), padding=1))
+    )
+
+
+CHAINS = {
+    "products": gelu_mlp(64, (64, 48), (64, 96), 1024, 512),
+    "products of ragged sizes": gelu_mlp(100, (64, 48), (64, 112), 328, 200),
+    "one token": gelu_mlp(1, (1, 48), (1, 96), 1024, 512),
+    "gated products": gated_mlp(80, (64, 40), (64, 64), 512, 328),
+    "high gated products": gated_mlp(300, (128, 88), (128, 192), 512, 704),
+    "pairs": gelu_mlp(700, (256, 96), (256, 128), 512, 384),
+    "gated pairs": gated_mlp(512, (256, 88), (256, 128), 512, 352),
+    "pairs whose k is cut": gelu_mlp(200, (256, 96), (256, 128), 2112, 2048),
+    "gated pairs whose k is cut": gated_mlp(256, (256, 88), (256, 64), 2048, 2112),
+    "bias and residual": biased("float16"),
+    "bfloat16": biased("bfloat16"),
+    "convolutions, rows": convolution_pair(3, 14, 64, (98, 32)),
+    "convolutions, images": convolution_pair(5, 7, 64, (98, 64)),
+    "convolutions, parts of rows": convolution_pair(1, 32, 64, (16, 64)),
+    "convolutions, two images whose halo is 64 pixels": convolution_pair(4, 6, 192, (72, 192)),
+    "convolutions, taps of a row": wide_rows(),
+    "a convolution of stride 2": narrowing(),
+}
+
+
+@pytest.fixture(params=list(CHAINS))
+def chain(request):
+    return CHAINS[request.param]
+
+
+wrong_replays = partial(replays.wrong_replays, schedule="persistent", order="persistent-stages")
+
+
+def test_a_thousand_replays_with_random_delays_are_right(chain) -> None:
+    assert wrong_replays(chain.policy(), replays=1000) == 0
+
+
+@pytest.mark.parametrize("split", [1, 2, 4])
+def test_every_split_of_k_is_right_under_delays(monkeypatch, split) -> None:
+    monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split))
+    for name in (
+        "products",
+        "gated products",
+        "bias and residual",
+        "convolutions, rows",
+        "convolutions, two images whose halo is 64 pixels",
+        "convolutions, taps of a row",
+    ):
+        assert wrong_replays(CHAINS[name].policy(), replays=200) == 0
+
+
+ABREAST = {
+    "behind parts": (gelu_mlp(200, (128, 48), (128, 192), 1024, 712), 2, (False, True)),
+    "before parts, gated": (gated_mlp(64, (64, 192), (64, 48), 1096, 1024), 4, (True, False)),
+    "before parts, gated and high": (gated_mlp(300, (128, 160), (128, 96), 1096, 1024), 4, (True, False)),
+    "all": (gelu_mlp(200, (128, 96), (128, 192), 1032, 712), 2, (True, True)),
+    "one token": (gated_mlp(1, (1, 192), (1, 48), 1096, 1024), 4, (True, False)),
+}
+"""Chains, blocks of a cluster, and the stages in which these stand abreast."""
+
+
+@pytest.mark.parametrize("name", list(ABREAST))
+def test_blocks_abreast_are_right_under_delays(monkeypatch, name) -> None:
+    made, split, abreast = ABREAST[name]
+    monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split, abreast=abreast))
+    assert wrong_replays(made.policy(), replays=1000) == 0
+    pipeline = GpuPipeline(made.policy(), schedule="persistent")
+    assert [stage.abreast for stage in pipeline.plan.stages] == [split if wide else 1 for wide in abreast]
+    given = pipeline.example()
+    out, wanted = pipeline(**given), pipeline.reference(given)["y"]
+    pipeline.check()
+    assert (out.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm()
+
+
+def test_stages_under_programmatic_launch_are_right_under_delays(chain) -> None:
+    assert wrong_replays(chain.policy(), replays=200, schedule="persistent-pdl") == 0
+
+
+@pytest.mark.parametrize("schedule", ["persistent", "persistent-stages", "auto"])
+def test_the_result_is_that_of_pytorch(chain, schedule) -> None:
+    pipeline = GpuPipeline(chain.policy(), schedule=schedule)
+    assert pipeline.scheduler.persistent
+    given = pipeline.example()
+    out, wanted = pipeline(**given), pipeline.reference(given)[next(iter(pipeline.outputs))]
+    pipeline.check()
+    most = 2e-2 if out.dtype == torch.bfloat16 else 3e-3
+    assert (out.double() - wanted.double()).norm() < most * wanted.double().norm()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [gelu_mlp(64, (64, 64), (64, 64)), gated_mlp(1024, (64, 64), (64, 64)), convolution_pair(8, 28, 128, (64, 64))],
+)
+def test_suggested_tiles_compute_what_pytorch_does(made) -> None:
+    chain, split = tiled(made, clusters_on(torch.cuda.get_device_properties(0).multi_processor_count))
+    pipeline = GpuPipeline(chain.policy(), schedule="persistent")
+    assert pipeline.plan is not None
+    assert pipeline.plan.split == split
+    given = pipeline.example()
+    out, wanted = pipeline(**given), pipeline.reference(given)["y"]
+    pipeline.check()
+    assert (out.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm()
+
+
+@pytest.mark.parametrize("name", ["products", "pairs", "bias and residual", "convolutions, rows"])
+def test_without_its_waits_the_same_test_fails(name) -> None:
+    policy = CHAINS[name].policy()
+    weak = replace(policy, edges=tuple(replace(e, value=parse("0", ("x", "y", "z"))) for e in policy.edges))
+    assert wrong_replays(weak, replays=50) > 0
+
+
+def test_a_wait_that_cannot_end_is_reported_and_the_next_run_is_right() -> None:
+    policy = CHAINS["products"].policy()
+    strong = replace(policy, edges=tuple(replace(e, value=parse("1000", ("x", "y", "z"))) for e in policy.edges))
+    pipeline = GpuPipeline(strong, schedule="persistent", timeout_ns=20_000_000, unchecked=True)
+    pipeline(**pipeline.example())
+    with pytest.raises(
+        WaitTimeoutError,
+        match=r"stage 1 \(down\), tile \d+: semaphore \d+ did not reach its value .* seen \d+, expected 1000",
+    ):
+        pipeline.check()
+    pipeline.check()
+    assert wrong_replays(policy, replays=3, delay_ns=0) == 0
+
+
+def test_twins_on_two_streams_do_not_disturb_each_other() -> None:
+    pipeline = GpuPipeline(CHAINS["products"].policy(), schedule="persistent")
+    given = pipeline.example()
+    wanted = pipeline(**given).clone()
+    pipelines = pipeline, pipeline.twin()
+    streams = [torch.cuda.Stream() for _ in pipelines]
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for each, stream in zip(pipelines, streams, strict=True):
+            with torch.cuda.stream(stream):
+                each.launch(given)
+    for each in pipelines:
+        each.check()
+        assert torch.equal(each(**given), wanted)
+
+
+@pytest.mark.parametrize(("priority", "whole"), [(0, False), (-1, True)])
+@pytest.mark.parametrize("splits", [(1, 4), (4, 1)])
+def test_kernels_that_compete_for_sms_all_end_at_one_priority_or_if_they_start_as_a_whole(
+    monkeypatch, splits, priority, whole
+) -> None:
+    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. At two
+    priorities and not whole, up to a third of these rounds gave up.
+    """
+    policy = gelu_mlp(64, (64, 48), (64, 96), 4096, 6144).policy()
+
+    def made(split, **more):
+        monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split))
+        return GpuPipeline(policy, schedule="persistent", unchecked=True, whole=whole, **more)
+
+    pipelines = made(2, delay_ns=200_000), *(made(split, timeout_ns=50_000_000) for split in splits)
+    streams = *(torch.cuda.Stream() for _ in splits), torch.cuda.Stream(priority=priority)
+    given = pipelines[0].example()
+    wanted = pipelines[0].reference(given)["y"].double()
+    torch.cuda.synchronize()
+    for number in range(100):
+        pipelines[0].seed.add_(1)
+        torch.cuda.synchronize()
+        for pipeline, stream, pause_us in zip(pipelines, streams, (0, 10 * (number % 64), 0), strict=True):
+            with torch.cuda.stream(stream):
+                pipeline.launch(given)
+            end = time.perf_counter() + pause_us / 1e6
+            while time.perf_counter() < end:
+                pass
+        for pipeline in pipelines:
+            pipeline.check()
+    for pipeline in pipelines:
+        out = pipeline._own["y"].view_as(wanted).double()
+        assert (out - wanted).norm() < 3e-3 * wanted.norm()
+
+
+def test_what_the_kernel_does_not_take_falls_back_with_a_reason() -> None:
+    m, k, n = 64, 256, 128
+    first = Gemm(view("x", m, k), view("w", k, n), view("h", m, n), tile=(64, 64))
+    last = Gemm(view("h", m, n), linear("v", n, k), view("y", m, k), tile=(64, 64))
+    policy = Chain(("first", "last"), (first, last)).policy()
+    with pytest.warns(FellBackWarning, match=r"as nn\.Linear keeps it; the stages run under cusync instead"):
+        pipeline = GpuPipeline(policy, schedule="persistent")
+    given = pipeline.example()
+    assert (pipeline(**given).double() - pipeline.reference(given)["y"].double()).norm() < 1

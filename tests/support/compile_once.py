@@ -1,0 +1,64 @@
+"""Has each numba function compiled by one process of a test run: the others wait for it, and read what it left in the cache.
+
+Without this each worker compiles what it meets first, which is most of the processor time of a run with a cold cache, and
+two that compile one function for different types at the same time may take the same file for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
+
+WARM_UP = (
+    ("report", "tests/golden/gemm_pair.tileprof"),
+    ("simulate", "tests/golden/gemm_pair.tileprof"),
+)
+"""Commands that compile what most tests need."""
+
+
+_held: set[str] = set()
+
+
+def install() -> None:
+    """From now on this process compiles a function only while it holds the lock beside the function's cache."""
+    plain = Dispatcher.compile
+    if getattr(plain, "compiles_once", False):
+        return
+
+    def compile_once(self: Any, sig: Any) -> Any:
+        folder = self._cache.cache_path
+        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}.lock"
+        if folder is None or name in _held:
+            return plain(self, sig)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        # The lock between threads comes first. A function locks itself before those that it calls, none of which calls
+        # it, so that no two processes wait for each other.
+        with global_compiler_lock, (Path(folder) / name).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _held.add(name)
+            try:
+                return plain(self, sig)
+            finally:
+                _held.remove(name)
+
+    replacement: Callable[..., Any] = compile_once
+    replacement.compiles_once = True  # type: ignore[attr-defined]
+    Dispatcher.compile = replacement
+
+
+def main() -> None:
+    install()
+    from tileprof.cli import main as command
+
+    for words in WARM_UP:
+        command(list(words))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

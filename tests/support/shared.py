@@ -1,0 +1,31 @@
+"""Files that the workers of a test run share: the first to want one makes it, and the others wait for it."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass
+class Place:
+    """Where they are; `tests/conftest.py` says it before the first test."""
+
+    folder: Path | None = None
+
+
+PLACE: Final = Place()
+
+
+def once(name: str, make: Callable[[Path], None]) -> Path:
+    """The file or folder called ``name``; ``make`` makes it at the path that it is given."""
+    assert PLACE.folder is not None, "no run of tests has begun"
+    made, making = PLACE.folder / name, PLACE.folder / f"{name}.new"
+    with (PLACE.folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            make(making)
+            making.rename(made)
+    return made

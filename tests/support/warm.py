@@ -1,0 +1,163 @@
+"""Starts Python programs in copies of a process that has imported the heavy libraries, which takes longer than most of them run.
+
+For tests that are about what a program computes, not about how it starts: documentation, notebooks, examples. Small
+programs hand their words, environment, folder and open files over to the process; it forks, and they end as the copy
+ends. Each copy has memory of its own, as a new interpreter has.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HEAVY = (
+    "torch", "torch._subclasses.fake_tensor", "transformers.models.gpt2.modeling_gpt2", "pandas", "pyarrow.parquet",
+    "plotly.graph_objects", "ipykernel.kernelapp", "numba", "jsonschema", "tileprof.cli", "tileprof.record.command",
+    "tileprof.analysis.simulate",
+)  # fmt: skip
+_MOST_BYTES = 1 << 20
+_STARTER = """
+    import json, os, signal, socket, sys
+    here = socket.socket(socket.AF_UNIX)
+    here.connect({address!r})
+    what = [{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]
+    text = json.dumps(what).encode("utf-8", "surrogateescape")
+    socket.send_fds(here, [b"%08d" % len(text)], [0, 1, 2])
+    here.sendall(text)
+    code = int(here.recv(100) or b"-9")
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+"""
+
+
+@dataclass(frozen=True)
+class Commands:
+    """``path`` is a folder for PATH that holds ``tileprof``; ``python`` runs ``-m MODULE …`` and ``FILE …``."""
+
+    path: Path
+    python: Path
+
+
+@contextlib.contextmanager
+def commands(folder: Path) -> Iterator[Commands]:
+    """Programs that work as long as the context lasts."""
+    address = folder / "warm.socket"
+    found = Commands(folder / "path", folder / "python")
+    found.path.mkdir()
+    for place in (found.path / "tileprof", found.python):
+        text = textwrap.dedent(_STARTER).format(address=str(address), name=place.name)
+        place.write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
+        place.chmod(0o755)
+    root = Path(__file__).parents[2]
+    command, pipe = [sys.executable, "-m", __name__, str(address)], subprocess.PIPE
+    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # what forks is to have one thread
+    with subprocess.Popen(command, cwd=root, env=alone, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield found
+
+
+def serve(address: str) -> None:
+    """Fork a copy for each who connects, until stdin ends; then all of them end."""
+    for name in HEAVY:
+        with contextlib.suppress(ImportError):  # a program that needs it says so
+            __import__(name)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print("ready", flush=True)  # noqa: T201 - for whom started this
+    while True:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+            os.killpg(os.getpid(), signal.SIGKILL)
+        caller, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            _attend(caller)
+        caller.close()
+
+
+def _attend(caller: socket.socket) -> None:
+    """Run what the caller wants in a copy, tell how it ended, and end it with the caller."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    length, files, _, _ = socket.recv_fds(caller, 8, 3)
+    text = b""
+    while len(text) < int(length):
+        text += caller.recv(_MOST_BYTES)
+    copy = os.fork()
+    if copy == 0:
+        caller.close()
+        _become(files, *json.loads(text.decode("utf-8", "surrogateescape")))
+    ended = 0
+    while not ended:
+        ended, status = os.waitpid(copy, os.WNOHANG)
+        if not ended and select.select([caller], [], [], 0.02)[0]:  # the caller was killed
+            os.kill(copy, signal.SIGKILL)
+            os._exit(0)
+    caller.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _become(files: list[int], name: str, words: list[str], folder: str, environment: dict[str, str]) -> None:
+    """Be the interpreter that the caller would have been."""
+    os.setpgid(0, 0)
+    with contextlib.suppress(AttributeError):  # where there is such a call: to end with the parent
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    code: object = 0
+    try:
+        if name == "tileprof":
+            sys.argv = ["tileprof", *words]
+            from tileprof.cli import main
+
+            code = main()
+        elif words[0] == "-m":
+            sys.argv = words[1:]
+            sys.path[0] = folder
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = words
+            sys.path[0] = str(Path(words[0]).resolve().parent)
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as stop:
+        code = stop.code
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001 - as an interpreter does
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 1
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # what an interpreter does at its end
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(int(code or 0))  # type: ignore[call-overload]
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

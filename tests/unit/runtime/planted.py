@@ -1,0 +1,43 @@
+"""Faults planted into sources that are compiled for the CPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+Patch = Callable[[str, str], str]
+"""From a source's name and text to the text that is compiled."""
+
+
+def changed(text: str, old: str, new: str, *, first: bool = False) -> str:
+    """``text`` with ``new`` in place of ``old``, which stands there once, whatever its white space.
+
+    ``first``: the first of several places. Fails where there is no such place, so that no fault is lost when a source
+    changes.
+    """
+    places = list(re.finditer(r"\s*".join(map(re.escape, "".join(old.split()))), text))
+    assert len(places) == 1 or (first and places), f"{old!r} stands there {len(places)} times"
+    begin, end = places[0].span()
+    return text[:begin] + new + text[end:]
+
+
+def replaced(file: str, *changes: tuple[str, str]) -> Patch:
+    """The sources with other words in one file; see `changed`."""
+
+    def patch(name: str, text: str) -> str:
+        for old, new in changes if name == file else ():
+            text = changed(text, old, new)
+        return text
+
+    return patch
+
+
+def together(*patches: Patch) -> Patch:
+    """Several patches, one after the other."""
+
+    def patch(name: str, text: str) -> str:
+        for one in patches:
+            text = one(name, text)
+        return text
+
+    return patch

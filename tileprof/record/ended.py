@@ -1,0 +1,30 @@
+"""What `tileprof record --json` says of a trace when its recording has ended."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from tileprof.trace import manifest
+
+
+def ended_json(path: Path, *, shown: Path | None = None) -> str:
+    """One line: where the trace is (``shown`` where it is named otherwise), what it holds, and what was not covered."""
+    about = manifest.read(path)
+    rows = about["rows"]
+    return json.dumps(
+        {
+            "schema": "tileprof record",
+            "version": 1,
+            "trace": str(shown or path),
+            "recorder": about["recorder"],
+            "complete": about["complete"],
+            "reason": about["reason"],
+            "exit_code": about["exit_code"],
+            "launches": rows["launches"],
+            "coverage": about["coverage"],
+            "notes": about["notes"],
+            "next": f"tileprof report {shlex.quote(str(shown or path))}",
+        }
+    )

@@ -1,0 +1,218 @@
+"""Scaled dot product attention, backward, as FlashAttention-2 does it (Dao 2023, algorithm 2), for every type.
+
+Launches::
+
+1  dots          one tile per block of queries: row sums of grad_out * out, and zeros for the sum of grad_query
+2  gradients     one tile per block of keys: walks queries, adds to the sum of grad_query with atomics,
+                 writes its rows of grad_key and grad_value at its end
+3  convert       one tile per block of queries: the sum of grad_query, in fp32, becomes grad_query
+4  group sums    where query heads share keys: their gradients are added, one launch each for keys and values
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tileprof.record.model.call import Call, Kernel, Operand, Scratch, models
+from tileprof.record.model.tiles.attention.attention_tiles import (
+    THREADS,
+    Attention,
+    Blocks,
+    Grid,
+    Walk,
+    attention_of,
+    blocks_of,
+    own_rows,
+    scratch_rows,
+    walk,
+    walked_rows,
+    walked_scores,
+)
+from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.products.split_k import row_of_blocks
+from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
+
+if TYPE_CHECKING:
+    from tileprof.devices import Device
+
+SUM_ELEMENTS = 512
+"""A block of a group sum: 128 threads with four results each."""
+REGISTERS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradients asked for; None where not."""
+
+    query: Operand | None
+    key: Operand | None
+    value: Operand | None
+    mask: Operand | None
+
+
+@models(
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    "aten::_scaled_dot_product_flash_attention_backward",
+    "aten::_scaled_dot_product_efficient_attention_backward",
+    "aten::_scaled_dot_product_cudnn_attention_backward",
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
+)
+def attention_backward(call: Call, device: Device) -> list[Kernel]:
+    """Gradients of query, key and value, and of the mask where the operator returns one."""
+    problem = attention_of(call)
+    if problem.q.numel == 0 or problem.k.numel == 0:
+        return []
+    asked = call.arguments.get("grad_input_mask") or [True, True, True, len(call.outputs) > 3]
+    returned = iter(call.outputs)
+    gradients = Gradients(*(next(returned, None) if wanted else None for wanted in (*asked, False, False)[:4]))
+    gradient = call.arguments.get("grad_out") or call.arguments.get("grad_out_")
+    assert gradient is not None
+    return _launches(problem, blocks_of(problem, device, backward=True), call, gradient, gradients)
+
+
+def _launches(problem: Attention, blocks: Blocks, call: Call, gradient: Operand, gradients: Gradients) -> list[Kernel]:
+    batch, heads, queries = problem.q.shape[:3]
+    dots = scratch_rows(0, batch, heads, queries)
+    sums = scratch_rows(1, batch, heads, queries, problem.width)
+    over_queries = Grid(-(-queries // blocks.queries), batch, heads)
+    # Where heads share keys, each head's gradients go to a workspace first.
+    shared = problem.group > 1
+    expanded_key = scratch_rows(2, batch, heads, problem.keys, problem.width)
+    expanded_value = scratch_rows(3, batch, heads, problem.keys, problem.value_width)
+    results: list[tuple[Operand, Operand | Scratch]] = []
+    for wanted, expanded in ((gradients.key, expanded_key), (gradients.value, expanded_value)):
+        if wanted is not None:
+            results.append(expanded if shared else (wanted, wanted))
+    launched = [
+        _dots_kernel(gradient, call["out"], dots, sums, over_queries, blocks),
+        _gradients_kernel(problem, blocks, gradient, call["logsumexp"], dots, sums, results, gradients.mask),
+    ]
+    if gradients.query is not None:
+        launched.append(_convert_kernel(sums, gradients.query, over_queries, blocks))
+    if shared:
+        targets = [o for o in (gradients.key, gradients.value) if o is not None]
+        launched += [
+            _group_sum_kernel(*result, target, problem.group) for result, target in zip(results, targets, strict=True)
+        ]
+    return launched
+
+
+def _dots_kernel(
+    gradient: Operand,
+    out: Operand,
+    dots: tuple[Operand, Scratch],
+    sums: tuple[Operand, Scratch],
+    grid: Grid,
+    blocks: Blocks,
+) -> Kernel:
+    size = blocks.queries
+    parts = [
+        own_rows(gradient, 0, READ, grid, size, first=0, last=1),
+        own_rows(out, 1, READ, grid, size, first=0, last=1),
+        own_rows(dots[0], 2, WRITE, grid, size, first=0, last=1),
+        own_rows(sums[0], 3, WRITE, grid, size, first=0, last=1),
+    ]
+    return Kernel(
+        "attention_backward_dots", Footprint(grid.block, Boxes.concat(parts)), (gradient, out, dots[1], sums[1]),
+        grid.size, (THREADS, 1, 1), flops=2 * out.numel,
+    )  # fmt: skip
+
+
+def _gradients_kernel(
+    problem: Attention,
+    blocks: Blocks,
+    gradient: Operand,
+    statistics: Operand,
+    dots: tuple[Operand, Scratch],
+    sums: tuple[Operand, Scratch],
+    results: list[tuple[Operand, Operand | Scratch]],
+    mask_gradient: Operand | None,
+) -> Kernel:
+    begin, end = _query_blocks(problem, blocks)
+    grid = Grid(len(begin), problem.batch, problem.heads)
+    rows = np.minimum(end * blocks.queries, problem.queries) - np.minimum(begin * blocks.queries, problem.queries)
+    width = problem.width + problem.value_width
+    share = rows * width / (rows * width + blocks.keys * width)
+    loop = walk(begin, end, blocks.queries, share, backwards=True)
+    statistics = replace(statistics, shape=(*statistics.shape[:2], problem.queries, *statistics.shape[3:]))
+    parts = [
+        own_rows(problem.k, 0, READ, grid, blocks.keys, group=problem.group, first=0, last=0),
+        own_rows(problem.v, 1, READ, grid, blocks.keys, group=problem.group, first=0, last=0),
+        *(
+            walked_rows(o, slot, grid, loop)
+            for slot, o in enumerate((problem.q, gradient, statistics, dots[0]), start=2)
+        ),
+        walked_rows(sums[0], 6, grid, loop, mode=ATOMIC),
+    ]
+    slots: list[Operand | Scratch] = [problem.k, problem.v, problem.q, gradient, statistics, dots[1], sums[1]]
+    block = grid.block
+    for seen, bound in results:
+        parts.append(own_rows(seen, len(slots), WRITE, grid, blocks.keys, first=share[block[:, 0]], last=1.0))
+        slots.append(bound)
+    parts += _mask_parts(problem, blocks, grid, loop, slots, mask_gradient)
+    own = np.minimum(blocks.keys, problem.keys - block[:, 0] * blocks.keys)
+    flops = 2.0 * own * rows[block[:, 0]] * (3 * problem.width + 2 * problem.value_width)
+    return Kernel(
+        f"attention_backward_{blocks.rate}_{blocks.queries}x{blocks.keys}" + "_causal" * problem.causal,
+        Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (2 * THREADS, 1, 1), registers=REGISTERS,
+        shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate, tile_flops=flops,
+    )  # fmt: skip
+
+
+def _mask_parts(
+    problem: Attention, blocks: Blocks, grid: Grid, loop: Walk, slots: list[Operand | Scratch], gradient: Operand | None
+) -> list[Boxes]:
+    """Reads of the mask and updates of its gradient: atomic where it is broadcast, so that tiles share elements."""
+    parts = []
+    if problem.mask is not None:
+        parts.append(walked_scores(problem.mask, len(slots), READ, grid, loop, blocks.keys, over_keys=False))
+        slots.append(problem.mask)
+    if gradient is not None and gradient.numel:
+        scores = regions.expand(gradient, (*problem.q.shape[:3], problem.keys))
+        shared = any(stride == 0 and size > 1 for size, stride in zip(scores.shape, scores.strides, strict=True))
+        mode = ATOMIC if shared else WRITE
+        parts.append(walked_scores(scores, len(slots), mode, grid, loop, blocks.keys, over_keys=False))
+        slots.append(gradient)
+    return parts
+
+
+def _query_blocks(problem: Attention, blocks: Blocks) -> tuple[np.ndarray, np.ndarray]:
+    """First and last block of queries that each block of keys meets; causal: query i >= key j."""
+    total = -(-problem.queries // blocks.queries)
+    first_key = np.arange(-(-problem.keys // blocks.keys)) * blocks.keys
+    begin = np.minimum(first_key // blocks.queries, total) if problem.causal else 0 * first_key
+    return begin, np.full(len(begin), total)
+
+
+def _convert_kernel(sums: tuple[Operand, Scratch], target: Operand, grid: Grid, blocks: Blocks) -> Kernel:
+    parts = [
+        own_rows(sums[0], 0, READ, grid, blocks.queries, first=0, last=1),
+        own_rows(target, 1, WRITE, grid, blocks.queries, first=0, last=1),
+    ]
+    footprint = Footprint(grid.block, Boxes.concat(parts))
+    return Kernel(
+        "attention_backward_convert", footprint, (sums[1], target), grid.size, (THREADS, 1, 1), flops=target.numel
+    )
+
+
+def _group_sum_kernel(expanded: Operand, room: Operand | Scratch, target: Operand, group: int) -> Kernel:
+    """``target[b, h, ...] = sum of expanded[b, h * group + g, ...] over g``."""
+    lo = np.arange(0, target.numel, SUM_ELEMENTS)
+    tile, start, stop = regions.linear(target.shape, lo, np.minimum(lo + SUM_ELEMENTS, target.numel))
+    many = np.array((1, group, 1, 1))
+    parts = [
+        regions.boxes(expanded, 0, READ, tile, start * many, stop * many, first=0, last=1),
+        regions.boxes(target, 1, WRITE, tile, start, stop, first=0, last=1),
+    ]
+    footprint = Footprint(row_of_blocks(len(lo)), Boxes.concat(parts))
+    return Kernel(
+        "attention_backward_group_sum",
+        footprint,
+        (room, target),
+        (len(lo), 1, 1),
+        (THREADS, 1, 1),
+        flops=expanded.numel,
+    )

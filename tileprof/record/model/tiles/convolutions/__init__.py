@@ -1,0 +1,1 @@
+"""Kernels that slide a window over an image: convolutions, pooling, resampling."""

@@ -1,0 +1,267 @@
+"""The kernels of a convolution as implicit matrix product, and of a depthwise one.
+
+::
+
+    results    m = pixels (image, p, q, ...) in row-major order of positions     grid (x, y, z) = (pixel tiles,
+               n = output channels of a group                                    channel tiles, splits * groups)
+    main loop  k = (input channels, taps), channels outermost, as CUTLASS iterates; chunks are ranges of channels
+
+A tile reads exactly the source pixels that some tap of some of its results touches (`windows`), the weights of its
+output channels with all taps, and its bias in the epilogue, as stages of policies compute it (PyTorch adds it by a
+launch of its own around cuDNN's kernels). Layout transforms that a library may put around
+the kernel, and Winograd or FFT algorithms, are not modelled.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tileprof.record.model.call import Kernel, Operand, Scratch
+from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.products import gemm_tiles
+from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
+from tileprof.record.model.tiles.products.split_k import (
+    memory_order,
+    one_slice,
+    partial_sums,
+    reduce_kernel,
+    row_of_blocks,
+    workspace,
+)
+from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tileprof.devices import Device
+    from tileprof.record.model.tiles.convolutions.windows import Axis
+
+DIRECT_THREADS = 256
+"""A block of a depthwise kernel: one result a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """``out[n, k, p...] = sum over c, taps of source[n, c, h...] * weight[...]``, in ``groups`` of channels.
+
+    ``transposed`` (also the gradient of a convolution's input): results lie at h and sources at p, and the weight is
+    ``[source channels, result channels of a group, taps...]`` instead of ``[result channels, source channels of a
+    group, taps...]``.
+    """
+
+    out: Operand
+    source: Operand
+    weight: Operand
+    axes: tuple[Axis, ...]
+    groups: int = 1
+    bias: Operand | None = None
+    transposed: bool = False
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """Result and source channels of a group."""
+        return self.out.shape[1] // self.groups, self.source.shape[1] // self.groups
+
+    @property
+    def pixels(self) -> tuple[int, ...]:
+        return (self.out.shape[0], *self.out.shape[2:])
+
+    @property
+    def taps(self) -> int:
+        return int(np.prod(self.weight.shape[2:]))
+
+    @property
+    def multiply_adds(self) -> int:
+        results = self.source if self.transposed else self.out
+        per_result = self.channels[0] if self.transposed else self.channels[1]
+        return results.numel * per_result * self.taps
+
+
+def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
+    """One kernel, or two with split-k; none without results."""
+    if window.out.numel == 0:
+        return []
+    per_group = window.channels
+    if window.groups > 1 and per_group[0 if window.transposed else 1] == 1:
+        return [_direct_kernel(window, device, f"depthwise_{name}")]
+    rate = gemm_tiles.rate_of(window.source.dtype, device, tf32=True)
+    sizes = (int(np.prod(window.pixels)), per_group[0], per_group[1] * window.taps)
+    tile = gemm_tiles.choose(
+        "conv",
+        sizes,
+        window.groups,
+        itemsize=window.source.itemsize,
+        out_itemsize=window.out.itemsize,
+        rate=rate,
+        device=device,
+    )
+    tile = replace(tile, split=max(1, min(tile.split, -(-per_group[1] // tile.k))))
+    main = _main_kernel(window, tile, f"implicit_gemm_{name}_{rate}", rate)
+    if tile.split == 1:
+        return [main]
+    return [main, reduce_kernel(window.out, tile.split, (_bias_of(window),) if window.bias else ())]
+
+
+def _main_kernel(window: Window, tile: gemm_tiles.Tile, name: str, rate: str) -> Kernel:
+    results, sources = window.channels
+    pixels = int(np.prod(window.pixels))
+    grid = (-(-pixels // tile.m), -(-results // tile.n), tile.split * window.groups)
+    block = raster(*grid)
+    # A loop over channels that takes `taps` iterations a step has the timing of the loop over k.
+    loop = main_loop(
+        sources, tile, window.source.itemsize * window.taps, window.out.itemsize, chunks=chunks_for(4 * len(block))
+    )
+    parts = [_source_reads(window, tile, loop, block), _weight_reads(window, tile, loop, block)]
+    slots: list[Operand | Scratch] = [window.source, window.weight]
+    if tile.split == 1:
+        parts.append(_results(window, one_slice(window.out), 2, WRITE, tile, block, loop.epilogue))
+        slots.append(window.out)
+        if window.bias is not None:
+            parts.append(_results(window, one_slice(_bias_of(window)), 3, READ, tile, block, loop.epilogue))
+            slots.append(window.bias)
+    else:
+        partial = partial_sums(window.out, tile.split)
+        parts.append(_results(window, partial, 2, WRITE, tile, block, loop.epilogue))
+        slots.append(workspace(partial))
+    return Kernel(
+        f"{name}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}" + (f"_splitk{tile.split}" if tile.split > 1 else ""),
+        Footprint(block, Boxes.concat(parts)), tuple(slots), grid, (tile.threads, 1, 1), registers=tile.registers,
+        shared_bytes=tile.shared_bytes, flops=flops(window.source.dtype, window.multiply_adds), rate=rate,
+    )  # fmt: skip
+
+
+def _source_reads(window: Window, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
+    """The halo of each tile of pixels, computed once for all channel tiles."""
+    total = int(np.prod(window.pixels))
+    pixel_tiles = -(-total // tile.m)
+    splits, chunks = loop.start.shape
+    sources = window.channels[1]
+    lo = np.arange(pixel_tiles) * tile.m
+    part, start, stop = regions.linear(window.pixels, lo, np.minimum(lo + tile.m, total))
+    z, chunk, row = (i.ravel() for i in np.indices((splits * window.groups, chunks, len(part))))
+    order = np.argsort(z * pixel_tiles + part[row], kind="stable")
+    z, chunk, row = z[order], chunk[order], row[order]
+    s, group = z // window.groups, z % window.groups
+    channels = (group * sources + loop.start[s, chunk], group * sources + loop.stop[s, chunk])
+    key = z * pixel_tiles + part[row]
+    unique = _gather(
+        window.source, 0, key, window.axes, start[row], stop[row], channels,
+        first=loop.first[s, chunk], last=loop.last[s, chunk],
+    )  # fmt: skip
+    return regions.repeat(unique, block[:, 2].astype(np.int64) * pixel_tiles + block[:, 0], np.arange(len(block)))
+
+
+def _gather(
+    source: Operand, slot: int, tile: NDArray[np.int64], axes: Sequence[Axis], start: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    channels: tuple[NDArray[np.int64], NDArray[np.int64]], *, first: NDArray[np.float64], last: NDArray[np.float64],
+) -> Boxes:  # fmt: skip
+    """What rectangles ``[image, positions...]`` of results need of ``channels`` of the source; rows sorted by tile."""
+    pieces = [axis.sources(start[:, 1 + i], stop[:, 1 + i]) for i, axis in enumerate(axes)]
+    parts = []
+    for combination in itertools.product(*pieces):
+        low = np.column_stack([start[:, 0], channels[0], *(p[0] for p in combination)])
+        high = np.column_stack([stop[:, 0], channels[1], *(p[1] for p in combination)])
+        step = (1, 1, *(p[2] for p in combination))
+        parts.append(regions.boxes(source, slot, READ, tile, low, high, step=step, first=first, last=last))
+    return parts[0] if len(parts) == 1 else regions.by_tile(Boxes.concat(parts))
+
+
+def _weight_reads(window: Window, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
+    results, sources = window.channels
+    channel_tiles = -(-results // tile.n)
+    splits, chunks = loop.start.shape
+    z, at, chunk = (i.ravel() for i in np.indices((splits * window.groups, channel_tiles, chunks)))
+    s, group = z // window.groups, z % window.groups
+    own = at * tile.n, np.minimum(at * tile.n + tile.n, results)
+    depth = loop.start[s, chunk], loop.stop[s, chunk]
+    outer, inner, base = (depth, own, group * sources) if window.transposed else (own, depth, group * results)
+    taps = np.broadcast_to(window.weight.shape[2:], (len(z), len(window.axes)))
+    start = np.column_stack([base + outer[0], inner[0], 0 * taps])
+    stop = np.column_stack([base + outer[1], inner[1], taps])
+    unique = regions.boxes(
+        window.weight,
+        1,
+        READ,
+        z * channel_tiles + at,
+        start,
+        stop,
+        first=loop.first[s, chunk],
+        last=loop.last[s, chunk],
+    )
+    return regions.repeat(unique, block[:, 2].astype(np.int64) * channel_tiles + block[:, 1], np.arange(len(block)))
+
+
+def _results(
+    window: Window,
+    operand: Operand,
+    slot: int,
+    mode: int,
+    tile: gemm_tiles.Tile,
+    block: NDArray[np.int32],
+    first: float,
+) -> Boxes:
+    """Each tile's own pixels and channels of an operand ``[slices, images, channels, ...]``."""
+    total, results = int(np.prod(window.pixels)), window.channels[0]
+    lo = block[:, 0] * np.int64(tile.m)
+    row, start, stop = regions.linear(window.pixels, lo, np.minimum(lo + tile.m, total))
+    split, group = np.divmod(block[row, 2], window.groups)
+    channel = group * results + block[row, 1] * tile.n
+    end = np.minimum(channel + tile.n, (group + 1) * results)
+    begin = np.column_stack([split, start[:, 0], channel, start[:, 1:]])
+    end = np.column_stack([split + 1, stop[:, 0], end, stop[:, 1:]])
+    return regions.boxes(operand, slot, mode, row, begin, end, first=first, last=1.0)
+
+
+def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
+    """Depthwise: a thread a result, in memory order of the output; groups of one source (or, transposed, result)
+    channel.
+    """
+    dims = memory_order(window.out)
+    out = regions.permute(window.out, dims)
+    lo = np.arange(0, out.numel, DIRECT_THREADS)
+    row, begin, end = regions.linear(out.shape, lo, np.minimum(lo + DIRECT_THREADS, out.numel))
+    back = np.argsort(dims)
+    start, stop = begin[:, back], end[:, back]
+    results, sources = window.channels
+    group = start[:, 1] // results, (stop[:, 1] - 1) // results + 1
+    pixels = np.delete(start, 1, axis=1), np.delete(stop, 1, axis=1)
+    channels = group[0] * sources, group[1] * sources
+    life = np.zeros(len(row)), np.ones(len(row))
+    taps = np.broadcast_to(window.weight.shape[2:], (len(row), len(window.axes)))
+    outer = channels if window.transposed else (start[:, 1], stop[:, 1])
+    inner = np.full(len(row), window.weight.shape[1])
+    parts = [
+        _gather(window.source, 0, row, window.axes, *pixels, channels, first=life[0], last=life[1]),
+        regions.boxes(
+            window.weight, 1, READ, row, np.column_stack([outer[0], 0 * inner, 0 * taps]),
+            np.column_stack([outer[1], inner, taps]), first=0, last=1,
+        ),
+        regions.boxes(window.out, 2, WRITE, row, start, stop, first=1, last=1),
+    ]  # fmt: skip
+    slots: list[Operand | Scratch] = [window.source, window.weight, window.out]
+    if window.bias is not None:
+        parts.append(regions.boxes(window.bias, 3, READ, row, start[:, 1:2], stop[:, 1:2], first=0, last=1))
+        slots.append(window.bias)
+    rate = gemm_tiles.rate_of(window.source.dtype, device)
+    return Kernel(
+        name, Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)), tuple(slots), (len(lo), 1, 1),
+        (DIRECT_THREADS, 1, 1),
+        flops=flops(window.source.dtype, window.multiply_adds), rate="fp64" if rate == "fp64" else "fp32",
+    )  # fmt: skip
+
+
+def _bias_of(window: Window) -> Operand:
+    """The bias as an operand of the output's shape."""
+    assert window.bias is not None
+    ones = (1,) * len(window.axes)
+    return regions.expand(
+        replace(window.bias, shape=(1, *window.bias.shape, *ones), strides=(0, *window.bias.strides, *ones)),
+        window.out.shape,
+    )

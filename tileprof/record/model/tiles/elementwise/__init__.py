@@ -1,0 +1,1 @@
+"""Kernels without a reduction: element-wise operators, copies, random numbers, losses, optimisers."""

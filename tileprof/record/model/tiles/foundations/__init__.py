@@ -1,0 +1,1 @@
+"""What every tile model stands on: rectangles to bytes, kernels in the making, overrides of the user."""

@@ -1,0 +1,1 @@
+"""Kernels that take addresses from values: indexing, gathers, compactions, embeddings."""

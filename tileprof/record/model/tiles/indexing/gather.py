@@ -1,0 +1,81 @@
+"""Gather and scatter: one element of the index, one element moved.
+
+Source: PyTorch's ScatterGatherKernel.cu (from memory, not checked against a version): blocks of 128 threads take 512
+consecutive elements of the index. Scatters that add, or reduce in another way, update atomically. A scatter that
+overwrites writes in an order that nothing fixes where an index repeats.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tileprof.arrays import I64
+from tileprof.devices import Device
+from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
+from tileprof.record.model.tiles.foundations.index_values import known, not_known, wrapped
+from tileprof.record.model.tiles.foundations.sketch import ATOMIC, READ, WRITE, Sketch, Span, blocks, part, ranges
+from tileprof.record.model.tiles.indexing.index import INDEX_CHUNK
+
+
+@models("aten::gather", data_dependent=True)
+def gather(call: Call, _device: Device) -> list[Kernel]:
+    """``out[i][j] = self[index[i][j]][j]``."""
+    source, index, out = call["self"], call["index"], call.outputs[0]
+    if index.numel == 0:
+        return []
+    sketch, tile, span = _over(index)
+    sketch.span(index, READ, tile, span)
+    confession = _cells(call, sketch, source, index, span, READ)
+    sketch.span(out, WRITE, tile, span)
+    return [sketch.kernel("gather", threads=128, **confession)]
+
+
+@models(
+    "aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
+    "aten::scatter_reduce_", data_dependent=True,
+)  # fmt: skip
+def scatter(call: Call, _device: Device) -> list[Kernel]:
+    """``self[index[i][j]][j] = src[i][j]``, after a copy of self unless in place."""
+    index, out = call["index"], call.outputs[0]
+    name = short(call.op)
+    kernels = [] if name.endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
+    if index.numel == 0:
+        return kernels
+    sketch, tile, span = _over(index)
+    sketch.span(index, READ, tile, span)
+    source = call.arguments.get("src")
+    if isinstance(source, Operand):
+        # The source may be larger than the index; its first elements are taken along every dimension.
+        sketch.span(part(source, index.shape, source.strides), READ, tile, span)
+    adds = name.rstrip("_") != "scatter" or call.arguments.get("reduce") is not None
+    confession = _cells(call, sketch, out, index, span, ATOMIC if adds else WRITE)
+    return [*kernels, sketch.kernel(name, threads=128, flops=index.numel if adds else 0, **confession)]
+
+
+def _over(index: Operand) -> tuple[Sketch, I64, Span]:
+    sketch = Sketch(blocks(index.numel, INDEX_CHUNK))
+    tile, lo, hi = ranges(index.numel, INDEX_CHUNK)
+    return sketch, tile, Span(tuple(range(len(index.shape))), lo, hi)
+
+
+def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, span: Span, mode: int) -> dict[str, Any]:
+    """The indexed side: element by element, neighbours joined. ``span`` holds the index elements of each tile."""
+    values = known(call, index)
+    if values is None:
+        sketch.whole(operand, mode)
+        return not_known("every tile takes the whole indexed operand")
+    if not operand.shape:
+        sketch.whole(operand, mode)
+        return {}
+    dim = call["dim"] % len(operand.shape)
+    at = wrapped(values.reshape(index.shape or (1,)), operand.shape[dim]) * operand.strides[dim]
+    for d, size in enumerate(index.shape):
+        if d != dim:
+            along = [1] * len(index.shape)
+            along[d] = size
+            at = at + np.arange(size).reshape(along) * operand.strides[d]
+    sketch.elements(operand, mode, np.repeat(np.arange(sketch.tiles), span.hi - span.lo), at.ravel())
+    return {}

@@ -1,0 +1,320 @@
+"""Indexing with tensors: index, index_put, index_select, embedding, index_add and their kin.
+
+Source: PyTorch's IndexKernel.cu, Indexing.cu, IndexKernelUtils.cu and Embedding.cu (from memory, not checked against a
+version). The indices decide which bytes a tile touches; they are taken from the run. On fake tensors the indexed
+operand is taken whole by every tile and the launch is marked conservative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tileprof.arrays import I64
+from tileprof.devices import Device
+from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
+from tileprof.record.model.tiles.foundations.index_values import known, not_known, positions, wrapped
+from tileprof.record.model.tiles.foundations.sketch import (
+    ATOMIC,
+    READ,
+    WRITE,
+    Sketch,
+    Span,
+    blocks,
+    cut,
+    is_contiguous,
+    part,
+    ranges,
+)  # fmt: skip
+from tileprof.record.model.tiles.indexing.compact import mask_positions
+from tileprof.record.model.tiles.indexing.embedding_backward import sort_keys, sorted_keys
+
+INDEX_CHUNK = 512
+"""Elements of a block of the element-wise index kernels: 128 threads, 4 each."""
+ROW_CHUNK = 128
+"""Elements of a block and turn of ``index_add`` and its kin: 128 threads; at most 8 blocks an SM, which loop."""
+VECTOR_BYTES = 16
+_FAR = 1 << 40
+"""Extent of the dimension that stands for an index's offset; larger than any tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is indexed, seen from the result's shape ``(before, indices, after)``.
+
+    ``offset`` is, for each index position, where the indexed operand's slice begins (elements; None: unknown);
+    ``before`` and ``after`` are the operand's dimensions that the indices leave alone.
+    """
+
+    operand: Operand
+    offset: I64 | None
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def size(self, dims: tuple[int, ...]) -> int:
+        return int(np.prod([self.operand.shape[d] for d in dims], dtype=np.int64))
+
+
+@models("aten::index", "aten::_unsafe_index", data_dependent=True)
+def index(call: Call, device: Device) -> list[Kernel]:
+    """``self[indices]``: a block takes 512 elements of the result. Masks are turned into positions first."""
+    out = call.outputs[0]
+    kernels, places = _masks_to_positions(call, device)
+    if out.numel == 0:
+        return kernels
+    target, shape, tensors = _target(call, call["self"], places)
+    return kernels + _move("index", target, READ, out, WRITE, tensors, shape, INDEX_CHUNK, None)
+
+
+@models("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put", data_dependent=True)
+def index_put(call: Call, device: Device) -> list[Kernel]:
+    """``self[indices] = values``, or ``+=`` with ``accumulate``: then indices are sorted first and every block updates
+    its rows; rows are written atomically here, since neighbouring blocks may share one.
+    """
+    out, values = call.outputs[0], call["values"]
+    kernels = [] if short(call.op).endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
+    masks = [i for i in call["indices"] if _is_mask(i)]
+    if len(masks) == 1 and len(call["indices"]) == 1 and values.numel == 1 and not call["accumulate"]:
+        mask = masks[0]
+        more = len(out.shape) - len(mask.shape)
+        mask = part(mask, mask.shape + (1,) * more, mask.strides + (0,) * more)
+        return [*kernels, *elementwise("masked_fill_", [out, mask, values], [out], flops_each=0)]
+    launches, places = _masks_to_positions(call, device)
+    kernels += launches
+    target, shape, tensors = _target(call, out, places)
+    total = target.size(target.before) * int(np.prod(shape, dtype=np.int64)) * target.size(target.after)
+    if total == 0 or values.numel == 0:
+        return kernels
+    source = _values_as_lines(values, target, shape)
+    mode = WRITE
+    keys: list[Operand] = []
+    if call["accumulate"]:
+        mode = ATOMIC
+        count = int(np.prod(shape, dtype=np.int64))
+        keys = [sorted_keys(count)]
+        kernels += sort_keys(tensors, count)
+    return kernels + _move("index_put", target, mode, source, READ, tensors, shape, INDEX_CHUNK, None, whole=keys)
+
+
+@models("aten::index_select", data_dependent=True)
+def index_select(call: Call, device: Device) -> list[Kernel]:
+    """Slices of a dimension by number."""
+    return _take(call, call["self"], call["dim"], call["index"], device)
+
+
+@models("aten::embedding", data_dependent=True)
+def embedding(call: Call, device: Device) -> list[Kernel]:
+    """Rows of the table by number."""
+    return _take(call, call["weight"], 0, call["indices"], device)
+
+
+def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Device) -> list[Kernel]:
+    """Dense rows of whole 16-byte vectors: a block an index and 256 vectors of its row. Else the looping kernel."""
+    out = call.outputs[0]
+    if out.numel == 0:
+        return []
+    dim = dim % len(source.shape) if source.shape else 0
+    target = _along(call, source, dim, indices)
+    row_bytes = target.size(target.after) * source.itemsize
+    if dim == 0 and row_bytes % VECTOR_BYTES == 0 and is_contiguous(source) and is_contiguous(out):
+        per_row = 256 * VECTOR_BYTES // source.itemsize
+        threads = min(256, blocks(row_bytes // VECTOR_BYTES, 32) * 32)
+        return _move(
+            short(call.op), target, READ, out, WRITE, [indices], indices.shape, per_row, None, row_threads=threads
+        )
+    return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
+
+
+@models(
+    "aten::index_add",
+    "aten::index_add_",
+    "aten::index_copy",
+    "aten::index_copy_",
+    "aten::index_reduce",
+    "aten::index_reduce_",
+    data_dependent=True,
+)
+def index_add(call: Call, device: Device) -> list[Kernel]:
+    """Slices added to, or copied over, the slices that the index names; additions are atomic."""
+    out, source, indices = call.outputs[0], call["source"], call["index"]
+    name = short(call.op)
+    kernels = [] if name.endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
+    if source.numel == 0:
+        return kernels
+    target = _along(call, out, call["dim"] % max(len(out.shape), 1), indices)
+    mode = WRITE if name.startswith("index_copy") else ATOMIC
+    return kernels + _move(name, target, mode, source, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
+
+
+@models("aten::index_fill", "aten::index_fill_", data_dependent=True)
+def index_fill(call: Call, device: Device) -> list[Kernel]:
+    """Slices that the index names, filled with a number."""
+    out, indices = call.outputs[0], call["index"]
+    name = short(call.op)
+    kernels = [] if name.endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
+    if indices.numel == 0 or out.numel == 0:
+        return kernels
+    target = _along(call, out, call["dim"] % max(len(out.shape), 1), indices)
+    value = [call["value"]] if isinstance(call["value"], Operand) else []
+    return kernels + _move(
+        name, target, WRITE, None, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8, whole=value
+    )
+
+
+def _is_mask(index: Operand | None) -> bool:
+    return index is not None and index.dtype in {"bool", "uint8"}
+
+
+def _masks_to_positions(call: Call, device: Device) -> tuple[list[Kernel], dict[int, list[Operand]]]:
+    """Launches that turn the masks among the indices into positions, and where these lie, by the mask's ``ref``."""
+    kernels, places = [], {}
+    for slot, mask in enumerate(i for i in call["indices"] if _is_mask(i)):
+        launches, places[mask.ref] = mask_positions(call, mask, slot, device)
+        kernels += launches
+    return kernels, places
+
+
+def _target(
+    call: Call, operand: Operand, places: dict[int, list[Operand]]
+) -> tuple[Target, tuple[int, ...], list[Operand]]:
+    """The indexed operand, the shape of the broadcast indices, and the lists of positions that the index kernel
+    reads.
+    """
+    dims: list[int] = []
+    offsets: list[tuple[Any, int, int]] = []
+    tensors: list[Operand] = []
+    at = 0
+    for i in call["indices"]:
+        if i is None:
+            at += 1
+            continue
+        if _is_mask(i):
+            tensors += places[i.ref]
+            own = tuple(range(at, at + len(i.shape)))
+            mask = known(call, i)
+            coordinates = np.nonzero(mask) if mask is not None else (None,) * len(own)
+            offsets += [(f, operand.strides[d], operand.shape[d]) for f, d in zip(coordinates, own, strict=True)]
+        else:
+            own = (at,)
+            offsets.append((known(call, i), operand.strides[at], operand.shape[at]))
+            tensors.append(i)
+        dims += own
+        at += len(own)
+    rest = [d for d in range(len(operand.shape)) if d not in dims]
+    together = dims == list(range(dims[0], dims[0] + len(dims)))
+    before = tuple(d for d in rest if together and d < dims[0])
+    after = tuple(d for d in rest if d not in before)
+    if any(values is None for values, _, _ in offsets):
+        return Target(operand, None, before, after), _index_shape(call, before, after), tensors
+    parts = [wrapped(values, size) * stride for values, stride, size in offsets]
+    offset = np.asarray(sum(parts[1:], parts[0]))
+    return Target(operand, offset.ravel(), before, after), offset.shape, tensors
+
+
+def _index_shape(call: Call, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...]:
+    """The indices' broadcast shape on fake tensors: from the result, or from the index tensors themselves."""
+    if short(call.op).endswith("index"):
+        shape = call.outputs[0].shape
+        return shape[len(before) : len(shape) - len(after)]
+    shapes = [(i.numel,) if _is_mask(i) else i.shape for i in call["indices"] if i is not None]
+    return tuple(np.broadcast_shapes(*shapes))
+
+
+def _along(call: Call, operand: Operand, dim: int, indices: Operand) -> Target:
+    values = known(call, indices)
+    if not operand.shape:
+        return Target(operand, None if values is None else 0 * values.ravel(), (), ())
+    offset = None if values is None else wrapped(values.ravel(), operand.shape[dim]) * operand.strides[dim]
+    rank = len(operand.shape)
+    return Target(operand, offset, tuple(range(dim)), tuple(range(dim + 1, rank)))
+
+
+def _values_as_lines(values: Operand, target: Target, shape: Sequence[int]) -> Operand:
+    full = [*(target.operand.shape[d] for d in target.before), *shape, *(target.operand.shape[d] for d in target.after)]
+    missing = len(full) - len(values.shape)
+    strides = (0,) * missing + tuple(
+        0 if size == 1 else s for size, s in zip(values.shape, values.strides, strict=True)
+    )
+    return part(values, full, strides)
+
+
+def _move(
+    name: str,
+    target: Target,
+    target_mode: int,
+    other: Operand | None,
+    other_mode: int,
+    tensors: Sequence[Operand],
+    shape: Sequence[int],
+    chunk: int,
+    most_tiles: int | None,
+    *,
+    row_threads: int = 0,
+    whole: Sequence[Operand] = (),
+) -> list[Kernel]:
+    """The launch of all index kernels: tiles walk ``(before, indices, after)``, ``chunk`` elements at a time.
+
+    ``other`` is the tensor of that shape (None: a number), ``tensors`` the indices. ``most_tiles`` limits the grid,
+    blocks then loop. With ``row_threads`` blocks do not cross rows: one block an index (grid x) and ``chunk`` elements
+    of its row (grid y). ``whole`` is read by every tile.
+    """
+    before, after = target.size(target.before), target.size(target.after)
+    count = int(np.prod(shape, dtype=np.int64))
+    total = before * count * after
+    if row_threads:
+        strips = blocks(after, chunk)
+        sketch = Sketch(count, strips)
+        tile = np.arange(count * strips)
+        line, low = tile % count, tile // count * chunk
+        high = np.minimum(low + chunk, after)
+    else:
+        wanted = blocks(total, chunk)
+        sketch = Sketch(wanted if most_tiles is None else min(wanted, most_tiles))
+        turn, lo, hi = ranges(total, chunk, sketch.tiles)
+        which, begin, end = cut(lo, hi, after)
+        tile, line = turn[which], begin // after
+        low, high = begin - line * after, end - line * after
+    position = line % count
+    for operand in tensors:
+        missing = len(shape) - len(operand.shape)
+        strides = (0,) * missing + tuple(
+            0 if n == 1 else s for n, s in zip(operand.shape, operand.strides, strict=True)
+        )
+        sketch.elements(operand, READ, tile, positions(part(operand, shape, strides))[position])
+    for operand in whole:
+        sketch.whole(operand, READ)
+    if other is not None:
+        rank = len(other.shape)
+        inner = tuple(range(rank - len(target.after), rank))
+        outer = tuple(range(rank - len(target.after)))
+        sketch.span(other, other_mode, tile, Span(outer, line, line + 1), Span(inner, low, high))
+    confession = _indexed(sketch, target, target_mode, tile, (line // count, position), (low, high))
+    flops = total if target_mode == ATOMIC else 0
+    return [sketch.kernel(f"index<{name}>", threads=row_threads or 128, flops=flops, **confession)]
+
+
+def _indexed(
+    sketch: Sketch, target: Target, mode: int, tile: I64, place: tuple[I64, I64], columns: tuple[I64, I64]
+) -> dict[str, Any]:
+    """Accesses to the indexed operand; what to confess when the indices are unknown."""
+    operand = target.operand
+    if target.offset is None:
+        sketch.whole(operand, mode)
+        return not_known("every tile takes the whole indexed operand")
+    dims = target.before + target.after
+    view = part(operand, (_FAR, *(operand.shape[d] for d in dims)), (1, *(operand.strides[d] for d in dims)))
+    before = tuple(range(1, 1 + len(target.before)))
+    after = tuple(range(1 + len(target.before), 1 + len(dims)))
+    (outer, position), (low, high) = place, columns
+    offset = target.offset[position]
+    if not target.before and not target.after:
+        sketch.elements(operand, mode, tile, offset)
+        return {}
+    sketch.span(
+        view, mode, tile, Span((0,), offset, offset + 1), Span(before, outer, outer + 1), Span(after, low, high)
+    )
+    return {}

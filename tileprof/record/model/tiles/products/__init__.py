@@ -1,0 +1,1 @@
+"""Matrix products: operators, tile shapes, kernels, split-k."""

@@ -1,0 +1,148 @@
+"""Matrix products of ATen: mm, addmm, bmm, baddbmm, addbmm, mv, addmv, addr, dot, int8 and fp8 products.
+
+linear, matmul, einsum and the like decompose into these before or at dispatch. c is read in the epilogue (cuBLASLt
+takes c and d apart), and not at all when beta is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tileprof.record.model.call import Call, Kernel, Operand, Scratch, models
+from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.products.gemm_kernels import Product, as_batch, kernels
+from tileprof.record.model.tiles.products.main_loop import flops
+from tileprof.record.model.tiles.products.split_k import row_of_blocks
+from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
+
+if TYPE_CHECKING:
+    from tileprof.devices import Device
+
+DOT_THREADS, DOT_ELEMENTS, DOT_BLOCKS = 128, 1024, 1024
+"""A block of a dot product takes 1024 elements or more, so that at most 1024 partial sums remain for one block."""
+
+
+@models("aten::mm", "aten::bmm", "aten::_int_mm")
+def mm(call: Call, device: Device) -> list[Kernel]:
+    """``self @ mat2``, of matrices or of batches."""
+    return kernels(Product(_batch(call["self"]), _batch(call["mat2"]), _batch(call.outputs[0])), device)
+
+
+@models("aten::addmm", "aten::addmm_", "aten::_addmm_activation")
+def addmm(call: Call, device: Device) -> list[Kernel]:
+    """``beta * self + alpha * mat1 @ mat2``, self broadcast; an activation costs nothing extra."""
+    d = call.outputs[0]
+    return kernels(Product(as_batch(call["mat1"]), as_batch(call["mat2"]), as_batch(d), _addend(call, d)), device)
+
+
+@models("aten::baddbmm", "aten::baddbmm_")
+def baddbmm(call: Call, device: Device) -> list[Kernel]:
+    """``beta * self + alpha * batch1 @ batch2``, self broadcast."""
+    d = call.outputs[0]
+    return kernels(Product(call["batch1"], call["batch2"], d, _addend(call, d)), device)
+
+
+@models("aten::addbmm", "aten::addbmm_")
+def addbmm(call: Call, device: Device) -> list[Kernel]:
+    """The sum over the batch: one product along batch * k, which is how ATen's loop of addmm calls adds up.
+
+    Modelled batch by batch: the first reads self, each later one the result so far.
+    """
+    d = as_batch(call.outputs[0])
+    a, b = call["batch1"], call["batch2"]
+    launched = []
+    for index in range(a.shape[0]):
+        c = _addend(call, call.outputs[0]) if index == 0 else d
+        product = Product(replace(a, shape=(1, *a.shape[1:])), replace(b, shape=(1, *b.shape[1:])), d, c)
+        shifts = {0: index * a.strides[0] * a.itemsize, 1: index * b.strides[0] * b.itemsize}
+        launched += [
+            _shifted(kernel, shifts) if i == 0 else kernel for i, kernel in enumerate(kernels(product, device))
+        ]
+    return launched
+
+
+@models("aten::mv")
+def mv(call: Call, device: Device) -> list[Kernel]:
+    """``self @ vec``: a product with one column."""
+    product = Product(as_batch(call["self"]), _column(call["vec"]), _column(call.outputs[0]))
+    return kernels(product, device, name="gemv")
+
+
+@models("aten::addmv", "aten::addmv_")
+def addmv(call: Call, device: Device) -> list[Kernel]:
+    """``beta * self + alpha * mat @ vec``."""
+    d = call.outputs[0]
+    c = _column(regions.expand(call["self"], d.shape)) if call["beta"] != 0 else None
+    return kernels(Product(as_batch(call["mat"]), _column(call["vec"]), _column(d), c), device, name="gemv")
+
+
+@models("aten::addr", "aten::addr_")
+def addr(call: Call, device: Device) -> list[Kernel]:
+    """``beta * self + alpha * outer(vec1, vec2)``: a product of depth one."""
+    d = call.outputs[0]
+    row = replace(call["vec2"], shape=(1, 1, *call["vec2"].shape), strides=(0, 0, *call["vec2"].strides))
+    return kernels(Product(_column(call["vec1"]), row, as_batch(d), _addend(call, d)), device, name="ger")
+
+
+@models("aten::_scaled_mm")
+def scaled_mm(call: Call, device: Device) -> list[Kernel]:
+    """fp8 product with scales of the whole matrix or of rows and columns; finer scales are read whole."""
+    d = call.outputs[0]
+    scales = [call[name] for name in ("scale_a", "scale_b", "scale_result") if call[name] is not None]
+    spread = [s for s in scales if len(s.shape) == 2 and s.numel > 1 and s.shape in ((d.shape[0], 1), (1, d.shape[1]))]
+    c = as_batch(regions.expand(call["bias"], d.shape)) if call["bias"] is not None else None
+    product = Product(
+        as_batch(call["self"]), as_batch(call["mat2"]), as_batch(d), c,
+        scales=tuple(as_batch(regions.expand(s, d.shape)) for s in spread),
+        whole=tuple(s for s in scales if s not in spread),
+    )  # fmt: skip
+    return kernels(product, device)
+
+
+@models("aten::dot", "aten::vdot")
+def dot(call: Call, _device: Device) -> list[Kernel]:
+    """Partial sums of runs by many blocks, then one block adds them; one launch where one block suffices."""
+    a, b, d = *call.tensors[:2], call.outputs[0]
+    run = max(DOT_ELEMENTS, -(-a.numel // DOT_BLOCKS))
+    lo = np.arange(0, max(a.numel, 1), run)
+    tiles, hi = np.arange(len(lo)), np.minimum(lo + run, a.numel)
+    reads = [regions.linear_boxes(o, slot, READ, tiles, lo, hi, first=0, last=1) for slot, o in enumerate((a, b))]
+    work = flops(a.dtype, a.numel)
+    if len(lo) == 1:
+        return [_dot_kernel("dot", [*reads, regions.whole(d, 2, WRITE, 0, first=1, last=1)], (a, b, d), 1, work)]
+    partial = Operand((len(lo),), (1,), d.dtype, d.itemsize)
+    workspace = Scratch(0, partial.numel * partial.itemsize)
+    sums = [*reads, regions.linear_boxes(partial, 2, WRITE, tiles, tiles, tiles + 1, first=1, last=1)]
+    last = [regions.whole(partial, 0, READ, 0, first=0, last=1), regions.whole(d, 1, WRITE, 0, first=1, last=1)]
+    return [
+        _dot_kernel("dot", sums, (a, b, workspace), len(lo), work),
+        _dot_kernel("dot_reduce", last, (workspace, d), 1, len(lo)),
+    ]
+
+
+def _dot_kernel(
+    name: str, parts: list[Boxes], operands: tuple[Operand | Scratch, ...], blocks: int, work: int
+) -> Kernel:
+    footprint = Footprint(row_of_blocks(blocks), Boxes.concat(parts))
+    return Kernel(name, footprint, operands, (blocks, 1, 1), (DOT_THREADS, 1, 1), flops=work)
+
+
+def _batch(operand: Operand) -> Operand:
+    return operand if len(operand.shape) == 3 else as_batch(operand)
+
+
+def _column(vector: Operand) -> Operand:
+    return replace(vector, shape=(1, *vector.shape, 1), strides=(0, *vector.strides, 0))
+
+
+def _addend(call: Call, d: Operand) -> Operand | None:
+    return _batch(regions.expand(call["self"], d.shape)) if call["beta"] != 0 else None
+
+
+def _shifted(kernel: Kernel, shifts: dict[int, int]) -> Kernel:
+    for slot, shift in shifts.items():
+        kernel.footprint.boxes.offset[kernel.footprint.boxes.operand == slot] += shift
+    return kernel

@@ -1,0 +1,144 @@
+"""Grouped matrix products: many products of unequal size in one launch, as mixtures of experts use them.
+
+The sizes are values (``offs``: where each group ends), so calls are modelled one by one, from the real routing. The
+kernel is persistent; a tile is one work item, and items come group by group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tileprof.arrays import I64
+from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.fallback import conservative
+from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.foundations.index_values import known
+from tileprof.record.model.tiles.products import gemm_tiles
+from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
+from tileprof.record.model.tiles.products.main_loop import chunks_for, flops, raster
+from tileprof.record.model.tiles.products.split_k import row_of_blocks
+from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
+
+if TYPE_CHECKING:
+    from tileprof.devices import Device
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """Work items, one entry each: its group, and the ranges of m, n and k it has."""
+
+    group: I64
+    m: tuple[I64, I64]
+    n: tuple[I64, I64]
+    k: tuple[I64, I64]
+
+
+@models("aten::_grouped_mm", data_dependent=True)
+def grouped_mm(call: Call, device: Device) -> list[Kernel]:
+    """``self @ mat2`` in groups: of rows (2 and 3 dimensions), of columns (3 and 2), of the depth (2 and 2) or plain
+    batches.
+    """
+    a, b, d, bias = call["self"], call["mat2"], call.outputs[0], call["bias"]
+    if d.numel == 0:
+        return []
+    if call["offs"] is None:
+        c = None
+        if bias is not None:
+            rows = replace(bias, shape=(bias.shape[0], 1, bias.shape[1]), strides=(bias.strides[0], 0, bias.strides[1]))
+            c = regions.expand(rows, d.shape)
+        return kernels(Product(a, b, d, c), device)
+    ends = known(call, call["offs"])
+    if ends is None:
+        return conservative(call, device, (), "the sizes of groups are values, and the program runs on fake tensors")
+    edges = np.concatenate([[0], ends]).astype(np.int64)
+    sizes = np.diff(edges)
+    m, n, k = (np.full(len(sizes), size) for size in (a.shape[-2], b.shape[-1], a.shape[-1]))
+    ranges = {"m": (0 * m, m), "n": (0 * n, n), "k": (0 * k, k)}
+    grouped = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}[len(a.shape), len(b.shape)]
+    ranges[grouped] = edges[:-1], edges[1:]
+    rate = gemm_tiles.rate_of(a.dtype, device)
+    mean = tuple(max(1, int(np.mean(high - low))) for low, high in ranges.values())
+    tile = gemm_tiles.choose(
+        "gemm",
+        (mean[0], mean[1], mean[2]),
+        len(sizes),
+        itemsize=a.itemsize,
+        out_itemsize=d.itemsize,
+        rate=rate,
+        device=device,
+    )
+    items = _items(ranges, tile)
+    footprint = Footprint(row_of_blocks(len(items.group)), _boxes(call, items, tile))
+    depth = items.k[1] - items.k[0]
+    work = flops(a.dtype, 1) * (items.m[1] - items.m[0]) * (items.n[1] - items.n[0]) * depth.astype(np.float64)
+    operands = (a, b, d, call["offs"], *((bias,) if bias is not None else ()))
+    return [
+        Kernel(
+            f"grouped_gemm_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}", footprint, operands,
+            (len(items.group), 1, 1),
+            (tile.threads, 1, 1), registers=tile.registers, shared_bytes=tile.shared_bytes, flops=int(work.sum()),
+            rate=rate, tile_flops=work,
+        )
+    ]  # fmt: skip
+
+
+def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tiles.Tile) -> _Items:
+    """The tiles of all groups; an empty group has none, except along k, where its results are zeros."""
+    (m0, m1), (n0, n1), (k0, k1) = ranges["m"], ranges["n"], ranges["k"]
+    grids = [raster(x, y, 1) for x, y in zip(-(-(m1 - m0) // tile.m), -(-(n1 - n0) // tile.n), strict=True)]
+    group = np.repeat(np.arange(len(grids)), [len(g) for g in grids])
+    at = np.concatenate(grids).astype(np.int64)
+    low_m, low_n = m0[group] + at[:, 0] * tile.m, n0[group] + at[:, 1] * tile.n
+    return _Items(
+        group,
+        (low_m, np.minimum(low_m + tile.m, m1[group])),
+        (low_n, np.minimum(low_n + tile.n, n1[group])),
+        (k0[group], k1[group]),
+    )
+
+
+def _boxes(call: Call, items: _Items, tile: gemm_tiles.Tile) -> Boxes:
+    a, b, d = call["self"], call["mat2"], call.outputs[0]
+    items_count = len(items.group)
+    depth = items.k[1] - items.k[0]
+    iterations = -(-depth // tile.k)
+    chunks = chunks_for(max(items_count, 1))
+    row, chunk = (i.ravel() for i in np.indices((items_count, chunks)))
+    edge = [np.minimum((chunk + i) * iterations[row] // chunks * tile.k, depth[row]) for i in (0, 1)]
+    along = items.k[0][row] + edge[0], items.k[0][row] + edge[1]
+    moved = (tile.m + tile.n) * depth * a.itemsize
+    share = moved / (moved + tile.m * tile.n * d.itemsize)
+    life = {f: share[row] * (chunk + i) / chunks for i, f in enumerate(("first", "last"))}
+    rows, columns = (tuple(edge[row] for edge in side) for side in (items.m, items.n))
+    own = np.arange(items_count)
+    parts = [
+        _rectangles(a, 0, READ, row, items.group[row], rows, along, **life),
+        _rectangles(b, 1, READ, row, items.group[row], along, columns, **life),
+        _rectangles(d, 2, WRITE, own, items.group, items.m, items.n, first=share, last=1.0),
+        # Every block searches the ends of the groups for the group of its work item before it loads anything.
+        regions.whole(call["offs"], 3, READ, own, first=0.0, last=0.0),
+    ]
+    if call["bias"] is not None:
+        bias = call["bias"]
+        start, stop = np.column_stack([items.group, items.n[0]]), np.column_stack([items.group + 1, items.n[1]])
+        parts.append(regions.boxes(bias, 4, READ, own, start, stop, first=share, last=1.0))
+    return Boxes.concat(parts)
+
+
+def _rectangles(
+    operand: Operand,
+    slot: int,
+    mode: int,
+    tile: I64,
+    group: I64,
+    rows: tuple[I64, ...],
+    columns: tuple[I64, ...],
+    **life: Any,
+) -> Boxes:
+    """Rectangles of a matrix, or of the group's own matrix where the operand has three dimensions."""
+    lead = [(group, group + 1)] if len(operand.shape) == 3 else []
+    start, stop = (np.column_stack([side[i] for side in (*lead, rows, columns)]) for i in (0, 1))
+    return regions.boxes(operand, slot, mode, tile, start, stop, **life)

@@ -1,0 +1,78 @@
+"""Split-k: slices of a sum over k leave partial sums in a workspace, a second kernel adds them, as cuBLAS does.
+
+The workspace holds one copy of the results a slice, in fp32 or wider, each dense in the memory order of the
+results, so that runs of the reduction are runs of memory on both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tileprof.record.model.call import Kernel, Operand, Scratch
+from tileprof.record.model.tiles.foundations import regions
+from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+REDUCE_THREADS, REDUCE_ELEMENTS = 128, 512
+"""A block of the reduction: four results a thread, one 16-byte load of fp32 each."""
+
+
+def memory_order(operand: Operand) -> tuple[int, ...]:
+    """Dimensions from the outermost in memory to the innermost."""
+    return tuple(sorted(range(len(operand.shape)), key=lambda d: (-operand.strides[d], d)))
+
+
+def one_slice(operand: Operand) -> Operand:
+    """The operand with a leading dimension of one: results that need no reduction, beside `partial_sums`."""
+    return replace(operand, shape=(1, *operand.shape), strides=(0, *operand.strides))
+
+
+def partial_sums(results: Operand, slices: int) -> Operand:
+    """The workspace as an operand ``[slices, *results.shape]``."""
+    strides, run = [0] * len(results.shape), 1
+    for dim in reversed(memory_order(results)):
+        strides[dim], run = run, run * results.shape[dim]
+    return Operand((slices, *results.shape), (run, *strides), "float32", max(4, results.itemsize))
+
+
+def workspace(partial: Operand) -> Scratch:
+    """Scratch 0 with room for the partial sums."""
+    return Scratch(0, partial.numel * partial.itemsize)
+
+
+def reduce_kernel(results: Operand, slices: int, reads: Sequence[Operand] = ()) -> Kernel:
+    """Adds the slices in scratch 0, and ``reads`` of the shape of ``results``, for runs of `REDUCE_ELEMENTS`
+    results.
+    """
+    order = memory_order(results)
+    partial = partial_sums(results, slices)
+    flat = replace(partial, shape=(partial.numel,), strides=(1,))
+    lo = np.arange(0, results.numel, REDUCE_ELEMENTS)
+    hi = np.minimum(lo + REDUCE_ELEMENTS, results.numel)
+    tiles = np.arange(len(lo))
+    parts = [
+        regions.linear_boxes(flat, 0, READ, tiles, lo + s * results.numel, hi + s * results.numel, first=0, last=1)
+        for s in range(slices)
+    ]
+    for slot, operand in enumerate((results, *reads), start=1):
+        mode = WRITE if slot == 1 else READ
+        ordered = regions.permute(operand, order)
+        parts.append(regions.linear_boxes(ordered, slot, mode, tiles, lo, hi, first=0, last=1))
+    return Kernel(
+        "splitk_reduce", Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)), (workspace(partial), results, *reads),
+        (len(lo), 1, 1), (REDUCE_THREADS, 1, 1), flops=slices * results.numel,
+    )  # fmt: skip
+
+
+def row_of_blocks(blocks: int) -> NDArray[np.int32]:
+    """Grid coordinates of a one-dimensional grid."""
+    block = np.zeros((blocks, 3), np.int32)
+    block[:, 0] = np.arange(blocks)
+    return block

@@ -1,0 +1,103 @@
+"""Layer norm and RMS norm, forward and backward.
+
+Source: PyTorch's layer_norm_kernel.cu, from memory; the forward pass was recorded so on an H200 (PyTorch 2.11). Forward
+and input gradient: one block per row. Weight and bias
+gradients: a block owns 32 columns and walks all rows; with few columns and more than 64 Ki rows ATen splits the rows
+as well, which is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tileprof.devices import Device
+from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.elementwise.pointwise import contiguous, short
+from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, Span, blocks, ranges, rate_of
+
+FORWARD_THREADS = (32, 4, 1)
+COLUMNS = 32
+"""Columns of a block of the weight-gradient kernel: one warp wide."""
+
+
+@models("aten::native_layer_norm", "aten::_fused_rms_norm")
+def layer_norm(call: Call, _device: Device) -> list[Kernel]:
+    """Rows in, rows out, with mean and reciprocal deviation where the caller gets them."""
+    source = call["input"]
+    inner = len(call["normalized_shape"])
+    vectors = [o for o in (call.arguments.get("weight"), call.arguments.get("bias")) if o is not None]
+    out, *statistics = call.outputs
+    copies, source = contiguous(source)
+    return copies + _rows(short(call.op), [source], vectors, [out], statistics, inner, flops_each=8)
+
+
+@models("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward")
+def layer_norm_backward(call: Call, _device: Device) -> list[Kernel]:
+    """The input's gradient row by row, then the weight's and bias's column by column; ``output_mask`` says which."""
+    name = short(call.op)
+    inner = len(call["normalized_shape"])
+    statistics = [o for o in (call.arguments.get("mean"), call.arguments.get("rstd")) if o is not None]
+    weight = call.arguments.get("weight")
+    inputs = [call["grad_out"], call["input"]]
+    mask = call["output_mask"]
+    outputs = iter(call.outputs)
+    # Gradients that are not asked for are not returned at all.
+    wanted = [next(outputs, None) if on else None for on in mask]
+    kernels: list[Kernel] = []
+    if wanted[0] is not None:
+        vectors = [weight] if weight is not None else []
+        kernels += _rows(name, inputs, vectors, [wanted[0]], [], inner, flops_each=12, row_statistics=statistics)
+    gradients = [g for g in wanted[1:] if g is not None]
+    if gradients and gradients[0].numel:
+        kernels.append(_columns(name, inputs, statistics, gradients, inner))
+    return kernels
+
+
+def _rows(
+    name: str,
+    reads: Sequence[Operand],
+    vectors: Sequence[Operand],
+    writes: Sequence[Operand],
+    statistics: Sequence[Operand],
+    inner: int,
+    *,
+    flops_each: float,
+    row_statistics: Sequence[Operand] = (),
+) -> list[Kernel]:
+    """One block per row of ``reads`` and ``writes``; ``vectors`` as long as a row; statistics one number per row."""
+    source = reads[0]
+    if source.numel == 0:
+        return []
+    outer = tuple(range(len(source.shape) - inner))
+    rows = int(np.prod([source.shape[d] for d in outer], dtype=np.int64))
+    sketch = Sketch(rows)
+    tile, lo, hi = ranges(rows, 1)
+    for operand, mode in [(r, READ) for r in reads] + [(w, WRITE) for w in writes]:
+        sketch.span(operand, mode, tile, Span(outer, lo, hi))
+    for operand in vectors:
+        sketch.whole(operand, READ)
+    for operand, mode in [(s, READ) for s in row_statistics] + [(s, WRITE) for s in statistics]:
+        if operand.numel:
+            sketch.span(operand, mode, tile, Span(tuple(range(len(operand.shape))), lo, hi))
+    flops = flops_each * source.numel
+    return [sketch.kernel(f"rows<{name}>", threads=FORWARD_THREADS, flops=flops, rate=rate_of(source))]
+
+
+def _columns(
+    name: str, reads: Sequence[Operand], statistics: Sequence[Operand], gradients: Sequence[Operand], inner: int
+) -> Kernel:
+    """A block of 32 columns sums all rows of the output's gradient and of the normalised input."""
+    columns = gradients[0].numel
+    sketch = Sketch(blocks(columns, COLUMNS))
+    tile, lo, hi = ranges(columns, COLUMNS)
+    rank = len(reads[0].shape)
+    for operand in reads:
+        sketch.span(operand, READ, tile, Span(tuple(range(rank - inner, rank)), lo, hi))
+    for operand in statistics:
+        sketch.whole(operand, READ)
+    for operand in gradients:
+        sketch.span(operand, WRITE, tile, Span(tuple(range(inner)), lo, hi))
+    flops = 5 * reads[0].numel
+    return sketch.kernel(f"columns<{name}>", threads=(COLUMNS, 8, 1), flops=flops, rate=rate_of(*reads))

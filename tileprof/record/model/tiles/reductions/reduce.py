@@ -1,0 +1,263 @@
+"""Reductions through TensorIterator: sum, mean, norm, max, argmax, any, variance and their kin.
+
+Source: PyTorch's aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` (from memory, not checked against a
+version). A thread block is ``width x height`` threads, width along the dimension that is fastest in memory:
+
+- reduced dimension fastest (a row sum): the width reduces, the height takes further outputs, or, for long rows, reduces
+too;
+- kept dimension fastest (a column sum): the width takes outputs, up to 4 per thread, the height reduces long columns.
+
+Where a thread would still get 256 values and the grid leaves SMs idle, several blocks share an output ("split"):
+block ``y`` takes every ``grid_y``-th chunk, stages its part in a workspace, and the last one combines. Which
+one that is cannot be known, so every block of the group updates the output and the group's staging *atomically* here:
+a reader waits for all of them, as it must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tileprof.arrays import I64
+from tileprof.devices import Device
+from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
+from tileprof.record.model.tiles.foundations.regions import coalesce, permute
+from tileprof.record.model.tiles.foundations.sketch import (
+    ATOMIC,
+    READ,
+    WRITE,
+    Sketch,
+    Span,
+    blocks,
+    memory_order,
+    ranges,
+    rate_of,
+    scratch,
+)  # fmt: skip
+
+MAX_THREADS = 512
+MIN_VALUES, MAX_VALUES = 16, 256
+"""Values a thread should at least reduce, and above which the work is split further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a reduction is cut: a block owns ``outputs_per_block`` outputs; ``splits`` blocks share them, each taking
+    every ``splits``-th chunk of ``chunk`` reduced elements.
+    """
+
+    threads: tuple[int, int, int]
+    outputs_per_block: int
+    chunk: int
+    splits: int
+
+
+def plan(outputs: int, inputs: int, device: Device, *, row_wise: bool, dense: bool, itemsize: int) -> Plan:
+    """The configuration for ``outputs`` results of ``inputs`` elements each.
+
+    ``row_wise``: the reduced dimension is the faster one in memory. ``dense``: that dimension has stride 1 (kept or
+    reduced), so that threads load vectors: 4 elements along a full reduction, up to 16 bytes of outputs along columns.
+    """
+    along_input = 4 if row_wise and dense and outputs == 1 and inputs > 128 else 1
+    along_output = _output_vector(outputs, itemsize) if dense and not row_wise else 1
+    fastest = (inputs // along_input) if row_wise else (outputs // along_output)
+    other = outputs if row_wise else inputs
+    limit = MAX_THREADS // along_output
+    width = min(_floor_power(fastest, limit), 32)
+    height = min(_floor_power(other, limit), limit // width)
+    width = min(_floor_power(fastest, limit), limit // height)
+    step_input, step_output = (width, 1) if row_wise else (1, width * along_output)
+    if blocks(inputs, step_input) >= min(height * 16, MAX_VALUES):
+        step_input *= height
+        splittable = True
+    else:
+        step_output *= height
+        splittable = False
+    values, grid = blocks(inputs, step_input), blocks(outputs, step_output)
+    wanted = device.sms * (device.threads_per_sm // (width * height))
+    splits = 1
+    if splittable and values >= MAX_VALUES and grid <= wanted:
+        splits = max(min(blocks(wanted, grid), blocks(values, MIN_VALUES)), blocks(values, MAX_VALUES))
+    return Plan((width, height, 1), step_output, step_input * along_input, splits)
+
+
+def reduction(
+    name: str,
+    source: Operand,
+    results: Sequence[Operand],
+    dims: Sequence[int],
+    device: Device,
+    *,
+    flops_each: float = 1,
+    staging: int = 9,
+) -> list[Kernel]:
+    """Reduce ``dims`` of ``source``; ``results`` have the kept dimensions only (see `kept`), in the source's order.
+
+    ``staging`` is the scratch slot of a split reduction; kernels of one call need one each. Where there are no
+    elements to reduce, the results are filled.
+    """
+    rank = len(source.shape)
+    reduced = tuple(sorted(d % rank for d in dims)) if rank else ()
+    if results[0].numel == 0:
+        return []
+    if source.numel == 0:
+        return elementwise(f"{name} of nothing", [], results, flops_each=0)
+    order = memory_order([source])
+    inner = tuple(d for d in order if d in reduced)
+    outer = tuple(d for d in order if d not in reduced)
+    inputs = int(np.prod([source.shape[d] for d in inner], dtype=np.int64))
+    outputs = source.numel // inputs
+    chosen = _plan_for(source, inner, outer, inputs, outputs, device)
+    sketch = Sketch(blocks(outputs, chosen.outputs_per_block), chosen.splits)
+    tile, lo, hi = ranges(outputs, chosen.outputs_per_block)
+    _read(sketch, source, (inner, outer), chosen, (tile, lo, hi), inputs)
+    kept_order = tuple(sorted(range(len(outer)), key=lambda i: outer[i]))
+    places = tuple(kept_order.index(i) for i in range(len(outer)))
+    every = np.tile(tile, chosen.splits) + np.repeat(np.arange(chosen.splits), len(tile)) * len(tile)
+    own = Span(places, np.tile(lo, chosen.splits), np.tile(hi, chosen.splits))
+    for result in results:
+        sketch.span(result, WRITE if chosen.splits == 1 else ATOMIC, every, own)
+    if chosen.splits > 1:
+        staged = scratch(staging, len(tile), chosen.splits * chosen.outputs_per_block * len(results))
+        row = every % len(tile)
+        sketch.span(staged, ATOMIC, every, Span((0,), row, row + 1))
+    width, height, _ = chosen.threads
+    shared = 4 * width * height * len(results) if width > 32 or height > 1 else 0
+    flops = flops_each * source.numel
+    more: dict[str, Any] = {"rate": rate_of(source), "shared_bytes": shared}
+    return [sketch.kernel(f"reduce<{name}>", threads=chosen.threads, flops=flops, **more)]
+
+
+def kept(result: Operand, rank: int, dims: Sequence[int]) -> Operand:
+    """The result of reducing ``dims`` of ``rank``, without the dimensions of size 1 that ``keepdim`` left in it."""
+    if len(result.shape) < rank or rank == 0:
+        return result
+    gone = {d % rank for d in dims}
+    return permute(result, [d for d in range(rank) if d not in gone])
+
+
+def reduced_dims(call: Call, rank: int) -> list[int]:
+    """The dimensions of ``dim`` (None or an empty list: all of them)."""
+    dim = call.arguments.get("dim")
+    if dim is None or dim == []:
+        return list(range(rank))
+    return [d % rank if rank else 0 for d in (dim if isinstance(dim, list | tuple) else [dim])]
+
+
+_FLOPS = {"mean": 1, "linalg_vector_norm": 2, "norm": 2, "var": 4, "std": 4, "var_mean": 4, "std_mean": 4}
+
+
+@models(
+    "aten::sum", "aten::mean", "aten::prod", "aten::amax", "aten::amin", "aten::argmax", "aten::argmin", "aten::max",
+    "aten::min", "aten::any", "aten::all", "aten::var", "aten::std", "aten::var_mean", "aten::std_mean", "aten::norm",
+    "aten::linalg_vector_norm", "aten::nansum", "aten::nanmean", "aten::aminmax", "aten::count_nonzero",
+    "aten::hash_tensor",
+)  # fmt: skip
+def reduce(call: Call, device: Device) -> list[Kernel]:
+    """Any reduction over all or some dimensions; several results (values and indices, variance and mean) in one
+    launch.
+    """
+    source = call["self"]
+    rank = len(source.shape)
+    dims = reduced_dims(call, rank)
+    results = [kept(o, rank, dims) for o in call.outputs]
+    name = short(call.op)
+    if name in {"all", "any"} and source.numel == 1:  # recorded as a copy
+        one = replace(source, shape=results[0].shape, strides=(1,) * len(results[0].shape))
+        return [replace(k, name="memcpy<device to device>") for k in elementwise("copy_", [one], results, threads=1)]
+    return reduction(name, source, results, dims if rank else [], device, flops_each=_FLOPS.get(name, 1))
+
+
+@models("aten::logsumexp", "aten::_logsumexp")
+def logsumexp(call: Call, device: Device) -> list[Kernel]:
+    """As ATen composes it: the maxima, then exponentials less the maxima summed, then the logarithm put back."""
+    source, out = call["self"], call.outputs[0]
+    rank = len(source.shape)
+    dims = reduced_dims(call, rank)
+    result = kept(out, rank, dims)
+    full = tuple(1 if d in dims else n for d, n in enumerate(source.shape))
+    peaks, sums = (scratch(slot, *full) for slot in (0, 1))
+    shifted = scratch(2, *source.shape)
+    kernels = reduction("max", source, [kept(peaks, rank, dims)], dims, device)
+    kernels += elementwise("exp", [source, peaks], [shifted], flops_each=9)
+    kernels += reduction("sum", shifted, [kept(sums, rank, dims)], dims, device, staging=8)
+    flat = [kept(o, rank, dims) for o in (sums, peaks)]
+    return kernels + elementwise("log", flat, [result], flops_each=9)
+
+
+@models("aten::equal")
+def equal(call: Call, device: Device) -> list[Kernel]:
+    """One answer for the host: an element-wise comparison, then a reduction of it."""
+    source, other = call["self"], call["other"]
+    if source.shape != other.shape or source.numel == 0:
+        return []
+    same = scratch(0, *source.shape, itemsize=1)
+    return elementwise("eq", [source, other], [same]) + reduce_all("all", same, scratch(1), device)
+
+
+def reduce_all(name: str, source: Operand, result: Operand, device: Device) -> list[Kernel]:
+    """One number from everything; what a loss with ``reduction='mean'`` ends with."""
+    return reduction(name, source, [replace(result, shape=(), strides=())], range(len(source.shape)), device)
+
+
+def _plan_for(
+    source: Operand, inner: tuple[int, ...], outer: tuple[int, ...], inputs: int, outputs: int, device: Device
+) -> Plan:
+    along, across = (_fastest(source, dims) for dims in (inner, outer))
+    row_wise = outputs == 1 or inputs == 1 or along < across
+    dense = (along if row_wise else across) == 1
+    return plan(outputs, inputs, device, row_wise=row_wise, dense=dense, itemsize=source.itemsize)
+
+
+def _fastest(source: Operand, dims: Sequence[int]) -> int:
+    return min((source.strides[d] for d in dims if source.shape[d] > 1), default=np.iinfo(np.int64).max)
+
+
+def _read(
+    sketch: Sketch,
+    operand: Operand,
+    dims: tuple[tuple[int, ...], tuple[int, ...]],
+    chosen: Plan,
+    owned: tuple[I64, I64, I64],
+    inputs: int,
+) -> None:
+    """Every block reads its outputs' elements: all of them, or every ``splits``-th chunk; ``dims`` = (reduced,
+    kept).
+    """
+    (inner, outer), (tile, lo, hi), splits = dims, owned, chosen.splits
+    if splits == 1:
+        sketch.span(operand, READ, tile, Span(outer, lo, hi))
+        return
+    period = chosen.chunk * splits
+    flat = coalesce(permute(operand, inner))
+    even = inputs // period * period if len(flat.shape) == 1 else 0
+    if even:
+        # The reduced elements lie at one stride: view them as (turn of the loop, block y, chunk) and cut that.
+        own = permute(operand, outer)
+        step = flat.strides[0]
+        view = replace(
+            operand,
+            shape=(*own.shape, even // period, splits, chosen.chunk),
+            strides=(*own.strides, period * step, chosen.chunk * step, step),
+        )
+        y = np.repeat(np.arange(splits), len(tile))
+        outputs = Span(tuple(range(len(outer))), np.tile(lo, splits), np.tile(hi, splits))
+        sketch.span(view, READ, np.tile(tile, splits) + y * len(tile), outputs, Span((len(outer) + 1,), y, y + 1))
+    at = np.arange(even, inputs, chosen.chunk)
+    y = at // chosen.chunk % splits
+    outputs = Span(outer, np.repeat(lo, len(at)), np.repeat(hi, len(at)))
+    reduced = Span(inner, np.tile(at, len(tile)), np.tile(np.minimum(at + chosen.chunk, inputs), len(tile)))
+    sketch.span(operand, READ, (tile[:, None] + y * len(tile)).ravel(), outputs, reduced)
+
+
+def _output_vector(outputs: int, itemsize: int) -> int:
+    """Outputs a thread of a column reduction loads at once: at most 4, and a whole number of vectors in the row."""
+    return next(v for v in (4, 2, 1) if outputs % v == 0 and v * itemsize <= 16)
+
+
+def _floor_power(n: int, limit: int) -> int:
+    return min(1 << max(int(n), 1).bit_length() - 1, limit)
