@@ -30,4 +30,4 @@ def test_other_inputs_end_with_0_1_or_2_and_without_a_warning(bases: Path, tmp_p
         outcome = run(bases, tmp_path / str(number), base, operations, verb)
         assert not outcome.fault, json.dumps({"base": base, "operations": operations, "verb": verb}) + outcome.fault
         codes.add(outcome.code)
-    assert codes == {0, 1, 2}, "inputs of every kind were drawn"
+    assert codes >= {0, 2}, "inputs that are refused and inputs that are not were drawn"

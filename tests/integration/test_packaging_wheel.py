@@ -10,17 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+IGNORED = ("__pycache__", "scripts", "bundle.mjs")
+
 HOMES = {"tileprof": "tileprof", "analysis": "tileprof/analysis", "viz": "tileprof/viz"}
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A copy of what a wheel is built from: a build leaves files in its source tree."""
+    """A copy of what a wheel is built from, without the sources of the page's bundle: a build leaves files in its tree."""
     copy = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     for folder in HOMES:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns(*IGNORED))
     return copy
 
 

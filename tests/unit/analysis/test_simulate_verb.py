@@ -12,6 +12,7 @@ import pytest
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.analysis.simulate import bloom
 from tileprof.analysis.words import counted, duration, signed_percent
+from tileprof.cli import add_options
 from tileprof.cli.simulate import VERB
 from tileprof.cli.simulate_text import print_standing, standing_of, wide_terminal
 from tileprof.errors import UserError
@@ -25,7 +26,7 @@ def mlp(tmp_path_factory):
 
 def simulate(*arguments):
     parser = ArgumentParser()
-    VERB.prepare(parser)
+    add_options(VERB, parser)
     return VERB.run(parser.parse_args(list(map(str, arguments))))
 
 

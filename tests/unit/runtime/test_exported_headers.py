@@ -109,7 +109,7 @@ def compile_cuda(folder: Path, source: Path, *options: str) -> None:
 
 def test_the_table_on_the_page_is_that_of_the_results() -> None:
     root = INCLUDE.parents[2]
-    script = root / "tests" / "gpu" / "measure_exported_headers.py"
+    script = root / "tests" / "gpu" / "cusync" / "measure_exported_headers.py"
     results = root / "tests" / "gpu" / "results" / "exported_headers.json"
     table = runpy.run_path(str(script))["table"](results)
     assert table in (root / "docs" / "exported-headers.md").read_text()

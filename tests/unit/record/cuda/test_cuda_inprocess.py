@@ -290,7 +290,7 @@ tileprof_profiler.follow(stand_in)
 activities = [SimpleNamespace(name=name) for name in {activities!r}]
 for _ in range(2):
     prepared = stand_in._prepare_profiler("config", activities, activity_filter=3)
-        assert prepared == (("config", activities), {{"activity_filter": 3}})
+    assert prepared == (("config", activities), {{"activity_filter": 3}})
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as mine:
     torch.ones(2).sin()
 print(any(event.key == "aten::sin" for event in mine.key_averages()))
