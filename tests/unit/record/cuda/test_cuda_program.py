@@ -209,7 +209,8 @@ def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp
     """
     saves = SAVES.replace("SIGINT", number.name)
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import program\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import program\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # which nohup has its programs ignore
         f"print('code', program.run([sys.executable, '-c', {saves!r}], dict(os.environ), visible={visible}, "
         "log=Path('log')))"
     )
