@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -23,6 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tileprof import examples
 from tileprof.cli.run_acs import record_table
 from tileprof.runtime import acs
 
@@ -39,11 +41,17 @@ PROGRAMS = {
     "nasnet-graph": ["inception", "--kind", "nasnet", "--graph"],
     "tree_lstm-graph": ["tree_lstm", "--graph"],
     "gpt2": ["gpt2"],
+    "islands": [],
 }
+SOURCE = Path(examples.__file__).parent / "cuda" / "islands.cu"
+ISLANDS = Path(tempfile.gettempdir()) / "tileprof-islands"
+"""The program of `tileprof/examples/cuda`, compiled at the beginning."""
 
 
 def command(name: str, steps: int) -> list[str]:
     """The program, on the GPU."""
+    if name == "islands":
+        return [str(ISLANDS), str(steps)]
     module, *words = PROGRAMS[name]
     return [sys.executable, "-m", f"tileprof.examples.{module}", *words, *CUDA, "--steps", str(steps)]
 
@@ -93,6 +101,8 @@ def main() -> None:
     library = acs.build()
     folder = options.out.resolve().parent / "acs"
     names = options.programs.split(",")
+    if "islands" in names:
+        subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", str(SOURCE), "-o", str(ISLANDS)], check=True)
     rows: list[dict[str, Any]] = []
 
     def one(name: str, mode: str, table: Path) -> dict[str, Any]:

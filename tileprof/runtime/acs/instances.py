@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,11 +70,17 @@ class Joined:
     without: dict[str, int]
 
 
-def instances(trace: Trace, events: Iterable[Mapping[str, Any]], logged: Sequence[Logged]) -> Joined:
+def instances(
+    trace: Trace,
+    events: Iterable[Mapping[str, Any]],
+    logged: Sequence[Logged],
+    varying: Mapping[int, tuple[int, ...]] | None = None,
+) -> Joined:
     """An instance for each launch of the trace whose parameters are in the log and explain what it touched.
 
-    ``events``: the recorder's log of the process.
+    ``events``: the recorder's log of the process. ``varying``: by place in ``logged``, words that differ in other runs.
     """
+    place_of = {id(call): place for place, call in enumerate(logged)}
     without: dict[str, int] = {}
     out: list[Instance] = []
     columns = trace.columns("launches")
@@ -92,7 +98,8 @@ def instances(trace: Trace, events: Iterable[Mapping[str, Any]], logged: Sequenc
             key = f"{why}: {columns['kernel'][row]}"
             without[key] = without.get(key, 0) + 1
         elif isinstance(found, Instance):
-            out.append(found)
+            words = (varying or {}).get(place_of[id(call)], ())
+            out.append(replace(found, varying=words))
     return Joined(out, without)
 
 
