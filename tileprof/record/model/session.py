@@ -266,7 +266,7 @@ class Session:
             operator = operator.distrusted()
             key.append("distrusted")
         self.seen += 1
-        if not self.window.covers(path) or self._initialises(operator, tensors, places):
+        if not self.window.covers(path) or self._initialises(operator, places, inputs):
             return
         cached = tuple(key)
         planned = self._plans.get(cached)
@@ -285,11 +285,16 @@ class Session:
             buffers.wrote(written)
         self._launch(operator.name, planned, tensors, places, inputs, path, texts)
 
-    def _initialises(self, operator: Operator, tensors: list[torch.Tensor], places: list[Buffer | None]) -> bool:
-        """A write to a parameter before any module ran: on a GPU it is done once, and mostly by the CPU."""
-        if self.options.initialisation or self.modules.called or not operator.mutates or not tensors:
+    def _initialises(self, operator: Operator, places: list[Buffer | None], inputs: int) -> bool:
+        """A write to a parameter, or a conversion of a module's tensors, before any module ran: on a GPU it is done
+        once, and mostly by the CPU.
+        """
+        if self.options.initialisation or self.modules.called or not places or places[0] is None:
             return False
-        if places[0] is None or places[0].kind != "parameter":
+        if self.modules.converting:
+            for made in filter(None, places[inputs:]):
+                made.kind = places[0].kind
+        elif not operator.mutates or places[0].kind != "parameter":
             return False
         self.window.initialisations += 1
         return True
