@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tileprof import __version__
-from tileprof.cli.saying import say
+from tileprof.cli.messages import say
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:

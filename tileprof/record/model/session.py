@@ -24,8 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model import fake, plans, unfused
-from tileprof.record.model.call import Call, Kernel, Operand, Scratch
-from tileprof.record.model.called import called
+from tileprof.record.model.call_text import called
 from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
@@ -33,6 +32,7 @@ from tileprof.record.model.nvtx import Ranges
 from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
 from tileprof.record.model.progress import Progress
 from tileprof.record.model.storage import ABSENT, Buffer, Buffers
+from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.record.model.window import Window
 from tileprof.trace.writer import TraceWriter
