@@ -139,7 +139,7 @@ def _keeping(step: Any) -> Any:
     """
     from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415 - of no use to other programs
 
-    class Keeping(TorchDispatchMode):
+    class Keeping(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
         def __init__(self) -> None:
             super().__init__()
             self.kept: list[Any] = []
