@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_driver import Machine, compiled
 
+from tileprof.cli.run_acs import _logged_runs
 from tileprof.runtime import acs
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -129,3 +130,14 @@ def test_a_broken_table_means_stream_order_and_a_sentence(machine: Machine, tmp_
     outcome = machine.outcome("1", "40", "plain", settings=acs.Settings("streams", tmp_path / "run", table), delay_us=0)
     assert outcome.stdout.strip() == machine.run("1", "40", "plain", delay_us=0)
     assert "stream order" in outcome.stderr
+
+
+def test_plain_runs_are_logged_before_a_recording(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder))
+    monkeypatch.setenv("FAKE_DELAY", "0")
+    runs = _logged_runs((str(machine.folder / "program"), "1", "40", "plain"), tmp_path, machine.library)
+    assert len(runs) >= 3
+    assert acs.repeats(runs)
+    assert len(runs[0]) > 10
