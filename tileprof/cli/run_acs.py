@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,9 @@ STREAMS: Final = 8
 WINDOW: Final = 128
 
 _LOGGED: Final = 3
-"""Plain runs before a recording whose launches are logged."""
+"""Plain runs at once before a recording, whose launches are logged."""
+
+_MOST_LOGGED: Final = 9
 
 _SHOWN: Final = 5
 """Reasons and calls that are named."""
@@ -104,25 +106,39 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path) -> Table
 
 
 def _logged_runs(program: tuple[str, ...], folder: Path, library: Path) -> list[list[Logged]]:
-    """The launches of plain runs of the program, side by side; without those that failed, which the recording says."""
+    """The launches of plain runs of the program; without those that failed, which the recording says.
+
+    Linux places a stack at one of four upper halves of its address. The runs go on until two have been seen, since one
+    of them is not the recording's; `_MOST_LOGGED` at most.
+    """
+    from tileprof.runtime import acs  # noqa: PLC0415 - heavy
+
+    runs, halves = [], set()
+    for number in range(0, _MOST_LOGGED, _LOGGED):
+        for path in _logs(program, [folder / f"log-{number + i}" for i in range(_LOGGED)], library):
+            runs.append(acs.read_log(path))
+            halves.add(acs.read_stack(path) >> 32)
+        if len(halves) != 1:
+            break
+    return runs
+
+
+def _logs(program: tuple[str, ...], places: Sequence[Path], library: Path) -> list[Path]:
+    """Logs of plain runs, side by side, each with its folder: of the process of each that launched most."""
     from tileprof.record.cuda.program import command_of  # noqa: PLC0415 - heavy
     from tileprof.runtime import acs  # noqa: PLC0415 - likewise
 
     running = []
-    for number in range(_LOGGED):
-        place = folder / f"log-{number}"
+    for place in places:
         place.mkdir(exist_ok=True)
         environment = {**os.environ, **acs.environment(library, acs.Settings("log", place))}
         silent = subprocess.DEVNULL
         running.append(
             (place, subprocess.Popen(command_of(program), env=environment, stdin=silent, stdout=silent, stderr=silent))
         )
-    runs = []
-    for place, process in running:
-        logs = [acs.read_log(path) for path in sorted(place.glob("launches-*"))] if process.wait() == 0 else []
-        if any(logs):
-            runs.append(max(logs, key=len))
-    return runs
+    ended = [place for place, process in running if process.wait() == 0]
+    found = [sorted(place.glob("launches-*"), key=lambda path: path.stat().st_size) for place in ended]
+    return [paths[-1] for paths in found if paths]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ what a recording and logs of launches say (`instances`, `varying`); `session` ru
 from __future__ import annotations
 
 from tileprof.runtime.acs.build import build
-from tileprof.runtime.acs.instances import Logged, instances, read_log
+from tileprof.runtime.acs.instances import Logged, instances, read_log, read_stack
 from tileprof.runtime.acs.session import Mode, Settings, environment, results
 from tileprof.runtime.acs.table import Instance, Table, tabulate
 from tileprof.runtime.acs.varying import repeats, varying_words
@@ -22,6 +22,7 @@ __all__ = [
     "environment",
     "instances",
     "read_log",
+    "read_stack",
     "repeats",
     "results",
     "tabulate",

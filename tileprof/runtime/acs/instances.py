@@ -50,7 +50,9 @@ class Logged:
 
 
 def read_log(path: Path) -> list[Logged]:
-    """The launches of a process, in order; a line that a killed process left unfinished is left out."""
+    """The launches of a process, in order; without lines that say something else, and one that a killed process left
+    unfinished.
+    """
     out = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         words = line.split(" ")
@@ -60,6 +62,13 @@ def read_log(path: Path) -> list[Logged]:
         block = bytes.fromhex(words[12][:-1])[: int(words[11])]
         out.append(Logged(int(words[0]), int(words[1]), words[2], numbers, words[10] == "1", block))
     return out
+
+
+def read_stack(path: Path) -> int:
+    """An address in the stack of the process's first thread, as its log says it; 0 where it does not."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        words = lines.readline().split()
+    return int(words[1]) if len(words) == 2 and words[0] == "stack" else 0
 
 
 @dataclass(frozen=True, slots=True)
