@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tileprof.viz.pack import pack, printable
+from tileprof.viz.page_values import pack, printable
 from tileprof.viz.relations import fitted
 
 if TYPE_CHECKING:

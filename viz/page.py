@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from tileprof.viz.document import document
-from tileprof.viz.pack import inert_json
+from tileprof.viz.page_values import inert_json
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.timeline import Lanes, busy_share
-from tileprof.viz.pack import pack, packed_bytes, printable
+from tileprof.viz.page_values import pack, packed_bytes, printable
 from tileprof.viz.study import finite, plain
 
 if TYPE_CHECKING:

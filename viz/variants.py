@@ -17,7 +17,7 @@ import numpy as np
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler
 from tileprof.errors import UserError
-from tileprof.viz.pack import printable
+from tileprof.viz.page_values import printable
 from tileprof.viz.study import OCCUPANCIES, SIZES, cost, finite
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tileprof.analysis.bounds.machine import Machine
 from tileprof.analysis.bounds.problem import Links, Problem
 from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.ranges import range_hazards
@@ -73,11 +74,13 @@ class Program:
         return found
 
 
-def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int = 0) -> Program:
+def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, machine: Machine | None = None) -> Program:
     """Launch-level dependencies of a tile graph, or between some of its launches (ascending), then numbered from 0.
 
-    ``sms`` of the GPU to run on; the device's unless given.
+    ``machine`` it is to run on: its device's launch gaps and rates of issue count, and its SMs; the recorded device's
+    without.
     """
+    machine = machine or Machine(graph.device)
     launches = graph.launches if chosen is None else graph.launches.iloc[list(chosen)]
     links = Links.of(graph).between(launches["launch"].to_numpy(np.int64))
     parents: list[dict[int, float]] = [{} for _ in range(len(launches))]
@@ -100,7 +103,7 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
     segments = operands.reindex(launches["launch"]).fillna(0).astype(int).tolist()
     return Program(
         launches,
-        graph.device,
+        machine.device,
         parents,
         written,
         recycled,
@@ -108,7 +111,7 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
         edges,
         fan_in,
         segments,
-        sms or graph.device.sms,
+        machine.sms,
         partial(range_hazards, graph.recording, launches["launch"].tolist()),
     )
 

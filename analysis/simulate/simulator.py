@@ -127,7 +127,7 @@ class Simulator:
             links=self._links,
             unknown_first=0.0,
         )
-        draft = scheduler.draft(program_of(self.graph, launches, self.machine.sms))
+        draft = scheduler.draft(program_of(self.graph, launches, self.machine))
         notes = list(draft.notes)
         in_the_loop_ns = 0.0
         if isinstance(scheduler, Rewires):

@@ -63,7 +63,7 @@ def triggers(simulator: Simulator) -> list[Trigger]:
     """One `Trigger` for each kind of neighbours in a stream, what saves most first; pairs of equal footprints,
     dependencies and prologue are of one kind.
     """
-    graph, program = simulator.graph, program_of(simulator.graph)
+    graph, program = simulator.graph, program_of(simulator.graph, machine=simulator.machine)
     footprints = program.launches["footprint"].tolist()
     blocks = _blocks(simulator)
     kinds: dict[tuple[int, int, tuple[int, ...], float | None], list[tuple[int, int]]] = {}

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tileprof import __version__
-from tileprof.cli.saying import say
+from tileprof.cli.messages import say
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tileprof.cli.verb import Verb
 
-VERBS = ("record", "report", "view", "simulate", "diff", "export", "verify", "run", "doctor")
+VERBS = ("record", "times", "report", "view", "simulate", "diff", "export", "verify", "run", "doctor")
 """Names of verbs, in the order of use; the verb lives in the module ``tileprof.cli.<name>``."""
 
 BAD_USAGE, OUR_FAILURE = 2, 70

@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from tileprof.cli.saying import say
+from tileprof.cli.messages import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 

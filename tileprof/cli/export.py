@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tileprof.cli import operators, policies
+from tileprof.cli import policies, recut_operators
+from tileprof.cli.messages import say
 from tileprof.cli.progress import first_time, steps
-from tileprof.cli.saying import say
 from tileprof.cli.sizes import for_range
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -115,7 +115,7 @@ def _by_hand(options: Namespace) -> dict[str, str]:
 
 def _of_trace(options: Namespace) -> dict[str, str]:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
+    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - likewise
     from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - likewise
     from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - likewise
@@ -133,13 +133,13 @@ def _of_trace(options: Namespace) -> dict[str, str]:
     with steps() as step:
         step(f"checking the policy{first_time()}" if options.policy else f"synthesising a policy{first_time()}")
         if options.policy:
-            graph = operators.fitting(policies.load(options.policy), graph)
+            graph = recut_operators.fitting(policies.load(options.policy), graph)
             policy = _sound(options, graph, launches)
         else:
             graph, launches, fit = _stages(options, graph, launches)
             policy = _synthesised(options, graph, launches)
             if fit is not None:
-                policy = operators.with_kernel_prediction(policy, fit, graph.device.sms)
+                policy = recut_operators.with_kernel_prediction(policy, fit, graph.device.sms)
     _say_prediction(policy)
     stages = [int(stage.launch or 0) for stage in policy.stages]
     return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
@@ -158,14 +158,14 @@ def _stages(
 
     if launches is not None and len(launches) < 2:
         raise UserError("a policy is for at least two launches: --launches 12,13")
-    made = operators.in_tiles_of_stages(graph)
-    cut = made or operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))}, graph)
+    made = recut_operators.in_tiles_of_stages(graph)
+    cut = made or recut_operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))}, graph)
     fit = None
     suited = _suited(options, made, launches) if made is not None else None
     if suited is not None:
         cut, stages, fit = suited
     elif launches is None:
-        first = operators.best_stages(graph, cut, around=not options.no_fuse)
+        first = recut_operators.best_stages(graph, cut, around=not options.no_fuse)
         which = "the first pair of `tileprof report`"
         if first is None:
             cut, made, stages = replace(cut, graph=graph), None, list(best_pair(graph))
@@ -187,8 +187,8 @@ def _stages(
 
 
 def _suited(
-    options: Namespace, cut: operators.Cut, launches: list[int] | None
-) -> tuple[operators.Cut, list[int], Suited] | None:
+    options: Namespace, cut: recut_operators.Cut, launches: list[int] | None
+) -> tuple[recut_operators.Cut, list[int], Suited] | None:
     """The recording cut into the tiles that suit the persistent kernel, the stages that it runs, and how it takes them;
     None where it runs none of the launches, or where the policy is not for it.
     """
@@ -197,10 +197,10 @@ def _suited(
     if options.format != "json" or options.no_fuse or options.fuse:
         return None
     sets = list(product_sets(cut.graph)) if launches is None else [tuple(cut.numbers(launches))]
-    chosen = operators.chosen_by_runtime(cut.graph, [stages for stages in sets if len(stages) > 1])
+    chosen = recut_operators.chosen_by_runtime(cut.graph, [stages for stages in sets if len(stages) > 1])
     if chosen is None:
         return None
-    cut = operators.retiled(cut, chosen)
+    cut = recut_operators.retiled(cut, chosen)
     if launches is None:
         named = [f"{n} ({_module_or_op(cut.graph, n)})" for n in chosen.stages]
         which = "of the products that need each other, those for which one launch should save most"
@@ -218,7 +218,7 @@ def _say_prediction(policy: Policy) -> None:
 
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
-        kernels = ", for this package's kernels" if expected.get("model") == operators.KERNEL_MODEL else ""
+        kernels = ", for this package's kernels" if expected.get("model") == recut_operators.KERNEL_MODEL else ""
         say(
             f"Modelled{kernels}: {expected['stream_us']} us in stream order, {expected['policy_us']} us under the "
             f"policy ({-expected['gain_percent']:+} %)."
@@ -276,7 +276,7 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> P
         )
         launches = sorted({*launches, *more})
     policy = synthesise(graph, launches, folded=folded)
-    return operators.with_best_waits(policy, graph, launches) if options.format == "json" else policy
+    return recut_operators.with_best_waits(policy, graph, launches) if options.format == "json" else policy
 
 
 def _numbered(launches: list[int], verb: str) -> str:

@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from tileprof.cli.epilogs import devices
-from tileprof.cli.saying import say
+from tileprof.cli.messages import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -76,7 +76,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.cli.report_text import print_report  # noqa: PLC0415 - likewise
     from tileprof.devices import get  # noqa: PLC0415 - likewise
     from tileprof.trace import manifest  # noqa: PLC0415 - likewise
-    from tileprof.viz.busy import Curves  # noqa: PLC0415 - likewise
+    from tileprof.viz.report_curves import Curves  # noqa: PLC0415 - likewise
 
     conditions = [condition(text, changes=False) for text in options.fail_if]
     device = get(options.device) if options.device else None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tileprof.analysis.guidance import Guidance
-    from tileprof.viz.busy import Curves
+    from tileprof.viz.report_curves import Curves
 
 _NARROWEST = 80
 _COLUMNS = {"pattern": 22, "early": 8, "gain": 8, "of all": 6}

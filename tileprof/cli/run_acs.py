@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,13 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from tileprof.runtime.acs import Mode, Table
+    from tileprof.runtime.acs import Logged, Mode, Table
 
 SCHEDULERS: Final[dict[str, Mode]] = {"acs": "streams", "acs-graph": "graph"}
 """What ``--scheduler`` takes with a program, and how the library is told."""
 
 STREAMS: Final = 8
 WINDOW: Final = 128
+
+_LOGGED: Final = 3
+"""Plain runs at once before a recording, whose launches are logged."""
+
+_MOST_LOGGED: Final = 9
 
 _SHOWN: Final = 5
 """Reasons and calls that are named."""
@@ -66,13 +71,21 @@ def run_acs(options: Namespace) -> int:
 
 
 def record_table(program: tuple[str, ...], folder: Path, library: Path) -> Table:
-    """Record the program once, with the log of its launches beside, and tabulate what they touched."""
+    """Record the program once, with the log of its launches beside, and tabulate what they touched.
+
+    First the launches of `_LOGGED` plain runs are logged: what differs between them and the recording in a launch's
+    parameters holds addresses of the process or nothing at all (`tileprof.runtime.acs.varying`).
+    """
     from tileprof.record import Options, cuda  # noqa: PLC0415 - heavy
     from tileprof.record.cuda import raw  # noqa: PLC0415 - likewise
     from tileprof.record.cuda.settings import Settings  # noqa: PLC0415 - likewise
     from tileprof.runtime import acs  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
+    runs = _logged_runs(program, folder, library)
+    if runs and not acs.repeats(runs):
+        _say("the program makes other launches each time: only words that its recording saw to change are not compared")
+        runs = []
     trace, records = folder / "recorded.tileprof", folder / "raw"
     with _variables(acs.environment(library, acs.Settings("log", folder))):
         code = cuda.record(Options(program, trace), Settings(passes=("accesses",), raw=records))
@@ -85,10 +98,47 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path) -> Table
         raise UserError(
             "the program's launches were recorded, but their parameters were not seen: nothing was preloaded"
         )
-    joined = acs.instances(load(trace), process.events, acs.read_log(log))
+    logged = acs.read_log(log)
+    joined = acs.instances(load(trace), process.events, logged, acs.varying_words(logged, runs))
     table = acs.tabulate(joined.instances, " ".join(program))
     table.without = joined.without
     return table
+
+
+def _logged_runs(program: tuple[str, ...], folder: Path, library: Path) -> list[list[Logged]]:
+    """The launches of plain runs of the program; without those that failed, which the recording says.
+
+    Linux places a stack at one of four upper halves of its address. The runs go on until two have been seen, since one
+    of them is not the recording's; `_MOST_LOGGED` at most.
+    """
+    from tileprof.runtime import acs  # noqa: PLC0415 - heavy
+
+    runs, halves = [], set()
+    for number in range(0, _MOST_LOGGED, _LOGGED):
+        for path in _logs(program, [folder / f"log-{number + i}" for i in range(_LOGGED)], library):
+            runs.append(acs.read_log(path))
+            halves.add(acs.read_stack(path) >> 32)
+        if len(halves) != 1:
+            break
+    return runs
+
+
+def _logs(program: tuple[str, ...], places: Sequence[Path], library: Path) -> list[Path]:
+    """Logs of plain runs, side by side, each with its folder: of the process of each that launched most."""
+    from tileprof.record.cuda.program import command_of  # noqa: PLC0415 - heavy
+    from tileprof.runtime import acs  # noqa: PLC0415 - likewise
+
+    running = []
+    for place in places:
+        place.mkdir(exist_ok=True)
+        environment = {**os.environ, **acs.environment(library, acs.Settings("log", place))}
+        silent = subprocess.DEVNULL
+        running.append(
+            (place, subprocess.Popen(command_of(program), env=environment, stdin=silent, stdout=silent, stderr=silent))
+        )
+    ended = [place for place, process in running if process.wait() == 0]
+    found = [sorted(place.glob("launches-*"), key=lambda path: path.stat().st_size) for place in ended]
+    return [paths[-1] for paths in found if paths]
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tileprof.cli import simulate_fleet, spawning
 from tileprof.cli.epilogs import devices_and_schedulers
+from tileprof.cli.messages import say
 from tileprof.cli.progress import first_time, steps
-from tileprof.cli.saying import say
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError

@@ -188,9 +188,17 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
             f"simulated host takes {duration(simulator.machine.device.issue_ns())} per launch (stream:issue=5us makes "
             "it slower)"
         )
+    issue_ns = simulator.machine.device.issue_ns()
+    held_up = (
+        f", for the simulated host takes {duration(issue_ns)} per launch, and kernels wait for it (stream:issue=0ns: "
+        "it is far ahead)"
+        if agrees.simulated_between_ns > 1.1 * agrees.recorded_between_ns
+        and issue_ns * agrees.launches > 0.9 * stream.time_ns
+        else ""
+    )
     lines.append(
         f"{said}; as simulated it is {duration(stream.time_ns)} "
-        f"({signed_percent(stream.time_ns / max(recorded, 1e-9) - 1, plus=True)})."
+        f"({signed_percent(stream.time_ns / max(recorded, 1e-9) - 1, plus=True)}){held_up}."
     )
     return lines
 

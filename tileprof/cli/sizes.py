@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tileprof.cli.messages import say
 from tileprof.cli.progress import steps
-from tileprof.cli.saying import say
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ def at_size(symbolic: SymbolicPolicy, size: int | None, graph: TileGraph) -> Pol
 
     Raises `UserError` where the trace does not say the size, and where its operators are others than the policy's.
     """
-    from tileprof.cli import operators  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli import recut_operators  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.format import PolicyError  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.stage_choice import stages_with  # noqa: PLC0415 - likewise
 
     known = symbolic.at()
     launches = [stage.launch for stage in known.stages if stage.launch is not None]
-    graph = operators.fitting(known, graph)
+    graph = recut_operators.fitting(known, graph)
     here = stages_with(graph, launches, known.guard.get("epilogues", [])) if _in(launches, graph) else None
     if here is None:
         if size is None:

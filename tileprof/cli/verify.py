@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from tileprof.cli import operators, policies
+from tileprof.cli import policies, recut_operators
 from tileprof.cli.sizes import at_size
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -54,7 +54,7 @@ def _run(options: Namespace) -> int:
         raise UserError(f"--first {options.first}: give the number of missing dependencies to name, or 0 for all")
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
+    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - likewise
     from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.policy.assessment import assess  # noqa: PLC0415 - likewise
     from tileprof.policy.format.symbolic import load_symbolic  # noqa: PLC0415 - likewise
@@ -68,7 +68,7 @@ def _run(options: Namespace) -> int:
     if symbolic is not None:
         policy = at_size(symbolic, options.at, graph)
     if policy is not None and not (options.launches or options.pair):
-        graph = operators.fitting(policy, graph)
+        graph = recut_operators.fitting(policy, graph)
     launches = launches_of(options, graph)
     if policy is None:
         launches, graph, policy = _shipped(name, options, graph, launches)

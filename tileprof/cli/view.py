@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tileprof.cli import policies
+from tileprof.cli.messages import say
 from tileprof.cli.progress import first_time, steps
-from tileprof.cli.saying import say
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -116,7 +116,7 @@ def _serve(options: Namespace, answers: Answers) -> int:
 
 
 def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
-    from tileprof.cli.choice import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - likewise
     from tileprof.policy.verification.pair_waits import pair_waits  # noqa: PLC0415 - likewise
     from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise

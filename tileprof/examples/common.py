@@ -5,6 +5,7 @@ A program's stdout is its own, recorded or not: the line with its checksum must 
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, ArgumentTypeError, Namespace
@@ -68,8 +69,16 @@ def stepping(
     options.add_argument(
         "--steps", type=positive, default=1, help="how often; with several, the time of one goes to stderr"
     )
+    options.add_argument(
+        "--digest", action="store_true", help="print a digest of the results of all steps, bit for bit"
+    )
     if capturable:
         options.add_argument("--graph", action="store_true", help="capture a step in a CUDA graph and replay it")
+        options.add_argument(
+            "--keep",
+            action="store_true",
+            help="keep all that a step makes until its end, so that no memory is recycled",
+        )
     return options
 
 
@@ -97,25 +106,54 @@ def stepped(name: str, options: Namespace, step: Any) -> Any:
     two goes to stderr, and with ``options.graph`` they are replays of a CUDA graph.
     """
     cuda = str(options.device).startswith("cuda")
+    if getattr(options, "keep", False):
+        step = _keeping(step)
     with torch.no_grad(), tileprof.capture():
         if getattr(options, "graph", False) and cuda:
             step = _captured(step)
-        result, begin = None, 0.0
+        result, begin, digest = None, 0.0, hashlib.sha256()
         for number in range(options.steps):
             if number == min(WARM, options.steps - 1):
                 _finish(cuda=cuda)
                 begin = time.perf_counter()
             result = step()
+            if getattr(options, "digest", False):
+                digest.update(result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         _finish(cuda=cuda)
     counted = max(1, options.steps - WARM)
     if options.steps > 1:
         sys.stderr.write(f"{name}: {(time.perf_counter() - begin) / counted * 1e6:.1f} us a step\n")
+    if getattr(options, "digest", False):
+        print(f"{name}: {options.steps} results, {digest.hexdigest()}")
     return result
 
 
 def _finish(*, cuda: bool) -> None:
     if cuda:
         torch.cuda.synchronize()
+
+
+def _keeping(step: Any) -> Any:
+    """``step`` whose intermediate tensors live to its end, as in training: branches that would take turns in one piece
+    of memory no longer wait for each other.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415 - of no use to other programs
+
+    class Keeping(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept: list[Any] = []
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = function(*args, **(kwargs or {}))
+            self.kept.append(made)
+            return made
+
+    def kept() -> Any:
+        with Keeping():
+            return step()
+
+    return kept
 
 
 def _captured(step: Any) -> Any:

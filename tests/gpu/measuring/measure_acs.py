@@ -16,13 +16,16 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tileprof import examples
 from tileprof.cli.run_acs import record_table
 from tileprof.runtime import acs
 
@@ -38,12 +41,21 @@ PROGRAMS = {
     "inception-graph": ["inception", "--graph"],
     "nasnet-graph": ["inception", "--kind", "nasnet", "--graph"],
     "tree_lstm-graph": ["tree_lstm", "--graph"],
+    "inception-kept": ["inception", "--graph", "--keep"],
+    "nasnet-kept": ["inception", "--kind", "nasnet", "--graph", "--keep"],
+    "tree_lstm-kept": ["tree_lstm", "--graph", "--keep"],
     "gpt2": ["gpt2"],
+    "islands": [],
 }
+SOURCE = Path(examples.__file__).parent / "cuda" / "islands.cu"
+ISLANDS = Path(tempfile.gettempdir()) / "tileprof-islands"
+"""The program of `tileprof/examples/cuda`, compiled at the beginning."""
 
 
 def command(name: str, steps: int) -> list[str]:
     """The program, on the GPU."""
+    if name == "islands":
+        return [str(ISLANDS), str(steps)]
     module, *words = PROGRAMS[name]
     return [sys.executable, "-m", f"tileprof.examples.{module}", *words, *CUDA, "--steps", str(steps)]
 
@@ -77,6 +89,22 @@ def tabulate(name: str, place: Path) -> str:
     return "\n    ".join([*said, *(f"{count} {why[:200]}" for why, count in worst)])
 
 
+def _without_a_range(table: Path, out: Path) -> Path:
+    """A table that lacks what the kernel with most entries writes."""
+    lines, kernel, counts = table.read_text().splitlines(), "", Counter[str]()
+    for line in lines:
+        kernel = line if line.startswith("kernel") else kernel
+        counts[kernel] += line.startswith("write")
+    most = max(counts, key=lambda name: counts[name])
+    kept = []
+    for line in lines:
+        kernel = line if line.startswith("kernel") else kernel
+        if kernel != most or not line.startswith("write"):
+            kept.append(line)
+    out.write_text("\n".join(kept) + "\n")
+    return out
+
+
 def main() -> None:
     """Measure, and print a row as soon as it is there."""
     parser = argparse.ArgumentParser()
@@ -93,18 +121,35 @@ def main() -> None:
     library = acs.build()
     folder = options.out.resolve().parent / "acs"
     names = options.programs.split(",")
+    if "islands" in names:
+        subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", str(SOURCE), "-o", str(ISLANDS)], check=True)
     rows: list[dict[str, Any]] = []
 
     def one(name: str, mode: str, table: Path) -> dict[str, Any]:
         place = folder / name / mode
         place.mkdir(parents=True, exist_ok=True)
-        issuer, kind = int(mode == "thread"), "streams" if mode == "thread" else mode
-        settings = acs.Settings(kind, place, table, lanes=options.lanes, issuer=issuer) if mode != "plain" else None
+        kind = {"thread": "streams", "delayed": "streams", "broken": "check"}.get(mode, mode)
+        if mode == "broken":
+            table = _without_a_range(table, place / "table")
+        settings = (
+            acs.Settings(
+                kind,
+                place,
+                table,
+                lanes=options.lanes,
+                issuer=int(mode == "thread"),
+                delay_us=30 if mode == "delayed" else 0,
+                orders=8 if mode == "broken" else 2,
+            )
+            if mode not in {"plain", "digest"}
+            else None
+        )
         variables = acs.environment(library, settings) if settings else {}
         try:
-            code, said, errors = run(
-                command(name, 6 if mode == "check" else options.steps), variables, max(5.0, left())
-            )
+            words = command(name, 6 if kind == "check" else options.steps)
+            if mode in {"digest", "delayed"} and name != "islands":
+                words.append("--digest")
+            code, said, errors = run(words, variables, max(5.0, left()))
         except subprocess.TimeoutExpired:
             code, said, errors = -1, "", "no end"
         found = re.search(r": ([0-9.]+) us a step", errors)
@@ -136,7 +181,7 @@ def main() -> None:
         for said in pool.map(tabulate, names, [folder / name for name in names]):
             print(said, flush=True)
     tables = {name: path for name in names if (path := folder / name / "table").exists()}
-    jobs = [(name, mode, table) for mode in options.modes.split(",") for name, table in tables.items()]
+    jobs = [(name, mode, table) for name, table in tables.items() for mode in options.modes.split(",")]
     if options.together:
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda job: one(*job), jobs))
@@ -161,6 +206,9 @@ def main() -> None:
             if "plain" in mine
             else None
         )
+        if "digest" in mine and "delayed" in mine:
+            alike = mine["digest"]["said"] == mine["delayed"]["said"] != ""
+            print(f"{name:16s} {options.steps} steps with delays: {'bits of stream order' if alike else 'OTHER BITS'}")
         print(f"{name:16s} {plain or 0:9.1f}  {gains[0]:7s} {gains[1]:7s} {gains[2]:6s}  {same}")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analysis.fakes import write_mlp
+from tileprof import devices
 from tileprof.analysis.simulate import bloom
 from tileprof.analysis.words import counted, duration, signed_percent
 from tileprof.cli import add_options
@@ -55,6 +56,24 @@ def test_every_scheduler_is_compared_with_stream_order_and_the_bounds(mlp, capsy
     ):
         assert name in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_launch_rate_of_another_device_counts(mlp, tmp_path, capsys):
+    device = {**devices.get("H200").to_dict(), "host_issue_ns": 1e6, "host_issue_shared_ns": 1e6}
+    (tmp_path / "slow.json").write_text(json.dumps(device))
+    simulate(mlp, "--device", tmp_path / "slow.json", "--scheduler", "stream", "--scheduler", "graph", "--json")
+    times = [s["time_ns"] for s in json.loads(capsys.readouterr().out)["schedules"]]
+    assert times[1] < 1e6 < times[0]
+
+
+def test_a_host_that_is_slower_than_the_recorded_one_is_named(tmp_path, capsys):
+    simulate(
+        write_mlp(tmp_path / "small.tileprof", layers=20, tokens=128, hidden=128, tile_ns=[500.0, 500.0]),
+        "--scheduler",
+        "stream",
+    )
+    text = " ".join(capsys.readouterr().out.split())
+    assert "for the simulated host takes 3.7 us per launch, and kernels wait for it" in text
 
 
 def test_schedulers_are_chosen_by_name_and_options(mlp, capsys):

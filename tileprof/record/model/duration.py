@@ -24,14 +24,14 @@ import numpy as np
 
 from tileprof.devices import occupancy
 from tileprof.errors import UserError
-from tileprof.record.model.call import Scratch
+from tileprof.record.model.tile_model import Scratch
 from tileprof.trace.footprint import READ
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tileprof.devices import Device
-    from tileprof.record.model.call import Kernel, Operand
+    from tileprof.record.model.tile_model import Kernel, Operand
 
 BLOCK_NS: Final = 1000.0
 """What a block costs beside its work: start, one unhidden load and one store of some 500 ns each, the latency

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tileprof.record.model.call import Call, Kernel, distinct
+from tileprof.record.model.tile_model import Call, Kernel, distinct
 from tileprof.record.model.tiles.foundations.regions import whole
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tileprof.devices import Device
-    from tileprof.record.model.call import Operand
+    from tileprof.record.model.tile_model import Operand
 
 _ELEMENTS_A_TILE = 1024
 """Like a pointwise kernel's block; only the number of tiles depends on it, not what they touch."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from tileprof.record.model.call import Operand
 from tileprof.record.model.storage import parts
+from tileprof.record.model.tile_model import Operand
 
 _ALIGNMENT_BYTES = 16
 """The widest load of a thread; buffers themselves are aligned to 512 bytes."""

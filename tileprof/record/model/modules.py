@@ -80,11 +80,14 @@ class Names:
 
 
 class _Thread(threading.local):
-    """What a thread is doing: the modules it is in, and the modules of the autograd nodes it made."""
+    """What a thread is doing: the modules it is in, the modules of the autograd nodes it made, and how deep it is in
+    conversions of modules.
+    """
 
     def __init__(self) -> None:
         self.stack: list[str] = []
         self.nodes: dict[int, str] = {}
+        self.conversions = 0
 
 
 class Modules:
@@ -108,7 +111,7 @@ class Modules:
 
     def install(self) -> Callable[[], None]:
         """Start following; returns what ends it."""
-        original = torch.nn.Module.__call__
+        original, convert = torch.nn.Module.__call__, torch.nn.Module._apply  # noqa: SLF001 - all conversions use it
         here, names, outermost = self._here, self.names, self._outermost
 
         @functools.wraps(original)
@@ -122,18 +125,31 @@ class Modules:
             finally:
                 stack.pop()
 
-        torch.nn.Module.__call__ = call
+        @functools.wraps(convert)
+        def apply(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+            here.conversions += 1
+            try:
+                return convert(module, *args, **kwargs)
+            finally:
+                here.conversions -= 1
+
+        torch.nn.Module.__call__, torch.nn.Module._apply = call, apply  # noqa: SLF001 - likewise
         hooks = (
             torch_module.register_module_module_registration_hook(names.registered),
             torch_module.register_module_parameter_registration_hook(lambda _, __, tensor: self._registered(tensor)),
         )
 
         def end() -> None:
-            torch.nn.Module.__call__ = original
+            torch.nn.Module.__call__, torch.nn.Module._apply = original, convert  # noqa: SLF001 - likewise
             for hook in hooks:
                 hook.remove()
 
         return end
+
+    @property
+    def converting(self) -> bool:
+        """Whether this thread is in ``module.half()``, ``module.to(…)`` or another conversion of all its tensors."""
+        return self._here.conversions > 0
 
     def _outermost(self, module: torch.nn.Module) -> None:
         self.called = True

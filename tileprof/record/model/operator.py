@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tileprof.record.model.call import Entry, find
+from tileprof.record.model.tile_model import Entry, find
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload

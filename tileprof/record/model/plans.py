@@ -11,9 +11,9 @@ import numpy as np
 
 from tileprof.errors import UserError
 from tileprof.record.model import duration
-from tileprof.record.model.call import Call, Kernel, Operand, Scratch
-from tileprof.record.model.called import called
+from tileprof.record.model.call_text import called
 from tileprof.record.model.fallback import conservative
+from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
 from tileprof.trace.footprint import Boxes, Footprint, Launch
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from tileprof.record.model import plans
-from tileprof.record.model.call import Call, Operand, Scratch
-from tileprof.record.model.described import described_calls, refusing
+from tileprof.record.model.call_descriptions import described_calls, refusing
 from tileprof.record.model.operator import Operator, describe
+from tileprof.record.model.tile_model import Call, Operand, Scratch
 from tileprof.record.model.tiles import load_all
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.record.model.tiles.reductions.batch_norm import evaluated

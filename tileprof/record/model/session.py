@@ -24,8 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model import fake, plans, unfused
-from tileprof.record.model.call import Call, Kernel, Operand, Scratch
-from tileprof.record.model.called import called
+from tileprof.record.model.call_text import called
 from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
@@ -33,6 +32,7 @@ from tileprof.record.model.nvtx import Ranges
 from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
 from tileprof.record.model.progress import Progress
 from tileprof.record.model.storage import ABSENT, Buffer, Buffers
+from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.record.model.window import Window
 from tileprof.trace.writer import TraceWriter
@@ -266,7 +266,7 @@ class Session:
             operator = operator.distrusted()
             key.append("distrusted")
         self.seen += 1
-        if not self.window.covers(path) or self._initialises(operator, tensors, places):
+        if not self.window.covers(path) or self._initialises(operator, places, inputs):
             return
         cached = tuple(key)
         planned = self._plans.get(cached)
@@ -285,11 +285,16 @@ class Session:
             buffers.wrote(written)
         self._launch(operator.name, planned, tensors, places, inputs, path, texts)
 
-    def _initialises(self, operator: Operator, tensors: list[torch.Tensor], places: list[Buffer | None]) -> bool:
-        """A write to a parameter before any module ran: on a GPU it is done once, and mostly by the CPU."""
-        if self.options.initialisation or self.modules.called or not operator.mutates or not tensors:
+    def _initialises(self, operator: Operator, places: list[Buffer | None], inputs: int) -> bool:
+        """A write to a parameter, or a conversion of a module's tensors, before any module ran: on a GPU it is done
+        once, and mostly by the CPU.
+        """
+        if self.options.initialisation or self.modules.called or not places or places[0] is None:
             return False
-        if places[0] is None or places[0].kind != "parameter":
+        if self.modules.converting:
+            for made in filter(None, places[inputs:]):
+                made.kind = places[0].kind
+        elif not operator.mutates or places[0].kind != "parameter":
             return False
         self.window.initialisations += 1
         return True

@@ -11,8 +11,8 @@ from tileprof.record.triton import launches
 if TYPE_CHECKING:
     import torch
 
-    from tileprof.record.model.call import Kernel
     from tileprof.record.model.session import Session
+    from tileprof.record.model.tile_model import Kernel
 
 
 def install(session: Session) -> None:

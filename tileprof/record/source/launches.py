@@ -12,7 +12,7 @@ from tileprof.devices import Device, occupancy
 from tileprof.errors import UserError
 from tileprof.record.cuda.tiles import Geometry
 from tileprof.record.model import duration
-from tileprof.record.model.call import Kernel, Operand
+from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.source import decode
 from tileprof.record.source.buffers import Buffer, Buffers
 from tileprof.record.source.capture import Captured

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import grids
-from tileprof.record.model.call import Kernel, Operand
+from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.triton.addresses import AddressRun, DependsOnValues, Pointer, named_arguments
 from tileprof.record.triton.interpreter import Watch, after_import, watching
 from tileprof.record.triton.programs import Span

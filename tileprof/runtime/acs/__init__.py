@@ -1,15 +1,16 @@
 """Kernels of an unmodified program out of order, on several streams (Durvasula et al., arXiv:2401.12377, "ACS").
 
 `build` compiles the library that is preloaded into the program; `table` makes the footprint table that it reads from
-what a recording and a log of launches say (`instances`); `session` runs programs with it.
+what a recording and logs of launches say (`instances`, `varying`); `session` runs programs with it.
 """
 
 from __future__ import annotations
 
 from tileprof.runtime.acs.build import build
-from tileprof.runtime.acs.instances import Logged, instances, read_log
+from tileprof.runtime.acs.instances import Logged, instances, read_log, read_stack
 from tileprof.runtime.acs.session import Mode, Settings, environment, results
 from tileprof.runtime.acs.table import Instance, Table, tabulate
+from tileprof.runtime.acs.varying import repeats, varying_words
 
 __all__ = [
     "Instance",
@@ -21,6 +22,9 @@ __all__ = [
     "environment",
     "instances",
     "read_log",
+    "read_stack",
+    "repeats",
     "results",
     "tabulate",
+    "varying_words",
 ]

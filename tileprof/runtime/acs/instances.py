@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,7 +50,9 @@ class Logged:
 
 
 def read_log(path: Path) -> list[Logged]:
-    """The launches of a process, in order; a line that a killed process left unfinished is left out."""
+    """The launches of a process, in order; without lines that say something else, and one that a killed process left
+    unfinished.
+    """
     out = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         words = line.split(" ")
@@ -62,6 +64,13 @@ def read_log(path: Path) -> list[Logged]:
     return out
 
 
+def read_stack(path: Path) -> int:
+    """An address in the stack of the process's first thread, as its log says it; 0 where it does not."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        words = lines.readline().split()
+    return int(words[1]) if len(words) == 2 and words[0] == "stack" else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Joined:
     """What came of a recording: instances, and how many launches stand for all memory, by why."""
@@ -70,11 +79,17 @@ class Joined:
     without: dict[str, int]
 
 
-def instances(trace: Trace, events: Iterable[Mapping[str, Any]], logged: Sequence[Logged]) -> Joined:
+def instances(
+    trace: Trace,
+    events: Iterable[Mapping[str, Any]],
+    logged: Sequence[Logged],
+    varying: Mapping[int, tuple[int, ...]] | None = None,
+) -> Joined:
     """An instance for each launch of the trace whose parameters are in the log and explain what it touched.
 
-    ``events``: the recorder's log of the process.
+    ``events``: the recorder's log of the process. ``varying``: by place in ``logged``, words that differ in other runs.
     """
+    place_of = {id(call): place for place, call in enumerate(logged)}
     without: dict[str, int] = {}
     out: list[Instance] = []
     columns = trace.columns("launches")
@@ -92,7 +107,8 @@ def instances(trace: Trace, events: Iterable[Mapping[str, Any]], logged: Sequenc
             key = f"{why}: {columns['kernel'][row]}"
             without[key] = without.get(key, 0) + 1
         elif isinstance(found, Instance):
-            out.append(found)
+            words = (varying or {}).get(place_of[id(call)], ())
+            out.append(replace(found, varying=words))
     return Joined(out, without)
 
 

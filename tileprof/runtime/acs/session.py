@@ -21,7 +21,8 @@ class Settings:
     """What the library is told. ``lanes``: streams, the program's own among them; ``issuer``: 1 for a
     thread that issues, 0 for the program's own; ``window``: launches that a new one is
     compared with; ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a
-    segment is checked.
+    segment is checked; ``delay_us``: at most so much later, at random, a launch that is placed begins, which tests the
+    order.
     """
 
     mode: Mode
@@ -33,6 +34,7 @@ class Settings:
     segment: int = 256
     orders: int = 2
     seed: int = 0
+    delay_us: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.lanes <= 32:
@@ -46,7 +48,7 @@ def environment(library: Path, settings: Settings) -> dict[str, str]:
     """The variables that the program needs on top of its own; writes the library's configuration into the folder."""
     lines = [
         f"{name} {getattr(settings, name)}"
-        for name in ("mode", "lanes", "issuer", "window", "segment", "orders", "seed")
+        for name in ("mode", "lanes", "issuer", "window", "segment", "orders", "seed", "delay_us")
     ]
     lines += [f"folder {settings.folder}", *([f"table {settings.table}"] if settings.table is not None else [])]
     path = settings.folder / f"acs-{settings.mode}.conf"

@@ -28,7 +28,8 @@ class Instance:
     ``shape`` is grid, block and dynamic shared memory, seven numbers. ``slots`` are offsets of pointers in the
     parameters.
     ``apart``: slots that lay in one buffer, ``(one, other, address of other - address of one)``. ``unused``: offsets of
-    words that look like pointers and through which nothing was reached.
+    words that look like pointers and through which nothing was reached. ``varying``: words (of 4 bytes) that other runs
+    of the program filled otherwise at this launch.
     """
 
     symbol: str
@@ -39,6 +40,7 @@ class Instance:
     writes: tuple[Range, ...]
     apart: tuple[tuple[int, int, int], ...] = ()
     unused: tuple[int, ...] = ()
+    varying: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,9 @@ class Table:
 def tabulate(found: Iterable[Instance], program: str) -> Table:
     """The table of all instances.
 
-    Words of the parameters that differ between launches which touch the same bytes (seeds, scalars, padding) do not
-    decide what is touched and are not compared; where the others do not tell two footprints apart, their union stands
-    for both.
+    Words of the parameters that differ between launches which touch the same bytes (seeds, scalars, padding), or
+    between runs of the program, do not decide what is touched and are not compared; where the others do not tell two
+    footprints apart, their union stands for both.
     """
     groups: dict[tuple[object, ...], list[Instance]] = defaultdict(list)
     table = Table(program)
@@ -109,29 +111,51 @@ def tabulate(found: Iterable[Instance], program: str) -> Table:
 
 
 def _entries(group: Sequence[Instance]) -> list[Entry]:
-    """Entries of launches of one kernel, shape and structure of parameters."""
-    words = np.array([_words(made.parameters) for made in group])
+    """Entries of launches of one kernel, shape and structure of parameters, those that compare fewest words first.
+
+    What varies in one launch may decide in another, as the second stride of a tensor with two dimensions: each set of
+    varying words has entries of its own.
+    """
+    words = np.array([words_of(made.parameters) for made in group])
     words[:, _pointers(group[0])] = 0
     labels: dict[tuple[object, ...], int] = {}
     footprint = np.array([labels.setdefault((made.reads, made.writes), len(labels)) for made in group])
-    free = np.zeros(words.shape[1], bool)
-    for label in range(len(labels)):
-        rows = words[footprint == label]
-        free |= (rows != rows[0]).any(axis=0)
-    free[_pointers(group[0])] = True
-    deciding = words[:, ~free]
-    _, first, which = np.unique(deciding, axis=0, return_index=True, return_inverse=True)
-    mask = np.where(free, 0, 0xFFFFFFFF).astype("<u4").tobytes()[: len(group[0].parameters)]
-    out = []
-    for number, at in enumerate(first):
-        members = [group[row] for row in np.flatnonzero(which.ravel() == number).tolist()]
+    by_varying: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for row, made in enumerate(group):
+        by_varying[made.varying].append(row)
+    found: list[tuple[int, NDArray[np.bool_]]] = []
+    for varying, rows in by_varying.items():
+        free = _free(words[rows], footprint[rows])
+        free[list(varying)] = True
+        free[_pointers(group[0])] = True
+        _, first = np.unique(words[rows][:, ~free], axis=0, return_index=True)
+        found += [(rows[at], free) for at in first.tolist()]
+    out: list[Entry] = []
+    covered = np.zeros(len(group), bool)
+    for at, free in sorted(found, key=lambda pair: -int(pair[1].sum())):
+        alike = (words[:, ~free] == words[at, ~free]).all(axis=1)
+        if covered[alike].all():
+            continue
+        covered |= alike
+        members = [group[row] for row in np.flatnonzero(alike).tolist()]
         reads = united([r for made in members for r in made.reads])
         writes = united([r for made in members for r in made.writes])
+        mask = np.where(free, 0, 0xFFFFFFFF).astype("<u4").tobytes()[: len(group[0].parameters)]
         out.append(Entry(group[at], mask, reads, writes, len(members)))
     return out
 
 
-def _words(parameters: bytes) -> NDArray[np.uint32]:
+def _free(words: NDArray[np.uint32], footprint: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Words in which launches differ that touch the same bytes."""
+    free = np.zeros(words.shape[1], bool)
+    for label in np.unique(footprint):
+        rows = words[footprint == label]
+        free |= (rows != rows[0]).any(axis=0)
+    return free
+
+
+def words_of(parameters: bytes) -> NDArray[np.uint32]:
+    """Parameters as words of 4 bytes, zeros behind."""
     return np.frombuffer(parameters + bytes(-len(parameters) % 4), "<u4").astype(np.uint32)
 
 

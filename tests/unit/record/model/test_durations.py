@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record.model import duration
-from tileprof.record.model.call import Kernel, Operand
+from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.trace.footprint import READ, Boxes, Footprint
 
 H200 = devices.get("H200")

@@ -304,12 +304,12 @@ def test_an_operator_without_a_model_is_conservative_named_and_whole(recorded):
 
 
 def test_a_failing_tile_model_costs_exactness_only(recorded, capsys, monkeypatch):
-    from tileprof.record.model import call
+    from tileprof.record.model import tile_model
 
     def broken(call, device):
         raise ZeroDivisionError("in the model")
 
-    monkeypatch.setitem(call.REGISTRY, "aten::cos", call.Entry(broken))
+    monkeypatch.setitem(tile_model.REGISTRY, "aten::cos", tile_model.Entry(broken))
     trace = recorded(lambda: torch.ones(5).cos().sin())
     assert list(trace.launches.coverage[-2:]) == ["conservative", "exact"]
     assert "ZeroDivisionError" in capsys.readouterr().err
@@ -406,7 +406,7 @@ def test_sparse_tensors_are_bound_to_their_components(recorded):
 
 
 def test_data_dependent_models_see_values_as_they_were_before_the_call(recorded, monkeypatch):
-    from tileprof.record.model import call
+    from tileprof.record.model import tile_model
 
     seen = []
 
@@ -414,7 +414,7 @@ def test_data_dependent_models_see_values_as_they_were_before_the_call(recorded,
         seen.append([c.value(o) for o in c.tensors])
         return []
 
-    monkeypatch.setitem(call.REGISTRY, "aten::index_add_", call.Entry(model, data_dependent=True))
+    monkeypatch.setitem(tile_model.REGISTRY, "aten::index_add_", tile_model.Entry(model, data_dependent=True))
     index = torch.tensor([1, 0])
     recorded(lambda: torch.zeros(2, dtype=torch.int64).index_add_(0, index, torch.tensor([5, 6])))
     assert [t.tolist() for t in seen[0][:3]] == [[0, 0], [1, 0], [5, 6]]

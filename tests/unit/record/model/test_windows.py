@@ -45,6 +45,29 @@ def test_initialisation_of_parameters_is_left_out_and_counted_unless_asked_for(r
     assert len(full.launches) > len(plain.launches)
 
 
+def test_conversions_of_a_module_before_it_runs_are_initialisation(recorded):
+    def program():
+        net = Net().to(torch.bfloat16).to(memory_format=torch.channels_last)
+        net(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16))
+
+    plain, full = recorded(program), recorded(program, initialisation=True)
+    before = list(plain.launches.op).index("aten::convolution")
+    assert not plain.launches.op.iloc[:before].str.contains("copy|clone").any()
+    assert full.launches.op.str.contains("_to_copy").sum() >= 8
+    weights = plain.buffers[plain.buffers.name.str.endswith("weight")]
+    assert set(weights.dtype) == {"bfloat16"}
+    assert set(weights.kind) == {"parameter"}
+
+
+def test_conversions_of_a_module_that_ran_are_launches(recorded):
+    def program():
+        net = torch.nn.Linear(8, 8)
+        net(torch.ones(2, 8))
+        net.half()(torch.ones(2, 8).half())
+
+    assert recorded(program).launches.op.str.contains("_to_copy").sum() >= 2
+
+
 def test_an_optimiser_step_is_no_initialisation(recorded):
     launches = recorded(_train).launches
     assert (launches.op == "aten::_foreach_add_.List").sum() >= 2

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.runtime.acs.instances import Logged, instances, read_log
+from tileprof.runtime.acs.instances import Logged, instances, read_log, read_stack
 from tileprof.runtime.acs.table import Instance, tabulate, united
+from tileprof.runtime.acs.varying import repeats, varying_words
 from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, TraceWriter, load
 
 SHAPE = (4, 1, 1, 128, 1, 1, 0)
@@ -86,6 +88,54 @@ def test_pointers_into_one_buffer_keep_their_distance(tmp_path: Path):
 
 def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path):
     path = tmp_path / "launches-1"
-    path.write_text("100 120 k 4 1 1 128 1 1 0 1 8 0010000000000000.\n130 140 k 4 1 1 128 1 1 0 1 8 00")
+    path.write_text("stack 4096\n100 120 k 4 1 1 128 1 1 0 1 8 0010000000000000.\n130 140 k 4 1 1 128 1 1 0 1 8 00")
     (call,) = read_log(path)
+    assert read_stack(path) == 4096
     assert call == Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<Q", 4096))
+
+
+def test_words_that_other_runs_fill_otherwise_are_not_compared():
+    recorded = [Logged(0, 1, "k", SHAPE, whole=True, parameters=struct.pack("<QII", 4096, 8, 7)) for _ in range(2)]
+    other = [Logged(0, 1, "k", SHAPE, whole=True, parameters=struct.pack("<QII", 8192, 8, 9)) for _ in range(2)]
+    assert repeats([recorded, other])
+    assert varying_words(recorded, [other]) == {0: (0, 3), 1: (0, 3)}
+    assert varying_words(recorded, [other[:1]]) == {}
+    (entry,) = tabulate([replace(instance(4096, 8, 7, 32), varying=(0, 3))], "p").entries["k"]
+    assert entry.mask == bytes(8) + b"\xff" * 4 + bytes(4)
+
+
+def test_what_varies_in_one_launch_may_decide_in_another():
+    loose = replace(instance(4096, 1, 7, 32), varying=(3,))
+    tight = instance(4096, 2, 9, 64)
+    entries = tabulate([loose, tight], "p").entries["k"]
+    assert [(entry.mask[8:], entry.writes) for entry in entries] == [
+        (b"\xff" * 4 + bytes(4), ((0, 0, 32),)),
+        (b"\xff" * 8, ((0, 0, 64),)),
+    ]
+
+
+def test_an_entry_that_stands_for_a_launch_covers_what_it_touched():
+    loose = replace(instance(4096, 1, 7, 32), varying=(3,))
+    (entry,) = tabulate([loose, instance(4096, 1, 9, 64)], "p").entries["k"]
+    assert entry.writes == ((0, 0, 64),)
+
+
+def test_a_launch_of_an_h200_is_known_again_in_another_process():
+    """ReLU of PyTorch 2.11 in three processes: pointers at 32 and 40, an upper half of an address in its padding."""
+    first, second, third = (
+        bytes.fromhex(f"00310000{'00' * 16}{padding}{counter}00000000{result}{image}")
+        for padding, counter, result, image in (
+            ("037f0000", "d0ed3228", "001cf6d9007f0000", "00e0f6d9007f0000"),
+            ("937f0000", "f0e8fe0d", "0000002c917f0000", "00c4002c917f0000"),
+            ("4f7f0000", "409fab11", "001cf6414d7f0000", "00e0f6414d7f0000"),
+        )
+    )
+    call = Logged(0, 1, "clamp", SHAPE, whole=True, parameters=first)
+    varying = varying_words([call], [[replace(call, parameters=second)]])[0]
+    made = Instance("clamp", SHAPE, first, (32, 40), ((1, 0, 50176),), ((0, 0, 50176),), varying=varying)
+    (entry,) = tabulate([made], "p").entries["clamp"]
+    agree = [a & m == b & m for a, b, m in zip(first, third, entry.mask, strict=True)]
+    assert all(agree)
+    assert entry.mask[:4] == b"\xff" * 4  # how many numbers there are decides
+    (alone,) = tabulate([replace(made, varying=())], "p").entries["clamp"]
+    assert any((a ^ b) & m for a, b, m in zip(first, third, alone.mask, strict=True))

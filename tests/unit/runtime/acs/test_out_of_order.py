@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_driver import Machine, compiled
 
+from tileprof.cli.run_acs import _logged_runs
 from tileprof.runtime import acs
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -35,7 +36,8 @@ def test_every_mode_gives_the_bits_of_stream_order(
     expected = machine.run(*words, delay_us=0)
     _, table = machine.table(*words, folder=tmp_path / "log")
     for number, (mode, issuer) in enumerate((("streams", 0), ("streams", 1), ("graph", 0), ("check", 0))):
-        settings = acs.Settings(mode, tmp_path / str(number), table, lanes=4, window=16, issuer=issuer)
+        late = 30 * (1 - issuer)
+        settings = acs.Settings(mode, tmp_path / str(number), table, lanes=4, window=16, issuer=issuer, delay_us=late)
         assert machine.run(*words, settings=settings, seed=seed) == expected, (mode, issuer)
         (counts,) = acs.results(settings.folder)
         assert counts["differing"] == 0
@@ -128,3 +130,14 @@ def test_a_broken_table_means_stream_order_and_a_sentence(machine: Machine, tmp_
     outcome = machine.outcome("1", "40", "plain", settings=acs.Settings("streams", tmp_path / "run", table), delay_us=0)
     assert outcome.stdout.strip() == machine.run("1", "40", "plain", delay_us=0)
     assert "stream order" in outcome.stderr
+
+
+def test_plain_runs_are_logged_before_a_recording(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder))
+    monkeypatch.setenv("FAKE_DELAY", "0")
+    runs = _logged_runs((str(machine.folder / "program"), "1", "40", "plain"), tmp_path, machine.library)
+    assert len(runs) >= 3
+    assert acs.repeats(runs)
+    assert len(runs[0]) > 10

@@ -7,6 +7,6 @@ import pkgutil
 
 
 def load_all() -> None:
-    """Import every module below this package, so that `tileprof.record.model.call.find` knows all models."""
+    """Import every module below this package, so that `tileprof.record.model.tile_model.find` knows all models."""
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
         importlib.import_module(module.name)

@@ -76,6 +76,7 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
     X(cuLaunchKernel,                                                                                               \
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**)) \
     X(cuLaunchKernelEx, (const LaunchConfig*, CUfunction, void**, void**))                                          \
+    X(cuLaunchHostFunc, (CUstream, void (*)(void*), void*))                                                         \
     X(cuFuncGetName, (const char**, CUfunction))                                                                    \
     X(cuFuncGetParamInfo, (CUfunction, size_t, size_t*, size_t*))                                                   \
     X(cuKernelGetFunction, (CUfunction*, CUkernel))                                                                 \

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -184,6 +185,7 @@ std::string Engine::start() {
     if (options_.mode == Mode::kLog) {
         log_ = fopen((options_.folder + "/launches-" + std::to_string(getpid())).c_str(), "w");
         if (log_ == nullptr) return "cannot write to " + options_.folder;
+        fprintf(log_, "stack %lu\n", getauxval(AT_RANDOM));  // an address at the bottom of the first thread's
     } else if (!(wrong = table_.read(options_.table)).empty()) {
         return wrong;
     }

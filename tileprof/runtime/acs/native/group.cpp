@@ -1,5 +1,8 @@
 #include "group.h"
 
+#include <chrono>
+#include <random>
+
 namespace tileprof::acs {
 
 namespace {
@@ -10,6 +13,15 @@ struct Relaxed {
     ~Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
     int mode = kCaptureRelaxed;
 };
+
+// What follows in the stream begins a random time later.
+void wait_at_random(void* most_us) {
+    thread_local std::minstd_rand generator;
+    const auto until = std::chrono::steady_clock::now() +
+                       std::chrono::microseconds(generator() % (*static_cast<const int*>(most_us) + 1));
+    while (std::chrono::steady_clock::now() < until) {
+    }
+}
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
@@ -24,6 +36,7 @@ Group::Group(CUcontext context, CUstream stream, const Options& options, Counts*
       window_(static_cast<size_t>(options.window), options.lanes),
       recorded_(static_cast<size_t>(options.lanes)),
       most_recorded_(static_cast<size_t>(options.window) + 8),
+      delay_us_(options.delay_us),
       counts_(counts) {
     Relaxed relaxed;
     for (int lane = 1; lane < options.lanes; ++lane) {
@@ -87,6 +100,8 @@ CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool captu
         return failure_;
     for (int other = 0; other < window_.lanes(); ++other)
         if (other != lane && !wait(lane, other, placement.needs[other])) return failure_;
+    if (delay_us_ > 0)
+        if (CUresult failed = Driver::get().cuLaunchHostFunc(streams_[lane], wait_at_random, &delay_us_)) return failed;
     if (CUresult failed = work.make(work.what, streams_[lane])) return failed;
     window_.add(std::move(access), lane, key(id));
     ++counts_->placed;

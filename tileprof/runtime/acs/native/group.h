@@ -45,6 +45,7 @@ class Group {
         wanted_;  // keys of launches behind which another lane waited when more had followed there
     uint64_t last_id_ = 0, last_but_one_ = 0;
     size_t most_recorded_;
+    int delay_us_;
     CUresult failure_ = kSuccess;
     Counts* counts_;
     bool usable_ = true;

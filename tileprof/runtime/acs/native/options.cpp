@@ -44,6 +44,8 @@ std::string Options::read(const char* path) {
                 segment = static_cast<int>(number);
             else if (name == "orders")
                 orders = static_cast<int>(number);
+            else if (name == "delay_us")
+                delay_us = static_cast<int>(number);
             else if (name == "seed")
                 seed = static_cast<uint64_t>(number);
             else if (name == "memory_bytes")

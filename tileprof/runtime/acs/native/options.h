@@ -20,6 +20,7 @@ struct Options {
     int segment = 256;  // launches that a captured or checked segment holds at most
     int orders = 2;     // in which a segment is checked, beside stream order
     uint64_t seed = 0;
+    int delay_us = 0;  // at most, before each launch that is placed: for tests of the order
     uint64_t memory_bytes = 8ull << 30;  // copied for a check, at most
 
     std::string read(const char* path);  // "" or what is wrong

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tileprof.record.model.call import Call, Kernel, Operand, Scratch, find
+from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, find
 from tileprof.record.model.tiles import load_all
 from tileprof.trace.footprint import READ, Footprint
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import is_same, slot_of
 from tileprof.devices import get
-from tileprof.record.model.call import Kernel, Operand
+from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.trace.footprint import READ, WRITE
 
 H200 = get("H200")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tileprof.record.model.call import Call, Kernel, Scratch
+from tileprof.record.model.tile_model import Call, Kernel, Scratch
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
 Bytes = dict[Any, np.ndarray]

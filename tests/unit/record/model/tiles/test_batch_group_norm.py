@@ -5,7 +5,7 @@ import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions
-from tileprof.record.model.call import Operand, Scratch
+from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations.sketch import scratch
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 

@@ -19,7 +19,7 @@ from tests.unit.record.model.tiles.oracle import (
     slot_of,
 )
 from tileprof.devices import get
-from tileprof.record.model.call import Operand
+from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.footprint import READ, WRITE
 

@@ -19,7 +19,7 @@ from tests.unit.record.model.tiles.oracle import (
 )
 from tileprof.devices import get, occupancy
 from tileprof.errors import UserError
-from tileprof.record.model.call import Operand, Scratch
+from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.trace.footprint import READ, WRITE

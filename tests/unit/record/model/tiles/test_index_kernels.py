@@ -16,7 +16,7 @@ from tests.unit.record.model.tiles.reach import (
     tensors,
     tile_count,
 )
-from tileprof.record.model.call import Scratch
+from tileprof.record.model.tile_model import Scratch
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
 TABLE = st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9))

@@ -3,7 +3,7 @@
 import pytest
 
 from tileprof.devices import get
-from tileprof.record.model.call import Operand
+from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.record.model.tiles.products import nvjet
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels

@@ -5,7 +5,7 @@ import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, elements, positions
-from tileprof.record.model.call import Operand
+from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.elementwise import multi_tensor
 from tileprof.trace.footprint import READ, WRITE
 

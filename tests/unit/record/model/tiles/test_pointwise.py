@@ -19,7 +19,7 @@ from tests.unit.record.model.tiles.reach import (
     tensors,
     tile_count,
 )
-from tileprof.record.model.call import Operand
+from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.elementwise import pointwise
 from tileprof.trace.footprint import READ
 

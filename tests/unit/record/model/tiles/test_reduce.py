@@ -17,7 +17,7 @@ from tests.unit.record.model.tiles.reach import (
     tensors,
     tile_count,
 )
-from tileprof.record.model.call import Scratch
+from tileprof.record.model.tile_model import Scratch
 from tileprof.record.model.tiles.reductions import reduce
 from tileprof.trace.footprint import ATOMIC, WRITE
 

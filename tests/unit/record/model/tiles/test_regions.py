@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import bytes_of, element_bytes, runs_of
-from tileprof.record.model.call import Operand
+from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.trace.footprint import READ, Boxes, Footprint
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, operand_of, run_model
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions
-from tileprof.record.model.call import Call
+from tileprof.record.model.tile_model import Call
 from tileprof.record.model.tiles.elementwise import random_fills, recurrent_cells
 
 BATCH, HIDDEN = 20, 70

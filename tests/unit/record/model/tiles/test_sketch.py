@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import bytes_of
-from tileprof.record.model.call import Operand, Scratch
+from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations.sketch import (
     READ,
     Sketch,

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.unit.record.model.tiles import taint
 from tests.unit.record.model.tiles.oracle import operand_of
 from tileprof.devices import get
-from tileprof.record.model.call import Call, Entry, Kernel, Operand, find
+from tileprof.record.model.tile_model import Call, Entry, Kernel, Operand, find
 from tileprof.record.model.tiles import load_all
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 

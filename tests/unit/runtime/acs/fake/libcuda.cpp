@@ -373,6 +373,12 @@ EXPORT int cuMemGetAddressRange_v2(uint64_t* base, size_t* bytes, uint64_t addre
 EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     return copy(reinterpret_cast<void*>(to), from, bytes, nullptr, true);
 }
+EXPORT int cuLaunchHostFunc(void* handle, void (*function)(void*), void* data) {
+    std::lock_guard<std::mutex> held(lock);
+    Stream* stream = named(handle);
+    if (stream->capture == nullptr) put(stream, [=] { function(data); });
+    return 0;
+}
 EXPORT int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
     return copy(to, reinterpret_cast<void*>(from), bytes, nullptr, true);
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tileprof.arrays import I64
-from tileprof.record.model.call import Call, Kernel, Operand, Scratch, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles.attention.attention_tiles import (
     CUDNN_WIDEST,
     HALF,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tileprof.arrays import I64
-from tileprof.record.model.call import Operand, Scratch
+from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.overrides import dictated
 from tileprof.record.model.tiles.products.gemm_tiles import rate_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tileprof.devices import Device
-    from tileprof.record.model.call import Call
+    from tileprof.record.model.tile_model import Call
 
 
 HALF = ("float16", "bfloat16")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tileprof.arrays import I64
-from tileprof.record.model.call import Kernel, Operand
+from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.products import gemm_tiles
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster

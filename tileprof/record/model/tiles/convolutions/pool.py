@@ -15,7 +15,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
 from tileprof.devices import Device
-from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import short
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import (

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device
-from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
 from tileprof.record.model.tiles.foundations.index_values import known, not_known, positions
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, blocks, rate_of, scratch

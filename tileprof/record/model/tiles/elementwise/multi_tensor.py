@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tileprof.devices import Device
-from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
 from tileprof.record.model.tiles.foundations.catalogue import overloads
 from tileprof.record.model.tiles.foundations.regions import coalesce, permute

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tileprof.devices import Device
-from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import inputs_of, short
 from tileprof.record.model.tiles.foundations.regions import coalesce, expand, permute
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, Span, blocks, memory_order, part, ranges

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.record.model.call import Call, Operand
+from tileprof.record.model.tile_model import Call, Operand
 
 
 def known(call: Call, operand: Operand) -> NDArray[Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tileprof.record.model.call import Kernel, Operand
+from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, Span, blocks, ranges
 
 

@@ -27,7 +27,7 @@ from tileprof.trace.footprint import Boxes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tileprof.record.model.call import Operand
+    from tileprof.record.model.tile_model import Operand
 
 _LEVELS = 3
 """A row of `Boxes` holds a run and two strides."""

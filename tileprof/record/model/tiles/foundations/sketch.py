@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tileprof.arrays import I64, grids
 from tileprof.arrays.ragged import ragged
-from tileprof.record.model.call import Kernel, Operand, Scratch
+from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tileprof.arrays import I64
 from tileprof.devices import Device
-from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise
 from tileprof.record.model.tiles.foundations.index_values import known, not_known
 from tileprof.record.model.tiles.foundations.sketch import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tileprof.record.model.call import Call, Kernel, Operand, Scratch, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.products.gemm_kernels import Product, as_batch, kernels
 from tileprof.record.model.tiles.products.main_loop import flops

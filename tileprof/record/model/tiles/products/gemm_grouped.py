@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tileprof.arrays import I64
-from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.fallback import conservative
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.index_values import known
 from tileprof.record.model.tiles.products import gemm_tiles

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tileprof.record.model.call import Kernel, Operand, Scratch
+from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.overrides import dictated
 from tileprof.record.model.tiles.products import gemm_tiles, nvjet

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tileprof.record.model.call import Kernel, Operand, Scratch
+from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 

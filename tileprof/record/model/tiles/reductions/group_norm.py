@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tileprof.devices import Device
-from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise
 from tileprof.record.model.tiles.foundations.sketch import (
     READ,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tileprof.devices import Device
-from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import contiguous, short
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, Span, blocks, ranges, rate_of
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from tileprof.arrays import I64
-from tileprof.record.model.call import Operand
+from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.foundations.sketch import Sketch, Span
 
 LOOK_BACK: Final = "one pass: a block waits inside the launch for the blocks before it, so it needs all earlier input"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tileprof.devices import Device
-from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import contiguous, elementwise, short
 from tileprof.record.model.tiles.foundations.lines import inner_size, row_blocks, strips
 from tileprof.record.model.tiles.foundations.sketch import (

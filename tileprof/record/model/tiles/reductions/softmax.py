@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tileprof.devices import Device
-from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
 from tileprof.record.model.tiles.foundations.lines import inner_size, row_blocks, strips
 from tileprof.record.model.tiles.foundations.sketch import blocks, rate_of

@@ -12,8 +12,8 @@ from tileprof.nesting import parse_json
 
 if TYPE_CHECKING:
     from tileprof.devices import Device
-    from tileprof.record.model.call import Call, Kernel
     from tileprof.record.model.operator import Operator
+    from tileprof.record.model.tile_model import Call, Kernel
     from tileprof.trace import Recording
 
 _MOST_ELEMENTS: Final = 1 << 32

@@ -6,10 +6,10 @@ import json
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
-from tileprof.record.model.call import Operand, Scratch
+from tileprof.record.model.tile_model import Operand, Scratch
 
 if TYPE_CHECKING:
-    from tileprof.record.model.call import Call, Kernel
+    from tileprof.record.model.tile_model import Call, Kernel
 
 _MOST_OPERANDS: Final = 32
 """Slots that are described: a kernel over the tensors of a whole optimiser step has thousands."""

@@ -1,0 +1,55 @@
+"""Words of launches' parameters that differ from run to run of the same program.
+
+A struct's padding and entries that a kernel does not reach hold what the stack held before, addresses of the process
+among it. Within one process they often repeat; in another one they differ, since Linux places stacks, libraries and
+heaps elsewhere each time. The n-th launch of a kernel and shape in one run is the n-th in another: same program, same
+data, same bytes touched.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.runtime.acs.instances import Logged
+from tileprof.runtime.acs.table import words_of
+
+Key = tuple[str, tuple[int, ...], int]
+
+
+def repeats(runs: Sequence[Sequence[Logged]]) -> bool:
+    """Whether all runs made the same launches in the same order, but for their parameters."""
+    return all([key_of(call) for call in run] == [key_of(call) for call in runs[0]] for run in runs[1:])
+
+
+def key_of(call: Logged) -> Key:
+    return call.symbol, call.shape, len(call.parameters)
+
+
+def varying_words(recorded: Sequence[Logged], runs: Sequence[Sequence[Logged]]) -> dict[int, tuple[int, ...]]:
+    """By place in ``recorded``: words (of 4 bytes) in which a launch's counterparts in ``runs`` differ from it.
+
+    A kernel and shape that another run launched more often or less has no counterparts there.
+    """
+    places = _by_key(recorded)
+    found: dict[int, NDArray[np.bool_]] = {}
+    for run in runs:
+        others = _by_key(run)
+        for key, mine in places.items():
+            theirs = others.get(key, [])
+            if len(mine) != len(theirs):
+                continue
+            for here, there in zip(mine, theirs, strict=True):
+                differs = words_of(recorded[here].parameters) != words_of(run[there].parameters)
+                found[here] = found.get(here, np.zeros(differs.size, bool)) | differs
+    return {place: tuple(np.flatnonzero(words).tolist()) for place, words in found.items()}
+
+
+def _by_key(calls: Sequence[Logged]) -> dict[Key, list[int]]:
+    out: dict[Key, list[int]] = defaultdict(list)
+    for place, call in enumerate(calls):
+        out[key_of(call)].append(place)
+    return out
