@@ -18,7 +18,7 @@ from tileprof.trace import WRITE, Boxes, Footprint
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-ELSEWHERE = {"--your", "--options", "--help", "--version", "--prepare", "--strict", "--plain"}
+ELSEWHERE = {"--your", "--options", "--help", "--version", "--prepare", "--strict", "--plain", "--type", "--trace"}
 """Options on the pages that are of programs to record, or of every verb."""
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tileprof.cli.verb import Verb
 
-VERBS = ("record", "report", "view", "simulate", "diff", "export", "verify", "run", "doctor")
+VERBS = ("record", "times", "report", "view", "simulate", "diff", "export", "verify", "run", "doctor")
 """Names of verbs, in the order of use; the verb lives in the module ``tileprof.cli.<name>``."""
 
 BAD_USAGE, OUR_FAILURE = 2, 70

@@ -1,0 +1,52 @@
+"""``tileprof times``: measured durations of another profiler in a trace whose accesses are modelled."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from tileprof.cli.messages import say
+from tileprof.cli.verb import Verb
+
+
+def _prepare(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("trace", metavar="TRACE", help="folder that `tileprof record` wrote")
+    add(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="SQLite export of nsys, or Chrome trace of torch.profiler (.json, .json.gz)",
+    )
+    add("-o", "--output", type=Path, metavar="TRACE", help="where to write (default: ./NAME-timed.tileprof)")
+    add("--force", action="store_true", help="overwrite an existing trace")
+    add("--json", action="store_true", help="for programs: what matched, and the name of the new trace")
+
+
+def _run(options: Namespace) -> int:
+    from tileprof.analysis.words import duration  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
+    from tileprof.record.times import attach_times, read_times  # noqa: PLC0415 - likewise
+    from tileprof.trace import folder  # noqa: PLC0415 - likewise
+
+    output = options.output or Path(f"{Path(options.trace).resolve().stem}-timed")
+    folder.refuse_existing(folder.places(output)[0], force=options.force)
+    trace = load_trace(options.trace)
+    done = attach_times(trace, read_times(options.file), output, source=options.file.name, force=options.force)
+    if options.json:
+        facts = {name: getattr(done, name) for name in done.__slots__ if name != "path"}
+        print(json.dumps({"trace": str(done.path), **facts}))
+        return 0
+    repeated = f", medians of {done.repetitions:,} repetitions" if done.repetitions > 1 else ""
+    say(
+        f"tileprof: wrote {done.path}: {done.matched:,} of {done.launches:,} launches measured{repeated}; together "
+        f"{duration(done.measured_ns)}, modelled {duration(done.modelled_ns)}"
+    )
+    if done.matched < done.launches:
+        say("tileprof: note: the other launches keep modelled durations; column note of the launches says which.")
+    say(f"tileprof: next: tileprof report {done.path}")
+    return 0
+
+
+VERB = Verb("times", "put times measured by nsys or torch.profiler into a modelled trace", _prepare, _run)

@@ -1,0 +1,136 @@
+"""Kernel times as other profilers write them: ``nsys export --type sqlite`` and torch.profiler's Chrome trace.
+
+Schemas: ``CUPTI_ACTIVITY_KIND_KERNEL`` (start, end in ns, demangledName and shortName as ids of ``StringIds``) of the
+Nsight Systems user guide, "SQLite Schema Reference"; events of category ``kernel`` (ts, dur in us) and ``cpu_op`` with
+equal ``External id`` of Kineto's Chrome trace.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.errors import UserError
+from tileprof.nesting import parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SQLITE: Final = b"SQLite format 3\0"
+_GZIP: Final = b"\x1f\x8b"
+_MOST_BYTES: Final = 1 << 30
+_MOST_KERNELS: Final = 5_000_000
+_MOST_NS: Final = float(1 << 62)
+
+_QUERY: Final = """
+    select coalesce(d.value, s.value, ''), k.start, k."end" from CUPTI_ACTIVITY_KIND_KERNEL k
+    left join StringIds d on d.id = k.demangledName left join StringIds s on s.id = k.shortName
+    order by k.start limit ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Kernels of one file in order of their begin: demangled names, the framework's operator (empty where the file does
+    not know it), begin and duration in ns.
+    """
+
+    names: tuple[str, ...]
+    ops: tuple[str, ...]
+    begin_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def read_times(path: Path) -> KernelTimes:
+    """The kernels of a file of either kind, told apart by its first bytes. Raises `UserError`."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_SQLITE))
+        if path.stat().st_size > _MOST_BYTES:
+            raise UserError(f"{path} is larger than {_MOST_BYTES >> 30} GiB; profile fewer iterations")
+        rows = _nsys(path) if head == _SQLITE else _chrome(path, zipped=head.startswith(_GZIP))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    if not rows:
+        raise UserError(f"{path} names no kernel; profile on a GPU (nsys: --trace=cuda; torch: activities=[CUDA])")
+    if len(rows) > _MOST_KERNELS:
+        raise UserError(f"{path} has more than {_MOST_KERNELS:,} kernels; profile fewer iterations")
+    return _sorted(rows)
+
+
+def _sorted(rows: Sequence[tuple[str, str, float, float]]) -> KernelTimes:
+    rows = sorted(rows, key=lambda row: row[2])
+    origin = rows[0][2]
+    return KernelTimes(
+        tuple(row[0] for row in rows),
+        tuple(row[1] for row in rows),
+        np.array([round(row[2] - origin) for row in rows], np.int64),
+        np.array([max(1, round(row[3])) for row in rows], np.int64),
+    )
+
+
+def _nsys(path: Path) -> list[tuple[str, str, float, float]]:
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            rows = database.execute(_QUERY, (_MOST_KERNELS + 1,)).fetchall()
+    except sqlite3.Error as error:
+        raise UserError(
+            f"{path} is no SQLite export of nsys with kernels ({error}); make one with `nsys profile --trace=cuda` and "
+            "`nsys export --type sqlite`"
+        ) from None
+    if not all(isinstance(n, str) and _time(begin) and _time(end) and end >= begin for n, begin, end in rows):
+        raise UserError(f"{path}: a kernel has no name, or ends before it begins: the file is damaged, export it again")
+    return [(name, "", begin, end - begin) for name, begin, end in rows]
+
+
+def _chrome(path: Path, *, zipped: bool) -> list[tuple[str, str, float, float]]:
+    try:
+        text = _unzipped(path) if zipped else path.read_bytes()
+        trace = parse_json(text.decode("utf-8"))
+    except (ValueError, EOFError) as error:
+        raise UserError(
+            f"{path} is neither an SQLite export of nsys nor a Chrome trace of torch.profiler ({error!s:.80})"
+        ) from None
+    events = trace.get("traceEvents") if isinstance(trace, dict) else trace
+    if not isinstance(events, list):
+        raise UserError(f"{path} has no list traceEvents; write it with torch.profiler's export_chrome_trace")
+    events = [e for e in events if isinstance(e, dict)]
+    ops = {_external(e): str(e.get("name", "")) for e in events if e.get("cat") == "cpu_op"}
+    ops.pop(None, None)
+    rows = []
+    for event in events:
+        if str(event.get("cat", "")).lower() != "kernel":
+            continue
+        begin, took = event.get("ts"), event.get("dur")
+        if not (isinstance(event.get("name"), str) and _time(begin) and _time(took)):
+            raise UserError(f"{path}: a kernel has no name, ts or dur: the file is damaged, write it again")
+        rows.append((event["name"], ops.get(_external(event), ""), begin * 1e3, took * 1e3))
+    return rows
+
+
+def _unzipped(path: Path) -> bytes:
+    with gzip.open(path) as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise UserError(f"{path} unpacks to more than {_MOST_BYTES >> 30} GiB; profile fewer iterations")
+    return text
+
+
+def _external(event: dict[str, Any]) -> int | None:
+    arguments = event.get("args")
+    number = arguments.get("External id") if isinstance(arguments, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def _time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_NS / 1e3
