@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,16 @@ from tileprof.policy.verification.verifier import Verification, verify
 from tileprof.runtime.executor.memory import Memory
 from tileprof.runtime.stages.operator import Operator, operator_of
 from tileprof.runtime.stages.view import View
+
+_TWO_LINES: Final = """nothing here computes it, but it can run under this policy.
+In a Triton kernel two lines make it a stage:
+    tile = enter(sync, tl.program_id(0))  # in the place of tl.program_id(0)
+    leave(sync, tile)                     # behind its last store
+and its launches take their stage from tileprof.runtime.synchroniser:
+    stages = Synchroniser.from_policy("policy.json")
+    kernel[grid](..., stages[0], **stages.launch(0))
+A kernel in CUDA C++ takes the header of tileprof export --format cusync. Without changing the program, tileprof run
+POLICY --trace TRACE executes the waits over what was recorded"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,8 @@ class Chain:
         operators = []
         for number, stage in enumerate(policy.stages):
             place = f"stage {number} ({stage.name})"
+            if not stage.operator and stage.kernel and not stage.op.startswith(("aten::", "mem")):
+                raise UserError(f"{place} is a kernel of the program's own, {stage.kernel:.60}: {_TWO_LINES}")
             if not stage.operator:
                 raise UserError(
                     f"{place} names no operator{f' ({stage.reason})' if stage.reason else ''}, so that nothing here "

@@ -3,8 +3,9 @@ measured.md.
 
 ``python tests/gpu/measuring/measure_streams.py OUT.json [--budget SECONDS]``. The stages are Triton's kernels in all
 rows: stream order (``graph``), ``cusync`` (one stream, programmatic launch, waits) and ``cusync-streams``. They are
-compiled by as many processes as there are cores, then timed one chain after the other, rows in turn. OUT.json is
-written after every chain.
+compiled by as many processes as there are cores, then timed one chain after the other, rows in turn; ``--part
+compile`` and ``--part measure`` do one of the two, with kernels in Triton's cache between them. OUT.json is written
+after every chain; chains that it holds are not measured again.
 """
 
 import argparse
@@ -49,10 +50,15 @@ def rows_of(case):
     return measure(case.chain, [case.chain.policy()], schedulers=ROWS, beside_torch=False)
 
 
+def in_order(cases):
+    """Numbers of the chains, one of each kind first."""
+    return sorted(range(len(cases)), key=lambda n: (not cases[n].thorough, n % 3, n))
+
+
 def warmed(cases, budget_s):
-    """Numbers of the chains whose kernels compile in time, one of each kind first; reasons for leaving out others."""
+    """Numbers of the chains whose kernels compile in time; reasons for leaving out others."""
     begun, ready, left = time.monotonic(), [], {}
-    order = sorted(range(len(cases)), key=lambda n: (not cases[n].thorough, n % 3, n))
+    order = in_order(cases)
     pool = ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
     for done in as_completed([pool.submit(compiled, n) for n in order]):
         number, reason = done.result()
@@ -71,6 +77,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS")
+    parser.add_argument("--part", choices=("all", "compile", "measure"), default="all")
     options = parser.parse_args()
     begun = time.monotonic()
 
@@ -80,10 +87,22 @@ def main():
     from tileprof.runtime.measuring.measure import measured_on
 
     all_cases = list(cases())
-    ready, left = warmed(all_cases, 0.6 * options.budget)
-    found = {**measured_on(), "rows": []}
+    share = {"all": 0.6, "compile": 1.0}
+    ready, left = (
+        (in_order(all_cases), {})
+        if options.part == "measure"
+        else warmed(all_cases, share[options.part] * options.budget)
+    )
+    if options.part == "compile":
+        for name, reason in left.items():
+            print(f"{name} is left out: {reason}")
+        return
+    found = json.loads(options.out.read_text()) if options.out.exists() else {**measured_on(), "rows": []}
+    held = {row["chain"] for row in found["rows"]}
     for number in ready:
         case = all_cases[number]
+        if case.name in held:
+            continue
         if time.monotonic() - begun > options.budget:
             break
         try:

@@ -3,10 +3,12 @@ tests/gpu/measuring/one_road.py DIR``.
 
 Walks programs of PyTorch through record, report, export, verify and run. All programs are recorded, exported and
 verified at the same time; what is timed runs alone. Every command has a limit, and none ends the walk; ``--budget``
-ends it between two commands.
+ends it between two commands. ``--part prepare`` stops before the timed command, and ``--part run`` goes on from there.
+What each command printed is kept in ``DIR/PROGRAM/walk.txt``, and its exit code and seconds in ``walk.json``.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import time
@@ -72,6 +74,10 @@ class Walk:
 
     def __init__(self, name, folder):
         self.name, self.folder, self.codes = name, folder / name, {}
+        self.kept = self.folder / "walk.json"
+        if self.kept.exists():
+            self.codes = {step: code for step, (code, _) in json.loads(self.kept.read_text()).items()}
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         program = COMPILED if name == "compiled" else PROGRAMS[name]
         (self.folder / "infer.py").write_text(BEGIN + program + END)
@@ -96,9 +102,13 @@ class Walk:
         except subprocess.TimeoutExpired as error:
             code, text = 124, (error.stdout or b"").decode(errors="replace")
         self.codes[command] = code
-        title = f"{self.name} $ tileprof {' '.join(words)}: exit {code}, {time.monotonic() - begun:.1f} s"
+        seconds = round(time.monotonic() - begun, 1)
+        done = json.loads(self.kept.read_text()) if self.kept.exists() else {}
+        self.kept.write_text(json.dumps({**done, command: (code, seconds)}) + "\n")
+        with (self.folder / "walk.txt").open("a") as file:
+            file.write(f"$ tileprof {' '.join(words)}\n{text}[exit code {code}, {seconds} s]\n")
         shown = text[-5000:] if command != "report" else text[:1800]
-        print(f"--- {title}\n{shown}", flush=True)
+        print(f"--- {self.name} $ tileprof {' '.join(words)}: exit {code}, {seconds} s\n{shown}", flush=True)
 
 
 def main():
@@ -106,12 +116,14 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="*", default=list(PROGRAMS), choices=[*PROGRAMS, "compiled"])
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS")
+    parser.add_argument("--part", choices=("all", "prepare", "run"), default="all")
     options = parser.parse_args()
     begun = time.monotonic()
     walks = [Walk(name, options.out) for name in options.only]
-    with ThreadPoolExecutor(len(walks)) as pool:
-        list(pool.map(Walk.prepare, walks))
-    for walk in walks:
+    if options.part != "run":
+        with ThreadPoolExecutor(len(walks)) as pool:
+            list(pool.map(Walk.prepare, walks))
+    for walk in walks if options.part != "prepare" else ():
         if time.monotonic() - begun < options.budget and walk.codes.get("verify") == 0:
             walk.do("run")
     for walk in walks:

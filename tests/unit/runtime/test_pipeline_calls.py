@@ -142,6 +142,16 @@ def test_a_stage_without_an_operator_is_named() -> None:
         Pipeline(Policy((Stage("up", (1, 1, 1)),), (), ()))
 
 
+def test_a_kernel_of_the_programs_own_is_one_for_the_synchroniser_and_the_two_lines_are_shown() -> None:
+    stage = Stage("scale 0", (1, 1, 1), kernel="scale", reason="the trace does not say how scale was called")
+    with pytest.raises(UserError, match="is a kernel of the program's own, scale: ") as said:
+        Pipeline(Policy((stage,), (), ()))
+    for line in ("tile = enter(sync, tl.program_id(0))", "leave(sync, tile)", "Synchroniser.from_policy"):
+        assert line in str(said.value)
+    with pytest.raises(UserError, match=r"stage 0 \(up\) names no operator"):
+        Pipeline(Policy((Stage("up", (1, 1, 1), kernel="sort", op="aten::sort"),), (), ()))
+
+
 def test_an_operator_of_another_grid_is_refused() -> None:
     policy = rows().policy()
     stage = replace(policy.stages[0], grid=(6, 1, 1))

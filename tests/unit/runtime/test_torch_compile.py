@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from tileprof.errors import UserError
-from tileprof.policy.format import load_policy
 from tileprof.runtime.compile import Options
 from tileprof.runtime.compile.find import chains
 from tileprof.runtime.compile.lanes import RegionError
@@ -179,23 +177,6 @@ def test_the_backend_has_a_name_and_leaves_training_to_inductor(caplog, monkeypa
     torch._dynamo.reset()
 
 
-def test_a_policy_file_is_used_where_its_stages_are_the_chain(tmp_path, monkeypatch) -> None:
-    first, second = (traced(two, torch.randn(rows, 64), *weights(64, 96, 64)) for rows in (40, 40))
-    (found,) = chains(first.graph)
-    policy = found.chain.policy()
-    policy.save(tmp_path / "p.json")
-    text = re.sub(r'("tensor":\s*)"x"', r'\1"tokens"', (tmp_path / "p.json").read_text())
-    (tmp_path / "p.json").write_text(text)
-    mine = load_policy(tmp_path / "p.json")
-    assert mine != policy
-    count, run = replaced(second, finder(ALWAYS, [mine]))
-    assert count == 1
-    with monkeypatch.context() as patched:  # no policy is made where one is used
-        patched.setattr("tileprof.runtime.chain.Chain.policy", None)
-        x, a, b = torch.randn(40, 64), *weights(64, 96, 64)
-        assert close(run(x, a, b), two(x, a, b))
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -280,4 +261,4 @@ def test_chains_for_triton_alone_are_taken_where_they_are_asked_for(monkeypatch,
 def test_products_that_another_region_has_are_in_no_chain() -> None:
     graph = traced(two, X, *weights(64, 96, 64)).graph
     (region,) = finder(ALWAYS)(graph)
-    assert list(finder(ALWAYS, (), {region.outputs[0]})(graph)) == []
+    assert list(finder(ALWAYS, {region.outputs[0]})(graph)) == []

@@ -34,7 +34,11 @@ def stage_of(graph: TileGraph, launch: int) -> Stage:
     module = str(row["module"])
     says = bool(module.strip("0123456789."))  # places in containers alone do not: "0"
     return Stage(
-        name=module if says else f"{module} {row['op']}" if module else f"{row['op']} {launch}",
+        name=module
+        if says
+        else f"{module} {row['op']}"
+        if module
+        else f"{row['op'] or _short(row['kernel'])} {launch}",
         grid=grid_of(graph, launch),
         launch=launch,
         kernel=str(row["kernel"]),
@@ -42,6 +46,11 @@ def stage_of(graph: TileGraph, launch: int) -> Stage:
         module=module,
         blocks_per_sm=int(row["blocks_per_sm"]),
     )
+
+
+def _short(kernel: str) -> str:
+    """The name of a kernel without namespaces, templates and parameters."""
+    return str(kernel).partition("(")[0].partition("<")[0].rpartition("::")[2].strip()
 
 
 def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:

@@ -263,7 +263,8 @@ class _Writing:
         numbers: dict[int, tuple[int, ...]] = {}
         for launch in range(len(self._rows)):
             for buffer in ended[launch]:
-                self._writer.free_buffer(self._buffers[buffer])
+                if buffer in self._buffers:  # else it begins and ends between two launches
+                    self._writer.free_buffer(self._buffers[buffer])
             self._allocate(begun[launch])
             if launch in by_last:
                 numbers[launch] = tuple(self._cut(by_last[launch]))
@@ -277,6 +278,8 @@ class _Writing:
                 base=row["base"], bytes=row["bytes"], kind=row["kind"], name=row["name"], dtype=row["dtype"],
                 shape=row["shape"], strides=row["strides"], before_start=row["allocated_at"] < 0,
             )  # fmt: skip
+            if row["freed_at"] != NEVER and 0 <= row["freed_at"] <= row["allocated_at"]:
+                self._writer.free_buffer(self._buffers[row["buffer"]])
 
     def _copy(self, launch: int) -> int:
         row = self._rows[launch]

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import fx
 
 from tileprof.errors import UserError
-from tileprof.policy.format import Policy, load_policy
-from tileprof.runtime.compile import aten, products, verdicts
+from tileprof.runtime.compile import asked, aten, products, verdicts
 from tileprof.runtime.compile.ahead import Ahead
 from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
@@ -40,14 +40,14 @@ def backend(
     for options that mean nothing.
     """
     chosen = Options.of(options)
-    policies = [load_policy(path) for path in chosen.policies]
+    policies = {path: asked.load_asked(path) for path in chosen.policies}
     report = Report()
     announce(report)
     reason = left_to_inductor(inputs, chosen)
     if reason is None:
         device = _device(inputs)
-        asked = verdicts.question(module, inputs, chosen, device)
-        known = None if chosen.remeasure else verdicts.recall(asked)
+        question = verdicts.question(module, inputs, chosen, device)
+        known = None if chosen.remeasure else verdicts.recall(question)
         if known is not None and not known.kept:
             report.ours_us, report.inductor_us = known.ours_us, known.inductor_us
             reason = f"measured before: {known.sentence}"
@@ -63,7 +63,7 @@ def backend(
             reason = "looking for regions failed"
         else:
             if regions:
-                race = Race(asked, known, chosen.later)
+                race = Race(question, known, chosen.later)
                 return _program(module, inputs, plain, graph, regions, chosen, device, report, race)
             reason = report.reason or "no region of the graph is one that a kernel of tileprof computes"
     report.reason = reason
@@ -71,17 +71,17 @@ def backend(
     return inductor(module, inputs)
 
 
-def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report: Report) -> list[Region]:
+def _regions(graph: Traced, options: Options, policies: Mapping[Path, asked.Asked], report: Report) -> list[Region]:
     """What kernels of ours compute of a graph; the report says what, and what they do not."""
     assert graph.module is not None
     nodes = graph.module.graph
     reason = _unraced(nodes)
     if reason is not None:
         report.reason = reason
-    regions = [] if reason else proposed(nodes, FINDERS)
+    regions = [] if reason else proposed(nodes, [asked.finder(policies, options.scheduler), *FINDERS])
     taken = {n for region in regions for n in region.nodes}
     if reason is None:
-        regions = proposed(nodes, [products.finder(options, policies, taken)], regions)
+        regions = proposed(nodes, [products.finder(options, taken)], regions)
     regions = _without_large_copies(regions, options)
     taken = {n for region in regions for n in region.nodes}
     report.taken.update(r.name for r in regions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,10 +28,8 @@ from tileprof.runtime.pipeline import Pipeline
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
-def finder(options: Options, policies: Sequence[Policy] = (), taken: Collection[fx.Node] = ()) -> Finder:
-    """Who looks for chains of products without nodes that are ``taken``; ``policies`` are preferred where their stages
-    are a chain's.
-    """
+def finder(options: Options, taken: Collection[fx.Node] = ()) -> Finder:
+    """Who looks for chains of products without nodes that are ``taken``."""
     made: dict[tuple[Chain, str, torch.device], Any] = {}
 
     def regions(graph: fx.Graph) -> Iterator[Region]:
@@ -45,10 +43,7 @@ def finder(options: Options, policies: Sequence[Policy] = (), taken: Collection[
             )
             if reason and options.scheduler == "auto" and options.use == "measured":
                 continue  # Triton's products lose to cuBLAS, whatever overlaps
-            policy = next((p for p in policies if _same(p, chain)), None)
-            if policy is None and (policy := next((p for p in policies if _same(p, found.chain)), None)) is not None:
-                pairs = Pairs()
-            yield _region(found, _Plan(chain, scheduler, pairs, policy), made)
+            yield _region(found, _Plan(chain, scheduler, pairs), made)
         for reason, count in reasons.items():
             LOG.info("%s%s", reason, f" ({count} times)" if count > 1 else "")
 
@@ -57,14 +52,11 @@ def finder(options: Options, policies: Sequence[Policy] = (), taken: Collection[
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a chain is to run: in the tiles of ``chain`` under a scheduler, with ``pairs`` of weights as one, by a policy
-    of its own unless one was given.
-    """
+    """How a chain is to run: in the tiles of ``chain`` under a scheduler, with ``pairs`` of weights as one."""
 
     chain: Chain
     scheduler: str
     pairs: Pairs
-    policy: Policy | None
 
 
 def _region(found: Found, plan: _Plan, made: dict[tuple[Chain, str, torch.device], Any]) -> Region:
@@ -78,7 +70,7 @@ def _region(found: Found, plan: _Plan, made: dict[tuple[Chain, str, torch.device
     def build(device: torch.device) -> Runner:
         key = plan.chain, plan.scheduler, device
         if key not in made:
-            made[key] = _pipeline(plan.policy or plan.chain.policy(), plan.scheduler, device)
+            made[key] = _pipeline(plan.chain.policy(), plan.scheduler, device)
         return ChainRunner(_another(made[key]), at, turned, plan.pairs)
 
     name = f"a chain of {len(found.products)} products"
@@ -187,22 +179,3 @@ def suited(found: Found, options: Options) -> tuple[Chain, str, Pairs, str | Non
         else:
             return made, "persistent", pairs, None
     return chain, "cusync" if name == "auto" else name, Pairs(), reason
-
-
-def _same(policy: Policy, chain: Chain) -> bool:
-    """Whether the policy's stages are the chain's, whatever tensors are called."""
-    try:
-        other = Chain.of_policy(policy)
-    except UserError:
-        return False
-    return _shape(other) == _shape(chain)
-
-
-def _shape(chain: Chain) -> list[Any]:
-    numbers = {name: number for number, name in enumerate(chain.tensors())}
-    return [
-        (operator.NAME, operator.describe()["parameters"] | {
-            role: (numbers[v.tensor], v.shape, v.strides, v.dtype, v.offset) for role, v in operator.views().items()
-        })
-        for operator in chain.operators
-    ]  # fmt: skip

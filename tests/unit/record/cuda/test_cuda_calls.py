@@ -175,6 +175,24 @@ def test_launches_without_a_call_stay_as_they_were_recorded(tmp_path):
         assert before.launches.kernel[launch_number] == after.launches.kernel[launch_number]
 
 
+def test_memory_that_comes_and_goes_between_two_launches_is_kept(tmp_path):
+    """As under torch.compile, where kernels are tried out on tensors of their own."""
+    pytest.importorskip("torch")
+    from tileprof.record.model.recut import recut
+
+    short = {"address": 0x900000, "bytes": 4096, "device": 0, "flags": 0}
+    events = [*PROGRAM[:-6], {"e": "alloc", **short}, {"e": "free", **short}, *PROGRAM[-6:]]
+    name = tmp_path / "t.tileprof"
+    with TraceWriter(name, recorder="cuda", command=["x"], device=H200, granule=32, force=True) as writer:
+        Decoder(process(tmp_path, events, ENTRIES), writer, H200).run()
+    before = load(name).buffers
+    assert (before["allocated_at"] == before["freed_at"]).sum() == 1
+    made = load(recut(load(name), tmp_path / "again.tileprof").path)
+    assert validate(made) == []
+    again = made.buffers
+    assert (again["allocated_at"] == again["freed_at"]).sum() == 1
+
+
 @pytest.mark.parametrize("fuse", [[], ["--fuse"]], ids=["one by one", "fused"])
 def test_a_policy_made_from_a_recording_names_operators_and_verifies_against_it(recorded, tmp_path, capsys, fuse):
     pytest.importorskip("torch")

@@ -1,0 +1,181 @@
+"""On a GPU: what was recorded there runs there: by the verb, by pipelines, for a range of sizes, and under
+torch.compile. A kernel without an operator is one for `Synchroniser`, and bad input runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+    pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
+
+import replays
+from one_road import BEGIN, END, PROGRAMS
+
+from tileprof.policy.format.symbolic import load_symbolic
+from tileprof.runtime.compile.report import reports
+from tileprof.runtime.gpu import GpuPipeline
+from tileprof.runtime.pipeline import FellBackWarning, Pipeline
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32"),
+]
+
+KERNELS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def scale(x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at))
+
+x = torch.arange(1 << 20, dtype=torch.float32, device="cuda")
+y, z = torch.empty_like(x), torch.empty_like(x)
+scale[(1024,)](x, y, BLOCK=1024)
+scale[(1024,)](y, z, BLOCK=1024)
+print(z.sum().item())
+"""
+
+
+def tileprof(folder, *words):
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "tileprof", *words], cwd=folder, capture_output=True, text=True, timeout=250,
+        check=False,
+    )  # fmt: skip
+
+
+def recorded(folder, program):
+    (folder / "infer.py").write_text(program)
+    for words in (
+        ["record", "--", sys.executable, "infer.py"], ["export", "infer.tileprof"],
+        ["verify", "infer-json/policy.json", "infer.tileprof"],
+    ):  # fmt: skip
+        done = tileprof(folder, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        if words[0] == "export":
+            assert (done.stdout + done.stderr).count("Modelled") <= 1
+    return folder
+
+
+@pytest.fixture(scope="module", params=["perceptron", "convolutions"])
+def road(request, tmp_path_factory):
+    """The name of a program, and the folder of its recording and policy."""
+    folder = tmp_path_factory.mktemp(request.param)
+    return request.param, recorded(folder, BEGIN + PROGRAMS[request.param] + END)
+
+
+def network(name):
+    """The program's model and input."""
+    names = {"torch": torch}
+    exec(BEGIN + PROGRAMS[name], names)
+    return names["net"], names["x"]
+
+
+def close(value, wanted):
+    return bool((value.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm())
+
+
+def test_the_verb_runs_it(road):
+    done = tileprof(road[1], "run", "infer-json/policy.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "under persistent" in done.stdout
+    assert "20 runs, the same bits in each" in done.stdout
+
+
+def test_pipelines_compute_what_pytorch_does(road):
+    file = road[1] / "infer-json/policy.json"
+    pipeline = GpuPipeline.from_policy(file, schedule="auto")
+    given = pipeline.example()
+    out, wanted = pipeline(**given), pipeline.reference(given)[next(iter(pipeline.outputs))]
+    pipeline.check()
+    assert pipeline.scheduler.persistent
+    assert close(out, wanted)
+    on_cpu = Pipeline.from_policy(file)(**{name: tensor.cpu() for name, tensor in given.items()})
+    assert close(on_cpu.cuda(), wanted)
+
+
+def test_torch_compile_takes_the_file(road):
+    torch._dynamo.reset()
+    net, x = network(road[0])
+    options = {"use": "always", "policies": [road[1] / "infer-json/policy.json"]}
+    with torch.no_grad(), reports() as found:
+        out = torch.compile(net, backend="tileprof", options=options)(x)
+        assert close(out, net(x))
+    assert [name for report in found for name in report.taken] == ["a chain of 2 stages by a policy file"]
+
+
+def test_one_file_serves_a_range_of_sizes(road):
+    name, folder = road
+    word, sizes = {"perceptron": ("tokens=1..512", (1, 77, 200, 512)), "convolutions": ("images=1..8", (1, 3, 8))}[name]
+    done = tileprof(folder, "export", "-o", "sized", "--for", word, "infer.tileprof")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Proved" in done.stderr
+    symbolic = load_symbolic(folder / "sized/policy.json")
+    pipeline = GpuPipeline.from_policy(folder / "sized/policy.json", schedule="persistent")
+    for size in sizes:
+        policy = symbolic.at(size)
+        given = GpuPipeline(policy, schedule="persistent").example()
+        out = pipeline(**given)
+        one = pipeline.at(size)
+        one.check()
+        assert one.scheduler.name == "persistent"
+        assert close(out, one.reference(given)[next(iter(one.outputs))])
+        assert replays.wrong_replays(policy, replays=1000, schedule="persistent", order="persistent-stages") == 0
+    beyond = {k: torch.cat([v] * 2) if v.shape[0] == sizes[-1] and v.dim() > 1 else v for k, v in given.items()}
+    with pytest.warns(FellBackWarning, match="the policy is for"):
+        pipeline(**beyond)
+
+
+def test_bad_input_is_a_sentence_and_nothing_runs(road, tmp_path):
+    text = (road[1] / "infer-json/policy.json").read_text()
+    other = json.loads(text)
+    other["guard"]["architecture"] = "sm_80"
+    (tmp_path / "device.json").write_text(json.dumps(other))
+    (tmp_path / "shape.json").write_text(re.sub(r'"tile": \[\s*\d+', '"tile": [\n 16', text, count=1))
+    for name, said in (("device.json", "Nothing was run"), ("shape.json", "has a grid of")):
+        done = tileprof(tmp_path, "run", name)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert said in done.stderr
+        assert not done.stdout
+    exported = tileprof(road[1], "export", "--format", "cusync", "--force", "-o", str(tmp_path / "h"), "infer.tileprof")
+    assert exported.returncode == 0, exported.stderr
+    ran = tileprof(tmp_path, "run", "h/policy.h")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "no tile went on" in ran.stdout
+    header = tmp_path / "h/policy.h"
+    header.write_text(header.read_text().replace("return", "return 0 *", 1))
+    done = tileprof(tmp_path, "run", "h/policy.h")
+    assert done.returncode == 2
+    assert "was changed by hand" in done.stderr
+
+
+def test_a_kernel_without_an_operator_is_one_for_the_synchroniser(tmp_path):
+    recorded(tmp_path, KERNELS)
+    done = tileprof(tmp_path, "run", "infer-json/policy.json")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "tile = enter(sync, tl.program_id(0))" in done.stderr
+    assert "leave(sync, tile)" in done.stderr
+    own = KERNELS.replace("def scale(x, y,", "def scale(x, y, sync,")
+    own = own.replace("    at = tl.program_id(0) *", "    tile = enter(sync, tl.program_id(0))\n    at = tile *")
+    own = own.replace("tl.load(x + at))", "tl.load(x + at))\n    leave(sync, tile)")
+    own = own.replace("\nx = torch", '\nfrom tileprof.runtime.synchroniser import Synchroniser, enter, leave\n'
+                      'stages = Synchroniser.from_policy("infer-json/policy.json")\nx = torch')  # fmt: skip
+    own = own.replace("](x, y, BLOCK", "](x, y, stages[0], BLOCK").replace("](y, z, BLOCK", "](y, z, stages[1], BLOCK")
+    own = own.replace("BLOCK=1024)\nscale", "BLOCK=1024, **stages.launch(0))\nscale")
+    own = own.replace("BLOCK=1024)\nprint", "BLOCK=1024, **stages.launch(1))\nstages.check()\nprint")
+    (tmp_path / "own.py").write_text(own)
+    out = [
+        subprocess.run([sys.executable, name], cwd=tmp_path, capture_output=True, text=True, check=False)
+        for name in ("infer.py", "own.py")
+    ]
+    assert out[1].returncode == 0, out[1].stderr
+    assert out[0].stdout == out[1].stdout
