@@ -44,8 +44,9 @@ def page(path: Path) -> str:
 def _shown(output: Any, number: int) -> str:
     data = output.get("data", {})
     if FIGURE in data:
-        figure = json.dumps({"data": data[FIGURE]["data"], "layout": data[FIGURE]["layout"]}).replace("</", "<\\/")
-        drawn = f'Plotly.newPlot("figure-{number}", {figure}.data, {figure}.layout, {{responsive: true, displayModeBar: false}})'
+        parts = (json.dumps(data[FIGURE][part]).replace("</", "<\\/") for part in ("data", "layout"))
+        options = "{responsive: true, displayModeBar: false}"
+        drawn = f'Plotly.newPlot("figure-{number}", {", ".join(parts)}, {options})'
         return f'<div id="figure-{number}"></div>\n<script>{drawn}</script>'
     if "text/markdown" in data:
         return str(data["text/markdown"])
