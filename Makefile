@@ -76,8 +76,9 @@ docs: $(INSTALLED) typing-links ## the documentation as a site, in build/site; a
 bench: $(INSTALLED) ## every measurement under tests/benchmarks; half an hour on two quiet cores
 	@for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
 
-notebooks: $(INSTALLED) ## write the .ipynb form of each notebook from its text form
+notebooks: $(INSTALLED) ## write the .ipynb form of each notebook from its text form, and run it for its outputs
 	$(BIN)/jupytext --update --to ipynb notebooks/*.py
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/jupyter execute --inplace notebooks/*.ipynb
 
 format: $(INSTALLED) ## let ruff, clang-format and biome rewrite what they can
 	$(BIN)/ruff check --fix .

@@ -69,6 +69,12 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--channels-last",
         "--batch",
         "--train",
+        "--channels",
+        "--digest",
+        "--experts",
+        "--keep",
+        "--size",
+        "--width",
     }
     for page in PAGES:
         text = re.sub(r"^\$ (?!tileprof|.*-m tileprof).*$", "", page.read_text(), flags=re.MULTILINE)

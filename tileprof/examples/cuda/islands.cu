@@ -1,6 +1,6 @@
-// Islands of bodies that touch each other, as a physics step solves them: Jacobi iterations on the system of each island
-// (Tonge et al., SIGGRAPH 2012), one launch per iteration, island after island in one stream, then one launch that moves
-// all bodies. Islands do not depend on each other; a launch fills a few multiprocessors for some 10 us.
+// Islands of bodies that touch each other, as a physics step solves them: Jacobi iterations on the system of each
+// island (Tonge et al., SIGGRAPH 2012), one launch per iteration, island after island in one stream, then one launch
+// that moves all bodies. Islands do not depend on each other; a launch fills a few multiprocessors for some 10 us.
 //
 //     make build/islands/program; tileprof run --scheduler acs -- build/islands/program [steps [islands]]
 #include <cuda_runtime.h>
@@ -11,13 +11,13 @@
 #include <cstdlib>
 #include <vector>
 
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        cudaError_t failed = (call);                                                               \
-        if (failed != cudaSuccess) {                                                               \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(failed));   \
-            std::exit(1);                                                                          \
-        }                                                                                          \
+#define CHECK(call)                                                                              \
+    do {                                                                                         \
+        cudaError_t failed = (call);                                                             \
+        if (failed != cudaSuccess) {                                                             \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(failed)); \
+            std::exit(1);                                                                        \
+        }                                                                                        \
     } while (0)
 
 constexpr int kWarp = 32, kThreads = 256, kRows = 64;  // per block: each warp takes rows by turns
@@ -86,9 +86,8 @@ int main(int count, char** words) {
         for (const Island& island : islands)
             for (int i = 0; i < kIterations; ++i) {
                 float* after = i + 1 == kIterations ? solution + island.first : island.solutions[i % 2];
-                iterate<<<(island.size + kRows - 1) / kRows, kThreads>>>(island.system, push + island.first,
-                                                                         island.solutions[(i + 1) % 2], after,
-                                                                         island.size);
+                iterate<<<(island.size + kRows - 1) / kRows, kThreads>>>(
+                    island.system, push + island.first, island.solutions[(i + 1) % 2], after, island.size);
             }
         move<<<(bodies + kThreads - 1) / kThreads, kThreads>>>(solution, push, position, bodies, 1e-2f);
         CHECK(cudaGetLastError());

@@ -94,8 +94,12 @@ def instances(
     out: list[Instance] = []
     columns = trace.columns("launches")
     reader = _Footprints(trace)
-    for row, call in _pairs(columns, events, logged):
-        why = "its call was not logged" if call is None else "" if call.whole else "its call may not be moved"
+    for row, call, replayed in _pairs(columns, events, logged):
+        why = "" if call is not None and call.whole else "its call may not be moved"
+        if call is None:
+            why = (
+                "a graph replays it, and it is looked up when it is captured" if replayed else "its call was not logged"
+            )
         if not why and str(columns["coverage"][row]) == "conservative":
             why = "the recorder does not know what it touches"
         found = reader.instance(row, call) if not why and call is not None else None
@@ -114,8 +118,8 @@ def instances(
 
 def _pairs(
     columns: Mapping[str, Any], events: Iterable[Mapping[str, Any]], logged: Sequence[Logged]
-) -> Iterator[tuple[int, Logged | None]]:
-    """Rows of kernels in the trace, each with the call that made it."""
+) -> Iterator[tuple[int, Logged | None, bool]]:
+    """Rows of kernels in the trace, each with the call that made it, and whether a graph did."""
     launches = _kept(list(events))
     rows = [row for row, name in enumerate(columns["kernel"]) if not _is_single(str(name))]
     calls = sorted(logged, key=lambda call: call.begin)
@@ -126,7 +130,7 @@ def _pairs(
             at -= 1
         call = calls[at] if at >= 0 and calls[at].begin <= event["t"] <= calls[at].end else None
         same = call is not None and list(call.shape[:6]) == [*event["grid"], *event["block"]]
-        yield row, call if same and event["graph"] < 0 else None
+        yield row, call if same and event["graph"] < 0 else None, event["graph"] >= 0
 
 
 def _is_single(name: str) -> bool:

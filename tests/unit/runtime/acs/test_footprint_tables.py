@@ -80,6 +80,14 @@ def test_a_trace_and_a_log_are_joined_by_time_and_relative_to_pointers(tmp_path:
     assert entry.count == 2
 
 
+def test_replays_of_graphs_are_told_apart_from_calls_that_were_missed(tmp_path: Path):
+    events = [an_event(110), an_event(210), {**an_event(310), "graph": 1}]
+    call = Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<QQ", 8192, 4096))
+    joined = instances(load(a_trace(tmp_path)), events, [call])
+    assert sorted(joined.without.values()) == [1, 1]
+    assert sum("a graph replays it" in why for why in joined.without) == 1
+
+
 def test_pointers_into_one_buffer_keep_their_distance(tmp_path: Path):
     call = Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<QQQQ", 8192, 4096, 4096 + 64, 1))
     (made,) = instances(load(a_trace(tmp_path)), [an_event(110)], [call]).instances
