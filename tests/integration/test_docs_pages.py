@@ -63,6 +63,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--steps",
         "--kind",
         "--graph",
+        "--inner",
         "--preset",
         "--tokens",
         "--layers",
