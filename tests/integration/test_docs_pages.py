@@ -63,7 +63,6 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--steps",
         "--kind",
         "--graph",
-        "--inner",
         "--preset",
         "--tokens",
         "--layers",
