@@ -172,7 +172,8 @@ class _Actions:
         reason = (
             f"{found.share:.0%} of {counted(p.launches, 'launch')} need not wait for the launch before them, and in "
             f"windows of {found.window} {found.width:.1f} could run side by side; on several streams, issued by one "
-            f"thread, the program takes {duration(spread_ns)}, as a graph with branches {duration(apart_ns)}"
+            f"thread, the program takes {duration(spread_ns)}, as a graph with branches {duration(apart_ns)}; "
+            "needs a GPU"
         )
         way = "acs-graph" if apart_ns < spread_ns else "acs"
         command = f"tileprof run --scheduler {way} -- {shlex.join(self._report.source.command)}"

@@ -72,6 +72,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--channels",
         "--digest",
         "--experts",
+        "--inner",
         "--keep",
         "--size",
         "--width",

@@ -144,7 +144,7 @@ def test_scrubbing_along_the_axis_keeps_a_moment_and_counts_its_tiles(tab):
     view.page.mouse.up()
     assert "time=" in view.hash()
     says = view.page.inner_text("#lanes-says")
-    assert re.match(r"at [\d.]+ µs: 132 tiles of gemm_f16_64x64_qkv, \d+ in list", says)
+    assert re.match(r"at [\d.]+ us: 132 tiles of gemm_f16_64x64_qkv, \d+ in list", says)
     before = view.ask("() => tileprof.state.time")
     view.page.keyboard.press(".")
     assert view.ask("() => tileprof.state.time") > before

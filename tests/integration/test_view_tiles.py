@@ -56,7 +56,7 @@ def test_hovering_a_tile_tells_coordinates_bytes_buffers_and_times(tab, graph):
         f"tile 20 ({x}, {y}, 0)",
         f"{count} parents",
         "reads ",
-        "writes 8 KiB",
+        "writes 8.19 kB",
         "launch reads activation",
         "SM ",
         "list:",

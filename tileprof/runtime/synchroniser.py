@@ -10,10 +10,10 @@ In the kernel, `enter` gives the tile that a block takes, once everything that t
         tl.store(y + at, 2 * tl.load(x + at))
         leave(sync, tile)                                     # new
 
-    stages = Synchroniser.from_policy("policy.json")          # from `tileprof record`, then `tileprof export --format
-    json` scale[grid](x, y, stages[0], BLOCK=1024, **stages.launch(0)) scale[grid](y, z, stages[1], BLOCK=1024,
-    **stages.launch(1)) stages.check()                                            # after a synchronisation: raises if a
-    wait has given up
+    stages = Synchroniser.from_policy("policy.json")          # of `tileprof record`, then `tileprof export`
+    scale[grid](x, y, stages[0], BLOCK=1024, **stages.launch(0))
+    scale[grid](y, z, stages[1], BLOCK=1024, **stages.launch(1))
+    stages.check()                                            # waits for the device; raises if a wait has given up
 
 A tile's number is that of its block, x fastest: ``x + grid_x * (y + grid_y * z)``. `unsynchronised` makes the same
 kernels run as they did, which is what Triton's interpreter and `tileprof record` want. Loads of what other stages write

@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 42d348241f57617d59c1adea61669631b9e0156775ca47fe94e98d841f668f14
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: e45faad0b61eba748e6e9ba9bc7594c65f2c312572d21ee52eaf8ca506fdc4a2
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -411,16 +411,16 @@ var short = (n) => Number(n.toPrecision(3)).toLocaleString("en-US", { maximumFra
 function duration(ns) {
   if (ns >= 1e9) return `${short(ns / 1e9)} s`;
   if (ns >= 1e6) return `${short(ns / 1e6)} ms`;
-  return ns >= 1e3 ? `${short(ns / 1e3)} µs` : `${short(ns)} ns`;
+  return ns >= 1e3 ? `${short(ns / 1e3)} us` : `${short(ns)} ns`;
 }
 function tickTime(ns, step, largest) {
-  const [unit, word] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+  const [unit, word] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "us"] : [1, "ns"];
   return `${(ns / unit).toFixed(Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9)))} ${word}`;
 }
 function size(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
-  for (; bytes >= 1024 && unit < 4; unit++) bytes /= 1024;
+  for (; bytes >= 999.5 && unit < 4; unit++) bytes /= 1e3;
   return `${short(bytes)} ${units[unit]}`;
 }
 var compact = (n) => n < 1e5 ? number(n) : n < 1e6 ? `${short(n / 1e3)} k` : n < 1e9 ? `${short(n / 1e6)} M` : `${short(n / 1e9)} G`;

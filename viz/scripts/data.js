@@ -129,20 +129,20 @@ export const short = (n) => Number(n.toPrecision(3)).toLocaleString("en-US", { m
 export function duration(ns) {
   if (ns >= 1e9) return `${short(ns / 1e9)} s`;
   if (ns >= 1e6) return `${short(ns / 1e6)} ms`;
-  return ns >= 1e3 ? `${short(ns / 1e3)} µs` : `${short(ns)} ns`;
+  return ns >= 1e3 ? `${short(ns / 1e3)} us` : `${short(ns)} ns`;
 }
 
 // Ticks of an axis: one unit, and as many digits as tell neighbours apart.
 export function tickTime(ns, step, largest) {
   const [unit, word] =
-    largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+    largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "us"] : [1, "ns"];
   return `${(ns / unit).toFixed(Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9)))} ${word}`;
 }
 
 export function size(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
-  for (; bytes >= 1024 && unit < 4; unit++) bytes /= 1024;
+  for (; bytes >= 999.5 && unit < 4; unit++) bytes /= 1000;
   return `${short(bytes)} ${units[unit]}`;
 }
 

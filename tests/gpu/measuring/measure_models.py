@@ -36,7 +36,7 @@ VARIANTS = ("eager", "inductor", "autotuned", "tileprof")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", nargs="+", help="names of models, or beginnings of them")
+    parser.add_argument("--only", nargs="+", help="names of models of either group, or beginnings of them")
     parser.add_argument("--held-out", action="store_true", help="the models that nothing was tuned for")
     parser.add_argument("--everything", action="store_true", help="these and the others")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which what is left is given up")
@@ -70,7 +70,7 @@ def merge(out: Path, others: list[Path]) -> None:
 def names(options: argparse.Namespace) -> list[str]:
     from model_cases import HELD_OUT, TABLE
 
-    group = TABLE | HELD_OUT if options.everything else HELD_OUT if options.held_out else TABLE
+    group = TABLE | HELD_OUT if options.everything or options.only else HELD_OUT if options.held_out else TABLE
     return [
         n
         for n in group

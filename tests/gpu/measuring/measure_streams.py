@@ -73,6 +73,27 @@ def warmed(cases, budget_s):
     return sorted(ready), left
 
 
+def table(path):
+    """The results as a table of the page, in the order of the cases."""
+    from tileprof.runtime.measuring.cases import cases
+
+    us = {}
+    for row in json.loads(Path(path).read_text())["rows"]:
+        us.setdefault(row["chain"], {})[row["row"]] = row["us"]
+    lines = [
+        (
+            "| chain | stream order | one stream, programmatic launch (`cusync`) | two streams, wait kernel "
+            "(`cusync-streams`) |"
+        ),
+        "|---|---|---|---|",
+    ]
+    for name in (case.name for case in cases() if case.name in us):
+        base = us[name]["graph"]
+        cells = (f"{us[name][row]:.1f} ({100 * (1 - us[name][row] / base):+.1f}%)" for row in ROWS[1:])
+        lines.append(f"| {name} | {base:.1f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)

@@ -22,6 +22,7 @@ from tileprof.policy.format.symbolic import load_symbolic
 from tileprof.runtime.compile.report import reports
 from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
+from tileprof.trace import load
 
 pytestmark = [
     pytest.mark.gpu,
@@ -53,16 +54,19 @@ def tileprof(folder, *words):
     )  # fmt: skip
 
 
-def recorded(folder, program):
+def recorded(folder, program, kernel=None):
+    """Recorded, exported and verified in a folder; ``kernel``: its launches are the stages."""
     (folder / "infer.py").write_text(program)
-    for words in (
-        ["record", "--", sys.executable, "infer.py"], ["export", "infer.tileprof"],
-        ["verify", "infer-json/policy.json", "infer.tileprof"],
-    ):  # fmt: skip
+    done = tileprof(folder, "record", "--", sys.executable, "infer.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    launches = load(folder / "infer.tileprof").launches
+    named = launches.index[launches["kernel"] == kernel].tolist()
+    chosen = ["--launches", ",".join(map(str, named))] if kernel else []
+    for words in (["export", *chosen, "infer.tileprof"], ["verify", "infer-json/policy.json", "infer.tileprof"]):
         done = tileprof(folder, *words)
         assert done.returncode == 0, done.stdout + done.stderr
         if words[0] == "export":
-            assert (done.stdout + done.stderr).count("Modelled") <= 1
+            assert (done.stdout + done.stderr).count("Modelled") == 1
     return folder
 
 
@@ -159,7 +163,7 @@ def test_bad_input_is_a_sentence_and_nothing_runs(road, tmp_path):
 
 
 def test_a_kernel_without_an_operator_is_one_for_the_synchroniser(tmp_path):
-    recorded(tmp_path, KERNELS)
+    recorded(tmp_path, KERNELS, "scale")
     done = tileprof(tmp_path, "run", "infer-json/policy.json")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "tile = enter(sync, tl.program_id(0))" in done.stderr

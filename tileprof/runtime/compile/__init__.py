@@ -20,8 +20,9 @@ back between), their results are compared within the dtype's
 ``scheduler``  for chains: a name of `tileprof.runtime.schedulers`, or ``"auto"`` (default): ``"persistent"``, with
 tiles for it, where the GPU and the chain are ones
                that it takes, otherwise ``"cusync"``.
-``policies``   for chains: policy files to prefer where the stages are the chain's; other chains get one that is made
-from what their tiles touch. ``frozen``     ``True``: copies of weights may take more than 512 MB (default: ``False``).
+``policies``   policy files, for one size or for a range, whose stages are looked for in the graph before anything else
+               (`asked`); they keep their own tiles. A file that fits nowhere is warned of.
+``frozen``     ``True``: copies of weights may take more than 512 MB (default: ``False``).
 Some kernels keep weights in another form: batch norm folded into convolutions, the two weights
                of a gate side by side (LLaMA-7B: 180 MB per layer). Each call looks whether a weight is another tensor
                or was changed by an operation of PyTorch, and then the copy is made again. Writes through ``.data``, or
