@@ -63,6 +63,8 @@ def condition(text: str, *, changes: bool) -> Condition:
             raise UserError(
                 f"--fail-if {text!r}: {name} is compared with {wanted}{' or a change, as +5%' if changes else ''}"
             )
+    if UNITS[name] == "share" and not unit and float(number) > 1:
+        raise UserError(f"--fail-if {text!r}: {name} is a share, which no program has above 1; write {number}%")
     limit = float(number) * _SCALES[unit] * (-1 if plus == "-" else 1)
     relative = bool(plus) and is_share and UNITS[name] != "share"
     return Condition(text, name, sign, limit, bool(plus), relative)

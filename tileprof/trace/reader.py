@@ -42,9 +42,12 @@ def _found(path: Path) -> Path:
     if partial.exists():
         raise TraceError(f"there is no {whole}, only a recording that did not end: open {partial}")
     beside = [p.name for p in path.parent.glob(f"*{schema.SUFFIX}*")] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(whole.name, beside, n=1)
+    names = {name.partition(schema.SUFFIX)[0]: name for name in sorted(beside, reverse=True)}
+    close = difflib.get_close_matches(whole.name.removesuffix(schema.SUFFIX), names, n=1)
     hint = (
-        f"did you mean {path.parent / close[0]}?" if close else "record one with: tileprof record python your_script.py"
+        f"did you mean {path.parent / names[close[0]]}?"
+        if close
+        else "record one with: tileprof record python your_script.py"
     )
     raise TraceError(f"there is no trace {path}; {hint}")
 

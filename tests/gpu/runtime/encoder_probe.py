@@ -74,12 +74,11 @@ def stages_of(launcher: Launcher) -> None:
     of the layers but the first and the last.
     """
     plan = launcher.plan
-    dealt = [number for block in plan.blocks for number in block]
-    stamps = launcher.stamps.cpu().double()
+    stamps = launcher.times().cpu().double()
     stamps -= stamps[stamps[:, 0] > 0, 0].min()
     rows: dict[int, list[int]] = defaultdict(list)
-    for row, number in enumerate(dealt):
-        rows[plan.tasks[number].stage].append(row)
+    for number, task in enumerate(plan.tasks):
+        rows[task.stage].append(number)
     ends = {stage: stamps[found, 3].max().item() for stage, found in rows.items()}
     kinds: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for number, stage in enumerate(plan.stages):

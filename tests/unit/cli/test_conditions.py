@@ -34,6 +34,7 @@ def test_a_condition_holds_where_the_program_is_so(text, before, now, holds):
 @pytest.mark.parametrize(
     ("text", "changes", "says"),
     [
+        ("gap>30", False, "write 30%"),
         ("gap", False, "write a name, a comparison and a limit"),
         ("speed>3", False, "speed is none of time, gap"),
         ("time>+5%", False, "a change needs two traces"),

@@ -20,10 +20,12 @@ from tileprof.runtime.encoder.plan import Plan
 from tileprof.runtime.encoder.source import Options, header
 
 
-def compiled(plan: Plan, folder: Path, patch: Patch | None = None, timeout_ns: int = 2_000_000_000) -> Path:
+def compiled(
+    plan: Plan, folder: Path, patch: Patch | None = None, timeout_ns: int = 2_000_000_000, stamps: bool = False
+) -> Path:
     """A library of the kernel for a plan and a machine of its own, in a new folder beside machine.o."""
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / KERNEL)}
-    texts["stages.h"] = header(plan, Options(timeout_ns=timeout_ns))
+    texts["stages.h"] = header(plan, Options(timeout_ns=timeout_ns, stamps=stamps))
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
     return link_kernel(folder, texts, patch, "transformer_entry.cpp")
 

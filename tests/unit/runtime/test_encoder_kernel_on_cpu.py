@@ -17,7 +17,7 @@ from kernel_on_cpu import compile_machine, compiler_missing
 from planted import Patch, replaced
 
 from tileprof.runtime.encoder import reference
-from tileprof.runtime.encoder.plan import Plan, faults, plan_of, without_task
+from tileprof.runtime.encoder.plan import Box, Plan, faults, plan_of, touches, without_task
 from tileprof.runtime.encoder.program import Program
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
@@ -134,6 +134,33 @@ def test_a_planted_fault_is_seen(fault: str, folder: Path) -> None:
     expected = [right.run({**given, "x": sign * given["x"]}, 0)[0] for sign in (1, -1)]
     assert not differs(right, given, expected, 4)
     assert differs(launched(plan, folder, fault, replaced(file, (old, new))), given, expected, 40)
+
+
+def test_a_task_ends_after_those_that_write_its_activations_had_their_sums(folder: Path) -> None:
+    program, blocks, cluster, splits = CASES["causal blocks"]
+    plan = plan_of(program, blocks, cluster, splits=splits)
+    launcher = HostLauncher(plan, compiled(plan, folder / "times", stamps=True))
+    launcher.run(inputs(program), 1)
+    assert launcher.said is None
+    times = launcher.launcher.times()
+    assert (times[:, 1:] >= times[:, :-1]).all()
+    assert (times[:, 0] > 0).all()
+    touched = [touches(plan.stages[task.stage], task) for task in plan.tasks]
+    pairs = [
+        (writer, reader)
+        for reader, task in enumerate(plan.tasks)
+        for writer, earlier in enumerate(plan.tasks)
+        if earlier.stage < task.stage
+        and any(overlap(a, b) for a in touched[writer].writes for b in touched[reader].reads)
+    ]
+    assert len({plan.tasks[writer].stage for writer, _ in pairs}) == len(plan.stages) - 1
+    writers, readers = torch.tensor(pairs).unbind(1)
+    assert (times[writers, 2] < times[readers, 3]).all()
+
+
+def overlap(a: Box, b: Box) -> bool:
+    """Whether two boxes have an element in common."""
+    return a[0] == b[0] and all(a[at] < b[at + 1] and b[at] < a[at + 1] for at in (1, 3))
 
 
 def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(folder: Path) -> None:

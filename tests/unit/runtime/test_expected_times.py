@@ -56,6 +56,18 @@ def test_decoders_are_predicted_within_a_tenth(shape, measured) -> None:
     assert us(shape, ROTARY) == pytest.approx(measured, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "measured"),
+    [
+        (pre_norm(128, 768, 12), 309),
+        (post_norm(128, 768, 12), 314),
+        (pre_norm(197, 768, 12, k_major=True, causal=False, epilogue="gelu"), 461),
+    ],
+)
+def test_transformer_blocks_and_what_is_left_are_predicted_within_a_tenth(blocks, measured) -> None:
+    assert us(blocks, Counter({"embedding": 2})) == pytest.approx(measured, rel=0.1)
+
+
 def test_a_prefill_is_predicted_and_takes_longer_than_a_token() -> None:
     shape = PrefillShape("bfloat16", 1, 64, 16, 2048, 8192, 32, 8, 64, 128256, 1e-5, 0.125)
     assert us(shape) == pytest.approx(986, rel=0.1)

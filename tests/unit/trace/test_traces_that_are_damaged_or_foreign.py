@@ -267,6 +267,10 @@ def test_a_path_that_does_not_exist_offers_the_nearest_trace(recorded):
     assert "run.tileprof" in refusal(recorded.path.parent / "rum")
 
 
+def test_the_suffix_alone_makes_no_trace_near(recorded):
+    assert "did you mean" not in refusal(recorded.path.parent / "elsewhere")
+
+
 def test_a_path_that_does_not_exist_says_how_to_record(tmp_path):
     assert "record one with: tileprof record" in refusal(tmp_path / "nowhere" / "run")
 
