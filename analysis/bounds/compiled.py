@@ -2,25 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator
+from types import CodeType, ModuleType
 from typing import Any, TypeVar, cast
 
 from numba import njit
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
+from numba.core.types import BaseNamedTuple, BaseTuple
 
 F = TypeVar("F", bound=Callable[..., object])
+
+
+class CallGraphCache(FunctionCache):  # type: ignore[misc]  # numba has no types
+    """numba's cache of one function, fresh only while every module that its compiled code comes from is unchanged.
+
+    numba's own stamp is the source of the function's module alone, and so it keeps code whose called functions or
+    constants have changed in another module.
+    """
+
+    _stamped = False
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        self._stamp()
+        return super().load_overload(sig, target_context)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        self._stamp()
+        super().save_overload(sig, data)
+
+    def is_filled(self) -> bool:
+        """Whether the function was compiled here before, for any types."""
+        self._stamp()
+        return bool(self._cache_file._load_index())
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[object, ...]:
+        return (*super()._index_key(sig, codegen), tuple(_fields_of(sig)))
+
+    def _stamp(self) -> None:
+        # Not when the function is made: functions below it in its module are not there yet.
+        if not self._stamped:
+            self._cache_file._source_stamp = source_digest(self._py_func)
+            self._stamped = True
+
+
+def source_digest(function: Callable[..., object]) -> str:
+    """A digest of the source of each module with a compiled function that ``function`` reaches, and of the global
+    constants that they use, which numba compiles into the code.
+    """
+    parts: set[str] = set()
+    reached, waiting = {function}, [function]
+    while waiting:
+        at = waiting.pop()
+        with open(at.__code__.co_filename, "rb") as source:  # noqa: PTH123 - one call per compiled function
+            parts.add(hashlib.sha256(source.read()).hexdigest())
+        for name, value in _global_values(at):
+            plain = value.py_func if isinstance(value, Dispatcher) else None
+            if plain is None:
+                parts.add(f"{name} = {pickle.dumps((value, getattr(value, '_fields', None)))!r}")
+            elif plain not in reached:
+                reached.add(plain)
+                waiting.append(plain)
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+
+
+def _global_values(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
+    """Names and values of the globals in a function's code, and of what it takes from modules of this package."""
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    for name in names & function.__globals__.keys():
+        value = function.__globals__[name]
+        if not isinstance(value, ModuleType):
+            yield name, value
+        elif value.__name__.partition(".")[0] == __name__.partition(".")[0]:
+            yield from ((f"{name}.{each}", vars(value)[each]) for each in names & vars(value).keys())
+
+
+def _fields_of(types: Any) -> Iterator[tuple[str, ...]]:
+    """Field names of each named tuple among types of arguments: code reaches fields by their place."""
+    for each in types:
+        if isinstance(each, BaseNamedTuple):
+            yield each.fields
+        if isinstance(each, BaseTuple):
+            yield from _fields_of(each)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def in_cache(function: Callable[..., object]) -> bool:
     """Whether a compiled function, as its source is now, has been compiled here before; if not, its first call takes
     seconds.
     """
-    kept_at, plain = function.stats.cache_path, function.py_func  # type: ignore[attr-defined]  # numba's own
-    if kept_at is None:  # where no folder can be written
-        return False
-    folder = Path(kept_at)
-    module, written = plain.__module__.rpartition(".")[2], Path(plain.__code__.co_filename).stat().st_mtime
-    return any(kept.stat().st_mtime >= written for kept in folder.glob(f"{module}.{plain.__qualname__}-*.nbi"))
+    cache = function._cache  # type: ignore[attr-defined]  # numba's own
+    return isinstance(cache, CallGraphCache) and cache.is_filled()
 
 
 def compiled(function: F) -> F:
@@ -54,9 +134,10 @@ def _njit(function: F, **options: Any) -> F:
     """The function as numba compiles it, without a cache where neither the package's folder nor the user's can be
     written.
     """
+    made = njit(nogil=True, **options)(function)
     try:
-        return cast("F", njit(cache=True, nogil=True, **options)(function))
+        made._cache = CallGraphCache(function)
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
-        return cast("F", njit(nogil=True, **options)(function))
+    return cast("F", made)

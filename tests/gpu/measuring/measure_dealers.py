@@ -116,6 +116,7 @@ def compile_all(chains: dict[str, Chain], delay_ns: int) -> None:
 
 def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
     """Delayed replays of which some bit is not that of stream order."""
+    sys.path.append(str(Path(__file__).parents[1] / "runtime"))
     import replays
 
     started, policy = time.time(), chain.policy()

@@ -1,0 +1,54 @@
+"""What is compiled is taken from the cache of an earlier process only while all the code that it contains is the same."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tileprof
+
+OUTER = """
+from tileprof.analysis.bounds.compiled import compiled, in_cache
+from inner import FACTOR, add
+
+@compiled
+def outer(n):
+    return FACTOR * add(n)
+
+if __name__ == "__main__":
+    print(in_cache(outer), outer(3))
+"""
+INNER = """
+from tileprof.analysis.bounds.compiled import compiled
+
+FACTOR = {factor}
+
+@compiled
+def add(n):
+    return n + {added}
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """What a new process prints, with this source of the module that the compiled function calls into."""
+    (tmp_path / "outer.py").write_text(OUTER)
+    root = str(Path(tileprof.__file__).parents[1])
+    path = os.pathsep.join((root, os.environ.get("PYTHONPATH", "")))
+    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def printed(factor, added):
+        (tmp_path / "inner.py").write_text(INNER.format(factor=factor, added=added))
+        command = [sys.executable, "-B", str(tmp_path / "outer.py")]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    return printed
+
+
+def test_a_change_in_another_module_is_compiled(run):
+    assert run(factor=2, added=1) == ["False", "8"]
+    assert run(factor=2, added=1) == ["True", "8"]
+    assert run(factor=2, added=5) == ["False", "16"]
+    assert run(factor=7, added=5) == ["False", "56"]
