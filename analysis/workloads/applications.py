@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tileprof.analysis.workloads.program import Program
+from tileprof.analysis.workloads.task_graph import Program
 from tileprof.devices import get
 from tileprof.errors import UserError
 

@@ -41,7 +41,7 @@ def run_acs(options: Namespace) -> int:
 
     Raises `UserError` before the program starts where something is missing, and where a table cannot be read.
     """
-    from tileprof.record.cuda.program import command_of  # noqa: PLC0415 - not needed for --help
+    from tileprof.record.cuda.recorded_run import command_of  # noqa: PLC0415 - not needed for --help
     from tileprof.runtime import acs  # noqa: PLC0415 - likewise
 
     if not options.program:
@@ -125,7 +125,7 @@ def _logged_runs(program: tuple[str, ...], folder: Path, library: Path) -> list[
 
 def _logs(program: tuple[str, ...], places: Sequence[Path], library: Path) -> list[Path]:
     """Logs of plain runs, side by side, each with its folder: of the process of each that launched most."""
-    from tileprof.record.cuda.program import command_of  # noqa: PLC0415 - heavy
+    from tileprof.record.cuda.recorded_run import command_of  # noqa: PLC0415 - heavy
     from tileprof.runtime import acs  # noqa: PLC0415 - likewise
 
     running = []

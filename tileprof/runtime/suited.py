@@ -12,7 +12,7 @@ from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import GRAPH_GAP_US, clusters_on
 from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.predict import modelled_stage_us, predicted_us
-from tileprof.runtime.persistent.tiles import tilings
+from tileprof.runtime.persistent.tile_choice import tilings
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.dealing import Dealer
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.source import Options
-from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
 

@@ -127,7 +127,7 @@ def ratios(row):
 
 def mode(name, folder):
     """Environment and prefix of a mode's process; None where it cannot be."""
-    from tileprof.record.cuda import build, gpu, locate, program
+    from tileprof.record.cuda import build, gpu, locate, recorded_run
     from tileprof.record.cuda.settings import Settings
 
     if name == "plain":
@@ -137,7 +137,7 @@ def mode(name, folder):
         return (dict(os.environ), (tool, "--tool", "memcheck", "--print-level", "error")) if tool else None
     built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     settings = Settings(hooks=False, replay=False)
-    return program.environment(name, Path(folder), built, sanitizer, settings, skip=0, count=None), ()
+    return recorded_run.environment(name, Path(folder), built, sanitizer, settings, skip=0, count=None), ()
 
 
 def overheads(result, names, write):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tileprof.record.cuda import build, gpu, locate, program
+from tileprof.record.cuda import build, gpu, locate, recorded_run
 from tileprof.record.cuda.settings import Settings
 from tileprof.trace import load
 
@@ -111,7 +111,7 @@ def subscriber(tmp_path, sanitizer):
     includes = [f"-I{sanitizer.include}", f"-I{locate.cuda_include()}"]
     source = Path(__file__).parent / "subscriber.cpp"
     subprocess.run([locate.host_compiler(), *build.HOST_FLAGS, *includes, source, "-ldl", "-o", library], check=True)
-    return {program.INJECTION: str(library), "TILEPROF_SANITIZER": str(sanitizer.library)}
+    return {recorded_run.INJECTION: str(library), "TILEPROF_SANITIZER": str(sanitizer.library)}
 
 
 def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
@@ -126,7 +126,9 @@ def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
         {
             plain: dict(os.environ),
             nothing: os.environ | subscriber(tmp_path, sanitizer),
-            "range": program.environment("accesses", tmp_path / "raw", built, sanitizer, settings, skip=0, count=None),
+            "range": recorded_run.environment(
+                "accesses", tmp_path / "raw", built, sanitizer, settings, skip=0, count=None
+            ),
         },
     )
     ratios = {

@@ -14,7 +14,7 @@ from replays import wrong_replays
 
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent.cost import clusters_on
-from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.persistent.tile_choice import tiled
 
 pytestmark = pytest.mark.gpu
 

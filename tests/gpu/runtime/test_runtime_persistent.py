@@ -24,7 +24,7 @@ from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_m
 from tileprof.runtime.persistent import run
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.lower import plan_of
-from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.pipeline import FellBackWarning
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm

@@ -17,7 +17,7 @@ from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.verification.overtaken import overtaken_launches
 from tileprof.runtime import Pipeline
 from tileprof.runtime.executor import delaying, stream
-from tileprof.runtime.executor.program import Program
+from tileprof.runtime.executor.executable import Program
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tileprof.policy.verification.overtaken import overtaken_launches
 from tileprof.runtime import Pipeline
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.executor import randomly
-from tileprof.runtime.executor.program import Program
+from tileprof.runtime.executor.executable import Program
 from tileprof.trace.distinct import bytes_by_tile
 from tileprof.trace.footprint import READ, WRITE, Boxes
 

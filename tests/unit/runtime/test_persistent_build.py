@@ -13,7 +13,7 @@ from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_m
 from tileprof.runtime.persistent import build
 from tileprof.runtime.persistent.plan import Plan, arranged
 from tileprof.runtime.persistent.source import SHARED_BYTES, Layout, Options, header
-from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.persistent.supported import stage_plans
 
 try:
     build.nvcc()

@@ -15,7 +15,7 @@ from tileprof.runtime.persistent import driver, launch
 from tileprof.runtime.persistent.driver import MAP_WORDS
 from tileprof.runtime.persistent.launch import Launcher, _heads, _put_stage, max_clusters
 from tileprof.runtime.persistent.plan import arranged
-from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.persistent.supported import stage_plans
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.view import View
 

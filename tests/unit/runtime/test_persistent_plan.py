@@ -20,8 +20,8 @@ from tileprof.runtime.persistent.cost import chain_us, clusters_on
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.plan import SPLITS, Box, Halo, Plan
 from tileprof.runtime.persistent.source import Layout, Options
-from tileprof.runtime.persistent.takes import stage_plans
-from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.persistent.supported import stage_plans
+from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.stages import View
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm

@@ -11,7 +11,7 @@ from chains import CHAINS, mlp
 from tileprof.errors import UserError
 from tileprof.policy.format import from_dict, to_dict
 from tileprof.runtime.executor import randomly, reversed_, search, stream
-from tileprof.runtime.executor.program import Program
+from tileprof.runtime.executor.executable import Program
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.stages import View, operator_of
 from tileprof.runtime.stages.conv import Conv2d

@@ -18,13 +18,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, lanes, program
+from tileprof.runtime.compile import aten, entry, lanes, raced_program
 from tileprof.runtime.compile.inductor import rest_by_inductor
 from tileprof.runtime.compile.lanes import Lane, NotNowError
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import digest, proposed
-from tileprof.runtime.compile.program import Program, Race
 from tileprof.runtime.compile.race import difference, in_float32
+from tileprof.runtime.compile.raced_program import Program, Race
 from tileprof.runtime.compile.region_op import region_call
 from tileprof.runtime.compile.report import Report, reports
 
@@ -68,7 +68,7 @@ class Harness:
         monkeypatch.setattr(entry, "left_to_inductor", lambda *_: None)
         monkeypatch.setattr(entry.products, "finder", lambda *_: lambda graph: iter(()))
         monkeypatch.setattr(entry, "inductor", self._inductor)
-        monkeypatch.setattr(program, "times_in_turn", self._times)
+        monkeypatch.setattr(raced_program, "times_in_turn", self._times)
         self.options = {"use": use}
 
     def _inductor(self, module, _):
@@ -313,7 +313,7 @@ def test_chains_are_looked_for_behind_all_others_and_told_what_these_have(monkey
         Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])),
         nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
     )
-    monkeypatch.setattr(entry.products, "finder", lambda *given: told.append(given[2]) or (lambda _: iter(())))
+    monkeypatch.setattr(entry.products, "finder", lambda *given: told.append(given[-1]) or (lambda _: iter(())))
     with torch.no_grad():
         harness.compile(model)(torch.randn(2, 8))
     (taken,) = told

@@ -32,11 +32,11 @@ def missing() -> str:
     does.
     """
     from tileprof.errors import UserError  # noqa: PLC0415 - as above
-    from tileprof.record.cuda import gpu, locate, program  # noqa: PLC0415
+    from tileprof.record.cuda import gpu, locate, recorded_run  # noqa: PLC0415
 
     try:
         gpu.supported(gpu.gpus()[0])
-        program.refuse_taken()
+        recorded_run.refuse_taken()
         locate.sanitizer(), locate.nvcc(), locate.cuda_include(), locate.host_compiler()
     except UserError as error:
         return str(error)

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import build, gpu, im2col, locate, program, tensormap
+from tileprof.record.cuda import build, gpu, im2col, locate, recorded_run, tensormap
 from tileprof.record.cuda.settings import Settings
 
 
@@ -84,8 +84,8 @@ def _cupti() -> str:
 
 
 def _injection() -> str:
-    program.refuse_taken()
-    return f"{program.INJECTION} is free"
+    recorded_run.refuse_taken()
+    return f"{recorded_run.INJECTION} is free"
 
 
 def _tensor_maps(calibrate: Callable[[ctypes.CDLL], None]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.record import ranges
-from tileprof.record.cuda import allocator, build, gpu, im2col, join, locate, program, raw, tensormap
+from tileprof.record.cuda import allocator, build, gpu, im2col, join, locate, raw, recorded_run, tensormap
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.settings import PASSES, Settings
 from tileprof.record.cuda.tiles import Times
@@ -53,10 +53,10 @@ def record(options: Options, settings: Settings | None = None) -> int:
     process.
     """
     settings = settings or Settings()
-    program.refuse_taken()
+    recorded_run.refuse_taken()
     if settings.nvtx is not None:
-        program.refuse_ranges_taken()
-    command = program.command_of(options.program)
+        recorded_run.refuse_ranges_taken()
+    command = recorded_run.command_of(options.program)
     found = gpu.gpus()[0]
     gpu.supported(found)
     shared = gpu.shared(found)
@@ -74,10 +74,10 @@ def record(options: Options, settings: Settings | None = None) -> int:
         for number, pass_ in enumerate(passes):
             place = folder / pass_
             place.mkdir()
-            variables = program.environment(
+            variables = recorded_run.environment(
                 pass_, place, built, sanitizer, settings, skip=options.skip, count=options.count
             )
-            code = program.run(command, variables, visible=number == 0, log=place / "output.txt")
+            code = recorded_run.run(command, variables, visible=number == 0, log=place / "output.txt")
             if number == 0:
                 exit_code = code
             elif code != exit_code:

@@ -21,8 +21,8 @@ from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.region import Finder, Region, Runner
 from tileprof.runtime.persistent.build import nvcc
 from tileprof.runtime.persistent.cost import clusters_on
-from tileprof.runtime.persistent.takes import stage_plans
-from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.persistent.supported import stage_plans
+from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.pipeline import Pipeline
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")

@@ -4,10 +4,10 @@ Touches (what each tile reads and writes) become a `Memory` of cells; a policy b
 `execute` runs the one over the other in one order, and `search` tries the orders that hurt.
 """
 
+from tileprof.runtime.executor.executable import Program
 from tileprof.runtime.executor.execute import Deadlock, Execution, Missing, execute
 from tileprof.runtime.executor.memory import Memory, Race
 from tileprof.runtime.executor.orders import Order, delaying, latest_first, orders, randomly, reversed_, stream
-from tileprof.runtime.executor.program import Program
 from tileprof.runtime.executor.search import Findings, search
 from tileprof.runtime.executor.touches import Touches, recorded, recycled
 

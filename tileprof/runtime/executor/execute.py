@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.runtime.executor.executable import Program
 from tileprof.runtime.executor.memory import Memory, Race
 from tileprof.runtime.executor.orders import Order
-from tileprof.runtime.executor.program import Program
 
 _MOST_RACES = 10_000
 """Races kept of one execution: one is enough to refuse a policy."""

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.runtime.executor.program import Program
+from tileprof.runtime.executor.executable import Program
 
 
 @dataclass(frozen=True, slots=True)

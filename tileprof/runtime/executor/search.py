@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tileprof.policy.format import Policy
+from tileprof.runtime.executor.executable import Program
 from tileprof.runtime.executor.execute import Deadlock, Execution, execute
 from tileprof.runtime.executor.memory import Memory, Race
 from tileprof.runtime.executor.orders import PLAIN, orders, stream
-from tileprof.runtime.executor.program import Program
 
 _SLOTS = (1, 2, 3, 7)
 """Residency limits tried: a deadlock of held slots shows when few are left."""

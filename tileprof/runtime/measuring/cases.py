@@ -9,7 +9,7 @@ from typing import Final
 
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import clusters_on
-from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm

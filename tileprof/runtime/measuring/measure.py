@@ -58,7 +58,7 @@ from tileprof.runtime.persistent.cost import GRAPH_GAP_US, clusters_on
 from tileprof.runtime.persistent.plan import SPLITS
 from tileprof.runtime.persistent.predict import predicted_us
 from tileprof.runtime.persistent.run import compile_for
-from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.persistent.supported import stage_plans
 from tileprof.runtime.schedulers import scheduler
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm

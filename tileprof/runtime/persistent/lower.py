@@ -16,8 +16,8 @@ from tileprof.policy.format.lowering import Waits, lower
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import chain_us, tile_us
 from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePlan, arranged, arrangements, with_cuts
-from tileprof.runtime.persistent.takes import stage_plans
-from tileprof.runtime.persistent.tiles import preferred
+from tileprof.runtime.persistent.supported import stage_plans
+from tileprof.runtime.persistent.tile_choice import preferred
 from tileprof.runtime.stages.gemm import Gemm
 
 Piece = tuple[int, int, int]

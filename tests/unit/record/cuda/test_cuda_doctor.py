@@ -10,7 +10,7 @@ from tileprof.cli import doctor as verb
 from tileprof.cli import record as record_verb
 from tileprof.errors import UserError
 from tileprof.record import cuda
-from tileprof.record.cuda import doctor, gpu, locate, program
+from tileprof.record.cuda import doctor, gpu, locate, recorded_run
 
 
 @pytest.mark.parametrize(("needed", "code"), [(True, 1), (False, 0)])
@@ -40,9 +40,9 @@ def test_a_machine_that_has_everything_records_real_kernels(monkeypatch, tmp_pat
     monkeypatch.setattr(gpu, "gpus", lambda: [gpu.Gpu("NVIDIA H200", "sm_90", "13.0")])
     for name in ("sanitizer", "nvcc", "cuda_include", "host_compiler"):
         monkeypatch.setattr(locate, name, lambda: tmp_path)
-    monkeypatch.delenv(program.INJECTION, raising=False)
+    monkeypatch.delenv(recorded_run.INJECTION, raising=False)
     assert record.automatic().name == "cuda"
-    monkeypatch.setenv(program.INJECTION, "/other/tool.so")
+    monkeypatch.setenv(recorded_run.INJECTION, "/other/tool.so")
     assert record.automatic().name == "model"
     assert "already set to /other/tool.so" in record.automatic().why
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import decode, events, program, raw
+from tileprof.record.cuda import decode, events, raw, recorded_run
 
 NATIVE = Path(events.__file__).parent / "native"
 GOLDEN = Path(__file__).parents[3] / "golden" / "selftest-raw"
@@ -44,7 +44,7 @@ def written_by_native_code():
 
 def written_by_hooks():
     """Kind and fields of every ``say(e=..., ...)`` and ``{"e": ..., ...}`` in the hooks."""
-    for path in sorted(program.INPROCESS.glob("*.py")):
+    for path in sorted(recorded_run.INPROCESS.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and any(k.arg == "e" for k in node.keywords):
                 given = {k.arg: k.value for k in node.keywords}

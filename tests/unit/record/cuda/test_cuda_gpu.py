@@ -9,7 +9,7 @@ from test_cuda_injection import libraries, pytestmark  # noqa: F401 - fixtures
 
 from tileprof.devices import Device, get
 from tileprof.errors import UserError
-from tileprof.record.cuda import doctor, gpu, program, raw
+from tileprof.record.cuda import doctor, gpu, raw, recorded_run
 from tileprof.record.cuda.decode import Decoder
 from tileprof.trace import TraceWriter, load, validate
 
@@ -24,7 +24,7 @@ def driver(libraries, monkeypatch):  # noqa: F811 - fixture
     """A machine with these GPUs."""
     real = ctypes.CDLL
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv(program.INJECTION, "/other.so")  # so that the doctor does not try what needs a real driver
+    monkeypatch.setenv(recorded_run.INJECTION, "/other.so")  # so that the doctor does not try what needs a real driver
     monkeypatch.setattr(gpu.ctypes, "CDLL", lambda name: real(libraries.driver if name == "libcuda.so.1" else name))
 
     def has(*gpus, **variables):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tileprof.record.cuda import program
+from tileprof.record.cuda import recorded_run
 
 WRAPPER = """\
 # AOT ID: ['0_inference']
@@ -42,7 +42,7 @@ def get_args():
 
 @pytest.fixture
 def inductor():
-    spec = importlib.util.spec_from_file_location("tileprof_inductor", program.INPROCESS / "tileprof_inductor.py")
+    spec = importlib.util.spec_from_file_location("tileprof_inductor", recorded_run.INPROCESS / "tileprof_inductor.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules["tileprof_inductor"] = module
@@ -138,7 +138,7 @@ call = Runner().call
 
 def test_extern_kernels_and_activations_say_how_they_were_called(inductor, monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(program.INPROCESS))
+    monkeypatch.syspath_prepend(str(recorded_run.INPROCESS))
     import tileprof_calls
 
     monkeypatch.setattr(tileprof_calls, "DEVICES", {"cpu"})

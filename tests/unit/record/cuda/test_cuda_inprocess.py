@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import locate, program
+from tileprof.record.cuda import locate, recorded_run
 
 LIBRARY = """
 #include <stdio.h>
@@ -42,7 +42,7 @@ def inside(tmp_path):
 
     def run(code, **variables):
         environment = {
-            **os.environ, "PYTHONPATH": str(program.INPROCESS), program.INJECTION: str(library), "SAID": str(said),
+            **os.environ, "PYTHONPATH": str(recorded_run.INPROCESS), recorded_run.INJECTION: str(library), "SAID": str(said),
             "TILEPROF_RAW": str(tmp_path), "TILEPROF_PASS": "accesses", **variables,
         }  # fmt: skip
         script = tmp_path / "script.py"
@@ -326,13 +326,13 @@ def test_a_sitecustomize_that_is_hidden_still_runs(inside, tmp_path):
     folder = tmp_path / "theirs"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import sys\nsys.theirs = 1\n")
-    path = os.pathsep.join([str(program.INPROCESS), str(folder)])
+    path = os.pathsep.join([str(recorded_run.INPROCESS), str(folder)])
     assert inside("import sys\nprint(sys.theirs)", PYTHONPATH=path)[1] == "1\n"
 
 
 def test_a_time_pass_without_cupti_says_so_and_runs_the_program(inside, tmp_path):
     (tmp_path / "cupti.py").write_text("raise ImportError('no CUPTI')\n")
-    path = os.pathsep.join([str(program.INPROCESS), str(tmp_path)])
+    path = os.pathsep.join([str(recorded_run.INPROCESS), str(tmp_path)])
     code = "import glob, os\nprint(open(glob.glob(os.environ['TILEPROF_RAW'] + '/process-*/failed.txt')[0]).read())"
     output = inside(code, PYTHONPATH=path, TILEPROF_TIME="1")[1]
     assert output == "ImportError: no CUPTI\n"
@@ -344,7 +344,7 @@ def test_a_time_pass_without_cupti_says_so_and_runs_the_program(inside, tmp_path
 @pytest.fixture
 def modules(monkeypatch):
     """The modules that run inside programs."""
-    monkeypatch.syspath_prepend(program.INPROCESS)
+    monkeypatch.syspath_prepend(recorded_run.INPROCESS)
     import tileprof_allocator
     import tileprof_torch
 

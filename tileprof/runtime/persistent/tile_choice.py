@@ -21,7 +21,7 @@ from tileprof.runtime.persistent.plan import (
     may_stand_abreast,
     with_cuts,
 )
-from tileprof.runtime.persistent.takes import MOST_ROWS, k_blocks, weight_rows
+from tileprof.runtime.persistent.supported import MOST_ROWS, k_blocks, weight_rows
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm

@@ -14,29 +14,29 @@ from cuda_records import KERNEL, launch, process
 from tileprof.cli import cuda_options
 from tileprof.cli import record as record_verb
 from tileprof.errors import UserError
-from tileprof.record.cuda import doctor, gpu, locate, program, raw
+from tileprof.record.cuda import doctor, gpu, locate, raw, recorded_run
 from tileprof.record.cuda.settings import Settings
 
 
 def test_a_script_runs_with_this_python_and_a_program_as_it_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "infer.py").write_text("")
-    assert program.command_of(("infer.py", "--n", "3")) == [sys.executable, "infer.py", "--n", "3"]
-    assert program.command_of(("sh", "-c", "x"))[0].endswith("/sh")
+    assert recorded_run.command_of(("infer.py", "--n", "3")) == [sys.executable, "infer.py", "--n", "3"]
+    assert recorded_run.command_of(("sh", "-c", "x"))[0].endswith("/sh")
     with pytest.raises(UserError, match="no program and no Python script"):
-        program.command_of(("missing.py",))
+        recorded_run.command_of(("missing.py",))
 
 
 def test_an_injection_that_is_taken_is_not_replaced(monkeypatch):
-    monkeypatch.setenv(program.INJECTION, "/opt/other.so")
+    monkeypatch.setenv(recorded_run.INJECTION, "/opt/other.so")
     with pytest.raises(UserError, match=r"/opt/other.so: another tool"):
-        program.refuse_taken()
+        recorded_run.refuse_taken()
 
 
 def test_another_listener_to_nvtx_ranges_is_not_replaced(monkeypatch):
-    monkeypatch.setenv(program.NVTX_INJECTION, "/opt/nsys.so")
+    monkeypatch.setenv(recorded_run.NVTX_INJECTION, "/opt/nsys.so")
     with pytest.raises(UserError, match=r"/opt/nsys.so: another tool .* record without --nvtx"):
-        program.refuse_ranges_taken()
+        recorded_run.refuse_ranges_taken()
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_the_passes_get_the_variables_that_they_need(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/mine")
     built = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
     sanitizer = locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4")
-    make = lambda name: program.environment(name, tmp_path, built, sanitizer, Settings(granule=8), skip=2, count=5)  # noqa: E731
+    make = lambda name: recorded_run.environment(name, tmp_path, built, sanitizer, Settings(granule=8), skip=2, count=5)  # noqa: E731
     accesses, time = make("accesses"), make("time")
-    assert accesses[program.INJECTION] == "/c/lib.so"
+    assert accesses[recorded_run.INJECTION] == "/c/lib.so"
     assert (accesses["TILEPROF_GRANULE"], accesses["TILEPROF_SKIP"], accesses["TILEPROF_COUNT"]) == ("8", "2", "5")
-    assert accesses["PYTHONPATH"].split(":") == [str(program.INPROCESS), "/mine"]
-    assert program.INJECTION not in time
+    assert accesses["PYTHONPATH"].split(":") == [str(recorded_run.INPROCESS), "/mine"]
+    assert recorded_run.INJECTION not in time
     assert time["TILEPROF_TIME"] == "1"
     assert "TILEPROF_HOOKS" not in make("blocks")
 
@@ -76,15 +76,15 @@ def test_nvtx_ranges_reach_the_library_in_passes_that_have_it(tmp_path):
     sanitizer = locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4")
 
     def make(name, **settings):
-        return program.environment(name, tmp_path, built, sanitizer, Settings(**settings), skip=0, count=None)
+        return recorded_run.environment(name, tmp_path, built, sanitizer, Settings(**settings), skip=0, count=None)
 
     for name in ("accesses", "blocks"):
         variables = make(name, nvtx="step", patch="range")
-        assert (variables[program.NVTX_INJECTION], variables["TILEPROF_NVTX"]) == ("/c/lib.so", "step")
+        assert (variables[recorded_run.NVTX_INJECTION], variables["TILEPROF_NVTX"]) == ("/c/lib.so", "step")
         assert variables["TILEPROF_CAPTURE"] == "1"
     assert make("accesses", nvtx="", capture_only=True)["TILEPROF_NVTX"] == ".*"
     for variables in (make("time", nvtx="step"), make("accesses")):
-        assert program.NVTX_INJECTION not in variables
+        assert recorded_run.NVTX_INJECTION not in variables
         assert "TILEPROF_NVTX" not in variables
 
 
@@ -209,9 +209,9 @@ def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp
     """
     saves = SAVES.replace("SIGINT", number.name)
     code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import program\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import recorded_run\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # which nohup has its programs ignore
-        f"print('code', program.run([sys.executable, '-c', {saves!r}], dict(os.environ), visible={visible}, "
+        f"print('code', recorded_run.run([sys.executable, '-c', {saves!r}], dict(os.environ), visible={visible}, "
         "log=Path('log')))"
     )
     recorder = subprocess.Popen(
@@ -230,9 +230,9 @@ def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp
 
 def test_a_program_that_does_not_listen_dies_by_the_signal_that_the_recorder_got(tmp_path):
     code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import program\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import recorded_run\n"
         "sleeps = 'import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(200)'\n"
-        "print(program.run([sys.executable, '-c', sleeps], dict(os.environ), visible=True, log=Path('log')))\n"
+        "print(recorded_run.run([sys.executable, '-c', sleeps], dict(os.environ), visible=True, log=Path('log')))\n"
         "print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
