@@ -36,7 +36,7 @@ class CallGraphCache(FunctionCache):  # type: ignore[misc]  # numba has no types
     def is_filled(self) -> bool:
         """Whether the function was compiled here before, for any types."""
         self._stamp()
-        return bool(self._cache_file._load_index())
+        return bool(self._cache_file._load_index())  # noqa: SLF001 - numba has no public way
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[object, ...]:
         return (*super()._index_key(sig, codegen), tuple(_fields_of(sig)))
@@ -44,7 +44,7 @@ class CallGraphCache(FunctionCache):  # type: ignore[misc]  # numba has no types
     def _stamp(self) -> None:
         # Not when the function is made: functions below it in its module are not there yet.
         if not self._stamped:
-            self._cache_file._source_stamp = source_digest(self._py_func)
+            self._cache_file._source_stamp = source_digest(self._py_func)  # noqa: SLF001 - likewise
             self._stamped = True
 
 
@@ -99,7 +99,7 @@ def in_cache(function: Callable[..., object]) -> bool:
     """Whether a compiled function, as its source is now, has been compiled here before; if not, its first call takes
     seconds.
     """
-    cache = function._cache  # type: ignore[attr-defined]  # numba's own
+    cache = function._cache  # type: ignore[attr-defined]  # noqa: SLF001 - numba has no public way
     return isinstance(cache, CallGraphCache) and cache.is_filled()
 
 
@@ -136,7 +136,7 @@ def _njit(function: F, **options: Any) -> F:
     """
     made = njit(nogil=True, **options)(function)
     try:
-        made._cache = CallGraphCache(function)
+        made._cache = CallGraphCache(function)  # noqa: SLF001 - likewise
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
