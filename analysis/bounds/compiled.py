@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
-from numba.core.types import BaseNamedTuple, BaseTuple
+from numba.core.types.containers import BaseTuple
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -82,7 +82,7 @@ def _global_values(function: Callable[..., object]) -> Iterator[tuple[str, objec
 def _fields_of(types: Any) -> Iterator[tuple[str, ...]]:
     """Field names of each named tuple among types of arguments: code reaches fields by their place."""
     for each in types:
-        if isinstance(each, BaseNamedTuple):
+        if isinstance(each, BaseTuple) and hasattr(each, "fields"):
             yield each.fields
         if isinstance(each, BaseTuple):
             yield from _fields_of(each)
