@@ -73,7 +73,8 @@ def test_a_model_that_failed_says_why_and_takes_no_good_rows_place(tmp_path) -> 
         (False, True, ["T5", "VGG"], 2),
         (False, False, ["LLaMA-1B, 1 token"], 1),
         (False, False, ["LLaMA"], 4),
-        (False, False, ["T5"], 0),
+        (False, False, ["T5"], 1),
+        (False, False, ["nothing of this name"], 0),
     ],
 )
 def test_models_are_chosen_by_group_and_name(held_out, everything, only, wanted) -> None:
