@@ -31,6 +31,9 @@ _MOST_DRAWN = 30
 
 _MOST_IN_MODULE = 12
 
+_LEAST_BOXES = 6
+"""A drawing of fewer boxes says nothing: then the module around most launches is open."""
+
 _DIGITS = re.compile(r"\d+")
 
 
@@ -42,7 +45,7 @@ def fold_launches(launches: pd.DataFrame) -> list[Item]:
     keys = pd.factorize(pd.Series(list(zip(shape, *columns, strict=True)), dtype=object))[0]
     numbers = pd.factorize(modules.map(lambda m: "".join(_DIGITS.findall(m)[:1])))[0]
     items = fold(keys, numbers)
-    return by_module(items, [m.split(".") if m else [] for m in modules], 0, 0, _MOST_DRAWN)
+    return _opened(by_module(items, [m.split(".") if m else [] for m in modules], 0, 0, _MOST_DRAWN))
 
 
 def by_module(items: list[Item], modules: Sequence[list[str]], origin: int, known: int, most: int) -> list[Item]:
@@ -71,6 +74,42 @@ def by_module(items: list[Item], modules: Sequence[list[str]], origin: int, know
             period = sum(map(_launches, inside))
             grouped.append({"start": start, "period": period, "count": 1, "module": ".".join(key), "items": deeper})
     return grouped
+
+
+def _opened(items: list[Item]) -> list[Item]:
+    """The items with the largest modules taken apart until enough boxes are drawn for a reader to see a structure."""
+    while _boxes(items) < _LEAST_BOXES:
+        modules = [k for k, item in enumerate(items) if "module" in item]
+        if not modules:
+            break
+        at = max(modules, key=lambda k: _launches(items[k]))
+        items = [*items[:at], *_inside(items[at]), *items[at + 1 :]]
+    return items
+
+
+def _inside(group: Item) -> list[Item]:
+    """What stands in a module, counted as the module was; of many launches that are the module's own, each run is one
+    module again, so that they do not hide the modules in it.
+    """
+    start = group["start"]
+    moved = [item | {"launch" if "launch" in item else "start": _begin(item) + start} for item in group["items"]]
+    if _boxes(moved) <= _MOST_IN_MODULE:
+        return moved
+    inside: list[Item] = []
+    for own, run in groupby(moved, lambda item: "launch" in item):
+        stretch = list(run)
+        if own and len(stretch) > _SAVES_AT_LEAST:
+            begin = _begin(stretch[0])
+            launches = [{"launch": _begin(item) - begin} for item in stretch]
+            inside.append(group | {"start": begin, "period": len(stretch), "items": launches})
+        else:
+            inside += stretch
+    return inside
+
+
+def _boxes(items: list[Item]) -> int:
+    """Boxes that are drawn while every module is closed and one copy of each repeated layer is shown."""
+    return sum(1 if "launch" in item or "module" in item else _boxes(item["items"]) for item in items)
 
 
 def _begin(item: Item) -> int:

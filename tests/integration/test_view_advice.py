@@ -121,6 +121,29 @@ def test_a_drag_with_shift_tells_of_a_range_of_time(tab):
     assert "a kernel runs" in view.page.inner_text("#lanes-says")
 
 
+def test_modules_stand_nested_over_the_launches_and_a_click_fills_the_view(tab):
+    view = tab(viewport={"width": 1280, "height": 1400})  # room for every level
+    rows = view.ask("() => tileprof.overviewRows()")
+    assert [row["names"][:3] for row in rows] == [
+        ["wte", "transformer", "lm_head"],
+        ["h.0", "h.1", "h.2"],
+        ["ln_1", "attn", "ln_2"],
+        ["c_attn", "c_proj", "c_fc"],
+        ["launches"],
+    ]
+    box = view.page.locator("#lanes canvas").bounding_box()
+    x, _ = view.at("lanes", "(i) => [tileprof.startOf(i) + 1, 0]", 1)
+    view.page.mouse.move(x, box["y"] + rows[1]["y"])
+    assert view.page.inner_text("#tip").startswith("transformer.h.0")
+    before = view.ask("() => tileprof.views.lanes.view.kx")
+    view.page.mouse.click(x, box["y"] + rows[1]["y"])
+    assert view.ask("() => tileprof.views.lanes.view.kx") > 1.05 * before
+    view.page.keyboard.press("0")
+    x, _ = view.at("lanes", "(i) => [tileprof.startOf(i) + 1, 0]", 2)
+    view.page.mouse.click(x, box["y"] + rows[4]["y"])
+    assert view.ask("() => tileprof.state.launch") == 2
+
+
 @pytest.mark.parametrize("width", [390, 1024, 1440])
 def test_nothing_is_wider_than_the_window(tab, width):
     view = tab(viewport={"width": width, "height": 800})

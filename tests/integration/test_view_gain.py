@@ -137,10 +137,11 @@ def test_no_two_tiles_share_a_place_in_stream_order(tab):
 def test_scrubbing_along_the_axis_keeps_a_moment_and_counts_its_tiles(tab):
     view = tab(f"#pair={GEMM},{ATTENTION}&view=tiles&beside=list")
     view.until("() => tileprof.chain.parents !== null && tileprof.laneTables.ready(tileprof.laneOf[2])")
-    x, y = view.at("lanes", "(i) => [tileprof.startOf(i) + 2000, 0]", GEMM)
-    view.page.mouse.move(x - 40, y - 20)
+    x, _ = view.at("lanes", "(i) => [tileprof.startOf(i) + 2000, 0]", GEMM)
+    axis = view.page.locator("#lanes canvas").bounding_box()["y"] + 8
+    view.page.mouse.move(x - 40, axis)
     view.page.mouse.down()
-    view.page.mouse.move(x, y - 20)
+    view.page.mouse.move(x, axis)
     view.page.mouse.up()
     assert "time=" in view.hash()
     says = view.page.inner_text("#lanes-says")

@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: e45faad0b61eba748e6e9ba9bc7594c65f2c312572d21ee52eaf8ca506fdc4a2
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 02fce3fe847d4e4ddcdc1e69783a91946355b39dc8dde45a64e247c8ba1aeb13
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -122,6 +122,7 @@ var Surface = class {
     Object.assign(this, { width: box.width, height: box.height, ratio });
     this.canvas.width = Math.round(box.width * ratio);
     this.canvas.height = Math.round(box.height * ratio);
+    this.arrange?.();
     if (!this.touched) this.fit?.();
     this.redraw();
   }
@@ -1302,7 +1303,8 @@ function adviceRow(action) {
     await navigator.clipboard?.writeText(action.command);
     copy.textContent = "copied";
   });
-  const title = action.title[0].toUpperCase() + action.title.slice(1);
+  const isCode = /^\S*[.(_]/.test(action.title);
+  const title = isCode ? action.title : action.title[0].toUpperCase() + action.title.slice(1);
   const saves = make("span", `saves ${most}${duration(action.saves_ns)} (${(100 * action.saves_share).toFixed(1)}%)`, {
     class: "saves"
   });
@@ -1361,49 +1363,173 @@ function keep(name, value) {
   }
 }
 
-// viz/scripts/overview.js
-var OVERVIEW = { modules: 36, full: 52, height: 16 };
-var range = { from: null, to: null };
-var moduleSpans = (() => {
-  const spans = [];
-  const place2 = (name) => {
-    const parts = name.split(".");
-    const number2 = parts.findIndex((part) => /^\d+$/.test(part));
-    return parts.slice(0, number2 >= 0 ? number2 + 1 : 2).join(".");
-  };
-  for (let i = 0; i < launchCount; i++) {
-    const name = place2(text(launches.module, i));
-    const last = spans.at(-1);
-    if (last?.name === name) last.last = i;
-    else spans.push({ name, first: i, last: i });
+// viz/scripts/axes.js
+function drawLaneAxes(c) {
+  const { view: v, margin: m, width, height } = lanesView;
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1;
+  c.textBaseline = "alphabetic";
+  c.textAlign = "left";
+  const step = niceStep(90 / v.kx);
+  c.beginPath();
+  for (let t = Math.ceil(Math.max(-v.x / v.kx, 0) / step) * step; m.left + v.x + t * v.kx < width; t += step) {
+    const x2 = m.left + v.x + t * v.kx;
+    c.moveTo(x2, 0);
+    c.lineTo(x2, 17);
+    c.fillText(tickTime(t, step, (width - m.left - v.x) / v.kx), x2 + 4, 13);
   }
-  return spans.filter((span) => span.name);
+  c.stroke();
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.textAlign = "right";
+  c.textBaseline = "middle";
+  const rows = Math.max(niceStep(22 / v.ky), 1);
+  const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
+  for (const first of state.beside ? [0, simulatedRow()] : [0]) {
+    if (first && aggregation.simulated) {
+      drawShareAxis(c, first, height);
+      continue;
+    }
+    for (let row2 = 0; row2 < rowCount; row2 += rows) {
+      const y = lanesView.toScreen(0, first + row2 + 0.5)[1];
+      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText(`SM ${row2}`, m.left - 7, y);
+    }
+  }
+  if (state.time === null) return;
+  const x = lanesView.toScreen(state.time, 0)[0];
+  if (x < m.left) return;
+  c.fillStyle = INK.arrow;
+  c.beginPath();
+  c.moveTo(x, m.top);
+  c.lineTo(x - 5, m.top - 8);
+  c.lineTo(x + 5, m.top - 8);
+  c.fill();
+}
+function drawShareAxis(c, first, end) {
+  const { margin: m } = lanesView;
+  const roomy = rowCount * lanesView.view.ky > 90;
+  for (const share2 of roomy ? [0, 50, 100] : [0, 100]) {
+    const y2 = lanesView.toScreen(0, first + rowCount * (1 - share2 / 100))[1];
+    if (y2 < m.top - 2 || y2 > end + 2) continue;
+    c.textBaseline = share2 === 0 ? "bottom" : share2 === 100 ? "top" : "middle";
+    c.fillText(`${share2}%`, m.left - 7, y2);
+  }
+  const y = lanesView.toScreen(0, first + rowCount * 0.75)[1];
+  if (!roomy || y < m.top || y > end) return;
+  c.textBaseline = "middle";
+  c.fillText("busy", m.left - 7, y - 6);
+  c.fillText("slots", m.left - 7, y + 6);
+}
+
+// viz/scripts/modules.js
+function namesOf(path) {
+  const names = [];
+  for (const part of path ? path.split(".") : []) {
+    if (/^\d+$/.test(part) && names.length) names[names.length - 1] += `.${part}`;
+    else names.push(part);
+  }
+  return names;
+}
+var moduleLevels = (() => {
+  const levels = [];
+  let before = [];
+  for (let i = 0; i < launchCount; i++) {
+    const names = namesOf(text(launches.module, i));
+    let shared = 0;
+    while (shared < names.length && names[shared] === before[shared]) shared++;
+    names.forEach((name, level) => {
+      if (level < shared) levels[level].at(-1).last = i;
+      else {
+        levels[level] ??= [];
+        levels[level].push({ name, path: names.slice(0, level + 1).join("."), first: i, last: i });
+      }
+    });
+    before = names;
+  }
+  while (levels.length > 1 && levels[0].length === 1 && levels[0][0].first === 0 && levels[0][0].last === launchCount - 1)
+    levels.shift();
+  return levels;
 })();
+var FILLS = 0.9;
+function levelsIn(rows, from, to, startOf2, endOf2) {
+  const fills = ({ first, last }) => Math.min(endOf2(last), to) - Math.max(startOf2(first), from) >= FILLS * (to - from);
+  let skipped = 0;
+  while (moduleLevels.length - skipped > rows && moduleLevels[skipped].some(fills)) skipped++;
+  return moduleLevels.slice(skipped, skipped + rows);
+}
+
+// viz/scripts/overview.js
+var AXIS = 20;
+var ROW = 14;
+var MOST_SHARE = 0.5;
+var shownRows = 0;
+var range = { from: null, to: null };
+function arrangeOverview() {
+  const room = Math.floor((lanesView.height * MOST_SHARE * (state.beside ? 0.7 : 1) - AXIS) / ROW) - 2;
+  shownRows = Math.min(moduleLevels.length, Math.max(room, 2));
+  lanesView.margin.top = AXIS + (shownRows + 2) * ROW + 2;
+}
+var onAxis = (y) => y < AXIS;
+var overviewRows = () => [
+  ...levelsNow().map((spans, row2) => ({ names: spans.map((span) => span.name), y: topOf(row2) + ROW / 2 })),
+  { names: ["launches"], y: topOf(shownRows) + ROW / 2 }
+];
+var topOf = (row2) => AXIS + row2 * ROW;
+var levelsNow = () => levelsIn(
+  shownRows,
+  Math.max(timeAt(lanesView.margin.left), 0),
+  Math.min(timeAt(lanesView.width), lastEnd()),
+  startOf,
+  endOf
+);
 var filledOf = (i) => Math.min(launches.tiles[i] / (Math.max(Math.ceil(waves(i)), 1) * Math.max(deviceSlots(i), 1)), 1);
 function drawOverview(c) {
-  const { margin: m, width, view: v } = lanesView;
+  const { margin: m, width } = lanesView;
   c.save();
   c.beginPath();
   c.rect(m.left, 0, width - m.left, m.top);
   c.clip();
-  c.font = `11px ${FONT}`;
   c.textBaseline = "middle";
   c.textAlign = "left";
-  moduleSpans.forEach((span, k) => {
-    const from = Math.max(m.left + v.x + startOf(span.first) * v.kx, m.left);
-    const to = Math.min(m.left + v.x + endOf(span.last) * v.kx, width);
-    if (to <= from) return;
-    c.fillStyle = k % 2 ? INK.line : INK.box;
-    c.fillRect(from, OVERVIEW.modules, Math.max(to - from - 1, 0.5), OVERVIEW.height - 2);
-    if (to - from < 26) return;
-    c.fillStyle = INK.soft;
-    c.fillText(
-      fitted(c, span.name.split(".").slice(-2).join("."), to - from - 6),
-      from + 3,
-      OVERVIEW.modules + OVERVIEW.height / 2 - 1
-    );
+  levelsNow().forEach((spans, row2) => {
+    spans.forEach((span, k) => {
+      drawBar(c, row2, [startOf(span.first), endOf(span.last)], k % 2 ? INK.line : INK.box, span.name);
+    });
   });
-  c.fillStyle = INK.focus;
+  for (let i = 0; i < launchCount; i++) {
+    const chosen = i === state.launch || state.pair?.includes(i);
+    drawBar(c, shownRows, [startOf(i), endOf(i)], launchColour(i), launchName(i), chosen);
+  }
+  drawFilled(c);
+  c.restore();
+  c.fillStyle = INK.soft;
+  c.font = `11px ${FONT}`;
+  c.textAlign = "right";
+  c.textBaseline = "middle";
+  const rows = [shownRows > 1 ? "modules" : "module", ...Array(Math.max(shownRows - 1, 0)).fill("")];
+  [...rows.slice(0, shownRows), "launches", "filled"].forEach((word, row2) => {
+    c.fillText(word, m.left - 6, topOf(row2) + ROW / 2 - 1);
+  });
+}
+function drawBar(c, row2, [begin, end], colour, name, chosen = false) {
+  const { margin: m, width, view: v } = lanesView;
+  const from = Math.max(m.left + v.x + begin * v.kx, m.left);
+  const to = Math.min(m.left + v.x + end * v.kx, width);
+  if (to <= from) return;
+  c.fillStyle = colour;
+  c.fillRect(from, topOf(row2), Math.max(to - from - (to - from > 3 ? 1 : 0), 0.5), ROW - 1);
+  if (to - from < 14) return;
+  c.font = `${chosen ? 600 : 400} 11px ${FONT}`;
+  c.fillStyle = chosen ? INK.page : INK.ink;
+  const room = to - from - 5;
+  const last = name.split(".").at(-1);
+  const shown = c.measureText(name).width > room && c.measureText(last).width <= room ? last : fitted(c, name, room);
+  if (shown.length > 2 || shown === name || shown === last) c.fillText(shown, from + 2, topOf(row2) + ROW / 2 - 0.5);
+}
+function drawFilled(c) {
+  const { margin: m, width, view: v } = lanesView;
   const columns = new Float64Array(Math.ceil(width - m.left) + 1);
   for (let i = 0; i < launchCount; i++) {
     const [from, to] = [v.x + startOf(i) * v.kx, v.x + endOf(i) * v.kx];
@@ -1411,18 +1537,38 @@ function drawOverview(c) {
     for (let x = Math.max(Math.floor(from), 0); x < Math.min(to, columns.length); x++)
       columns[x] += share2 * (Math.min(to, x + 1) - Math.max(from, x));
   }
+  c.fillStyle = INK.focus;
   c.globalAlpha = 0.7;
   columns.forEach((share2, x) => {
-    const high = Math.min(share2, 1) * (OVERVIEW.height - 2);
-    if (high > 0) c.fillRect(m.left + x, OVERVIEW.full + OVERVIEW.height - 2 - high, 1, high);
+    const high = Math.min(share2, 1) * (ROW - 2);
+    if (high > 0) c.fillRect(m.left + x, topOf(shownRows + 2) - 2 - high, 1, high);
   });
-  c.restore();
-  c.fillStyle = INK.soft;
-  c.font = `11px ${FONT}`;
-  c.textAlign = "right";
-  c.textBaseline = "middle";
-  c.fillText("module", m.left - 7, OVERVIEW.modules + OVERVIEW.height / 2 - 1);
-  c.fillText("filled", m.left - 7, OVERVIEW.full + OVERVIEW.height / 2 - 1);
+}
+function barAt(x, y) {
+  const row2 = Math.floor((y - AXIS) / ROW);
+  if (x < lanesView.margin.left || row2 < 0 || row2 > shownRows) return null;
+  const time = timeAt(x);
+  const under = (first, last) => startOf(first) <= time && time < endOf(last);
+  if (row2 < shownRows) return levelsNow()[row2]?.find(({ first, last }) => under(first, last)) ?? null;
+  for (let i = 0; i < launchCount; i++) if (under(i, i)) return { launch: i };
+  return null;
+}
+function hoverOverview(x, y) {
+  const bar = barAt(x, y);
+  if (!bar) return null;
+  if (!("launch" in bar))
+    return [bar.path, ...wordsBetween(startOf(bar.first), endOf(bar.last)), "click: fill the view"];
+  const i = bar.launch;
+  return [launchName(i), `launch ${i} · ${launchPlace(i)}`, duration(launches.duration_ns[i])];
+}
+function clickOverview(x, y) {
+  const bar = barAt(x, y);
+  if (!bar) return;
+  if ("launch" in bar) return select({ launch: bar.launch });
+  const [from, to] = [startOf(bar.first), endOf(bar.last)];
+  const kx = (lanesView.plotWidth - 8) / (to - from);
+  Object.assign(lanesView.view, { kx, x: 4 - from * kx });
+  lanesView.moved();
 }
 function beginRange(x) {
   range.from = range.to = timeAt(x);
@@ -1446,7 +1592,9 @@ function drawRange(c) {
 }
 function rangeWords() {
   const [from, to] = [range.from, range.to].sort((a, b) => a - b);
-  if (!(to > from)) return "";
+  return to > from ? `range of ${wordsBetween(from, to).join(", ")}` : "";
+}
+function wordsBetween(from, to) {
   let [covered, filled, count, reached] = [0, 0, 0, from];
   const spent = /* @__PURE__ */ new Map();
   const inside = Array.from({ length: launchCount }, (_, i) => i).filter((i) => startOf(i) < to && endOf(i) > from).sort((a, b) => startOf(a) - startOf(b));
@@ -1463,23 +1611,38 @@ function rangeWords() {
   const percent = (share2) => `${Math.round(100 * share2)}%`;
   const most = [...spent].sort((p, q) => q[1] - p[1]).slice(0, 3).map(([name, ns]) => `${name} ${percent(ns / (to - from))}`);
   return [
-    `range of ${duration(to - from)}: ${plural(count, "launch", "launches")}`,
+    `${duration(to - from)}: ${plural(count, "launch", "launches")}`,
     `a kernel runs ${percent(covered / (to - from))} of it`,
     `slots ${percent(Math.min(filled / (to - from), 1))} filled; ${most.join(", ")}`
-  ].join(", ");
+  ];
+}
+function apart(names, width) {
+  if (names.join("").length * 7 + (names.length + 1) * 30 < width) return names;
+  return names.map((name, at) => {
+    let shared = 0;
+    for (const [k, other] of names.entries()) {
+      let same = 0;
+      while (k !== at && same < name.length && name[same] === other[same]) same++;
+      shared = Math.max(shared, same);
+    }
+    const cut = Math.max(name.lastIndexOf("_", shared - 1), name.lastIndexOf("<", shared - 1)) + 1;
+    return cut < 6 ? name : `…${name.slice(cut).replace(/>$/, "")}`;
+  });
 }
 function showKernelLegend() {
   const box = document.getElementById("lanes-legend");
   if (!box || !launchCount) return;
   const names = [...kernelColour].filter(([, rank]) => rank < 5).sort((a, b) => a[1] - b[1]);
+  const labels = apart(
+    names.map(([place2]) => shortName(doc.strings[place2]) || "kernel"),
+    box.clientWidth
+  );
   const entry = (rank, label, title) => {
     const svg = svgOf("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
     svg.append(svgOf("rect", { width: 10, height: 10, rx: 2, fill: INK.kernels[rank] }));
     return make("span", [svg, document.createTextNode(label)], { title });
   };
-  const entries = names.map(
-    ([place2, rank]) => entry(rank, shortName(doc.strings[place2]) || "kernel", doc.strings[place2])
-  );
+  const entries = names.map(([place2, rank]) => entry(rank, labels[rank], doc.strings[place2]));
   if (kernelColour.size > 5)
     entries.push(entry(5, plural(kernelColour.size - 5, "other kernel"), "kernels with less time"));
   box.replaceChildren(...entries);
@@ -2639,7 +2802,7 @@ var lanesView = new Surface(document.querySelector("#lanes canvas"), {
   hover: hoverLanes,
   click: clickLanes,
   take: scrub,
-  margin: { left: 52, top: 72 },
+  margin: { left: 60, top: 72 },
   limits: [1e-9, 40]
 });
 var MOST_TILES = 6e4;
@@ -2683,6 +2846,7 @@ function withSimulated(from, to) {
     end = Math.max(end, table.end[t] + simulatedShift(table));
   return [from, Math.min(end, 2 * to - from)];
 }
+lanesView.arrange = arrangeOverview;
 lanesView.fit = () => {
   if (!launchCount) return;
   const [from, to] = lanesWindow();
@@ -2704,6 +2868,7 @@ async function showLanes() {
   const key = `${state.pair ? state.pair.join(",") : String(state.launch)},${state.beside !== ""}`;
   if (key !== lanesShown) {
     lanesShown = key;
+    arrangeOverview();
     lanesView.fit();
   }
   await findFlow();
@@ -2776,7 +2941,7 @@ function drawLanes(c) {
   drawRange(c);
   c.restore();
   drawOverview(c);
-  drawLaneAxes(c, seen);
+  drawLaneAxes(c);
   sayLanes();
 }
 function drawBeside(c) {
@@ -2807,12 +2972,12 @@ function scrub(x, y, moving = false, event = null) {
     moveRange(x);
     return true;
   }
-  range.dragged = !moving && timed && Boolean(event?.shiftKey) && y >= lanesView.margin.top && x >= lanesView.margin.left;
+  range.dragged = !moving && timed && Boolean(event?.shiftKey) && !onAxis(y) && x >= lanesView.margin.left;
   if (range.dragged) {
     beginRange(x);
     return true;
   }
-  if (!timed || !moving && (y >= lanesView.margin.top || x < lanesView.margin.left)) return false;
+  if (!timed || !moving && (!onAxis(y) || x < lanesView.margin.left)) return false;
   setTime(Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd()));
   return true;
 }
@@ -2993,71 +3158,6 @@ function drawArrow(c, a, b, colour) {
   c.lineTo(x1 - 7, y1 + 3.5);
   c.fill();
 }
-function drawLaneAxes(c, seen) {
-  const { view: v, margin: m, width, height } = lanesView;
-  c.font = `11px ${FONT}`;
-  c.fillStyle = INK.soft;
-  c.strokeStyle = INK.line;
-  c.lineWidth = 1;
-  c.textBaseline = "alphabetic";
-  c.textAlign = "left";
-  const step = niceStep(90 / v.kx);
-  c.beginPath();
-  for (let t = Math.ceil(Math.max(-v.x / v.kx, 0) / step) * step; m.left + v.x + t * v.kx < width; t += step) {
-    const x2 = m.left + v.x + t * v.kx;
-    c.moveTo(x2, 0);
-    c.lineTo(x2, OVERVIEW.modules - 2);
-    c.fillText(tickTime(t, step, (width - m.left - v.x) / v.kx), x2 + 4, 13);
-  }
-  c.stroke();
-  for (const { i, x: x2, width: wide } of seen) {
-    const [from, to] = [Math.max(x2, m.left), Math.min(x2 + wide, width)];
-    if (to - from < 34) continue;
-    const chosen = i === state.launch || state.pair?.includes(i);
-    c.fillStyle = chosen ? INK.ink : INK.soft;
-    c.font = `${chosen ? 600 : 400} 11px ${FONT}`;
-    c.fillText(fitted(c, launchName(i), to - from - 6), from + 2, 31);
-  }
-  c.font = `11px ${FONT}`;
-  c.fillStyle = INK.soft;
-  c.textAlign = "right";
-  c.textBaseline = "middle";
-  const rows = Math.max(niceStep(22 / v.ky), 1);
-  const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
-  for (const first of state.beside ? [0, simulatedRow()] : [0]) {
-    if (first && aggregation.simulated) {
-      drawShareAxis(c, first, height);
-      continue;
-    }
-    for (let row2 = 0; row2 < rowCount; row2 += rows) {
-      const y = lanesView.toScreen(0, first + row2 + 0.5)[1];
-      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText(`SM ${row2}`, m.left - 7, y);
-    }
-  }
-  if (state.time === null) return;
-  const x = lanesView.toScreen(state.time, 0)[0];
-  if (x < m.left) return;
-  c.fillStyle = INK.arrow;
-  c.beginPath();
-  c.moveTo(x, m.top);
-  c.lineTo(x - 5, m.top - 8);
-  c.lineTo(x + 5, m.top - 8);
-  c.fill();
-}
-function drawShareAxis(c, first, end) {
-  const { margin: m } = lanesView;
-  for (const share2 of [0, 50, 100]) {
-    const y2 = lanesView.toScreen(0, first + rowCount * (1 - share2 / 100))[1];
-    if (y2 < m.top - 2 || y2 > end + 2) continue;
-    c.textBaseline = share2 === 0 ? "bottom" : share2 === 100 ? "top" : "middle";
-    c.fillText(`${share2}%`, m.left - 7, y2);
-  }
-  const y = lanesView.toScreen(0, first + rowCount * 0.75)[1];
-  if (y < m.top || y > end) return;
-  c.textBaseline = "middle";
-  c.fillText("busy", m.left - 7, y - 6);
-  c.fillText("slots", m.left - 7, y + 6);
-}
 function sayLanes() {
   const measured = doc.summary.measured_tiles > 0;
   const says = state.time !== null && launchCount ? [runningWords()] : [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
@@ -3094,6 +3194,7 @@ function hitLanes(sx, sy) {
   return launch;
 }
 function hoverLanes(x, y) {
+  if (timed && y >= 0 && y < lanesView.margin.top) return hoverOverview(x, y);
   const hit = x < 0 ? null : hitLanes(x, y);
   if (!hit) return null;
   const { launch, tile } = hit;
@@ -3113,6 +3214,7 @@ function besideWords(launch, tile) {
   return life ? `${state.beside}: ${duration(life[0])} to ${duration(life[1])}` : "";
 }
 function clickLanes(x, y) {
+  if (timed && y < lanesView.margin.top) return clickOverview(x, y);
   const hit = hitLanes(x, y);
   clearRange();
   if (!hit) return select({});
@@ -4107,7 +4209,7 @@ function drawNode(c, node) {
   c.fillStyle = INK.soft;
   const time = duration(took);
   const timeWide = c.measureText(time).width;
-  const name = node.module ? `▸ ${node.module}` : launchName(i);
+  const name = node.module ? `▸ ${nameInside(node)}` : launchName(i);
   c.font = font(600, 12);
   const told = both || c.measureText(name).width < w - 26 - timeWide;
   c.font = font(400, 11);
@@ -4119,6 +4221,10 @@ function drawNode(c, node) {
   c.fillStyle = INK.ink;
   c.fillText(fitted(c, name, told ? w - 26 - timeWide : w - 18), x + 9, line);
   c.globalAlpha = 1;
+}
+function nameInside({ module, parent }) {
+  const around = parent.parent ? parent.module ?? commonModule(parent.begin, parent.begin + parent.period) : "";
+  return around && module.startsWith(`${around}.`) ? module.slice(around.length + 1) : module;
 }
 function isFound(node) {
   drawing.found ??= new Set([...found].map((i) => drawing.nodeOf[i]));
@@ -4980,6 +5086,7 @@ window.tileprof = {
   whatIf,
   flow: laneFlow,
   drawing: () => drawing,
+  overviewRows,
   picture,
   map: () => mapOf(graphView, drawing),
   nodeFor

@@ -48,7 +48,8 @@ function adviceRow(action) {
     await navigator.clipboard?.writeText(action.command);
     copy.textContent = "copied";
   });
-  const title = action.title[0].toUpperCase() + action.title.slice(1);
+  const isCode = /^\S*[.(_]/.test(action.title); // the name of a function keeps its letters
+  const title = isCode ? action.title : action.title[0].toUpperCase() + action.title.slice(1);
   const saves = make("span", `saves ${most}${duration(action.saves_ns)} (${(100 * action.saves_share).toFixed(1)}%)`, {
     class: "saves",
   });

@@ -129,6 +129,7 @@ export class Surface {
     Object.assign(this, { width: box.width, height: box.height, ratio });
     this.canvas.width = Math.round(box.width * ratio);
     this.canvas.height = Math.round(box.height * ratio);
+    this.arrange?.();
     if (!this.touched) this.fit?.();
     this.redraw();
   }

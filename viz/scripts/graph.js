@@ -277,7 +277,7 @@ function drawNode(c, node) {
   c.fillStyle = INK.soft;
   const time = duration(took);
   const timeWide = c.measureText(time).width;
-  const name = node.module ? `▸ ${node.module}` : launchName(i);
+  const name = node.module ? `▸ ${nameInside(node)}` : launchName(i);
   c.font = font(600, 12);
   const told = both || c.measureText(name).width < w - 26 - timeWide; // a name comes before a time
   c.font = font(400, 11);
@@ -289,6 +289,12 @@ function drawNode(c, node) {
   c.fillStyle = INK.ink;
   c.fillText(fitted(c, name, told ? w - 26 - timeWide : w - 18), x + 9, line);
   c.globalAlpha = 1;
+}
+
+// The path of a module without what the box around it is called.
+function nameInside({ module, parent }) {
+  const around = parent.parent ? (parent.module ?? commonModule(parent.begin, parent.begin + parent.period)) : "";
+  return around && module.startsWith(`${around}.`) ? module.slice(around.length + 1) : module;
 }
 
 // A folded node is found when the launch of any of its copies is.

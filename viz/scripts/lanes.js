@@ -1,6 +1,7 @@
 // View 3: lanes of SMs over time. Tiles as measured, or as the block scheduler would hand them out.
 
-import { FONT, fitted, INK, niceStep, Surface } from "./canvas.js";
+import { drawLaneAxes } from "./axes.js";
+import { FONT, fitted, INK, Surface } from "./canvas.js";
 import {
   blocks,
   coordinates,
@@ -10,7 +11,6 @@ import {
   laneTables,
   launchCount,
   launches,
-  launchName,
   links,
   loadGrid,
   number,
@@ -21,13 +21,24 @@ import {
   shortKernel,
   shortModule,
   text,
-  tickTime,
   tileBase,
   timed,
 } from "./data.js";
 import { shownLinks } from "./fold.js";
 import { sayCentre, showReuse } from "./graph.js";
-import { beginRange, clearRange, drawOverview, drawRange, moveRange, OVERVIEW, range, rangeWords } from "./overview.js";
+import {
+  arrangeOverview,
+  beginRange,
+  clearRange,
+  clickOverview,
+  drawOverview,
+  drawRange,
+  hoverOverview,
+  moveRange,
+  onAxis,
+  range,
+  rangeWords,
+} from "./overview.js";
 import {
   drawSimulated,
   hitSimulated,
@@ -46,7 +57,7 @@ export const lanesView = new Surface(document.querySelector("#lanes canvas"), {
   hover: hoverLanes,
   click: clickLanes,
   take: scrub,
-  margin: { left: 52, top: 72 },
+  margin: { left: 60, top: 72 },
   limits: [1e-9, 40],
 });
 const MOST_TILES = 60_000; // drawn one by one in one picture: more would cost more than a frame
@@ -100,6 +111,8 @@ function withSimulated(from, to) {
   return [from, Math.min(end, 2 * to - from)];
 }
 
+lanesView.arrange = arrangeOverview;
+
 lanesView.fit = () => {
   if (!launchCount) return;
   const [from, to] = lanesWindow();
@@ -124,6 +137,7 @@ export async function showLanes() {
   const key = `${state.pair ? state.pair.join(",") : String(state.launch)},${state.beside !== ""}`;
   if (key !== lanesShown) {
     lanesShown = key;
+    arrangeOverview();
     lanesView.fit();
   }
   await findFlow();
@@ -200,7 +214,7 @@ function drawLanes(c) {
   drawRange(c);
   c.restore();
   drawOverview(c);
-  drawLaneAxes(c, seen);
+  drawLaneAxes(c);
   sayLanes();
 }
 
@@ -236,13 +250,12 @@ function scrub(x, y, moving = false, event = null) {
     moveRange(x);
     return true;
   }
-  range.dragged =
-    !moving && timed && Boolean(event?.shiftKey) && y >= lanesView.margin.top && x >= lanesView.margin.left;
+  range.dragged = !moving && timed && Boolean(event?.shiftKey) && !onAxis(y) && x >= lanesView.margin.left;
   if (range.dragged) {
     beginRange(x);
     return true;
   }
-  if (!timed || (!moving && (y >= lanesView.margin.top || x < lanesView.margin.left))) return false;
+  if (!timed || (!moving && (!onAxis(y) || x < lanesView.margin.left))) return false;
   setTime(Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd()));
   return true;
 }
@@ -447,74 +460,6 @@ function drawArrow(c, a, b, colour) {
   c.fill();
 }
 
-function drawLaneAxes(c, seen) {
-  const { view: v, margin: m, width, height } = lanesView;
-  c.font = `11px ${FONT}`;
-  c.fillStyle = INK.soft;
-  c.strokeStyle = INK.line;
-  c.lineWidth = 1;
-  c.textBaseline = "alphabetic";
-  c.textAlign = "left";
-  const step = niceStep(90 / v.kx);
-  c.beginPath();
-  for (let t = Math.ceil(Math.max(-v.x / v.kx, 0) / step) * step; m.left + v.x + t * v.kx < width; t += step) {
-    const x = m.left + v.x + t * v.kx;
-    c.moveTo(x, 0);
-    c.lineTo(x, OVERVIEW.modules - 2);
-    c.fillText(tickTime(t, step, (width - m.left - v.x) / v.kx), x + 4, 13);
-  }
-  c.stroke();
-  for (const { i, x, width: wide } of seen) {
-    const [from, to] = [Math.max(x, m.left), Math.min(x + wide, width)];
-    if (to - from < 34) continue;
-    const chosen = i === state.launch || state.pair?.includes(i);
-    c.fillStyle = chosen ? INK.ink : INK.soft;
-    c.font = `${chosen ? 600 : 400} 11px ${FONT}`;
-    c.fillText(fitted(c, launchName(i), to - from - 6), from + 2, 31);
-  }
-  c.font = `11px ${FONT}`;
-  c.fillStyle = INK.soft;
-  c.textAlign = "right";
-  c.textBaseline = "middle";
-  const rows = Math.max(niceStep(22 / v.ky), 1);
-  const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
-  for (const first of state.beside ? [0, simulatedRow()] : [0]) {
-    if (first && aggregation.simulated) {
-      drawShareAxis(c, first, height);
-      continue;
-    }
-    for (let row = 0; row < rowCount; row += rows) {
-      const y = lanesView.toScreen(0, first + row + 0.5)[1];
-      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText(`SM ${row}`, m.left - 7, y);
-    }
-  }
-  if (state.time === null) return;
-  const x = lanesView.toScreen(state.time, 0)[0];
-  if (x < m.left) return;
-  c.fillStyle = INK.arrow;
-  c.beginPath();
-  c.moveTo(x, m.top);
-  c.lineTo(x - 5, m.top - 8);
-  c.lineTo(x + 5, m.top - 8);
-  c.fill();
-}
-
-// Where bars stand for the whole GPU: how many of its slots are busy, from the bottom up.
-function drawShareAxis(c, first, end) {
-  const { margin: m } = lanesView;
-  for (const share of [0, 50, 100]) {
-    const y = lanesView.toScreen(0, first + rowCount * (1 - share / 100))[1];
-    if (y < m.top - 2 || y > end + 2) continue;
-    c.textBaseline = share === 0 ? "bottom" : share === 100 ? "top" : "middle";
-    c.fillText(`${share}%`, m.left - 7, y);
-  }
-  const y = lanesView.toScreen(0, first + rowCount * 0.75)[1];
-  if (y < m.top || y > end) return;
-  c.textBaseline = "middle";
-  c.fillText("busy", m.left - 7, y - 6);
-  c.fillText("slots", m.left - 7, y + 6);
-}
-
 function sayLanes() {
   const measured = doc.summary.measured_tiles > 0;
   const says =
@@ -558,6 +503,7 @@ function hitLanes(sx, sy) {
 }
 
 function hoverLanes(x, y) {
+  if (timed && y >= 0 && y < lanesView.margin.top) return hoverOverview(x, y);
   const hit = x < 0 ? null : hitLanes(x, y);
   if (!hit) return null;
   const { launch, tile } = hit;
@@ -581,6 +527,7 @@ export function besideWords(launch, tile) {
 }
 
 function clickLanes(x, y) {
+  if (timed && y < lanesView.margin.top) return clickOverview(x, y);
   const hit = hitLanes(x, y);
   clearRange();
   if (!hit) return select({});

@@ -36,7 +36,7 @@ import {
 import { laneFlow, lanesView, setTime, showLanes, simulatedRow, startOf, stepTime, TENTH_NS } from "./lanes.js";
 import { describePair, matrix, matrixView, showMatrix } from "./matrix.js";
 import { mapOf } from "./minimap.js";
-import { showKernelLegend } from "./overview.js";
+import { overviewRows, showKernelLegend } from "./overview.js";
 import { rankPairs } from "./ranking.js";
 import { serve } from "./served.js";
 import { fillBeside, simulated } from "./simulated.js";
@@ -527,6 +527,7 @@ window.tileprof = {
   whatIf,
   flow: laneFlow,
   drawing: () => drawing,
+  overviewRows,
   picture,
   map: () => mapOf(graphView, drawing),
   nodeFor,

@@ -111,6 +111,14 @@ def test_a_large_program_is_folded_by_module_and_loses_no_launch():
         assert all(UNET[i].startswith(name) for i in range(item["start"], item["start"] + item["period"]))
 
 
+def test_one_module_around_everything_is_open_and_its_own_launches_stand_together():
+    modules = ["net"] * 9 + [f"net.layers.{k}.{part}" for k in range(5) for part in "abcdefg"] + ["net.norm", "head"]
+    items = fold_launches(program(modules))
+    assert list(expanded(items)) == list(range(len(modules)))
+    names = [item.get("module", modules[item["launch"]] if "launch" in item else None) for item in items]
+    assert names == ["net", *(f"net.layers.{k}" for k in range(5)), "net.norm", "head"]
+
+
 def test_a_small_program_is_drawn_launch_by_launch():
     assert fold_launches(program(UNET[:20])) == [{"launch": i} for i in range(20)]
 
