@@ -51,8 +51,8 @@ pool = ThreadPoolExecutor(2)
 # ## How many kernels must ACS look at?
 #
 # A window of N kernels, in software (a host thread sees each kernel end, 5 us later) and on the GPU. The first three run on a GPU of 46 SMs with
-# 3.6 us a launch, whoever launches. The recurrent network is recorded from PyTorch without a GPU, for an H200: its kernels take a microsecond
-# or two, so a window on the host only delays them, and one on the GPU gains with a single kernel in it, since nobody asks the host
+# 3.6 us per launch, from any thread. The recurrent network is recorded from PyTorch without a GPU, for an H200: its kernels take a microsecond
+# or two, so a window on the host only delays them, and one on the GPU gains with a single kernel in it, since the host is not asked
 # between two kernels.
 
 

@@ -17,7 +17,7 @@
 #
 # Four programs are recorded without a GPU and simulated with the link's latency, one way, from 0.1 to 20 microseconds. For
 # orientation: about 0.5 is often assumed for NVLink-C2C, 1 to 2 for PCIe. **All times are modelled**, on an H200; launch gaps were
-# measured on one, the costs of the CPU (20 ns a tile, 100 ns a batch, four threads) are assumed.
+# measured on one, the costs of the CPU (20 ns per tile, 100 ns per batch, four threads) are assumed.
 
 # %%
 import subprocess
@@ -147,7 +147,7 @@ even.round(2)
 
 # %%
 def text(latency_us: float) -> str:
-    """A break-even in words; nobody builds a link below a tenth of a microsecond."""
+    """A break-even in words; no link is faster than a tenth of a microsecond."""
     if latency_us < 0.1:
         return "nowhere"
     return f"at any latency up to {LONGEST_US:.0f} us" if np.isinf(latency_us) else f"up to {latency_us:.1f} us"
@@ -239,7 +239,7 @@ Markdown(
 at most {lost.max():.1f} points of gain, and they beat a CUDA graph {text(speculative[small].min())}. Without it every chain of tiles pays the
 round trip, and they beat the graph only {text(plain[small].max())}. Bypassing the CPU is worth at most {bypass:.1f} points up
 to {PCIE_US} us; the CPU's throughput matters more ({crowded.split(",")[0]} needs {needed["batches of 32"]} with batches, {needed["no batches"]} without).
-The MLPs, few and large kernels, beat the graph {text(speculative[large].max())}; even if the workers' {scheduler("ccks").fetch_ns:.0f} ns a tile were free,
+The MLPs, few and large kernels, beat the graph {text(speculative[large].max())}; even if the workers' {scheduler("ccks").fetch_ns:.0f} ns per tile were free,
 they would be {min(idle):+.1f} to {max(idle):+.1f} points from it. All of it modelled.
 
 | program | gain of a CUDA graph | CCKS at {NVLINK_US} us | CCKS at {PCIE_US} us | beats the graph | without speculation |

@@ -12,7 +12,7 @@
 # # What does a 3x3 convolution need of the one before, and do cuSync's policies wait for it?
 #
 # cuSync lets the thread blocks of a convolution start when the blocks of the one before that they need have finished; which these are,
-# the policy says, and nobody checks. A block makes a run of pixels. It needs the same pixels of its input and, for a filter of 3x3, the
+# the policy says, and nothing checks it. A block makes a run of pixels. It needs the same pixels of its input and, for a filter of 3x3, the
 # ring of pixels around them: the *halo*. The halo lies in other blocks.
 #
 # ResNet-38 and VGG-19 are recorded without a GPU for a V100, in fp16 and channels-last, with one image and with sixteen. The dependencies are

@@ -11,7 +11,7 @@
 # %% [markdown]
 # # How much of a GPU do the kernels of recurrent networks and convolutions fill?
 #
-# A GPU holds so many thread blocks at a time: its *slots* for this kernel, SMs times resident blocks an SM. A kernel with fewer
+# The thread blocks of a kernel that a GPU holds at a time are its *slots*: SMs times resident blocks per SM. A kernel with fewer
 # blocks leaves slots empty, and the last wave of a kernel with more is seldom full. Kuper, Pati and Sinclair start from that
 # observation: kernels of recurrent networks and convolutions leave much of a GPU empty, and blocks of the next kernel could fill it
 # if they knew whom they wait for.
@@ -83,7 +83,7 @@ assert not any(process.returncode for process in running), said
 
 # %%
 def kernels(trace: tileprof.Trace, source: str) -> pd.DataFrame:
-    """One row a launch: waves, share of the slots filled, share of the SMs that get a block, resident blocks an SM, and time."""
+    """One row per launch: waves, share of the slots filled, share of the SMs that get a block, resident blocks per SM, and time."""
     launches = trace.launches
     waves = launches["tiles"] / Machine(trace.device).slots(launches)
     blocks = launches[["grid_x", "grid_y", "grid_z"]].prod(axis=1)
@@ -164,13 +164,13 @@ wave_points(points, title=f"On an H200, {under:.0%} of these kernels have less t
 
 # %%
 def line(name: str, rows: pd.DataFrame) -> str:
-    """A row of the answer: kernels below half of their slots, their share of the time, the mean share of SMs without a block, resident blocks an SM."""
+    """A row of the answer: kernels below half of their slots, their share of the time, the mean share of SMs without a block, resident blocks per SM."""
     time = rows.loc[rows["share"] < 0.5, "time_ns"].sum() / rows["time_ns"].sum()
     return f"| {name} | {len(rows)} | {below(rows):.0%} | {time:.0%} | {(1 - rows['sms']).mean():.0%} | {rows['resident'].median():.0f} |"
 
 
 lines = [
-    "| kernels | number | below half of their slots | their share of the time | SMs without a block, mean | resident blocks an SM, median |",
+    "| kernels | number | below half of their slots | their share of the time | SMs without a block, mean | resident blocks per SM, median |",
     "|---|---|---|---|---|---|",
     *(
         line(f"{family}, {device} (modelled)", rows)
@@ -181,7 +181,7 @@ lines = [
 time = recorded.loc[recorded["share"] < 0.5, "time_ns"].sum() / recorded["time_ns"].sum()
 fits = modelled.groupby(["family", "device"])["resident"].median()
 said = [
-    f"on the {device} {half['RNN product', device]:.0%} of the recurrent products ({fits['RNN product', device]:.0f} blocks an SM) and "
+    f"on the {device} {half['RNN product', device]:.0%} of the recurrent products ({fits['RNN product', device]:.0f} blocks per SM) and "
     f"{half['convolution', device]:.0%} of the convolutions ({fits['convolution', device]:.0f})"
     for device in devices
 ]

@@ -56,7 +56,7 @@ clone = next(place for place in places if (place / "notebooks" / "data").is_dir(
 
 
 def record(tokens: int) -> tileprof.Trace:
-    """One MLP for so many tokens, on fake tensors: nothing is computed."""
+    """One MLP for a number of tokens, on fake tensors: nothing is computed."""
     path = folder / f"mlp{tokens}.tileprof"
     up, down = TILES[tokens]
     tiles = ["--tile", f"gemm@{tokens}x6144x12288={up},stages=2", "--tile", f"gemm@{tokens}x12288x6144={down},stages=2"]
@@ -97,7 +97,7 @@ tile_matrix(
 
 # %% [markdown]
 # cuSync's policies, verified, with three orders of tiles, and beside them the policy that is derived from the recorded dependencies: the
-# coarsest semaphores, and the order, that lose no predicted gain. RowSync has one semaphore a row, TileSync one a tile.
+# coarsest semaphores, and the order, that lose no predicted gain. RowSync has one semaphore per row, TileSync one per tile.
 
 # %%
 ORDERS = {
