@@ -75,7 +75,7 @@ def test_the_documented_line_reads_the_tables(recorded, library, monkeypatch):
     documented = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
     (line,) = re.findall(rf"`({library}\.[^`]*)`", documented)
     monkeypatch.chdir(recorded.path.parent)
-    rows = eval(line.replace("step.tileprof", recorded.path.name), {library: module})  # noqa: S307 - of our page
+    rows = eval(line.replace("step.tileprof", recorded.path.name), {library: module})
     assert len(rows) > 0
 
 
