@@ -93,5 +93,5 @@ def _pair_name(row: dict[str, object]) -> str:
     sides: Sequence[str] = [launch_name(row[f"{side}_op"], row[f"{side}_kernel"]) for side in ("producer", "consumer")]
     first = [row[f"{side}s"] for side in ("producer", "consumer")]
     numbers = " → ".join(str(launches[0]) for launches in first)  # type: ignore[index]
-    times = f" ×{row['times']}" if row["times"] != 1 else ""
+    times = f" ×{row['times']}" if row["times"] != 1 else ""  # noqa: RUF001 - the sign
     return f"{' → '.join(sides)}{times} ({numbers})"

@@ -72,8 +72,7 @@ def _say_that_nothing_is_recorded() -> None:
     if _told or INJECTED in os.environ or sys.stderr is None:
         return
     _told = True
-    print(
+    sys.stderr.write(
         "tileprof: note: tileprof.capture() records nothing by itself; record with `tileprof record python ...`, or "
-        "inside `with tileprof.record(...)`",
-        file=sys.stderr,
+        "inside `with tileprof.record(...)`\n"
     )
