@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -89,9 +90,8 @@ def gains(groups: pd.DataFrame, *, title: str, most: int = 12) -> go.Figure:
     return dressed(figure, title, height=220 + 40 * len(names), top=56)
 
 
-def _pair_name(row: dict[str, object]) -> str:
-    sides: Sequence[str] = [launch_name(row[f"{side}_op"], row[f"{side}_kernel"]) for side in ("producer", "consumer")]
-    first = [row[f"{side}s"] for side in ("producer", "consumer")]
-    numbers = " → ".join(str(launches[0]) for launches in first)  # type: ignore[index]
+def _pair_name(row: Mapping[Any, Any]) -> str:
+    sides = [launch_name(row[f"{side}_op"], row[f"{side}_kernel"]) for side in ("producer", "consumer")]
+    first = f"{row['producers'][0]} → {row['consumers'][0]}"
     times = f" ×{row['times']}" if row["times"] != 1 else ""  # noqa: RUF001 - the sign
-    return f"{' → '.join(sides)}{times} ({numbers})"
+    return f"{' → '.join(sides)}{times} ({first})"
