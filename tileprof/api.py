@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.guidance import Guidance
     from tileprof.analysis.report import Report
+    from tileprof.loaded_graph import LoadedGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +69,32 @@ class LoadedTrace(Trace):
     """A trace with the analysis at hand; the graph and the summary are computed once."""
 
     @cached_property
-    def _graph(self) -> TileGraph:
+    def _tiles(self) -> TileGraph:
         from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy
 
         return build_graph(self)
 
     @cached_property
+    def _graph(self) -> LoadedGraph:
+        from tileprof.loaded_graph import LoadedGraph  # noqa: PLC0415 - heavy
+
+        return LoadedGraph.of(self._tiles, lambda: self._report)
+
+    @cached_property
+    def _report(self) -> Report:
+        from tileprof.analysis.report import build_report  # noqa: PLC0415 - heavy
+
+        return build_report(self._tiles)
+
+    @cached_property
     def _summary(self) -> Summary:
         from tileprof.analysis.guidance import guide  # noqa: PLC0415 - heavy
-        from tileprof.analysis.report import build_report  # noqa: PLC0415 - heavy
         from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - heavy
 
-        report = build_report(self._graph)
-        return Summary(report, guide(report, Simulator(self._graph)))
+        return Summary(self._report, guide(self._report, Simulator(self._tiles)))
 
-    def graph(self) -> TileGraph:
-        """Which tile depends on which (`tileprof.analysis.build_graph`)."""
+    def graph(self) -> LoadedGraph:
+        """Which tile depends on which (`tileprof.analysis.build_graph`), with the gain of each pair, and plots."""
         return self._graph
 
     def report(self) -> Summary:
@@ -100,11 +111,11 @@ class LoadedTrace(Trace):
         target = Path(page) if page is not None else Path(tempfile.mkdtemp()) / f"{self.path.stem}.html"
         summary = self._summary
         text = write_page(
-            self._graph,
+            self._tiles,
             summary.report,
-            study(self._graph),
+            study(self._tiles),
             None,
-            variants(self._graph),
+            variants(self._tiles),
             guidance=summary.guidance,
         )
         target.write_text(text, encoding="utf-8")

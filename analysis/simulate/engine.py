@@ -124,7 +124,7 @@ def _loop(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z
         z.n[EVENTS] -= 1
         kind, number = item >> KIND_SHIFT, item & ((1 << KIND_SHIFT) - 1)
         if kind == WAIT_IS_OVER:
-            _work(room, sharing, z, now, z.known[number], z.launch_of[number], number)
+            _work(room, sharing, z, now, z.known[number], int(np.int64(z.launch_of[number])), number)
         elif kind == QUANTUM_ENDS:
             _quantum_ends(plan, z, now)
         elif kind == LANE_FREE:
@@ -154,7 +154,7 @@ def _schedule(z: State, when: float, kind: int, number: int) -> None:
 
 @internal
 def _make_ready(p: Problem, z: State, tile: int) -> None:
-    i = z.launch_of[tile]
+    i = int(np.int64(z.launch_of[tile]))  # numba compiles a version for each type
     push_tile(z.ready, z.n[DISPATCHABLE], z.first_key[i] + tile - p.tile_base[i])
     z.n[DISPATCHABLE] += 1
 
@@ -162,7 +162,7 @@ def _make_ready(p: Problem, z: State, tile: int) -> None:
 @apart
 def _activate(p: Problem, plan: Plan, z: State, now: float, tile: int) -> None:
     """The launch is open, and the scheduler knows of the tile."""
-    i = z.launch_of[tile]
+    i = int(np.int64(z.launch_of[tile]))
     if plan.gate[i] != READY:
         _make_ready(p, z, tile)
         return
@@ -313,7 +313,7 @@ def _life(p: Problem, plan: Plan, launch: int, tile: int) -> float:
 @apart
 def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float) -> None:
     while z.n[DISPATCHABLE] > 0:
-        i = z.launch_of_key[z.ready[0]]
+        i = int(np.int64(z.launch_of_key[z.ready[0]]))
         if z.running[i] >= room.at_most[i] or z.is_held_back[i]:
             _park(z, i)
             continue
@@ -494,7 +494,7 @@ def _launch_ends(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State,
 def _tile_stops(
     p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, tile: int
 ) -> None:
-    i = z.launch_of[tile]
+    i = int(np.int64(z.launch_of[tile]))
     if sharing.clocks > 0:
         _add_load(room, sharing, z, i, tile, -1)
         z.working[0] += now
@@ -512,7 +512,7 @@ def _tile_stops(
 def _tile_ends(
     p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, tile: int
 ) -> None:
-    i = z.launch_of[tile]
+    i = int(np.int64(z.launch_of[tile]))
     z.n[ENDED] += 1
     for b in range(room.cluster[i]):
         free(z, z.places[z.row[tile], b], room.demand[i])

@@ -1,7 +1,9 @@
 """tileprof from Python: recording a block, what a trace answers, the cell magic, the pytest marker."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,46 @@ def test_a_trace_answers_with_its_graph_its_report_and_its_page(recorded, tmp_pa
     assert "<table>" in recorded._repr_html_()
     page = recorded.show(tmp_path / "page.html", browser=False)
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_pairs_know_their_gain_and_a_graph_draws_itself(recorded):
+    graph = recorded.graph()
+    pairs = graph.pairs
+    assert (pairs["gain_ns"] > 0).any()
+    assert set(zip(pairs["producer"], pairs["consumer"], strict=True)) == set(
+        zip(graph.links["producer"], graph.links["consumer"], strict=True)
+    )
+    producer, consumer = pairs[["producer", "consumer"]].iloc[-1]
+    figures = (
+        graph.plot_pair(producer, consumer),
+        graph.plot_tiles(),
+        graph.plot_tiles([producer, consumer]),
+        graph.plot_timeline(),
+        graph.plot_gain(),
+    )
+    for figure in figures:
+        assert figure.layout.title.text
+        assert len(figure.to_json()) > 500
+    gains = graph.plot_gain().data[0]
+    assert sum(gains.x) == pytest.approx(recorded.report().report.groups["gain_ns"].sum() / 1e3)
+    timeline = graph.plot_timeline()
+    assert sum(map(len, (bar.x for bar in timeline.data))) == len(recorded.launches)
+
+
+@pytest.mark.parametrize("library", ["duckdb", "polars"])
+def test_the_documented_line_reads_the_tables(recorded, library, monkeypatch):
+    module = pytest.importorskip(library)
+    documented = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"`({library}\.[^`]*)`", documented)
+    monkeypatch.chdir(recorded.path.parent)
+    rows = eval(line.replace("step.tileprof", recorded.path.name), {library: module})
+    assert len(rows) > 0
+
+
+def test_capture_outside_of_a_recording_says_once_that_it_records_nothing(tmp_path):
+    source = "import tileprof\nfor _ in range(2):\n    with tileprof.capture():\n        pass"
+    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stderr.count("records nothing by itself") == 1
 
 
 def test_a_block_that_raises_leaves_a_partial_trace(tmp_path):

@@ -15,3 +15,11 @@ def devices_and_schedulers() -> str:
     from tileprof.analysis.simulate import SCHEDULERS  # noqa: PLC0415 - heavy
 
     return f"Schedulers: {', '.join(SCHEDULERS)}; options as in name:key=value, listed in docs/simulate.md. {devices()}"
+
+
+def schedulers_of_run() -> str:
+    """The schedulers that `tileprof run --scheduler` knows."""
+    from tileprof.cli.run_acs import SCHEDULERS  # noqa: PLC0415 - not needed for other verbs
+    from tileprof.runtime.schedulers import right  # noqa: PLC0415 - likewise
+
+    return f"Schedulers of a policy: auto, {', '.join(right())}. Of a program: {', '.join(SCHEDULERS)}."

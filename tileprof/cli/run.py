@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.cli import policies
+from tileprof.cli.epilogs import schedulers_of_run
 from tileprof.cli.progress import steps
 from tileprof.cli.run_acs import SCHEDULERS as ACS
 from tileprof.cli.run_acs import run_acs
-from tileprof.cli.run_gpu import AUTO, check_device, check_scheduler, run_on_gpu, sentences
+from tileprof.cli.run_gpu import AUTO, check_device, check_program_scheduler, check_scheduler, run_on_gpu, sentences
 from tileprof.cli.run_header import run_header
 from tileprof.cli.run_program import MODELS, run_program
 from tileprof.cli.target import check_file
@@ -119,6 +120,7 @@ def _run(options: Namespace) -> int:
     if getattr(options, "program", None) is not None:
         if options.scheduler in ACS:
             return run_acs(options)
+        check_program_scheduler(options.scheduler)
         _refuse_acs(options)
         return run_program(options)
     _refuse_acs(options)
@@ -342,5 +344,6 @@ VERB = Verb(
     "execute a policy and check what it computes; or a program, and time its models",
     _prepare,
     _run,
+    epilog=schedulers_of_run,
     takes_program=True,
 )

@@ -6,6 +6,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
+from tileprof.cli.run_acs import SCHEDULERS as OF_PROGRAMS
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def check_scheduler(name: str) -> None:
     """
     if name == AUTO:
         return
+    if name in OF_PROGRAMS:
+        raise UserError(f"{name} runs the kernels of a program: tileprof run --scheduler {name} -- python infer.py")
     import torch  # noqa: PLC0415 - slow to import
 
     from tileprof.runtime.schedulers import scheduler  # noqa: PLC0415 - likewise
@@ -38,6 +41,20 @@ def check_scheduler(name: str) -> None:
         raise UserError(
             f"there is no GPU here that PyTorch can use, so that nothing runs under {name}; leave out --scheduler"
         )
+
+
+def check_program_scheduler(name: str) -> None:
+    """Raises `UserError` for a scheduler of policies, or one that there is not, with a program behind --."""
+    from tileprof.runtime.schedulers import SCHEDULERS  # noqa: PLC0415 - not needed for --help
+
+    if name == AUTO or name in OF_PROGRAMS:
+        return
+    known = " and ".join(OF_PROGRAMS)
+    if name in SCHEDULERS:
+        raise UserError(
+            f"{name} runs the stages of a policy: tileprof run --scheduler {name} POLICY; of programs {known}"
+        )
+    raise UserError(f"there is no scheduler {name!r} for a program; known: {known}, or leave --scheduler out")
 
 
 def check_device(policy: Policy) -> None:

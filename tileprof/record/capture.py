@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +19,11 @@ class Listener(Protocol):
 
 
 _listeners: list[Listener] = []
+
+INJECTED: Final = "CUDA_INJECTION64_PATH"
+"""Set in a program that the CUDA recorder runs, which may go by NVTX ranges and then does not listen."""
+
+_told = False
 
 
 def listen(listener: Listener) -> None:
@@ -34,14 +41,23 @@ def ignore(listener: Listener) -> None:
     _listeners.remove(listener)
 
 
+def unheard() -> None:
+    """A recorder goes by other ranges: regions are ignored without a word."""
+    global _told  # noqa: PLW0603 - once per process
+    _told = True
+
+
 @contextmanager
 def capture() -> Iterator[None]:
     """Keep only what runs inside, in any thread; as a context manager or a decorator.
 
     A program that captures anything keeps nothing else: what was recorded before the first region is dropped.
-    Regions may nest and repeat; together they make one trace. Does nothing in a program that is not recorded.
+    Regions may nest and repeat; together they make one trace. In a program that is not recorded it does nothing, and
+    says so once on stderr.
     """
     listeners = tuple(_listeners)
+    if not listeners:
+        _say_that_nothing_is_recorded()
     for listener in listeners:
         listener.begin_capture()
     try:
@@ -49,3 +65,14 @@ def capture() -> Iterator[None]:
     finally:
         for listener in listeners:
             listener.end_capture()
+
+
+def _say_that_nothing_is_recorded() -> None:
+    global _told  # noqa: PLW0603 - once per process
+    if _told or INJECTED in os.environ or sys.stderr is None:
+        return
+    _told = True
+    sys.stderr.write(
+        "tileprof: note: tileprof.capture() records nothing by itself; record with `tileprof record python ...`, or "
+        "inside `with tileprof.record(...)`\n"
+    )

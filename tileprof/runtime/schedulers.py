@@ -85,10 +85,15 @@ FALLBACKS: Final = {
 """The scheduler that takes the place of one whose kernel cannot run the chain."""
 
 
+def right() -> list[str]:
+    """Names of the schedulers that compute right results."""
+    return [s.name for s in SCHEDULERS.values() if s.correct]
+
+
 def scheduler(name: str) -> Scheduler:
     """The scheduler of a name; raises `UserError`."""
     if name not in SCHEDULERS:
-        raise UserError(f"there is no scheduler {name!r}; known: auto, {', '.join(SCHEDULERS)}")
+        raise UserError(f"there is no scheduler {name!r}; known: auto, {', '.join(right())}")
     return SCHEDULERS[name]
 
 

@@ -43,6 +43,20 @@ def test_a_folder_of_traces_is_answered_with_their_names(tmp_path):
         load_trace(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--scheduler", "foo", "policy.json"], "no scheduler 'foo'; known: auto, stream, graph, pdl"),
+        (["--scheduler", "acs", "policy.json"], "tileprof run --scheduler acs -- python infer.py"),
+        (["--scheduler", "foo", "--", "x.py"], "no scheduler 'foo' for a program; known: acs and acs-graph"),
+        (["--scheduler", "pdl", "--", "x.py"], "tileprof run --scheduler pdl POLICY"),
+    ],
+)
+def test_a_scheduler_is_checked_before_a_gpu_is_missed(arguments, told, capsys):
+    assert main(["run", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_explains_every_verb(verb, capsys):
     with pytest.raises(SystemExit) as ended:

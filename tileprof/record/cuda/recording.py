@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.devices import Device
 from tileprof.errors import UserError
@@ -93,7 +93,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
                     f"the program died by signal {-code} in its {pass_} pass; it is not run again for the other passes"
                 )
                 break
-        convert(folder, passes[: number + 1], options, device, exit_code, layouts, shared)
+        convert(folder, passes[: number + 1], options, device, exit_code, layouts, shared, check_writes=settings.verify)
     return exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
 
 
@@ -115,11 +115,13 @@ def convert(
     exit_code: int,
     no_im2col: str = "",
     shared: str = "",
+    *,
+    check_writes: bool = False,
 ) -> list[Path]:
     """The traces of the raw records in ``folder``, one a process, the one with the most launches first.
 
     ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others
-    on the GPU.
+    on the GPU. ``check_writes``: memory around launches was to be compared.
     """
     main = next((p for p in ("accesses", "blocks") if p in passes), None)
     if main is None:
@@ -138,7 +140,7 @@ def convert(
         if options.json:
             sys.stderr.write(ended_json(path) + "\n")
         else:
-            _summary(path, decoder, extra)
+            _summary(path, decoder, extra, check_writes=check_writes)
         written.append(path)
     lost = sum(p.lost for p in processes)
     if not written and lost:
@@ -218,7 +220,24 @@ def _extra(process: raw.Process, other: raw.Process | None, timings: list[join.T
     return Extra(timed, blocks, tuple(n for n in notes if n))
 
 
-def _summary(path: Path, decoder: Decoder, extra: Extra) -> None:
+def write_check(events: list[dict[str, Any]], checked: int, missed: int) -> str:
+    """What ``--check-writes`` found, and what it did not look at: kernels in CUDA graphs run behind one call.
+
+    ``checked``: bytes that changed around launches; ``missed``: those of them outside every recorded write.
+    """
+    compared = {e["launch"] for e in events if e["e"] == "changed"}
+    launches = [e for e in events if e["e"] == "launch"]
+    in_graphs = sum(e["graph"] >= 0 for e in launches)
+    others = sum(e["graph"] < 0 and e["launch"] not in compared for e in launches)
+    words = f"write check: {checked:,} bytes changed, {missed:,} of them outside every recorded write"
+    if in_graphs:
+        words += f"; not checked: {_counted(in_graphs)} in CUDA graphs (run the program without graphs to check them)"
+    if others:
+        words += f"; {_counted(others, 'other ')} {'was' if others == 1 else 'were'} not compared"
+    return words
+
+
+def _summary(path: Path, decoder: Decoder, extra: Extra, *, check_writes: bool) -> None:
     coverage = decoder.coverage
     total = sum(coverage.values())
     shares = ", ".join(f"{coverage[c] / total:.1%} {c}" for c in ("exact", "inferred", "conservative") if coverage[c])
@@ -227,9 +246,8 @@ def _summary(path: Path, decoder: Decoder, extra: Extra) -> None:
     )
     if not decoder.process.complete:
         _say(f"the trace is partial, the program {decoder.process.ended_early}")
-    if decoder.checked:
-        missed = sum(decoder.unrecorded.values())
-        _say(f"write check: {decoder.checked:,} bytes changed, {missed:,} of them outside every recorded write")
+    if check_writes:
+        _say(write_check(decoder.process.events, decoder.checked, sum(decoder.unrecorded.values())))
     for note in extra.notes:
         _say(note)
     complaints = list(dict.fromkeys(e["text"] for e in decoder.process.events if e["e"] == "complaint"))
@@ -238,6 +256,10 @@ def _summary(path: Path, decoder: Decoder, extra: Extra) -> None:
     if len(complaints) > _MOST_COMPLAINTS:
         _say(f"{len(complaints) - _MOST_COMPLAINTS} more complaints of the recorder are among the trace's notes")
     _say(f"next: tileprof report {path}")
+
+
+def _counted(launches: int, kind: str = "") -> str:
+    return f"{launches:,} {kind}launch{'' if launches == 1 else 'es'}"
 
 
 def _say(text: str) -> None:

@@ -100,6 +100,7 @@ class Session:
         self._enter_modes(self._stack)
         if self.ranges is not None:
             self._stack.callback(self.ranges.install())
+            capture.unheard()
         else:
             self._stack.callback(capture.ignore, self)
             capture.listen(self)
