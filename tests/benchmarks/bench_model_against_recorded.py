@@ -144,9 +144,9 @@ def of_set(programs, recorded, names):
     both, same = sum(a.both for a in found), sum(a.same_pattern for a in found)
     either, true = sum(sum(a.pairs) - a.both for a in found), sum(a.pairs[1] for a in found)
     print(f"all: {same} of {either} pairs that either graph has are in both with the same pattern "
-          f"({same / either:.0%}); "
-          f"of the {both} in both, {same / both:.0%}; of {true} recorded pairs {both} are modelled "
-          f"({both / true:.0%})\n")  # fmt: skip
+          f"({same / max(1, either):.0%}); "
+          f"of the {both} in both, {same / max(1, both):.0%}; of {true} recorded pairs {both} are modelled "
+          f"({both / max(1, true):.0%})\n")  # fmt: skip
     for name, why in skipped:
         print(f"{name} is not compared: {why}")
     return found

@@ -83,7 +83,32 @@ def mixture():
     return run
 
 
-NAMES = (llama, bottleneck, encoder, perceptron, patches, mixture)
+def gru():
+    """One layer of cuDNN's over six steps."""
+    layer, x = torch.nn.GRU(256, 256).to(DEVICE, torch.bfloat16).eval(), half(6, 16, 256)
+    return lambda: layer(x)[0]
+
+
+def gru_cells():
+    """The same, cell by cell: a product of the input and one of the state in each step."""
+    cell, x = torch.nn.GRUCell(256, 256).to(DEVICE), torch.randn(4, 16, 256, device=DEVICE)
+
+    def run():
+        state = torch.zeros(16, 256, device=DEVICE)
+        for step in x:
+            state = cell(step, state)
+        return state
+
+    return run
+
+
+def lstm():
+    """Two layers of cuDNN's over four steps."""
+    layers, x = torch.nn.LSTM(256, 256, num_layers=2).to(DEVICE, torch.bfloat16).eval(), half(4, 16, 256)
+    return lambda: layers(x)[0]
+
+
+NAMES = (llama, bottleneck, encoder, perceptron, patches, mixture, gru, gru_cells, lstm)
 
 if __name__ == "__main__":
     main(sys.argv[1], NAMES)

@@ -17,7 +17,9 @@ LATER = "later/"
 NAMES = (
     "gemm_pair", "gemm_fp32", "layer_norm", "softmax", "attention", "convolution", "gpt2", "gpt2_compiled",
     "gpt2_graph",
-    "selftest", *(f"{LATER}{name}" for name in ("llama", "bottleneck", "encoder", "perceptron", "patches", "mixture")),
+    "selftest",
+    *(f"{LATER}{name}" for name in ("llama", "bottleneck", "encoder", "perceptron", "patches", "mixture", "gru",
+                                    "gru_cells", "lstm")),
 )  # fmt: skip
 
 

@@ -139,6 +139,7 @@ def main() -> None:
                 lanes=options.lanes,
                 issuer=int(mode == "thread"),
                 delay_us=30 if mode == "delayed" else 0,
+                rest=0 if mode == "delayed" else 1024,
                 orders=8 if mode == "broken" else 2,
             )
             if mode not in {"plain", "digest"}
@@ -207,8 +208,9 @@ def main() -> None:
             else None
         )
         if "digest" in mine and "delayed" in mine:
-            alike = mine["digest"]["said"] == mine["delayed"]["said"] != ""
-            print(f"{name:16s} {options.steps} steps with delays: {'bits of stream order' if alike else 'OTHER BITS'}")
+            ended = mine["digest"]["code"] == mine["delayed"]["code"] == 0
+            alike = "bits of stream order" if mine["digest"]["said"] == mine["delayed"]["said"] else "OTHER BITS"
+            print(f"{name:16s} {options.steps} steps with delays: {alike if ended else 'no end'}")
         print(f"{name:16s} {plain or 0:9.1f}  {gains[0]:7s} {gains[1]:7s} {gains[2]:6s}  {same}")
 
 

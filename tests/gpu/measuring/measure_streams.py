@@ -55,10 +55,10 @@ def in_order(cases):
     return sorted(range(len(cases)), key=lambda n: (not cases[n].thorough, n % 3, n))
 
 
-def warmed(cases, budget_s):
-    """Numbers of the chains whose kernels compile in time; reasons for leaving out others."""
+def warmed(cases, held, budget_s):
+    """Numbers of the chains not ``held`` whose kernels compile in time; reasons for leaving out others."""
     begun, ready, left = time.monotonic(), [], {}
-    order = in_order(cases)
+    order = [number for number in in_order(cases) if cases[number].name not in held]
     pool = ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
     for done in as_completed([pool.submit(compiled, n) for n in order]):
         number, reason = done.result()
@@ -108,18 +108,18 @@ def main():
     from tileprof.runtime.measuring.measure import measured_on
 
     all_cases = list(cases())
+    results = json.loads(options.out.read_text()) if options.out.exists() else {**measured_on(), "rows": []}
+    held = {row["chain"] for row in results["rows"]}
     share = {"all": 0.6, "compile": 1.0}
     ready, left = (
         (in_order(all_cases), {})
         if options.part == "measure"
-        else warmed(all_cases, share[options.part] * options.budget)
+        else warmed(all_cases, held, share[options.part] * options.budget)
     )
     if options.part == "compile":
         for name, reason in left.items():
             print(f"{name} is left out: {reason}")
         return
-    found = json.loads(options.out.read_text()) if options.out.exists() else {**measured_on(), "rows": []}
-    held = {row["chain"] for row in found["rows"]}
     for number in ready:
         case = all_cases[number]
         if case.name in held:
@@ -132,7 +132,7 @@ def main():
             print(f"{case.name}: {type(error).__name__}: {error}", flush=True)
             continue
         torch.cuda.empty_cache()
-        found["rows"] += [{"chain": case.name, **row} for row in rows]
+        results["rows"] += [{"chain": case.name, **row} for row in rows]
         us = {row["row"]: row["us"] for row in rows}
         wrong = [row["row"] for row in rows if row["relative_error"] is None or row["relative_error"] > 0.02]
         print(
@@ -141,9 +141,9 @@ def main():
             "wrong: " + ", ".join(wrong) if wrong else "",
             flush=True,
         )
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
     by_chain = {}
-    for row in found["rows"]:
+    for row in results["rows"]:
         by_chain.setdefault(row["chain"], {})[row["row"]] = row["us"]
     for row in ROWS[1:]:
         gains = [us["graph"] / us[row] for us in by_chain.values()]

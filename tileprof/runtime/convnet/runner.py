@@ -48,7 +48,7 @@ class NetworkRunner:
         self._options = replace(options or Options(), dtype=network.dtype, slot_bytes=plan.slot_bytes)
         self._launcher = Launcher(plan, device, self._options)
         self._memory: list[Any] | None = None
-        self._weights: list[Any] = []
+        self._weights: list[Any] = []  # one list of all twins, filled by the first of them that is called
 
     def __call__(self, x: Any, *parameters: Any) -> tuple[Any, ...]:
         """The network's result, in a tensor of its own."""
@@ -96,11 +96,12 @@ class NetworkRunner:
     def _bind(self, parameters: Sequence[Any]) -> None:
         network = self.network
         dtype = getattr(torch, network.dtype)
-        with torch.no_grad():
-            self._weights = self._weights or [
-                packed(network, layer, tiling, parameters) if isinstance(layer, Convolution) else None
-                for layer, tiling in zip(network.layers, self.plan.tilings, strict=True)
-            ]
+        if not self._weights:
+            with torch.no_grad():
+                self._weights[:] = [
+                    packed(network, layer, tiling, parameters) if isinstance(layer, Convolution) else None
+                    for layer, tiling in zip(network.layers, self.plan.tilings, strict=True)
+                ]
         results: list[Any] = [
             torch.empty(layer.shape, dtype=dtype, device=self.device) for layer in network.layers[:-1]
         ]
