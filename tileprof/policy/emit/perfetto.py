@@ -166,7 +166,9 @@ def _facts(row: Any, launch: int, timing: str) -> dict[str, Any]:
 def _module_events(shown: _Shown) -> list[dict[str, Any]]:
     """A slice for each stretch of a stream's launches inside of one module, around those of the modules in it."""
     events: list[dict[str, Any]] = []
-    for stream, rows in shown.launches.iloc[list(shown.lanes)].groupby("stream", sort=True):
+    chosen = shown.launches.iloc[list(shown.lanes)]
+    for stream in sorted({int(number) for number in chosen["stream"]}):
+        rows = chosen[chosen["stream"] == stream]
         begin = rows["begin_ns"].to_numpy(np.float64)
         end = begin + rows["duration_ns"].to_numpy(np.float64)
         paths = [_levels(str(module)) for module in rows["module"]]
@@ -179,7 +181,7 @@ def _module_events(shown: _Shown) -> list[dict[str, Any]]:
                 if (prefix := prefixes[first]) is not None:
                     facts = {"module": ".".join(prefix), "launches": at - first}
                     last = float(end[first:at].max())
-                    events.append(_slice(prefix[-1], "module", _LAUNCHES, int(stream), begin[first], last, facts))
+                    events.append(_slice(prefix[-1], "module", _LAUNCHES, stream, begin[first], last, facts))
                 first = at
     return events
 
