@@ -39,7 +39,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--count", type=int, metavar="N", help="keep N launches, then none")
     add("--module", metavar="REGEX", help="keep launches of modules whose path matches")
     add("--nvtx", metavar="REGEX", help="keep launches inside NVTX ranges whose name (name@domain in a domain) matches")
-    add("--initialisation", action="store_true", help="keep launches that initialise or convert parameters")
+    add("--initialisation", action="store_true", help="keep launches that construct, initialise or convert modules")
     add(
         "--tile",
         action="append",

@@ -180,12 +180,18 @@ def _say_counts(counts: dict[str, Any], *, checked: bool) -> None:
         for symbol, count in sorted(counts["differences"].items(), key=lambda item: -item[1])[:_SHOWN]:
             _say(f"  {count:,} times where {symbol} writes")
     else:
-        known = (launches - int(counts["unknown"])) / max(1, launches)
+        rested = int(counts["rested"])
+        known = 1 - int(counts["unknown"]) / max(1, launches - rested)
         _say(
             f"the table knew {known:.0%} of {launches:,} launches; {counts['spread']:,} went to other streams, with "
             f"{counts['waits']:,} waits; {counts['graph_kernels']:,} ran in {counts['graph_launches']:,} launches of "
             f"{counts['graphs']:,} graphs; everything was ordered around {counts['barriers']:,} calls"
         )
+        if rested:
+            _say(
+                f"{rested:,} launches stayed in stream order: the GPU had nothing to do when they came, so that the "
+                "host bounds the program, and no order of kernels makes it faster (a CUDA graph does)"
+            )
     for name, what in (("reasons", "launches stood for all memory:"), ("calls", "calls of")):
         for text, count in sorted(counts[name].items(), key=lambda item: -item[1])[:_SHOWN]:
             _say(f"  {count:,} {what} {text}")

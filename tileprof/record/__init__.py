@@ -45,7 +45,7 @@ class Options:
     nvtx: str | None = None
     """Keep launches inside NVTX ranges whose name this matches anywhere."""
     initialisation: bool = False
-    """Keep launches that only initialise or convert parameters, before the first module is called."""
+    """Keep launches that only construct, initialise or convert modules, before the first one is called."""
     json: bool = False
     """End with one JSON object on stderr instead of sentences."""
     tile: tuple[str, ...] = ()

@@ -139,6 +139,7 @@ def main() -> None:
                 lanes=options.lanes,
                 issuer=int(mode == "thread"),
                 delay_us=30 if mode == "delayed" else 0,
+                rest=0 if mode == "delayed" else 1024,
                 orders=8 if mode == "broken" else 2,
             )
             if mode not in {"plain", "digest"}

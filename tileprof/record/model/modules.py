@@ -9,6 +9,7 @@ module of that operator is remembered under the number.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from torch.nn.modules import module as torch_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
 _NODES_KEPT = 1 << 20
 """Autograd nodes whose module is remembered, a thread: the older half is forgotten beyond."""
@@ -105,6 +107,8 @@ class Modules:
         self.names = names
         self.called = False
         """Whether any module was called so far."""
+        self.recurrent: set[str] = set()
+        """Classes of the recurrent modules that were called; cuDNN has kernels for these, which no model knows."""
         self._root_called = root_called
         self._registered = registered
         self._here = _Thread()
@@ -119,6 +123,8 @@ class Modules:
             stack = here.stack
             if not stack:
                 outermost(module)
+            if isinstance(module, torch.nn.RNNBase):
+                self.recurrent.add(type(module).__name__)
             stack.append(names.path(module))
             try:
                 return original(module, *args, **kwargs)
@@ -150,6 +156,21 @@ class Modules:
     def converting(self) -> bool:
         """Whether this thread is in ``module.half()``, ``module.to(…)`` or another conversion of all its tensors."""
         return self._here.conversions > 0
+
+    @staticmethod
+    def constructing() -> bool:
+        """Whether this thread is in the constructor of a module, however deep.
+
+        Constructors cannot be wrapped: each class has its own, and may do its work before it calls its base class's.
+        """
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect.currentframe is the same with a check
+        while frame is not None:
+            code = frame.f_code
+            named = code.co_varnames[0] if code.co_name == "__init__" and code.co_argcount else ""
+            if named and isinstance(frame.f_locals.get(named), torch.nn.Module):
+                return True
+            frame = frame.f_back
+        return False
 
     def _outermost(self, module: torch.nn.Module) -> None:
         self.called = True

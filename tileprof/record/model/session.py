@@ -126,7 +126,12 @@ class Session:
 
     def notes(self) -> list[str]:
         """What the trace has to confess so far."""
-        sentences = sorted(self._notes) + self.window.notes() + sorted(unfused.notes())
+        recurrent = [
+            f"{name} was recorded step by step, as PyTorch computes it without cuDNN: on a GPU cuDNN's own kernels "
+            "run, and launches, gaps and times differ."
+            for name in sorted(self.modules.recurrent)
+        ]
+        sentences = sorted(self._notes) + recurrent + self.window.notes() + sorted(unfused.notes())
         if self.options.tile:
             sentences.append(f"Tiles were dictated: {' '.join(self.options.tile)}.")
         if self.fake:
@@ -287,15 +292,15 @@ class Session:
         self._launch(operator.name, planned, tensors, places, inputs, path, texts)
 
     def _initialises(self, operator: Operator, places: list[Buffer | None], inputs: int) -> bool:
-        """A write to a parameter, or a conversion of a module's tensors, before any module ran: on a GPU it is done
-        once, and mostly by the CPU.
+        """A write to a parameter, the construction of a module, or a conversion of its tensors, before any module ran:
+        on a GPU it is done once, and mostly by the CPU.
         """
         if self.options.initialisation or self.modules.called or not places or places[0] is None:
             return False
         if self.modules.converting:
             for made in filter(None, places[inputs:]):
                 made.kind = places[0].kind
-        elif not operator.mutates or places[0].kind != "parameter":
+        elif not (operator.mutates and places[0].kind == "parameter") and not self.modules.constructing():
             return False
         self.window.initialisations += 1
         return True

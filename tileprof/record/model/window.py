@@ -94,6 +94,6 @@ class Window:
             many = self.initialisations > 1
             sentences.append(
                 f"{self.initialisations} operator{'s that only initialise' if many else ' that only initialises'} "
-                f"parameters {'were' if many else 'was'} left out; --initialisation keeps {'them' if many else 'it'}."
+                f"modules {'were' if many else 'was'} left out; --initialisation keeps {'them' if many else 'it'}."
             )
         return sentences

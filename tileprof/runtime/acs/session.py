@@ -21,8 +21,9 @@ class Settings:
     """What the library is told. ``lanes``: streams, the program's own among them; ``issuer``: 1 for a
     thread that issues, 0 for the program's own; ``window``: launches that a new one is
     compared with; ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a
-    segment is checked; ``delay_us``: at most so much later, at random, a launch that is placed begins, which tests the
-    order.
+    segment is checked; ``rest``: launches per judgement whether the GPU is idle when they come, so that those over
+    streams stay in stream order (0: never); ``delay_us``: the most by which a launch that is placed begins later, at
+    random, which tests the order.
     """
 
     mode: Mode
@@ -34,6 +35,7 @@ class Settings:
     segment: int = 256
     orders: int = 2
     seed: int = 0
+    rest: int = 1024
     delay_us: int = 0
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ def environment(library: Path, settings: Settings) -> dict[str, str]:
     """The variables that the program needs on top of its own; writes the library's configuration into the folder."""
     lines = [
         f"{name} {getattr(settings, name)}"
-        for name in ("mode", "lanes", "issuer", "window", "segment", "orders", "seed", "delay_us")
+        for name in ("mode", "lanes", "issuer", "window", "segment", "orders", "seed", "rest", "delay_us")
     ]
     lines += [f"folder {settings.folder}", *([f"table {settings.table}"] if settings.table is not None else [])]
     path = settings.folder / f"acs-{settings.mode}.conf"

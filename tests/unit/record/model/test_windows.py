@@ -41,7 +41,7 @@ def test_initialisation_of_parameters_is_left_out_and_counted_unless_asked_for(r
     plain, full = recorded(_train), recorded(_train, initialisation=True)
     assert not plain.launches.op.str.contains("uniform_").any()
     assert full.launches.op.str.contains("uniform_").sum() == 6
-    assert any("only initialise parameters" in note for note in plain.manifest["notes"])
+    assert any("only initialise modules" in note for note in plain.manifest["notes"])
     assert len(full.launches) > len(plain.launches)
 
 
@@ -66,6 +66,43 @@ def test_conversions_of_a_module_that_ran_are_launches(recorded):
         net.half()(torch.ones(2, 8).half())
 
     assert recorded(program).launches.op.str.contains("_to_copy").sum() >= 2
+
+
+class _Scaled(torch.nn.Module):
+    """Makes tensors before and after its base class is constructed, and in a function."""
+
+    def __init__(self):
+        before = torch.ones(64)
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(64)
+        self.register_buffer("table", self.made(before))
+
+    def made(self, x):
+        return torch.arange(64.0).exp() * x
+
+    def forward(self, x):
+        return self.norm(x * self.table)
+
+
+def test_what_a_constructor_computes_is_initialisation(recorded):
+    def program():
+        model, x = _Scaled().eval(), torch.ones(8, 64)
+        with torch.no_grad():
+            model(x + 1)
+
+    plain, full = recorded(program), recorded(program, initialisation=True)
+    ops = [op.removeprefix("aten::").split(".")[0] for op in plain.launches["op"].astype(str)]
+    assert ops[:3] == ["ones", "add", "mul"]
+    assert set(ops[3:]) == {"native_batch_norm"}
+    assert len(full.launches) > len(plain.launches) + 5
+
+
+def test_a_recurrent_module_is_said_to_run_by_cudnn_on_a_gpu(recorded):
+    gru, cell = torch.nn.GRU(8, 8).eval(), torch.nn.GRUCell(8, 8).eval()
+    with torch.no_grad():
+        noted, plain = (recorded(lambda model=model: model(torch.ones(2, 8))) for model in (gru, cell))
+    assert any("GRU was recorded step by step" in note for note in noted.manifest["notes"])
+    assert not any("cuDNN" in note for note in plain.manifest["notes"])
 
 
 def test_an_optimiser_step_is_no_initialisation(recorded):

@@ -23,19 +23,22 @@ class Machine:
     folder: Path
     library: Path
 
-    def run(self, *words: str, settings: acs.Settings | None = None, seed: int = 1, delay_us: int = 30) -> str:
+    def run(
+        self, *words: str, settings: acs.Settings | None = None, seed: int = 1, delay_us: int = 30, **more: str
+    ) -> str:
         """The program's checksum."""
-        return self.outcome(*words, settings=settings, seed=seed, delay_us=delay_us).stdout.strip()
+        return self.outcome(*words, settings=settings, seed=seed, delay_us=delay_us, **more).stdout.strip()
 
     def outcome(
-        self, *words: str, settings: acs.Settings | None = None, seed: int = 1, delay_us: int = 30
+        self, *words: str, settings: acs.Settings | None = None, seed: int = 1, delay_us: int = 30, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """The program run to its end, or until `PATIENCE_S` has passed, which fails the test."""
+        """The program run to its end, or until `PATIENCE_S` has passed, which fails the test. ``more``: variables."""
         variables = {
             **os.environ,
             "LD_LIBRARY_PATH": str(self.folder),
             "FAKE_SEED": str(seed),
             "FAKE_DELAY": str(delay_us),
+            **more,
         }
         if settings is not None:
             settings.folder.mkdir(parents=True, exist_ok=True)

@@ -76,6 +76,35 @@ def test_windows_and_streams_of_every_size_give_the_same_bits(
     assert (counts["spread"] > 0) == (lanes > 1)
 
 
+@pytest.mark.parametrize("rest", [1, 3])
+def test_rests_in_stream_order_begin_and_end_anywhere(machine: Machine, tmp_path: Path, rest: int) -> None:
+    rested = spread = 0
+    for seed in ("1", "2", "3", "4"):
+        words = (seed, "150", "all")
+        _, table = machine.table(*words, folder=tmp_path / f"log-{seed}")
+        settings = acs.Settings("streams", tmp_path / seed, table, lanes=4, window=16, rest=rest, delay_us=30)
+        said = machine.run(*words, settings=settings, seed=int(seed), FAKE_QUERY="random")
+        assert said == machine.run(*words, delay_us=0)
+        (counts,) = acs.results(settings.folder)
+        rested, spread = rested + counts["rested"], spread + counts["spread"]
+    assert rested > 50
+    assert spread > 50
+
+
+def test_a_program_rests_in_stream_order_as_long_as_the_gpu_is_idle(machine: Machine, tmp_path: Path) -> None:
+    words = ("4", "400", "loop")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    expected = machine.run(*words, delay_us=0)
+    rested = {}
+    for answer, rest in (("idle", 64), ("busy", 64), ("idle", 0)):
+        settings = acs.Settings("streams", tmp_path / f"{answer}{rest}", table, rest=rest)
+        assert machine.run(*words, settings=settings, delay_us=0, FAKE_QUERY=answer) == expected
+        (counts,) = acs.results(settings.folder)
+        rested[answer, rest] = counts["rested"]
+        assert counts["launches"] == 2400
+    assert rested == {("idle", 64): 2400 - 63, ("busy", 64): 0, ("idle", 0): 0}
+
+
 def ranges_of(table: Path) -> list[tuple[int, str]]:
     """Lines of a table that say what is touched, but for reads of what a kernel writes, too, which change no order."""
     found, writes = [], ""

@@ -68,6 +68,7 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
     X(cuCtxSetCurrent, (CUcontext))                                                                                 \
     X(cuStreamCreate, (CUstream*, unsigned))                                                                        \
     X(cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                             \
+    X(cuStreamQuery, (CUstream))                                                                                    \
     X(cuStreamSynchronize, (CUstream))                                                                              \
     X(cuStreamIsCapturing, (CUstream, int*))                                                                        \
     X(cuThreadExchangeStreamCaptureMode, (int*))                                                                    \

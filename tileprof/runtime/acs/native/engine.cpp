@@ -191,6 +191,7 @@ std::string Engine::start() {
     }
     graphs_ = std::make_unique<Graphs>(&counts_);
     if (options_.mode == Mode::kStreams && options_.issuer != 0) issuer_ = std::make_unique<Issuer>();
+    if (options_.mode == Mode::kStreams && options_.issuer == 0) pace_ = std::make_unique<Pace>(options_.rest);
     on_ = true;
     return "";
 }
@@ -268,6 +269,23 @@ CUresult Engine::entered(CUstream stream, Group** group, bool* capturing) {
     return kSuccess;
 }
 
+// Whether work for a stream stays there as it is, since the host bounds the program. A rest begins and ends with an
+// order of everything before everything after: what rests is in no window. While a graph is captured nothing rests, and
+// no stream is asked, which would end the capture; its beginning and end are orders of everything, too.
+CUresult Engine::paced(CUstream stream, bool* rests) {
+    *rests = false;
+    if (pace_ == nullptr || capturing_ > 0 || failure_ != kSuccess) return kSuccess;
+    const bool rested = pace_->resting();
+    if (pace_->due()) {
+        const bool spread = active_ != nullptr && stream == active_->stream();
+        pace_->sampled(rested ? Driver::get().cuStreamQuery(stream) == kSuccess : spread && active_->idle());
+    }
+    *rests = pace_->resting();
+    if (*rests == rested) return kSuccess;
+    dirty_ = true;  // so that all groups join
+    return barrier(nullptr, 5);
+}
+
 CUresult Engine::moved(const Move& move) {
     const Work work = work_of(move);
     if (inside) return work.make(work.what, move.stream);
@@ -275,6 +293,9 @@ CUresult Engine::moved(const Move& move) {
     std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
     if (!lock.owns_lock()) return stuck("a copy or fill");
     if (log_ != nullptr || finished_) return work.make(work.what, move.stream);
+    bool rests = false;
+    if (CUresult failed = paced(move.stream, &rests)) return failed;
+    if (rests) return work.make(work.what, move.stream);
     Group* group = nullptr;
     bool capturing = false;
     if (CUresult failed = entered(move.stream, &group, &capturing)) return failed;
@@ -311,6 +332,12 @@ CUresult Engine::launched(const Launch& launch) {
     if (log_ != nullptr) return logged(launch);
     if (finished_) return issue(launch, launch.stream, launch.parameters, launch.extra);
     ++counts_.launches;
+    bool rests = false;
+    if (CUresult failed = paced(launch.stream, &rests)) return failed;
+    if (rests) {
+        ++counts_.rested;
+        return issue_as_it_is(launch);
+    }
     Group* group = nullptr;
     bool capturing = false;
     if (CUresult failed = entered(launch.stream, &group, &capturing)) return failed;

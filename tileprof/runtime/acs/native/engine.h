@@ -12,6 +12,7 @@
 #include "issuer.h"
 #include "launch.h"
 #include "options.h"
+#include "pace.h"
 #include "segment.h"
 #include "table.h"
 
@@ -39,6 +40,7 @@ class Engine {
     Group* group_of(CUstream stream);
     CUresult entered(CUstream stream, Group** group, bool* capturing);
     CUresult barrier(Group* group, uint64_t id);
+    CUresult paced(CUstream stream, bool* rests);
     CUresult flush();
     CUresult logged(const Launch& launch);
     void say_foreign();
@@ -57,6 +59,7 @@ class Engine {
     Parameters parameters_;
     std::unique_ptr<Graphs> graphs_;
     std::unique_ptr<Issuer> issuer_;
+    std::unique_ptr<Pace> pace_;  // of launches over streams that the program's own thread issues
     CUresult failure_ = kSuccess;  // of launches that were held back
     FILE* log_ = nullptr;
 };

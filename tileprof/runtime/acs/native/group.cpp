@@ -110,6 +110,13 @@ CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool captu
     return kSuccess;
 }
 
+bool Group::idle() const {
+    for (int lane = 0; lane < window_.lanes(); ++lane)
+        if ((lane == 0 || window_.tail(lane) != 0) && Driver::get().cuStreamQuery(streams_[lane]) != kSuccess)
+            return false;
+    return true;
+}
+
 CUresult Group::join(uint64_t id) {
     for (int other = 1; other < window_.lanes(); ++other)
         if (window_.tail(other) != 0 && !wait(0, other, window_.tail(other))) return failure_;

@@ -18,6 +18,8 @@ class Group {
 
     // Puts work where it begins as soon as what it conflicts with has ended. `id`: of the entry of a launch.
     CUresult place(const Work& work, Access&& access, uint64_t id, bool capturing);
+    // Whether everything that was placed has ended, so far as one look at each stream tells.
+    bool idle() const;
     // Orders the program's stream after all that was placed. Afterwards the program may do there what it likes.
     CUresult join(uint64_t id);
 

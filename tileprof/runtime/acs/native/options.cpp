@@ -44,6 +44,8 @@ std::string Options::read(const char* path) {
                 segment = static_cast<int>(number);
             else if (name == "orders")
                 orders = static_cast<int>(number);
+            else if (name == "rest")
+                rest = static_cast<uint64_t>(number);
             else if (name == "delay_us")
                 delay_us = static_cast<int>(number);
             else if (name == "seed")
@@ -102,7 +104,8 @@ void Counts::write(const std::string& path) const {
                                           {"unchecked", unchecked},
                                           {"differing", differing},
                                           {"captured", captured},
-                                          {"moves", moves}};
+                                          {"moves", moves},
+                                          {"rested", rested}};
     std::map<std::string, uint64_t> by_lane;
     for (const auto& [lane, count] : lanes) by_lane[std::to_string(lane)] = count;
     std::string text = object(plain);

@@ -20,7 +20,8 @@ struct Options {
     int segment = 256;  // launches that a captured or checked segment holds at most
     int orders = 2;     // in which a segment is checked, beside stream order
     uint64_t seed = 0;
-    int delay_us = 0;  // at most, before each launch that is placed: for tests of the order
+    uint64_t rest = 0;  // launches after which it is judged whether spreading them is worth it; 0: never
+    int delay_us = 0;   // at most, before each launch that is placed: for tests of the order
     uint64_t memory_bytes = 8ull << 30;  // copied for a check, at most
 
     std::string read(const char* path);  // "" or what is wrong
@@ -31,7 +32,7 @@ struct Counts {
     uint64_t launches = 0, placed = 0, unknown = 0, barriers = 0, waits = 0, records = 0, missed = 0, spread = 0;
     uint64_t graphs = 0, graph_launches = 0, graph_kernels = 0, updated = 0, segments = 0, checked = 0, unchecked = 0,
              differing = 0;
-    uint64_t captured = 0, moves = 0;
+    uint64_t captured = 0, moves = 0, rested = 0;
     std::map<std::string, uint64_t> reasons;  // why launches stood for all memory
     std::map<std::string, uint64_t> calls;    // that everything was ordered around
     std::map<std::string, uint64_t> differences;
