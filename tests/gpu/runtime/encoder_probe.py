@@ -181,8 +181,10 @@ def whole(case: str) -> str:
 
 def main(cases: list[str]) -> None:
     plans = [planned(case) for case in cases if not case.startswith("whole:")]
-    headers = {header(plan, Options()) for plan, chosen in plans}
-    headers |= {header(plan, Options(stamps=True)) for plan, chosen in plans if "stamps" in chosen}
+    headers = {header(plan, Options(wiping_warp="wipe" in chosen)) for plan, chosen in plans}
+    headers |= {
+        header(plan, Options(stamps=True, wiping_warp="wipe" in chosen)) for plan, chosen in plans if "stamps" in chosen
+    }
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(compiled, headers))
     say(f"{len(headers)} kernels compiled")

@@ -125,26 +125,30 @@ class Launcher:
             )
 
         places: dict[str, int] = {}
+        wiped: dict[str, int] = {}
+        between = int(self._workspace.data_ptr())
 
         def address(name: str) -> int:
             if name in self._moving:
                 return PARAMETER | self._moving.index(name)
             if name in places:
-                return WORKSPACE | between + places[name]
+                return WORKSPACE | (between + places[name])
             tensor = inputs[name]
             if tensor.data_ptr() % 16:
                 raise UserError(f"{name} begins at an address that 16 does not divide")
             return int(tensor.data_ptr())
 
+        def wiped_address(name: str) -> int:
+            return between + wiped[name] if name in wiped else 0
+
         maps = Arguments(MAP_WORDS * len(self.plan.stages))
         put_maps(self.plan, maps, address)
         words = np.frombuffer(bytes(maps.words), np.int64)
-        memory, between = self.memory, self._workspace.data_ptr()
+        memory = self.memory
         rows = []
         for run in range(memory.runs):
             places, wiped = memory.places(run), memory.wiped(run)
-            at = {name: between + offset for name, offset in wiped.items()}
-            rows.append(stage_table(self.plan, memory.generations, address, lambda name, at=at: at.get(name, 0)))
+            rows.append(stage_table(self.plan, memory.generations, address, wiped_address))
         tables = [_upload(words, self.device), _upload(np.concatenate(rows), self.device)]
         tasks, ends, streams, stream_ends = self._tables
         counts = [self._counts.data_ptr() + 4 * _LINE * line for line in (0, 2, 1, 3)]  # state, record, seed, fences

@@ -177,7 +177,8 @@ def of_blocks(plan: BlocksPlan, memory: Memory | None = None) -> WholePlan:
             if name in owner:
                 owner[name][row:row_end, column:column_end] = task.stage * _STRIDE + tile
     before = _Before(memory, owner, tasks)
-    needed, awaited = [], []
+    needed: list[tuple[int, int, I64]] = []
+    awaited: list[tuple[int, int, I64]] = []
     reused: set[tuple[int, int]] = set()
     generations = np.array(memory.generations)
     for stage, tile, touched in tasks:
@@ -201,9 +202,7 @@ _NO_TILES: Final[I64] = np.empty(0, np.int64)
 class _Before:
     """Tiles that must be done before others use memory again, in one run."""
 
-    def __init__(
-        self, memory: Memory, owner: Mapping[str, I64], tasks: Iterable[tuple[int, int, Touches]]
-    ) -> None:
+    def __init__(self, memory: Memory, owner: Mapping[str, I64], tasks: Iterable[tuple[int, int, Touches]]) -> None:
         self._owner = owner
         self._ring = {name: (ring, number) for ring in memory.rings for number, name in enumerate(ring.names)}
         readers: dict[str, list[tuple[int, ...]]] = {}
