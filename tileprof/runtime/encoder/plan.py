@@ -364,7 +364,8 @@ def faults(plan: Plan) -> list[str]:
         if name not in written:
             continue
         box = written[name][row:row_end, column:column_end]
-        if box.shape != (row_end - row, column_end - column) or box.min() == 0 or box.max() > stage:
+        whole = box.shape == (row_end - row, column_end - column)
+        if not whole or (box.size and not 0 < box.min() <= box.max() <= stage):
             found.append(f"stage {stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes")
     found += [f"{name} is not written everywhere" for name, boxes in written.items() if not boxes.all()]
     return found
