@@ -65,7 +65,7 @@ def compiled(folder):
     driver, library = folder / "libcuda.so.1", folder / "libtileprof.so"
     compiler = [str(locate.host_compiler()), *build.HOST_FLAGS, *includes]
     units = sorted(build.SOURCES.glob("*.cpp"))
-    subprocess.run([*compiler, f"{here}/fake_driver.cpp", "-o", driver], check=True)
+    subprocess.run([*compiler, here / "fake_driver.cpp", here / "fake_gpus.cpp", "-o", driver], check=True)
     subprocess.run([*compiler, *units, *build.LINK_FLAGS, "-o", library], check=True)
     (folder / "patches.fatbin").write_bytes(b"none")
     return Libraries(str(library), str(driver), str(folder))
