@@ -198,6 +198,26 @@ def test_code_is_patched_and_launches_are_seen_in_ranges_only(ran):
     assert process.events[0]["ranged"] == 1
 
 
+def test_nothing_is_recorded_while_a_compiler_times_kernels(ran):
+    process, _ = ran(
+        """
+        inject(); module(); launch()
+        library.tileprof_event(b'"e":"benchmark","on":1'); library.tileprof_pause(1); launch(); launch()
+        library.tileprof_pause(0); library.tileprof_event(b'"e":"benchmark","on":0'); launch()
+        """
+    )
+    assert [e["ordinal"] for e in events(process, "launch")] == [0, 3]
+    assert not events(process, "capture")  # the program marked none
+
+
+def test_a_pause_outside_of_regions_leaves_recording_off(ran):
+    process, _ = ran(
+        "inject(); module(); library.tileprof_pause(1); launch(); library.tileprof_pause(0); launch()",
+        TILEPROF_CAPTURE="0",
+    )
+    assert not events(process, "launch")
+
+
 def test_memory_is_followed_outside_of_ranges(ran):
     process, _ = ran(
         "inject(); memory(1, 0x100000); mapped(1, 0x40000000, 1 << 21); memory(0, 0x100000)",
