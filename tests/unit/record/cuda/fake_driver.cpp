@@ -248,16 +248,14 @@ API CUresult cuCtxSynchronize() {
     if (state().makes_graph) die("waited for the context while a graph was captured");
     return CUDA_SUCCESS;
 }
-namespace {
-std::vector<std::vector<std::string>> gpus();
-}
+size_t gpu_count();  // of fake_gpus.cpp
 API CUresult cuMemGetInfo(size_t* free, size_t* all) {
     *free = *all = 0;
     return state().faulted ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 API CUresult cuDeviceGetCount(int* n) {
     const char* text = getenv("FAKE_GPUS");
-    *n = text == nullptr ? 1 : static_cast<int>(gpus().size());
+    *n = text == nullptr ? 1 : static_cast<int>(gpu_count());
     return state().gone ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
 }
 API CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
