@@ -1,4 +1,5 @@
-"""Starts Python programs in copies of a process that has imported the heavy libraries, which takes longer than most of them run.
+"""Starts Python programs in copies of a process that has imported the heavy libraries: importing takes longer than most
+of them run.
 
 For tests that are about what a program computes, not about how it starts: documentation, notebooks, examples. Small
 programs hand their words, environment, folder and open files over to the process; it forks, and they end as the copy
