@@ -86,5 +86,5 @@ class LoadedGraph(TileGraph):
         if rows.empty:
             return ""
         row = rows.iloc[0]
-        pattern = str(row["pattern"]).replace("_", " ")
+        pattern = row["pattern"]
         return f"Launches {producer} → {consumer}: {pattern}, at most {row['gain_ns'] / 1e3:.3g} us to gain"

@@ -53,14 +53,10 @@ def gain_tables(
             f"Simulated lanes of {coarse:,} schedulers are aggregated: shares of busy slots, not single tiles."
         )
     notes += [printable(f"Not simulated, {reason}") for reason in study.refused]
-    if study.skipped:
-        notes.append(
-            f"The program is too large to simulate every scheduler for a page: {', '.join(study.skipped)} left out "
-            "(`tileprof simulate` runs them)."
-        )
     return {
         "gain": _gain(report, work_ns),
         "schedules": schedules,
+        "skipped": list(study.skipped),
         "sizes": [plain(size) for size in study.sizes],
     }
 

@@ -74,8 +74,10 @@ class Tab:
     def pixels(self, view, points):
         """What a view's canvas shows at points in the view's own coordinates: ``[points, 3]`` red, green, blue."""
         return np.array(self.ask(
-            """async ([name, points]) => { await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
-            const view = tileprof.views[name]; const { canvas: c } = view; const copy = new OffscreenCanvas(c.width, c.height).getContext("2d");
+            """async ([name, points]) => {
+            await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
+            const view = tileprof.views[name]; const { canvas: c } = view;
+            const copy = new OffscreenCanvas(c.width, c.height).getContext("2d");
             copy.drawImage(c, 0, 0); const d = copy.getImageData(0, 0, c.width, c.height).data;
             return points.map((p) => { const [x, y] = view.toScreen(...p).map((v) => Math.floor(v * view.ratio));
                 if (x < 0 || y < 0 || x >= c.width || y >= c.height) throw new Error(`${p} is not in sight`);
@@ -94,10 +96,13 @@ class Tab:
         """Pixels of each colour (as "r,g,b") that a view's canvas shows."""
         return self.ask(
             """async (view) => { await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
-            const c = tileprof.views[view].canvas; const copy = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
+            const c = tileprof.views[view].canvas;
+            const copy = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
             copy.drawImage(c, 0, 0); const d = copy.getImageData(0, 0, c.width, c.height).data;
-            const found = {}; for (let i = 0; i < d.length; i += 4) { const k = `${d[i]},${d[i + 1]},${d[i + 2]}`; found[k] = (found[k] ?? 0) + 1; }
-            return found; }""",
+            const counts = {};
+            for (let i = 0; i < d.length; i += 4) {
+                const colour = `${d[i]},${d[i + 1]},${d[i + 2]}`; counts[colour] = (counts[colour] ?? 0) + 1; }
+            return counts; }""",
             view,
         )
 

@@ -230,8 +230,9 @@ class Recordings:
         folders = (self.path, Path(sys.executable).parent, os.environ["PATH"])
         path = os.pathsep.join(str(folder) for folder in folders if folder is not None)
         done = subprocess.run(
-            ["bash", "-c", command], cwd=where, env=os.environ | _ENVIRONMENT | {"PATH": path}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_MOST_SECONDS, check=False,
+            ["bash", "-c", command], cwd=where, env=os.environ | _ENVIRONMENT | {"PATH": path},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=_MOST_SECONDS, check=False,
         )  # fmt: skip
         return _with_code(done.stdout, done.returncode)
 

@@ -193,7 +193,10 @@ def test_what_cannot_be_exported_is_one_sentence_exit_2_and_nothing_written(
 ):
     bad = {
         "tileprof_policy": 1, "semaphores": [], "edges": [],
-        "stages": [{"name": n, "grid": list(s.grid), "launch": s.launch} for n, s in zip("ab", stages(mlp, tmp_path), strict=True)],
+        "stages": [
+            {"name": n, "grid": list(s.grid), "launch": s.launch}
+            for n, s in zip("ab", stages(mlp, tmp_path), strict=True)
+        ],
     }  # fmt: skip
     (tmp_path / "bad.json").write_text(json.dumps(bad))
     (tmp_path / "wrong.dep").write_text("tileprof dependencies 1\ngrid a 8\ngrid b 8\ndep b on a(x + 1)\n")

@@ -1,4 +1,5 @@
-"""Whatever happens around a recording, the program keeps its output and its exit code, and a trace is whole or says that it is not.
+"""A program keeps its output and its exit code whatever happens around its recording; a trace is whole or says
+that it is not.
 
 TILEPROF_KILLS says how many random times are tried (default 4); the nightly run takes 200, and 20 sizes of a full disk.
 """

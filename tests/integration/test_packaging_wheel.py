@@ -17,7 +17,7 @@ HOMES = {"tileprof": "tileprof", "analysis": "tileprof/analysis", "viz": "tilepr
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A copy of what a wheel is built from, without the sources of the page's bundle: a build leaves files in its tree."""
+    """What a wheel is built from, copied without the sources of the page's bundle: a build leaves files there."""
     copy = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)

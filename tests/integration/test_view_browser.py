@@ -27,7 +27,8 @@ def written(graph, tmp_path_factory):
 
 
 MIDDLE = "(i) => { const n = tileprof.nodeFor(i); return [n.ax + n.w / 2, n.ay + n.h / 2]; }"
-EDGE = """(pair) => { const d = tileprof.drawing(); const e = d.edges.find((e) => tileprof.pairs.producer[e.pair] === pair[0]
+EDGE = """(pair) => { const d = tileprof.drawing();
+    const e = d.edges.find((e) => tileprof.pairs.producer[e.pair] === pair[0]
     && tileprof.pairs.consumer[e.pair] === pair[1]); return e.path.samples[Math.floor(e.path.samples.length / 2)]; }"""
 TILES_READY = "(pair) => tileprof.matrix.parts.length > 0 && tileprof.matrix.key === pair.join(',')"
 
@@ -70,8 +71,9 @@ def test_no_node_lies_on_another_and_edges_point_down(tab):
 def test_edges_do_not_cross_nodes(tab):
     crossed = tab().ask("""() => { const d = tileprof.drawing(); const bad = [];
         for (const e of d.edges) for (const n of d.nodes) if (n !== e.a && n !== e.b)
-            for (const [x, y] of e.path.samples) if (x > n.ax + 2 && x < n.ax + n.w - 2 && y > n.ay + 2 && y < n.ay + n.h - 2)
-                bad.push([e.a.launch, e.b.launch, n.launch]);
+            for (const [x, y] of e.path.samples)
+                if (x > n.ax + 2 && x < n.ax + n.w - 2 && y > n.ay + 2 && y < n.ay + n.h - 2)
+                    bad.push([e.a.launch, e.b.launch, n.launch]);
         return bad; }""")
     assert crossed == []
 
@@ -109,7 +111,9 @@ def test_every_cell_of_the_matrix_says_what_the_graph_says(tab, graph):
     known = {(p, c): b for p, c, b in edges[["producer_tile", "consumer_tile", "bytes"]].itertuples(index=False)}
     said = shown.ask("""async () => { const out = []; const { block } = tileprof.matrix.parts[0];
         await block.details();
-        block.set_of.forEach((set, c) => { for (let e = block.indptr[set]; e < block.indptr[set + 1]; e++) out.push([block.parent[e], c, block.bytes[e]]); });
+        block.set_of.forEach((set, c) => {
+            for (let e = block.indptr[set]; e < block.indptr[set + 1]; e++)
+                out.push([block.parent[e], c, block.bytes[e]]); });
         return out; }""")
     assert {(p, c): b for p, c, b in said} == known
 

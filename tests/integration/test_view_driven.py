@@ -91,9 +91,12 @@ def test_arrows_lead_to_the_selected_tile_in_both_timelines(tab):
     followed.until("() => tileprof.flow.ready && tileprof.simulated()?.top")
     bare = tab(f"#pair={NORM},{GEMM}&beside=list", **window)
     bare.until("([i]) => tileprof.simulated()?.top && tileprof.laneTables.ready(tileprof.laneOf[i])", [GEMM])
-    heads = """([i, t]) => { const l = tileprof.laneTables.ready(tileprof.laneOf[i]), s = tileprof.simulated(), { kx } = tileprof.views.lanes.view;
-        const all = tileprof.launches.tiles.slice(0, i).reduce((a, b) => a + b, 0) + t, shift = tileprof.startOf(tileprof.state.pair[0]) - s.open[tileprof.state.pair[0]];
-        return [[tileprof.startOf(i) + l.begin[t] / 10 - 3 / kx, l.sm[t] + 0.5], [s.begin[all] + shift - 3 / kx, tileprof.simulatedRow() + s.sm[all] + s.top[all] + 0.5]]; }"""
+    heads = """([i, t]) => { const l = tileprof.laneTables.ready(tileprof.laneOf[i]), s = tileprof.simulated();
+        const { kx } = tileprof.views.lanes.view, first = tileprof.state.pair[0];
+        const all = tileprof.launches.tiles.slice(0, i).reduce((a, b) => a + b, 0) + t;
+        const shift = tileprof.startOf(first) - s.open[first];
+        return [[tileprof.startOf(i) + l.begin[t] / 10 - 3 / kx, l.sm[t] + 0.5],
+            [s.begin[all] + shift - 3 / kx, tileprof.simulatedRow() + s.sm[all] + s.top[all] + 0.5]]; }"""
     places = followed.ask(heads, [GEMM, tile])
     assert places == bare.ask(heads, [GEMM, tile])
     elsewhere = [[x, row - 20] for x, row in places]

@@ -81,8 +81,10 @@ def test_every_mark_of_the_bracket_has_a_name_and_no_name_lies_on_another(tab, s
     view = tab("#view=gain")
     names = view.page.inner_text("#bracket")
     assert all(s.scheduler in names for s in studied.schedules)
-    assert view.ask("""() => { const boxes = [...document.querySelectorAll('#bracket text')].map((t) => t.getBoundingClientRect());
-        return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => a.left < b.right && b.left < a.right && a.top < b.bottom - 3 && b.top < a.bottom - 3)).length; }""") == 0  # fmt: skip
+    assert view.ask("""() => {
+        const boxes = [...document.querySelectorAll('#bracket text')].map((t) => t.getBoundingClientRect());
+        const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom - 3 && b.top < a.bottom - 3;
+        return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => overlap(a, b))).length; }""") == 0  # fmt: skip
 
 
 def test_gains_are_against_simulated_stream_order_and_shown_whole(tab, studied):
@@ -118,7 +120,8 @@ def test_choosing_a_scheduler_shows_it_beside_the_recorded_lanes(tab, studied):
     begin = next(s for s in studied.schedules if s.scheduler == "list").begin_ns
     shown = view.ask("() => Array.from(tileprof.simulated().begin)")
     assert shown == pytest.approx(begin.tolist(), abs=1.5)
-    where = """(i) => { const s = tileprof.simulated(); const t = tileprof.launches.tiles.slice(0, i).reduce((a, b) => a + b, 0);
+    where = """(i) => { const s = tileprof.simulated();
+        const t = tileprof.launches.tiles.slice(0, i).reduce((a, b) => a + b, 0);
         const shift = tileprof.startOf(2) - s.open[2];
         return [(s.begin[t] + s.end[t]) / 2 + shift, tileprof.simulatedRow() + s.sm[t] + s.top[t] + 0.5]; }"""
     assert "flash_attention_causal, tile 0" in view.tip("lanes", where, ATTENTION)
@@ -130,7 +133,9 @@ def test_no_two_tiles_share_a_place_in_stream_order(tab):
     view = tab("#beside=stream")
     view.until("() => tileprof.simulated()?.top")
     assert view.ask("""() => { const s = tileprof.simulated(); const by = new Map(); let clashes = 0;
-        s.order.forEach((t) => { const key = s.sm[t] + ":" + s.top[t].toFixed(4); if ((by.get(key) ?? -1) > s.begin[t]) clashes++; by.set(key, s.end[t]); });
+        s.order.forEach((t) => { const key = s.sm[t] + ":" + s.top[t].toFixed(4);
+            if ((by.get(key) ?? -1) > s.begin[t]) clashes++;
+            by.set(key, s.end[t]); });
         return clashes; }""") == 0  # fmt: skip
 
 

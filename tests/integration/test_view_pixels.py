@@ -1,4 +1,4 @@
-"""Pictures against the data: colours of the matrix and of the lanes, compared with what numpy makes of the same trace."""
+"""Pictures against the data: colours of the matrix and of the lanes, compared with numpy's of the same trace."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,8 @@ def wide(tmp_path_factory):
         after = program.buffer()
         near = np.clip(at[:, None] + rng.integers(-200, 200, (TILES, PARENTS)), 0, TILES - 1)
         boxes = [Boxes.of(tile=at, operand=1, mode=WRITE, offset=at * block, length=block)]
-        boxes.append(Boxes.of(tile=np.repeat(at, PARENTS), operand=0, mode=READ, offset=np.sort(near).ravel() * block, length=block))  # fmt: skip
+        reader, read = np.repeat(at, PARENTS), np.sort(near).ravel() * block
+        boxes.append(Boxes.of(tile=reader, operand=0, mode=READ, offset=read, length=block))
         footprint = Footprint(tile_grid(TILES, 1), Boxes.concat(boxes), rng.uniform(500, 900, TILES))
         program.launch(f"wide_{number}<add>", footprint, (before, after), duration=30_000)
         before = after
@@ -96,7 +97,8 @@ def test_cells_that_stand_for_many_tiles_are_as_dark_as_their_share_of_dependenc
         left, top, right, bottom = np.clip(seen, 0, TILES).astype(int)
         columns = np.arange(left // across + 2, right // across - 2)[:: max(1, (right - left) // across // 60)] * across
         rows = np.arange(top // down + 2, bottom // down - 2)[:: max(1, (bottom - top) // down // 60)] * down
-        sums = np.add.reduceat(np.add.reduceat(relation, np.arange(0, TILES, down)), np.arange(0, TILES, across), axis=1, dtype=int)  # fmt: skip
+        sums = np.add.reduceat(relation, np.arange(0, TILES, down))
+        sums = np.add.reduceat(sums, np.arange(0, TILES, across), axis=1, dtype=int)
         counts = sums[np.ix_(rows // down, columns // across)]
         alpha = np.where(counts > 0, 85 + 170 * np.minimum(counts / (across * down), 1), 0).reshape(-1, 1) / 255
         points = centres(columns + (across - 1) / 2, rows + (down - 1) / 2)

@@ -33,7 +33,7 @@ def line(tiles):
 
 
 def halo(strides):
-    """Tile i reads rows 3i - 1 to 3i + 3 of every channel, as far as there are such rows, and writes rows 3i to 3i + 2."""
+    """Tile i reads rows 3i - 1 to 3i + 3 of every channel, where there are such rows, and writes rows 3i to 3i + 2."""
     at = np.arange(ROWS // 3)
     first, last = np.maximum(3 * at - 1, 0), np.minimum(3 * at + 4, ROWS)
     _, channel, row, column = (s * ITEM for s in strides)

@@ -140,7 +140,8 @@ def recycled(tmp_path):
 
     def moved(to):
         reads = Boxes.of(tile=at, operand=0, mode=READ, offset=at * 1024, length=1024)
-        return Footprint(grid, Boxes.concat([reads, Boxes.of(tile=at, operand=1, mode=WRITE, offset=to * 1024, length=1024)]), np.full(8, 900.0))  # fmt: skip
+        writes = Boxes.of(tile=at, operand=1, mode=WRITE, offset=to * 1024, length=1024)
+        return Footprint(grid, Boxes.concat([reads, writes]), np.full(8, 900.0))
 
     base = 1 << 30
     freed = program.writer.add_buffer(base=base, bytes=8192, kind="activation")
@@ -213,9 +214,12 @@ def test_back_undoes_a_selection_but_not_each_step_of_scrubbing(tab):
 def test_zooming_out_ends_where_the_content_fills_a_quarter(tab):
     view = tab(f"#pair={GEMM},{ATTENTION}")
     view.until("() => tileprof.matrix.parts.length > 0")
-    shown = """() => { for (let i = 0; i < 40; i++) for (const v of [tileprof.views.matrix, tileprof.views.lanes]) v.zoom(0.5);
-        const { matrix: m, lanes: l } = tileprof.views; const end = Math.max(...Array.from(tileprof.launches.tiles, (_, i) => tileprof.startOf(i)));
-        return [tileprof.matrix.consumers * m.view.kx / m.plotWidth, tileprof.matrix.producers * m.view.ky / m.plotHeight, end * l.view.kx / l.plotWidth]; }"""
+    shown = """() => { const { matrix: m, lanes: l } = tileprof.views;
+        for (let i = 0; i < 40; i++) for (const v of [m, l]) v.zoom(0.5);
+        const end = Math.max(...Array.from(tileprof.launches.tiles, (_, i) => tileprof.startOf(i)));
+        const { consumers, producers } = tileprof.matrix;
+        return [consumers * m.view.kx / m.plotWidth, producers * m.view.ky / m.plotHeight,
+            end * l.view.kx / l.plotWidth]; }"""
     assert all(0.2 < share < 0.3 for share in view.ask(shown))
 
 

@@ -1,7 +1,7 @@
-"""Has each numba function compiled by one process of a test run: the others wait for it, and read what it left in the cache.
+"""Has each numba function compiled by one process of a test run: the others wait for it, and read its cache.
 
-Without this each worker compiles what it meets first, which is most of the processor time of a run with a cold cache, and
-two that compile one function for different types at the same time may take the same file for it.
+Without this each worker compiles what it meets first, which is most of the processor time of a run with a cold cache,
+and two that compile one function for different types at the same time may take the same file for it.
 """
 
 from __future__ import annotations

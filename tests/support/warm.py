@@ -1,4 +1,5 @@
-"""Starts Python programs in copies of a process that has imported the heavy libraries, which takes longer than most of them run.
+"""Starts Python programs in copies of a process that has imported the heavy libraries: importing takes longer than most
+of them run.
 
 For tests that are about what a program computes, not about how it starts: documentation, notebooks, examples. Small
 programs hand their words, environment, folder and open files over to the process; it forks, and they end as the copy
@@ -10,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import runpy
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,8 +57,8 @@ class Commands:
 
 
 @contextlib.contextmanager
-def commands(folder: Path) -> Iterator[Commands]:
-    """Programs that work as long as the context lasts."""
+def commands(folder: Path, libraries: Sequence[str] = HEAVY) -> Iterator[Commands]:
+    """Programs that start with ``libraries`` imported and work as long as the context lasts."""
     address = folder / "warm.socket"
     found = Commands(folder / "path", folder / "python")
     found.path.mkdir()
@@ -65,7 +67,7 @@ def commands(folder: Path) -> Iterator[Commands]:
         place.write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
         place.chmod(0o755)
     root = Path(__file__).parents[2]
-    command, pipe = [sys.executable, "-m", __name__, str(address)], subprocess.PIPE
+    command, pipe = [sys.executable, "-m", __name__, str(address), *libraries], subprocess.PIPE
     alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # what forks is to have one thread
     with subprocess.Popen(command, cwd=root, env=alone, stdin=pipe, stdout=pipe, start_new_session=True) as process:
         assert process.stdout is not None
@@ -73,9 +75,9 @@ def commands(folder: Path) -> Iterator[Commands]:
         yield found
 
 
-def serve(address: str) -> None:
+def serve(address: str, *libraries: str) -> None:
     """Fork a copy for each who connects, until stdin ends; then all of them end."""
-    for name in HEAVY:
+    for name in libraries:
         with contextlib.suppress(ImportError):  # a program that needs it says so
             __import__(name)
     listener = socket.socket(socket.AF_UNIX)
@@ -127,6 +129,7 @@ def _become(files: list[int], name: str, words: list[str], folder: str, environm
     os.environ.update(environment)
     code: object = 0
     try:
+        _customize(folder)
         if name == "tileprof":
             sys.argv = ["tileprof", *words]
             from tileprof.cli import main
@@ -159,5 +162,23 @@ def _become(files: list[int], name: str, words: list[str], folder: str, environm
     os._exit(int(code or 0))  # type: ignore[call-overload]
 
 
+def _customize(folder: str) -> None:
+    """Import a ``sitecustomize`` that PYTHONPATH names, and run what it registers for libraries that are here already.
+
+    An interpreter would import the libraries later. `tileprof.record.cuda.inprocess.tileprof_after` keeps what is to
+    run then in finders with a ``name`` and an ``action``.
+    """
+    path = [str(Path(folder, p)) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if not any(Path(p, "sitecustomize.py").is_file() for p in path):
+        return
+    sys.path[1:1] = path
+    sys.modules.pop("sitecustomize", None)
+    importlib.import_module("sitecustomize")
+    waiting = [f for f in sys.meta_path if hasattr(f, "action") and getattr(f, "name", None) in sys.modules]
+    for finder in waiting:
+        sys.meta_path.remove(finder)
+        finder.action(sys.modules[finder.name])  # type: ignore[attr-defined]
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

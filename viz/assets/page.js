@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 02fce3fe847d4e4ddcdc1e69783a91946355b39dc8dde45a64e247c8ba1aeb13
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 7ad5a144a4240c236863714d49306dabc237520782beb6e924a5bc7bf99b05b4
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -1036,6 +1036,12 @@ function showGain() {
       ],
       { class: "rows", id: "schedulers" }
     ),
+    ...doc.skipped.length ? [
+      make("p", `Too large to simulate here: ${doc.skipped.join(", ")}. tileprof simulate runs them.`, {
+        class: "caption",
+        id: "skipped"
+      })
+    ] : [],
     ...doc.policy && !doc.policy.refused ? policyRows(doc.policy) : [],
     ...served.runner ? [make("h3", "Another scheduler, or other options"), served.runner()] : []
   );
@@ -2029,7 +2035,7 @@ function describePair() {
   const pattern = make("span", [
     patternMark(doc.strings[pairs.pattern[i]]),
     document.createTextNode(" "),
-    make("b", doc.strings[pairs.pattern[i]].replaceAll("_", " "))
+    make("b", doc.strings[pairs.pattern[i]])
   ]);
   pattern.firstChild.style.width = "24px";
   const parts = [names, pattern];
@@ -2247,7 +2253,7 @@ function rankRow(edge) {
   const row2 = make(
     "tr",
     [
-      make("td", [patternMark(name), document.createTextNode(name.replaceAll("_", " ")), ...verdict2]),
+      make("td", [patternMark(name), document.createTextNode(name), ...verdict2]),
       launch(pairs.producer[i], make("span", `→ ${launchName(pairs.consumer[i])}`, { class: "narrow" })),
       launch(pairs.consumer[i]),
       ...numbers.map(
@@ -4354,7 +4360,7 @@ function buildLegend() {
   const known = Object.keys(PALETTE.light.patterns);
   const names = [...counts.keys()].sort((a, b) => known.indexOf(a) - known.indexOf(b));
   const buttons = names.map((name) => {
-    const button = make("button", [patternMark(name), `${name.replaceAll("_", " ")} ${counts.get(name)}`], {
+    const button = make("button", [patternMark(name), `${name} ${counts.get(name)}`], {
       type: "button",
       "aria-pressed": String(!hiddenPatterns.has(name)),
       title: "Show or hide"

@@ -105,6 +105,14 @@ export function showGain() {
       ],
       { class: "rows", id: "schedulers" },
     ),
+    ...(doc.skipped.length
+      ? [
+          make("p", `Too large to simulate here: ${doc.skipped.join(", ")}. tileprof simulate runs them.`, {
+            class: "caption",
+            id: "skipped",
+          }),
+        ]
+      : []),
     ...(doc.policy && !doc.policy.refused ? policyRows(doc.policy) : []),
     ...(served.runner ? [make("h3", "Another scheduler, or other options"), served.runner()] : []),
   );

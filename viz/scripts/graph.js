@@ -444,7 +444,7 @@ export function buildLegend() {
   const known = Object.keys(PALETTE.light.patterns);
   const names = [...counts.keys()].sort((a, b) => known.indexOf(a) - known.indexOf(b));
   const buttons = names.map((name) => {
-    const button = make("button", [patternMark(name), `${name.replaceAll("_", " ")} ${counts.get(name)}`], {
+    const button = make("button", [patternMark(name), `${name} ${counts.get(name)}`], {
       type: "button",
       "aria-pressed": String(!hiddenPatterns.has(name)),
       title: "Show or hide",

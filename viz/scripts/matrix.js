@@ -458,7 +458,7 @@ export function describePair() {
   const pattern = make("span", [
     patternMark(doc.strings[pairs.pattern[i]]),
     document.createTextNode(" "),
-    make("b", doc.strings[pairs.pattern[i]].replaceAll("_", " ")),
+    make("b", doc.strings[pairs.pattern[i]]),
   ]);
   pattern.firstChild.style.width = "24px";
   const parts = [names, pattern];

@@ -194,7 +194,7 @@ function rankRow(edge) {
   const row = make(
     "tr",
     [
-      make("td", [patternMark(name), document.createTextNode(name.replaceAll("_", " ")), ...verdict]),
+      make("td", [patternMark(name), document.createTextNode(name), ...verdict]),
       launch(pairs.producer[i], make("span", `→ ${launchName(pairs.consumer[i])}`, { class: "narrow" })),
       launch(pairs.consumer[i]),
       ...numbers.map((n, k) =>

@@ -1,7 +1,8 @@
 """Times of stacks of transformer blocks in one launch, stage by stage.
 
 python encoder_probe.py CASE...; a case is MODEL[:cluster=2][:width=96][:splits=2][:layers=12][:stamps], or whole:MODEL
-for a model behind torch.compile and its kernels.
+for a model behind torch.compile and its kernels. Memory: [:stages=3] per generation, or [:sets], used again by the
+next run alone; [:wipe], made absent by a warp of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from encoder_programs import inputs_of, post_norm, pre_norm
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.build import compiled
 from tileprof.runtime.encoder.launch import Launcher, report
+from tileprof.runtime.encoder.memory import memory_of
 from tileprof.runtime.encoder.plan import Plan, cluster_for, plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import Options, header
@@ -122,7 +124,8 @@ def one(case: str) -> str:
     plan, chosen = planned(case)
     program = plan.program
     given = given_to(case.split(":", maxsplit=1)[0], program)
-    launcher = Launcher(plan, torch.device("cuda"), Options())
+    memory = memory_of(plan, reuse="sets" not in chosen, stages=chosen.get("stages", 3))
+    launcher = Launcher(plan, torch.device("cuda"), Options(wiping_warp="wipe" in chosen), memory)
     (out,) = (each.clone() for each in launcher(given))
     report(launcher)
     expected = reference.run(program, given)["out"].float()
@@ -131,10 +134,10 @@ def one(case: str) -> str:
     median, least = timed(launcher, given)
     tasks = max(map(len, plan.blocks))
     line = f"{case:36} {median:7.1f} us (least {least:.1f}), {len(plan.blocks)} blocks, width {plan.width}, "
-    line += f"at most {tasks} tasks, error {error:.1e}, same bits {same}"
+    line += f"{memory.bytes / 1e6:.1f} MB, at most {tasks} tasks, error {error:.1e}, same bits {same}"
     say(line)
     if "stamps" in chosen:
-        stamped = Launcher(plan, torch.device("cuda"), Options(stamps=True))
+        stamped = Launcher(plan, torch.device("cuda"), Options(stamps=True, wiping_warp="wipe" in chosen), memory)
         for _ in range(3):
             stamped(given)
         report(stamped)
@@ -178,8 +181,10 @@ def whole(case: str) -> str:
 
 def main(cases: list[str]) -> None:
     plans = [planned(case) for case in cases if not case.startswith("whole:")]
-    headers = {header(plan, Options()) for plan, chosen in plans}
-    headers |= {header(plan, Options(stamps=True)) for plan, chosen in plans if "stamps" in chosen}
+    headers = {header(plan, Options(wiping_warp="wipe" in chosen)) for plan, chosen in plans}
+    headers |= {
+        header(plan, Options(stamps=True, wiping_warp="wipe" in chosen)) for plan, chosen in plans if "stamps" in chosen
+    }
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(compiled, headers))
     say(f"{len(headers)} kernels compiled")

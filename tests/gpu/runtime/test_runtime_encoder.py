@@ -16,6 +16,7 @@ from encoder_programs import inputs_of, post_norm, pre_norm
 
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.launch import Launcher, report
+from tileprof.runtime.encoder.memory import memory_of
 from tileprof.runtime.encoder.plan import Plan, plan_of, without_task
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import Options
@@ -53,14 +54,18 @@ def test_results_are_those_of_the_reference_and_the_same_bits_in_every_run(case:
     assert all(torch.equal(launcher(given)[0], first) for _ in range(100))
 
 
-@pytest.mark.parametrize("build", [pre_norm, post_norm])
-def test_ten_thousand_delayed_replays_of_a_layer_give_the_same_bits(build) -> None:
-    planned = plan_of(build(128, 768, 1), torch.cuda.get_device_properties(0).multi_processor_count, 2)
+@pytest.mark.parametrize("wiping_warp", [False, True])
+@pytest.mark.parametrize(("build", "hidden", "layers"), [(pre_norm, 768, 1), (post_norm, 768, 1), (pre_norm, 256, 6)])
+def test_ten_thousand_delayed_replays_give_the_same_bits(build, hidden, layers, wiping_warp) -> None:
+    planned = plan_of(build(128, hidden, layers), torch.cuda.get_device_properties(0).multi_processor_count, 2)
     given = inputs_of(planned.program, "cuda")
     signs = [{**given, "x": sign * given["x"]} for sign in (1, -1)]
     undelayed = Launcher(planned, torch.device("cuda"))
     expected = [undelayed(each)[0] for each in signs]
-    launcher = Launcher(planned, torch.device("cuda"), Options(delay_ns=5_000))
+    memory = memory_of(planned, stages=3)
+    assert layers == 1 or all(ring.slots < len(ring.names) for ring in memory.rings)  # used again within a run
+    options = Options(delay_ns=5_000, wiping_warp=wiping_warp)
+    launcher = Launcher(planned, torch.device("cuda"), options, memory)
     graphs = []
     for each in signs:
         launcher(each)

@@ -112,6 +112,29 @@ def test_perfetto_holds_every_tile_on_a_lane_of_its_own(graph: TileGraph) -> Non
     assert {e["tid"] for e in tiles} == named
 
 
+def test_perfetto_nests_launches_in_slices_of_their_modules() -> None:
+    graph = build_graph(load(GOLDEN / "gpt2.tileprof"))
+    chosen = range(40)
+    events = json.loads(perfetto_files(graph, chosen)["perfetto.json"])["traceEvents"]
+    slices = [e for e in events if e.get("cat") in ("module", "launch")]
+    launches = [e for e in slices if e["cat"] == "launch"]
+    assert len({e["name"] for e in launches}) > 5
+    assert all(e["name"].split(" · ")[-1] == e["args"]["kernel"] for e in launches)
+    for launch in launches:
+        around = [
+            e["args"]["module"]
+            for e in slices
+            if e["cat"] == "module"
+            and e["tid"] == launch["tid"]
+            and e["ts"] <= launch["ts"] + 1e-6
+            and launch["ts"] + launch["dur"] <= e["ts"] + e["dur"] + 1e-6
+        ]
+        module = launch["args"]["module"]
+        assert not module or around[-1] == module
+        assert all(module == path or module.startswith(f"{path}.") for path in around)
+    assert any(e["name"] == "h.0" for e in slices)
+
+
 def test_perfetto_draws_a_limited_number_of_arrows_from_end_to_begin(
     graph: TileGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:

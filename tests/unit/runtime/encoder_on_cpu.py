@@ -16,16 +16,22 @@ from planted import Patch
 
 from tileprof.runtime.encoder import launch
 from tileprof.runtime.encoder.build import KERNEL, SOURCES
+from tileprof.runtime.encoder.memory import Memory
 from tileprof.runtime.encoder.plan import Plan
 from tileprof.runtime.encoder.source import Options, header
 
 
 def compiled(
-    plan: Plan, folder: Path, patch: Patch | None = None, timeout_ns: int = 2_000_000_000, stamps: bool = False
+    plan: Plan,
+    folder: Path,
+    patch: Patch | None = None,
+    timeout_ns: int = 2_000_000_000,
+    stamps: bool = False,
+    wiping_warp: bool = False,
 ) -> Path:
     """A library of the kernel for a plan and a machine of its own, in a new folder beside machine.o."""
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / KERNEL)}
-    texts["stages.h"] = header(plan, Options(timeout_ns=timeout_ns, stamps=stamps))
+    texts["stages.h"] = header(plan, Options(timeout_ns, stamps=stamps, wiping_warp=wiping_warp))
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
     return link_kernel(folder, texts, patch, "transformer_entry.cpp")
 
@@ -36,6 +42,9 @@ class HostLauncher:
 
     plan: Plan
     library: Path
+    memory: Memory | None = None
+    drain_odds: int = 16
+    """One of so many steps lets go of a store that is held back, where the schedule lets go of none."""
 
     def __post_init__(self) -> None:
         run = ctypes.CDLL(str(self.library)).run_kernel
@@ -45,7 +54,7 @@ class HostLauncher:
 
         def start(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(self.seed, blocks, self.plan.cluster)
-            schedule.drain_odds = schedule.drain_odds or 16  # stores without an order arrive in the end
+            schedule.drain_odds = schedule.drain_odds or self.drain_odds  # stores without an order arrive in the end
             said = run(
                 ctypes.c_void_p(arguments.pointers[0]),
                 blocks,
@@ -58,7 +67,7 @@ class HostLauncher:
 
         self._start = start
         with self._patched():
-            self.launcher = launch.Launcher(self.plan, torch.device("cpu"))
+            self.launcher = launch.Launcher(self.plan, torch.device("cpu"), memory=self.memory)
 
     def _patched(self) -> mock._patch:  # type: ignore[type-arg]
         function = type("Function", (), {"launch": self._start})()

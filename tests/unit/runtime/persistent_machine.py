@@ -79,6 +79,10 @@ class Machine:
         self.awaited = dict(self.k)
         self.posting = dict(self.first)  # task that will be posted next
         self.outcome = Outcome()
+        asks = {"await": self._may_await, "load": self._may_load, "eat": self._may_eat, "post": self._may_post}
+        self._asks = {(*b, role): (ask, b) for role, ask in asks.items() for b in blocks}
+        self._of_cluster = [[a for a in self._asks if a[0] == c] for c in range(plan.clusters)]
+        self._can_step = {actor: ask(block) for actor, (ask, block) in self._asks.items()}
 
     def run(self, choose: Callable[[list[Actor]], Actor]) -> Outcome:
         while ready := self.ready():
@@ -88,12 +92,26 @@ class Machine:
         return self.outcome
 
     def ready(self) -> list[Actor]:
-        may = {"await": self._may_await, "load": self._may_load, "eat": self._may_eat, "post": self._may_post}
-        return [(*b, role) for role, ask in may.items() for b in self.first if ask(b)]
+        return [actor for actor, can in self._can_step.items() if can]
 
     def step(self, actor: Actor) -> None:
-        block = actor[:2]
+        """Let an actor step, and ask those again that this may concern.
+
+        What a step changes is its own cluster's, but for posts and partial sums. More of these never stop an actor of
+        another cluster, so that only those of the right role that cannot step are asked.
+        """
+        block, partials, posted = actor[:2], len(self.partials), int(self.flags.sum())
         {"await": self._await, "load": self._load, "eat": self._eat, "post": self._post}[actor[2]](block)
+        self._ask(self._of_cluster[actor[0]])
+        if len(self.partials) > partials:
+            self._ask([a for a, can in self._can_step.items() if not can and a[2] == "eat"])
+        if int(self.flags.sum()) > posted:
+            self._ask([a for a, can in self._can_step.items() if not can and a[2] == "await"])
+
+    def _ask(self, actors: list[Actor]) -> None:
+        for actor in actors:
+            ask, block = self._asks[actor]
+            self._can_step[actor] = ask(block)
 
     def _part(self, task: int, rank: int) -> tuple[int, int]:
         return self.plan.part(task, rank) if task < len(self.plan.tasks) else (0, 0)

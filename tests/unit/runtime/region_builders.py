@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.lanes import Lane
@@ -73,3 +74,8 @@ def replaced(module, *finders):
             return changed(*args)
 
     return len(regions), run
+
+
+def graph_of(function, *inputs):
+    with torch.no_grad():
+        return make_fx(function)(*inputs)

@@ -14,9 +14,10 @@ import torch
 from encoder_on_cpu import HostLauncher, aligned, compiled
 from encoder_programs import inputs_of, post_norm, pre_norm
 from kernel_on_cpu import compile_machine, compiler_missing
-from planted import Patch, replaced
+from planted import Patch, replaced, together
 
 from tileprof.runtime.encoder import reference
+from tileprof.runtime.encoder.memory import Memory, memory_of
 from tileprof.runtime.encoder.plan import Box, Plan, faults, plan_of, touches, without_task
 from tileprof.runtime.encoder.program import Program
 
@@ -77,6 +78,42 @@ def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference
         assert torch.equal(out, first)
 
 
+LAYERS = pre_norm(33, 64, 4)
+"""Enough of them to use memory again within a run, where generations have two stages."""
+
+
+def layers_plan() -> tuple[Plan, Memory]:
+    plan = plan_of(LAYERS, 3, 1)
+    return plan, memory_of(plan, stages=2)
+
+
+@pytest.mark.parametrize("wiping_warp", [False, True])
+def test_layers_that_use_memory_again_give_the_reference_and_all_blocks_post_what_has_ended(
+    folder: Path, *, wiping_warp: bool
+) -> None:
+    plan, memory = layers_plan()
+    assert all(ring.slots < len(ring.names) for ring in memory.rings)
+    library = compiled(plan, folder / f"layers-{wiping_warp}", wiping_warp=wiping_warp)
+    launcher, given = HostLauncher(plan, library, memory), inputs(LAYERS)
+    expected = reference.run(LAYERS, given)["out"]
+    outs = [launcher.run(given, seed)[0] for seed in range(3)]
+    assert launcher.said is None
+    close(outs[0], expected)
+    assert all(torch.equal(out, outs[0]) for out in outs)
+    assert launcher.launcher.ended().tolist() == [3 * len(plan.blocks)] * (memory.generations[-1] + 1)
+
+
+def test_a_generation_whose_end_is_not_posted_is_awaited_in_vain(folder: Path) -> None:
+    plan, memory = layers_plan()
+    silent = replaced("kernel.cu", ("FENCE_WORDS * ended, 1", "FENCE_WORDS * ended, 0"))
+    sooner = replaced("tables.cuh", ("++tries % 256", "++tries % 4"))  # the machine is less patient than a GPU
+    library = compiled(plan, folder / "silent", together(silent, sooner), timeout_ns=40)
+    launcher = HostLauncher(plan, library, memory)
+    launcher.run(inputs(LAYERS), 1)
+    assert launcher.said is not None
+    assert launcher.said.startswith("a wait gave up: [1, "), launcher.said
+
+
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     error = (found.float() - expected.float()).norm() / expected.float().norm()
     assert error < (5e-3 if expected.dtype == torch.float16 else 3e-2)
@@ -100,11 +137,8 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT",
         "false",
     ),
-    "the other set is not made absent": (
-        "tables.cuh",
-        "if (place.other != 0) store_relaxed_gpu_u32x4",
-        "if (false) store_relaxed_gpu_u32x4",
-    ),
+    "memory is not made absent again": ("tables.cuh", "if (wiped != 0) store_words", "if (false) store_words"),
+    "sums are not made absent again": ("finish.cuh", "if (split < splits) store_words", "if (false) store_words"),
     "slots are freed before they are read": (
         "kernel.cu",
         "wait_cta(shared + WEIGHTS_FREE + 8 * slot, (place / SLOTS & 1) ^ 1);",

@@ -56,7 +56,7 @@ def test_no_harmful_mutant_is_accepted_and_no_harmless_one_refused(name) -> None
     tally.add(PLANS[name](), 48)
     assert tally.slipped.total() == 0, str(tally)
     assert tally.cautious.total() == 0, str(tally)
-    assert tally.harmful.total() > 30
+    assert tally.harmful.total() > 20
     assert tally.made.total() > tally.harmful.total()
 
 

@@ -1,8 +1,8 @@
 """Launches and their tiles on SM lanes as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) opens.
 
-Process 0 holds a track a stream with the launches, process 1 a track a resident slot of an SM with the tiles. Arrows go
-from the tile that wrote to the tile that reads; only some are drawn, for a browser draws a few thousand. Simulated
-schedules get two processes each, beside one another, without arrows.
+Process 0 holds a track per stream with the launches, nested in slices of their modules; process 1 a track per resident
+slot of an SM with the tiles. Arrows go from the tile that wrote to the tile that reads; only some are drawn, for a
+browser draws a few thousand. Simulated schedules get two processes each, beside one another, without arrows.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
     shown = _Shown(
         source.timed(graph.launches), {n: source.of(n) for n in chosen}, {n: source.placed(n) for n in chosen}
     )
-    events = _tracks(shown)
+    events = _tracks(shown) + _module_events(shown)
     for launch in chosen:
         events += _launch_events(shown, launch)
     events += _arrows(graph, shown)
@@ -102,9 +102,8 @@ def _schedule_events(graph: TileGraph, name: str, schedule: Schedule, process: i
     events += [_name("thread_name", process + 1, sm * _SLOTS + slot, f"SM {sm}.{slot}") for sm, slot in pairs.tolist()]
     for place, launch in enumerate(full.tolist()):
         row = graph.launches.iloc[launch]
-        title = str(row["module"]) or str(row["op"]) or str(row["kernel"])
-        facts = {"launch": launch, "kernel": str(row["kernel"]), "op": str(row["op"]), "timing": "simulated"}
-        events.append(_slice(title, "launch", process, int(rows[place]), begin[place], end[place], facts))
+        title, facts = _title(row), _facts(row, launch, "simulated")
+        events.append(_slice(_with_kernel(row), "launch", process, int(rows[place]), begin[place], end[place], facts))
         tiles = slice(int(base[launch]), int(base[launch + 1]))
         columns = (lanes.sm[tiles], lanes.slot[tiles], lanes.begin_ns[tiles], lanes.end_ns[tiles])
         for tile, (sm, slot, starts, stops) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
@@ -138,15 +137,64 @@ def _name(what: str, process: int, track: int, name: str) -> dict[str, Any]:
 
 def _launch_events(shown: _Shown, launch: int) -> list[dict[str, Any]]:
     row, lanes, begin_ns = shown.launches.iloc[launch], shown.lanes[launch], shown.begin_ns(launch)
-    title = str(row["module"]) or str(row["op"])
-    facts = {"launch": launch, "kernel": str(row["kernel"]), "op": str(row["op"]), "timing": str(row["timing"])}
+    title, facts = _title(row), _facts(row, launch, str(row["timing"]))
     end_ns = begin_ns + float(row["duration_ns"])
-    events = [_slice(title, "launch", _LAUNCHES, int(row["stream"]), begin_ns, end_ns, facts)]
+    events = [_slice(_with_kernel(row), "launch", _LAUNCHES, int(row["stream"]), begin_ns, end_ns, facts)]
     for tile in np.flatnonzero(shown.placed[launch]).tolist():
         track = int(lanes.sm[tile]) * _SLOTS + int(lanes.slot[tile])
         begin, end = begin_ns + float(lanes.begin_ns[tile]), begin_ns + float(lanes.end_ns[tile])
         events.append(_slice(f"{title} {tile}", "tile", _TILES, track, begin, end, {"launch": launch, "tile": tile}))
     return events
+
+
+def _title(row: Any) -> str:
+    """What a launch is called: its operator without namespace and overload, else its kernel."""
+    ops = [op.rpartition("::")[2].split(".", 1)[0] for op in str(row["op"]).split("+")]
+    return "+".join(ops) or str(row["kernel"])
+
+
+def _with_kernel(row: Any) -> str:
+    """``op · kernel``."""
+    return " · ".join(dict.fromkeys((_title(row), str(row["kernel"]))))
+
+
+def _facts(row: Any, launch: int, timing: str) -> dict[str, Any]:
+    names = {name: str(row[name]) for name in ("kernel", "op", "module")}
+    return {"launch": launch, **names, "timing": timing}
+
+
+def _module_events(shown: _Shown) -> list[dict[str, Any]]:
+    """A slice for each stretch of a stream's launches inside of one module, around those of the modules in it."""
+    events: list[dict[str, Any]] = []
+    chosen = shown.launches.iloc[list(shown.lanes)]
+    for stream in sorted({int(number) for number in chosen["stream"]}):
+        rows = chosen[chosen["stream"] == stream]
+        begin = rows["begin_ns"].to_numpy(np.float64)
+        end = begin + rows["duration_ns"].to_numpy(np.float64)
+        paths = [_levels(str(module)) for module in rows["module"]]
+        for level in range(max(map(len, paths), default=0)):
+            prefixes = [path[: level + 1] if len(path) > level else None for path in paths]
+            first = 0
+            for at in range(1, len(prefixes) + 1):
+                if at < len(prefixes) and prefixes[at] == prefixes[first]:
+                    continue
+                if (prefix := prefixes[first]) is not None:
+                    facts = {"module": ".".join(prefix), "launches": at - first}
+                    last = float(end[first:at].max())
+                    events.append(_slice(prefix[-1], "module", _LAUNCHES, stream, begin[first], last, facts))
+                first = at
+    return events
+
+
+def _levels(module: str) -> tuple[str, ...]:
+    """``model.layers.3.mlp`` as model, layers.3, mlp: a number belongs to the name before it."""
+    levels: list[str] = []
+    for part in module.split(".") if module else []:
+        if part.isdecimal() and levels:
+            levels[-1] += f".{part}"
+        else:
+            levels.append(part)
+    return tuple(levels)
 
 
 def _arrows(graph: TileGraph, shown: _Shown) -> list[dict[str, Any]]:

@@ -138,6 +138,8 @@ class Decoder:
         ordinals = [event["ordinal"] for event in self.process.events if event["e"] == "launch"]
         if left := max(ordinals, default=-1) + 1 - len(set(ordinals)):
             self.writer.note(f"{left} launches among these were left out; what they wrote has no producer here")
+        if any(event["e"] == "benchmark" for event in self.process.events):
+            self.writer.note("launches with which torch.compile or Triton chose between kernels were left out")
         if self._several:
             each = ", ".join(f"{count} on GPU {device}" for device, count in sorted(self._several.items()))
             self.writer.note(

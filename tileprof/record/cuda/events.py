@@ -104,6 +104,17 @@ class Capture(Event):
     on: int
 
 
+@dataclass(frozen=True)
+class Benchmark(Event):
+    """A compiler begins (1) or ends (0) to time kernels it chooses between: not the program's launches (from the
+    hooks).
+    """
+
+    KIND: ClassVar[str] = "benchmark"
+    on: int
+    t: int = 0
+
+
 # ---- kernels and launches
 
 

@@ -67,7 +67,7 @@ def _begins(events: Sequence[dict[str, Any]]) -> tuple[int, ...]:
     found, launches = {0: None}, 0
     for event in events:
         launches += event["e"] == "launch"
-        if event["e"] == "capture" and event["on"]:
+        if (event["e"] == "capture" and event["on"]) or (event["e"] == "benchmark" and not event["on"]):
             found[launches] = None
     return tuple(found)
 

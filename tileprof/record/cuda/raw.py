@@ -128,10 +128,20 @@ def read(folder: Path) -> Process:
             raise UserError(f"{folder} holds records of version {event['version']}; this tileprof reads {VERSION}.")
     path = folder / "entries.bin"
     entries = np.fromfile(path, dtype=ENTRY) if path.exists() else np.empty(0, ENTRY)
-    events, lost = _copied(events, len(entries))
+    events, lost = _copied(_of_the_program(events), len(entries))
     process = grouped(folder, events, entries)
     process.lost = lost
     return process
+
+
+def _of_the_program(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what a compiler launched to choose between kernels, and without the pauses that it made."""
+    kept, timing = [], False
+    for event in events:
+        timing = bool(event["on"]) if event["e"] == "benchmark" else timing
+        if not timing or event["e"] not in {"launch", "copy", "set", "opaque", "capture"}:
+            kept.append(event)
+    return kept
 
 
 def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, Any]], int]:

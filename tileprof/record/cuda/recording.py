@@ -126,6 +126,8 @@ def convert(
     main = next((p for p in ("accesses", "blocks") if p in passes), None)
     if main is None:
         raise UserError("The time pass alone makes no trace. Add blocks or accesses to --passes.")
+    if exit_code < 0 and not any((folder / main).glob("process-*")):
+        raise UserError(f"The program died by signal {-exit_code} before it used CUDA: nothing was recorded.")
     processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))
     others, failed = _second(folder / "blocks") if main == "accesses" and "blocks" in passes else ([], "")
     device = replace(device, sms=raw.number_sms([*processes, *others], device.sms))

@@ -104,7 +104,7 @@ __device__ __forceinline__ void add_keys(Online& online, u32 shared, const u32 (
     }
 }
 
-__device__ __forceinline__ void attention(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs,
+__device__ __forceinline__ void attention(const Arguments& arguments, u32 shared, u32 record, int number,
                                           bool& gave_up) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, side = warp % 2, group = warp / 2;
     const int row = TASK_S32(record, row), head = TASK_S32(record, column), begin = TASK_S32(record, part);
@@ -113,7 +113,7 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
               out_pitch = STAGE_S32(record, out_pitch);
     const Place queries_from = STAGE_PLACE(record, activations), keys_from = STAGE_PLACE(record, key),
                 values_from = STAGE_PLACE(record, value);
-    const Place out = STAGE_PLACE(record, out);
+    const u64 out = STAGE_POINTER(record, out), wiped = STAGE_POINTER(record, out_wiped);
     const u64 keys_out = STAGE_POINTER(record, normalised),
               values_out = STAGE_POINTER(record, partials);  // copies, head by head, for who calls
     const int shared_by = STAGE_S32(record, splits), key_head = head / shared_by, causal = STAGE_S32(record, causal);
@@ -157,8 +157,8 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
                 added[k][i] =
                     mask.at(q < last_query ? q : last_query, from + group * 32 + k * 8 + lane % 4 * 2 + i % 2);
             }
-        if (queries_from.other != 0) complete(arguments, record, query_halves, gave_up, query_at);
-        if (keys_from.other != 0) complete(arguments, record, loaded, gave_up, key_at);
+        if (queries_from.between) complete(arguments, record, query_halves, gave_up, query_at);
+        if (keys_from.between) complete(arguments, record, loaded, gave_up, key_at);
         if (from > 0) meet_consumers();  // no warp reads the keys before these
         if (from == 0) store_shared_u32x4(shared + QUERIES_AT + mine * HEAD_PITCH + 16 * eight, query_halves[0]);
 #pragma unroll
@@ -226,5 +226,5 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
     const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) result.v[i] *= inverse;
-    store_matrix(out, 2 * (static_cast<u64>(row + mine) * out_pitch + HEAD * head + 8 * eight), packed(result));
+    store_matrix(out, wiped, 2 * (static_cast<u64>(row + mine) * out_pitch + HEAD * head + 8 * eight), packed(result));
 }

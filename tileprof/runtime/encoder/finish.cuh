@@ -15,14 +15,16 @@ __device__ __forceinline__ float sum_over_block(float value, u32 scratch) {
     return ((low.x + low.y) + (low.z + low.w)) + ((high.x + high.y) + (high.z + high.w));
 }
 
-__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs,
+__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number,
                                        bool& gave_up) {
     const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), splits = STAGE_S32(record, splits),
               column = 4 * threadIdx.x;
     const int row = TASK_S32(record, row), end = row + TASK_S32(record, part);
-    const Place partials = STAGE_PLACE(record, partials), residual = STAGE_PLACE(record, residual),
-                out = STAGE_PLACE(record, out);
-    const Place normalised = STAGE_PLACE(record, normalised);
+    const u64 partials = STAGE_POINTER(record, partials), out = STAGE_POINTER(record, out),
+              out_wiped = STAGE_POINTER(record, out_wiped);
+    const u64 normalised = STAGE_POINTER(record, normalised),
+              normalised_wiped = STAGE_POINTER(record, normalised_wiped);
+    const Place residual = STAGE_PLACE(record, residual);
     const bool bias = STAGE_POINTER(record, bias) != 0;
     const int residual_pitch = STAGE_S32(record, residual_pitch), out_pitch = STAGE_S32(record, out_pitch),
               epilogue = STAGE_S32(record, epilogue);
@@ -31,7 +33,7 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
 #pragma unroll 1
     for (int r = row; r < end; ++r) {
         const auto part_at = [&](int split) {
-            return partials.address + 4 * ((static_cast<u64>(split) * rows + r) * columns + column);
+            return partials + 4 * ((static_cast<u64>(split) * rows + r) * columns + column);
         };
         const auto residual_at = [&](int) {
             return residual.address + 2 * (static_cast<u64>(r) * residual_pitch + column);
@@ -47,7 +49,7 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
             if (mine && split < splits) parts[split] = load_matrix<uint4>(part_at(split));
         }
         complete(arguments, record, parts, gave_up, part_at);
-        if (residual.other != 0) complete(arguments, record, added, gave_up, residual_at);
+        if (residual.between) complete(arguments, record, added, gave_up, residual_at);
         stamp(arguments, number, 1);
         float4 v = floats(parts[0]);
 #pragma unroll
@@ -56,20 +58,26 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
         if (mine && bias) v = sum(v, unpacked(load_shared_u32x2(record + RECORD_BIAS + 2 * column)));
         if (epilogue) v = activated<EPILOGUE>(v);
         const uint2 halves = packed(sum(v, unpacked(added[0])));
-        if (mine && out.address != 0) store_matrix(out, 2 * (static_cast<u64>(r) * out_pitch + column), halves);
-        if (normalised.address == 0) continue;
-        v = unpacked(halves);
-        if (!mine) v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        const float mean = sum_over_block((v.x + v.y) + (v.z + v.w), shared + AREA_AT) * inverse;
-        v = make_float4(v.x - mean, v.y - mean, v.z - mean, v.w - mean);
-        const float squares = mine ? (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w) : 0.0f;
-        const float scale = rsqrtf(fmaf(sum_over_block(squares, shared + AREA_AT + 32), inverse, epsilon));
-        if (!mine) continue;
-        const float4 gamma = unpacked(load_shared_u32x2(record + RECORD_GAMMA + 2 * column)),
-                     beta = unpacked(load_shared_u32x2(record + RECORD_BETA + 2 * column));
-        v = make_float4(fmaf(v.x * scale, gamma.x, beta.x), fmaf(v.y * scale, gamma.y, beta.y),
-                        fmaf(v.z * scale, gamma.z, beta.z), fmaf(v.w * scale, gamma.w, beta.w));
-        store_matrix(normalised, 2 * (static_cast<u64>(r) * columns + column), packed(v));
+        if (mine && out != 0) store_matrix(out, out_wiped, 2 * (static_cast<u64>(r) * out_pitch + column), halves);
+        if (normalised != 0) {
+            v = unpacked(halves);
+            if (!mine) v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            const float mean = sum_over_block((v.x + v.y) + (v.z + v.w), shared + AREA_AT) * inverse;
+            v = make_float4(v.x - mean, v.y - mean, v.z - mean, v.w - mean);
+            const float squares = mine ? (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w) : 0.0f;
+            const float scale = rsqrtf(fmaf(sum_over_block(squares, shared + AREA_AT + 32), inverse, epsilon));
+            if (mine) {
+                const float4 gamma = unpacked(load_shared_u32x2(record + RECORD_GAMMA + 2 * column)),
+                             beta = unpacked(load_shared_u32x2(record + RECORD_BETA + 2 * column));
+                v = make_float4(fmaf(v.x * scale, gamma.x, beta.x), fmaf(v.y * scale, gamma.y, beta.y),
+                                fmaf(v.z * scale, gamma.z, beta.z), fmaf(v.w * scale, gamma.w, beta.w));
+                store_matrix(normalised, normalised_wiped, 2 * (static_cast<u64>(r) * columns + column), packed(v));
+            }
+        }
+        if (mine)  // last: nobody waits for it
+#pragma unroll
+            for (int split = 0; split < MOST_SPLITS; ++split)
+                if (split < splits) store_words(part_at(split), nothing<uint4>());
     }
     stamp(arguments, number, 2);
 }

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tileprof.errors import UserError
 from tileprof.runtime.encoder.build import CUBIN, ENTRY, compiled
+from tileprof.runtime.encoder.memory import Memory, memory_faults, memory_of
 from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, cluster_for, faults, plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import (
@@ -34,7 +35,7 @@ THREADS: Final = 384
 _LINE: Final = 32
 """Words of a cache line: state, seed and record have one each."""
 
-_POINTERS: Final = 10  # of Arguments in tables.cuh, in front of its parameters
+_POINTERS: Final = 11  # words of Arguments in tables.cuh, in front of its parameters
 _WORDS: Final = _POINTERS + PARAMETERS + 2
 _MOST_KNOWN: Final = 8
 
@@ -44,18 +45,22 @@ class Launcher:
     the kernel cannot be made.
     """
 
-    def __init__(self, plan: Plan, device: torch.device, options: Options | None = None) -> None:
+    def __init__(
+        self, plan: Plan, device: torch.device, options: Options | None = None, memory: Memory | None = None
+    ) -> None:
         self.plan, self.device, self._options = plan, device, options or Options()
         program = plan.program
         folder = compiled(header(plan, self._options))
         with torch.cuda.device(device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
-        self._offsets, size = _offsets(plan)
-        self._workspace = torch.full((2, size // 4), -1, dtype=torch.int32, device=device)  # absent, says the kernel
+        self.memory = memory or memory_of(plan)
+        words = self.memory.bytes // 4
+        self._workspace = torch.full((words,), -1, dtype=torch.int32, device=device)  # absent, says the kernel
         tasks, ends = task_tables(plan)
         self._tables = [_upload(table, device) for table in (tasks, ends, *stream_tables(plan))]
-        self._counts = torch.zeros(3 * _LINE, dtype=torch.int32, device=device)
+        lines = 3 + self.memory.generations[-1] + 1
+        self._counts = torch.zeros(lines * _LINE, dtype=torch.int32, device=device)
         self.stamps = torch.zeros((len(tasks), 4), dtype=torch.int64, device=device)
         self._moving = (*(n for n in program.inputs if n in program.activations), *(n for n, _, _ in program.outputs))
         if len(self._moving) > PARAMETERS:
@@ -79,13 +84,16 @@ class Launcher:
         """Record of the first wait that gave up: 1, stage, row, column, block; int32 [5], zeros if none did."""
         return self._counts[2 * _LINE : 2 * _LINE + 5]
 
+    def ended(self) -> Tensor:
+        """How many blocks have ended each generation, in all runs so far; int32 [generations]."""
+        return self._counts[3 * _LINE :: _LINE]
+
     def buffer(self, name: str) -> Tensor:
-        """A matrix between stages, as the last run left it."""
+        """A matrix between stages, as the last run left it: its memory may have become absent, or another matrix's."""
         rows, columns, size = self.plan.sizes[name]
         dtype = torch.float32 if size == 4 else getattr(torch, self.plan.program.dtype)
-        begin = self._offsets[name] // size
-        matrix = self._workspace[(int(self._counts[0]) - 1) % 2].view(dtype)
-        return matrix[begin : begin + rows * columns].view(rows, columns)
+        begin = self.memory.places(int(self._counts[0]) - 1)[name] // size
+        return self._workspace.view(dtype)[begin : begin + rows * columns].view(rows, columns)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """New outputs of one launch on the current stream."""
@@ -116,27 +124,39 @@ class Launcher:
                 f"{self.plan.program.name}: parameters are at new addresses in a capture; run it once before"
             )
 
+        places: dict[str, int] = {}
+        wiped: dict[str, int] = {}
+        between = int(self._workspace.data_ptr())
+
         def address(name: str) -> int:
             if name in self._moving:
                 return PARAMETER | self._moving.index(name)
-            if name in self._offsets:
-                return WORKSPACE | self._offsets[name]
+            if name in places:
+                return WORKSPACE | (between + places[name])
             tensor = inputs[name]
             if tensor.data_ptr() % 16:
                 raise UserError(f"{name} begins at an address that 16 does not divide")
             return int(tensor.data_ptr())
 
+        def wiped_address(name: str) -> int:
+            return between + wiped[name] if name in wiped else 0
+
         maps = Arguments(MAP_WORDS * len(self.plan.stages))
         put_maps(self.plan, maps, address)
         words = np.frombuffer(bytes(maps.words), np.int64)
-        tables = [_upload(words, self.device), _upload(stage_table(self.plan, address), self.device)]
+        memory = self.memory
+        rows = []
+        for run in range(memory.runs):
+            places, wiped = memory.places(run), memory.wiped(run)
+            rows.append(stage_table(self.plan, memory.generations, address, wiped_address))
+        tables = [_upload(words, self.device), _upload(np.concatenate(rows), self.device)]
         tasks, ends, streams, stream_ends = self._tables
-        counts = [self._counts.data_ptr() + 4 * _LINE * line for line in (0, 2, 1)]  # state, record, seed
-        pointers = [*(t.data_ptr() for t in (*tables, tasks, ends)), *counts]
-        pointers += [self.stamps.data_ptr(), self._workspace.data_ptr(), self._workspace[0].nbytes]
+        counts = [self._counts.data_ptr() + 4 * _LINE * line for line in (0, 2, 1, 3)]  # state, record, seed, fences
+        pointers = [*(t.data_ptr() for t in (*tables, tasks, ends)), *counts[:3], self.stamps.data_ptr(), counts[3]]
+        numbers = len(self.plan.stages), memory.runs, memory.generations[-1] + 1, 0
         arguments = Arguments(_WORDS)
-        for number, pointer in enumerate(pointers):
-            arguments.words[number] = pointer
+        arguments.words[: len(pointers)] = pointers
+        arguments.words[len(pointers) : _POINTERS] = np.array(numbers, np.int32).view(np.uint64).tolist()
         arguments.words[_WORDS - 2], arguments.words[_WORDS - 1] = streams.data_ptr(), stream_ends.data_ptr()
         return arguments, tables
 
@@ -155,9 +175,10 @@ class Runner:
         cluster = cluster or cluster_for(program)
         with torch.cuda.device(device):
             plan = plan_of(program, max_clusters(cluster) * cluster, cluster)
-        if found := faults(plan):
+        memory = memory_of(plan)
+        if found := (*faults(plan), *memory_faults(plan, memory)):
             raise UserError(f"{program.name}: {found[0]}")
-        self._launcher = Launcher(plan, device)
+        self._launcher = Launcher(plan, device, memory=memory)
         self._shapes = [tuple(shape) for shape in shapes]
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -191,16 +212,6 @@ def report(launcher: Launcher) -> None:
             f"{launcher.plan.program.name}: block {block} gave up waiting for what {name} (stage {stage}) reads at "
             f"row {row}, column {column}"
         )
-
-
-def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
-    """The offset of each matrix between stages in a set of the workspace, and the set's size, in bytes."""
-    sizes = {name: rows * columns * size for name, (rows, columns, size) in plan.sizes.items()}
-    offsets, end = {}, 0
-    for name, size in sizes.items():
-        offsets[name] = end
-        end += -(-size // 128) * 128
-    return offsets, end
 
 
 def put_maps(plan: Plan, maps: Arguments, address: Any) -> None:

@@ -14,7 +14,7 @@ constexpr int ROWS_AT_ONCE = VECTORS <= 4 ? 4 : 2;
 // Rows that the warp loads: four, of `columns` columns from `from` on, zeros behind the last row and, up to a whole
 // block of k, the last column.
 __device__ __forceinline__ void load_rows(const Arguments& arguments, u32 shared, u32 record, int from, int columns,
-                                          s32 runs, bool& gave_up) {
+                                          bool& gave_up) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int rows = STAGE_S32(record, rows), pitch = STAGE_S32(record, activation_pitch),
               row = TASK_S32(record, row) + warp * 4;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void load_rows(const Arguments& arguments, u32 shared
             if (row + batch + i / VECTORS < rows && 8 * (32 * (i % VECTORS) + lane) < columns)
                 loaded[i] = load_matrix<uint4>(where(i));
         }
-        if (activations.other != 0) complete(arguments, record, loaded, gave_up, where);
+        if (activations.between) complete(arguments, record, loaded, gave_up, where);
 #pragma unroll
         for (int i = 0; i < ROWS_AT_ONCE * VECTORS; ++i) {
             const int column = 8 * (32 * (i % VECTORS) + lane);
@@ -86,8 +86,8 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[2][EIGHTS / 2][4], 
 }
 
 // `chunk`: blocks of k that have come through the ring before.
-__device__ __forceinline__ void product(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs,
-                                        u32 chunk, bool& gave_up) {
+__device__ __forceinline__ void product(const Arguments& arguments, u32 shared, u32 record, int number, u32 chunk,
+                                        bool& gave_up) {
     constexpr int COLUMNS = 8 * EIGHTS, HALF = EIGHTS / 2, FOURS = COLUMNS / 4,
                   GROUPS = (ROWS * FOURS + CONSUMERS - 1) / CONSUMERS;
     constexpr int PITCH = COLUMNS + 8;  // of sums, in floats
@@ -103,7 +103,7 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
     for (int from = 0; from < depth; from += ACTIVATION_COLUMNS) {
         const int left = depth - from < ACTIVATION_COLUMNS ? depth - from : ACTIVATION_COLUMNS;
         if (from > 0) meet_consumers();
-        load_rows(arguments, shared, record, begin + from, left, runs, gave_up);
+        load_rows(arguments, shared, record, begin + from, left, gave_up);
         meet_consumers();
         if (from == 0) stamp(arguments, number, 1);
         const int chunks = (left + K_CHUNK - 1) / K_CHUNK;
@@ -129,7 +129,8 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
             store_shared_f32x2(to + 4 * 8 * PITCH, sums[i][eight][2], sums[i][eight][3]);
         }
     meet_consumers();
-    const Place out = STAGE_PLACE(record, out), partials = STAGE_PLACE(record, partials);
+    const u64 out = STAGE_POINTER(record, out), wiped = STAGE_POINTER(record, out_wiped),
+              partials = STAGE_POINTER(record, partials);
     const bool bias = STAGE_POINTER(record, bias) != 0;
     const int out_pitch = STAGE_S32(record, out_pitch), epilogue = STAGE_S32(record, epilogue);
 #pragma unroll 1
@@ -141,12 +142,12 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
 #pragma unroll
         for (int k = 1; k < K_GROUPS; ++k)
             v = sum(v, load_shared_f32x4(shared + AREA_AT + 4 * ((k * ROWS + tile_row) * PITCH + four)));
-        if (partials.address != 0) {
-            store_matrix(partials, 4 * ((static_cast<u64>(begin / depth) * rows + r) * columns + c), words(v));
+        if (partials != 0) {  // who reads them makes them absent
+            store_words(partials + 4 * ((static_cast<u64>(begin / depth) * rows + r) * columns + c), words(v));
             continue;
         }
         if (bias) v = sum(v, unpacked(load_shared_u32x2(record + RECORD_BIAS + 2 * four)));
         if (epilogue) v = activated<EPILOGUE>(v);
-        store_matrix(out, 2 * (static_cast<u64>(r) * out_pitch + c), packed(v));
+        store_matrix(out, wiped, 2 * (static_cast<u64>(r) * out_pitch + c), packed(v));
     }
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +41,8 @@ STAGE: Final = np.dtype(
                 "key",
                 "value",
                 "mask",
+                "out_wiped",
+                "normalised_wiped",
                 "unused",
             )
         ),
@@ -70,8 +72,8 @@ STAGE: Final = np.dtype(
                 "keys",
                 "splits",
                 "width",
+                "generation",
                 "unused_2",
-                "unused_3",
             )
         ),
     ]
@@ -79,20 +81,24 @@ STAGE: Final = np.dtype(
 """`Stage` of tables.cuh."""
 
 WORKSPACE: Final = 1 << 62
-"""Set in an address that is an offset in the memory between stages."""
+"""Set in an address that is in the memory between stages."""
 
 Table = npt.NDArray[Any]
 Address = Callable[[str], int]
-"""The device address of a tensor by name, `PARAMETER` and a parameter's number, or `WORKSPACE` and an offset."""
+"""The device address of a tensor by name, with `WORKSPACE` between stages; or `PARAMETER` and a parameter's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``delay_ns``: for tests, tasks sleep up to so long. ``stamps``: times of every task are written."""
+    """``delay_ns``: for tests, tasks sleep up to so long. ``stamps``: times of every task are written.
+
+    ``wiping_warp``: memory is made absent by a warp of its own, not by those that store.
+    """
 
     timeout_ns: int = 2_000_000_000
     delay_ns: int = 0
     stamps: bool = False
+    wiping_warp: bool = False
 
 
 def header(plan: Plan, options: Options) -> str:
@@ -117,6 +123,7 @@ constexpr int EIGHTS = {plan.width // 8};
 constexpr int EPILOGUE = {_EPILOGUES[max(epilogues, default="none")]}, MASK_KIND = {max(masks, default=0)};
 constexpr int CLUSTER = {plan.cluster}, SLOTS = {slots}, ACTIVATION_COLUMNS = {plan.activation_columns};
 constexpr int ROW_COLUMNS = {row}, STAMPS = {int(options.stamps)};
+constexpr bool WIPING_WARP = {str(options.wiping_warp).lower()};
 constexpr unsigned SLOT_BYTES = {slot}, AREA_BYTES = {area}, SHARED_BYTES = {SHARED_BYTES};
 constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull, DELAY_NS = {options.delay_ns}ull;
 """
@@ -144,11 +151,14 @@ def stream_tables(plan: Plan) -> tuple[Table, Table]:
     return np.array(rows, np.int32).reshape(-1, 8), np.array(ends, np.int32)
 
 
-def stage_table(plan: Plan, address: Address) -> Table:
-    """`Stage` rows; ``address`` names where tensors are, partial sums too."""
+def stage_table(plan: Plan, generations: Sequence[int], address: Address, wiped: Address) -> Table:
+    """`Stage` rows; ``address`` names where tensors are, partial sums too, and ``wiped`` where tasks that write one
+    make memory absent, 0 for nowhere.
+    """
     table = np.zeros(len(plan.stages), STAGE)
-    for row, stage in zip(table, plan.stages, strict=True):
-        _put(row, stage, address)
+    for row, stage, generation in zip(table, plan.stages, generations, strict=True):
+        row["generation"] = generation
+        _put(row, stage, address, wiped)
     return table
 
 
@@ -157,7 +167,12 @@ def _at(matrix: Matrix, address: Address) -> int:
     return place + (2 * matrix.column << 8 if place & PARAMETER else 2 * matrix.column)
 
 
-def _put(row: Any, stage: Planned, address: Address) -> None:
+def _wiped_at(matrix: Matrix, wiped: Address) -> int:
+    place = wiped(matrix.tensor)
+    return place + 2 * matrix.column if place else 0
+
+
+def _put(row: Any, stage: Planned, address: Address, wiped: Address) -> None:
     row["rows"] = stage.product.rows if isinstance(stage, Tiled) else stage.rows
     match stage:
         case Tiled(product, source, width, splits, parts):
@@ -168,6 +183,7 @@ def _put(row: Any, stage: Planned, address: Address) -> None:
                 row["partials"] = address(parts_of(product.name))
             else:
                 row["out"], row["out_pitch"] = _at(product.out, address), product.out.pitch
+                row["out_wiped"] = _wiped_at(product.out, wiped)
                 row["bias"] = 0 if product.bias is None else address(product.bias)
                 row["epilogue"] = _EPILOGUES[product.epilogue]
         case Finish():
@@ -184,15 +200,18 @@ def _put(row: Any, stage: Planned, address: Address) -> None:
                 row["residual"], row["residual_pitch"] = _at(stage.residual, address), stage.residual.pitch
             if stage.out is not None:
                 row["out"], row["out_pitch"] = _at(stage.out, address), stage.out.pitch
+                row["out_wiped"] = _wiped_at(stage.out, wiped)
             if stage.norm is not None and stage.normed is not None:
                 row["gamma"], row["beta"] = address(stage.norm.gamma), address(stage.norm.beta)
                 row["epsilon"], row["normalised"] = stage.norm.epsilon, address(stage.normed)
+                row["normalised_wiped"] = wiped(stage.normed)
         case Attention():
             row["kind"], row["columns"] = _ATTENTION, stage.heads
             row["activations"], row["activation_pitch"] = _at(stage.query, address), stage.query.pitch
             row["key"], row["value"] = _at(stage.key, address), _at(stage.value, address)
             row["residual_pitch"] = stage.key.pitch
             row["out"], row["out_pitch"] = _at(stage.out, address), stage.out.pitch
+            row["out_wiped"] = _wiped_at(stage.out, wiped)
             row["scale"], row["causal"], row["keys"] = stage.scale, stage.causal, stage.length
             row["splits"] = stage.heads // stage.key_heads
             if stage.kept is not None:

@@ -1,9 +1,10 @@
 // What a block reads of the tables that the host makes: stages and tasks; how they lie in shared memory; and how blocks
 // hand over matrices.
 //
-// A matrix between stages carries its own arrival: its memory holds ABSENT words until a task of this run has written
-// them, which no arithmetic results in, and readers load again what is absent. There are two sets of this memory. A run
-// uses one and makes the other absent again.
+// A matrix between stages carries its own arrival: its memory holds ABSENT words until a task has written them, which no
+// arithmetic results in, and readers load again what is absent. Memory is used again (memory.py): tasks that write a
+// matrix make other memory absent, tasks that add up parts of k make these absent, and a task waits until every block
+// has ended the generation of stages before the last, so that nobody reads what becomes absent.
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
@@ -15,6 +16,8 @@ constexpr int K_CHUNK = 64;  // rows of weights that a slot of the ring holds
 constexpr int K_GROUPS = 4;  // of warps, that share k
 constexpr int RECORDS = 2;  // tasks whose tables are in shared memory
 constexpr int PARAMETERS = 128;  // addresses that differ from call to call
+constexpr int FENCE = 2;  // as in memory.py
+constexpr int FENCE_WORDS = 32;
 enum : int { PRODUCT = 0, ATTENTION = 1, FINISH = 2 };
 constexpr int MOST_SPLITS = 4;
 
@@ -24,11 +27,12 @@ enum : int { NO_MASK = 0, BOOL_MASK = 1, ADDED_MASK = 2 };
 constexpr u32 ABSENT = 0xFFFFFFFF;  // of halves and floats no number that is a result: those are 0x7FFF and 0x7FFFFFFF
 
 // One product, attention or end of rows of the program. An address is 0 for none; with bit 63 set a parameter's number
-// and, from bit 8 on, bytes behind it; with bit 62 set an offset in the memory between stages. Pitches in elements.
+// and, from bit 8 on, bytes behind it; with bit 62 set memory between stages. Pitches in elements.
 struct alignas(16) Stage {
     u64 activations, gamma, beta, normalised;
     u64 bias, residual, out, partials;
-    u64 key, value, mask, unused;
+    u64 key, value, mask;
+    u64 out_wiped, normalised_wiped, unused;  // what tasks make absent, laid out as `out` and `normalised`
     s32 kind, rows, columns, depth;  // depth: of k that one task multiplies
     s32 activation_pitch, residual_pitch, out_pitch, epilogue;
     float epsilon, scale;
@@ -37,9 +41,9 @@ struct alignas(16) Stage {
     s32 mask_batch, mask_head, mask_row;
     s32 keys;
     s32 splits, width;  // splits: parts of k, or query heads that share a key head; width: columns of a tile
-    s32 unused_words[2];
+    s32 generation, unused_word;
 };
-static_assert(sizeof(Stage) == 176);
+static_assert(sizeof(Stage) == 192);
 
 // A tile of a stage. `part`: products: first of k; attention: first row of the sequence; ends of rows: rows.
 struct alignas(16) Task {
@@ -49,13 +53,14 @@ static_assert(sizeof(Task) == 16);
 
 struct Arguments {
     const TensorMap* maps;  // of each stage's weights
-    const Stage* stages;
+    const Stage* stages;  // of each run of a period
     const Task* tasks;
     const s32* task_ends;  // where each block's tasks begin, and one more
     s32 *state, *record;  // state: runs so far, blocks that are done
     const s32* seed;
     u64* stamps;
-    u64 workspace, workspace_bytes;  // two sets
+    s32* fences;  // blocks that have ended each generation, in all runs; FENCE_WORDS apart
+    s32 stage_count, period, generations, unused;
     u64 parameters[PARAMETERS];
 };
 
@@ -103,20 +108,18 @@ __device__ __forceinline__ void meet_consumers() { barrier_sync<1, CONSUMERS>();
 #define STAGE_F32(record, name) load_shared_f32((record) + offsetof(Stage, name))
 #define TASK_S32(record, name) load_shared_s32((record) + RECORD_TASK + offsetof(Task, name))
 
-// Where a stage's matrix is in this run. `other`: the same place in the other set, for memory between stages; 0 for
-// what comes from outside or leaves.
+// Where a stage's matrix is. `between`: in memory between stages, where words may be absent.
 struct Place {
-    u64 address, other;
+    u64 address;
+    bool between;
 };
 
-__device__ __forceinline__ Place resolved(const Arguments& arguments, u64 address, s32 runs) {
-    if (address >> 63) return {arguments.parameters[address & 255] + (address << 1 >> 9), 0};
-    if ((address >> 62 & 1) == 0) return {address, 0};
-    const u64 even = arguments.workspace + (address & ((1ull << 62) - 1)), odd = even + arguments.workspace_bytes;
-    return runs & 1 ? Place{odd, even} : Place{even, odd};
+__device__ __forceinline__ Place resolved(const Arguments& arguments, u64 address) {
+    if (address >> 63) return {arguments.parameters[address & 255] + (address << 1 >> 9), false};
+    return {address & ~(1ull << 62), (address >> 62 & 1) != 0};
 }
 
-#define STAGE_PLACE(record, name) resolved(arguments, load_shared_u64((record) + offsetof(Stage, name)), runs)
+#define STAGE_PLACE(record, name) resolved(arguments, load_shared_u64((record) + offsetof(Stage, name)))
 #define STAGE_POINTER(record, name) STAGE_PLACE(record, name).address
 
 // For tests: sleep up to DELAY_NS, another time for every task, block, run and place.
@@ -195,17 +198,26 @@ __device__ __forceinline__ void complete(const Arguments& arguments, u32 record,
     }
 }
 
-// Stores part of a matrix, and makes it absent in the other set.
 template <class V>
-__device__ __forceinline__ void store_matrix(const Place& place, u64 bytes, const V& value) {
+__device__ __forceinline__ void store_words(u64 address, const V& value) {
+    if constexpr (sizeof(V) == 16)
+        store_relaxed_gpu_u32x4(reinterpret_cast<void*>(address), value);
+    else
+        store_relaxed_gpu_u32x2(reinterpret_cast<void*>(address), value);
+}
+
+template <class V>
+__device__ __forceinline__ V nothing() {
     V none;
-    if constexpr (sizeof(V) == 16) {
-        none.x = none.y = none.z = none.w = ABSENT;
-        store_relaxed_gpu_u32x4(reinterpret_cast<void*>(place.address + bytes), value);
-        if (place.other != 0) store_relaxed_gpu_u32x4(reinterpret_cast<void*>(place.other + bytes), none);
-    } else {
-        none.x = none.y = ABSENT;
-        store_relaxed_gpu_u32x2(reinterpret_cast<void*>(place.address + bytes), value);
-        if (place.other != 0) store_relaxed_gpu_u32x2(reinterpret_cast<void*>(place.other + bytes), none);
-    }
+    none.x = none.y = ABSENT;
+    if constexpr (sizeof(V) == 16) none.z = none.w = ABSENT;
+    return none;
+}
+
+// Stores part of a matrix, and makes what lies there in `wiped` absent, if any, unless a warp of its own does.
+template <class V>
+__device__ __forceinline__ void store_matrix(u64 address, u64 wiped, u64 bytes, const V& value) {
+    store_words(address + bytes, value);
+    if constexpr (!WIPING_WARP)
+        if (wiped != 0) store_words(wiped + bytes, nothing<V>());
 }

@@ -9,7 +9,7 @@ covers the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,9 @@ from tileprof.runtime.decode.handover import KINDS, Handover
 
 if TYPE_CHECKING:
     from tileprof.runtime.convnet.plan import Plan as NetworkPlan
+    from tileprof.runtime.encoder.memory import Memory
     from tileprof.runtime.encoder.plan import Plan as BlocksPlan
+    from tileprof.runtime.encoder.plan import Touches
 
 Pairs = dict[tuple[int, int], tuple[I64, I64]]
 """Per producer and consumer stage: what is needed (tiles) or awaited (semaphores), and by which tile, each pair once.
@@ -42,6 +44,8 @@ class WholePlan:
     posts: tuple[I64, ...]
     needed: Pairs
     awaited: Pairs
+    reused: frozenset[tuple[int, int]] = frozenset()
+    """Pairs of stages of which the second uses memory of what the first reads or writes again."""
 
     @property
     def tiles(self) -> tuple[int, ...]:
@@ -59,7 +63,15 @@ class WholePlan:
         arrays = tuple(_semaphores(producer, self.posts[producer]) for producer in producers)
         stages = tuple(Stage(name, (n, 1, 1)) for name, n in zip(self.names, self.tiles, strict=True))
         edges = [
-            _edge(key, number[key[0]], semaphore, child, self.tiles[key[1]], np.bincount(self.posts[key[0]]))
+            _edge(
+                key,
+                ("RAW", "WAR") if key in self.reused else ("RAW",),
+                number[key[0]],
+                semaphore,
+                child,
+                self.tiles[key[1]],
+                np.bincount(self.posts[key[0]]),
+            )
             for key, (semaphore, child) in sorted(self.awaited.items(), key=lambda item: item[0][::-1])
         ]
         return Policy(stages, arrays, tuple(edges))
@@ -79,7 +91,15 @@ def _semaphores(producer: int, of: I64) -> Semaphores:
 _ZEROS: Final = (parse("0", ("x", "y", "z")), parse("0", ("x", "y", "z")))
 
 
-def _edge(key: tuple[int, int], array: int, semaphore: I64, child: I64, tiles: int, posts: I64) -> Edge:
+def _edge(
+    key: tuple[int, int],
+    hazards: tuple[str, ...],
+    array: int,
+    semaphore: I64,
+    child: I64,
+    tiles: int,
+    posts: I64,
+) -> Edge:
     order = np.lexsort((semaphore, child))
     semaphore, child = semaphore[order], child[order]
     indptr = np.searchsorted(child, np.arange(tiles + 1))
@@ -88,9 +108,9 @@ def _edge(key: tuple[int, int], array: int, semaphore: I64, child: I64, tiles: i
     if alike and len(first) == first[-1] - first[0] + 1 and (posts[first] == posts[first[0]]).all():
         waits = Range.parse(f"{first[0]}..{first[-1]}"), Range.parse("0"), Range.parse("0")
         value = parse(str(posts[first[0]]), ("x", "y", "z", "u", "v", "w"))
-        return Edge(*key, ("RAW",), "table", array, waits, value)
+        return Edge(*key, hazards, "table", array, waits, value)
     table = WaitTable(tuple(indptr.tolist()), tuple(semaphore.tolist()))
-    return Edge(*key, ("RAW",), "table", array, table, tuple(posts[semaphore].tolist()))
+    return Edge(*key, hazards, "table", array, table, tuple(posts[semaphore].tolist()))
 
 
 def _by_pair(rows: Iterable[tuple[int, int, I64]]) -> Pairs:
@@ -138,31 +158,95 @@ def _owners(found: I64) -> I64:
     return np.unique(flat[np.flatnonzero(np.diff(flat, prepend=-2))]) if len(flat) else flat
 
 
-def of_blocks(plan: BlocksPlan) -> WholePlan:
+def of_blocks(plan: BlocksPlan, memory: Memory | None = None) -> WholePlan:
     """The stages of a stack of transformer blocks. A task loads each element until it is there: it awaits the tasks
-    that write what it reads.
+    that write what it reads. Before it uses memory again, it awaits the generations that `memory.FENCE` says.
     """
-    from tileprof.runtime.encoder.plan import touches  # noqa: PLC0415 - decoders do without it
+    from tileprof.runtime.encoder.memory import FENCE, memory_of  # noqa: PLC0415 - decoders do without it
+    from tileprof.runtime.encoder.plan import touches  # noqa: PLC0415
 
+    memory = memory or memory_of(plan)
     counts = np.zeros(len(plan.stages), np.int64)
     owner = {name: np.full((rows, columns), -1, np.int64) for name, (rows, columns, _) in plan.sizes.items()}
     tasks = []
     for task in plan.tasks:
         touched, tile = touches(plan.stages[task.stage], task), int(counts[task.stage])
         counts[task.stage] += 1
-        tasks.append((task.stage, tile, touched.reads))
+        tasks.append((task.stage, tile, touched))
         for name, row, row_end, column, column_end in touched.writes:
             if name in owner:
                 owner[name][row:row_end, column:column_end] = task.stage * _STRIDE + tile
-    boxes = ((s, t, [_cut(owner, box) for box in reads if box[0] in owner]) for s, t, reads in tasks)
-    pairs = _by_pair((s, t, np.unique(np.concatenate(found))) for s, t, found in boxes if found)
+    before = _Before(memory, owner, tasks)
+    needed: list[tuple[int, int, I64]] = []
+    awaited: list[tuple[int, int, I64]] = []
+    reused: set[tuple[int, int]] = set()
+    generations = np.array(memory.generations)
+    for stage, tile, touched in tasks:
+        read = [_cut(owner, box) for box in touched.reads if box[0] in owner]
+        again = np.unique(np.concatenate([_NO_TILES, *before.of_writes(touched), *before.of_reads(touched)]))
+        ended = again[generations[again // _STRIDE] <= memory.generations[stage] - FENCE]
+        reused |= {(int(producer), stage) for producer in np.unique(again // _STRIDE)}
+        for rows, more in ((needed, again), (awaited, ended)):
+            if read or len(more):
+                rows.append((stage, tile, np.unique(np.concatenate([*read, more]))))
     names = tuple(
         f"{n} {type(stage).__name__.lower()} {getattr(stage, 'name', '')}" for n, stage in enumerate(plan.stages)
     )
-    return WholePlan(names, tuple(np.arange(n) for n in counts.tolist()), pairs, pairs)
+    posts = tuple(np.arange(n) for n in counts.tolist())
+    return WholePlan(names, posts, _by_pair(needed), _by_pair(awaited), frozenset(reused))
 
 
-def _cut(owner: Mapping[str, I64], box: tuple[str, int, int, int, int]) -> I64:
+_NO_TILES: Final[I64] = np.empty(0, np.int64)
+
+
+class _Before:
+    """Tiles that must be done before others use memory again, in one run."""
+
+    def __init__(self, memory: Memory, owner: Mapping[str, I64], tasks: Iterable[tuple[int, int, Touches]]) -> None:
+        self._owner = owner
+        self._ring = {name: (ring, number) for ring in memory.rings for number, name in enumerate(ring.names)}
+        readers: dict[str, list[tuple[int, ...]]] = {}
+        for stage, tile, touched in tasks:
+            for name, *sides in touched.reads:
+                if name in owner:
+                    readers.setdefault(name, []).append((stage * _STRIDE + tile, *sides))
+        self._readers = {name: np.array(rows, np.int64) for name, rows in readers.items()}
+
+    def of_writes(self, touched: Touches) -> Iterator[I64]:
+        """Before a tile writes, and makes absent: who read and wrote there, and who made absent where it writes."""
+        for name, *box in touched.writes:
+            if name not in self._ring:
+                continue
+            ring, number = self._ring[name]
+            wiped = number + ring.ahead - ring.slots
+            if wiped >= 0:
+                yield self._reading(ring.names[wiped], box)
+                yield _cut(self._owner, (ring.names[wiped], *box))
+            yield from self._wiping(name, box)
+
+    def of_reads(self, touched: Touches) -> Iterator[I64]:
+        """Before a tile reads: who made absent what lay there before."""
+        for name, *box in touched.reads:
+            if name in self._ring:
+                yield from self._wiping(name, box)
+
+    def _wiping(self, name: str, box: Sequence[int]) -> Iterator[I64]:
+        ring, number = self._ring[name]
+        if ring.ahead and number >= ring.slots:
+            yield _cut(self._owner, (ring.names[number - ring.ahead], *box))
+        elif not ring.ahead and number >= ring.slots:
+            yield self._reading(ring.names[number - ring.slots], box)
+
+    def _reading(self, name: str, box: Sequence[int]) -> I64:
+        rows = self._readers.get(name)
+        if rows is None:
+            return _NO_TILES
+        row, row_end, column, column_end = box
+        tile, a, a_end, b, b_end = rows.T
+        return np.asarray(tile[(a < row_end) & (row < a_end) & (b < column_end) & (column < b_end)], np.int64)
+
+
+def _cut(owner: Mapping[str, I64], box: Sequence[Any]) -> I64:
     name, row, row_end, column, column_end = box
     return _owners(owner[name][row:row_end, column:column_end])
 

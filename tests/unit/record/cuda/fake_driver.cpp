@@ -248,16 +248,14 @@ API CUresult cuCtxSynchronize() {
     if (state().makes_graph) die("waited for the context while a graph was captured");
     return CUDA_SUCCESS;
 }
-namespace {
-std::vector<std::vector<std::string>> gpus();
-}
+size_t gpu_count();  // of fake_gpus.cpp
 API CUresult cuMemGetInfo(size_t* free, size_t* all) {
     *free = *all = 0;
     return state().faulted ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 API CUresult cuDeviceGetCount(int* n) {
     const char* text = getenv("FAKE_GPUS");
-    *n = text == nullptr ? 1 : static_cast<int>(gpus().size());
+    *n = text == nullptr ? 1 : static_cast<int>(gpu_count());
     return state().gone ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
 }
 API CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
@@ -277,58 +275,6 @@ API CUresult cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule, co
     *address = 0xC0000;
     *bytes = 64;
     return strcmp(name, "table") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-// ---- what the driver says about its GPUs: FAKE_GPUS is "name|major|minor|SMs|bytes|L2 bytes|MPS;...", FAKE_INIT what
-// cuInit returns
-
-namespace {
-
-std::vector<std::vector<std::string>> gpus() {
-    std::vector<std::vector<std::string>> out;
-    const char* text = getenv("FAKE_GPUS");
-    for (const char* c = text == nullptr ? "" : text; *c != 0; ++c) {
-        if (c == text || *c == ';') out.emplace_back(1);
-        if (*c == '|')
-            out.back().emplace_back();
-        else if (*c != ';')
-            out.back().back() += *c;
-    }
-    return out;
-}
-
-}  // namespace
-
-API CUresult cuInit(unsigned) {
-    return static_cast<CUresult>(getenv("FAKE_INIT") == nullptr ? 0 : atoi(getenv("FAKE_INIT")));
-}
-API CUresult cuDriverGetVersion(int* version) {
-    *version = 13000;
-    return CUDA_SUCCESS;
-}
-API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-    *device = ordinal;
-    return CUDA_SUCCESS;
-}
-API CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
-    snprintf(name, static_cast<size_t>(length), "%s", gpus()[static_cast<size_t>(device)][0].c_str());
-    return CUDA_SUCCESS;
-}
-API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
-    const std::map<int, size_t> places = {{75, 1}, {76, 2}, {16, 3}, {38, 5}, {133, 6}};
-    auto place = places.find(which);
-    const auto gpu = gpus()[static_cast<size_t>(device)];
-    if (place == places.end() || gpu[place->second].empty()) return CUDA_ERROR_INVALID_VALUE;
-    *value = atoi(gpu[place->second].c_str());
-    return CUDA_SUCCESS;
-}
-API CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {  // of cuda.h's version, by macro
-    *bytes = strtoull(gpus()[static_cast<size_t>(device)][4].c_str(), nullptr, 10);
-    return CUDA_SUCCESS;
-}
-API CUresult cuDeviceGetUuid_v2(CUuuid* id, CUdevice device) {
-    memset(id, device + 1, sizeof *id);
-    return CUDA_SUCCESS;
 }
 
 // ---- what a program does, for tests

@@ -65,7 +65,7 @@ def compiled(folder):
     driver, library = folder / "libcuda.so.1", folder / "libtileprof.so"
     compiler = [str(locate.host_compiler()), *build.HOST_FLAGS, *includes]
     units = sorted(build.SOURCES.glob("*.cpp"))
-    subprocess.run([*compiler, f"{here}/fake_driver.cpp", "-o", driver], check=True)
+    subprocess.run([*compiler, here / "fake_driver.cpp", here / "fake_gpus.cpp", "-o", driver], check=True)
     subprocess.run([*compiler, *units, *build.LINK_FLAGS, "-o", library], check=True)
     (folder / "patches.fatbin").write_bytes(b"none")
     return Libraries(str(library), str(driver), str(folder))
@@ -196,6 +196,26 @@ def test_code_is_patched_and_launches_are_seen_in_ranges_only(ran):
     assert len(events(process, "launch")) == 4
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
     assert process.events[0]["ranged"] == 1
+
+
+def test_nothing_is_recorded_while_a_compiler_times_kernels(ran):
+    process, _ = ran(
+        """
+        inject(); module(); launch()
+        library.tileprof_event(b'"e":"benchmark","on":1'); library.tileprof_pause(1); launch(); launch()
+        library.tileprof_pause(0); library.tileprof_event(b'"e":"benchmark","on":0'); launch()
+        """
+    )
+    assert [e["ordinal"] for e in events(process, "launch")] == [0, 3]
+    assert not events(process, "capture")  # the program marked none
+
+
+def test_a_pause_outside_of_regions_leaves_recording_off(ran):
+    process, _ = ran(
+        "inject(); module(); library.tileprof_pause(1); launch(); library.tileprof_pause(0); launch()",
+        TILEPROF_CAPTURE="0",
+    )
+    assert not events(process, "launch")
 
 
 def test_memory_is_followed_outside_of_ranges(ran):

@@ -65,7 +65,8 @@ def process(pid, launches):
         "".join(json.dumps(e, separators=(",", ":")) + "\\n" for e in events)
     )
 
-process(100, LAUNCHES)
+if "NO_CUDA" not in os.environ:
+    process(100, LAUNCHES)
 if os.environ.get("FAILED") and os.environ.get("TILEPROF_PASS") == "accesses":
     os.makedirs(os.path.join(folder, "process-300"))
     open(os.path.join(folder, "process-300", "events.jsonl"), "w").write('{"e": "failed", "why": "another tool"}\\n')
@@ -293,6 +294,11 @@ def test_a_program_that_died_by_a_signal_is_not_run_again(record, tmp_path, capf
     trace = load(tmp_path / "t.tileprof")
     assert trace.launches.coverage.tolist() == ["exact"] * 2
     assert trace.manifest["notes"] == []
+
+
+def test_a_program_that_died_before_it_used_cuda_is_told_from_one_that_uses_none(record):
+    with pytest.raises(UserError, match="died by signal 15 before it used CUDA"):
+        record(NO_CUDA="1", SIGNAL="15")
 
 
 def test_a_program_that_was_ended_because_nothing_moved_is_not_run_again(record, tmp_path, capfd):

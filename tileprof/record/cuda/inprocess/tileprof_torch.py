@@ -24,12 +24,23 @@ import tileprof_calls  # type: ignore[import-not-found]
 
 def start() -> None:
     """Install the hooks as soon as torch has been imported."""
+    import tileprof_benchmark  # type: ignore[import-not-found]
     import tileprof_inductor  # type: ignore[import-not-found]
     from tileprof_after import after_import  # type: ignore[import-not-found]
 
     after_import("torch._inductor.utils", tileprof_inductor.remember_modules)
     after_import("torch._inductor.codecache", tileprof_inductor.install)
+    library = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
+    pauses = tileprof_benchmark.Pauses(library.tileprof_pause, lambda on: _say(library, e="benchmark", on=on))
+    after_import("torch._inductor.runtime.benchmarking", pauses.inductor)
+    after_import("triton.runtime.autotuner", pauses.triton)
     after_import("torch", lambda torch: _Hooks(torch).install())
+
+
+def _say(library: Any, **event: Any) -> None:
+    """Put an event among those of the injection library, in order."""
+    event["t"] = time.time_ns()
+    library.tileprof_event(json.dumps(event)[1:-1].encode())
 
 
 _HIDDEN = ("ctc_loss", "quantile", "nanquantile")
@@ -311,5 +322,4 @@ class _Hooks:
         self.say(e="complaint", text=text)
 
     def say(self, **event: Any) -> None:
-        event["t"] = time.time_ns()
-        self.library.tileprof_event(json.dumps(event)[1:-1].encode())
+        _say(self.library, **event)

@@ -48,6 +48,9 @@ TILEPROF_EXPORT int InitializeInjection() {
 // Begin (1) or end (0) what is to be recorded.
 TILEPROF_EXPORT void tileprof_capture(int on) { tileprof::recorder.capture(on != 0); }
 
+// Begin (1) or end (0) a pause, in which nothing is recorded.
+TILEPROF_EXPORT void tileprof_pause(int on) { tileprof::recorder.pause(on != 0); }
+
 // Put an event of the caller's among ours, in order: the inside of a JSON object, without newlines.
 TILEPROF_EXPORT void tileprof_event(const char* json) {
     tileprof::Lock hold;

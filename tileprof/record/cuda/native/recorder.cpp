@@ -158,6 +158,11 @@ void Recorder::capture(bool on) {
     if (!finished) regions.mark(on);
 }
 
+void Recorder::pause(bool on) {
+    Lock hold;
+    if (!finished) regions.pause(on);
+}
+
 void Recorder::range(int change) {
     Lock hold;
     if (!finished) regions.range(change);

@@ -27,6 +27,7 @@ class Recorder {
     void api_call(uint32_t cbid, const Sanitizer_CallbackData& data);
 
     void capture(bool on);
+    void pause(bool on);
     void range(int change);
 
     std::recursive_mutex mutex;         // through Lock

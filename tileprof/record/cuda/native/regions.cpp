@@ -33,6 +33,7 @@ void Regions::start() {
 
 // Each limit narrows what the others leave: with NVTX ranges, regions count only where they were asked for.
 bool Regions::wanted() const {
+    if (paused_) return false;
     if (!options_.nvtx) return in_region_;
     return open_ranges_ > 0 && (in_region_ || !only_in_regions_);
 }
@@ -44,6 +45,11 @@ void Regions::follow() {
 void Regions::mark(bool on) {
     in_region_ = on;
     options_.nvtx ? follow() : record(on);
+}
+
+void Regions::pause(bool on) {
+    paused_ = on;
+    if (started_) follow();
 }
 
 void Regions::range(int change) {

@@ -17,6 +17,8 @@ class Regions {
     void start();
     // The program begins or ends a region.
     void mark(bool on);
+    // Nothing is recorded until the pause ends, whatever regions and ranges say.
+    void pause(bool on);
     // A matching NVTX range was opened (1) or is closed (-1), in any thread, perhaps before `start`.
     void range(int change);
     // A call of the driver's that begins or ends a capture: true where it was handled.
@@ -32,6 +34,7 @@ class Regions {
     Modules& modules_;
     Callbacks& callbacks_;
     bool started_ = false;
+    bool paused_ = false;
     bool in_region_ = true;             // that tileprof_capture and cuProfilerStart mark
     bool only_in_regions_ = false;      // with NVTX ranges: in these regions alone
     int open_ranges_ = 0;               // NVTX ranges that match

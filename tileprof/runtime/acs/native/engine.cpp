@@ -336,7 +336,7 @@ CUresult Engine::launched(const Launch& launch) {
     if (CUresult failed = paced(launch.stream, &rests)) return failed;
     if (rests) {
         ++counts_.rested;
-        return issue(launch, launch.stream, launch.parameters, launch.extra);
+        return issue_as_it_is(launch);
     }
     Group* group = nullptr;
     bool capturing = false;

@@ -62,6 +62,20 @@ const Function& Functions::of(CUfunction handle, const Table& table) {
     return *kept;
 }
 
+CUresult issue_as_it_is(const Launch& launch) {
+    const Shape& s = launch.shape;
+    LaunchConfig config{{s.grid[0], s.grid[1], s.grid[2]},
+                        {s.block[0], s.block[1], s.block[2]},
+                        s.shared_bytes,
+                        launch.stream,
+                        const_cast<Attribute*>(launch.attributes),
+                        launch.attribute_count};
+    if (launch.extended)
+        return Driver::get().cuLaunchKernelEx(&config, launch.function, launch.parameters, launch.extra);
+    return Driver::get().cuLaunchKernel(launch.function, s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1],
+                                        s.block[2], s.shared_bytes, launch.stream, launch.parameters, launch.extra);
+}
+
 CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** extra) {
     const Driver& driver = Driver::get();
     const Shape& s = launch.shape;

@@ -74,7 +74,9 @@ class Functions {
     std::unordered_set<const void*> kernels_;
 };
 
-// Makes the launch in a stream, with or without the program's own attributes about what it may overlap with.
+// Makes the launch where the program put it, with all its attributes.
+CUresult issue_as_it_is(const Launch& launch);
+// Makes the launch in a stream, without the program's own attributes about what it may overlap with.
 CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** extra);
 
 // Why such a launch is left where the program put it; nullptr where it may go elsewhere.

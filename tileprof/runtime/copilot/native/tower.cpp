@@ -1,7 +1,7 @@
 // The one thread of a process in which all its co-pilots fly, in turn: each looks whether anything has been completed,
 // which takes some nanoseconds.
-#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -10,8 +10,9 @@ namespace {
 
 using Step = int (*)(void*);
 
-constexpr auto AWAKE = std::chrono::milliseconds(20);  // without completions, before the thread naps
+constexpr auto AWAKE = std::chrono::milliseconds(20);  // without completions, before the thread naps between looks
 constexpr auto NAP = std::chrono::microseconds(50);
+constexpr unsigned LOOKS = 1024;  // without completions, before it asks for the time again
 
 struct Flight {
     Step step;
@@ -20,27 +21,35 @@ struct Flight {
 
 struct Tower {
     std::mutex changing;  // of the flights, while none steps
+    std::condition_variable changed;
     std::vector<Flight> flights;
-    std::atomic<bool> leaving{false};
+    bool leaving = false;
     std::thread thread;
 
     void fly() {
         auto last = std::chrono::steady_clock::now();
-        for (unsigned idle = 0; !leaving.load(std::memory_order_relaxed);) {
+        bool napping = false;
+        for (unsigned idle = 0;;) {
             bool any = false;
             {
-                const std::lock_guard<std::mutex> held(changing);
+                std::unique_lock<std::mutex> held(changing);
+                changed.wait(held, [this] { return leaving || !flights.empty(); });
+                if (leaving) return;
                 for (const Flight& flight : flights) any |= flight.step(flight.pilot) != 0;
             }
             if (any) {
-                idle = 0;
+                idle = 0, napping = false;
+                continue;
+            }
+            if (napping) {
+                std::this_thread::sleep_for(NAP);
                 continue;
             }
             __builtin_ia32_pause();
-            if (++idle % 1024 != 0) continue;
+            if (++idle % LOOKS != 0) continue;
             const auto now = std::chrono::steady_clock::now();
-            if (idle == 1024) last = now;
-            if (now - last > AWAKE) std::this_thread::sleep_for(NAP);
+            if (idle == LOOKS) last = now;
+            napping = now - last > AWAKE;
         }
     }
 };
@@ -58,6 +67,7 @@ Tower* tower_new() {
 void tower_add(Tower* tower, Step step, void* pilot) {
     const std::lock_guard<std::mutex> held(tower->changing);
     tower->flights.push_back({step, pilot});
+    tower->changed.notify_one();
 }
 
 // Returns once the pilot does not step and never will.
@@ -72,7 +82,11 @@ void tower_remove(Tower* tower, void* pilot) {
 
 // Ends the thread. The tower stays: pilots may still be removed.
 void tower_close(Tower* tower) {
-    tower->leaving = true;
+    {
+        const std::lock_guard<std::mutex> held(tower->changing);
+        tower->leaving = true;
+    }
+    tower->changed.notify_one();
     tower->thread.join();
 }
 }

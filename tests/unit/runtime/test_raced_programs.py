@@ -4,26 +4,23 @@ kept, and the log says why.
 
 from __future__ import annotations
 
-import copy
 import logging
 import shutil
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
-from region_builders import Played, between, played, replaced
+from region_builders import Played, between, graph_of, played, replaced
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, lanes, raced_program
+from tileprof.runtime.compile import aten, entry, raced_program
 from tileprof.runtime.compile.inductor import rest_by_inductor
-from tileprof.runtime.compile.lanes import Lane, NotNowError
+from tileprof.runtime.compile.lanes import NotNowError
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import digest, proposed
-from tileprof.runtime.compile.race import difference, in_float32
 from tileprof.runtime.compile.raced_program import Program, Race
 from tileprof.runtime.compile.region_op import region_call
 from tileprof.runtime.compile.report import Report, reports
@@ -386,11 +383,6 @@ def test_dynamic_shapes_are_inductors(monkeypatch, said) -> None:
     assert "shapes are dynamic" in said()
 
 
-def graph_of(function, *inputs):
-    with torch.no_grad():
-        return make_fx(function)(*inputs)
-
-
 def test_a_region_keeps_its_place_among_what_needs_it_and_what_it_needs() -> None:
     def compute(x):
         a = x.relu()
@@ -480,83 +472,6 @@ def test_a_region_outside_of_its_program_is_an_error() -> None:
         region_call(1, updating=False)("0-nobody's", [torch.randn(2)])
 
 
-def test_crooked_inputs_are_copied_and_crooked_updates_refused() -> None:
-    module = graph_of(lambda x: x.relu(), torch.randn(8, 8))
-    region = played(between(module.graph, ATEN.relu.default, ATEN.relu.default))
-    seen = []
-    lane = Lane({"k": region}, {"k": lambda *inputs: seen.extend(inputs) or inputs})
-    x = torch.randn(65)[1:].view(8, 8)
-    lane.call("k", [x], [])
-    assert seen[0].data_ptr() % 16 == 0
-    assert torch.equal(seen[0], x)
-    turned = Lane({"k": region}, {"k": lambda *inputs: seen.extend(inputs) or inputs})
-    turned.call("k", [x.clone().t()], [])
-    assert seen[1].stride() == (8, 1)
-
-
-def test_a_twin_that_shares_a_copy_of_a_weight_is_made_anew_with_it() -> None:
-    module = graph_of(lambda x, w: x @ w, torch.randn(4, 8), torch.randn(8, 8))
-    nodes = [n for n in module.graph.nodes if n.op == "call_function"]
-    region = played(nodes, folded=[nodes[0].args[1]], frozen=True)
-    Played.twin, weight = copy.copy, torch.randn(8, 8)
-    x = torch.randn(4, 8)
-    try:
-        first = Lane.built({"k": region}, CPU)
-        first.follow("k", CPU, [weight])
-        first.call("k", [x, weight], [])
-        weight.mul_(2)
-        second = Lane.built({"k": region}, CPU, first)
-        assert not torch.equal(second.call("k", [x, weight], [])[0], x @ weight), "the copy is shared"
-        second.follow("k", CPU, [weight])
-        assert torch.equal(second.call("k", [x, weight], [])[0], x @ weight)
-    finally:
-        del Played.twin
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """Streams and captures, played; ``stream`` and ``capture`` are the current ones."""
-    now = SimpleNamespace(stream=1, capture=0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=now.stream))
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture > 0)
-    monkeypatch.setattr(lanes, "capture_id", lambda _: now.capture)
-    return now
-
-
-def test_streams_and_captures_have_lanes_of_their_own_and_a_spare_is_kept_fresh(gpu) -> None:
-    module = graph_of(lambda x: x.relu(), torch.randn(8, 8))
-    region = played(between(module.graph, ATEN.relu.default, ATEN.relu.default))
-    made, weight = lanes.Lanes({"k": region}, torch.device("cuda", 0)), torch.ones(2)
-
-    def fresh(_) -> bool:
-        return bool(weight.sum() == 2)
-
-    first = made.now()
-    gpu.stream = 2
-    assert made.now() is not first
-    gpu.stream = 1
-    assert made.now() is first
-    gpu.capture = 7
-    with pytest.raises(NotNowError, match="before each capture"):
-        made.now()
-    assert made.cold(first, fresh) is None, "nothing is built in a capture"
-    gpu.capture = 0
-    spare = made.cold(first, fresh)
-    assert made.cold(first, fresh) is None, "somebody warms one already"
-    made.ready(spare)
-    assert made.cold(first, fresh) is None
-    weight.mul_(2)
-    other = made.cold(first, fresh)
-    assert other not in (None, spare)
-    made.ready(other)
-    gpu.capture = 7
-    assert made.now() is other
-    assert made.now() is other
-    gpu.capture = 8
-    with pytest.raises(NotNowError):
-        made.now()
-
-
 def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None:
     class NotReady:
         name = "a decoder"
@@ -569,34 +484,3 @@ def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None
     assert made(1) == 2
     assert made(1) == 2
     assert said().count("before each capture") == 1
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "passes"),
-    [
-        ([torch.ones(4)], [torch.ones(4) + 1e-6], True),
-        ([torch.ones(4)], [torch.ones(4) + 1e-3], False),
-        ([torch.ones(4).half()], [torch.ones(4).half() + 2e-3], True),
-        ([torch.ones(4), torch.tensor([1])], [torch.ones(4), torch.tensor([2])], False),
-        ([torch.full((4,), float("nan"))], [torch.ones(4)], False),
-        ([torch.tensor([1.0, float("-inf")])], [torch.tensor([1.0, float("-inf")])], True),
-        ([torch.tensor([1.0, float("inf")])], [torch.tensor([1.0, float("-inf")])], False),
-        ([torch.ones(4), torch.ones(2)], [torch.ones(4), torch.zeros(2)], False),
-        ([torch.ones(4), torch.zeros(2)], [torch.ones(4), torch.zeros(2)], True),
-        ([torch.zeros(4)], [torch.zeros(4)], False),
-    ],
-)
-def test_results_are_compared_by_the_tensor_that_is_off_most(a, b, passes) -> None:
-    assert difference(a, b).passes == passes
-
-
-def test_float32_is_asked_where_two_programs_of_low_precision_differ() -> None:
-    class Half(nn.Module):
-        def forward(self, x, w):
-            return ((x @ w).to(torch.float16) + 1).to(torch.bfloat16)
-
-    x, w = torch.randn(4, 4).half(), torch.randn(4, 4).half()
-    graph = torch.fx.symbolic_trace(Half())
-    (exact,) = in_float32(graph, (x, w))
-    assert exact.dtype == torch.float32
-    assert torch.equal(exact, x.float() @ w.float() + 1)
