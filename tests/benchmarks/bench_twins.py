@@ -1,0 +1,141 @@
+"""Schedulers of the runtime and their twins in the simulator: measured and simulated times of the same plans.
+
+python tests/benchmarks/bench_twins.py          no GPU; prints the table of docs/ccks.md
+
+Measured: `tests/gpu/results/dealers.json`, made by `tests/gpu/measuring/measure_dealers.py` on an H200. The tile graph
+of each chain is read off the plan that the runtime made: one task per tile, edges from the tasks that post a semaphore
+to those that wait for it. *Calibrates*: the time of the stages one by one, by one factor per chain on the lives that
+`tileprof.runtime.persistent.cost` models. *Tests*: every other column; none of them has been used for a constant.
+
+Constants of the schedulers were measured apart from the chains. An access of L2 takes 0.35 us (arXiv:2402.13499).
+In `persistent-dynamic` a completion counts an event up, counts the waiting tile's events, draws a place in the queue
+and is seen there; a worker draws its ticket. The link (docs/ccks.md, `link_times.cu`): round trips by the number of
+blocks that use it, of which each worker spends a read and a release of its own time per tile.
+"""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+from measuring import ROOT, header, table
+
+sys.path.insert(0, str(ROOT / "tests/gpu/measuring"))  # the chains
+sys.path.insert(0, str(ROOT))  # the builders of the unit tests
+
+from measure_dealers import SMS, timed
+
+from tests.unit.analysis.fakes import block, footprint, graph, trace
+from tileprof.analysis.simulate import Simulator, scheduler
+from tileprof.arrays.ragged import owners
+from tileprof.devices import get
+from tileprof.runtime.persistent.cost import LAUNCH_US, clusters_on
+from tileprof.runtime.persistent.lower import plan_of
+from tileprof.runtime.persistent.predict import modelled_stage_us
+
+RESULTS = ROOT / "tests/gpu/results/dealers.json"
+H200 = get("H200")
+L2_NS = 350
+READ_NS, RELEASE_NS = 1060, 520
+"""A word of the CPU's memory, from the GPU."""
+ROUND_TRIP_NS = {1: 3000, 8: 3200, 32: 4100, 132: 5000}
+"""Completion, answer and pick-up, by the number of blocks that use the link."""
+WITHIN = 0.15
+
+
+def main():
+    header("Twins: measured on an H200 and simulated, us")
+    measured = json.loads(RESULTS.read_text())["us"]
+    rows, off = [], {}
+    for name, chain in timed().items():
+        policy = chain.policy()
+        whole = {cuts: plan_of(policy, chain, clusters=clusters_on(SMS), cuts=cuts) for cuts in (True, False)}
+        life_factor = calibrated(whole[True], measured[name]["persistent-stages"])
+        cells = [name, f"{measured[name]['persistent-stages']:.1f}"]
+        for way, text in ways(whole[False].clusters).items():
+            plan = whole[way == "persistent"]
+            found = time_us(plan, life_factor, text)
+            off.setdefault(way, []).append(found / measured[name][way] - 1)
+            cells.append(f"{measured[name][way]:.1f} / {found:.1f} ({off[way][-1]:+.0%})")
+        rows.append(cells)
+    table(["chain", "stages (calibrates)", *off], rows)
+    near = {way: int((np.abs(errors) <= WITHIN).sum()) for way, errors in off.items()}
+    table(
+        ["scheduler", f"within {WITHIN:.0%}", "mean difference", "worst"],
+        [(way, f"{near[way]} of {len(e)}", f"{np.mean(e):+.0%}", f"{max(e, key=abs):+.0%}") for way, e in off.items()],
+    )
+
+
+def ways(clusters):
+    """Schedulers of the simulator by the names of their twins."""
+    trip = int(np.interp(clusters, list(ROUND_TRIP_NS), list(ROUND_TRIP_NS.values())))
+    link = f"up={trip - READ_NS - RELEASE_NS}ns,down=0ns,fetch={READ_NS + RELEASE_NS}ns"
+    pilot = f"ccks:{link},batch=1,commit=0ns,decide=40ns,threads=1,bypass=0"
+    return {
+        "persistent": "persistent",
+        "persistent-dynamic": f"persistent-dynamic:scheduler_sms=0,decide=0ns,signal={2 * L2_NS}ns,"
+        f"deliver={2 * L2_NS}ns,fetch={L2_NS}ns",
+        "ccks": f"{pilot},window=0",
+        "ccks-ready": f"{pilot},speculate=0",
+    }
+
+
+def calibrated(plan, stages_us):
+    """The factor on modelled lives with which the stages, one launch each, take the time that was measured."""
+    gap = H200.graph_gap_ns / 1e3
+    fixed = (gap + LAUNCH_US) * len(plan.stages)
+    return (stages_us - fixed) / (sum(modelled_stage_us(plan, gap)) - fixed)
+
+
+def lives_us(plan):
+    """Modelled time of a task of each stage: of the stage alone, over its rounds."""
+    alone = modelled_stage_us(plan, 0.0)
+    return [
+        (us - LAUNCH_US) / -(-stage.tasks // min(plan.clusters, stage.tasks))
+        for us, stage in zip(alone, plan.stages, strict=True)
+    ]
+
+
+def time_us(plan, factor, text):
+    """The plan on a machine whose SMs are the plan's clusters, under a scheduler, with one launch's costs."""
+    g = tile_graph(plan)
+    lives = [1e3 * factor * us for us in lives_us(plan)]
+    launches = [
+        {"footprint": number, "timing": "modelled", "block_x": 128, "blocks_per_sm": 1, "duration_ns": round(life)}
+        for number, life in enumerate(lives)
+    ]
+    feet = {n: footprint(stage.tasks, duration_ns=lives[n]) for n, stage in enumerate(plan.stages)}
+    g.recording = trace(launches, feet, device=replace(H200, sms=plan.clusters, blocks_per_sm=1))
+    return Simulator(g).run(scheduler(text)).time_ns / 1e3 + LAUNCH_US + H200.graph_gap_ns / 1e3
+
+
+def tile_graph(plan):
+    """Tasks as tiles, in the order of the plan's lists within a stage; edges by semaphores."""
+    stage = plan.tasks[:, 0]
+    turn = np.arange(len(stage)) - plan.task_ptr[owners(plan.task_ptr)]
+    order = np.lexsort((turn, stage))
+    place = np.empty(len(stage), int)
+    counts = np.bincount(stage, minlength=len(plan.stages))
+    place[order] = np.arange(len(stage)) - np.repeat(np.cumsum(counts) - counts, counts)
+    posters = [[] for _ in range(plan.semaphores)]
+    for task, semaphore in zip(owners(plan.post_ptr), plan.posts, strict=True):
+        posters[semaphore].append(int(task))
+    parents = {}
+    for task, (begin, _, semaphore, _, _) in zip(owners(plan.wait_ptr), plan.waits, strict=True):
+        needed = begin / plan.stages[stage[task]].k_blocks
+        for poster in posters[semaphore]:
+            link = parents.setdefault((int(stage[poster]), int(stage[task])), {})
+            mine = link.setdefault(int(place[task]), {})
+            mine[int(place[poster])] = min(mine.get(int(place[poster]), 1.0), needed)
+    links = []
+    for (producer, consumer), by_tile in sorted(parents.items()):
+        sets = [[(parent, 1.0, first) for parent, first in sorted(by_tile[tile].items())] for tile in sorted(by_tile)]
+        of = [-1] * int(counts[consumer])
+        for number, tile in enumerate(sorted(by_tile)):
+            of[tile] = number
+        links.append((producer, consumer, block(sets, of)))
+    return graph([int(n) for n in counts], links)
+
+
+if __name__ == "__main__":
+    main()
