@@ -171,9 +171,9 @@ class _Actions:
         p = self._report.program
         reason = (
             f"{independent.share:.0%} of {counted(p.launches, 'launch')} need not wait for the launch before them, "
-            f"and in windows of {independent.window} {independent.width:.1f} could run side by side; on several streams, "
-            f"issued by one thread, the program takes {duration(spread_ns)}, as a graph with branches {duration(apart_ns)}; "
-            "needs a GPU"
+            f"and in windows of {independent.window} {independent.width:.1f} could run side by side; on several "
+            f"streams, issued by one thread, the program takes {duration(spread_ns)}, as a graph with branches "
+            f"{duration(apart_ns)}; needs a GPU"
         )
         way = "acs-graph" if apart_ns < spread_ns else "acs"
         command = f"tileprof run --scheduler {way} -- {shlex.join(self._report.source.command)}"
