@@ -14,9 +14,11 @@ import tileprof
 RECORD = [str(Path(sys.executable).with_name("tileprof")), "record"]
 
 
-def _run(folder, *words, environment=None):
+def _run(folder, *words, environment=None, warm=None):
+    """The ended command; with ``warm`` in a fork that has the libraries imported, where that is beside the point."""
+    command = RECORD if warm is None else [str(warm.path / "tileprof"), "record"]
     return subprocess.run(
-        [*RECORD, *words], cwd=folder, capture_output=True, text=True, timeout=250, check=False,
+        [*command, *words], cwd=folder, capture_output=True, text=True, timeout=250, check=False,
         env={**os.environ, **(environment or {})},
     )  # fmt: skip
 
@@ -51,8 +53,8 @@ def test_the_program_owns_stdout_and_the_last_lines_say_where_the_trace_is_and_w
     assert trace.manifest["command"][1:] == ["infer.py", "-o", "x", "--fake"]
 
 
-def test_json_ends_with_one_object_on_stderr(tmp_path):
-    ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL))
+def test_json_ends_with_one_object_on_stderr(tmp_path, warm):
+    ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL), warm=warm)
     said = json.loads(ended.stderr.splitlines()[-1])
     assert (said["trace"], said["complete"], said["exit_code"]) == ("infer.tileprof", True, 0)
     assert (
@@ -131,8 +133,8 @@ def test_a_program_that_closes_stdout_keeps_its_exit_code(tmp_path, closing):
     assert "wrote infer.tileprof: " in ended.stderr
 
 
-def test_the_next_command_can_be_pasted(tmp_path):
-    ended = _run(tmp_path, "-o", "a b", _script(tmp_path, MODEL))
+def test_the_next_command_can_be_pasted(tmp_path, warm):
+    ended = _run(tmp_path, "-o", "a b", _script(tmp_path, MODEL), warm=warm)
     assert ended.stderr.splitlines()[-1] == "tileprof: next: tileprof report 'a b.tileprof'"
 
 
@@ -151,9 +153,9 @@ def test_a_program_without_pytorch_is_told_what_to_try(tmp_path):
     assert "no PyTorch operator was seen" in ended.stderr
 
 
-def test_what_cannot_run_fake_ends_in_a_sentence_and_not_in_a_traceback(tmp_path):
+def test_what_cannot_run_fake_ends_in_a_sentence_and_not_in_a_traceback(tmp_path, warm):
     script = _script(tmp_path, "import torch\nx = torch.ones(1 << 17).cos()\nif x.sum() > 0:\n    print('never')\n")
-    ended = _run(tmp_path, "--fake", script)
+    ended = _run(tmp_path, "--fake", script, warm=warm)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "Traceback" not in ended.stderr
     assert f"{tmp_path / script}, line 3 needs a value" in ended.stderr
@@ -182,7 +184,7 @@ def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path):
     assert b"\x1b[2K" in shown
 
 
-def test_a_full_disk_stops_the_recording_and_not_the_program(tmp_path):
+def test_a_full_disk_stops_the_recording_and_not_the_program(tmp_path, warm):
     text = """
 import sys, torch
 from tileprof.trace import arrow
@@ -192,13 +194,13 @@ arrow.write_part = full
 torch.ones(3).cos()
 print("fine")
 """
-    ended = _run(tmp_path, _script(tmp_path, text))
+    ended = _run(tmp_path, _script(tmp_path, text), warm=warm)
     assert (ended.returncode, ended.stdout) == (70, "fine\n"), "the program ended well, and there is no whole trace"
     assert "the disk is full" in ended.stderr
     assert not (tmp_path / "infer.tileprof").exists()
 
 
-def test_a_recording_that_stops_is_no_success(tmp_path):
+def test_a_recording_that_stops_is_no_success(tmp_path, warm):
     script = """
 import torch
 from tileprof.record.model.session import Session
@@ -206,16 +208,16 @@ Session._launch = lambda *_: 1 / 0
 torch.ones(3).cos()
 print("end")
 """
-    ended = _run(tmp_path, _script(tmp_path, script))
+    ended = _run(tmp_path, _script(tmp_path, script), warm=warm)
     assert (ended.returncode, ended.stdout) == (70, "end\n")
     assert "recording stopped, the program goes on" in ended.stderr
     assert "the recording stopped: a bug in tileprof (ZeroDivisionError" in ended.stderr
 
 
-def test_recording_twice_gives_the_same_trace(tmp_path):
+def test_recording_twice_gives_the_same_trace(tmp_path, warm):
     script = _script(tmp_path, MODEL)
-    for name in ("a", "b"):
-        assert _run(tmp_path, "-o", name, script).returncode == 0
+    for name, process in (("a", None), ("b", warm)):
+        assert _run(tmp_path, "-o", name, script, warm=process).returncode == 0
     one, two = (tileprof.load(tmp_path / f"{n}.tileprof") for n in "ab")
     for table in ("launches", "operands", "tiles", "accesses", "buffers"):
         assert getattr(one, table).equals(getattr(two, table))

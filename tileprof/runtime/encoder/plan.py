@@ -349,23 +349,24 @@ def faults(plan: Plan) -> list[str]:
     if sorted(task for block in plan.blocks for task in block) != list(range(len(plan.tasks))):
         found.append("a task is not dealt to one block")
     written = {name: np.zeros((rows, columns), np.int64) for name, (rows, columns, _) in plan.sizes.items()}
-    touched = [(task, touches(plan.stages[task.stage], task)) for task in plan.tasks]
-    for task, touch in touched:
-        for name, row, row_end, column, column_end in touch.writes:
+    first_read: dict[Box, int] = {}  # by stage: many tasks read the same
+    for task in plan.tasks:
+        touched = touches(plan.stages[task.stage], task)
+        for read in touched.reads:
+            first_read[read] = min(task.stage, first_read.get(read, task.stage))
+        for name, row, row_end, column, column_end in touched.writes:
             if name in written:
                 box = written[name][row:row_end, column:column_end]
                 if box.any():
                     found.append(f"{name} is written twice in rows {row} to {row_end} (stage {task.stage})")
                 box[:] = task.stage + 1
-    for task, touch in touched:
-        for name, row, row_end, column, column_end in touch.reads:
-            if name not in written:
-                continue
-            box = written[name][row:row_end, column:column_end]
-            if box.shape != (row_end - row, column_end - column) or (box == 0).any() or (box > task.stage).any():
-                found.append(
-                    f"stage {task.stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes"
-                )
+    for (name, row, row_end, column, column_end), stage in first_read.items():
+        if name not in written:
+            continue
+        box = written[name][row:row_end, column:column_end]
+        whole = box.shape == (row_end - row, column_end - column)
+        if not whole or (box.size and not 0 < box.min() <= box.max() <= stage):
+            found.append(f"stage {stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes")
     found += [f"{name} is not written everywhere" for name, boxes in written.items() if not boxes.all()]
     return found
 
