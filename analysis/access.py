@@ -45,16 +45,16 @@ class Accesses:
             if self._tracked[buffer]:
                 bound.setdefault(buffer, []).append((slot, offset))
         footprint = int(self._footprint[launch])
-        found = ((buffer, self._access(footprint, tuple(bindings))) for buffer, bindings in bound.items())
-        return [(buffer, a) for buffer, a in found if a.read or a.write or a.atomic]
+        accesses = ((buffer, self._access(footprint, tuple(bindings))) for buffer, bindings in bound.items())
+        return [(buffer, a) for buffer, a in accesses if a.read or a.write or a.atomic]
 
     def _access(self, footprint: int, bindings: tuple[tuple[int, int], ...]) -> Access:
         key = (footprint, bindings)
-        known = self._known.get(key)
-        if known is None:
-            known = access(len(self._known), self._trace.footprint(footprint), bindings)
-            self._known[key] = known
-        return known
+        cached = self._known.get(key)
+        if cached is None:
+            cached = access(len(self._known), self._trace.footprint(footprint), bindings)
+            self._known[key] = cached
+        return cached
 
     def _tracked_buffers(self) -> NDArray[np.bool_]:
         buffers = self._trace.buffers

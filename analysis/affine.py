@@ -32,9 +32,9 @@ def fit(values: I64, coordinates: I64, names: tuple[str, ...], top: int) -> str 
         if not np.array_equal(table[key], values):
             continue
         steps = np.flatnonzero(table >= 0)
-        found = _fit_steps(steps, table[steps], name, top) or _fit_periodic(steps, table[steps], name, top)
-        if found is not None:
-            return found
+        fit = _fit_steps(steps, table[steps], name, top) or _fit_periodic(steps, table[steps], name, top)
+        if fit is not None:
+            return fit
     return None
 
 

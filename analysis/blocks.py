@@ -128,7 +128,7 @@ def _join(source: Source, touch: Touch) -> _Rows:
     """Overlaps summed by consumer class and producer class: ``(consumer, producer, bytes, last, first)``, sorted."""
     width = source.touch.classes
     parts = []
-    begin = found = 0
+    begin = pairs_count = 0
     reach = np.maximum.accumulate(source.hi)
     while begin < len(touch.lo):
         stop = min(len(touch.lo), begin + _chunk(source, touch, begin))
@@ -141,8 +141,8 @@ def _join(source: Source, touch: Touch) -> _Rows:
         key = touch.cls[a].astype(np.int64) * width + source.cls[b]
         parts.append(_sum(key, size, source.last[b], touch.first[a]))
         begin = stop
-        found += len(parts[-1][0])
-        if found > MOST_DEPENDENCIES:
+        pairs_count += len(parts[-1][0])
+        if pairs_count > MOST_DEPENDENCIES:
             raise TraceError(
                 f"two launches have more than {MOST_DEPENDENCIES:,} dependencies of different tiles, which are not "
                 "worked out: record with larger tiles, or fewer launches"
@@ -157,8 +157,8 @@ def _chunk(source: Source, touch: Touch, begin: int) -> int:
     stop = min(len(touch.lo), begin + 65536)
     ends = np.searchsorted(source.lo, touch.hi[begin:stop], "left")
     starts = np.searchsorted(source.lo, touch.lo[begin:stop], "left")
-    found = int((ends - starts).sum()) + (stop - begin)
-    return max(1, int((stop - begin) * min(1024.0, _MOST_PAIRS / found)))
+    pairs_count = int((ends - starts).sum()) + (stop - begin)
+    return max(1, int((stop - begin) * min(1024.0, _MOST_PAIRS / pairs_count)))
 
 
 def _sum(

@@ -81,8 +81,8 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
         if key not in answers:
             answer = _answer if len(answers) < MOST_ANSWERS else _no_answer
             answers[key] = answer(bounder, keys, *pair)
-    found = [answers[key] for key in of_pair]
-    bounds = [a.bounds for a in found]
+    pair_answers = [answers[key] for key in of_pair]
+    bounds = [a.bounds for a in pair_answers]
     recorded = np.array([b.recorded_ns for b in bounds], np.float64)
     bound = np.array([b.bound_ns for b in bounds], np.float64)
     listed = np.array([b.listed_ns if b.listed_ns is not None else np.nan for b in bounds], np.float64)
@@ -97,10 +97,10 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
         gain_ns=np.maximum(recorded - bound, 0.0),
         listed_ns=listed,
         overlap_ns=np.where(own - listed > OVERLAP_MARGIN * own, own - listed, 0.0),
-        early=np.array([a.early for a in found], np.float64),
-        lead_ns=np.array([a.lead_ns for a in found], np.float64),
-        stream_waves=np.array([a.stream_waves for a in found], np.int64),
-        overlapped_waves=np.array([a.overlapped_waves for a in found], np.float64),
+        early=np.array([a.early for a in pair_answers], np.float64),
+        lead_ns=np.array([a.lead_ns for a in pair_answers], np.float64),
+        stream_waves=np.array([a.stream_waves for a in pair_answers], np.int64),
+        overlapped_waves=np.array([a.overlapped_waves for a in pair_answers], np.float64),
         key=np.array([number[key] for key in of_pair], np.int64),
     )
 

@@ -226,14 +226,14 @@ class _Builder:
             (id(memory.shadow), part.begin, part.end, part.shift, slots)
             for (part, memory), slots in zip(pairs, renumber, strict=True)
         )
-        known = self._inherited.get(key)
-        if known is None:
+        inherited = self._inherited.get(key)
+        if inherited is None:
             shadow, kept = inherit(
                 (memory.shadow, -part.shift, part.begin, part.end, slots)
                 for (part, memory), slots in zip(pairs, renumber, strict=True)
             )
-            known = self._inherited[key] = (self._intern(shadow), kept)
-        shadow, kept = known
+            inherited = self._inherited[key] = (self._intern(shadow), kept)
+        shadow, kept = inherited
         return _Memory(shadow, tuple(launches[slot] for slot in kept))
 
     def _intern(self, shadow: Shadow) -> Shadow:

@@ -54,8 +54,8 @@ def in_order(
     order = np.concatenate(
         [
             np.arange(p.tile_base[i], p.tile_base[i + 1])
-            if orders is None or (given := orders[i]) is None
-            else p.tile_base[i] + given
+            if orders is None or (launch_order := orders[i]) is None
+            else p.tile_base[i] + launch_order
             for i in range(launches)
         ]
         or [np.empty(0, np.int64)]

@@ -66,10 +66,10 @@ class LaneSource:
     def placed(self, launch: int) -> NDArray[np.bool_]:
         """``[tiles]`` whether a tile has a place: not where others were measured and it was not."""
         times = self._measured.get(launch)
-        found = np.full(int(self._tiles[launch]), times is None)
+        has_place = np.full(int(self._tiles[launch]), times is None)
         if times is not None:
-            found[times["tile"].to_numpy()] = True
-        return found
+            has_place[times["tile"].to_numpy()] = True
+        return has_place
 
     def slots(self, launch: int) -> int:
         """Tiles of a launch that the GPU holds at a time."""

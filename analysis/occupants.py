@@ -26,7 +26,7 @@ def inheritances(buffers: pd.DataFrame) -> dict[int, list[Inheritance]]:
 
     Raises `TraceError` where two buffers lie on the same addresses while both live: their accesses would alias unseen.
     """
-    found: dict[int, list[Inheritance]] = {}
+    inheritances: dict[int, list[Inheritance]] = {}
     # Disjoint occupied intervals, sorted: begins, and (end, buffer) beside each.
     begins: list[int] = []
     spans: list[tuple[int, int]] = []
@@ -51,7 +51,7 @@ def inheritances(buffers: pd.DataFrame) -> dict[int, list[Inheritance]]:
                     "record again"
                 )
             overlap = Inheritance(earlier, max(begin, low) - low, min(end, high) - low, low - int(base[earlier]))
-            found.setdefault(buffer, []).append(overlap)
+            inheritances.setdefault(buffer, []).append(overlap)
             if begin < low:
                 kept.append((begin, low, earlier))
             if end > high:
@@ -60,4 +60,4 @@ def inheritances(buffers: pd.DataFrame) -> dict[int, list[Inheritance]]:
         kept.sort()
         begins[start:stop] = [k[0] for k in kept]
         spans[start:stop] = [(k[1], k[2]) for k in kept]
-    return found
+    return inheritances

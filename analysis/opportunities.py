@@ -70,8 +70,8 @@ def opportunities(report: Report, simulator: Simulator) -> list[Opportunity]:
     total = report.program.recorded_ns
     rows = report.groups[direct_and_known(report.groups)].head(MOST_PAIRS).to_dict("records")
     program = program_of(simulator.graph, machine=simulator.machine)
-    found = [_whole_program(report, simulator), *(pair_opportunity(row, simulator, program) for row in rows)]
-    worth = [o for o in found if o is not None and o.saves_ns > 0.001 * total]
+    candidates = [_whole_program(report, simulator), *(pair_opportunity(row, simulator, program) for row in rows)]
+    worth = [o for o in candidates if o is not None and o.saves_ns > 0.001 * total]
     return sorted(worth, key=lambda o: -o.saves_ns)
 
 

@@ -35,7 +35,7 @@ def pair_frame(graph: TileGraph) -> pd.DataFrame:
     bounds = [0, *changed.tolist(), len(keys)] if len(keys) else [0]
     hazard, reuse = links["hazard"].astype(str).tolist(), links["reuse"].tolist()
     block, edges, size = links["block"].tolist(), links["edges"].tolist(), links["bytes"].tolist()
-    known: dict[_Key, Pattern] = {}
+    patterns: dict[_Key, Pattern] = {}
     alike: dict[tuple[bytes, int, int, bool], Pattern] = {}
     rows = []
     for start, stop in pairwise(bounds):
@@ -47,9 +47,9 @@ def pair_frame(graph: TileGraph) -> pd.DataFrame:
         chosen = _describing(range(start, stop), hazard, reuse)
         lasting = not all(reuse[start:stop])
         key = (tuple(sorted(block[row] for row in chosen)), int(footprint[producer]), int(footprint[consumer]), lasting)
-        if key not in known:
-            known[key] = _classify(graph, key, alike)
-        pattern = known[key]
+        if key not in patterns:
+            patterns[key] = _classify(graph, key, alike)
+        pattern = patterns[key]
         total = sum(edges[start:stop])
         hazards = list(count.values())
         described = sum(size[row] for row in chosen)

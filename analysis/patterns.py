@@ -70,8 +70,8 @@ def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint, *, mapp
         name = "irregular"
     covered = int((sets.volume * sets.uses).sum())
     tightness = float((sets.size * sets.uses).sum()) / covered
-    found = _map(block, sets, stride, consumer) if mapped else ""
-    return Pattern(name, found, 1.0 if name == "strided" or planes else tightness)
+    expression = _map(block, sets, stride, consumer) if mapped else ""
+    return Pattern(name, expression, 1.0 if name == "strided" or planes else tightness)
 
 
 def _counted(footprint: Footprint) -> Footprint:

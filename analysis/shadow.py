@@ -145,8 +145,8 @@ def inherit(parts: Iterable[tuple[Shadow, int, int, int, tuple[int, ...]]]) -> t
     given slot of each of its slots (in order of age across all parts).
     """
     events = []
-    for shadow, shift, begin, end, given in parts:
-        moved = (event.inherited(given[event.slot], shift, begin, end) for event in shadow.events)
+    for shadow, shift, begin, end, new_slots in parts:
+        moved = (event.inherited(new_slots[event.slot], shift, begin, end) for event in shadow.events)
         events += [event for event in moved if len(event.lo)]
     return _renumbered(events)
 

@@ -61,12 +61,12 @@ def launch_waves(launches: pd.DataFrame, slots: NDArray[np.int64], durations: Du
     tiles = launches["tiles"].to_numpy(np.int64)
     waves = -(-tiles // slots)
     last = np.where(waves > 0, (tiles - (waves - 1) * slots) / slots, 1.0)
-    known: dict[tuple[int, int, int], tuple[float, float]] = {}
+    cache: dict[tuple[int, int, int], tuple[float, float]] = {}
     rows = []
     for i, key in enumerate(zip(durations.begins.tolist(), tiles.tolist(), slots.tolist(), strict=True)):
-        if key not in known:
-            known[key] = _alone(durations.of(i, int(tiles[i])), int(slots[i]))
-        rows.append(known[key])
+        if key not in cache:
+            cache[key] = _alone(durations.of(i, int(tiles[i])), int(slots[i]))
+        rows.append(cache[key])
     alone_ns, idle = zip(*rows, strict=True) if rows else ((), ())
     return pd.DataFrame(
         {

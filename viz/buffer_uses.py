@@ -108,14 +108,14 @@ def _how(trace: Recording, launches: pd.DataFrame, operands: pd.DataFrame) -> ND
     """How each operand is used; 0 where its launch's footprint never touches it."""
     footprints = launches["footprint"].to_numpy(np.int64)
     place = {int(launch): int(f) for launch, f in zip(launches["launch"].tolist(), footprints.tolist(), strict=True)}
-    known: dict[int, dict[int, int]] = {}
-    found = []
+    modes: dict[int, dict[int, int]] = {}
+    uses = []
     for launch, operand in zip(operands["launch"].tolist(), operands["operand"].tolist(), strict=True):
         footprint = place[int(launch)]
-        if footprint not in known:
-            known[footprint] = _touched(trace, footprint)
-        found.append(known[footprint].get(int(operand), 0))
-    return np.array(found, np.int64)
+        if footprint not in modes:
+            modes[footprint] = _touched(trace, footprint)
+        uses.append(modes[footprint].get(int(operand), 0))
+    return np.array(uses, np.int64)
 
 
 def _touched(trace: Recording, footprint: int) -> dict[int, int]:

@@ -118,10 +118,10 @@ def document(
 
 def _guidance(guidance: Guidance) -> dict[str, Any]:
     """Guidance without its long tails, its names made printable."""
-    told = guidance.to_json()
+    advice = guidance.to_json()
     for name in ("operators", "modules"):
-        told[name] = told[name][:_MOST_SHARES]
-    return dict(_printable(told))
+        advice[name] = advice[name][:_MOST_SHARES]
+    return dict(_printable(advice))
 
 
 def _printable(value: Any) -> Any:
@@ -226,17 +226,17 @@ def _gains(pairs: pd.DataFrame, report: Report | None) -> dict[str, Packed]:
         direct = np.ones(len(pairs), np.int64)
         return {"gain_ns": pack(unknown), "early": pack(unknown), "direct": pack(direct), "group": pack(alone)}
     keys = ["producer", "consumer"]
-    said = pairs[keys].merge(report.pairs[[*keys, "gain_ns", "early", "direct"]], how="left", on=keys)
+    of_report = pairs[keys].merge(report.pairs[[*keys, "gain_ns", "early", "direct"]], how="left", on=keys)
     groups = enumerate(zip(report.groups["producers"], report.groups["consumers"], strict=True))
     group_of = {pair: number for number, sides in groups for pair in zip(*sides, strict=True)}
-    found = [
+    group_numbers = [
         group_of.get(pair, -1) for pair in zip(pairs["producer"].tolist(), pairs["consumer"].tolist(), strict=True)
     ]
     return {
-        "group": pack(np.array(found, np.int64)),
-        "gain_ns": pack(said["gain_ns"].to_numpy(np.float64)),
-        "early": pack(said["early"].to_numpy(np.float64)),
-        "direct": pack(said["direct"].to_numpy(bool).astype(np.int64)),
+        "group": pack(np.array(group_numbers, np.int64)),
+        "gain_ns": pack(of_report["gain_ns"].to_numpy(np.float64)),
+        "early": pack(of_report["early"].to_numpy(np.float64)),
+        "direct": pack(of_report["direct"].to_numpy(bool).astype(np.int64)),
     }
 
 

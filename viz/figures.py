@@ -209,20 +209,20 @@ def wait_matrix(
 def _parents(graph: TileGraph, producer: int, consumer: int, *, reuse: bool) -> NDArray[np.bool_]:
     """``[producer tiles, consumer tiles]``: which of them depend on each other."""
     tiles = [int(graph.tile_base[i + 1] - graph.tile_base[i]) for i in (producer, consumer)]
-    found = np.zeros(tiles, np.bool_)
+    dependent = np.zeros(tiles, np.bool_)
     links = graph.links
     rows = links[(links["producer"] == producer) & (links["consumer"] == consumer) & (reuse | ~links["reuse"])]
     for block in sorted(set(rows["block"].tolist())):
-        found |= _dense(graph.blocks[block], found.shape)
-    return found
+        dependent |= _dense(graph.blocks[block], dependent.shape)
+    return dependent
 
 
 def _dense(block: EdgeBlock | None, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    found = np.zeros(shape, np.bool_)
+    dependent = np.zeros(shape, np.bool_)
     if block is not None:
         parent, child, _ = block.edges()
-        found[parent, child] = True
-    return found
+        dependent[parent, child] = True
+    return dependent
 
 
 def _binned(block: EdgeBlock, sizes: list[int], shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -48,7 +48,9 @@ def fold_launches(launches: pd.DataFrame) -> list[Item]:
     return _opened(by_module(items, [m.split(".") if m else [] for m in modules], 0, 0, _MOST_DRAWN))
 
 
-def by_module(items: list[Item], modules: Sequence[list[str]], origin: int, known: int, most: int) -> list[Item]:
+def by_module(
+    items: list[Item], modules: Sequence[list[str]], origin: int, prefix_length: int, most: int
+) -> list[Item]:
     """The items with those of one module together, module in module, where more than ``most`` would be drawn.
 
     ``modules`` are the launches' paths, ``origin`` the launch from which the items count, ``known`` how many parts of
@@ -57,16 +59,16 @@ def by_module(items: list[Item], modules: Sequence[list[str]], origin: int, know
     if sum(map(_drawn, items)) <= most:
         return items
     paths = [_path(item, modules, origin) for item in items]
-    known = max(known, len(_shared([path for path in paths if path])))
+    prefix_length = max(prefix_length, len(_shared([path for path in paths if path])))
     grouped: list[Item] = []
-    for key, run in groupby(zip(paths, items, strict=True), lambda pair: _key(pair[0], known)):
+    for key, run in groupby(zip(paths, items, strict=True), lambda pair: _key(pair[0], prefix_length)):
         inside = [item for _, item in run]
         start = _begin(inside[0])
         if key is None or (len(inside) == 1 and "launch" in inside[0]):
             grouped += inside
         elif len(inside) == 1:
             (group,) = inside
-            deeper = by_module(group["items"], modules, origin + start, known, _MOST_IN_MODULE)
+            deeper = by_module(group["items"], modules, origin + start, prefix_length, _MOST_IN_MODULE)
             grouped.append(group | {"items": deeper})
         else:
             moved = [item | {"launch" if "launch" in item else "start": _begin(item) - start} for item in inside]
@@ -139,10 +141,10 @@ def _path(item: Item, modules: Sequence[list[str]], origin: int) -> list[str]:
     return _shared(modules[begin : begin + _launches(item)])
 
 
-def _key(path: list[str], known: int) -> tuple[str, ...] | None:
+def _key(path: list[str], prefix_length: int) -> tuple[str, ...] | None:
     """The module that an item stands with: its path up to the first number after ``known`` parts, or one part more."""
-    number = next((k for k in range(known, len(path)) if path[k].isdecimal()), known)
-    return tuple(path[: number + 1]) if len(path) > known else None
+    number = next((k for k in range(prefix_length, len(path)) if path[k].isdecimal()), prefix_length)
+    return tuple(path[: number + 1]) if len(path) > prefix_length else None
 
 
 def fold(keys: Sequence[int] | NDArray[np.int64], numbers: Sequence[int] | NDArray[np.int64]) -> list[Item]:
@@ -158,10 +160,10 @@ def fold(keys: Sequence[int] | NDArray[np.int64], numbers: Sequence[int] | NDArr
 
 
 def _fold(keys: NDArray[np.int64], numbers: NDArray[np.int64], low: int, high: int, origin: int) -> list[Item]:
-    found = _best_repeat(keys[low:high])
-    if found is None:
+    repeat = _best_repeat(keys[low:high])
+    if repeat is None:
         return [{"launch": i - origin} for i in range(low, high)]
-    begin, period, length = found
+    begin, period, length = repeat
     count = length // period
     start = low + begin + _phase(numbers[low + begin : low + begin + length], period)
     end = start + count * period

@@ -72,11 +72,11 @@ def study(graph: TileGraph, *, simulated_tiles: int = SIMULATED_TILES) -> Study:
     names = [*_FIRST, *(n for n in SCHEDULERS if n not in _FIRST)]
     chosen = set(names[: max(2, simulated_tiles // each)])
     simulator = Simulator(graph)
-    wanted = [name for name in SCHEDULERS if name in chosen]
+    shown = [name for name in SCHEDULERS if name in chosen]
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
-        answers = list(pool.map(lambda name: _run(simulator, name), wanted))
+        answers = list(pool.map(lambda name: _run(simulator, name), shown))
         schedules = tuple(a for a in answers if not isinstance(a, str))
-        left = simulated_tiles // each - len(wanted)
+        left = simulated_tiles // each - len(shown)
         listed = next(s.time_ns for s in schedules if s.scheduler == "list")
         sizes = tuple(pool.map(lambda at: _size(graph, at[0], at[1], listed), _points(graph.device.sms, left)))
     skipped = tuple(name for name in SCHEDULERS if name not in chosen)

@@ -116,39 +116,41 @@ def _sliders(sms: int) -> Iterator[list[Variant]]:
     """The points of one slider after another, without those that a page has anyway."""
     names = [*_FIRST, *(n for n in SCHEDULERS if n not in _FIRST)]
     counts = sorted({max(1, round(sms * size)) for size in SIZES} - {sms})
-    nothing = np.nan
+    no_time_ns = np.nan
     for name in names:
         if name not in _IN_STUDY:
-            yield [Variant(name, "", None, count, 0, nothing) for count in counts]
+            yield [Variant(name, "", None, count, 0, no_time_ns) for count in counts]
     for rank in range(max(len(knobs(name)) for name in names)):
         if rank == 1:
             for name in names:
                 if name not in _IN_STUDY:
-                    yield [Variant(name, "", None, sms, occupancy, nothing) for occupancy in OCCUPANCIES if occupancy]
+                    yield [
+                        Variant(name, "", None, sms, occupancy, no_time_ns) for occupancy in OCCUPANCIES if occupancy
+                    ]
         for name in names:
             for knob in knobs(name)[rank : rank + 1]:
                 others = [value for value in knob.values if value != knob.default]
-                yield [Variant(name, knob.key, value, sms, 0, nothing) for value in others]
+                yield [Variant(name, knob.key, value, sms, 0, no_time_ns) for value in others]
     for name in names:  # last, where there is time: both sizes moved together
         if name not in _IN_STUDY:
             yield [
-                Variant(name, "", None, count, occupancy, nothing)
+                Variant(name, "", None, count, occupancy, no_time_ns)
                 for occupancy in OCCUPANCIES
                 if occupancy
                 for count in counts
             ]
 
 
-def _run(simulator: Simulator, wanted: Variant) -> Variant | None:
-    options = {} if wanted.value is None else {wanted.key: f"{wanted.value:g}"}
+def _run(simulator: Simulator, variant: Variant) -> Variant | None:
+    options = {} if variant.value is None else {variant.key: f"{variant.value:g}"}
     try:
-        schedule = simulator.run(SCHEDULERS[wanted.scheduler].with_options(options))
+        schedule = simulator.run(SCHEDULERS[variant.scheduler].with_options(options))
     except UserError:
         return None  # the study says which schedulers do not take the program
-    return Variant(wanted.scheduler, wanted.key, wanted.value, wanted.sms, wanted.occupancy, schedule.time_ns)
+    return Variant(variant.scheduler, variant.key, variant.value, variant.sms, variant.occupancy, schedule.time_ns)
 
 
-def variant_tables(found: tuple[Variant, ...]) -> dict[str, Any]:
+def variant_tables(variants: tuple[Variant, ...]) -> dict[str, Any]:
     """``knobs`` (by scheduler: key, meaning, default, values) and ``variants`` of a page (rows in the order of
     `Variant`'s fields).
     """
@@ -156,7 +158,7 @@ def variant_tables(found: tuple[Variant, ...]) -> dict[str, Any]:
         "knobs": {
             name: [[k.key, printable(k.meaning), k.default, list(k.values)] for k in knobs(name)] for name in SCHEDULERS
         },
-        "variants": [v.to_json() for v in found],
+        "variants": [v.to_json() for v in variants],
     }
 
 

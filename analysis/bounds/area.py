@@ -18,12 +18,12 @@ def launch_areas(p: Problem, shares: NDArray[np.float64], sms: int) -> NDArray[n
 
 def lives(p: Problem) -> NDArray[np.float64]:
     """``[launches]`` sum of the durations of a launch's tiles, ns; shared durations are summed once."""
-    known: dict[tuple[int, int], float] = {}
+    cache: dict[tuple[int, int], float] = {}
     sums = np.zeros(len(p.launch))
     for i, (at, tiles) in enumerate(zip(p.ns_at.tolist(), np.diff(p.tile_base).tolist(), strict=True)):
-        if (at, tiles) not in known:
-            known[at, tiles] = float(p.ns[at : at + tiles].sum())
-        sums[i] = known[at, tiles]
+        if (at, tiles) not in cache:
+            cache[at, tiles] = float(p.ns[at : at + tiles].sum())
+        sums[i] = cache[at, tiles]
     return sums
 
 

@@ -54,11 +54,11 @@ class Durations:
 
     def sums(self, tiles: NDArray[np.int64]) -> NDArray[np.float64]:
         """``[launches]`` sum of the lives of each launch's tiles, ns."""
-        known: dict[tuple[int, int], float] = {}
+        cache: dict[tuple[int, int], float] = {}
         for key in zip(self.begins.tolist(), tiles.tolist(), strict=True):
-            if key not in known:
-                known[key] = float(self.ns[key[0] : key[0] + key[1]].sum())
-        return np.array([known[key] for key in zip(self.begins.tolist(), tiles.tolist(), strict=True)], np.float64)
+            if key not in cache:
+                cache[key] = float(self.ns[key[0] : key[0] + key[1]].sum())
+        return np.array([cache[key] for key in zip(self.begins.tolist(), tiles.tolist(), strict=True)], np.float64)
 
     def of(self, launch: int, tiles: int) -> NDArray[np.float64]:
         """``[tiles]`` durations of one launch."""
@@ -127,8 +127,8 @@ def _calibration(life: NDArray[np.float64], slots: int, launch_ns: float) -> flo
 def timed_rows(trace: Recording) -> dict[int, slice]:
     """Launches whose blocks were timed, and their rows of ``trace.times`` (sorted by launch)."""
     launch = trace.times["launch"].to_numpy(np.int64)
-    found, begin, count = np.unique(launch, return_index=True, return_counts=True)
-    rows = zip(found.tolist(), begin.tolist(), count.tolist(), strict=True)
+    launches, begin, count = np.unique(launch, return_index=True, return_counts=True)
+    rows = zip(launches.tolist(), begin.tolist(), count.tolist(), strict=True)
     return {i: slice(first, first + many) for i, first, many in rows}
 
 
@@ -141,5 +141,5 @@ def _footprint_ns(trace: Recording, footprint: int) -> NDArray[np.float64] | Non
 
 def _without_holes(life: NDArray[np.float64]) -> NDArray[np.float64]:
     """Tiles without a time of their own live as long as the others do on average."""
-    known = np.isfinite(life)
-    return np.maximum(life if known.all() else np.where(known, life, life[known].mean()), 0.0)
+    measured = np.isfinite(life)
+    return np.maximum(life if measured.all() else np.where(measured, life, life[measured].mean()), 0.0)

@@ -65,7 +65,7 @@ class Machine:
             axis=1,
         )
         kinds, first, kind = np.unique(needs, axis=0, return_index=True, return_inverse=True)
-        found = np.ones(len(kinds), np.int64)
+        blocks_per_sm = np.ones(len(kinds), np.int64)
         for i, (threads, registers, shared_bytes) in enumerate(kinds.tolist()):
             resident = occupancy(self.device, threads, registers, shared_bytes)
             if resident.blocks_per_sm < 1:
@@ -76,8 +76,8 @@ class Machine:
                     f"registers and {shared_bytes:,} bytes of shared memory exceeds its "
                     f"{'shared memory' if resident.limiter == 'shared' else resident.limiter}; choose another --device"
                 )
-            found[i] = resident.blocks_per_sm
-        return np.asarray(found[kind.ravel()], dtype=np.int64)
+            blocks_per_sm[i] = resident.blocks_per_sm
+        return np.asarray(blocks_per_sm[kind.ravel()], dtype=np.int64)
 
     def slots(self, launches: pd.DataFrame) -> NDArray[np.int64]:
         """``[launches]`` tiles that run at the same time when a launch has the GPU to itself, at least one.

@@ -90,9 +90,9 @@ class Links(NamedTuple):
         ends = [np.searchsorted(launches, side) for side in (self.producer, self.consumer)]
         inside = np.ones(len(self.block), np.bool_)
         for side, place in zip((self.producer, self.consumer), ends, strict=True):
-            found = place < len(launches)
-            inside &= found
-            inside[found] &= launches[place[found]] == side[found]
+            in_range = place < len(launches)
+            inside &= in_range
+            inside[in_range] &= launches[place[in_range]] == side[in_range]
         return Links(ends[0], ends[1], self.block, self.reuse).where(inside)
 
 

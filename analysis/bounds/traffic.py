@@ -80,10 +80,10 @@ def distinct_bytes(trace: Recording) -> NDArray[np.float64]:
     """``[launches]`` bytes that a launch reads and bytes that it writes, each once."""
     traffic = Traffic(trace)
     of_launch = trace.launches["footprint"].tolist()
-    known = {}
+    cache = {}
     for footprint in set(of_launch):
-        known[footprint] = sum(total(reads) + total(writes) for reads, writes in traffic.touched(footprint).values())
-    return np.array([known[footprint] for footprint in of_launch], np.float64)
+        cache[footprint] = sum(total(reads) + total(writes) for reads, writes in traffic.touched(footprint).values())
+    return np.array([cache[footprint] for footprint in of_launch], np.float64)
 
 
 def covered(boxes: Boxes, rows: NDArray[np.bool_]) -> Ranges:

@@ -81,14 +81,14 @@ def _folded(graph: TileGraph, spans: list[tuple[int, int]], gap_ns: float) -> li
     for first, last in spans:
         names = tuple(operators[i] or kernels[i] for i in range(first, last + 1))
         alike.setdefault(names, []).append((first, last))
-    found = []
+    chains_of_pairs = []
     for names, copies in alike.items():
         saved = sum(_saved(took[a : b + 1], gap_ns) for a, b in copies)
         first, last = copies[len(copies) // 2]
         places = [modules[a] for a, _ in copies]
         module = common_name(places) if len({re.sub(r"\d+", "*", place) for place in places}) == 1 else ""
-        found.append(Chain(first, last, len(copies), saved, _listed(names), module))
-    return sorted(found, key=lambda chain: -chain.saves_ns)
+        chains_of_pairs.append(Chain(first, last, len(copies), saved, _listed(names), module))
+    return sorted(chains_of_pairs, key=lambda chain: -chain.saves_ns)
 
 
 def _saved(took: np.ndarray[tuple[int], np.dtype[np.float64]], gap_ns: float) -> float:

@@ -165,15 +165,15 @@ class _Actions:
     def _out_of_order(self) -> Iterator[Action]:
         """Independent launches over several streams, or as branches of a graph, by ``tileprof run --scheduler acs``."""
         apart_ns, spread_ns = self._times.get(APART, np.inf), self._times.get(SPREAD, np.inf)
-        found = independence(program_of(self._graph)) if apart_ns < 0.98 * self._graph_ns() else None
-        if found is None:
+        independent = independence(program_of(self._graph)) if apart_ns < 0.98 * self._graph_ns() else None
+        if independent is None:
             return
         p = self._report.program
         reason = (
-            f"{found.share:.0%} of {counted(p.launches, 'launch')} need not wait for the launch before them, and in "
-            f"windows of {found.window} {found.width:.1f} could run side by side; on several streams, issued by one "
-            f"thread, the program takes {duration(spread_ns)}, as a graph with branches {duration(apart_ns)}; "
-            "needs a GPU"
+            f"{independent.share:.0%} of {counted(p.launches, 'launch')} need not wait for the launch before them, "
+            f"and in windows of {independent.window} {independent.width:.1f} could run side by side; on several "
+            f"streams, issued by one thread, the program takes {duration(spread_ns)}, as a graph with branches "
+            f"{duration(apart_ns)}; needs a GPU"
         )
         way = "acs-graph" if apart_ns < spread_ns else "acs"
         command = f"tileprof run --scheduler {way} -- {shlex.join(self._report.source.command)}"
@@ -263,15 +263,15 @@ class _Actions:
 
     def _fuse(self) -> Iterator[Action]:
         """One action for what a compiler does at once; without PyTorch each chain is work of its own."""
-        found = chains(self._graph, self._simulator.machine.device.graph_gap_ns)
-        if self._pytorch and found:
-            yield self._fusion(found)
+        fusible = chains(self._graph, self._simulator.machine.device.graph_gap_ns)
+        if self._pytorch and fusible:
+            yield self._fusion(fusible)
         elif not self._pytorch:
-            for chain in found:
+            for chain in fusible:
                 yield self._fusion([chain])
 
-    def _fusion(self, found: list[Chain]) -> Action:
-        largest, more = found[0], len(found) - 1
+    def _fusion(self, fusible: list[Chain]) -> Action:
+        largest, more = fusible[0], len(fusible) - 1
         others = f" and {counted(more, 'more kind')} of chains" if more else ""
         count = largest.last - largest.first + 1
         reason = (
@@ -279,12 +279,14 @@ class _Actions:
             "the chain takes as long as its longest launch"
         )
         if more:
-            named = "; ".join(f"{c.operators} ({duration(c.saves_ns)}{_times(c.times)})" for c in found[1:_MOST_CHAINS])
+            named = "; ".join(
+                f"{c.operators} ({duration(c.saves_ns)}{_times(c.times)})" for c in fusible[1:_MOST_CHAINS]
+            )
             reason += f"; {duration(largest.saves_ns)} of it here, then {named}"
         return self._action(
             "fuse",
             f"fusing {largest.operators} {_at(largest.first, largest.last, largest.times, largest.module)}{others}",
-            sum(chain.saves_ns for chain in found),
+            sum(chain.saves_ns for chain in fusible),
             "estimated",
             "minutes" if self._pytorch else "hours",
             reason,
@@ -297,18 +299,18 @@ class _Actions:
         rows = groups[direct_and_known(groups) & (groups["overlap_ns"].to_numpy(np.float64) > 0)]
         program = program_of(self._graph)
         for row in rows.head(MOST_PAIRS).to_dict("records"):
-            if self._report.program.tiles > 0 and (found := pair_opportunity(row, self._simulator, program)):
-                if found.scheduler == "pdl":
+            if self._report.program.tiles > 0 and (opportunity := pair_opportunity(row, self._simulator, program)):
+                if opportunity.scheduler == "pdl":
                     continue  # the whole program's dependent launch is an action of its own
                 pair = (int(row["producers"][0]), int(row["consumers"][0]))
-                names = " → ".join(name.removeprefix("aten::") for name in found.names)
+                names = " → ".join(name.removeprefix("aten::") for name in opportunity.names)
                 yield self._action(
                     "synchronise",
-                    f"synchronising the tiles of launches {pair[0]} → {pair[1]} ({names}){_times(found.times)}",
-                    found.saves_ns,
+                    f"synchronising the tiles of launches {pair[0]} → {pair[1]} ({names}){_times(opportunity.times)}",
+                    opportunity.saves_ns,
                     "simulated",
                     "days",
-                    found.because,
+                    opportunity.because,
                     f"tileprof export --format json --pair {pair[0]}:{pair[1]} -o policy {self._trace}",
                     pair,
                 )

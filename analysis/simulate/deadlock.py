@@ -22,40 +22,40 @@ class _Step:
     waits_for: int | None
 
 
-def deadlock(p: Problem, plan: Plan, found: Outcome) -> str:
+def deadlock(p: Problem, plan: Plan, outcome: Outcome) -> str:
     """From the first tile that holds its slot and waits, or else from the first launch or tile that is stuck, to what
     it waits for, and on until a launch repeats.
     """
-    waiting = np.isfinite(found.begin_ns) & ~np.isfinite(found.end_ns)
-    stuck = waiting if waiting.any() else ~np.isfinite(found.end_ns)
+    waiting = np.isfinite(outcome.begin_ns) & ~np.isfinite(outcome.end_ns)
+    stuck = waiting if waiting.any() else ~np.isfinite(outcome.end_ns)
     launch: int | None = _launch_of(p, int(np.flatnonzero(stuck)[0]))
-    said: list[str] = []
+    reasons: list[str] = []
     seen: list[int] = []
     while launch is not None and launch not in seen and len(seen) < _MOST_STEPS:
         seen.append(launch)
-        step = _step(p, plan, found, launch)
-        said.append(step.says)
+        step = _step(p, plan, outcome, launch)
+        reasons.append(step.says)
         launch = step.waits_for
     cycle = f"; that is a cycle through launch {p.launch[launch]}" if launch in seen and launch is not None else ""
     held = f": {int(waiting.sum()):,} tiles hold slots and wait" if waiting.any() else ""
-    return "; ".join(said) + cycle + held
+    return "; ".join(reasons) + cycle + held
 
 
-def _step(p: Problem, plan: Plan, found: Outcome, launch: int) -> _Step:
+def _step(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
     name = f"launch {p.launch[launch]}"
     tiles = slice(int(p.tile_base[launch]), int(p.tile_base[launch + 1]))
-    inside = np.flatnonzero(np.isfinite(found.begin_ns[tiles]) & ~np.isfinite(found.end_ns[tiles]))
+    inside = np.flatnonzero(np.isfinite(outcome.begin_ns[tiles]) & ~np.isfinite(outcome.end_ns[tiles]))
     if len(inside):
-        parent, other = _unfinished_parent(p, plan, found, launch, int(inside[0]))
+        parent, other = _unfinished_parent(p, plan, outcome, launch, int(inside[0]))
         return _Step(f"{name} tile {inside[0]} holds its slot and waits for {parent}, which has not ended", other)
-    if not np.isfinite(found.open_ns[launch]):
-        return _closed(p, plan, found, launch)
-    tile = int(np.flatnonzero(~np.isfinite(found.begin_ns[tiles]))[0])
+    if not np.isfinite(outcome.open_ns[launch]):
+        return _closed(p, plan, outcome, launch)
+    tile = int(np.flatnonzero(~np.isfinite(outcome.begin_ns[tiles]))[0])
     if plan.gate[launch] == READY:
-        parent, other = _unfinished_parent(p, plan, found, launch, tile)
+        parent, other = _unfinished_parent(p, plan, outcome, launch, tile)
         if other is not None:
             return _Step(f"{name} tile {tile} is not dispatched before {parent} has ended", other)
-    holder = np.flatnonzero(np.isfinite(found.begin_ns) & ~np.isfinite(found.end_ns))
+    holder = np.flatnonzero(np.isfinite(outcome.begin_ns) & ~np.isfinite(outcome.end_ns))
     if len(holder):
         other = _launch_of(p, int(holder[0]))
         return _Step(
@@ -64,11 +64,11 @@ def _step(p: Problem, plan: Plan, found: Outcome, launch: int) -> _Step:
     return _Step(f"{name} tile {tile} is never dispatched: it fits no SM", None)
 
 
-def _closed(p: Problem, plan: Plan, found: Outcome, launch: int) -> _Step:
+def _closed(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
     name = f"launch {p.launch[launch]}"
     for at, waiting, what, times in (
-        (plan.after_at, plan.after, "ends", found.end_ns),
-        (plan.started_at, plan.started, "has begun all its tiles", found.begin_ns),
+        (plan.after_at, plan.after, "ends", outcome.end_ns),
+        (plan.started_at, plan.started, "has begun all its tiles", outcome.begin_ns),
     ):
         for other in range(len(p.launch)):
             tiles = slice(int(p.tile_base[other]), int(p.tile_base[other + 1]))
@@ -76,14 +76,14 @@ def _closed(p: Problem, plan: Plan, found: Outcome, launch: int) -> _Step:
                 return _Step(f"{name} never opens before launch {p.launch[other]} {what}", other)
     for other in range(len(p.launch)):
         tiles = slice(int(p.tile_base[other]), int(p.tile_base[other + 1]))
-        if other != launch and np.isfinite(found.open_ns[other]) and not np.isfinite(found.end_ns[tiles]).all():
+        if other != launch and np.isfinite(outcome.open_ns[other]) and not np.isfinite(outcome.end_ns[tiles]).all():
             return _Step(
                 f"{name} never opens: launch {p.launch[other]} keeps its place in the window or its queue", other
             )
     return _Step(f"{name} never opens: the launches that it waits for never end or start", None)
 
 
-def _unfinished_parent(p: Problem, plan: Plan, found: Outcome, launch: int, tile: int) -> tuple[str, int | None]:
+def _unfinished_parent(p: Problem, plan: Plan, outcome: Outcome, launch: int, tile: int) -> tuple[str, int | None]:
     """In words, and its launch."""
     if plan.gate[launch] == GRID:
         awaited = int(plan.waits_for[launch])
@@ -94,7 +94,7 @@ def _unfinished_parent(p: Problem, plan: Plan, found: Outcome, launch: int, tile
         if k >= 0:
             for e in range(p.indptr[p.set_at[r] + k], p.indptr[p.set_at[r] + k + 1]):
                 parent = int(p.parent[p.entry_at[r] + e])
-                if not np.isfinite(found.end_ns[p.tile_base[producer] + parent]):
+                if not np.isfinite(outcome.end_ns[p.tile_base[producer] + parent]):
                     return f"launch {p.launch[producer]} tile {parent}", producer
     return "nothing that is known", None
 

@@ -162,16 +162,16 @@ def life_model(text: str) -> LifeModel:
 def scaled(lives: Durations, trace: Recording, factor: NDArray[np.float64]) -> Durations:
     """Lives of each launch times a factor of its own; shared where both were."""
     tiles = trace.launches["tiles"].to_numpy(np.int64)
-    known: dict[tuple[int, int, float], int] = {}
+    cache: dict[tuple[int, int, float], int] = {}
     parts: list[NDArray[np.float64]] = []
     begins = np.zeros(len(tiles), np.int64)
     end = 0
     for i, key in enumerate(zip(lives.begins.tolist(), tiles.tolist(), factor.tolist(), strict=True)):
-        if key not in known:
-            known[key] = end
+        if key not in cache:
+            cache[key] = end
             parts.append(lives.of(i, key[1]) * key[2])
             end += key[1]
-        begins[i] = known[key]
+        begins[i] = cache[key]
     return replace(lives, ns=np.concatenate([*parts, np.empty(0)]), begins=begins)
 
 

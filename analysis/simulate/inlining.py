@@ -213,7 +213,7 @@ def _expected(o: Inlining, z: _State, now: float, life: float) -> float:
 @internal
 def _made_ready(p: Problem, s: Successors, z: _State, tile: int) -> int:
     """Puts the tiles that waited for nothing but this one into ``ready``; how many."""
-    i, found = z.launch_of[tile], 0
+    i, ready_count = z.launch_of[tile], 0
     for x in range(s.out_at[i], s.out_at[i + 1]):
         link = s.out[x]
         r, c = p.relation[link], p.consumer[link]
@@ -229,6 +229,6 @@ def _made_ready(p: Problem, s: Successors, z: _State, tile: int) -> int:
                 child = p.tile_base[c] + s.member[s.member_at[r] + m]
                 z.waits[child] -= 1
                 if z.waits[child] == 0:
-                    push_tile(z.ready, found, child)
-                    found += 1
-    return found
+                    push_tile(z.ready, ready_count, child)
+                    ready_count += 1
+    return ready_count

@@ -67,11 +67,11 @@ class Program:
     def stream_predecessor(self) -> list[int]:
         """``[launches]`` the launch before in the same recorded stream; -1 for none."""
         last: dict[int, int] = {}
-        found = []
+        predecessors = []
         for launch, stream in enumerate(self.launches["stream"].tolist()):
-            found.append(last.get(stream, -1))
+            predecessors.append(last.get(stream, -1))
             last[stream] = launch
-        return found
+        return predecessors
 
 
 def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, machine: Machine | None = None) -> Program:

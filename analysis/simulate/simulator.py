@@ -116,8 +116,8 @@ class Simulator:
         called.
         """
         if isinstance(scheduler, Chooses) and (choices := scheduler.choices()):
-            ways = {said: self.run(way, name or scheduler.name, launches) for said, way in choices.items()}
-            kept = min(ways, key=lambda said: ways[said].time_ns)
+            ways = {label: self.run(way, name or scheduler.name, launches) for label, way in choices.items()}
+            kept = min(ways, key=lambda label: ways[label].time_ns)
             return replace(ways[kept], notes=(*ways[kept].notes, f"Of its ways it takes the fastest here: {kept}."))
         p = problem(
             self.graph,
@@ -132,9 +132,9 @@ class Simulator:
         in_the_loop_ns = 0.0
         if isinstance(scheduler, Rewires):
             as_was = p
-            p, said = scheduler.rewired(self.graph, p)
+            p, remarks = scheduler.rewired(self.graph, p)
             in_the_loop_ns = float((launch_lives(p) - launch_lives(as_was)).sum())
-            notes += said
+            notes += remarks
         plan = draft.plan()
         sms = self.machine.sms - draft.reserved_sms
         name = name or scheduler.name
@@ -154,25 +154,34 @@ class Simulator:
                     f"{name} runs tiles as long as recorded, whatever runs beside them; it knows no --durations "
                     f"{self.lives.name}"
                 )
-            found, said = scheduler.alone(p, room)
-            notes += said
+            outcome, remarks = scheduler.alone(p, room)
+            notes += remarks
         else:
-            found = run(p, successors(p), plan, room, self._sharing.of(p.launch))
-        if found.spilled:
-            notes.append(f"{found.spilled:,} tiles were noted in memory: the buffer of pending updates was full.")
-        if found.swaps:
-            notes.append(f"{counted(found.swaps, 'time')} a queue gave its place in the hardware to another.")
-        if found.ended < p.tiles:
-            stuck = deadlock(p, plan, found)
+            outcome = run(p, successors(p), plan, room, self._sharing.of(p.launch))
+        if outcome.spilled:
+            notes.append(f"{outcome.spilled:,} tiles were noted in memory: the buffer of pending updates was full.")
+        if outcome.swaps:
+            notes.append(f"{counted(outcome.swaps, 'time')} a queue gave its place in the hardware to another.")
+        if outcome.ended < p.tiles:
+            stuck = deadlock(p, plan, outcome)
             return Schedule(
-                name, np.inf, np.inf, np.inf, 0.0, stuck, found.begin_ns, found.end_ns, found.sm, notes=tuple(notes)
+                name,
+                np.inf,
+                np.inf,
+                np.inf,
+                0.0,
+                stuck,
+                outcome.begin_ns,
+                outcome.end_ns,
+                outcome.sm,
+                notes=tuple(notes),
             )
-        time_ns = float(found.end_ns.max(initial=0.0))
-        held = found.end_ns - found.begin_ns
+        time_ns = float(outcome.end_ns.max(initial=0.0))
+        held = outcome.end_ns - outcome.begin_ns
         counts = np.diff(p.tile_base)
         sums = np.add.reduceat(held, p.tile_base[:-1]) if p.tiles else np.zeros(0)
         work_ns = float((launch_lives(p) + plan.overhead_ns * counts).sum())
-        working_ns = found.working_ns if self._sharing.clocks else work_ns
+        working_ns = outcome.working_ns if self._sharing.clocks else work_ns
         recorded_ns = float((self._recorded_ns[p.launch] + plan.overhead_ns * counts).sum()) + in_the_loop_ns
         slowed_ns = _difference(working_ns, recorded_ns) if self._sharing.clocks else 0.0
         busy = float((sums * self._units[p.launch]).sum() / (self._pool * time_ns)) if time_ns > 0 else 0.0
@@ -180,14 +189,14 @@ class Simulator:
             scheduler=name,
             time_ns=time_ns,
             waiting_ns=_difference(float(sums.sum()), working_ns),
-            gap_ns=time_ns - covered_ns(found.begin_ns, found.end_ns),
+            gap_ns=time_ns - covered_ns(outcome.begin_ns, outcome.end_ns),
             busy=busy,
             deadlock="",
-            begin_ns=found.begin_ns,
-            end_ns=found.end_ns,
-            sm=found.sm,
-            boundary_ns=boundary_ns(p.tile_base, found, self._units[p.launch], self._pool),
-            overheads_ns=_overheads(plan, counts, found, in_the_loop_ns, slowed_ns),
+            begin_ns=outcome.begin_ns,
+            end_ns=outcome.end_ns,
+            sm=outcome.sm,
+            boundary_ns=boundary_ns(p.tile_base, outcome, self._units[p.launch], self._pool),
+            overheads_ns=_overheads(plan, counts, outcome, in_the_loop_ns, slowed_ns),
             notes=tuple(notes),
         )
 

@@ -12,7 +12,7 @@ Source: Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs",
 warp``, throughput and time being those of child tiles: all that ended over the time in which any ran, or, with
 ``window_ns`` (the paper has 1,024 cycles), the mean number that ran at a time in the last whole window, over the mean
 time of all that ended. It is asked where the program as written would launch. What it does before the first child has
-ended we do not know: see ``prior``.
+ended we do not know: see ``prior``, and ``untried``, the bound of spawn.cuh in the CUDA examples.
 
 Left out: memory bandwidth (a tile lasts as long on a full GPU as alone), and children that launch.
 
@@ -91,6 +91,10 @@ class Spawning:
             "least": 0,
             "most": 1,
         },
+    )
+    untried: int = field(
+        default=MOST_COUNTED,
+        metadata={"meaning": "child tiles that are launched until one has ended, with prior=0", "least": 0},
     )
 
     def __post_init__(self) -> None:
@@ -217,6 +221,7 @@ class _Costs(NamedTuple):
     queues: int
     gap_ns: float
     prior: int
+    untried: int
 
 
 def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran:
@@ -226,7 +231,7 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
         float(work.base_ns), float(work.child_ns), int(o.slots), int(o.resident), int(o.parent), int(o.child),
         int(o.warp),
         float(o.launch_ns), float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns),
-        int(o.prior),
+        int(o.prior), int(o.untried),
     )  # fmt: skip
     z = _State(
         np.zeros(13, np.int64), np.zeros(8), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
@@ -368,7 +373,9 @@ def _parent_life(
             expected, alone = _estimate(z, o, items[t], item_ns[t], launches, now)
             launch = policy == ALWAYS or (policy >= THRESHOLD and items[t] >= threshold)
             if launch and policy == SPAWN:
-                launch = not expected >= alone  # not a number: nothing is known, so launch
+                own = (items[t] + o.child - 1) // o.child
+                known = o.prior > 0 or z.c[_ENDED] > 0
+                launch = not expected >= alone if known else z.c[_QUEUED] + own <= o.untried
             if launch:
                 launches += 1
                 z.asked[t], z.estimate[t] = now + o.base_ns, expected

@@ -73,11 +73,13 @@ def sweep_of(text: str) -> Sweep:
     parts = rest.split(":")
     if not equals or len(parts) != 3 or not parts[2].isdecimal() or not 2 <= int(parts[2]) <= MOST_POINTS:
         raise UserError(f"--sweep {text!r} is not key=a:b:n, such as gap_ns=0:5000:11 (n from 2 to {MOST_POINTS:,})")
-    known = {name: whole for chosen in SCHEDULERS.values() for name, whole in chosen.options().items()} | {SMS: True}
-    pairs = [plain_key("--sweep", key, part, known) for part in parts[:2]]
+    option_types = {name: whole for chosen in SCHEDULERS.values() for name, whole in chosen.options().items()} | {
+        SMS: True
+    }
+    pairs = [plain_key("--sweep", key, part, option_types) for part in parts[:2]]
     key = pairs[0][0]
-    if key not in known:
-        raise UserError(f"--sweep: no scheduler has an option {key!r}{close(key, known)}")
+    if key not in option_types:
+        raise UserError(f"--sweep: no scheduler has an option {key!r}{close(key, option_types)}")
     try:
         low, high = (float(value) for _, value in pairs)
     except ValueError:
@@ -87,7 +89,7 @@ def sweep_of(text: str) -> Sweep:
     values = np.linspace(low, high, int(parts[2])).tolist()
     if key == SMS:
         _check_sms(low, high)
-    return Sweep(key, tuple(dict.fromkeys(map(round, values) if known[key] else values)))
+    return Sweep(key, tuple(dict.fromkeys(map(round, values) if option_types[key] else values)))
 
 
 def _check_sms(*asked: float) -> None:
@@ -112,16 +114,16 @@ def fleet(
     share the work. On Dask each pair of source and value is a job of its own, and traces must lie under the same path
     everywhere. Raises UserError as `curve` and `on_dask` do, and where nothing of it can run.
     """
-    found = _fleet(sources, texts, sweep, dask)
-    _check_any([point for points in found for point in points])
-    return found
+    curves = _fleet(sources, texts, sweep, dask)
+    _check_any([point for points in curves for point in points])
+    return curves
 
 
 def _fleet(sources: Sequence[Source], texts: Sequence[str], sweep: Sweep | None, dask: str | None) -> list[list[Point]]:
     jobs = [(tuple(texts), 0)] if sweep is None else [_job(texts, sweep.key, value) for value in sweep.values]
     if dask is not None:
-        found = iter(on_dask(dask, _anywhere, [(source, job) for source in sources for job in jobs]))
-        return [[next(found) for _ in jobs] for _ in sources]
+        results = iter(on_dask(dask, _anywhere, [(source, job) for source in sources for job in jobs]))
+        return [[next(results) for _ in jobs] for _ in sources]
     if len(sources) == 1:
         return [_points(sources[0], jobs, None)]
     cores = os.cpu_count() or 1

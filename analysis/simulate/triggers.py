@@ -86,12 +86,12 @@ def triggers(simulator: Simulator) -> list[Trigger]:
 def _blocks(simulator: Simulator) -> dict[tuple[int, int], set[int]]:
     """By pair: the relations between its tiles, recycled memory aside."""
     links = simulator.graph.links
-    found: dict[tuple[int, int], set[int]] = {}
+    blocks_of_pair: dict[tuple[int, int], set[int]] = {}
     columns = (links[name].tolist() for name in ("producer", "consumer", "block", "reuse"))
     for producer, consumer, block, reuse in zip(*columns, strict=True):
         if not reuse:
-            found.setdefault((producer, consumer), set()).add(block)
-    return found
+            blocks_of_pair.setdefault((producer, consumer), set()).add(block)
+    return blocks_of_pair
 
 
 def _prologue(
@@ -135,10 +135,10 @@ def _last_store(
     blocks: list[EdgeBlock], life: NDArray[np.float64], ends: NDArray[np.float64]
 ) -> tuple[float | None, float]:
     """The latest share of a tile's work, and when the last tile is there."""
-    share, at_ns, known = 0.0, 0.0, True
+    share, at_ns, complete = 0.0, 0.0, True
     for block in blocks:
         last = np.nan_to_num(block.last, nan=1.0).astype(np.float64)
-        known = known and not bool(np.isnan(block.last).any())
+        complete = complete and not bool(np.isnan(block.last).any())
         share = max(share, float(last.max(initial=0.0)))
         at_ns = max(at_ns, float((ends[block.parent] - (1.0 - last) * life[block.parent]).max(initial=0.0)))
-    return (share if known else None), at_ns
+    return (share if complete else None), at_ns

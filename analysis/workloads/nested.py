@@ -53,8 +53,8 @@ def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
     while len(frontier):
         seen[frontier] = True
         rounds.append(g.degree[frontier])
-        found = np.unique(_neighbours(g, frontier)[0])
-        frontier = found[~seen[found]]
+        neighbours = np.unique(_neighbours(g, frontier)[0])
+        frontier = neighbours[~seen[neighbours]]
     return spawns("bfs", rounds)
 
 

@@ -95,15 +95,15 @@ def _corrected(graph: TileGraph, launches: list[int], predict: Predictor, *, ren
 
 def _placed(policy: Policy, missing: pd.DataFrame) -> pd.DataFrame:
     rows = missing.sort_values("bytes", ascending=False, kind="stable")
-    found: dict[str, list[Any]] = {}
+    by_kind: dict[str, list[Any]] = {}
     for side in ("producer", "consumer"):
         stages = [policy.stages[int(n)] for n in rows[side]]
         tiles = [int(n) for n in rows[f"{side}_tile"]]
-        found[side] = [stage.name for stage in stages]
-        found[f"{side}_tile"] = [_coordinates(stage, tile) for stage, tile in zip(stages, tiles, strict=True)]
-    found["hazard"] = [str(h) for h in rows["hazard"]]
-    found["bytes"] = [int(b) for b in rows["bytes"]]
-    return pd.DataFrame(found)
+        by_kind[side] = [stage.name for stage in stages]
+        by_kind[f"{side}_tile"] = [_coordinates(stage, tile) for stage, tile in zip(stages, tiles, strict=True)]
+    by_kind["hazard"] = [str(h) for h in rows["hazard"]]
+    by_kind["bytes"] = [int(b) for b in rows["bytes"]]
+    return pd.DataFrame(by_kind)
 
 
 def _coordinates(stage: Stage, tile: int) -> list[int]:

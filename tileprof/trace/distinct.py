@@ -71,8 +71,8 @@ def _factored(boxes: Boxes, first: I64, sizes: I64) -> I64:
         for column in (count, stride):
             shared &= np.maximum.reduceat(column, first) == np.minimum.reduceat(column, first)
         copies[shared] *= count[first][shared]
-        taken = np.repeat(shared, sizes)
-        count[taken], stride[taken] = 1, 0
+        rows_taken = np.repeat(shared, sizes)
+        count[rows_taken], stride[rows_taken] = 1, 0
     return copies
 
 

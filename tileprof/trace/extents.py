@@ -81,6 +81,6 @@ def _extents(rows: dict[str, Any], slots: I64, base: I64) -> tuple[I64, I64]:
     low, high = np.full(base[-1], far.max), np.full(base[-1], far.min)
     np.minimum.at(low, key, begin)
     np.maximum.at(high, key, end)
-    nothing = low > high
-    low[nothing] = high[nothing] = 0
+    untouched = low > high
+    low[untouched] = high[untouched] = 0
     return low, high

@@ -62,8 +62,8 @@ class Boxes:
         last: ArrayLike = np.nan,
     ) -> Boxes:
         """Boxes from columns that broadcast against each other (one dimension, or scalars)."""
-        given = (tile, operand, mode, offset, length, count_0, stride_0, count_1, stride_1, first, last)
-        columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(c)) for c in given))
+        arrays = (tile, operand, mode, offset, length, count_0, stride_0, count_1, stride_1, first, last)
+        columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(c)) for c in arrays))
         return cls(*(np.ascontiguousarray(c, dtype=t) for c, t in zip(columns, _TYPES.values(), strict=True)))
 
     @classmethod

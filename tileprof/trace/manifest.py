@@ -57,8 +57,8 @@ def begun(*, recorder: str, command: list[str], device: dict[str, Any], granule:
 
 def libraries() -> dict[str, str]:
     """Versions of Python and of the libraries that are imported already; imports nothing."""
-    found = {name: _version(name) for name in _LIBRARIES if name in sys.modules}
-    return {"python": ".".join(map(str, sys.version_info[:3])), **found}
+    versions = {name: _version(name) for name in _LIBRARIES if name in sys.modules}
+    return {"python": ".".join(map(str, sys.version_info[:3])), **versions}
 
 
 def _version(distribution: str) -> str:

@@ -58,14 +58,14 @@ def _rows(part: Path, table: Table) -> int:
         return int(file.metadata.num_rows)
 
 
-def _check_types(part: Path, table: Table, found: pa.Schema) -> None:
+def _check_types(part: Path, table: Table, file_schema: pa.Schema) -> None:
     for column in table.columns:
-        at = found.get_field_index(column.name)
+        at = file_schema.get_field_index(column.name)
         if at < 0 and column.optional:
             continue
         if at < 0:
             raise TraceError(f"{part} has no column {column.name}: the trace is damaged, record it again")
-        seen, expected = found.field(at).type, arrow_type(column)
+        seen, expected = file_schema.field(at).type, arrow_type(column)
         if column.type == "enum":
             seen, expected = seen.value_type if pa.types.is_dictionary(seen) else seen, pa.string()
         if seen != expected:

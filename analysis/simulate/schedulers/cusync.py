@@ -83,13 +83,13 @@ def stops(p: Problem) -> NDArray[np.int64]:
     relations: dict[tuple[int, int], list[int]] = {}
     for producer, consumer, r in zip(p.producer.tolist(), p.consumer.tolist(), p.relation.tolist(), strict=True):
         relations.setdefault((consumer, producer), []).append(r)
-    known: dict[tuple[int, ...], int] = {}
+    cache: dict[tuple[int, ...], int] = {}
     total = np.zeros(len(p.launch), np.int64)
     for (consumer, _), chosen in relations.items():
         key = tuple(sorted(set(chosen)))
-        if key not in known:
-            known[key] = _moments(p, key, int(p.tile_base[consumer + 1] - p.tile_base[consumer]))
-        total[consumer] += known[key]
+        if key not in cache:
+            cache[key] = _moments(p, key, int(p.tile_base[consumer + 1] - p.tile_base[consumer]))
+        total[consumer] += cache[key]
     return total
 
 
@@ -119,14 +119,14 @@ def _moments(p: Problem, relations: tuple[int, ...], tiles: int) -> int:
 
 def _longer(p: Problem, by_ns: NDArray[np.float64]) -> Problem:
     """Lives of each launch's tiles longer by so much; shared where both were."""
-    known: dict[tuple[int, int, float], int] = {}
+    cache: dict[tuple[int, int, float], int] = {}
     parts: list[NDArray[np.float64]] = []
     begins = np.zeros(len(p.launch), np.int64)
     end = 0
     for i, key in enumerate(zip(p.ns_at.tolist(), np.diff(p.tile_base).tolist(), by_ns.tolist(), strict=True)):
-        if key not in known:
-            known[key] = end
+        if key not in cache:
+            cache[key] = end
             parts.append(p.ns[key[0] : key[0] + key[1]] + key[2])
             end += key[1]
-        begins[i] = known[key]
+        begins[i] = cache[key]
     return p._replace(ns=np.concatenate([*parts, np.empty(0)]), ns_at=begins)

@@ -149,4 +149,8 @@ class Plain:
             return self.policy == ALWAYS
         if n < self.threshold:
             return False
-        return self.policy != SPAWN or bool(np.isnan(expected)) or expected < alone
+        if self.policy != SPAWN:
+            return True
+        if np.isnan(expected):
+            return sum(self.left.values()) - (-n // self.options.child) <= self.options.untried
+        return expected < alone

@@ -33,6 +33,14 @@ def gains_of_models():
     return np.array(found)
 
 
+def gains_of_recorded():
+    """Over stream order, of programs that were recorded, exported and run."""
+    rows = json.loads((RESULTS / "recorded.json").read_text())["rows"].values()
+    return np.array(
+        [(1 - r["policy_us"] / r["stream_us"], 1 - r["predicted_policy_us"] / r["predicted_stream_us"]) for r in rows]
+    )
+
+
 def line(name, source, gains):
     measured, predicted = gains.T
     error, alone = (100 * np.abs(measured - guess).mean() for guess in (predicted, measured.mean()))
@@ -44,5 +52,7 @@ def line(name, source, gains):
 def test_the_page_has_the_errors_of_our_own_measurements():
     lines = [line(name, "each stage's time alone", gains_of_chains(row)) for row, name in CHAINS.items()]
     lines.append(line("whole models over Inductor", "the cost models of their plans", gains_of_models()))
+    name = "recorded programs, the persistent kernel over stream order"
+    lines.append(line(name, "the recording alone", gains_of_recorded()))
     page = (ROOT / "docs" / "simulate.md").read_text()
     assert "\n".join(lines) in page, "\n" + "\n".join(lines)

@@ -39,6 +39,7 @@ options = st.builds(
     queues=st.integers(1, 3),
     gap_ns=costs,
     prior=st.integers(0, 1),
+    untried=st.sampled_from([0, 1, 3, 100]),
 )
 
 

@@ -76,12 +76,12 @@ def _groups(stage: int, tiles: int, parts: list[tuple[I64, I64, I64]]) -> list[d
     owner, counter, value = owner[order], counter[order], value[order]
     indptr = np.searchsorted(owner, np.arange(tiles + 1)).astype(np.int64)
     group, first = equal_lists(indptr, (counter, value))
-    found = []
+    counters = []
     for number, tile in enumerate(first.tolist()):
         awaited = slice(int(indptr[tile]), int(indptr[tile + 1]))
         waits = np.stack([counter[awaited], value[awaited]], axis=1).tolist()
-        found.append({"stage": stage, "tiles": _ranges(np.flatnonzero(group == number)), "waits": waits})
-    return found
+        counters.append({"stage": stage, "tiles": _ranges(np.flatnonzero(group == number)), "waits": waits})
+    return counters
 
 
 def _ranges(tiles: I64) -> list[list[int]]:

@@ -270,13 +270,13 @@ def _comment(made: Expressed, names: list[str], lowered: Mapping[tuple[int, int]
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
 
-def _shown(stage: Stage, found: Waits) -> list[str]:
+def _shown(stage: Stage, waits: Waits) -> list[str]:
     gx, gy, _ = stage.grid
     lines = []
-    waiting = np.flatnonzero(np.diff(found.indptr))
+    waiting = np.flatnonzero(np.diff(waits.indptr))
     for tile in waiting[:_SHOWN].tolist():
-        rows = range(int(found.indptr[tile]), int(found.indptr[tile + 1]))
-        awaited = [f"{found.semaphore[w]} at {found.value[w]} of {found.posts[found.semaphore[w]]} posts" for w in rows]
+        rows = range(int(waits.indptr[tile]), int(waits.indptr[tile + 1]))
+        awaited = [f"{waits.semaphore[w]} at {waits.value[w]} of {waits.posts[waits.semaphore[w]]} posts" for w in rows]
         more = f", and {len(awaited) - _SHOWN} more" if len(awaited) > _SHOWN else ""
         place = f"({tile % gx}, {tile // gx % gy}, {tile // (gx * gy)})"
         lines.append(f"    tile {place} awaits semaphore {', '.join(awaited[:_SHOWN])}{more}")

@@ -29,10 +29,10 @@ def graphml_files(graph: TileGraph, launches: Sequence[int] | None = None) -> di
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     """GraphML knows numbers, truth and text; what is unknown is left out."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for name, value in values.items():
         plain = value.item() if isinstance(value, np.generic) else value
         if plain is None or plain != plain:  # noqa: PLR0124 (only NaN differs from itself)
             continue
-        found[name] = plain if isinstance(plain, bool | int | float) else xml_text(str(plain))
-    return found
+        attributes[name] = plain if isinstance(plain, bool | int | float) else xml_text(str(plain))
+    return attributes

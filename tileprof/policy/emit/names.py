@@ -23,7 +23,7 @@ def identifiers(names: Sequence[str]) -> list[str]:
     Letters and digits of ASCII only, no keyword (all begin with a capital), no reserved underscore; what is left
     empty or taken gets a number.
     """
-    taken: set[str] = set()
+    used: set[str] = set()
     found = []
     for number, name in enumerate(names):
         words = re.findall(r"[A-Za-z0-9]+", name)
@@ -31,10 +31,10 @@ def identifiers(names: Sequence[str]) -> list[str]:
         if not made or made[0].isdigit():
             made = f"Stage{made}"
         candidate, again = made, 1
-        while candidate.lower() in taken:
+        while candidate.lower() in used:
             again += 1
             candidate = f"{made}_{again}" if again < len(names) + 2 else f"Stage_{number}"
-        taken.add(candidate.lower())
+        used.add(candidate.lower())
         found.append(candidate)
     return found
 

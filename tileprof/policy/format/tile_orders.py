@@ -34,13 +34,13 @@ def axes_of(grid: Grid, order: tuple[int, ...]) -> str | None:
 
 def choices(grid: Grid) -> tuple[str, ...]:
     """Ascending, and one order for each other axis along which whole rows could be taken one after the other."""
-    found = [ASCENDING]
+    orders = [ASCENDING]
     for slowest in "xy":
         axes = "".join(axis for axis in "xyz" if axis != slowest) + slowest
         wide = [axis for axis in axes if grid["xyz".index(axis)] > 1]
         if grid["xyz".index(slowest)] > 1 and wide != sorted(wide):
-            found.append(axes)
-    return tuple(found)
+            orders.append(axes)
+    return tuple(orders)
 
 
 def places(order: tuple[int, ...]) -> NDArray[np.int64]:

@@ -88,16 +88,18 @@ def best_waits(
 def _reason(tried: list[Candidate], best: Candidate, orders: Sequence[str]) -> str:
     """What coarser and finer candidates would do to the pair, in the model."""
     count = best.semaphores.count
-    said = [f"{best.edge.kind}, {count:,} semaphore{'s' if count > 1 else ''}"]
+    words = [f"{best.edge.kind}, {count:,} semaphore{'s' if count > 1 else ''}"]
     coarser = [c.time_ns for c in tried if c.semaphores.count < count]
     finer = [c.time_ns for c in tried if c.semaphores.count > count]
     if coarser:
         change = 100 * (min(coarser) / best.time_ns - 1)
-        said.append(f"fewer are {change:.1f}% slower" if change > 100 * TOLERANCE else "fewer would take a table")
+        words.append(f"fewer are {change:.1f}% slower" if change > 100 * TOLERANCE else "fewer would take a table")
     if finer:
         change = 100 * (1 - min(finer) / best.time_ns)
-        said.append("more are no faster" if change <= 0 else f"more are {change:.2f}% faster, below what is measurable")
+        words.append(
+            "more are no faster" if change <= 0 else f"more are {change:.2f}% faster, below what is measurable"
+        )
     for who, axes in zip(("producer", "consumer"), orders, strict=True):
         if axes != ASCENDING:
-            said.append(f"the {who}'s tiles are taken {axes[2]} by {axes[2]}")
-    return "; ".join(said)
+            words.append(f"the {who}'s tiles are taken {axes[2]} by {axes[2]}")
+    return "; ".join(words)

@@ -99,7 +99,7 @@ def _with_edges(policy: Policy, graph: TileGraph, chosen: list[int], predict: Pr
     needs = _needs(graph, chosen, renamed=renamed)
     guaranteed = Guarantees(needs)
     orders: dict[int, str] = {}
-    known: dict[tuple[object, ...], tuple[tuple[str, str], Semaphores, Edge]] = {}
+    cache: dict[tuple[object, ...], tuple[tuple[str, str], Semaphores, Edge]] = {}
     # Nearest producers first: what lies further back is mostly covered through them.
     for producer, consumer in sorted(needs, key=lambda pair: (pair[1], -pair[0])):
         blocks, hazards = needs[producer, consumer]
@@ -111,10 +111,10 @@ def _with_edges(policy: Policy, graph: TileGraph, chosen: list[int], predict: Pr
         footprints = (int(graph.launches["footprint"].iloc[launch]) for launch in pair)
         fixed = (orders.get(producer), orders.get(consumer)) if ordered else (ASCENDING, ASCENDING)
         key = (blocks, hazards, fixed, *footprints)
-        if key not in known:
+        if key not in cache:
             axes = best_orders(predict, graph, pair, fixed, renamed=renamed)
-            known[key] = axes, *best_waits(predict, graph, pair, block, hazards, axes)
-        (orders[producer], orders[consumer]), semaphores, edge = known[key]
+            cache[key] = axes, *best_waits(predict, graph, pair, block, hazards, axes)
+        (orders[producer], orders[consumer]), semaphores, edge = cache[key]
         policy = _joined(policy, replace(semaphores, producer=producer), edge, producer, consumer)
         guaranteed.add(lower_edge(policy, len(policy.edges) - 1), (producer, consumer))
     custom = {n: axes for n, axes in orders.items() if axes != ASCENDING}

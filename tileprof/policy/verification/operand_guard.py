@@ -67,54 +67,54 @@ def check_operands(policy: Policy, trace: Recording, launches: Sequence[int]) ->
     """
     if "operands" not in policy.guard:
         return
-    given = policy.guard["operands"]
-    if len(given) != len(policy.stages):
-        raise PolicyError(f"the guard has operands of {len(given)} stages; the policy has {len(policy.stages)}")
-    for number, (expected, found) in enumerate(zip(given, _operands(trace, launches), strict=True)):
+    recorded = policy.guard["operands"]
+    if len(recorded) != len(policy.stages):
+        raise PolicyError(f"the guard has operands of {len(recorded)} stages; the policy has {len(policy.stages)}")
+    for number, (expected, current) in enumerate(zip(recorded, _operands(trace, launches), strict=True)):
         place = f"stage {number} ({policy.stages[number].name})"
-        if len(expected) != len(found):
+        if len(expected) != len(current):
             raise PolicyError(
-                f"{place} has {len(expected)} operands in the guard, launch {launches[number]} has {len(found)}: "
+                f"{place} has {len(expected)} operands in the guard, launch {launches[number]} has {len(current)}: "
                 "the policy is for another shape"
             )
-        for slot, (one, other) in enumerate(zip(expected, found, strict=True)):
+        for slot, (one, other) in enumerate(zip(expected, current, strict=True)):
             _check_operand(f"{place}, operand {slot}", one, other, launches[number])
 
 
-def _check_operand(place: str, expected: dict[str, Any], found: dict[str, Any], launch: int) -> None:
+def _check_operand(place: str, expected: dict[str, Any], current: dict[str, Any], launch: int) -> None:
     for name in _SAME:
-        if expected[name] != found[name]:
+        if expected[name] != current[name]:
             raise PolicyError(
-                f"{place}: {name} is {expected[name]!r:.80} in the guard, {found[name]!r:.80} in launch {launch}: "
+                f"{place}: {name} is {expected[name]!r:.80} in the guard, {current[name]!r:.80} in launch {launch}: "
                 "the policy is for another shape"
             )
-    if found["alignment"] < expected.get("alignment", 1):
+    if current["alignment"] < expected.get("alignment", 1):
         raise PolicyError(
             f"{place}: the guard asks for addresses aligned to {expected['alignment']} bytes, launch {launch} has "
-            f"{found['alignment']}: kernels for the one need not be those for the other"
+            f"{current['alignment']}: kernels for the one need not be those for the other"
         )
 
 
 def remarks(policy: Policy, trace: Recording, launches: Sequence[int]) -> tuple[str, ...]:
     """Sentences on what of the guard is missing or differs; none of it makes the verdict on this trace wrong."""
-    guard, said = policy.guard, []
+    guard, differences = policy.guard, []
     if not {"operands", "symbolic_size"} & guard.keys():
-        said.append("the policy does not say for which operands it is: only its grids are compared")
+        differences.append("the policy does not say for which operands it is: only its grids are compared")
     for name, here in (("device", trace.device.name), ("architecture", trace.device.architecture)):
         if guard.get(name, here) != here:
-            said.append(f"the policy was verified for {name} {guard[name]}; this trace is of {here}")
+            differences.append(f"the policy was verified for {name} {guard[name]}; this trace is of {here}")
     granule = int(trace.manifest.get("granule", 1))
     if guard.get("granule", granule) != granule:
-        said.append(
+        differences.append(
             f"the policy was made from accesses at a granule of {guard['granule']} bytes; this trace's are at {granule}"
         )
     if "operands" in guard:
-        said += _allocations(guard["operands"], _operands(trace, launches))
-    return tuple(said)
+        differences += _allocations(guard["operands"], _operands(trace, launches))
+    return tuple(differences)
 
 
-def _allocations(given: list[list[dict[str, Any]]], found: list[list[dict[str, Any]]]) -> list[str]:
-    pairs = [(a, b) for one, other in zip(given, found, strict=False) for a, b in zip(one, other, strict=False)]
+def _allocations(recorded: list[list[dict[str, Any]]], current: list[list[dict[str, Any]]]) -> list[str]:
+    pairs = [(a, b) for one, other in zip(recorded, current, strict=False) for a, b in zip(one, other, strict=False)]
     sizes = [(a["bytes"], b["bytes"]) for a, b in pairs if a.get("bytes", b["bytes"]) != b["bytes"]]
     if not sizes:
         return []

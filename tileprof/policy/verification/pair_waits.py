@@ -82,13 +82,13 @@ def _useful(awaited: EdgeBlock, needed: list[EdgeBlock]) -> int:
 
 def _missing(verdict: Verification, numbers: list[I64]) -> dict[tuple[int, int], EdgeBlock]:
     trace_tile = [np.argsort(number, kind="stable") for number in numbers]
-    found = {}
+    waits = {}
     for key, rows in verdict.missing.groupby(["producer", "consumer"]):
         i, j = (int(str(n)) for n in key)
         parent = trace_tile[i][rows["producer_tile"].to_numpy(np.int64)]
         child = trace_tile[j][rows["consumer_tile"].to_numpy(np.int64)]
-        found[i, j] = _block(parent, child, rows["bytes"].to_numpy(np.int64), len(numbers[j]))
-    return found
+        waits[i, j] = _block(parent, child, rows["bytes"].to_numpy(np.int64), len(numbers[j]))
+    return waits
 
 
 def _block(parent: I64, child: I64, size: I64, tiles: int) -> EdgeBlock:

@@ -28,11 +28,11 @@ def graph_of_waits(policy: Policy) -> TileGraph:
 
     A wait below the full count is taken as a wait for all tiles that post.
     """
-    found: dict[tuple[int, int], list[Waits]] = {}
+    waits_of_pair: dict[tuple[int, int], list[Waits]] = {}
     for waits in lower(policy):
-        found.setdefault((waits.edge.producer, waits.edge.consumer), []).append(waits)
+        waits_of_pair.setdefault((waits.edge.producer, waits.edge.consumer), []).append(waits)
     relations = {}
-    for (producer, consumer), parts in found.items():
+    for (producer, consumer), parts in waits_of_pair.items():
         tiles = [np.arange(policy.stages[s].tiles, dtype=np.int64) for s in (producer, consumer)]
         blocks = [b for b in (wait_block(w, *tiles) for w in parts) if b is not None]
         if len(blocks) == 1:

@@ -110,11 +110,11 @@ def _rows(columns: Mapping[str, NDArray[Any]], chosen: NDArray[np.bool_]) -> pd.
 
 
 def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> list[int]:
-    given = [s.launch for s in policy.stages] if launches is None else list(launches)
-    if len(given) != len(policy.stages):
-        raise PolicyError(f"{len(given)} launches for {len(policy.stages)} stages")
+    stage_launches = [s.launch for s in policy.stages] if launches is None else list(launches)
+    if len(stage_launches) != len(policy.stages):
+        raise PolicyError(f"{len(stage_launches)} launches for {len(policy.stages)} stages")
     bound: list[int] = []
-    for number, (stage, launch) in enumerate(zip(policy.stages, given, strict=True)):
+    for number, (stage, launch) in enumerate(zip(policy.stages, stage_launches, strict=True)):
         if launch is None:
             raise PolicyError(
                 f"stage {number} ({stage.name}) names no launch; say which launches the stages are: --launches N,N,…"
@@ -161,19 +161,19 @@ def _needs(graph: TileGraph, bound: list[int]) -> _Needs:
 
 
 def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
-    said = []
+    sentences = []
     for number, waits in enumerate(lowered):
         beyond = np.flatnonzero(waits.value > waits.posts[waits.semaphore])
         if len(beyond):
             owner, _ = ragged(np.diff(waits.indptr))
             first = beyond[0]
             stage = policy.stages[waits.edge.consumer]
-            said.append(
+            sentences.append(
                 f"edge {number}: {len(beyond)} waits never end; tile {owner[first]} of {stage.name} awaits value "
                 f"{waits.value[first]} on semaphore {waits.semaphore[first]}, which "
                 f"{waits.posts[waits.semaphore[first]]} tiles post"
             )
-    return said
+    return sentences
 
 
 def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Waits]) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ class Progress:
 
     def say(self, launches: int, tiles: int, module: str) -> None:
         """Show where the recording is, if it is time to."""
+        if not self._on:
+            return
         now = time.monotonic()
         if now < self._next:
             return

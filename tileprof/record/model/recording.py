@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import gc
 import os
 import shlex
 import sys
@@ -139,6 +140,9 @@ def run(options: Options, command: Command) -> int:
     atexit.register(recording.finish)
     os._exit = recording.leaving(os._exit)  # type: ignore[assignment] # the name of its parameter is not typed
     os.register_at_fork(after_in_child=session.forked, after_in_parent=_say_forked(session))
+    # What was imported so far stays: full collections, which the recorder's many small objects cause, need not go
+    # through it.
+    gc.freeze()
     session.start()
     triton_kernels.install(session)
     code = program.run(command, recording.ended)

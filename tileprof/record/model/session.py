@@ -30,6 +30,7 @@ from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
 from tileprof.record.model.nvtx import Ranges
 from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
+from tileprof.record.model.plans_by_value import PlansByValue
 from tileprof.record.model.progress import Progress
 from tileprof.record.model.storage import ABSENT, Buffer, Buffers
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
@@ -75,6 +76,7 @@ class Session:
         self._host_reads = 0
         self._operators: dict[Any, Operator] = {}
         self._plans: dict[Any, list[plans.Planned]] = {}
+        self._known = PlansByValue()
         self._dtypes: dict[torch.dtype, str] = {}
         self._lock = threading.RLock()
         self._progress = Progress()
@@ -189,6 +191,7 @@ class Session:
         self.writer = self._new_writer(force=self.options.force)
         self.buffers.restart(self.writer)
         self._plans.clear()
+        self._known.clear()
         self.conservative.clear()
         self._notes.clear()
         self.end_ns = self.tiles = self._host_reads = self.window.initialisations = 0
@@ -231,13 +234,13 @@ class Session:
         with self._lock:
             seen = self.seen
             if self.active:
-                self._guard(lambda: self._record(operator, operator.values(args, kwargs), result, path, values))
+                self._guard(self._record, operator, args, kwargs, result, path, values)
             return self.seen != seen
 
-    def _guard(self, work: Callable[[], None]) -> None:
+    def _guard(self, work: Callable[..., None], *args: Any) -> None:
         """Do our work; where it fails, the program goes on and the recording does not."""
         try:
-            work()
+            work(*args)
         except UserError as error:
             self.failure = str(error)
         except Exception as error:  # noqa: BLE001 - printed, and the trace marked
@@ -248,7 +251,16 @@ class Session:
             self._progress.end()
             print(f"tileprof: recording stopped, the program goes on: {self.failure}", file=sys.stderr)  # noqa: T201
 
-    def _record(self, operator: Operator, arguments: list[Any], result: Any, path: str, values: dict[int, Any]) -> None:
+    def _record(
+        self,
+        operator: Operator,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        path: str,
+        values: dict[int, Any],
+    ) -> None:
+        arguments = operator.values(args, kwargs)
         buffers = self.buffers
         buffers.bury()
         tensors: list[torch.Tensor] = []
@@ -275,12 +287,16 @@ class Session:
         if not self.window.covers(path) or self._initialises(operator, places, inputs):
             return
         cached = tuple(key)
-        planned = self._plans.get(cached)
+        by_value = operator.entry is not None and operator.entry.data_dependent and not self.fake
+        planned = self._known.find(cached, tensors, values) if by_value else self._plans.get(cached)
         texts: list[str] | None = None
         if planned is None:
-            call = self._call(operator, arguments, result, tensors, values)
+            read: set[int] = set()
+            call = self._call(operator, arguments, result, tensors, values, read)
             planned = plans.plan(operator if strided else operator.opaque(), call, self.device, cached, self._notes)
-            if operator.entry is None or self.fake or not operator.entry.data_dependent:
+            if by_value:
+                self._known.keep(cached, read, tensors, values, planned)
+            else:
                 self._plans[cached] = planned
         elif numbers and any(one.call for one in planned):
             call = self._call(operator, arguments, result, tensors, values)
@@ -306,8 +322,15 @@ class Session:
         return True
 
     def _call(
-        self, operator: Operator, arguments: list[Any], result: Any, tensors: list[torch.Tensor], values: dict[int, Any]
+        self,
+        operator: Operator,
+        arguments: list[Any],
+        result: Any,
+        tensors: list[torch.Tensor],
+        values: dict[int, Any],
+        read: set[int] | None = None,
     ) -> Call:
+        """The call as tile models see it; ``read`` learns the places of the tensors whose values they ask for."""
         operands: list[Operand] = []
         named = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
         first = len(operands)
@@ -316,6 +339,8 @@ class Session:
 
         def value(operand: Operand) -> torch.Tensor | None:
             tensor = tensors[operand.ref]
+            if read is not None:
+                read.add(operand.ref)
             return None if fake_run else values.get(id(tensor), tensor)
 
         return Call(operator.name, named, tuple(operands[first:]), tuple(operands), value)

@@ -122,6 +122,8 @@ class Buffers:
         """Whether memory from outside that launches only read was given up with its last tensor."""
         self._moves: list[Move] = []
         self._merges = 0
+        self._shifted = False
+        """Whether some storage may begin elsewhere than its buffer does."""
 
     def restart(self, writer: TraceWriter) -> None:
         """Write to another trace from now on: no buffer is in it yet, all live ones are older than it."""
@@ -233,12 +235,14 @@ class Buffers:
 
     def offset(self, tensor: torch.Tensor) -> int:
         """Where the tensor's first element lies in its buffer, in bytes."""
-        at = self._live[tensor.untyped_storage()._cdata].at  # noqa: SLF001
+        at = self._live[tensor.untyped_storage()._cdata].at if self._shifted else 0  # noqa: SLF001
         elements = tensor.storage_offset()
         return at + int(elements * tensor.element_size()) if elements else at
 
     def _make(self, tensor: torch.Tensor, size: int, made: bool) -> Buffer:
-        kind = "parameter" if isinstance(tensor, torch.nn.Parameter) else "activation" if made else "input"
+        # Parameter's own check of instances takes longer than all of the rest.
+        parameter = type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)
+        kind = "parameter" if parameter else "activation" if made else "input"
         return Buffer(
             base=self.allocator.allocate(size),
             bytes=size,
@@ -273,6 +277,7 @@ class Buffers:
         elif buffer in self._left:
             self._left.remove(buffer)
         buffer.holders += 1
+        self._shifted |= begin != start
         return _Held(buffer, size, True, begin - start)
 
     def _shown(self, keys: Iterable[int]) -> list[tuple[int, Buffer]]:
@@ -287,6 +292,7 @@ class Buffers:
     def _merge(self, parts: list[tuple[int, Buffer]], begin: int, end: int) -> tuple[int, Buffer]:
         """One buffer in place of ``parts``, ``(address, buffer)``, and of what lies between ``begin`` and ``end``."""
         self._merges += 1
+        self._shifted = True
         begin = min(begin, *(start for start, _ in parts))
         size = max(end, *(start + b.bytes for start, b in parts)) - begin
         named = max((b for _, b in parts), key=lambda b: (b.kind == "parameter", bool(b.name)))

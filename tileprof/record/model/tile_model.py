@@ -104,8 +104,8 @@ Model = Callable[[Call, "Device"], list[Kernel]]
 class Entry:
     """A registered model.
 
-    ``data_dependent``: its result depends on tensor values and is not cached. ``any_number``: it is the same whatever
-    floating-point numbers the operator is called with, which may change at every step (an optimiser's bias
+    ``data_dependent``: its result depends on values of tensors, those that it asks for. ``any_number``: it is the same
+    whatever floating-point numbers the operator is called with, which may change at every step (an optimiser's bias
     corrections).
     """
 

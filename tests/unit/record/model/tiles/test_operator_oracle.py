@@ -17,10 +17,11 @@ from pkgutil import walk_packages
 import pytest
 import torch
 
-from tests.unit.record.model.tiles import watch
+from tests.unit.record.model.tiles import held_operators, watch
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, by_tile, elements
 from tileprof.record.model import tiles
+from tileprof.record.model.tile_model import REGISTRY
 from tileprof.record.model.tiles import load_all
 from tileprof.record.model.tiles.foundations import overrides, sketch
 from tileprof.record.model.tiles.indexing import compact
@@ -71,8 +72,16 @@ def small_tiles(monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_tile_model_forgets_an_input(operators, small_tiles, part):
-    tried, wrong = 0, []
-    for op in operators[part::PARTS]:
+    tried, held, wrong = tried_operators(operators[part::PARTS])
+    assert tried > 50
+    assert not wrong, "\n".join(wrong)
+    assert held <= set(held_operators.listed()), held_operators.HOW
+
+
+def tried_operators(operators):
+    """How many elements were perturbed, the models that were held against PyTorch so, and what was wrong."""
+    tried, held, wrong = 0, set(), []
+    for op in operators:
         name = f"{op.name} {op.variant_test_name}".strip()
         if name.startswith((*NOT_FOR_THE_CPU, *NOT_STRIDED)):
             continue
@@ -84,8 +93,8 @@ def test_no_tile_model_forgets_an_input(operators, small_tiles, part):
             except AssertionError as error:
                 wrong.append(f"{name}: {error}")
             tried += seen.tried
-    assert tried > 50
-    assert not wrong, "\n".join(wrong)
+            held |= {held_operators.model_of(one) for one in seen.held}
+    return tried, held, wrong
 
 
 def _samples(op):
@@ -174,3 +183,18 @@ def test_every_block_of_a_grouped_product_reads_where_the_groups_end():
     [kernel] = run_model(call, H200)
     for tile in range(kernel.footprint.tiles):
         assert elements(kernel, call["offs"], tile, READ) == [0, 1, 2]
+
+
+def test_every_tile_model_is_held_against_pytorch_or_says_why_not():
+    load_all()
+    held, others = set(held_operators.listed()), set(held_operators.NOT_HELD)
+    assert not held & others
+    assert held | others == set(REGISTRY), (
+        f"without: {sorted(set(REGISTRY) - held - others)}; gone: {sorted((held | others) - set(REGISTRY))}; "
+        f"{held_operators.HOW}"
+    )
+
+
+def test_the_page_lists_the_models_that_are_held_against_pytorch():
+    page = (held_operators.ROOT / held_operators.PAGE).read_text()
+    assert held_operators.table() in page, held_operators.HOW

@@ -34,6 +34,8 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self._random = np.random.default_rng(0) if taints else None
         self.tried = 0
+        self.held: set[str] = set()
+        """Operators of which some element of an input was perturbed."""
         self._checked: set[Any] = set()
         load_all()
         self.seen: Counter[str] = Counter()
@@ -64,7 +66,10 @@ class Watch(TorchDispatchMode):
         check(call, kernels)
         if self._random is not None:
             again = None if call.op in OWN_INDICES else partial(_kernels, entry)
-            self.tried += taint.check(func, args, kwargs, call, kernels, self._random, again)
+            tried = taint.check(func, args, kwargs, call, kernels, self._random, again)
+            self.tried += tried
+            if tried:
+                self.held.add(call.op)
         return result
 
 

@@ -1,0 +1,91 @@
+"""Gains predicted from a recorded trace alone, beside measured ones: ``python
+tests/gpu/measuring/measure_predictions.py OUT.json --folder DIR --budget 420``.
+
+Programs of `SIZES` go the road of `one_road`: recorded, exported, verified, run. What `tileprof export` prints before
+anything ran is the prediction, what `tileprof run` prints is the measurement; stages are not timed alone. Rows are
+written after each program, so that a walk that is ended has what it measured; a folder of an earlier walk is gone on
+with, or only read (``--read``).
+"""
+
+import argparse
+import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import one_road
+
+AT_ONCE = 6
+"""Programs that are recorded at the same time; each compiles and holds a CUDA context."""
+
+MLP = """
+up, down = torch.nn.Linear({width}, {hidden}), torch.nn.Linear({hidden}, {width})
+net = torch.nn.Sequential(up, torch.nn.GELU(), down).half().cuda().eval()
+x = torch.randn({tokens}, {width}, dtype=torch.float16, device="cuda")
+"""
+CONVOLUTIONS = """
+layers = [layer for _ in range(2) for layer in (torch.nn.Conv2d({c}, {c}, 3, padding=1), torch.nn.ReLU())]
+net = torch.nn.Sequential(*layers).half().cuda().eval().to(memory_format=torch.channels_last)
+x = torch.randn(1, {c}, {n}, {n}, dtype=torch.float16, device="cuda").to(memory_format=torch.channels_last)
+"""
+SIZES = {
+    **one_road.PROGRAMS,
+    **{
+        f"mlp_{width}_{hidden}_{tokens}": MLP.format(width=width, hidden=hidden, tokens=tokens)
+        for width, hidden in ((768, 3072), (2048, 8192), (4096, 11008))
+        for tokens in (16, 128, 512)
+    },
+    **{f"conv_{c}_{n}": CONVOLUTIONS.format(c=c, n=n) for c, n in ((64, 56), (128, 56), (256, 14), (512, 7))},
+}
+
+PREDICTED = re.compile(r"kernels: ([\d.]+) us in stream order, ([\d.]+) us under the policy")
+MEASURED = {"stream_us": re.compile(r"stream order +([\d.]+) us"), "policy_us": re.compile(r"this policy +([\d.]+) us")}
+
+
+def row_of(walk):
+    """Predicted and measured times of a walk that has been to its end, in microseconds; None of any other."""
+    text = (walk / "walk.txt").read_text() if (walk / "walk.txt").exists() else ""
+    predicted = PREDICTED.search(text)
+    found = {name: pattern.search(text) for name, pattern in MEASURED.items()}
+    if predicted is None or not all(found.values()):
+        return None
+    stream, policy = (float(figure) for figure in predicted.groups())
+    measured = {name: float(match.group(1)) for name, match in found.items()}
+    return {"predicted_stream_us": stream, "predicted_policy_us": policy, **measured}
+
+
+def write(folder, out):
+    """The rows of all walks so far."""
+    rows = {walk.name: row_of(walk) for walk in sorted(folder.iterdir()) if walk.is_dir()}
+    out.write_text(json.dumps({"rows": {name: row for name, row in rows.items() if row}}, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--budget", type=float, default=420, metavar="SECONDS")
+    parser.add_argument("--read", action="store_true", help="only read what --folder has")
+    options = parser.parse_args()
+    begun = time.monotonic()
+    one_road.PROGRAMS.update(SIZES)
+    if not options.read:
+        walks = [one_road.Walk(name, options.folder) for name in options.only]
+        for first in range(0, len(walks), AT_ONCE):
+            some = walks[first : first + AT_ONCE]
+            if time.monotonic() - begun > options.budget:
+                break
+            with ThreadPoolExecutor(len(some)) as pool:
+                list(pool.map(one_road.Walk.prepare, some))
+            for walk in some:
+                if walk.codes.get("verify") == 0 and time.monotonic() - begun < options.budget:
+                    walk.do("run")
+                    write(options.folder, options.out)
+    write(options.folder, options.out)
+    print(options.out.read_text())
+
+
+if __name__ == "__main__":
+    main()
