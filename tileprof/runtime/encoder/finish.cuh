@@ -15,8 +15,7 @@ __device__ __forceinline__ float sum_over_block(float value, u32 scratch) {
     return ((low.x + low.y) + (low.z + low.w)) + ((high.x + high.y) + (high.z + high.w));
 }
 
-__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number,
-                                       bool& gave_up) {
+__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number, bool& gave_up) {
     const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), splits = STAGE_S32(record, splits),
               column = 4 * threadIdx.x;
     const int row = TASK_S32(record, row), end = row + TASK_S32(record, part);

@@ -22,6 +22,7 @@ static void say(const char* text) {
     fclose(out);
 }
 extern "C" void tileprof_event(const char* json) { say(json); }
+extern "C" void tileprof_pause(int on) { say(on ? "\\"pause\\":1" : "\\"pause\\":0"); }
 extern "C" void tileprof_capture(int on) { say(on ? "\\"capture\\":1" : "\\"capture\\":0"); }
 static void (*listener)(int);
 extern "C" void tileprof_listen(void (*f)(int)) { listener = f; }

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+_TIMING = ("benchmark", "benchmark_gpu", "benchmark_gpu_with_cuda_graph", "bench", "benchmark_all_configs")
+
 
 class Pauses:
     """Nested and concurrent timings; the outermost pauses. ``pause`` and ``say`` reach the injection library."""
@@ -37,9 +39,9 @@ class Pauses:
                 self.say(0)
 
     def inductor(self, module: Any) -> None:
-        """``module`` is `torch._inductor.runtime.benchmarking`: every class of it that times on a GPU."""
+        """``module`` is `torch._inductor.runtime.benchmarking` or `…triton_heuristics`: their classes that time."""
         for owner in [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]:
-            for name in ("benchmark", "benchmark_gpu", "benchmark_gpu_with_cuda_graph"):
+            for name in _TIMING:
                 if isinstance(owner, type) and name in vars(owner):
                     setattr(owner, name, self._paused(vars(owner)[name]))
 

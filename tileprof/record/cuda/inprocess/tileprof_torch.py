@@ -33,6 +33,7 @@ def start() -> None:
     library = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
     pauses = tileprof_benchmark.Pauses(library.tileprof_pause, lambda on: _say(library, e="benchmark", on=on))
     after_import("torch._inductor.runtime.benchmarking", pauses.inductor)
+    after_import("torch._inductor.runtime.triton_heuristics", pauses.inductor)
     after_import("triton.runtime.autotuner", pauses.triton)
     after_import("torch", lambda torch: _Hooks(torch).install())
 
