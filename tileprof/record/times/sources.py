@@ -91,7 +91,7 @@ def _nsys(path: Path) -> list[tuple[str, str, float, float]]:
             database.set_progress_handler(lambda: next(steps) >= _MOST_STEPS // _STEPS_AT_ONCE, _STEPS_AT_ONCE)
             database.text_factory = lambda text: text.decode("utf-8", "replace")
             rows = database.execute(_QUERY, (_MOST_KERNELS + 1,)).fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:  # an error's message may quote a name that is no UTF-8
         raise UserError(
             f"{path} is no SQLite export of nsys with kernels ({error}); make one with `nsys profile --trace=cuda` and "
             "`nsys export --type sqlite`"
