@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from tileprof.trace.schema import COVERAGES, NEVER
 
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
+    from tileprof.trace import Recording
 
 EARLY_MARGIN = 0.01
 """A consumer tile starts early when it could start this share of the producer's time before the producer's end:
@@ -27,7 +28,7 @@ less is within the spread of measured block times."""
 OVERLAP_MARGIN = 0.02
 """Share of a pair's time that overlap must save to be worth naming: less is within the spread of any measurement."""
 
-MOST_ANSWERS: Final = 4096
+MOST_ANSWERS: Final = 8192
 """Pairs of different footprints, durations or relations that are bounded, a few milliseconds each: a program whose
 every step has another shape has as many as it has pairs. Those with the fewest launches in between come first.
 """
@@ -46,8 +47,7 @@ class PairAnswer:
     bounds: Bounds
     early: float
     lead_ns: float
-    stream_waves: int
-    overlapped_waves: float
+    waves: PairWaves
 
 
 def pair_gains(bounder: Bounder) -> pd.DataFrame:
@@ -70,133 +70,114 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
     graph = bounder.graph
     pairs = graph.pairs.sort_values(["producer", "consumer"], ignore_index=True)
     producers, consumers = (pairs[c].to_numpy(np.int64) for c in ("producer", "consumer"))
-    keys = _Keys(bounder)
-    answers: dict[Any, PairAnswer] = {}
-    number: dict[Any, int] = {}
-    of_pair = [keys.of(*pair) for pair in zip(producers.tolist(), consumers.tolist(), strict=True)]
-    for key in of_pair:
-        number.setdefault(key, len(number))
+    answers = _Answers(bounder, producers, consumers)
+    number: dict[_Key, int] = {}
+    key = np.array([number.setdefault(key, len(number)) for key in answers.keys], np.int64)
+    of_key: dict[int, PairAnswer] = {}
     for row in np.argsort(consumers - producers, kind="stable").tolist():
-        key, pair = of_pair[row], (int(producers[row]), int(consumers[row]))
-        if key not in answers:
-            answer = _answer if len(answers) < MOST_ANSWERS else _no_answer
-            answers[key] = answer(bounder, keys, *pair)
-    pair_answers = [answers[key] for key in of_pair]
-    bounds = [a.bounds for a in pair_answers]
-    recorded = np.array([b.recorded_ns for b in bounds], np.float64)
-    bound = np.array([b.bound_ns for b in bounds], np.float64)
-    listed = np.array([b.listed_ns if b.listed_ns is not None else np.nan for b in bounds], np.float64)
+        if key[row] not in of_key:
+            of_key[int(key[row])] = answers.of(row) if len(of_key) < MOST_ANSWERS else answers.none(row)
+    pair_answers = [of_key[each] for each in key.tolist()]
+    bounds = [of_key[each].bounds for each in range(len(number))]
+    recorded = answers.recorded_ns
+    bound = np.array([b.bound_ns for b in bounds], np.float64)[key]
+    listed = np.array([np.nan if b.listed_ns is None else b.listed_ns for b in bounds], np.float64)[key]
     own = np.minimum(bounder.launch_ns[producers] + bounder.launch_ns[consumers], recorded)
+    parents = _true_parents(graph)
     return pairs.assign(
-        direct=direct(len(graph.tile_base) - 1, _true_parents(graph), producers.tolist(), consumers.tolist()),
+        direct=direct(len(graph.tile_base) - 1, parents, producers.tolist(), consumers.tolist()),
         apart=consumers - producers - 1,
-        last_producer=_last(_true_parents(graph), producers.tolist(), consumers.tolist()),
+        last_producer=_last(parents, producers.tolist(), consumers.tolist()),
         recorded_ns=recorded,
         bound_ns=bound,
-        binding=pd.Series([b.binding for b in bounds], dtype=object),
+        binding=pd.Series([b.binding for b in bounds], dtype=object).take(key).reset_index(drop=True),
         gain_ns=np.maximum(recorded - bound, 0.0),
         listed_ns=listed,
         overlap_ns=np.where(own - listed > OVERLAP_MARGIN * own, own - listed, 0.0),
         early=np.array([a.early for a in pair_answers], np.float64),
         lead_ns=np.array([a.lead_ns for a in pair_answers], np.float64),
-        stream_waves=np.array([a.stream_waves for a in pair_answers], np.int64),
-        overlapped_waves=np.array([a.overlapped_waves for a in pair_answers], np.float64),
-        key=np.array([number[key] for key in of_pair], np.int64),
+        stream_waves=np.array([a.waves.stream for a in pair_answers], np.int64),
+        overlapped_waves=np.array([a.waves.overlapped for a in pair_answers], np.float64),
+        key=key,
     )
 
 
-def _no_answer(bounder: Bounder, keys: _Keys, producer: int, consumer: int) -> PairAnswer:
-    """Of a pair beyond `MOST_ANSWERS`: nothing is claimed to be saved."""
-    recorded = keys.recorded_ns(producer, consumer)
-    bounds = Bounds(recorded, {NOT_COMPUTED: recorded}, {}, 0, None, None, (NOT_COMPUTED,))
-    waves = _waves(bounder, keys, producer, consumer)
-    return PairAnswer(bounds, 0.0, 0.0, waves.stream, waves.overlapped)
+_Key = tuple[tuple[object, ...], tuple[object, ...], float]
+"""What an answer depends on: tiles and their dependencies, bytes, and the recorded time."""
 
 
-def _waves(bounder: Bounder, keys: _Keys, producer: int, consumer: int) -> PairWaves:
-    tiles, slots = keys.tiles, bounder.slots
-    return pair_waves((int(tiles[producer]), int(tiles[consumer])), (int(slots[producer]), int(slots[consumer])))
+class _Answers:
+    """Facts of pairs, by which of them two pairs have the same answer, and answers.
 
+    Hazards of recycled memory are no part of an answer, nor is where in a buffer a launch works unless both work there.
+    """
 
-def _answer(bounder: Bounder, keys: _Keys, producer: int, consumer: int) -> PairAnswer:
-    early, lead_ns = keys.early(producer, consumer)
-    waves = _waves(bounder, keys, producer, consumer)
-    return PairAnswer(
-        bounder.of(keys.recorded_ns(producer, consumer), [producer, consumer]),
-        early,
-        lead_ns,
-        waves.stream,
-        waves.overlapped,
-    )
-
-
-class _Keys:
-    """Facts of pairs, and by which of them two pairs have the same answer."""
-
-    def __init__(self, bounder: Bounder) -> None:
+    def __init__(self, bounder: Bounder, producers: NDArray[np.int64], consumers: NDArray[np.int64]) -> None:
         graph, launches = bounder.graph, bounder.graph.launches
         self._bounder = bounder
-        self._trace = graph.recording
-        self.tiles = launches["tiles"].to_numpy(np.int64)
-        self._footprint = launches["footprint"].tolist()
-        self._begin_ns = launches["begin_ns"].to_numpy(np.float64)
-        self._duration_ns = launches["duration_ns"].to_numpy(np.float64)
-        self._launch_ns = bounder.launch_ns
-        self._placed = bool(self._begin_ns.any())
-        self._flops = launches["flops"].tolist()
-        self._freed = graph.recording.buffers["freed_at"].to_numpy(np.int64)
+        self._pairs = list(zip(producers.tolist(), consumers.tolist(), strict=True))
+        self._tiles = launches["tiles"].tolist()
+        self._slots = bounder.slots.tolist()
         times = graph.recording.times
         self._timed = timed_rows(graph.recording)
         self._tile = times["tile"].to_numpy(np.int64)
         self._tile_end_ns = times["end_ns"].to_numpy(np.float64)
         self._ends: dict[tuple[int, int], NDArray[np.float64]] = {}
-        self._blocks: dict[tuple[int, int], list[tuple[int, bool]]] = {}
-        links = graph.links
-        for p, c, b, reuse in zip(links["producer"], links["consumer"], links["block"], links["reuse"], strict=True):
-            self._blocks.setdefault((int(p), int(c)), []).append((int(b), bool(reuse)))
+        self._scheduled: dict[tuple[object, ...], tuple[Bounds, float, float]] = {}
+        self._moved: dict[tuple[object, ...], tuple[float, int]] = {}
+        self._blocks: dict[tuple[int, int], list[int]] = {pair: [] for pair in self._pairs}
+        links = graph.links[~graph.links["reuse"].to_numpy(bool)]
+        for p, c, block in zip(*(links[name].tolist() for name in ("producer", "consumer", "block")), strict=True):
+            self._blocks[p, c].append(block)
+        self.recorded_ns = _recorded_ns(bounder, producers, consumers)
+        self.keys = self._keys()
 
-    def of(self, producer: int, consumer: int) -> tuple[object, ...]:
-        each = tuple(
-            (
-                self._footprint[i],
-                int(self._bounder.durations.begins[i]),
-                self._flops[i],
-                int(self._bounder.units[i]),
-                int(self._bounder.demand[i]),
+    def of(self, row: int) -> PairAnswer:
+        """The answer on one pair."""
+        tiles, traffic, recorded_ns = self.keys[row]
+        pair = self._pairs[row]
+        if tiles not in self._scheduled:
+            self._scheduled[tiles] = self._bounder.renamed(pair), *self._early(*pair)
+        if traffic not in self._moved:
+            self._moved[traffic] = self._bounder.dram(pair)
+        bounds, early, lead_ns = self._scheduled[tiles]
+        return PairAnswer(bounds.completed(recorded_ns, *self._moved[traffic]), early, lead_ns, self._waves(*pair))
+
+    def none(self, row: int) -> PairAnswer:
+        """Of a pair beyond `MOST_ANSWERS`: nothing is claimed to be saved."""
+        recorded_ns = self.keys[row][2]
+        bounds = Bounds(recorded_ns, {NOT_COMPUTED: recorded_ns}, {}, 0, None, None, (NOT_COMPUTED,))
+        return PairAnswer(bounds, 0.0, 0.0, self._waves(*self._pairs[row]))
+
+    def _keys(self) -> list[_Key]:
+        bounder, launches = self._bounder, self._bounder.graph.launches
+        footprints, begins = launches["footprint"].tolist(), bounder.durations.begins.tolist()
+        units, demand, flops = bounder.units.tolist(), bounder.demand.tolist(), launches["flops"].tolist()
+        alike = list(zip(footprints, begins, flops, units, demand, strict=True))
+        guessed = (launches["coverage"] == "conservative").tolist()
+        bindings = _bindings(bounder.graph.recording)
+        keys = []
+        for (p, c), recorded_ns in zip(self._pairs, self.recorded_ns.tolist(), strict=True):
+            own, its = bindings[p], bindings[c]
+            shared = (
+                (own.slots[b], its.slots[b], its.offsets[b] - own.offsets[b]) for b in own.slots.keys() & its.slots
             )
-            for i in (producer, consumer)
-        )
-        blocks = tuple(sorted(self._blocks[producer, consumer]))
-        return *each, self.recorded_ns(producer, consumer), blocks, self._binding(producer, consumer)
+            moves = footprints[p], guessed[p], own.alone, footprints[c], guessed[c], its.alone, *sorted(shared)
+            keys.append(((alike[p], alike[c], *sorted(self._blocks[p, c])), moves, recorded_ns))
+        return keys
 
-    def _binding(self, producer: int, consumer: int) -> tuple[object, ...]:
-        """Which operands share a buffer and where: what the bytes that both touch depend on."""
-        names: dict[int, int] = {}
-        bound = []
-        for launch in (producer, consumer):
-            buffers, offsets = self._trace.operands_of(launch)
-            for b, offset in zip(buffers.tolist(), offsets.tolist(), strict=True):
-                bound.append((names.setdefault(b, len(names)), offset, bool(self._freed[b] == NEVER)))
-        return tuple(bound)
+    def _waves(self, producer: int, consumer: int) -> PairWaves:
+        tiles, slots = self._tiles, self._slots
+        return pair_waves((tiles[producer], tiles[consumer]), (slots[producer], slots[consumer]))
 
-    def recorded_ns(self, producer: int, consumer: int) -> float:
-        """Both launches, less their overlap, plus the gap between them up to the device's launch gap: a longer gap is
-        other launches or a slow host, which overlapping these two does not mend.
-        """
-        took = self._launch_ns[[producer, consumer]]
-        if not self._placed:
-            return float(took.sum())
-        between = self._begin_ns[consumer] - self._begin_ns[producer] - self._duration_ns[producer]
-        return float(took.sum() + np.clip(between, -took.min(), self._bounder.machine.device.launch_gap_ns))
-
-    def early(self, producer: int, consumer: int) -> tuple[float, float]:
+    def _early(self, producer: int, consumer: int) -> tuple[float, float]:
         """Share of the consumer's tiles that could start early, and by how much on average, ns."""
         ends = self._ends_of(producer)
         end_ns = float(ends.max(initial=0.0))
-        ready = np.zeros(int(self.tiles[consumer]))
-        for number, reuse in self._blocks[producer, consumer]:
+        ready = np.zeros(self._tiles[consumer])
+        for number in self._blocks[producer, consumer]:
             block = self._bounder.graph.blocks[number]
-            if not reuse and len(block.parent):
+            if len(block.parent):
                 of_set = np.maximum.reduceat(ends[block.parent], block.indptr[:-1])
                 waits = block.set_of >= 0
                 ready[waits] = np.maximum(ready[waits], of_set[block.set_of[waits]])
@@ -207,14 +188,53 @@ class _Keys:
     def _ends_of(self, launch: int) -> NDArray[np.float64]:
         """``[tiles]`` ends in stream order: as measured, or each tile on the next free slot."""
         durations = self._bounder.durations
-        key = (int(durations.begins[launch]), int(self._bounder.slots[launch]))
+        key = (int(durations.begins[launch]), self._slots[launch])
         if key not in self._ends:
-            ends = alone(durations.of(launch, int(self.tiles[launch])), int(self._bounder.slots[launch]))
+            ends = alone(durations.of(launch, self._tiles[launch]), self._slots[launch])
             if durations.source[launch] == MEASURED:
                 rows = self._timed[launch]
                 ends[self._tile[rows]] = self._tile_end_ns[rows] * durations.calibration[launch]
             self._ends[key] = ends
         return self._ends[key]
+
+
+def _recorded_ns(bounder: Bounder, producers: NDArray[np.int64], consumers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """``[pairs]`` both launches, less their overlap, plus the gap between them up to the device's launch gap: a longer
+    gap is other launches or a slow host, which overlapping these two does not mend.
+    """
+    launches, took_ns = bounder.graph.launches, bounder.launch_ns
+    begin_ns, duration_ns = (launches[name].to_numpy(np.float64) for name in ("begin_ns", "duration_ns"))
+    both = took_ns[producers] + took_ns[consumers]
+    if not begin_ns.any():
+        return both
+    between = begin_ns[consumers] - begin_ns[producers] - duration_ns[producers]
+    least = -np.minimum(took_ns[producers], took_ns[consumers])
+    return np.asarray(both + np.clip(between, least, bounder.machine.device.launch_gap_ns), np.float64)
+
+
+class _Binding(NamedTuple):
+    """By buffer: the first operand slot of a launch that is bound to it, and the offset there. ``alone``: for each
+    slot, that first slot of its buffer, the distance from its offset, and whether the buffer is kept to the end.
+    """
+
+    slots: dict[int, int]
+    offsets: dict[int, int]
+    alone: tuple[tuple[int, int, bool], ...]
+
+
+def _bindings(trace: Recording) -> list[_Binding]:
+    """``[launches]`` of a recording."""
+    kept = (trace.buffers["freed_at"].to_numpy(np.int64) == NEVER).tolist()
+    bindings = []
+    for launch in range(len(trace.launches)):
+        slots: dict[int, int] = {}
+        offsets: dict[int, int] = {}
+        alone_ = []
+        for slot, (buffer, offset) in enumerate(zip(*(c.tolist() for c in trace.operands_of(launch)), strict=True)):
+            first = offsets.setdefault(buffer, offset)
+            alone_.append((slots.setdefault(buffer, slot), offset - first, kept[buffer]))
+        bindings.append(_Binding(slots, offsets, tuple(alone_)))
+    return bindings
 
 
 def _true_parents(graph: TileGraph) -> dict[int, set[int]]:

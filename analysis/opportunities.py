@@ -8,7 +8,6 @@ from typing import Any
 from tileprof.analysis.gains import direct_and_known
 from tileprof.analysis.report import Report
 from tileprof.analysis.simulate import SCHEDULERS, Schedule, Simulator, scheduler
-from tileprof.analysis.simulate.scheduler import Program, program_of
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
 from tileprof.analysis.words import counted, duration
 
@@ -69,8 +68,7 @@ def opportunities(report: Report, simulator: Simulator) -> list[Opportunity]:
     """
     total = report.program.recorded_ns
     rows = report.groups[direct_and_known(report.groups)].head(MOST_PAIRS).to_dict("records")
-    program = program_of(simulator.graph, machine=simulator.machine)
-    candidates = [_whole_program(report, simulator), *(pair_opportunity(row, simulator, program) for row in rows)]
+    candidates = [_whole_program(report, simulator), *(pair_opportunity(row, simulator) for row in rows)]
     worth = [o for o in candidates if o is not None and o.saves_ns > 0.001 * total]
     return sorted(worth, key=lambda o: -o.saves_ns)
 
@@ -102,7 +100,7 @@ def _whole_program(report: Report, simulator: Simulator) -> Opportunity | None:
     )
 
 
-def pair_opportunity(row: dict[Any, Any], simulator: Simulator, program: Program) -> Opportunity | None:
+def pair_opportunity(row: dict[Any, Any], simulator: Simulator) -> Opportunity | None:
     """Advice on one row of `fold`: the cheapest scheduler on the ladder that is worth it; None where none saves
     anything.
     """
@@ -110,7 +108,7 @@ def pair_opportunity(row: dict[Any, Any], simulator: Simulator, program: Program
     pair = [row["producers"][middle], row["consumers"][middle]]
     stream, graph = (simulator.run(SCHEDULERS[name], launches=pair) for name in ("stream", "graph"))
     # Alone, the pair does not know what else the consumer needs.
-    prologue = Pdl().prologue_of(program, pair[1])
+    prologue = Pdl().prologue_of(simulator.program, pair[1])
     waits = {"pdl": Pdl(prologue=prologue), "cusync": SCHEDULERS["cusync"]}
     tried = {name: simulator.run(waits[name], launches=pair) for name in LADDER if name != "pdl" or not row["apart"]}
     saved = {name: graph.time_ns - s.time_ns for name, s in tried.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,6 +75,10 @@ class Bounds:
     listed_ns: float | None
     listed_reuse_ns: float | None
     claimed: tuple[str, ...] = ANY
+
+    def completed(self, recorded_ns: float, dram_ns: float, dram_bytes: int) -> Bounds:
+        """The same with the recorded time and the traffic of the launches."""
+        return replace(self, recorded_ns=recorded_ns, ns=self.ns | {"DRAM": dram_ns}, dram_bytes=dram_bytes)
 
     @property
     def binding(self) -> str:
@@ -169,40 +173,45 @@ class Bounder:
 
     def of(self, recorded_ns: float, launches: Sequence[int] | None = None) -> Bounds:
         """Bounds of some launches in isolation (None: of the program)."""
+        bounds = self.renamed(launches)
+        chosen = np.arange(len(self.graph.launches)) if launches is None else np.asarray(sorted(launches), np.int64)
+        listed_reuse = bounds.listed_ns
+        if listed_reuse is not None and self._links.between(chosen).reuse.any():
+            listed_reuse = self._listed_ns(problem(self.graph, self.durations, launches, reuse=True, links=self._links))
+        return replace(bounds, listed_reuse_ns=listed_reuse).completed(recorded_ns, *self.dram(chosen.tolist()))
+
+    def renamed(self, launches: Sequence[int] | None = None) -> Bounds:
+        """Those of `of` that follow from tiles and their dependencies alone, without hazards of recycled memory: the
+        rest is 0.
+        """
         p = problem(self.graph, self.durations, launches, reuse=False, links=self._links)
-        chosen = p.launch
-        areas = launch_areas(p, self.shares[chosen], self.machine.sms)
+        areas = launch_areas(p, self.shares[p.launch], self.machine.sms)
         longest = paths(p)
         resources = dict(zip(RESOURCES, areas.sum(axis=0).max(axis=1).tolist(), strict=True))
-        dram_ns, dram_bytes = self._dram(chosen.tolist())
-        listed = listed_reuse = None
-        if p.tiles <= MOST_LISTED_TILES:
-            listed = listed_reuse = self._listed_ns(p)
-            if self._links.between(chosen).reuse.any():
-                recycled = problem(self.graph, self.durations, launches, reuse=True, links=self._links)
-                listed_reuse = self._listed_ns(recycled)
+        listed = self._listed_ns(p) if p.tiles <= MOST_LISTED_TILES else None
         return Bounds(
-            recorded_ns=recorded_ns,
+            recorded_ns=0.0,
             ns={
                 "area": max(resources.values()),
                 "wait-inside path": longest.wait_inside_ns,
-                "compute": float(self._compute_ns[chosen].sum()),
-                "DRAM": dram_ns,
+                "compute": float(self._compute_ns[p.launch].sum()),
+                "DRAM": 0.0,
                 "ready-gated path": longest.ready_ns,
                 "head and tail": head_and_tail(areas, longest.head_ns, longest.tail_ns),
-                "host issue": max(len(chosen) - 1, 0) * self.machine.device.graph_issue_ns,
+                "host issue": max(len(p.launch) - 1, 0) * self.machine.device.graph_issue_ns,
             },
             resources_ns=resources,
-            dram_bytes=dram_bytes,
+            dram_bytes=0,
             listed_ns=listed,
-            listed_reuse_ns=listed_reuse,
+            listed_reuse_ns=listed,
             claimed=ANY if self._lives is None else OF_LIVES,
         )
 
     def _listed_ns(self, p: Problem) -> float:
         return float(list_schedule(p, self.units[p.launch], self.capacity).max(initial=0.0))
 
-    def _dram(self, launches: Sequence[int]) -> tuple[float, int]:
+    def dram(self, launches: Sequence[int]) -> tuple[float, int]:
+        """Least time on the DRAM interface, ns, and bytes that must cross it."""
         device = self.machine.device
         read, written = self._traffic.compulsory(launches)
         moved = max(0, read - device.l2_bytes) + max(0, written - device.l2_bytes)

@@ -123,6 +123,13 @@ def apart(function: F) -> F:
     return _njit(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
+def inlined(function: F) -> F:
+    """As `internal`, for long functions with one caller: written into it, since a call hands over every array of every
+    argument by value.
+    """
+    return _njit(function, _nrt=False, inline="always", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
 def without_allocation(function: F) -> F:
     """As `compiled`, for long loops over arrays that were made elsewhere: no array can be made inside, and so numba
     need not count references, which otherwise takes three quarters of the time where arrays are reached through tuples.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays.ragged import ragged
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Links(NamedTuple):
-    """``graph.links`` as arrays, one entry a link."""
+    """``graph.links`` as arrays, one entry per link, sorted by producer."""
 
     producer: NDArray[np.int64]
     consumer: NDArray[np.int64]
@@ -80,20 +81,21 @@ class Links(NamedTuple):
     def of(cls, graph: TileGraph) -> Links:
         links = graph.links
         producer, consumer, block = (links[name].to_numpy(np.int64) for name in ("producer", "consumer", "block"))
-        return cls(producer, consumer, block, links["reuse"].to_numpy(bool))
+        return cls(producer, consumer, block, links["reuse"].to_numpy(bool)).where(np.argsort(producer, kind="stable"))
 
-    def where(self, rows: NDArray[np.bool_]) -> Links:
+    def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Links:
         return Links(self.producer[rows], self.consumer[rows], self.block[rows], self.reuse[rows])
 
     def between(self, launches: NDArray[np.int64]) -> Links:
         """Links of which both ends are among the launches (ascending ids), in local ids."""
-        ends = [np.searchsorted(launches, side) for side in (self.producer, self.consumer)]
-        inside = np.ones(len(self.block), np.bool_)
-        for side, place in zip((self.producer, self.consumer), ends, strict=True):
-            in_range = place < len(launches)
-            inside &= in_range
-            inside[in_range] &= launches[place[in_range]] == side[in_range]
-        return Links(ends[0], ends[1], self.block, self.reuse).where(inside)
+        begin, end = (np.searchsorted(self.producer, launches, side) for side in ("left", "right"))
+        local_producer, place = ragged(end - begin)
+        rows = begin[local_producer] + place
+        local_consumer = np.searchsorted(launches, self.consumer[rows])
+        inside = local_consumer < len(launches)
+        inside[inside] = launches[local_consumer[inside]] == self.consumer[rows[inside]]
+        rows = rows[inside]
+        return Links(local_producer[inside], local_consumer[inside], self.block[rows], self.reuse[rows])
 
 
 def problem(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -43,12 +44,18 @@ class Traffic:
         """
         seen: dict[int, Ranges] = {}
         written: dict[int, Ranges] = {}
-        read_bytes = 0
-        for launch in launches:
-            buffers, offsets = self._trace.operands_of(launch)
+        read_bytes = written_bytes = 0
+        bindings = [(launch, *self._binding(launch)) for launch in launches]
+        uses = Counter(buffer for _, touched, buffers, _ in bindings for buffer in map(buffers.__getitem__, touched))
+        for launch, touched, buffers, offsets in bindings:
             bound: list[tuple[int, Ranges]] = []
-            for slot, (reads, writes) in self.touched(int(self._footprint[launch])).items():
-                buffer, offset = int(buffers[slot]), int(offsets[slot])
+            for slot, (reads, writes) in touched.items():
+                buffer, offset = buffers[slot], offsets[slot]
+                if uses[buffer] == 1:
+                    if not self._guessed[launch]:
+                        read_bytes += total(reads)
+                        written_bytes += total(writes) if self._kept[buffer] else 0
+                    continue
                 before = seen.get(buffer, NONE)
                 after = union(before, reads + offset)
                 if not self._guessed[launch]:
@@ -60,7 +67,12 @@ class Traffic:
                     seen[buffer] = union(seen[buffer], ranges)
                     if self._kept[buffer] and not self._guessed[launch]:
                         written[buffer] = union(written.get(buffer, NONE), ranges)
-        return read_bytes, sum(total(r) for r in written.values())
+        return read_bytes, written_bytes + sum(total(r) for r in written.values())
+
+    def _binding(self, launch: int) -> tuple[dict[int, tuple[Ranges, Ranges]], list[int], list[int]]:
+        """What a launch touches, and the buffer and the offset of each operand slot."""
+        buffers, offsets = self._trace.operands_of(launch)
+        return self.touched(int(self._footprint[launch])), buffers.tolist(), offsets.tolist()
 
     def touched(self, footprint: int) -> dict[int, tuple[Ranges, Ranges]]:
         """By operand slot: the bytes that are read (or updated), and those that are written (or updated)."""

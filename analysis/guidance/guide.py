@@ -14,7 +14,6 @@ from tileprof.analysis.guidance.shares import by_module, by_operator
 from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
 from tileprof.analysis.independence import independence
 from tileprof.analysis.opportunities import pair_opportunity
-from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.words import counted, duration, signed_percent
 from tileprof.shell_words import shell_word
 
@@ -165,7 +164,7 @@ class _Actions:
     def _out_of_order(self) -> Iterator[Action]:
         """Independent launches over several streams, or as branches of a graph, by ``tileprof run --scheduler acs``."""
         apart_ns, spread_ns = self._times.get(APART, np.inf), self._times.get(SPREAD, np.inf)
-        independent = independence(program_of(self._graph)) if apart_ns < 0.98 * self._graph_ns() else None
+        independent = independence(self._simulator.program) if apart_ns < 0.98 * self._graph_ns() else None
         if independent is None:
             return
         p = self._report.program
@@ -297,9 +296,8 @@ class _Actions:
     def _synchronise(self) -> Iterator[Action]:
         groups = self._report.groups
         rows = groups[direct_and_known(groups) & (groups["overlap_ns"].to_numpy(np.float64) > 0)]
-        program = program_of(self._graph)
         for row in rows.head(MOST_PAIRS).to_dict("records"):
-            if self._report.program.tiles > 0 and (opportunity := pair_opportunity(row, self._simulator, program)):
+            if self._report.program.tiles > 0 and (opportunity := pair_opportunity(row, self._simulator)):
                 if opportunity.scheduler == "pdl":
                     continue  # the whole program's dependent launch is an action of its own
                 pair = (int(row["producers"][0]), int(row["consumers"][0]))

@@ -4,6 +4,8 @@ the bound.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tileprof.analysis.guidance.values import Rung
@@ -19,6 +21,9 @@ MOST_TILES = 4_000_000
 
 MOST_SPREAD = 20_000
 """Launches; placing one on streams takes 0.1 ms."""
+
+_AT_ONCE = 2
+"""Simulations that run side by side: each needs 200 bytes per tile, and most of its time no interpreter."""
 
 APART = "graph:dependencies=1"
 SPREAD = "acs-sw:events=1"
@@ -42,17 +47,21 @@ def simulated_times(report: Report, simulator: Simulator) -> dict[str, float]:
     p = report.program
     if not p.launches or p.recorded_ns <= 0 or p.tiles > MOST_TILES:
         return {}
-    times: dict[str, float] = {}
-    for name in _LABELS if report.dependencies_known else ("graph",):
-        if name == SPREAD and p.launches > MOST_SPREAD:
-            continue
-        try:
-            schedule = simulator.run(scheduler(in_a_graph(simulator) if name == "pdl" else name), name)
-        except UserError:  # a cluster larger than a foreign GPU, say: `simulate` tells why
-            continue
-        if not schedule.deadlock:
-            times[name] = schedule.time_ns
-    return times
+    names = [name for name in _LABELS if name != SPREAD or p.launches <= MOST_SPREAD]
+    if not report.dependencies_known:
+        names = ["graph"]
+    simulator.prepare()
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        times = list(threads.map(partial(_time, simulator), names))
+    return {name: ns for name, ns in zip(names, times, strict=True) if ns is not None}
+
+
+def _time(simulator: Simulator, name: str) -> float | None:
+    try:
+        schedule = simulator.run(scheduler(in_a_graph(simulator) if name == "pdl" else name), name)
+    except UserError:  # a cluster larger than a foreign GPU, say: `simulate` tells why
+        return None
+    return None if schedule.deadlock else schedule.time_ns
 
 
 def ladder(report: Report, times: dict[str, float]) -> tuple[Rung, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileprof.analysis.bounds.compiled import apart, in_cache, internal, without_allocation
+from tileprof.analysis.bounds.compiled import apart, in_cache, inlined, internal, without_allocation
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 from tileprof.analysis.simulate.clocks import (
@@ -310,7 +310,7 @@ def _life(p: Problem, plan: Plan, launch: int, tile: int) -> float:
     return life
 
 
-@apart
+@inlined
 def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float) -> None:
     while z.n[DISPATCHABLE] > 0:
         i = int(np.int64(z.launch_of_key[z.ready[0]]))
@@ -490,7 +490,7 @@ def _launch_ends(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State,
                     _end_is_known(p, plan, room, sharing, z, now, c, t)
 
 
-@apart
+@inlined
 def _tile_stops(
     p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, tile: int
 ) -> None:
@@ -568,7 +568,7 @@ def _note_children(p: Problem, s: Successors, plan: Plan, z: State, tile: int, l
     return changed
 
 
-@apart
+@inlined
 def _set_ends(
     p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, link: int, k: int
 ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import apart, internal
+from tileprof.analysis.bounds.compiled import inlined, internal
 from tileprof.analysis.simulate.state import BLOCKED, FREED, State
 from tileprof.arrays import I64
 
@@ -62,7 +62,7 @@ def _best_freed_sm(z: State, demand: I64) -> int:
     return best
 
 
-@apart
+@inlined
 def place(z: State, launch: int, demand: I64, blocks: int, places: NDArray[np.int32]) -> bool:
     """Take room for all blocks of a tile, or none.
 

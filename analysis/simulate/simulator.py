@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.bounds.area import lives as launch_lives
-from tileprof.analysis.bounds.durations import tile_durations
+from tileprof.analysis.bounds.durations import Durations, tile_durations
 from tileprof.analysis.bounds.machine import product
-from tileprof.analysis.bounds.problem import Links, problem, successors
+from tileprof.analysis.bounds.problem import Links, Problem, Successors, problem, successors
 from tileprof.analysis.simulate.deadlock import deadlock
 from tileprof.analysis.simulate.duration_models import RECORDED, LifeModel
 from tileprof.analysis.simulate.engine import Outcome, Room, run
 from tileprof.analysis.simulate.plan import Plan
-from tileprof.analysis.simulate.scheduler import Chooses, Rewires, RunsAlone, Scheduler, program_of
+from tileprof.analysis.simulate.scheduler import Chooses, Program, Rewires, RunsAlone, Scheduler, program_of
 from tileprof.analysis.words import counted
 from tileprof.arrays.intervals import union
 from tileprof.errors import UserError
@@ -82,6 +83,8 @@ class Simulator:
         self.machine = machine or Machine(trace.device)
         self.lives = lives
         self._links = Links.of(graph)
+        self._whole: dict[bool, Problem] = {}
+        self._successors: dict[bool, Successors] = {}
         self.recorded = tile_durations(trace, Machine(trace.device).slots(trace.launches))
         self._durations, self._sharing = lives.shared(trace, self.machine, self.recorded)
         self._recorded_ns = self.recorded.sums(trace.launches["tiles"].to_numpy(np.int64))
@@ -104,6 +107,39 @@ class Simulator:
                 f"({resident[at]} of its blocks fit on one); the machine holds {sms}; give it more SMs"
             )
 
+    @cached_property
+    def program(self) -> Program:
+        """What schedulers may look at, of all launches."""
+        return program_of(self.graph, machine=self.machine)
+
+    def prepare(self) -> None:
+        """Make what runs on all launches share, so that several threads may run schedulers."""
+        for reuse in (False, True):
+            self._successors_of(self._whole_problem(self._durations, reuse=reuse))
+        _ = self.program
+
+    def _problem(self, scheduler: Scheduler, launches: Sequence[int] | None) -> Problem:
+        reuse = not scheduler.renames
+        lives = self.recorded if isinstance(scheduler, RunsAlone) else self._durations
+        if launches is not None:
+            return problem(self.graph, lives, launches, reuse=reuse, links=self._links, unknown_first=0.0)
+        return self._whole_problem(lives, reuse=reuse)
+
+    def _whole_problem(self, lives: Durations, *, reuse: bool) -> Problem:
+        """Of all launches: made once with and once without hazards of recycled memory."""
+        if reuse not in self._whole:
+            self._whole[reuse] = problem(self.graph, lives, reuse=reuse, links=self._links, unknown_first=0.0)
+        return self._whole[reuse]._replace(ns=lives.ns, ns_at=lives.begins)
+
+    def _successors_of(self, p: Problem) -> Successors:
+        """Of a problem of all launches, unless a scheduler has rewired it, made once."""
+        for reuse, whole in self._whole.items():
+            if all(getattr(p, name) is getattr(whole, name) for name in Problem._fields if name not in _NOT_WIRING):
+                if reuse not in self._successors:
+                    self._successors[reuse] = successors(whole)
+                return self._successors[reuse]
+        return successors(p)
+
     @property
     def narrow(self) -> float:
         """Share of the launches whose tiles fill less than half of the GPU."""
@@ -119,15 +155,8 @@ class Simulator:
             ways = {label: self.run(way, name or scheduler.name, launches) for label, way in choices.items()}
             kept = min(ways, key=lambda label: ways[label].time_ns)
             return replace(ways[kept], notes=(*ways[kept].notes, f"Of its ways it takes the fastest here: {kept}."))
-        p = problem(
-            self.graph,
-            self.recorded if isinstance(scheduler, RunsAlone) else self._durations,
-            launches,
-            reuse=not scheduler.renames,
-            links=self._links,
-            unknown_first=0.0,
-        )
-        draft = scheduler.draft(program_of(self.graph, launches, self.machine))
+        p = self._problem(scheduler, launches)
+        draft = scheduler.draft(self.program if launches is None else program_of(self.graph, launches, self.machine))
         notes = list(draft.notes)
         in_the_loop_ns = 0.0
         if isinstance(scheduler, Rewires):
@@ -157,7 +186,7 @@ class Simulator:
             outcome, remarks = scheduler.alone(p, room)
             notes += remarks
         else:
-            outcome = run(p, successors(p), plan, room, self._sharing.of(p.launch))
+            outcome = run(p, self._successors_of(p), plan, room, self._sharing.of(p.launch))
         if outcome.spilled:
             notes.append(f"{outcome.spilled:,} tiles were noted in memory: the buffer of pending updates was full.")
         if outcome.swaps:
@@ -199,6 +228,10 @@ class Simulator:
             overheads_ns=_overheads(plan, counts, outcome, in_the_loop_ns, slowed_ns),
             notes=tuple(notes),
         )
+
+
+_NOT_WIRING: Final = {"ns", "ns_at", "last", "first"}
+"""Fields of a problem that successors do not depend on."""
 
 
 def _at_most(launches: pd.DataFrame) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.listing import alone
-from tileprof.analysis.simulate.scheduler import Program, program_of
+from tileprof.analysis.simulate.scheduler import Program
 from tileprof.analysis.simulate.schedulers import SCHEDULERS
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
 
@@ -63,7 +63,7 @@ def triggers(simulator: Simulator) -> list[Trigger]:
     """One `Trigger` for each kind of neighbours in a stream, what saves most first; pairs of equal footprints,
     dependencies and prologue are of one kind.
     """
-    graph, program = simulator.graph, program_of(simulator.graph, machine=simulator.machine)
+    graph, program = simulator.graph, simulator.program
     footprints = program.launches["footprint"].tolist()
     blocks = _blocks(simulator)
     kinds: dict[tuple[int, int, tuple[int, ...], float | None], list[tuple[int, int]]] = {}

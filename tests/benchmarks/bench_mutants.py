@@ -44,7 +44,7 @@ SYNTHESISED = 0.03
 more.
 """
 
-PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19")
+PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19", "moe", "lstm", "inception")
 MOST_TILES = 200
 """Of a stage: the oracle holds back one tile after the other and runs everything."""
 PAIRS, OF_A_PAIR = 40, 27

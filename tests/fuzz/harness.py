@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
+import random
 import re
 import signal
-import sys
+import tempfile
 import unicodedata
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.fuzz.inputs import Operation, make
+from tests.fuzz.inputs import Operation, draw, make
+from tests.fuzz.watch import BAIT, SECRET, Watch, bait_of, bait_times
 from tileprof.cli import main
 
 SECONDS, WAITED_S = 60, 600
@@ -24,6 +28,8 @@ MOST_CHARACTERS = 4000
 """Of a refusal, unless it repeats what the user typed."""
 
 _FORMATS = ("json", "cusync", "counters", "graphml", "perfetto")
+RECORD_OPTIONS = ("--tile", "--module", "--nvtx", "--device", "--kernel", "--passes", "--granule", "--wait", "--skip")
+
 VERBS: dict[str, list[list[str]]] = {
     "trace": [
         ["report", "IN"], ["report", "--json", "IN"], ["diff", "TRACE", "IN"], ["simulate", "IN"],
@@ -56,6 +62,8 @@ VERBS: dict[str, list[list[str]]] = {
         ["run", "IN"], ["export", "--format", "cusync", "--policy", "IN", "-o", "OUT", "TRACE"],
         ["view", "--quick", "-o", "OUT/page.html", "TRACE", "IN"],
     ],
+    "profile": [["times", "-o", "OUT/timed", "TRACE", "IN"], ["times", "--json", "-o", "OUT/timed", "TRACE", "IN"]],
+    "nsys": [["times", "-o", "OUT/timed", "TRACE", "IN"]],
     "words": [
         ["export", "--for", "WORD", "-o", "OUT", "TRACE"], ["export", "--launches", "WORD", "-o", "OUT", "TRACE"],
         ["export", "--pair", "WORD", "-o", "OUT", "TRACE"], ["export", "--format", "WORD", "-o", "OUT", "TRACE"],
@@ -67,6 +75,8 @@ VERBS: dict[str, list[list[str]]] = {
         ["verify", "--rows", "WORD", "--launches", "0,1", "cusync:rowsync", "TRACE"], ["run", "--at", "WORD", "GOOD"],
         ["run", "--seed", "WORD", "GOOD", "--trace", "TRACE"], ["report", "WORD"], ["view", "WORD"], ["run", "WORD"],
         ["WORD"],
+        *(["record", option, "WORD", "-o", "OUT/run", "--", "OUT/none"] for option in RECORD_OPTIONS),
+        ["record", "-o", "OUT/run", "WORD"], ["record", "-o", "OUT/run", "--", "WORD"], ["times", "TRACE", "WORD"],
         ["help", "WORD"], ["completion", "WORD"], ["export", "--module", "WORD", "-o", "OUT", "TRACE"],
     ],
 }  # fmt: skip
@@ -75,6 +85,9 @@ VERBS: dict[str, list[list[str]]] = {
 IN is the input, WORD its first line, TRACE, GOOD and DEPENDENCIES a sound trace, policy and file of dependencies, OUT
 the only folder to write to.
 """
+
+
+SOUND = {"TRACE": "mlp.tileprof", "GOOD": "policy.json", "DEPENDENCIES": "dependencies.dep"}
 
 
 class _LateError(BaseException):
@@ -93,28 +106,41 @@ def kind_of(base: str) -> str:
     return base if base in VERBS else "trace"
 
 
+def drawn(seed: int, number: int, bases: Path) -> dict[str, Any]:
+    """Input ``number`` of a seed, as a line of the corpus holds it; no other input has a part in it."""
+    dice = random.Random(f"{seed}:{number}")
+    base, operations = draw(dice, bases)
+    return {"base": base, "operations": operations, "verb": dice.choice(VERBS[kind_of(base)])}
+
+
 def run(bases: Path, folder: Path, base: str, operations: list[Operation], verb: list[str]) -> Outcome:
     """Run one command line of `VERBS` on one input in this process, in the empty ``folder``."""
-    given, out = folder / "in", folder / "out"
+    given, out, scratch = folder / "in", folder / "out", folder / "scratch"
     given.mkdir(parents=True)
     out.mkdir()
+    scratch.mkdir()
     made = make(bases, given, base, operations)
-    names = {
-        "IN": made, "TRACE": bases / "mlp.tileprof", "GOOD": bases / "policy.json",
-        "DEPENDENCIES": bases / "dependencies.dep", "OUT": out,
-    }  # fmt: skip
+    names = {"IN": made, **{word: bases / name for word, name in SOUND.items()}, "OUT": out}
+    typed = []
     if base == "words":
         names["WORD"] = _word(made)
+        path = out / names["WORD"]
+        typed = [path, path.resolve(), path.parent.resolve()]  # what the user names may be read, and names near it
     words = [str(names.get(word, word.replace("OUT/", f"{out}/"))) for word in verb]
-    before = _listing(folder, out)
+    bait = [] if base == "words" else bait_of(bases)
+    before, times = _listing(folder, out), bait_times(bait)
     stdout, stderr = io.StringIO(), io.StringIO()
     code: int | None = None
+    watch = Watch(readable=[given, *_bases_but_bait(bases), *typed], writable=[out, scratch])
     try:
         with (
             _limited(),
+            contextlib.chdir(out if base == "words" else given),  # `view` of a trace writes where it is called
+            _temporary_files_in(scratch),
             warnings.catch_warnings(),
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
+            watch,
         ):
             warnings.simplefilter("always")
             code = main(words)
@@ -122,10 +148,30 @@ def run(bases: Path, folder: Path, base: str, operations: list[Operation], verb:
         code = stop.code if isinstance(stop.code, int) else 1
     except _LateError:
         return Outcome(None, f"took longer than {SECONDS} s")
+    if next(scratch.iterdir(), None):
+        gc.collect()  # what reads such a file removes it when it is itself collected
     fault = _fault(code, stdout.getvalue(), stderr.getvalue(), _written(out))
     if not fault and base != "words" and code == 2 and len(stderr.getvalue()) > MOST_CHARACTERS:
         fault = f"a message of {len(stderr.getvalue())} characters: {stderr.getvalue()[:300]}"
+    if not fault and watch.faults:
+        fault = f"outside of its folders: {watch.faults[:3]}"
+    if not fault and bait_times(bait) != times:
+        fault = "files outside of the folders were read or changed"
     return Outcome(code, fault or _moved(before, _listing(folder, out)))
+
+
+def _bases_but_bait(bases: Path) -> list[Path]:
+    return [path for path in bases.iterdir() if path.name != BAIT]
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """What is left there is found by `_moved`."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def _word(path: Path) -> str:
@@ -142,6 +188,8 @@ def _fault(code: int | None, stdout: str, stderr: str, pages: str) -> str:
         control = next((c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t"), None)
         if control is not None:
             return f"{control!r} on {name}"
+    if SECRET in stdout + stderr + pages:
+        return "what stands in a file outside of the folders is in the output"
     if "<script>alert(1)" in pages or "<img src=x" in pages:
         return "a script from a name in the page"
     return ""
@@ -182,11 +230,3 @@ def _limited() -> Iterator[None]:
             signal.setitimer(timer, 0)
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def limit_memory(bytes_: int) -> None:
-    """Bound the address space of this process, where the system can."""
-    if sys.platform == "linux":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (bytes_, bytes_))

@@ -6,9 +6,12 @@ files everywhere.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.fuzz.watch import BAIT, BAIT_MARK, make_bait
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.devices import get
 from tileprof.trace import load, schema
@@ -33,7 +37,8 @@ TEXTS = [
     "*/ #error",
     'a"b\\', "line\nbreak", "\r\n", "\u202eevil\u202c", "\u2028", "=cmd()|' /C calc'!A0", "'; --",
     "../../etc/passwd", "/dev/zero", "{}",
-    "[",
+    "[", f"{BAIT_MARK}/secret", f"{BAIT_MARK}/mlp.tileprof", f"{BAIT_MARK}/secret.cu", "../../bases/bait/secret.json",
+    "../bait/secret", "../../../bases/bait", f"file://{BAIT_MARK}/secret",
     "%s%n", "${HOME}", "\ufeff", "\U0001f600" * 50, "k" * 20_000, "??/", 'R"(x)"', "\\N{DIGIT ONE}", "__VA_ARGS__",
     "operator new", "[" * 2000, "(" * 2000, '{"a":' * 2000,
 ]  # fmt: skip
@@ -89,11 +94,15 @@ CALL = {
     "arguments": {"alpha": 1, "beta": 0},
 }
 TRACES = ("tiny", "mlp", "gemm_pair", "recording")
-JSON_BASES = {"policy": "policy.json", "symbolic": "symbolic.json", "device": "device.json"}
+JSON_BASES = {
+    "policy": "policy.json", "symbolic": "symbolic.json", "device": "device.json", "profile": "profile.json",
+}  # fmt: skip
 TEXT_BASES = {"dependencies": "dependencies.dep", "header": "policy.h", "words": "words.txt"}
+DATABASE = "nsys"
+"""The base that is an SQLite database."""
 WEIGHTS = {
-    "tiny": 4, "mlp": 2, "gemm_pair": 2, "recording": 4, "policy": 20, "symbolic": 10, "device": 16, "dependencies": 24,
-    "header": 10, "words": 10,
+    "tiny": 5, "mlp": 2, "gemm_pair": 2, "recording": 5, "policy": 16, "symbolic": 10, "device": 14, "dependencies": 24,
+    "header": 10, "words": 16, "profile": 8, "nsys": 4,
 }  # fmt: skip
 """How often each base is drawn: what costs least is drawn most."""
 
@@ -115,6 +124,8 @@ def make_bases(folder: Path) -> None:
     (folder / "words.txt").write_text(WORDS)
     _write_symbolic(folder)
     _write_recording(folder / "recording.tileprof")
+    _write_profiles(folder)
+    make_bait(folder)
 
 
 def _write_symbolic(folder: Path) -> None:
@@ -125,6 +136,27 @@ def _write_symbolic(folder: Path) -> None:
     symbol = {"name": "tokens", "low": 128, "high": 512, "multiple": 128, "recorded": 256}
     made = {"tileprof_symbolic_policy": 1, "symbol": symbol, "notes": [], "policy": policy}
     (folder / "symbolic.json").write_text(json.dumps(made))
+
+
+def _write_profiles(folder: Path) -> None:
+    """Times of the products of ``mlp``, as torch.profiler and as nsys write them."""
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name"}]
+    with closing(sqlite3.connect(folder / "nsys.sqlite")) as database, database:
+        database.execute("create table StringIds (id integer primary key, value text)")
+        database.execute(
+            'create table CUPTI_ACTIVITY_KIND_KERNEL (start integer, "end" integer, streamId integer, '
+            "correlationId integer, demangledName integer, shortName integer)"
+        )
+        for n in range(4):
+            kernel, place = f"void cutlass::gemm_kernel<{n}>(Params)", {"External id": n}
+            events += [
+                {"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "ts": 10.0 * n, "dur": 2, "args": place},
+                {"ph": "X", "cat": "kernel", "name": kernel, "ts": 10.0 * n + 5, "dur": 3.5, "args": place},
+            ]
+            database.execute("insert into StringIds values (?, ?)", (n, kernel))
+            row = (10_000 * n, 10_000 * n + 3500, 7, n, n, None)
+            database.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, ?, ?, ?, ?)", row)
+    (folder / "profile.json").write_text(json.dumps({"traceEvents": events}))
 
 
 def _write_recording(path: Path) -> None:
@@ -157,13 +189,19 @@ def _write_recording(path: Path) -> None:
 def path_of(folder: Path, base: str) -> Path:
     if base == "header" and (folder / "cusync").exists():  # the bases' folder
         return folder / "cusync" / "policy.h"
-    return folder / (f"{base}.tileprof" if base in TRACES else {**JSON_BASES, **TEXT_BASES}[base])
+    names = {**JSON_BASES, **TEXT_BASES, DATABASE: "nsys.sqlite"}
+    return folder / (f"{base}.tileprof" if base in TRACES else names[base])
 
 
 def make(bases: Path, folder: Path, base: str, operations: list[Operation]) -> Path:
     """The input as files in ``folder``: the path to give to a verb."""
     source, target = path_of(bases, base), path_of(folder, base)
-    if base in TRACES:
+    operations = json.loads(json.dumps(operations).replace(BAIT_MARK, str(bases / BAIT)))
+    if base == DATABASE:
+        shutil.copy(source, target)
+        for operation in operations:
+            _change_database(target, operation)
+    elif base in TRACES:
         shutil.copytree(source, target)
         for operation in operations:
             _change_trace(target, operation)
@@ -194,6 +232,8 @@ def draw(dice: random.Random, bases: Path) -> tuple[str, list[Operation]]:
     if base in TEXT_BASES:
         changes = [_draw_text(dice) for _ in range(count)]
         return base, ([["pick", dice.randrange(60), ""], *changes] if base == "words" else changes)
+    if base == DATABASE:
+        return base, [_draw_database(dice) for _ in range(count)]
     if dice.random() < 0.03:
         return base, [["raw", dice.choice(["", "[" * 100_000, "nul", "\ufeff{}", "[]", '{"a":1,"a":2}', "1" * 5000])]]
     value = json.loads(path_of(bases, base).read_text())
@@ -265,6 +305,42 @@ def _change_text(text: str, operation: Operation) -> str:
     parts = text.split(separator)
     parts[place % len(parts)] = word
     return separator.join(parts)
+
+
+# ---- databases
+
+
+def _draw_database(dice: random.Random) -> Operation:
+    kind = dice.choice(["cell", "cell", "cell", "column", "drop", "cut", "noise"])
+    if kind in ("cut", "noise"):
+        return [kind, "", dice.randrange(1_000_000), dice.randrange(256)]
+    kernels = ["start", "end", "streamId", "correlationId", "demangledName", "shortName"]
+    table, columns = dice.choice([("CUPTI_ACTIVITY_KIND_KERNEL", kernels), ("StringIds", ["id", "value"])])
+    value = dice.choice([None, 0.5, -1.5, 1e300, *NUMBERS, *TEXTS])
+    return [kind, table, dice.choice(columns), dice.randrange(4), value]
+
+
+def _change_database(path: Path, operation: Operation) -> None:
+    kind, table, *rest = operation
+    if kind in ("cut", "noise"):
+        _change_bytes(path, kind, *rest)
+        return
+    column, row, value = rest
+    with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(path)) as database, database:
+        if kind == "drop":
+            database.execute(f'drop table "{table}"')
+        else:
+            where = "" if kind == "column" else f" where rowid = (select rowid from {table} limit 1 offset {row})"
+            database.execute(f'update "{table}" set "{column}" = ?{where}', (value,))
+
+
+def _change_bytes(path: Path, kind: str, place: int, value: int) -> None:
+    data = bytearray(path.read_bytes())
+    if data and kind == "cut":
+        del data[place % len(data) :]
+    elif data:
+        data[place % len(data)] = value
+    path.write_bytes(data)
 
 
 # ---- traces
@@ -350,14 +426,11 @@ def _change_trace(folder: Path, operation: Operation) -> None:
     if path.is_symlink() or not path.is_file() or not path.stat().st_size:
         return  # an operation before this one left nothing to change
     if kind in ("cut", "noise"):
-        data = bytearray(path.read_bytes())
-        if kind == "cut":
-            del data[rest[1] % len(data) :]
-        else:
-            data[rest[1] % len(data)] = rest[2]
-        path.write_bytes(data)
+        _change_bytes(path, kind, *rest[1:])
     elif kind == "link":
-        target = ["/dev/zero", "/dev/null", str(folder), "000000.parquet", "../manifest.json", "/nowhere"][rest[1] % 6]
+        bait = folder.parents[2] / "bases" / BAIT / "mlp.tileprof" / rest[0] / "000000.parquet"
+        targets = ["/dev/zero", "/dev/null", str(folder), "000000.parquet", "../manifest.json", "/nowhere", str(bait)]
+        target = targets[rest[1] % len(targets)]
         path.unlink()
         path.symlink_to(target)
     else:

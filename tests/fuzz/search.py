@@ -1,184 +1,240 @@
 """Look for inputs that a verb does not refuse in one sentence: python -m tests.fuzz.search [--seconds 600].
 
-Each failure is printed as a line of JSON, to be added to corpus.jsonl once it is mended; failures at the same place are
-counted, not repeated. Workers are processes that live for the whole search; one that dies is a failure of its last
-input, and is replaced.
+Input n of a seed is drawn from that seed and n alone, so a search can be repeated, cut and gone on with
+(``--state FILE``), and one input of it tried again (``--from N --count 1``). A parent that has imported and compiled
+everything forks a child for each `BATCH` of inputs; an input that fails is tried once more in a child of its own, and
+one that ends its child costs no other. Each failure is printed as a line of JSON, to be added to corpus.jsonl once it
+is mended; failures at the same place are counted, not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import hashlib
 import json
 import logging
 import os
-import random
+import platform
 import re
 import resource
+import select
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.harness import VERBS, kind_of, limit_memory, run
-from tests.fuzz.inputs import draw, make_bases
+from tests.fuzz.harness import SECONDS, VERBS, WAITED_S, drawn, kind_of, run
+from tests.fuzz.inputs import WEIGHTS, make_bases
 
-MEMORY_BYTES = 12 << 30
-"""Address space of a worker, of which compiled code and libraries take some."""
+MEMORY_BYTES = 4 << 30
+"""Address space that an input may take beyond what the parent has."""
 
-REPORT_EVERY = 20
-"""Inputs between two messages of a worker."""
+BATCH = 20
+"""Inputs of one child: a fork costs as much as a cheap input."""
 
-Fault = dict[str, Any]
+SAVED_EVERY = 10
+"""Batches between two writings of the state."""
+
+Message = dict[str, Any]
 
 
-@dataclass
-class Counts:
-    """Outcomes by kind of input, and faults by the place where they arose."""
+class Search:
+    """One search: its counts, in the form in which they are kept in a file."""
 
-    outcomes: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # (kind, verb, exit code or "fault")
-    faults: Counter[str] = field(default_factory=Counter)
-    slowest_s: float = 0.0
-    most_bytes: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, seed: int, first: int, path: Path | None) -> None:
+        self.path, self.began = path, time.monotonic()
+        self.outcomes: Counter[tuple[str, str, str]] = Counter()  # (kind, verb, exit code or "fault")
+        self.faults: Counter[str] = Counter()
+        self.failed: list[int] = []
+        self.slowest_s, self.most_bytes, self.seconds_before = 0.0, 0, 0.0
+        self.seed, self.first, self.next, self.sources = seed, first, first, _sources()
+        if path is not None and path.exists():
+            self._take(json.loads(path.read_text(encoding="utf-8")))
 
-    @property
-    def inputs(self) -> int:
-        return sum(self.outcomes.values())
+    def _take(self, kept: Message) -> None:
+        for name, here in (("seed", self.seed), ("first", self.first), ("sources", self.sources)):
+            if kept[name] != here:
+                sys.exit(f"{self.path} is of another search: {name} is {kept[name]}, here {here}")
+        self.next, self.failed, self.seconds_before = kept["next"], kept["failed"], kept["seconds"]
+        self.slowest_s, self.most_bytes = kept["slowest_s"], kept["most_bytes"]
+        self.faults.update(kept["faults"])
+        for row in kept["outcomes"]:
+            self.outcomes[row["kind"], row["verb"], row["outcome"]] = row["inputs"]
 
-    def add(self, message: dict[str, Any]) -> None:
-        with self.lock:
-            for kind, verb, code, count in message["outcomes"]:
-                self.outcomes[kind, verb, code] += count
-            self.slowest_s = max(self.slowest_s, message["slowest_s"])
-            self.most_bytes = max(self.most_bytes, message["most_bytes"])
-            for fault in message["faults"]:
-                self.fault(fault)
-
-    def fault(self, fault: Fault) -> None:
-        place = _place(fault["fault"])
+    def add(self, number: int, one: Message, result: Message) -> None:
+        self.slowest_s = max(self.slowest_s, result["seconds"])
+        self.most_bytes = max(self.most_bytes, result["bytes"])
+        outcome = "fault" if result["fault"] else str(result["code"])
+        self.outcomes[kind_of(one["base"]), one["verb"][0], outcome] += 1
+        if not result["fault"]:
+            return
+        place = _place(result["fault"])
         if place.startswith("took longer"):  # says nothing of where
-            place += f", {fault['verb'][0]} of {json.dumps(fault['operations'])[:200]}"
+            place += f", {one['verb'][0]} of {json.dumps(one['operations'])[:200]}"
+        self.failed.append(number)
         self.faults[place] += 1
         if self.faults[place] == 1:
-            print(json.dumps({key: fault[key] for key in ("base", "operations", "verb")}))
-            print(f"    {place}: {fault['fault'][-700:]}", flush=True)
+            print(json.dumps(one))
+            print(f"    input {number}, {place}: {result['fault'][-900:]}", flush=True)
 
-    def as_json(self, seed: int) -> dict[str, Any]:
+    def save(self) -> None:
+        if self.path is None:
+            return
         rows = [
             {"kind": kind, "verb": verb, "outcome": code, "inputs": count}
             for (kind, verb, code), count in sorted(self.outcomes.items())
         ]
-        return {
-            "seed": seed,
-            "inputs": self.inputs,
-            "slowest_s": round(self.slowest_s, 1),
-            "most_bytes": self.most_bytes,
-            "faults": dict(self.faults),
-            "outcomes": rows,
-        }
+        kept = {
+            "seed": self.seed, "first": self.first, "next": self.next, "sources": self.sources,
+            "python": platform.python_version(), "date": time.strftime("%Y-%m-%d"),
+            "seconds": round(self.seconds_before + time.monotonic() - self.began, 1),
+            "slowest_s": round(self.slowest_s, 1), "most_bytes": self.most_bytes, "faults": dict(self.faults),
+            "failed": self.failed, "outcomes": rows,
+        }  # fmt: skip
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        beside.replace(self.path)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--inputs", type=int, default=sys.maxsize, help="stop after so many")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--json", type=Path, help="write the counts there")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="N", help="number of the first input")
+    parser.add_argument("--count", type=int, default=sys.maxsize, help="inputs to try")
+    parser.add_argument("--state", type=Path, help="keep the counts there, and go on from them")
     options = parser.parse_args()
-    if options.worker:
-        return _work(options.worker, options.seed)
-    counts = Counts()
-    with tempfile.TemporaryDirectory() as root:
-        bases = Path(root) / "bases"
-        bases.mkdir()
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            make_bases(bases)
-        end = time.monotonic() + options.seconds
-        threads = [
-            threading.Thread(target=_feed, args=(Path(root), options.seed + n, end, options.inputs, counts))
-            for n in range(options.workers)
-        ]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            time.sleep(1)
-            _write(options.json, counts, options.seed)  # what was counted stays, should this be killed
-    _write(options.json, counts, options.seed)
-    print(
-        f"seed {options.seed}: {counts.inputs:,} inputs, {sum(counts.faults.values())} failures at "
-        f"{len(counts.faults)} places; slowest {counts.slowest_s:.1f} s, {counts.most_bytes / 1e9:.1f} GB"
-    )
-    for place, count in counts.faults.most_common():
-        print(f"{count:6} {place}")
-    return 1 if counts.faults else 0
-
-
-def _write(path: Path | None, counts: Counts, seed: int) -> None:
-    if path:
-        with counts.lock:
-            path.write_text(json.dumps(counts.as_json(seed), indent=1) + "\n", encoding="utf-8")
-
-
-def _feed(root: Path, seed: int, end: float, most: int, counts: Counts) -> None:
-    """Keep one worker alive until ``end`` or until ``most`` inputs of all workers."""
-    place = root / f"worker-{seed}"
-    while time.monotonic() < end and counts.inputs < most:
-        place.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "tests.fuzz.search", "--worker", str(place), "--seed", str(seed)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
-            assert worker.stdout is not None
-            stop = threading.Timer(max(end - time.monotonic(), 0), worker.terminate)
-            stop.start()
-            for line in worker.stdout:
-                counts.add(json.loads(line))
-                if counts.inputs >= most:
-                    worker.terminate()
-            stop.cancel()
-        if time.monotonic() < end and counts.inputs < most and (place / "current").exists():
-            current = json.loads((place / "current").read_text(encoding="utf-8"))
-            with counts.lock:
-                counts.fault(current | {"fault": f"the process ended with {worker.returncode}"})
-                counts.outcomes[kind_of(current["base"]), current["verb"][0], "fault"] += 1
-        shutil.rmtree(place)
-        seed += 1000
-
-
-def _work(place: Path, seed: int) -> int:
-    """Run inputs until the end of this process, and say on stdout what they did."""
+    search = Search(options.seed, options.first, options.state)
     logging.disable()
-    limit_memory(MEMORY_BYTES)
-    bases, dice = place.parent / "bases", random.Random(seed)
-    while True:
-        outcomes, faults, slowest_s = Counter[tuple[str, str, str]](), list[Fault](), 0.0
-        for _ in range(REPORT_EVERY):
-            base, operations = draw(dice, bases)
-            verb = dice.choice(VERBS[kind_of(base)])
-            tried: Fault = {"base": base, "operations": operations, "verb": verb}
-            (place / "current").write_text(json.dumps(tried), encoding="utf-8")
-            began = time.monotonic()
-            outcome = run(bases, place / "one", base, operations, verb)
-            slowest_s = max(slowest_s, time.monotonic() - began)
-            shutil.rmtree(place / "one")
-            outcomes[kind_of(base), verb[0], "fault" if outcome.fault else str(outcome.code)] += 1
+    deadline, end = time.monotonic() + options.seconds, options.first + options.count
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        root = Path(folder)
+        _warm(root)
+        batches = 0
+        while search.next < end and time.monotonic() < deadline:
+            numbers = range(search.next, min(search.next + BATCH, end))
+            for number, one, result in _tried(root, search.seed, numbers):
+                search.add(number, one, result)
+            search.next, batches = numbers.stop, batches + 1
+            if batches % SAVED_EVERY == 0:
+                search.save()
+    search.save()
+    print(
+        f"seed {search.seed}, inputs {search.first:,} to {search.next - 1:,}: {len(search.failed)} failures at "
+        f"{len(search.faults)} places; slowest {search.slowest_s:.1f} s, {search.most_bytes / 1e9:.1f} GB"
+    )
+    for place, count in search.faults.most_common():
+        print(f"{count:6} {place}")
+    return 1 if search.faults else 0
+
+
+def _warm(root: Path) -> None:
+    """Make the bases, and run every command line on an input without a change: all is imported and compiled then."""
+    bases = root / "bases"
+    bases.mkdir()
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        make_bases(bases)
+    for base in WEIGHTS:
+        for verb in VERBS[kind_of(base)]:
+            outcome = run(bases, root / "one", base, [["pick", 0, ""]] if base == "words" else [], verb)
             if outcome.fault:
-                faults.append(tried | {"fault": outcome.fault})
-        message = {
-            "outcomes": [[*key, count] for key, count in outcomes.items()],
-            "faults": faults,
-            "slowest_s": slowest_s,
-            "most_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        }
-        print(json.dumps(message), flush=True)
+                sys.exit(f"{verb} of a sound {base}: {outcome.fault}")
+            shutil.rmtree(root / "one")
+    gc.collect()
+    gc.freeze()  # children do not copy what they do not change
+
+
+def _tried(root: Path, seed: int, numbers: range) -> Iterator[tuple[int, Message, Message]]:
+    """Every input of a batch with what it did; those that failed were tried twice."""
+    at = numbers.start
+    while at < numbers.stop:
+        for result in _in_a_child(root, seed, range(at, numbers.stop)):
+            if result["fault"] and len(numbers) > 1:
+                [alone] = _in_a_child(root, seed, range(at, at + 1))
+                company = f"only after inputs {numbers.start} to {at - 1}: {result['fault']}"
+                result = alone if alone["fault"] else result | {"fault": company}  # noqa: PLW2901 - the better account
+            yield at, drawn(seed, at, root / "bases"), result
+            at += 1
+
+
+def _in_a_child(root: Path, seed: int, numbers: range) -> list[Message]:
+    """Results of the first inputs, in order: of all, or of those up to the one that ended the child."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        _serve(root, seed, numbers, write)
+    os.close(write)
+    results, rest, late = list[Message](), b"", False
+    while True:
+        ready, _, _ = select.select([read], [], [], WAITED_S + SECONDS)
+        late = not ready
+        data = os.read(read, 1 << 20) if ready else b""
+        if not data:
+            break
+        *lines, rest = (rest + data).split(b"\n")
+        results += [json.loads(line) for line in lines]
+    if late:
+        os.kill(child, 9)
+    os.close(read)
+    _, status, usage = os.wait4(child, 0)
+    if len(results) < len(numbers):
+        how = (
+            f"took longer than {WAITED_S} s" if late else f"the process ended with {os.waitstatus_to_exitcode(status)}"
+        )
+        results.append({"code": None, "fault": how, "seconds": 0.0, "bytes": usage.ru_maxrss << 10})
+    return results
+
+
+def _serve(root: Path, seed: int, numbers: range, pipe: int) -> None:
+    """Try the inputs in this process, which ends here, and write a line for each."""
+    code = 1
+    try:
+        _limit_memory()
+        terminal = os.open(root / "terminal", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.dup2(terminal, 1)
+        os.dup2(terminal, 2)
+        for number in numbers:
+            one, place = drawn(seed, number, root / "bases"), root / "one"
+            shutil.rmtree(place, ignore_errors=True)
+            began = time.process_time()
+            _limit_time(began)
+            outcome = run(root / "bases", place, one["base"], one["operations"], one["verb"])
+            fault = outcome.fault
+            if not fault and os.fstat(terminal).st_size:
+                fault = f"written past Python to the terminal: {(root / 'terminal').read_bytes()[:900]!r}"
+            result = {
+                "code": outcome.code, "fault": fault, "seconds": time.process_time() - began,
+                "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            }  # fmt: skip
+            os.ftruncate(terminal, 0)
+            os.write(pipe, json.dumps(result).encode() + b"\n")
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _limit_memory() -> None:
+    now = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES, now + MEMORY_BYTES))
+
+
+def _limit_time(now: float) -> None:
+    """SIGXCPU ends what does not come back from compiled code when `SECONDS` are over."""
+    resource.setrlimit(resource.RLIMIT_CPU, (int(now) + SECONDS + 30, resource.RLIM_INFINITY))
+
+
+def _sources() -> str:
+    """Digest of what draws and tries inputs, so that a state is gone on with by the search that wrote it."""
+    text = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def _place(fault: str) -> str:

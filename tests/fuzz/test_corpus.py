@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.harness import VERBS, kind_of, run
-from tests.fuzz.inputs import draw
+from tests.fuzz.harness import drawn, run
 
 CORPUS = [json.loads(line) for line in Path(__file__).with_name("corpus.jsonl").read_text().splitlines()]
 NEW = 250
@@ -23,11 +21,10 @@ def test_an_input_that_once_failed_is_refused_or_taken(bases: Path, tmp_path: Pa
 
 
 def test_other_inputs_end_with_0_1_or_2_and_without_a_warning(bases: Path, tmp_path: Path) -> None:
-    dice, codes = random.Random(0), set()
+    codes = set()
     for number in range(NEW):
-        base, operations = draw(dice, bases)
-        verb = dice.choice(VERBS[kind_of(base)])
-        outcome = run(bases, tmp_path / str(number), base, operations, verb)
-        assert not outcome.fault, json.dumps({"base": base, "operations": operations, "verb": verb}) + outcome.fault
+        one = drawn(0, number, bases)
+        outcome = run(bases, tmp_path / str(number), one["base"], one["operations"], one["verb"])
+        assert not outcome.fault, json.dumps(one) + outcome.fault
         codes.add(outcome.code)
     assert codes >= {0, 2}, "inputs that are refused and inputs that are not were drawn"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import shutil
 import tempfile
+import weakref
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -90,9 +90,17 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
         say("The operators of this recording can be cut into stages where PyTorch is installed.")
         return None
     folder = Path(tempfile.mkdtemp(prefix="tileprof-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    made = recut(trace, folder / "operators.tileprof", tiles)
-    return Cut(build_graph(load(made.path)), made.launches, graph) if made.operators else None
+    try:
+        made = recut(trace, folder / "operators.tileprof", tiles)
+        cut = Cut(build_graph(load(made.path)), made.launches, graph) if made.operators else None
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if cut is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:  # its tables are read when they are asked for
+        weakref.finalize(cut.graph.recording, shutil.rmtree, folder, ignore_errors=True)
+    return cut
 
 
 def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen | None:

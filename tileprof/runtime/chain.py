@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from tileprof.arrays import I64
 from tileprof.errors import UserError
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, WaitTable
 from tileprof.policy.format.expression import parse
-from tileprof.policy.synthesis.dependency_file import Dependencies
-from tileprof.policy.verification.relation_graph import graph_of_edges
-from tileprof.policy.verification.verifier import Verification, verify
 from tileprof.runtime.executor.memory import Memory
 from tileprof.runtime.stages.operator import Operator, operator_of
 from tileprof.runtime.stages.view import View
+
+if TYPE_CHECKING:
+    from tileprof.policy.verification.verifier import Verification
 
 _TWO_LINES: Final = """nothing here computes it, but it can run under this policy.
 In a Triton kernel two lines make it a stage:
@@ -159,6 +159,8 @@ class Chain:
             semaphores.append(Semaphores(producer, stages[producer].grid, (x, y, z)))
         if not edges:
             return Policy(stages, (), (), guard={"renamed": True})
+        from tileprof.policy.synthesis.dependency_file import Dependencies  # noqa: PLC0415 - slow to import
+
         made = Dependencies(stages, tuple(semaphores), tuple(edges)).policy()
         return Policy(
             stages,
@@ -171,6 +173,9 @@ class Chain:
 
     def verify(self, policy: Policy, memory: Memory | None = None) -> Verification:
         """The verdict on a policy for these stages: does it wait for everything that the tiles need."""
+        from tileprof.policy.verification.relation_graph import graph_of_edges  # noqa: PLC0415 - slow to import
+        from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - slow to import
+
         grids = [operator.grid for operator in self.operators]
         return verify(policy, graph_of_edges(grids, self._needs(memory or self.memory())), range(len(grids)))
 

@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.policy.format.symbolic import load_symbolic
-from tileprof.policy.verification.verifier import Verification
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.executor import Execution, Memory, Order, Program, execute, stream
 from tileprof.runtime.sized import SizedPipeline
 from tileprof.runtime.stages.view import View
+
+if TYPE_CHECKING:
+    from tileprof.policy.verification.verifier import Verification
 
 try:
     import torch

@@ -21,6 +21,7 @@ import torch
 from planted import Patch
 
 from tests.support.shared import once
+from tests.support.shared_libraries import SHARED
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import launch
 from tileprof.runtime.persistent.build import SOURCES
@@ -123,7 +124,7 @@ def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, ent
     def link(to: Path) -> None:
         machine = str(folder.parent / "machine.o")
         # Half the time of -O1 to compile, and as long to run.
-        flags = ("-w", "-Og", "-include", "cuda.h", f"-I{folder}", "-shared")
+        flags = ("-w", "-Og", "-include", "cuda.h", f"-I{folder}", *SHARED)
         _run("g++", *FLAGS, *flags, str(EMULATED / entry), machine, "-o", str(to))
 
     return Path(shutil.copy(once(f"{key}.so", link), folder / "kernel.so"))

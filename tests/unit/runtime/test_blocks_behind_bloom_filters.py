@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from planted import changed
 
+from tests.support.shared_libraries import SHARED
 from tileprof import examples
 from tileprof.analysis.simulate.bloom import Filters
 from tileprof.runtime.include_path import INCLUDE
@@ -122,9 +123,7 @@ extern "C" void bits(unsigned long long granule, unsigned* at) {
 }
 """
     (tmp_path / "bits.cpp").write_text(source)
-    subprocess.run(
-        ["g++", *FLAGS, "-shared", "-fPIC", f"-I{INCLUDE}", "bits.cpp", "-o", "bits.so"], cwd=tmp_path, check=True
-    )
+    subprocess.run(["g++", *FLAGS, *SHARED, f"-I{INCLUDE}", "bits.cpp", "-o", "bits.so"], cwd=tmp_path, check=True)
     library = ctypes.CDLL(str(tmp_path / "bits.so"))
     granules = np.array([0, 1, 77, 2**40 + 3], np.int64)
     for granule, row in zip(granules.tolist(), Filters(4096, 3).rows(granules).tolist(), strict=True):

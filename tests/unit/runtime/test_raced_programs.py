@@ -159,6 +159,25 @@ def test_inductor_hands_a_region_the_cache_itself_and_fuses_what_is_left(monkeyp
     assert "Inductor's" not in said()
 
 
+def test_what_is_one_region_needs_no_inductor(monkeypatch, said) -> None:
+    def unwanted(*_):
+        raise AssertionError("Inductor was asked to compile")
+
+    harness = Harness(
+        monkeypatch,
+        lambda g: iter([played(between(g, ATEN.relu.default, ATEN.tanh.default), "all of it")]),
+        use="always",
+    )
+    monkeypatch.setattr(entry, "rest_by_pytorch", rest_by_inductor)
+    monkeypatch.setattr("tileprof.runtime.compile.inductor.inductor", unwanted)
+    model, x = nn.Sequential(nn.ReLU(), nn.Tanh()), torch.randn(4, 8)
+    compiled = harness.compile(model)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), model(x))
+    assert "taken: all of it" in said()
+    assert "Inductor" not in said()
+
+
 def wrong(graph):
     (region,) = attention_part(graph)
     yield played(region.nodes, "a wrong attention", shift=1.0)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from planted import changed
 
+from tests.support.shared_libraries import SHARED
 from tileprof import examples
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++, which compiles the programs for the CPU")
@@ -110,7 +111,7 @@ def controller(tmp_path_factory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("controller")
     (folder / "controller.cpp").write_text(CONTROLLER)
     subprocess.run(
-        ["g++", *FLAGS, "-shared", "-fPIC", f"-I{SOURCES}", "controller.cpp", "-o", "controller.so"],
+        ["g++", *FLAGS, *SHARED, f"-I{SOURCES}", "controller.cpp", "-o", "controller.so"],
         cwd=folder,
         check=True,
     )

@@ -20,12 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import jsonschema
-
 from tileprof import __version__
 from tileprof.errors import UserError
 from tileprof.policy.format.expression import Expression, ExpressionError, parse
-from tileprof.policy.format.json_text import parsed, read_text, validator
+from tileprof.policy.format.json_text import parsed, read_text, schema_error
 from tileprof.policy.format.tile_orders import axes_of, axes_order
 
 POLICY_VERSION: Final = 1
@@ -196,7 +194,7 @@ def from_dict(value: Any) -> Policy:
         )
     if isinstance(found, int) and found != POLICY_VERSION:
         raise PolicyError(f"policy format {found}; this tileprof ({__version__}) reads format {POLICY_VERSION}")
-    error = jsonschema.exceptions.best_match(validator().iter_errors(value))
+    error = schema_error(value)
     if error is not None:
         message = error.message
         if len(message) > _MOST_QUOTED:

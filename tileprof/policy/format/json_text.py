@@ -11,8 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-import jsonschema
-
 from tileprof.errors import UserError
 from tileprof.nesting import parse_json
 
@@ -41,9 +39,18 @@ def parsed(text: str) -> Any:
     return parse_json(text, object_pairs_hook=_each_once, parse_constant=_finite, parse_float=_finite)
 
 
+def schema_error(value: Any) -> Any:
+    """The `jsonschema.ValidationError` that says best what is wrong with a parsed policy; None where nothing is."""
+    import jsonschema  # noqa: PLC0415 - slow to import
+
+    return jsonschema.exceptions.best_match(_validator().iter_errors(value))
+
+
 @cache
-def validator() -> Any:
+def _validator() -> Any:
     """The validator of the schema. An integer is one of Python's: 3.0 is no index of a list."""
+    import jsonschema  # noqa: PLC0415 - slow to import
+
     text = files("tileprof.policy.format").joinpath("policy.schema.json").read_text(encoding="utf-8")
     known = jsonschema.Draft202012Validator
     types = known.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
@@ -69,7 +76,9 @@ def _finite(text: str) -> float:
 def _items(checker: Any, items: Any, instance: Any, schema: Any) -> Iterator[Any]:
     """Millions of numbers in a table take a minute one by one; the first wrong one is enough."""
     if items != _ID or not isinstance(instance, list):
-        yield from jsonschema.Draft202012Validator.VALIDATORS["items"](checker, items, instance, schema)
+        from jsonschema import Draft202012Validator  # noqa: PLC0415 - slow to import
+
+        yield from Draft202012Validator.VALIDATORS["items"](checker, items, instance, schema)
     elif instance and not (set(map(type, instance)) == {int} and 0 <= min(instance) <= max(instance) <= _MOST_ID):
         wrong = next(n for n, v in enumerate(instance) if type(v) is not int or not 0 <= v <= _MOST_ID)
         yield from checker.descend(instance[wrong], items, path=wrong)

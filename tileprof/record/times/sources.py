@@ -11,6 +11,7 @@ import gzip
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,9 @@ _SQLITE: Final = b"SQLite format 3\0"
 _GZIP: Final = b"\x1f\x8b"
 _MOST_BYTES: Final = 1 << 30
 _MOST_KERNELS: Final = 5_000_000
+_MOST_STEPS: Final = 2_000_000_000
+"""Of SQLite's machine: the largest file takes a fourth, and a view that joins or recurs without end takes all."""
+_STEPS_AT_ONCE: Final = 1_000_000
 _MOST_NS: Final = float(1 << 62)
 
 _QUERY: Final = """
@@ -81,9 +85,13 @@ def _sorted(rows: Sequence[tuple[str, str, float, float]]) -> KernelTimes:
 
 def _nsys(path: Path) -> list[tuple[str, str, float, float]]:
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        # Immutable: neither a journal beside the file is read, nor a lock or an index made there.
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            steps = count()
+            database.set_progress_handler(lambda: next(steps) >= _MOST_STEPS // _STEPS_AT_ONCE, _STEPS_AT_ONCE)
+            database.text_factory = lambda text: text.decode("utf-8", "replace")
             rows = database.execute(_QUERY, (_MOST_KERNELS + 1,)).fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:  # an error's message may quote a name that is no UTF-8
         raise UserError(
             f"{path} is no SQLite export of nsys with kernels ({error}); make one with `nsys profile --trace=cuda` and "
             "`nsys export --type sqlite`"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+
+from tileprof.runtime.compile.region_op import NAMESPACE
 
 
 def inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -19,8 +22,10 @@ def inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
 
 def rest_by_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """A graph of ATen operations by Inductor, on its own: not as a part of what Dynamo or AOTAutograd may be tracing
-    now.
+    now. A graph that consists of regions alone runs as it is: importing Inductor takes seconds.
     """
+    if not any(_computes(node) for node in module.graph.nodes):
+        return rest_by_pytorch(module, inputs)
     from torch._guards import TracingContext, detect_fake_mode, tracing  # noqa: PLC0415 - slow to import
 
     without_autocast = torch._C._DisableAutocast  # noqa: SLF001 - as Inductor turns it off
@@ -29,9 +34,16 @@ def rest_by_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[
 
 
 def rest_by_pytorch(module: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-    """A graph of ATen operations one by one, for checking on a CPU."""
+    """A graph of ATen operations one by one."""
     made: Callable[..., Any] = module.forward
     return made
+
+
+def _computes(node: fx.Node) -> bool:
+    """Whether a node is an operation of PyTorch's that a kernel is needed for."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return node.op in {"call_method", "call_module"}
+    return getattr(node.target, "namespace", "") != NAMESPACE
 
 
 def own_copy(module: fx.GraphModule) -> fx.GraphModule:

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import torch
 
+NAMESPACE: Final = "tileprof"
+
 Like = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, strides and dtype."""
 
@@ -43,7 +45,7 @@ _DEFINING: Final = threading.Lock()
 
 @cache
 def _library() -> Any:
-    return torch.library.Library("tileprof", "FRAGMENT")
+    return torch.library.Library(NAMESPACE, "FRAGMENT")
 
 
 @cache
@@ -52,8 +54,8 @@ def _defined(results: int, updating: bool) -> Any:
     updated, returned = ", Tensor(a!)[] updated" if updating else "", ", ".join(["Tensor"] * results)
     library.define(f"{name}(str key, Tensor[] read{updated}) -> ({returned})", tags=(torch.Tag.needs_exact_strides,))
     library.impl(name, _run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"tileprof::{name}", _fake, lib=library)
-    return getattr(torch.ops.tileprof, name).default
+    torch.library.register_fake(f"{NAMESPACE}::{name}", _fake, lib=library)
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
 @contextmanager

@@ -175,3 +175,20 @@ def test_the_verb_writes_a_trace_that_says_what_matched(trace, tmp_path, capsys,
     assert "will not overwrite" in capsys.readouterr().err
     assert main(["times", str(trace.path), str(file), "-o", str(trace.path), "--force"]) == 2
     assert "is the trace that is read" in capsys.readouterr().err
+
+
+def test_a_database_that_is_no_text_or_has_no_end_is_refused_in_bounded_time(tmp_path, monkeypatch) -> None:
+    path = nsys(tmp_path / "times.sqlite")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("update StringIds set value = cast(x'f4ff' as text) where id = 0")
+    assert read_times(path).names[0] == "\ufffd\ufffd"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("drop table CUPTI_ACTIVITY_KIND_KERNEL")
+        database.execute(
+            'create view CUPTI_ACTIVITY_KIND_KERNEL as with recursive n(start, "end", demangledName, shortName) as '
+            "(select 1, 2, 0, 0 union all select start + 1, 2, 0, 0 from n) select * from n"
+        )
+    monkeypatch.setattr("tileprof.record.times.sources._MOST_STEPS", 3_000_000)
+    with pytest.raises(UserError, match="interrupted"):
+        read_times(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["times.sqlite"]

@@ -1,0 +1,51 @@
+"""What the search would see, should a verb leave its folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.fuzz import harness
+from tests.fuzz.watch import BAIT, SECRET
+
+GOOD = ["report", "IN"]
+
+
+def tried(bases: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> str:
+    """The fault that the harness finds in a verb that does this."""
+    monkeypatch.setattr(harness, "main", lambda words: (act(), 0)[1])
+    return harness.run(bases, folder / "one", "tiny", [], GOOD).fault
+
+
+def test_each_way_of_leaving_the_folders_is_a_fault(bases: Path, tmp_path: Path, monkeypatch) -> None:
+    bait, beside = bases / BAIT, tmp_path / "beside"
+    beside.mkdir()
+    (beside / "kept").write_text("kept")
+    acts: dict[str, Callable[[], object]] = {
+        "read by Python": (bait / "secret").read_text,
+        "listed": lambda: os.listdir(bait),  # noqa: PTH208 - the call that is heard
+        "read past Python": lambda: pq.read_table(bait / "mlp.tileprof" / "launches" / "000000.parquet"),
+        "told": lambda: sys.stdout.write(SECRET),
+        "written": lambda: (beside / "new").write_text("x"),
+        "removed": (beside / "kept").unlink,
+        "removed in an open folder": lambda: shutil.rmtree(beside),
+        "changed past Python": lambda: sqlite3.connect(bait / "nsys.sqlite").execute("create table t (a)"),
+        "written beside the input": lambda: Path("new").write_text("x"),
+        "a process": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
+    }
+    faults = {}
+    for number, (name, act) in enumerate(acts.items()):
+        faults[name] = tried(bases, tmp_path / str(number), monkeypatch, act)
+    assert [name for name, fault in faults.items() if not fault] == []
+
+
+def test_what_stays_in_its_folders_is_none(bases: Path, tmp_path: Path) -> None:
+    assert harness.run(bases, tmp_path / "one", "tiny", [], GOOD).fault == ""
