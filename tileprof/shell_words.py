@@ -10,8 +10,9 @@ _ESCAPED = {"'": "\\'", "\\": "\\\\"}
 
 
 def shell_word(path: str | os.PathLike[str]) -> str:
-    """Return ``path`` as one word of a command for bash or zsh: quoted where needed, in ``$'...'`` where it holds control
-    characters or bytes that are no UTF-8 (as hexadecimal escapes).
+    """One word of a command for bash or zsh that names ``path``: quoted where needed.
+
+    Control characters and bytes that are no UTF-8 become hexadecimal escapes in ``$'...'``.
     """
     text = os.fspath(path)
     if all(unicodedata.category(c)[0] != "C" for c in text):
