@@ -7,6 +7,7 @@ are stored as one set of 64. All sizes are exact; nothing is expanded until some
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Protocol
 
 import numpy as np
@@ -119,6 +120,41 @@ def edge_block(source: Source, touch: Touch, tiles: int) -> EdgeBlock | None:
     touching = touch.class_of >= 0
     set_of[touching] = set_of_class[touch.class_of[touching]]
     return EdgeBlock(set_of, indptr.astype(np.int64), parent[order].astype(np.int32), size[row], last[row], first[row])
+
+
+class Joins:
+    """`edge_block`, computed once for equal bytes and tiles wherever in their buffers they lie."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[bytes, bytes, bytes, int], EdgeBlock | None] = {}
+        self._touches: dict[int, tuple[Touch, bytes, bytes]] = {}
+
+    def block(self, source: Source, touch: Touch, tiles: int) -> EdgeBlock | None:
+        """As `edge_block`."""
+        base = touch.lo[0]
+        events = _digest(source.lo - base, source.hi - base, source.cls, source.last)
+        key = (events, self._digests(source.touch)[0], self._digests(touch)[1], tiles)
+        if key not in self._blocks:
+            self._blocks[key] = edge_block(source, touch, tiles)
+        return self._blocks[key]
+
+    def _digests(self, touch: Touch) -> tuple[bytes, bytes]:
+        """Of what a join reads of a touch as its source, and of the other one."""
+        known = self._touches.get(id(touch))
+        if known is None:
+            base = touch.lo[0]
+            tiles = _digest(touch.indptr, touch.tiles)
+            known = touch, tiles, _digest(touch.lo - base, touch.hi - base, touch.cls, touch.first, touch.class_of)
+            self._touches[id(touch)] = known
+        return known[1:]
+
+
+def _digest(*columns: NDArray[np.generic]) -> bytes:
+    total = blake2b(digest_size=16)
+    for column in columns:
+        total.update(len(column).to_bytes(8, "little"))
+        total.update(np.ascontiguousarray(column).data)
+    return total.digest()
 
 
 _Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]

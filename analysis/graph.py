@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.access import Accesses
-from tileprof.analysis.blocks import EdgeBlock, merge_blocks
+from tileprof.analysis.blocks import EdgeBlock, Joins, merge_blocks
 from tileprof.analysis.occupants import Inheritance, inheritances
 from tileprof.analysis.pairs import pair_frame
 from tileprof.analysis.shadow import EMPTY, Relation, Shadow, Step, inherit, step
@@ -161,6 +161,7 @@ class _Builder:
         self._memories: dict[int, _Memory] = {}
         self._allocated_at = trace.buffers["allocated_at"].to_numpy()
         self._born = 0
+        self._join = Joins().block
         self._steps: dict[tuple[int, int], Step] = {}
         self._inherited: dict[tuple[object, ...], tuple[Shadow, tuple[int, ...]]] = {}
         self._shadows: dict[bytes, Shadow] = {}
@@ -180,7 +181,7 @@ class _Builder:
             key = (id(memory.shadow), access.number)
             done = self._steps.get(key)
             if done is None:
-                done = step(memory.shadow, access)
+                done = step(memory.shadow, access, self._join)
                 done = Step(done.relations, self._intern(done.shadow), done.kept)
                 self._steps[key] = done
             for relation in done.relations:

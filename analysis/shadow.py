@@ -17,7 +17,7 @@ buffer starts with mean nothing) and their WAR and WAW are marked ``reuse``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -93,6 +93,7 @@ class Shadow:
         return total.digest()
 
 
+Join = Callable[[Event, Touch, int], EdgeBlock | None]
 _Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 EMPTY = Shadow((), 0)
@@ -117,13 +118,13 @@ class Step:
     kept: tuple[int, ...]
 
 
-def step(shadow: Shadow, access: Access) -> Step:
-    """What ``access`` depends on in ``shadow``, and the shadow after it."""
+def step(shadow: Shadow, access: Access, join: Join = edge_block) -> Step:
+    """What ``access`` depends on in ``shadow``, and the shadow after it; ``join`` as `edge_block`."""
     relations: list[Relation] = []
     updated = tuple(_covered(e for e in shadow.events if e.mode == ATOMIC and e.foreign == f) for f in (False, True))
     for touch, mode in ((access.read, READ), (access.atomic, ATOMIC), (access.write, WRITE)):
         if touch is not None:
-            relations += _relations(shadow, touch, mode, updated, access.tiles)
+            relations += _relations(shadow, touch, mode, updated, access.tiles, join)
     events = list(shadow.events)
     if access.write is not None:
         holes = union(access.write.lo, access.write.hi)
@@ -166,7 +167,9 @@ def _covered(events: Iterable[Event]) -> _Ranges:
     return union(lo[order], np.concatenate([e.hi for e in events])[order])
 
 
-def _relations(shadow: Shadow, touch: Touch, mode: int, updated: tuple[_Ranges, ...], tiles: int) -> list[Relation]:
+def _relations(
+    shadow: Shadow, touch: Touch, mode: int, updated: tuple[_Ranges, ...], tiles: int, join: Join
+) -> list[Relation]:
     """``updated``: where there are atomic updates, own and foreign; they hide the write before them."""
     relations = []
     for event in shadow.events:
@@ -177,7 +180,7 @@ def _relations(shadow: Shadow, touch: Touch, mode: int, updated: tuple[_Ranges, 
         source = event.without(*updated[event.foreign]) if hidden else event
         if len(source.lo) == 0:
             continue
-        block = edge_block(source, touch, tiles)
+        block = join(source, touch, tiles)
         if block is not None:
             relations.append(Relation(event.slot, hazard, event.foreign, block))
     return relations

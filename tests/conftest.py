@@ -20,7 +20,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 # On a slow machine lines that tell where a command is would stand among what tests compare.
 os.environ["TILEPROF_PROGRESS_S"] = "0"
 
-# A shell has what it starts in the background ignore SIGINT, nohup SIGHUP; programs that tests start and interrupt would.
+# What a shell starts in the background ignores SIGINT, under nohup SIGHUP; so would the programs that tests interrupt.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, V
 from tileprof.analysis.independence import independence
 from tileprof.analysis.opportunities import pair_opportunity
 from tileprof.analysis.words import counted, duration, signed_percent
+from tileprof.shell_words import shell_word
 
 if TYPE_CHECKING:
     from tileprof.analysis.report import Report
@@ -130,7 +130,7 @@ class _Actions:
         self._graph = simulator.graph
         self._launches = simulator.graph.launches
         self._recorded_ns = report.program.recorded_ns
-        self._trace = shlex.quote(report.source.path)
+        self._trace = shell_word(report.source.path)
         self._pytorch = bool(self._launches["op"].astype(str).str.startswith("aten::").any())
 
     def all(self) -> Iterator[Action]:
@@ -175,7 +175,7 @@ class _Actions:
             f"{duration(apart_ns)}; needs a GPU"
         )
         way = "acs-graph" if apart_ns < spread_ns else "acs"
-        command = f"tileprof run --scheduler {way} -- {shlex.join(self._report.source.command)}"
+        command = f"tileprof run --scheduler {way} -- {' '.join(map(shell_word, self._report.source.command))}"
         saves_ns = self._graph_ns() - min(apart_ns, spread_ns)
         yield self._action(
             "out-of-order",

@@ -44,7 +44,7 @@ SYNTHESISED = 0.03
 more.
 """
 
-PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19")
+PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19", "moe", "lstm", "inception")
 MOST_TILES = 200
 """Of a stage: the oracle holds back one tile after the other and runs everything."""
 PAIRS, OF_A_PAIR = 40, 27
@@ -154,7 +154,7 @@ def summed(lines):
 NAMES = {
     "random": "policies over random graphs",
     "residency": "what residency relies on",
-    "programs": "policies of GPT-2, BERT, ResNet-38 and VGG-19",
+    "programs": "policies of GPT-2, BERT, ResNet-38, VGG-19, a mixture of experts, an LSTM and Inception",
 }
 COLUMNS = (
     "made", "harmful", "accepted although harmful", "harmless", "refused although harmless", "refused by rule",

@@ -19,6 +19,7 @@ from tileprof.analysis.report import Report
 from tileprof.analysis.words import duration
 from tileprof.cli.console import plain, sparkline, terminal
 from tileprof.cli.guidance_text import percent, print_guidance, print_shares
+from tileprof.shell_words import shell_word
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -424,4 +425,4 @@ def _next_step(report: Report) -> Text:
             "record a program that computes something, inside the window (capture, --module, --skip): "
             "tileprof record python your_script.py"
         )
-    return text.append(f"tileprof view {shlex.quote(plain(report.source.path))}")
+    return text.append(f"tileprof view {shell_word(report.source.path)}")

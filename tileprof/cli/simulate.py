@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -16,6 +15,7 @@ from tileprof.cli.progress import first_time, steps
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
+from tileprof.shell_words import shell_word
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds import Bounds, Machine
@@ -267,7 +267,7 @@ def _page(options: Namespace, path: str) -> str | None:
         page = Path(Path(path).resolve().name).with_suffix(".html")
         return str(page) if page.is_file() else None
     if not Path(options.page).exists():
-        command = shlex.join(["tileprof", "view", path, "-o", options.page])
+        command = f"tileprof view {shell_word(path)} -o {shell_word(options.page)}"
         say(f"tileprof: {options.page}, which the advice links into, is not written yet; type: {command}")
     return str(options.page)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tileprof.cli.messages import say
 from tileprof.cli.verb import Verb
+from tileprof.shell_words import shell_word
 
 
 def _prepare(parser: ArgumentParser) -> None:
@@ -45,7 +46,7 @@ def _run(options: Namespace) -> int:
     )
     if done.matched < done.launches:
         say("tileprof: note: the other launches keep modelled durations; column note of the launches says which.")
-    say(f"tileprof: next: tileprof report {done.path}")
+    say(f"tileprof: next: tileprof report {shell_word(done.path)}")
     return 0
 
 

@@ -12,6 +12,7 @@ from tileprof.cli import policies, recut_operators
 from tileprof.cli.sizes import at_size
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
+from tileprof.shell_words import shell_word
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -180,8 +181,8 @@ def _print_corrected(options: Namespace, found: Assessment, made: Policy) -> Non
     print(f"A sound policy for these launches ({kinds}) takes {made.prediction['policy_us']:.2f} us; to write it:")
     fused = ["--fuse"] if options.fuse else []
     launches = ",".join(map(str, found.launches))
-    command = ["tileprof", "export", "--format", "json", "-o", SOUND, "--launches", launches, *fused, options.trace]
-    print(f"  {shlex.join(command)}")
+    command = ["tileprof", "export", "--format", "json", "-o", SOUND, "--launches", launches, *fused]
+    print(f"  {shlex.join(command)} {shell_word(options.trace)}")
 
 
 def _strict(found: Assessment) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
+from tileprof.shell_words import shell_word
 from tileprof.trace import manifest
 
 
@@ -25,6 +25,6 @@ def ended_json(path: Path, *, shown: Path | None = None) -> str:
             "launches": rows["launches"],
             "coverage": about["coverage"],
             "notes": about["notes"],
-            "next": f"tileprof report {shlex.quote(str(shown or path))}",
+            "next": f"tileprof report {shell_word(shown or path)}",
         }
     )

@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 7ad5a144a4240c236863714d49306dabc237520782beb6e924a5bc7bf99b05b4
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 6741db7317d635d32608f9a31c7dbfff152cbbc6a5103c402c2ad9a9132bcc9d
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -1384,7 +1384,8 @@ function drawLaneAxes(c) {
     const x2 = m.left + v.x + t * v.kx;
     c.moveTo(x2, 0);
     c.lineTo(x2, 17);
-    c.fillText(tickTime(t, step, (width - m.left - v.x) / v.kx), x2 + 4, 13);
+    const words = tickTime(t, step, (width - m.left - v.x) / v.kx);
+    if (x2 + 4 + c.measureText(words).width <= width) c.fillText(words, x2 + 4, 13);
   }
   c.stroke();
   c.font = `11px ${FONT}`;
@@ -1622,31 +1623,34 @@ function wordsBetween(from, to) {
     `slots ${percent(Math.min(filled / (to - from), 1))} filled; ${most.join(", ")}`
   ];
 }
-function apart(names, width) {
-  if (names.join("").length * 7 + (names.length + 1) * 30 < width) return names;
-  return names.map((name, at) => {
+function kernelLabels(places) {
+  const operators = places.map((place2) => {
+    const launch = launches.kernel.indexOf(place2);
+    return text(launches.op, launch) && launchName(launch);
+  });
+  const kernels = places.map((place2) => shortName(doc.strings[place2]) || "kernel");
+  return kernels.map((kernel, at) => {
+    const rivals = kernels.filter((_, k) => k !== at && operators[k] === operators[at]);
+    if (operators[at] && !rivals.length) return operators[at];
     let shared = 0;
-    for (const [k, other] of names.entries()) {
+    for (const rival of rivals) {
       let same = 0;
-      while (k !== at && same < name.length && name[same] === other[same]) same++;
+      while (same < kernel.length && kernel[same] === rival[same]) same++;
       shared = Math.max(shared, same);
     }
-    const cut = Math.max(name.lastIndexOf("_", shared - 1), name.lastIndexOf("<", shared - 1)) + 1;
-    return cut < 6 ? name : `…${name.slice(cut).replace(/>$/, "")}`;
+    const cut = Math.max(kernel.lastIndexOf("_", shared - 1), kernel.lastIndexOf("<", shared - 1)) + 1;
+    return `${operators[at]} ${kernel.slice(cut).replace(/^([^<]*)>$/, "$1")}`.trim();
   });
 }
 function showKernelLegend() {
   const box = document.getElementById("lanes-legend");
   if (!box || !launchCount) return;
   const names = [...kernelColour].filter(([, rank]) => rank < 5).sort((a, b) => a[1] - b[1]);
-  const labels = apart(
-    names.map(([place2]) => shortName(doc.strings[place2]) || "kernel"),
-    box.clientWidth
-  );
+  const labels = kernelLabels(names.map(([place2]) => place2));
   const entry = (rank, label, title) => {
     const svg = svgOf("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
     svg.append(svgOf("rect", { width: 10, height: 10, rx: 2, fill: INK.kernels[rank] }));
-    return make("span", [svg, document.createTextNode(label)], { title });
+    return make("span", [svg, document.createTextNode(label)], { title, ...label.length < 16 && { class: "whole" } });
   };
   const entries = names.map(([place2, rank]) => entry(rank, labels[rank], doc.strings[place2]));
   if (kernelColour.size > 5)
@@ -4015,6 +4019,7 @@ var hovered = null;
 var longest = 1;
 for (let i = 0; i < launchCount; i++) longest = Math.max(longest, launches.duration_ns[i]);
 var LEAST_SCALE = 0.5;
+var EDGE = 4;
 var TEXT = 11;
 var font = (weight, size2) => `${weight} ${Math.max(size2, TEXT / graphView.view.kx)}px ${FONT}`;
 var graphView = new Surface(document.querySelector("#graph canvas"), {
@@ -4033,7 +4038,7 @@ graphView.fit = () => {
   const first = drawing.nodes.reduce((a, b) => b.ay < a.ay ? b : a);
   const spare = width - drawing.width * k;
   const x = spare >= 0 ? spare / 2 : Math.min(Math.max(width / 2 - (first.ax + first.w / 2) * k, spare), 0);
-  graphView.view = { kx: k, ky: k, x, y: Math.max((height - drawing.height * k) / 2, 4) };
+  graphView.view = { kx: k, ky: k, x, y: Math.max((height - drawing.height * k) / 2, EDGE) };
   graphView.touched = false;
   graphView.redraw();
 };
@@ -4061,7 +4066,7 @@ function layOutFor(width) {
   const grown = drawing.width - base;
   if (drawing.width > room) lay(NODE.least + (drawing.nodes[0].w - NODE.least) * (room - base) / grown);
 }
-var scaleNow = (width, height) => Math.min(Math.max(Math.min(width / drawing.width, height / drawing.height), LEAST_SCALE), 1.1);
+var scaleNow = (width, height) => Math.min(Math.max(Math.min(width / drawing.width, (height - 2 * EDGE) / drawing.height), LEAST_SCALE), 1.1);
 function sayGraph() {
   const folded = drawing.boxes.some((b) => !b.open);
   const hidden = pairs.reuse_only.reduce((n, r) => n + (r && !showReuse ? 1 : 0), 0);

@@ -19,7 +19,8 @@ export function drawLaneAxes(c) {
     const x = m.left + v.x + t * v.kx;
     c.moveTo(x, 0);
     c.lineTo(x, 17);
-    c.fillText(tickTime(t, step, (width - m.left - v.x) / v.kx), x + 4, 13);
+    const words = tickTime(t, step, (width - m.left - v.x) / v.kx);
+    if (x + 4 + c.measureText(words).width <= width) c.fillText(words, x + 4, 13);
   }
   c.stroke();
   c.font = `11px ${FONT}`;

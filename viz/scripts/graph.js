@@ -45,6 +45,7 @@ let longest = 1;
 for (let i = 0; i < launchCount; i++) longest = Math.max(longest, launches.duration_ns[i]);
 
 const LEAST_SCALE = 0.5; // zooming out ends where a name of 11 px still has room in a node
+const EDGE = 4; // px left free above and below the drawing
 const TEXT = 11; // px on the screen, at least
 const font = (weight, size) => `${weight} ${Math.max(size, TEXT / graphView.view.kx)}px ${FONT}`;
 
@@ -66,7 +67,7 @@ graphView.fit = () => {
   const first = drawing.nodes.reduce((a, b) => (b.ay < a.ay ? b : a));
   const spare = width - drawing.width * k;
   const x = spare >= 0 ? spare / 2 : Math.min(Math.max(width / 2 - (first.ax + first.w / 2) * k, spare), 0);
-  graphView.view = { kx: k, ky: k, x, y: Math.max((height - drawing.height * k) / 2, 4) };
+  graphView.view = { kx: k, ky: k, x, y: Math.max((height - drawing.height * k) / 2, EDGE) };
   graphView.touched = false;
   graphView.redraw();
 };
@@ -101,7 +102,7 @@ function layOutFor(width) {
 }
 
 const scaleNow = (width, height) =>
-  Math.min(Math.max(Math.min(width / drawing.width, height / drawing.height), LEAST_SCALE), 1.1);
+  Math.min(Math.max(Math.min(width / drawing.width, (height - 2 * EDGE) / drawing.height), LEAST_SCALE), 1.1);
 
 function sayGraph() {
   const folded = drawing.boxes.some((b) => !b.open);

@@ -12,6 +12,7 @@ import {
   launchPlace,
   plural,
   shortName,
+  text,
   waves,
 } from "./data.js";
 import { svgOf } from "./gain.js";
@@ -210,18 +211,25 @@ function wordsBetween(from, to) {
   ];
 }
 
-// Names that do not fit side by side are shown without the beginning that they share with another.
-function apart(names, width) {
-  if (names.join("").length * 7 + (names.length + 1) * 30 < width) return names;
-  return names.map((name, at) => {
+// What the colours stand for: operators, as everywhere; kernels of one operator also by name, without the beginning
+// that they share with another.
+function kernelLabels(places) {
+  const operators = places.map((place) => {
+    const launch = launches.kernel.indexOf(place);
+    return text(launches.op, launch) && launchName(launch);
+  });
+  const kernels = places.map((place) => shortName(doc.strings[place]) || "kernel");
+  return kernels.map((kernel, at) => {
+    const rivals = kernels.filter((_, k) => k !== at && operators[k] === operators[at]);
+    if (operators[at] && !rivals.length) return operators[at];
     let shared = 0;
-    for (const [k, other] of names.entries()) {
+    for (const rival of rivals) {
       let same = 0;
-      while (k !== at && same < name.length && name[same] === other[same]) same++;
+      while (same < kernel.length && kernel[same] === rival[same]) same++;
       shared = Math.max(shared, same);
     }
-    const cut = Math.max(name.lastIndexOf("_", shared - 1), name.lastIndexOf("<", shared - 1)) + 1;
-    return cut < 6 ? name : `…${name.slice(cut).replace(/>$/, "")}`;
+    const cut = Math.max(kernel.lastIndexOf("_", shared - 1), kernel.lastIndexOf("<", shared - 1)) + 1;
+    return `${operators[at]} ${kernel.slice(cut).replace(/^([^<]*)>$/, "$1")}`.trim();
   });
 }
 
@@ -230,14 +238,11 @@ export function showKernelLegend() {
   const box = document.getElementById("lanes-legend");
   if (!box || !launchCount) return;
   const names = [...kernelColour].filter(([, rank]) => rank < 5).sort((a, b) => a[1] - b[1]);
-  const labels = apart(
-    names.map(([place]) => shortName(doc.strings[place]) || "kernel"),
-    box.clientWidth,
-  );
+  const labels = kernelLabels(names.map(([place]) => place));
   const entry = (rank, label, title) => {
     const svg = svgOf("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
     svg.append(svgOf("rect", { width: 10, height: 10, rx: 2, fill: INK.kernels[rank] }));
-    return make("span", [svg, document.createTextNode(label)], { title });
+    return make("span", [svg, document.createTextNode(label)], { title, ...(label.length < 16 && { class: "whole" }) });
   };
   const entries = names.map(([place, rank]) => entry(rank, labels[rank], doc.strings[place]));
   if (kernelColour.size > 5)

@@ -19,6 +19,7 @@ from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.settings import PASSES, Settings
 from tileprof.record.cuda.tiles import Times
 from tileprof.record.ended import ended_json
+from tileprof.shell_words import shell_word
 from tileprof.trace import TraceWriter
 from tileprof.trace.schema import SUFFIX
 
@@ -257,7 +258,7 @@ def _summary(path: Path, decoder: Decoder, extra: Extra, *, check_writes: bool) 
         _say(text)
     if len(complaints) > _MOST_COMPLAINTS:
         _say(f"{len(complaints) - _MOST_COMPLAINTS} more complaints of the recorder are among the trace's notes")
-    _say(f"next: tileprof report {path}")
+    _say(f"next: tileprof report {shell_word(path)}")
 
 
 def _counted(launches: int, kind: str = "") -> str:

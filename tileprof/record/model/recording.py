@@ -7,7 +7,6 @@ import ctypes
 import functools
 import gc
 import os
-import shlex
 import sys
 import threading
 import traceback
@@ -23,6 +22,7 @@ from tileprof.record.model import fake, triton_kernels
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all
 from tileprof.record.model.tiles.foundations import overrides
+from tileprof.shell_words import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,7 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
         more = f" and {len(session.conservative) - _NAMED} more operators" if len(session.conservative) > _NAMED else ""
         lines.append(f"conservative: {total} launches, {', '.join(f'{op} ({n})' for op, n in worst)}{more}")
     lines += [f"note: {n}" for n in notes if "every tile is taken to touch" not in n]
-    lines.append(f"next: tileprof report {shlex.quote(str(path))}")
+    lines.append(f"next: tileprof report {shell_word(path)}")
     return lines
 
 
