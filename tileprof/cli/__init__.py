@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tileprof import __version__
-from tileprof.cli.messages import say
+from tileprof.cli.messages import harmless, say
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Parser(argparse.ArgumentParser):
         options = [option for action in self._actions for option in action.option_strings]
         close = [match for word in unknown for match in difflib.get_close_matches(word, options, n=1)]
         hint = f"; did you mean {' and '.join(dict.fromkeys(close))}?" if close else ""
-        super().error(message + hint)
+        super().error(harmless(message) + hint)
 
 
 def _load(name: str) -> Verb:
