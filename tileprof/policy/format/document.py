@@ -17,6 +17,7 @@ from __future__ import annotations
 import html
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -186,7 +187,7 @@ class Policy:
             made.unlink(missing_ok=True)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, *rows[:_MOST_ROWS]]
     cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in lines)
     more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>" if len(rows) > _MOST_ROWS else ""
