@@ -13,8 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tileprof import __version__
-from tileprof.cli.messages import harmless, say
+from tileprof.cli.messages import say
 from tileprof.errors import UserError
+from tileprof.terminal_text import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
