@@ -1,5 +1,6 @@
 """What tests of the CUDA recorder (test_gpu_*.py) need. Without a GPU or the tools, the tests are skipped."""
 
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent / "runtime"))
 
 from tileprof.errors import UserError
 from tileprof.record.cuda import gpu, locate
+
+# As in tests/conftest.py, which is not read where these tests run alone.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE.parent / "golden" / "programs.py"
