@@ -91,6 +91,7 @@ class Recording:
         if self._finished or os.getpid() != self._pid:
             return
         self._finished = True
+        gc.unfreeze()  # or the interpreter's end would not free what was imported, of which nanobind complains aloud
         session, whole = self.session, False
         try:
             notes = session.stop()
