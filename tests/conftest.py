@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -18,6 +19,11 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 # On a slow machine lines that tell where a command is would stand among what tests compare.
 os.environ["TILEPROF_PROGRESS_S"] = "0"
+
+# What a shell starts in the background ignores SIGINT, under nohup SIGHUP; so would the programs that tests interrupt.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # The gate must not fail by chance: it draws from a fixed seed, however slow the machine. `make search` draws at random.
 _any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tileprof.analysis import TileGraph
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from tileprof.analysis.report import Report
+
+
+_MOST_ROWS: Final = 10
+"""Pairs that a notebook shows."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,6 +46,26 @@ class LoadedGraph(TileGraph):
         plain = super().pairs
         gains = self.report().pairs[["producer", "consumer", "gain_ns", "early"]]
         return plain.merge(gains, how="left", on=["producer", "consumer"])
+
+    def _repr_html_(self) -> str:
+        """The pairs that gain most, for notebooks."""
+        from tileprof.analysis.words import duration  # noqa: PLC0415 - heavy
+
+        names = self.launches["op"].where(self.launches["op"] != "", self.launches["kernel"]).astype(str)
+        best = self.pairs.sort_values("gain_ns", ascending=False, kind="stable").head(_MOST_ROWS)
+        rows = [
+            (
+                f"{pair['producer']} → {pair['consumer']}",
+                f"{names.iloc[pair['producer']]} → {names.iloc[pair['consumer']]}",
+                str(pair["pattern"]),
+                f"{pair['edges']:,}",
+                duration(pair["gain_ns"]) if pair["gain_ns"] > 0 else "",
+            )
+            for pair in best.to_dict("records")
+        ]
+        lines = [("launches", "operators", "pattern", "dependencies", "gain at most"), *rows]
+        cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in lines)
+        return f"<p>{html.escape(repr(self))}</p><table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
 
     def plot_pair(self, producer: int, consumer: int) -> go.Figure:
         """Producer tiles by consumer tiles of two launches. Raises `UserError` where they are independent."""

@@ -84,7 +84,7 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | No
 
 
 def is_compiled() -> bool:
-    """Whether the engine is in numba's cache; if not, the first simulation compiles it, which takes up to half a
+    """Whether the engine is in numba's cache; if not, the first simulation compiles it, which takes about a
     minute.
     """
     return in_cache(_loop)

@@ -154,7 +154,7 @@ def summed(lines):
 NAMES = {
     "random": "policies over random graphs",
     "residency": "what residency relies on",
-    "programs": "policies of GPT-2, BERT, ResNet-38 and VGG-19",
+    "programs": "policies of GPT-2, BERT, ResNet-38, VGG-19, a mixture of experts, an LSTM and Inception",
 }
 COLUMNS = (
     "made", "harmful", "accepted although harmful", "harmless", "refused although harmless", "refused by rule",

@@ -59,9 +59,7 @@ CLAIMS: dict[str, tuple[str, list[list[Any]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "verb", [verb if verb == "report" else pytest.param(verb, marks=pytest.mark.nightly) for verb in VERBS]
-)
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_small_file_with_a_large_work_takes_bounded_time_and_memory(
     bases: Path, tmp_path: Path, claim: str, verb: str

@@ -41,6 +41,7 @@ def test_a_trace_answers_with_its_graph_its_report_and_its_page(recorded, tmp_pa
     assert summary.guidance.verdict.sentence in repr(summary)
     assert "Dependent launches" in str(summary)
     assert "<table>" in recorded._repr_html_()
+    assert "aten::mm → aten::relu" in recorded.graph()._repr_html_()
     page = recorded.show(tmp_path / "page.html", browser=False)
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from tileprof import __version__
 from tileprof.cli.messages import say
 from tileprof.errors import UserError
+from tileprof.terminal_text import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,7 +151,7 @@ class Parser(argparse.ArgumentParser):
         options = [option for action in self._actions for option in action.option_strings]
         close = [match for word in unknown for match in difflib.get_close_matches(word, options, n=1)]
         hint = f"; did you mean {' and '.join(dict.fromkeys(close))}?" if close else ""
-        super().error(message + hint)
+        super().error(harmless(message) + hint)
 
 
 def _load(name: str) -> Verb:

@@ -10,6 +10,7 @@ from typing import Final
 
 from tileprof.cli import cuda_options
 from tileprof.cli.epilogs import devices
+from tileprof.cli.messages import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 from tileprof.record import RECORDERS, Options, automatic, default_output, recorder
@@ -87,9 +88,8 @@ def _hint_at_own_options(program: Sequence[str]) -> None:
     ours = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}  # noqa: SLF001 - argparse tells its options nowhere else
     for word in program[1:]:
         if word.partition("=")[0] in ours - {"--help"}:
-            sys.stderr.write(
-                f"tileprof: note: {word} goes to the program; if it is meant for tileprof, write it before "
-                f"{program[0]}\n"
+            say(
+                f"tileprof: note: {word} goes to the program; if it is meant for tileprof, write it before {program[0]}"
             )
 
 

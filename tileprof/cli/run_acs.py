@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tileprof.cli.messages import say
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -198,5 +198,4 @@ def _say_counts(counts: dict[str, Any], *, checked: bool) -> None:
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"tileprof: {sentence}\n")
-    sys.stderr.flush()
+    say(f"tileprof: {sentence}")

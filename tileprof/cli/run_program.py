@@ -10,6 +10,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tileprof.cli.messages import say
 from tileprof.cli.target import check_file
 from tileprof.errors import UserError
 
@@ -211,5 +212,4 @@ def _flat(row: Compared) -> dict[str, Any]:
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"tileprof: {sentence}\n")
-    sys.stderr.flush()
+    say(f"tileprof: {sentence}")

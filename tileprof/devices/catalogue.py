@@ -11,6 +11,7 @@ from typing import Any
 
 from tileprof.devices.device import Device, close_match
 from tileprof.errors import UserError
+from tileprof.named_file import read_named
 from tileprof.nesting import MOST_LEVELS, NestingError, check_levels, parse_json
 
 _FILE_LIMIT_BYTES = 1 << 20  # a device description is a kilobyte; do not read a trace or a video into memory
@@ -118,9 +119,10 @@ def _from_file(path: Path) -> Device:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _FILE_LIMIT_BYTES:
+        data = read_named(path, _FILE_LIMIT_BYTES)
+        if len(data) > _FILE_LIMIT_BYTES:
             raise UserError(f"{path}: larger than {_FILE_LIMIT_BYTES} bytes, so not a device description")
-        text = path.read_text(encoding="utf-8")
+        text = data.decode("utf-8")
         values = parse_json(text) if path.suffix == ".json" else _parse_toml(text)
     except OSError as error:
         raise UserError(f"cannot read the device file {path}: {error.strerror}") from error

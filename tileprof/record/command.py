@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from tileprof.errors import UserError
+from tileprof.terminal_text import harmless
 
 _PYTHON = re.compile(r"python[w]?(\d+(\.\d+)*)?(\.exe)?")
 _FLAGS = frozenset("bBdEIOPqRsSuvx")
@@ -146,10 +147,8 @@ def other_interpreter(command: Command) -> str | None:
             f"{named} cannot record: {reason}. Install there with `{named} -m pip install 'tileprof[torch]'`, "
             f"or name the interpreter that has it: `tileprof record {sys.executable} …`."
         )
-    print(  # noqa: T201 - a user who expects the other one has to know
-        f"tileprof: running with {sys.executable}; {named}, the {command.python} on the PATH, cannot record ({reason})",
-        file=sys.stderr,
-    )
+    other = f"{named}, the {command.python} on the PATH, cannot record ({reason})"
+    sys.stderr.write(harmless(f"tileprof: running with {sys.executable}; {other}") + "\n")  # or a user expects that one
     return _that_finds_us(here, command.options)
 
 

@@ -217,3 +217,9 @@ def test_whatever_is_written_is_a_policy_or_one_sentence(data: st.DataObject) ->
     for whole in (text, UP_DOWN + "dep down on up(" + text.removeprefix(UP_DOWN).replace("\n", " ") + ")"):
         found = parsed(whole)
         assert isinstance(found, Dependencies) or len(str(found).splitlines()) == 1
+
+
+def test_a_policy_says_in_a_line_and_as_tables_what_waits_for_what() -> None:
+    policy = parse_dependencies(UP_DOWN + "dep down on up(0..23, y)").policy()
+    assert repr(policy) == "<Policy: 2 stages, 288 tiles, 4 semaphores, waits: row>"
+    assert "<td>down</td><td>up</td><td>row</td><td>RAW</td>" in policy._repr_html_()

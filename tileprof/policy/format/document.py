@@ -14,8 +14,10 @@ reads whole rows::
 
 from __future__ import annotations
 
+import html
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +35,9 @@ _MOST_SEMAPHORES: Final = 2**26
 _SEMAPHORES_A_TILE: Final = 64  # a tile posts one of an array; more than a few times as many is a mistake
 _MOST_QUOTED: Final = 150
 """Characters of what a file holds in a message."""
+
+_MOST_ROWS: Final = 20
+"""Of a table that a notebook shows."""
 
 _TILE = ("x", "y", "z")
 _SEMAPHORE = ("u", "v", "w")
@@ -149,6 +154,22 @@ class Policy:
     prediction: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        tiles = sum(stage.tiles for stage in self.stages)
+        semaphores = sum(array.count for array in self.semaphores)
+        kinds = ", ".join(dict.fromkeys(edge.kind for edge in self.edges)) or "none"
+        return f"<Policy: {len(self.stages):,} stages, {tiles:,} tiles, {semaphores:,} semaphores, waits: {kinds}>"
+
+    def _repr_html_(self) -> str:
+        """Stages and waits, for notebooks."""
+        names = [stage.name for stage in self.stages]
+        stages = [(s.name, s.op, s.module, " x ".join(map(str, s.grid))) for s in self.stages]
+        waits = [(names[e.consumer], names[e.producer], e.kind, ", ".join(e.hazards)) for e in self.edges]
+        return (
+            f"<p>{html.escape(repr(self))}</p>{_table(('stage', 'operator', 'module', 'grid'), stages)}"
+            f"{_table(('consumer', 'waits for', 'pattern', 'hazards'), waits)}"
+        )
+
     def save(self, path: Path | str, *, force: bool = False) -> None:
         """Write the JSON file, whole or not at all; raises `UserError` where it exists and ``force`` is not given."""
         target = Path(path)
@@ -164,6 +185,13 @@ class Policy:
             raise UserError(f"Could not write {target}: {error.strerror or error}") from error
         finally:
             made.unlink(missing_ok=True)
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, *rows[:_MOST_ROWS]]
+    cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in lines)
+    more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>" if len(rows) > _MOST_ROWS else ""
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{more}"
 
 
 def load_policy(path: Path | str) -> Policy:

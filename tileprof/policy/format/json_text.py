@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tileprof.errors import UserError
+from tileprof.named_file import read_named
 from tileprof.nesting import parse_json
 
 _MOST_BYTES: Final = 256 * 2**20
@@ -22,10 +23,7 @@ _ID: Final = {"type": "integer", "minimum": 0, "maximum": _MOST_ID}
 
 def read_text(path: Path) -> str:
     """The text of a file, empty for a device; raises `UserError` where it is too large, `OSError` and `ValueError`."""
-    text = b""
-    if path.stat().st_size <= _MOST_BYTES and not path.is_char_device():  # a device may never end
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
+    text = b"" if path.stat().st_size > _MOST_BYTES else read_named(path, _MOST_BYTES)
     if max(path.stat().st_size, len(text)) > _MOST_BYTES:
         raise UserError(f"larger than {_MOST_BYTES >> 20} MiB; a policy is not")
     return text.decode("utf-8-sig")

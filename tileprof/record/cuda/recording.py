@@ -20,6 +20,7 @@ from tileprof.record.cuda.settings import PASSES, Settings
 from tileprof.record.cuda.tiles import Times
 from tileprof.record.ended import ended_json
 from tileprof.shell_words import shell_word
+from tileprof.terminal_text import harmless
 from tileprof.trace import TraceWriter
 from tileprof.trace.schema import SUFFIX
 
@@ -266,7 +267,7 @@ def _counted(launches: int, kind: str = "") -> str:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"tileprof: {text}\n")
+    sys.stderr.write(f"tileprof: {harmless(text)}\n")
 
 
 def _launches(process: raw.Process) -> int:

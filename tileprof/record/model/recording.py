@@ -23,6 +23,7 @@ from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.shell_words import shell_word
+from tileprof.terminal_text import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +91,7 @@ class Recording:
         if self._finished or os.getpid() != self._pid:
             return
         self._finished = True
+        gc.unfreeze()  # or the interpreter's end would not free what was imported, of which nanobind complains aloud
         session, whole = self.session, False
         try:
             notes = session.stop()
@@ -198,4 +200,4 @@ def _nothing_seen(session: Session) -> str:
 def _say(text: str) -> None:
     """The last words of a recording; the program may have redirected or closed what it calls stderr."""
     with suppress(OSError, ValueError):
-        print(f"tileprof: {text}", file=sys.__stderr__)
+        print(f"tileprof: {harmless(text)}", file=sys.__stderr__)

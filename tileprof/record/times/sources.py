@@ -8,7 +8,9 @@ equal ``External id`` of Kineto's Chrome trace.
 from __future__ import annotations
 
 import gzip
+import io
 import sqlite3
+import zlib
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
+from tileprof.named_file import read_named
 from tileprof.nesting import parse_json
 
 if TYPE_CHECKING:
@@ -58,11 +61,13 @@ class KernelTimes:
 def read_times(path: Path) -> KernelTimes:
     """The kernels of a file of either kind, told apart by its first bytes. Raises `UserError`."""
     try:
-        with path.open("rb") as file:
-            head = file.read(len(_SQLITE))
         if path.stat().st_size > _MOST_BYTES:
             raise UserError(f"{path} is larger than {_MOST_BYTES >> 30} GiB; profile fewer iterations")
-        rows = _nsys(path) if head == _SQLITE else _chrome(path, zipped=head.startswith(_GZIP))
+        if path.is_file() and _head(path) == _SQLITE:
+            rows = _nsys(path)
+        else:
+            data = read_named(path, _MOST_BYTES)
+            rows = _chrome(path, _unzipped(path, data) if data.startswith(_GZIP) else data)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     if not rows:
@@ -101,14 +106,16 @@ def _nsys(path: Path) -> list[tuple[str, str, float, float]]:
     return [(name, "", begin, end - begin) for name, begin, end in rows]
 
 
-def _chrome(path: Path, *, zipped: bool) -> list[tuple[str, str, float, float]]:
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE))
+
+
+def _chrome(path: Path, text: bytes) -> list[tuple[str, str, float, float]]:
     try:
-        text = _unzipped(path) if zipped else path.read_bytes()
         trace = parse_json(text.decode("utf-8"))
-    except (ValueError, EOFError) as error:
-        raise UserError(
-            f"{path} is neither an SQLite export of nsys nor a Chrome trace of torch.profiler ({error!s:.80})"
-        ) from None
+    except ValueError as error:
+        raise _neither(path, error) from None
     events = trace.get("traceEvents") if isinstance(trace, dict) else trace
     if not isinstance(events, list):
         raise UserError(f"{path} has no list traceEvents; write it with torch.profiler's export_chrome_trace")
@@ -126,9 +133,16 @@ def _chrome(path: Path, *, zipped: bool) -> list[tuple[str, str, float, float]]:
     return rows
 
 
-def _unzipped(path: Path) -> bytes:
-    with gzip.open(path) as file:
-        text = file.read(_MOST_BYTES + 1)
+def _neither(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is neither an SQLite export of nsys nor a Chrome trace of torch.profiler ({error!s:.80})")
+
+
+def _unzipped(path: Path, data: bytes) -> bytes:
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            text = file.read(_MOST_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise _neither(path, error) from None
     if len(text) > _MOST_BYTES:
         raise UserError(f"{path} unpacks to more than {_MOST_BYTES >> 30} GiB; profile fewer iterations")
     return text
