@@ -33,7 +33,7 @@ def test_an_input_is_drawn_from_its_seed_and_its_number_alone(bases: Path) -> No
 def test_an_input_that_ends_its_process_costs_no_other(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = drawn(5, 3, root / "bases")
 
-    def run(_bases: Path, _place: Path, base: str, operations: list, verb: list[str]) -> Outcome:
+    def run(_bases: Path, _place: Path, base: str, operations: list, verb: list[str], **_more: object) -> Outcome:
         if {"base": base, "operations": operations, "verb": verb} == ends:
             os._exit(9)
         return Outcome(2, "")
@@ -47,7 +47,7 @@ def test_what_is_written_past_python_is_a_fault_and_so_is_what_only_company_brin
 ) -> None:
     seen = []
 
-    def run(*_: object) -> Outcome:
+    def run(*_: object, **_more: object) -> Outcome:
         seen.append(1)
         if len(seen) == 2:
             os.write(2, b"from a library")

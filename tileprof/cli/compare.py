@@ -27,8 +27,6 @@ PREDICTED: Final = ("graph", "pdl", "streams")
 replays of CUDA graphs, so that the GPU issues their launches.
 """
 
-_ALIGNED_BYTES: Final = 512
-
 
 def compare(
     policies: Sequence[Policy], compile_s: float | None = None, say: Callable[[str], None] = lambda _: None
@@ -120,9 +118,10 @@ def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Seq
 
 def expected_recording(chain: Chain, device: Device, times: Sequence[StageTime]) -> MemoryRecording:
     """The recording that the chain's own kernels would leave: what their tiles touch, and how long they live."""
+    from tileprof.cli.touched_boxes import ALIGNED_BYTES, boxes_by_slot  # noqa: PLC0415 - likewise
     from tileprof.trace import MemoryRecording  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace.columns import buffer_row  # noqa: PLC0415 - likewise
-    from tileprof.trace.footprint import Boxes, Footprint, Launch  # noqa: PLC0415 - likewise
+    from tileprof.trace.footprint import Footprint, Launch  # noqa: PLC0415 - likewise
 
     numbers = {name: number for number, name in enumerate(chain.tensors())}
     buffers: list[dict[str, Any]] = []
@@ -143,29 +142,18 @@ def expected_recording(chain: Chain, device: Device, times: Sequence[StageTime])
                 dtype=views[0].dtype,
             )
         )
-        base += -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        base += -(-size // ALIGNED_BYTES) * ALIGNED_BYTES
     begin_ns = 0
     for name, operator, time in zip(chain.names, chain.operators, times, strict=True):
         touches = operator.touches(numbers)
-        slots = np.unique(touches.buffer)
-        boxes = Boxes.of(
-            tile=touches.tile,
-            operand=np.searchsorted(slots, touches.buffer),
-            mode=touches.mode,
-            offset=touches.offset,
-            length=touches.length,
-            count_0=touches.count_0,
-            stride_0=touches.stride_0,
-            count_1=touches.count_1,
-            stride_1=touches.stride_1,
-        )
+        operands, boxes = boxes_by_slot(touches)
         waves = -(-operator.tiles // (device.sms * time.blocks_per_sm))
         alone_ns = max(1e3 * time.us - device.graph_gap_ns, 1.0)
         block = np.array([operator.place(tile) for tile in range(operator.tiles)], np.int32)
         launches.append(
             Launch(
                 footprint=len(footprints),
-                operands=tuple((int(slot), 0) for slot in slots),
+                operands=operands,
                 kernel=name,
                 grid=operator.grid,
                 block=(time.threads, 1, 1),

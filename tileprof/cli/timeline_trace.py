@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tileprof.trace import Boxes, Footprint, Launch, TraceWriter
+from tileprof.cli.touched_boxes import ALIGNED_BYTES, boxes_by_slot
+from tileprof.trace import Footprint, Launch, TraceWriter
 
 if TYPE_CHECKING:
     from tileprof.devices import Device
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 NOTE: Final = "a stage of one launch: its tiles wait for tiles of other stages, not for launches"
 _FIRST_ADDRESS: Final = 1 << 20
-_ALIGNED_BYTES: Final = 512
 
 
 def write_trace(timeline: Timeline, path: Path, device: Device, command: Sequence[str], *, force: bool = False) -> Path:
@@ -27,7 +27,7 @@ def write_trace(timeline: Timeline, path: Path, device: Device, command: Sequenc
         at = _FIRST_ADDRESS
         for name, size, kind in timeline.buffers:
             writer.add_buffer(base=at, bytes=size, kind=kind, name=name, before_start=kind != "activation")
-            at += -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
+            at += -(-size // ALIGNED_BYTES) * ALIGNED_BYTES
         for stage in timeline.stages:
             _add(writer, stage, timeline)
     return writer.path
@@ -35,18 +35,7 @@ def write_trace(timeline: Timeline, path: Path, device: Device, command: Sequenc
 
 def _add(writer: TraceWriter, stage: StageRun, timeline: Timeline) -> None:
     touches, tiles = stage.touches, len(stage.block)
-    slots = np.unique(touches.buffer)
-    boxes = Boxes.of(
-        tile=touches.tile,
-        operand=np.searchsorted(slots, touches.buffer),
-        mode=touches.mode,
-        offset=touches.offset,
-        length=touches.length,
-        count_0=touches.count_0,
-        stride_0=touches.stride_0,
-        count_1=touches.count_1,
-        stride_1=touches.stride_1,
-    )
+    operands, boxes = boxes_by_slot(touches)
     lives = np.maximum(stage.end_ns - stage.begin_ns, 1)
     places = np.zeros((tiles, 3), np.int32)
     places[:, 0] = np.arange(tiles)
@@ -54,7 +43,7 @@ def _add(writer: TraceWriter, stage: StageRun, timeline: Timeline) -> None:
     number = writer.add_launch(
         Launch(
             footprint=writer.add_footprint(Footprint(places, boxes, lives.astype(np.float64))),
-            operands=tuple((int(slot), 0) for slot in slots),
+            operands=operands,
             kernel=stage.name,
             grid=(tiles, 1, 1),
             block=(timeline.threads, 1, 1),

@@ -20,7 +20,7 @@ from tileprof.runtime.decode.shape import DecoderShape
 
 def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None = None) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.folder.glob("*.cu*")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.sources()}
     texts["config.h"] = shape.header(blocks)
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
     texts["instructions.cuh"] = (EMULATED / "decoder_instructions.cuh").read_text(encoding="utf-8")

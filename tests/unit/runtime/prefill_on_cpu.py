@@ -20,7 +20,7 @@ def compiled(
     shape: PrefillShape, blocks: int, folder: Path, patch: Patch | None = None, timeout_ns: int = 1_000_000_000
 ) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.folder.glob("*.cu*")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.sources()}
     header = shape.header(blocks, timeout_ns=timeout_ns)
     texts["config.h"] = without_products(header)
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}

@@ -64,7 +64,7 @@ def header(options: Options) -> str:
 
 def sources() -> dict[str, str]:
     """Texts of the kernel and of what it includes, by name."""
-    paths = (*SOURCES.glob("*.cuh"), SOURCES / KERNEL, SHARED_SOURCES / "ptx.cuh")
+    paths = (*SOURCES.glob("*.cuh"), SOURCES / KERNEL, SHARED_SOURCES / "ptx.cuh", SHARED_SOURCES / "waits.cuh")
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
-#include "ptx.cuh"
+#include "waits.cuh"
 
 constexpr int CONSUMERS = 256;
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
@@ -10,8 +10,6 @@ constexpr int FLAG_WORDS = 32;  // one semaphore per cache line
 constexpr int ROW_BYTES = 128;  // of shared memory: 64 channels of a pixel, or 64 of k of a row of weights
 constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
 constexpr int WINDOW_PITCH = 1024;  // of a row of the padded input
-constexpr u64 STUCK_NS =
-    8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the plan
 
 enum Kind : s32 { CONVOLUTION, MAXIMUM, AVERAGE, WINDOWS };
 
@@ -81,32 +79,6 @@ constexpr u32 STORED = W_FREE + 8 * W_SLOTS, POSTED = STORED + 8 * POST_SLOTS;
 constexpr u32 LAST_AT = POSTED + 8 * POST_SLOTS;  // a word: whether the task is the last of its tile's parts
 static_assert(LAST_AT + 16 + 1024 <= SHARED_BYTES, "rings, scratch and barriers fit");
 
-template <int SLOTS>
-struct Ring {
-    u32 slot = 0, turn = 0;
-
-    __device__ void advance() {
-        if (++slot == SLOTS) {
-            slot = 0;
-            turn ^= 1;
-        }
-    }
-};
-
-template <class Try>
-__device__ __forceinline__ void until(Try&& done) {
-    u64 start = 0;
-    for (u32 tries = 1; !done(); ++tries)
-        if (tries % 1024 == 0) {  // the clock is slow to read
-            if (start == 0) start = globaltimer();
-            if (globaltimer() - start > STUCK_NS) __trap();
-        }
-}
-
-__device__ __forceinline__ void wait_cta(u32 barrier, u32 parity) {
-    until([=] { return mbarrier_try_wait_acquire_cta(barrier, parity); });
-}
-
 // Calls work(stage, task, number) for each task of this block; tasks are read while the one before is worked on.
 template <class Work>
 __device__ __forceinline__ void for_tasks(const Arguments& arguments, Work&& work) {
@@ -129,10 +101,6 @@ __device__ __forceinline__ void stamp(const Arguments& arguments, s32 task, Plac
 // For tests: sleep up to DELAY_NS, another time for every task, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, s32 task, u32 place) {
     if constexpr (DELAY_NS > 0) {
-        u32 mixed = (task + 1) * 40503u + *arguments.seed * 30011u + place * 7919u;
-        mixed = (mixed ^ (mixed >> 7)) * 9973u;
-        mixed = (mixed ^ (mixed >> 11)) & 1023u;
-        const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
-        while (globaltimer() - start < nap) nanosleep(100);
+        nap((task + 1) * 40503u + *arguments.seed * 30011u + place * 7919u);
     }
 }

@@ -9,4 +9,6 @@ from tileprof.runtime.decode.shape import SHARED_BYTES
 from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.model_kernel import ModelKernel
 
-KERNEL: Final = ModelKernel("decoder", Path(__file__).parent, (PERSISTENT / "ptx.cuh",), SHARED_BYTES)
+_SHARED: Final = (PERSISTENT / "ptx.cuh", PERSISTENT / "waits.cuh")
+
+KERNEL: Final = ModelKernel("decoder", Path(__file__).parent, _SHARED, SHARED_BYTES)

@@ -31,7 +31,7 @@ struct Sums {
     float even[4] = {}, odd[4] = {};
 };
 
-__device__ __forceinline__ void load_rows(uint4 (&rows)[STEPS], const Block& block, Ring at, int steps) {
+__device__ __forceinline__ void load_rows(uint4 (&rows)[STEPS], const Block& block, Ring<SLOTS> at, int steps) {
     const u32 from = block.shared + at.slot * SLOT_BYTES + block.lane / 4 * ROW_BYTES + block.warp * (2 * STEP) +
                      block.lane % 4 * 16;
     wait_local(block.shared + FULL_AT + 8 * at.slot, at.turn);
@@ -45,10 +45,10 @@ __device__ __forceinline__ void load_rows(uint4 (&rows)[STEPS], const Block& blo
 // One piece of a tile of 16 rows, or of 8: one or two slots.
 __device__ __forceinline__ void multiply(Sums& sums, const uint4 (&b)[STEPS], Block& block, int steps, bool two) {
     uint4 above[STEPS], below[STEPS];
-    const Ring first = block.ring;
+    const Ring<SLOTS> first = block.ring;
     load_rows(above, block, first, steps);
     block.ring.advance();
-    const Ring second = block.ring;
+    const Ring<SLOTS> second = block.ring;
     if (two) {
         load_rows(below, block, second, steps);
         block.ring.advance();

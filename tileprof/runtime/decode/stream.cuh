@@ -6,12 +6,12 @@
 
 struct Stream {
     Block& block;
-    Ring landed = {};  // IN_FLIGHT slots behind the one that is filled
+    Ring<SLOTS> landed = {};  // IN_FLIGHT slots behind the one that is filled
     int issued = 0;
 
     // More copies under way than the memory can answer at once make everybody's small loads wait behind them.
     __device__ u32 free_slot(u32 bytes, int group = 0) {
-        Ring& ring = block.ring;
+        Ring<SLOTS>& ring = block.ring;
         if (issued >= IN_FLIGHT) {
             wait_local(block.shared + FULL_AT + 8 * landed.slot, landed.turn);
             landed.advance();

@@ -47,7 +47,7 @@ def compiled(header: str) -> Path:
 
 def sources_of() -> tuple[Path, ...]:
     """What the kernel includes."""
-    return (*sorted(SOURCES.glob("*.cuh")), PERSISTENT / "ptx.cuh")
+    return (*sorted(SOURCES.glob("*.cuh")), PERSISTENT / "ptx.cuh", PERSISTENT / "waits.cuh")
 
 
 @cache

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
+#include "waits.cuh"
 #include "warp.cuh"
 
 constexpr int CONSUMERS = 256;
@@ -80,27 +81,6 @@ static_assert(BARRIERS_END + 1024 <= SHARED_BYTES, "rings, tables and barriers f
 static_assert(SLOTS % CLUSTER == 0, "a slot is always filled by the same block");
 static_assert(RECORD_BYTES % 16 == 0 && AREA_BYTES % 16 == 0 && SLOT_BYTES % 1024 == 0);
 
-constexpr u64 STUCK_NS =
-    8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
-
-template <class Try>
-__device__ __forceinline__ void until(Try&& done) {
-    u64 start = 0;
-    for (u32 tries = 1; !done(); ++tries)
-        if (tries % 1024 == 0) {  // the clock is slow to read
-            if (start == 0) start = globaltimer();
-            if (globaltimer() - start > STUCK_NS) __trap();
-        }
-}
-
-__device__ __forceinline__ void wait_cta(u32 barrier, u32 parity) {
-    until([=] { return mbarrier_try_wait_acquire_cta(barrier, parity); });
-}
-
-__device__ __forceinline__ void wait_cluster(u32 barrier, u32 parity) {
-    until([=] { return mbarrier_try_wait_acquire_cluster(barrier, parity); });
-}
-
 __device__ __forceinline__ void meet_consumers() { barrier_sync<1, CONSUMERS>(); }
 
 // Fields of a record in shared memory.
@@ -125,11 +105,7 @@ __device__ __forceinline__ Place resolved(const Arguments& arguments, u64 addres
 // For tests: sleep up to DELAY_NS, another time for every task, block, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, int number, u32 place) {
     if constexpr (DELAY_NS > 0) {
-        u32 mixed = (number + 1) * 40503u + (blockIdx.x + 1) * 58757u + *arguments.seed * 30011u + place * 7919u;
-        mixed = (mixed ^ (mixed >> 7)) * 9973u;
-        mixed = (mixed ^ (mixed >> 11)) & 1023u;
-        const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
-        while (globaltimer() - start < nap) nanosleep(100);
+        nap((number + 1) * 40503u + (blockIdx.x + 1) * 58757u + *arguments.seed * 30011u + place * 7919u);
     }
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
-#include "ptx.cuh"
+#include "waits.cuh"
 
 constexpr int CONSUMERS = 256;
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
@@ -18,8 +18,6 @@ constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles end as in handover.cuh
 enum { LISTS, QUEUE, PILOT };
 constexpr bool DEALT = DEALER != LISTS;  // when the kernel runs
 constexpr int DEALT_SLOTS = 4;  // tasks that a block's roles may stand apart
-constexpr u64 STUCK_NS =
-    8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
 
 struct StageTensors {
     TensorMap activations, weights;
@@ -58,18 +56,6 @@ constexpr u32 DEALT_FULL = RUN + 4, DEALT_FREE = DEALT_FULL + 8 * DEALT_SLOTS,
               DEALT_WORDS = DEALT_FREE + 8 * DEALT_SLOTS;
 static_assert(DEALT_WORDS + 4 * DEALT_SLOTS + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
 
-template <int SLOTS>
-struct Ring {
-    u32 slot = 0, turn = 0;
-
-    __device__ void advance() {
-        if (++slot == SLOTS) {
-            slot = 0;
-            turn ^= 1;
-        }
-    }
-};
-
 // What a block of a cluster is: block `half` of the rows and `part` of k. Blocks of a part have neighbouring ranks.
 struct Rank {
     u32 half, part;
@@ -95,26 +81,6 @@ struct alignas(16) Head {
     Task first;
 };
 static_assert(sizeof(Head) == 48);
-
-// Polls until done() is true. A wait of this kernel's own rings that lasts STUCK_NS is a fault of the kernel, not of
-// the policy: it ends the kernel by a trap, since the record holds waits for semaphores only.
-template <class Try>
-__device__ __forceinline__ void until(Try&& done) {
-    u64 start = 0;
-    for (u32 tries = 1; !done(); ++tries)
-        if (tries % 1024 == 0) {  // the clock is slow to read
-            if (start == 0) start = globaltimer();
-            if (globaltimer() - start > STUCK_NS) __trap();
-        }
-}
-
-__device__ __forceinline__ void wait_cta(u32 barrier, u32 parity) {
-    until([=] { return mbarrier_try_wait_acquire_cta(barrier, parity); });
-}
-
-__device__ __forceinline__ void wait_cluster(u32 barrier, u32 parity) {
-    until([=] { return mbarrier_try_wait_acquire_cluster(barrier, parity); });
-}
 
 // A barrier at which the threads of BLOCKS blocks arrive.
 template <int BLOCKS>
@@ -211,12 +177,7 @@ __device__ __forceinline__ void for_tasks(const Arguments& arguments, const Task
 // For tests: sleep up to DELAY_NS, another time for every task, rank, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, int task, Rank rank, u32 place) {
     if constexpr (DELAY_NS > 0) {
-        u32 mixed =
-            (task + 1) * 40503u + (rank.with_part(rank.part) + 1) * 58757u + *arguments.seed * 30011u + place * 7919u;
-        mixed = (mixed ^ (mixed >> 7)) * 9973u;
-        mixed = (mixed ^ (mixed >> 11)) & 1023u;
-        const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
-        while (globaltimer() - start < nap) nanosleep(100);
+        nap((task + 1) * 40503u + (rank.with_part(rank.part) + 1) * 58757u + *arguments.seed * 30011u + place * 7919u);
     }
 }
 

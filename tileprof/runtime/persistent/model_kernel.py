@@ -45,6 +45,10 @@ class ModelKernel:
     included: Sequence[Path]
     shared_bytes: int
 
+    def sources(self) -> tuple[Path, ...]:
+        """Files of the kernel: its folder's, then those of other folders."""
+        return (*sorted(self.folder.glob("*.cu*")), *self.included)
+
     def build(self, header: str) -> Path:
         """The folder that holds the cubin for a config.h, compiled now if it is not in the cache.
 
@@ -52,8 +56,7 @@ class ModelKernel:
         """
         what = f"the {self.entry}"
         compiler = building.nvcc(f"The {self.entry} is compiled")
-        files = (*sorted(self.folder.glob("*.cu*")), *self.included)
-        sources = [path.read_text(encoding="utf-8") for path in files]
+        sources = [path.read_text(encoding="utf-8") for path in self.sources()]
         parts = json.dumps([_version(compiler, what), FLAGS, sources, header])
         folder = building.cache_folder(self.entry) / hashlib.sha256(parts.encode()).hexdigest()[:24]
 

@@ -10,6 +10,6 @@ from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.model_kernel import ModelKernel
 from tileprof.runtime.prefill.shape import SHARED_BYTES
 
-KERNEL: Final = ModelKernel(
-    "prefill", Path(__file__).parent, (ENCODER / "warp.cuh", PERSISTENT / "ptx.cuh"), SHARED_BYTES
-)
+_SHARED: Final = (ENCODER / "warp.cuh", PERSISTENT / "ptx.cuh", PERSISTENT / "waits.cuh")
+
+KERNEL: Final = ModelKernel("prefill", Path(__file__).parent, _SHARED, SHARED_BYTES)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "config.h"  // first: ptx.cuh asks it for the type of halves
+#include "waits.cuh"
 #include "warp.cuh"
 
 using u16 = unsigned short;
@@ -127,15 +128,6 @@ __device__ __forceinline__ float low(u32 two) { return unpack(static_cast<u16>(t
 __device__ __forceinline__ float high(u32 two) { return unpack(static_cast<u16>(two >> 16)); }
 __device__ __forceinline__ float rounded(float x) { return low(pack(x, 0.0f)); }
 
-template <int SIZE>
-struct Ring {
-    u32 slot = 0, turn = 0;
-
-    __device__ void advance() {
-        if (++slot == SIZE) slot = 0, turn ^= 1;
-    }
-};
-
 // A thread's view of the launch.
 struct Block {
     const Parameters& p;
@@ -156,12 +148,8 @@ __device__ __forceinline__ void consumers_meet() { barrier_sync<1, CONSUMERS>();
 // For tests: sleep up to DELAY_NS, another time for every block, layer, stage and launch.
 __device__ __forceinline__ void delay(const Block& block, int stage) {
     if constexpr (DELAY_NS > 0) {
-        u32 mixed = (blockIdx.x + 1) * 40503u + (block.layer * STAGES + stage + 1) * 58757u + block.epoch * 30011u +
-                    block.warp * 7919u;
-        mixed = (mixed ^ (mixed >> 7)) * 9973u;
-        mixed = (mixed ^ (mixed >> 11)) & 1023u;
-        const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
-        while (globaltimer() - start < nap) nanosleep(100);
+        nap((blockIdx.x + 1) * 40503u + (block.layer * STAGES + stage + 1) * 58757u + block.epoch * 30011u +
+            block.warp * 7919u);
     }
 }
 
@@ -171,14 +159,6 @@ __device__ __forceinline__ void stamp(const Block& block, int stage, int place) 
         if (block.thread == 0)
             block.p.clocks[((static_cast<long long>(blockIdx.x) * (LAYERS + 1) + block.layer) * STAGES + stage) * 4 +
                            place] = globaltimer();
-}
-
-constexpr u32 MOST_TRIES = 1u << 26;  // each may sleep: seconds. Copies of weights wait for no other block, so that
-                                      // this is a fault of the kernel.
-
-__device__ __forceinline__ void wait_local(u32 barrier, u32 parity) {
-    for (u32 tries = 0; !mbarrier_try_wait_acquire_cta(barrier, parity);)
-        if (++tries == MOST_TRIES) __trap();
 }
 
 // A wait for other blocks that counts its tries, and gives up when the launch has.

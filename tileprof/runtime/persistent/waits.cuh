@@ -1,0 +1,54 @@
+// What the kernels of a whole program share, whatever a block's roles are: rings of slots, waits at the barriers of the
+// block's own rings, and the random naps of tests. The header that is compiled in says TIMEOUT_NS and DELAY_NS.
+#pragma once
+
+#include "ptx.cuh"
+
+// A ring that long without progress is a fault of the kernel, not of the policy or the plan. It ends the kernel by a
+// trap, since the record holds waits for other blocks only.
+constexpr u64 STUCK_NS = 8ull * TIMEOUT_NS;
+
+// Polls until done() is true, at most STUCK_NS.
+template <class Try>
+__device__ __forceinline__ void until(Try&& done) {
+    u64 start = 0;
+    for (u32 tries = 1; !done(); ++tries)
+        if (tries % 1024 == 0) {  // the clock is slow to read
+            if (start == 0) start = globaltimer();
+            if (globaltimer() - start > STUCK_NS) __trap();
+        }
+}
+
+__device__ __forceinline__ void wait_cta(u32 barrier, u32 parity) {
+    until([=] { return mbarrier_try_wait_acquire_cta(barrier, parity); });
+}
+
+__device__ __forceinline__ void wait_cluster(u32 barrier, u32 parity) {
+    until([=] { return mbarrier_try_wait_acquire_cluster(barrier, parity); });
+}
+
+constexpr u32 MOST_TRIES = 1u << 26;  // each may sleep: seconds
+
+// As `wait_cta`, counting tries instead of reading the clock.
+__device__ __forceinline__ void wait_local(u32 barrier, u32 parity) {
+    for (u32 tries = 0; !mbarrier_try_wait_acquire_cta(barrier, parity);)
+        if (++tries == MOST_TRIES) __trap();
+}
+
+// For tests: sleep up to DELAY_NS, as long as `mixed` says. Callers mix numbers that differ wherever naps shall.
+__device__ __forceinline__ void nap(u32 mixed) {
+    mixed = (mixed ^ (mixed >> 7)) * 9973u;
+    mixed = (mixed ^ (mixed >> 11)) & 1023u;
+    const u64 length = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
+    while (globaltimer() - start < length) nanosleep(100);
+}
+
+// The place of a role in a ring of SIZE slots: the slot, and the parity of its barrier's phase.
+template <int SIZE>
+struct Ring {
+    u32 slot = 0, turn = 0;
+
+    __device__ void advance() {
+        if (++slot == SIZE) slot = 0, turn ^= 1;
+    }
+};
