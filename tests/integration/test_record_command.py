@@ -148,6 +148,16 @@ def test_interpreter_options_reach_the_interpreter(tmp_path):
     assert manifest["device"]["name"].startswith("A100")
 
 
+def test_a_module_that_hides_pytorch_is_named(tmp_path):
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "program.py").write_text("")
+    words = [sys.executable, "-m", "tileprof.cli", "record", "-o", "x", "--", sys.executable, "program.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("torch.py hides PyTorch, which this recorder needs: rename it, or start elsewhere.\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_program_without_pytorch_is_told_what_to_try(tmp_path):
     ended = _run(tmp_path, _script(tmp_path, "print('fine')"))
     assert (ended.returncode, ended.stdout) == (0, "fine\n")

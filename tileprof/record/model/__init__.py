@@ -33,8 +33,11 @@ def record(options: Options) -> int:
         line = [interpreter, *command.options, *recording, "--", interpreter, *command.line()]
         sys.stdout.flush()
         os.execv(interpreter, line)  # noqa: S606 - the user's interpreter
-    if find_spec("torch") is None:
+    torch_spec = find_spec("torch")
+    if torch_spec is None:
         raise UserError(f"PyTorch is not installed for {sys.executable}: `{sys.executable} -m pip install torch`.")
+    if torch_spec.submodule_search_locations is None:  # it would be imported in the place of PyTorch
+        raise UserError(f"{torch_spec.origin} hides PyTorch, which this recorder needs: rename it, or start elsewhere.")
     from tileprof.record.model.recording import run  # noqa: PLC0415 - imports PyTorch
 
     return run(options, command)

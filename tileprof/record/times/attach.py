@@ -116,7 +116,7 @@ def _written(trace: Trace, output: Path, columns: dict[str, Any], note: str, *, 
         try:
             for table in trace.path.iterdir():
                 if table.is_dir() and table.name != LAUNCHES.name:
-                    shutil.copytree(table, partial / table.name)
+                    _copy(table, partial / table.name)
             (partial / LAUNCHES.name).mkdir()
             write_part(partial / LAUNCHES.name / "000000.parquet", LAUNCHES, columns)
             manifest.write(partial, trace.manifest | {"notes": [*trace.manifest["notes"], note]})
@@ -127,3 +127,10 @@ def _written(trace: Trace, output: Path, columns: dict[str, Any], note: str, *, 
     except OSError as error:
         raise UserError(folder.sentence(error, f"writing {whole}")) from error
     return whole
+
+
+def _copy(table: Path, to: Path) -> None:
+    """A table's files. Raises the `OSError` of the first that cannot be copied; `shutil.copytree` makes a list."""
+    to.mkdir()
+    for part in sorted(table.iterdir()):
+        shutil.copy2(part, to / part.name)

@@ -1,7 +1,9 @@
 """Times of nsys and torch.profiler in a trace whose accesses are modelled."""
 
+import errno
 import gzip
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -162,6 +164,17 @@ def test_a_file_of_another_program_is_refused_and_leaves_nothing(trace, tmp_path
     other = chrome(tmp_path / "p.json", [("void strange_kernel(int)", "")])
     with pytest.raises(UserError, match="matches a launch"):
         attach_times(trace, read_times(other), tmp_path / "timed", source="p.json")
+    assert not list(tmp_path.glob("timed*"))
+
+
+def test_a_full_disk_is_said_in_a_sentence_and_leaves_nothing(trace, tmp_path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    times = read_times(chrome(tmp_path / "times"))
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(UserError, match=r"^the disk is full while writing .*timed"):
+        attach_times(trace, times, tmp_path / "timed", source="times")
     assert not list(tmp_path.glob("timed*"))
 
 
