@@ -38,6 +38,11 @@ def chromium():
         browser.close()
 
 
+DRAWN = """async (name) => { const frame = () => new Promise(requestAnimationFrame); await frame();
+    do await frame(); while (tileprof.views[name].waiting); }"""
+"""Returns once a view has drawn itself: a canvas that has got another size is empty until the next frame."""
+
+
 class Tab:
     """A page in the browser that must stay silent: any complaint or request fails the test at the end."""
 
@@ -74,14 +79,13 @@ class Tab:
     def pixels(self, view, points):
         """What a view's canvas shows at points in the view's own coordinates: ``[points, 3]`` red, green, blue."""
         return np.array(self.ask(
-            """async ([name, points]) => {
-            await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
-            const view = tileprof.views[name]; const { canvas: c } = view;
+            f"""async ([name, points]) => {{ await ({DRAWN})(name);
+            const view = tileprof.views[name]; const {{ canvas: c }} = view;
             const copy = new OffscreenCanvas(c.width, c.height).getContext("2d");
             copy.drawImage(c, 0, 0); const d = copy.getImageData(0, 0, c.width, c.height).data;
-            return points.map((p) => { const [x, y] = view.toScreen(...p).map((v) => Math.floor(v * view.ratio));
-                if (x < 0 || y < 0 || x >= c.width || y >= c.height) throw new Error(`${p} is not in sight`);
-                return Array.from(d.subarray(4 * (y * c.width + x), 4 * (y * c.width + x) + 3)); }); }""",
+            return points.map((p) => {{ const [x, y] = view.toScreen(...p).map((v) => Math.floor(v * view.ratio));
+                if (x < 0 || y < 0 || x >= c.width || y >= c.height) throw new Error(`${{p}} is not in sight`);
+                return Array.from(d.subarray(4 * (y * c.width + x), 4 * (y * c.width + x) + 3)); }}); }}""",
             [view, np.asarray(points, float).tolist()],
         ))  # fmt: skip
 
@@ -95,14 +99,14 @@ class Tab:
     def palette(self, view):
         """Pixels of each colour (as "r,g,b") that a view's canvas shows."""
         return self.ask(
-            """async (view) => { await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
+            f"""async (view) => {{ await ({DRAWN})(view);
             const c = tileprof.views[view].canvas;
-            const copy = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
+            const copy = new OffscreenCanvas(c.width, c.height).getContext("2d", {{ willReadFrequently: true }});
             copy.drawImage(c, 0, 0); const d = copy.getImageData(0, 0, c.width, c.height).data;
-            const counts = {};
-            for (let i = 0; i < d.length; i += 4) {
-                const colour = `${d[i]},${d[i + 1]},${d[i + 2]}`; counts[colour] = (counts[colour] ?? 0) + 1; }
-            return counts; }""",
+            const counts = {{}};
+            for (let i = 0; i < d.length; i += 4) {{
+                const colour = `${{d[i]}},${{d[i + 1]}},${{d[i + 2]}}`; counts[colour] = (counts[colour] ?? 0) + 1; }}
+            return counts; }}""",
             view,
         )
 
