@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tileprof.html_table import html_table
 from tileprof.trace import Trace
 from tileprof.trace import load as load_trace
 
@@ -50,19 +51,14 @@ class Summary:
         """Verdict, actions and ladder, for notebooks."""
         from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - heavy
 
-        def row(*cells: str) -> str:
-            return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
-
-        actions = "".join(
-            row(a.title, f"{duration(a.saves_ns)} ({signed_percent(a.saves_share)})", a.basis, a.effort, a.command)
+        actions = [
+            (a.title, f"{duration(a.saves_ns)} ({signed_percent(a.saves_share)})", a.basis, a.effort, a.command)
             for a in self.guidance.actions
-        )
-        ladder = "".join(
-            row(r.label, duration(r.time_ns), signed_percent(-r.saves_share)) for r in self.guidance.ladder
-        )
+        ]
+        ladder = [(r.label, duration(r.time_ns), signed_percent(-r.saves_share)) for r in self.guidance.ladder]
         verdict = html.escape(self.guidance.verdict.sentence)
-        head = row("action", "saves", "basis", "effort", "command")
-        return f"<p><b>{verdict}</b></p><table>{head}{actions}</table><table>{ladder}</table>"
+        head = ("action", "saves", "basis", "effort", "command")
+        return f"<p><b>{verdict}</b></p>{html_table([head, *actions])}{html_table(ladder)}"
 
 
 class LoadedTrace(Trace):

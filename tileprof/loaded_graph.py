@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tileprof.analysis import TileGraph
+from tileprof.html_table import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +64,8 @@ class LoadedGraph(TileGraph):
             )
             for pair in best.to_dict("records")
         ]
-        lines = [("launches", "operators", "pattern", "dependencies", "gain at most"), *rows]
-        cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in lines)
-        return f"<p>{html.escape(repr(self))}</p><table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
+        head = ("launches", "operators", "pattern", "dependencies", "gain at most")
+        return f"<p>{html.escape(repr(self))}</p>{html_table([head, *rows])}"
 
     def plot_pair(self, producer: int, consumer: int) -> go.Figure:
         """Producer tiles by consumer tiles of two launches. Raises `UserError` where they are independent."""

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from tileprof import __version__
 from tileprof.errors import UserError
+from tileprof.html_table import html_table
 from tileprof.policy.format.expression import Expression, ExpressionError, parse
 from tileprof.policy.format.json_text import parsed, read_text, schema_error
 from tileprof.policy.format.tile_orders import axes_of, axes_order
@@ -188,10 +189,8 @@ class Policy:
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [head, *rows[:_MOST_ROWS]]
-    cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in lines)
     more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>" if len(rows) > _MOST_ROWS else ""
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{more}"
+    return f"{html_table([head, *rows[:_MOST_ROWS]])}{more}"
 
 
 def load_policy(path: Path | str) -> Policy:

@@ -1,0 +1,11 @@
+"""Tables in notebooks."""
+
+from tileprof.html_table import html_table
+
+
+def test_cells_are_text_whatever_is_in_them():
+    made = html_table([("kernel", "a<b>"), ("<script>alert(1)</script>", "&")])
+    assert made == (
+        "<table><tr><td>kernel</td><td>a&lt;b&gt;</td></tr>"
+        "<tr><td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td>&amp;</td></tr></table>"
+    )
