@@ -41,9 +41,9 @@ def rest_by_pytorch(module: fx.GraphModule, _: Sequence[Any]) -> Callable[..., A
 
 def _computes(node: fx.Node) -> bool:
     """Whether a node is an operation of PyTorch's that a kernel is needed for."""
-    if node.op != "call_function" or node.target is operator.getitem:
+    if node.op != "call_function":
         return node.op in {"call_method", "call_module"}
-    return getattr(node.target, "namespace", "") != NAMESPACE
+    return node.target is not operator.getitem and getattr(node.target, "namespace", "") != NAMESPACE
 
 
 def own_copy(module: fx.GraphModule) -> fx.GraphModule:
