@@ -163,7 +163,7 @@ def _print_costs(found: Assessment) -> None:
         f"Waits: {int(excess['waits'].sum()):,}, {int(excess['idle_waits'].sum()):,} of them useless; "
         f"together they cover {int(excess['excess_tiles'].sum()):,} tiles beyond the dependencies."
     )
-    exact = f"{found.exact_us:.2f} us with one wait a dependency"
+    exact = f"{found.exact_us:.2f} us with one wait per dependency"
     if found.policy_us is None or found.excess_us is None:
         print(f"Time, modelled: none under this policy; {exact}; {found.stream_us:.2f} us in stream order.")
     else:

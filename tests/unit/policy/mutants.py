@@ -34,7 +34,7 @@ in another order; no wait kernel, so that waiting blocks may come first (the ord
 
 
 def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence[int], *, renamed: bool) -> Policy:
-    """A semaphore a tile, a wait a dependency: nothing more, whatever it costs."""
+    """One semaphore per tile, one wait per dependency: nothing more, whatever it costs."""
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
     links = graph.links

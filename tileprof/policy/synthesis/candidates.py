@@ -37,8 +37,8 @@ class Candidate:
 def best_orders(
     predict: Predictor, graph: TileGraph, pair: tuple[int, int], fixed: tuple[str | None, str | None], *, renamed: bool
 ) -> tuple[str, str]:
-    """Axes of the producer's and of the consumer's order: those under which a wait a dependency is fastest, ascending
-    where that is as fast. ``fixed`` are those that are decided already.
+    """Axes of the producer's and of the consumer's order: those under which one wait per dependency is fastest,
+    ascending where that is as fast. ``fixed`` are those that are decided already.
     """
     grids = [stage_of(graph, launch).grid for launch in pair]
     options = [choices(g) if given is None else (given,) for g, given in zip(grids, fixed, strict=True)]
