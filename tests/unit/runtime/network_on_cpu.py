@@ -14,8 +14,8 @@ from planted import Patch
 from tileprof.runtime.convnet.build import Options, header, sources
 from tileprof.runtime.convnet.launch import ARGUMENT_WORDS, flag_words, plan_tables, stage_table, sum_bytes
 from tileprof.runtime.convnet.network import Convolution, Network
-from tileprof.runtime.convnet.pack import packed
 from tileprof.runtime.convnet.plan import Plan
+from tileprof.runtime.convnet.weights import Weights, laid_out
 from tileprof.runtime.sync.tables import FLAG_BYTES
 
 _NAMED = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED) = ")
@@ -42,7 +42,7 @@ class HostNetwork:
         self.x = x
         self.results = [_room(layer.shape, dtype) for layer in network.layers]
         weights = [
-            _kept(packed(network, layer, tiling, parameters)) if isinstance(layer, Convolution) else None
+            _in_memory(laid_out(network, layer, tiling, parameters)) if isinstance(layer, Convolution) else None
             for layer, tiling in zip(network.layers, plan.tilings, strict=True)
         ]
         self._weights = weights
@@ -81,18 +81,17 @@ def _room(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     for side in shape:
         elements *= side
     flat = torch.zeros(elements + 128, dtype=dtype)
-    at = -(flat.data_ptr() // 2) % 64
+    at = -(flat.data_ptr() // dtype.itemsize) % (128 // dtype.itemsize)
     return flat[at : at + elements].view(shape)
+
+
+def _in_memory(weights: Weights) -> Weights:
+    return Weights(_kept(weights.weights), _kept(weights.ends))
 
 
 def _kept(tensor: Any) -> Any:
     """A copy that begins where 128 bytes do."""
-    room = _room(tuple(tensor.shape), tensor.dtype) if tensor.element_size() == 2 else None
-    if room is None:
-        flat = torch.zeros(tensor.numel() + 16, dtype=tensor.dtype)
-        at = -(flat.data_ptr() // 8) % 16
-        room = flat[at : at + tensor.numel()].view(tensor.shape)
-    return room.copy_(tensor)
+    return _room(tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
 
 __all__ = ["HostNetwork", "Network", "compiled"]

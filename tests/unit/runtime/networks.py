@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Maximum, Network, Norm, Windows
+from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Maximum, Network, Norm, Windows
 
 SIDE = 32
 
@@ -48,7 +48,8 @@ def small(images: int, dtype: str = "float16", *, flattened: bool = False) -> Ne
         Convolution(8, (1, 1, n, 64), (1, 1, n, 40), 11, 12, relu=True),
     )  # fmt: skip
     if flattened:
-        layers = (*layers[:8], Convolution(7, (1, 1, n, 1024), (1, 1, n, 24), 13, 14, flattened=(1, 4, 4, 64)))
+        flat = Flat(7, (n, 4, 4, 64), (n, 1, 1, 1024))
+        layers = (*layers[:8], flat, Convolution(8, (1, 1, n, 1024), (1, 1, n, 24), 13, 14))
     return Network(layers, dtype)
 
 

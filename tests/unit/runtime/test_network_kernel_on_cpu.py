@@ -157,6 +157,10 @@ FAULTS = (
     ("ends.cuh", "scratch, lane / 4, lane);\n        __syncwarp();", "scratch, lane / 4, lane);"),
     ("ends.cuh", "        }\n        __syncwarp();", "        }"),
     ("pools.cuh", "barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", "if (thread < 32)"),
+    ("loads.cuh", "begin = task.part * blocks;", "begin = 0;"),
+    ("loads.cuh", "tap = 0, ++channels;", "tap = 0;"),
+    ("loads.cuh", "channels += load;", ";"),
+    ("products.cuh", "&& task.part == 0;", ";"),
 )  # fmt: skip
 """File, what stands there, and what is put in its place. The gate plants every third, the night all: each is compiled
 anew.

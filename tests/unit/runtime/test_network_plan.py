@@ -10,10 +10,10 @@ import torch
 from networks import image, parameters, small
 
 from tileprof.errors import UserError
-from tileprof.runtime.convnet import pack
 from tileprof.runtime.convnet.network import INPUT, Convolution, Maximum, Network, computed, windowed
 from tileprof.runtime.convnet.plan import Plan, planned, verify
 from tileprof.runtime.convnet.tiling import candidates, k_blocks
+from tileprof.runtime.convnet.weights import copied, laid_out
 
 
 def elements_read(network: Network, number: int, rows: slice, images: slice) -> dict[int, np.ndarray]:
@@ -122,16 +122,39 @@ def test_every_tile_of_parts_posts_for_each_part() -> None:
     assert max(tiling.parts for tiling in plan.tilings) > 1
 
 
-def test_packing_some_columns_at_a_time_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = in_parts(5)
-    given = parameters()
-    for layer, tiling in zip(plan.network.layers, plan.tilings, strict=True):
-        if isinstance(layer, Convolution):
-            monkeypatch.setattr(pack, "_ELEMENTS", 1 << 30)
-            at_once = pack.packed(plan.network, layer, tiling, given)
-            monkeypatch.setattr(pack, "_ELEMENTS", 1)
-            assert torch.equal(pack.packed(plan.network, layer, tiling, given), at_once)
-            assert at_once.numel() * 2 == at_once.shape[0] * pack.column_bytes(plan.network, layer, tiling)
+@pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
+def test_weights_are_where_the_parameters_lie_unless_they_lie_otherwise(last: bool) -> None:
+    """What `copied` says, of tensors with memory and without."""
+    network, given = small(1, flattened=True), parameters()
+    lie = torch.channels_last if last else torch.contiguous_format
+    given = [p.contiguous(memory_format=lie) if p.dim() == 4 else p for p in given]
+    shared = []
+    for layer, tiling in zip(network.layers, planned(network, 5).tilings, strict=True):
+        if not isinstance(layer, Convolution):
+            continue
+        weight = given[layer.weight]
+        made = laid_out(network, layer, tiling, given)
+        shared.append(made.weights.data_ptr() == weight.data_ptr())
+        assert shared[-1] is not copied(network, layer, weight.to("meta"))
+        wide = weight.shape[2:].numel() > 1
+        assert shared[-1] is (not windowed(network, layer) and (last or not wide))
+        rows = made.weights.reshape(len(weight), -1, made.weights.shape[-1])
+        if not windowed(network, layer):
+            assert torch.equal(rows, weight.reshape(*weight.shape[:2], -1).transpose(1, 2))
+        assert len(made.ends) == -(-len(weight) // tiling.width) * tiling.width
+    assert set(shared) == {True, False}
+
+
+def test_weights_at_an_odd_address_or_of_another_dtype_are_copied() -> None:
+    network, given = small(1), parameters()
+    layer, tiling = network.layers[7], planned(network, 5).tilings[7]
+    assert isinstance(layer, Convolution)
+    odd = torch.zeros(given[10].numel() + 1, dtype=torch.float16)[1:].view(given[10].shape).copy_(given[10])
+    for weight in (odd, given[10].float()):
+        made = laid_out(network, layer, tiling, [*given[:10], weight])
+        assert made.weights.data_ptr() != weight.data_ptr()
+        assert made.weights.data_ptr() % 16 == 0
+        assert torch.equal(made.weights[:, 0], given[10].flatten(1))
 
 
 def test_every_convolution_has_tiles() -> None:
@@ -143,8 +166,8 @@ def test_every_convolution_has_tiles() -> None:
             assert {tiling.deep for tiling in candidates(network, layer)} >= {not windowed(network, layer)}
 
 
-def test_a_folded_network_is_the_network() -> None:
-    """The folding of batch norms, against PyTorch's own batch norm."""
+def test_a_network_with_batch_norms_is_pytorchs() -> None:
+    """Scales and biases of batch norms, against PyTorch's own batch norm."""
     given = parameters()
     network = small(2)
     x = image(2)

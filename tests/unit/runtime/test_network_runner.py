@@ -1,4 +1,4 @@
-"""Runners of convolutional networks hold one copy of the packed weights, however many streams and captures there are."""
+"""Runners of convolutional networks hold weights once, however many streams and captures there are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Launcher:
 
 
 @pytest.mark.parametrize("first", ["runner", "twin"])
-def test_a_twin_packs_no_weights_again_whichever_is_called_first(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_twin_copies_no_weights_again_whichever_is_called_first(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("Gpu", (), {"multi_processor_count": 8})())
     monkeypatch.setattr(running, "Launcher", Launcher)
@@ -38,7 +38,7 @@ def test_a_twin_packs_no_weights_again_whichever_is_called_first(first: str, mon
     for each in pair if first == "runner" else reversed(pair):
         each(*given)
     bound = [each._launcher for each in pair]
-    weights = [[w.data_ptr() for w in launcher.weights if w is not None] for launcher in bound]
+    weights = [[w.weights.data_ptr() for w in launcher.weights if w is not None] for launcher in bound]
     results = [{r.data_ptr() for r in launcher.results if r is not None} for launcher in bound]
     assert weights[0] == weights[1] != []
     assert not results[0] & results[1]

@@ -189,7 +189,9 @@ def _without_large_copies(regions: list[Region], options: Options) -> list[Regio
     kept: list[Region] = []
     total = 0
     for region in regions:
-        copied = sum(region.inputs[n].meta["val"].nbytes for n in region.folded)
+        copied = region.copied
+        if copied is None:
+            copied = sum(region.inputs[n].meta["val"].nbytes for n in region.folded)
         if not options.frozen and total + copied > FOLDED_BYTES:
             LOG.info(
                 "%s is left to Inductor: it keeps %.0f MB of copies of weights, for which frozen=True asks",

@@ -67,6 +67,8 @@ class Region:
     """Indices into ``inputs`` of the weights that a frozen runner copies or folds at its first call; placeholders of
     the graph.
     """
+    copied: int | None = None
+    """Bytes of the copies of weights that a runner keeps; None: as many as the weights of ``folded`` have."""
     what: Any = None
     """What the kernel computes, as its family describes it: what predictions are made from."""
     timed: Callable[[torch.device, Sequence[Any]], Timeline] | None = None

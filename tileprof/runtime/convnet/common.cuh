@@ -11,14 +11,14 @@ constexpr int ROW_BYTES = 128;  // of shared memory: 64 channels of a pixel, or 
 constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
 constexpr int WINDOW_PITCH = 1024;  // of a row of the padded input
 
-enum Kind : s32 { CONVOLUTION, MAXIMUM, AVERAGE, WINDOWS };
+enum Kind : s32 { CONVOLUTION, MAXIMUM, AVERAGE, WINDOWS, FLAT };
 
 // What a layer is: plan.py writes it. A tile is `columns` channels of a box of output pixels.
 struct alignas(64) Stage {
     void* out;  // null: the network's result
     const void* from;  // null: the network's input
     const void* residual;  // null: none
-    const unsigned char* weights;
+    const float* ends;  // scale and bias of each channel of all columns of tiles
     s32 kind, columns, k_blocks, weight_blocks;  // blocks of k in a slot of weights
     s32 taps, tap_columns, slot_blocks,
         halo;  // blocks of k in a slot of activations; whether they are the taps of one box
@@ -26,7 +26,7 @@ struct alignas(64) Stage {
                                                    // pixels to the next, from a warpgroup's first to the other's
     s32 deep, tile_rows, tile_columns, tile_images;  // deep: both warpgroups take the same rows and share k
     s32 stride, padding, out_rows, out_columns;
-    s32 out_images, out_channels, relu, weight_bytes;  // of a tile's columns
+    s32 out_images, out_channels, relu, weight_load;  // blocks of k per load of weights
     s32 in_rows, in_columns, channels, window;
     s32 image_stride, channel_stride, row_stride, column_stride;  // of the network's input, in elements
     s32 parts;  // of k, each a task
@@ -40,9 +40,11 @@ static_assert(sizeof(Stage) == 192 && __builtin_offsetof(Stage, sums) == 4 * (8 
 // read again after every wait.
 struct Row {
     TensorMap map;  // of what a convolution reads
+    TensorMap weights;  // as parameters lie: channels in, channels out, taps; where there is one tap, 64 channels in,
+                        // channels out, blocks of channels in
     Stage stage;
 };
-static_assert(sizeof(Row) == 320);
+static_assert(sizeof(Row) == 448);
 
 struct alignas(16) Task {
     s32 stage, image, y, x, column, wait, waits_end, post;  // image, y, x: the tile's first output pixel

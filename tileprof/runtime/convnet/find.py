@@ -29,10 +29,11 @@ from tileprof.runtime.compile.aten import (
     strides,
 )
 from tileprof.runtime.compile.region import Region
-from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network, Norm, Windows
+from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Layer, Maximum, Network, Norm, Windows
 from tileprof.runtime.convnet.plan import planned
 from tileprof.runtime.convnet.runner import NetworkRunner, timed_run
 from tileprof.runtime.convnet.tiling import WINDOW
+from tileprof.runtime.convnet.weights import copied
 
 LOG: Final = logging.getLogger("tileprof.compile")
 
@@ -310,7 +311,7 @@ def _take_product(net: _Growing, node: fx.Node) -> None:
     out = shape(node)
     if x not in net.flat or out is None or node.kwargs or not calls(turned, ATEN.t.default, ATEN.permute.default):
         raise Unmatched("a product of other things than flattened images and a weight")
-    deep, *flattened = net.flat[x]
+    deep, rows, columns, channels = net.flat[x]
     weight = turned.args[0]
     if deep % 64 or out[1] % 8 or (calls(turned, ATEN.permute.default) and list(turned.args[1]) != [1, 0]):
         raise Unmatched(f"a product of {deep} columns to {out[1]}")
@@ -319,9 +320,13 @@ def _take_product(net: _Growing, node: fx.Node) -> None:
     if any(calls(n, ATEN.add.Tensor) for n in more):
         raise Unmatched("a residual of a product with a matrix")
     nodes = [*([turned] if len(turned.users) == 1 else []), *more]
+    source = net.values[x]
+    if rows * columns > 1:
+        net.layers.append(Flat(source, (out[0], rows, columns, channels), (out[0], 1, 1, deep)))
+        net.names.append(f"{node.name} flat")
+        source = len(net.layers) - 1
     layer = Convolution(
-        net.values[x], (1, 1, out[0], deep), (1, 1, out[0], out[1]), index, biased, relu=relu,
-        flattened=(1, flattened[0], flattened[1], flattened[2]),
+        source, (1, 1, out[0], deep), (1, 1, out[0], out[1]), index, biased, relu=relu,
     )  # fmt: skip
     net.add(layer, node.name, last, *nodes)
     net.flat[last] = (out[1], 1, 1, out[1])
@@ -352,6 +357,11 @@ def _region(net: _Growing) -> Region:
         raise Unmatched("what is between its layers reads them, too")
     planned(network, _H200_BLOCKS)
     inputs = (net.image, *net.parameters)
+    kept = {
+        layer.weight
+        for layer in network.layers
+        if isinstance(layer, Convolution) and copied(network, layer, net.parameters[layer.weight].meta["val"])
+    }
     convolutions = sum(isinstance(layer, Convolution) for layer in network.layers)
     return Region(
         name=f"convolutional network, {convolutions} convolutions and products, {size[0]} images",
@@ -361,6 +371,7 @@ def _region(net: _Growing) -> Region:
         mutated=(),
         build=lambda device: NetworkRunner(network, device, size),
         folded=tuple(range(1, len(inputs))),
+        copied=sum(net.parameters[number].meta["val"].nbytes for number in kept),
         what=network,
         timed=partial(timed_run, network, size),
     )

@@ -66,6 +66,7 @@ struct Consumes {
         if (stage.kind == MAXIMUM && stage.window == 3) pool_maximum<3>(stage, task, out, thread);
         if (stage.kind == MAXIMUM && stage.window == 2) pool_maximum<2>(stage, task, out, thread);
         if (stage.kind == AVERAGE) pool_average(stage, task, out, shared, thread);
+        if (stage.kind == FLAT) flatten(stage, task, out, thread);
         if (stage.kind == WINDOWS)
             lay_windows(stage, task, static_cast<const unsigned short*>(arguments.x), out, thread);
         __syncwarp();

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from tileprof.runtime.convnet.build import ENTRY, Options, compiled
-from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Maximum, Windows, windowed
-from tileprof.runtime.convnet.pack import column_bytes
+from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Maximum, Windows, windowed
 from tileprof.runtime.convnet.plan import Plan
 from tileprof.runtime.convnet.tiling import (
     K_BLOCK,
@@ -24,7 +23,10 @@ from tileprof.runtime.convnet.tiling import (
     slot_blocks,
     tiles,
     weight_blocks,
+    weight_load,
+    weight_taps,
 )
+from tileprof.runtime.convnet.weights import Weights
 from tileprof.runtime.persistent.build import CUBIN
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
 from tileprof.runtime.persistent.source import SHARED_BYTES
@@ -33,13 +35,13 @@ from tileprof.runtime.sync.tables import FLAG_BYTES
 THREADS: Final = 384
 """Threads per block: one warpgroup of loaders, two that multiply."""
 
-STAGE_WORDS: Final = 40  # Row of common.cuh
+STAGE_WORDS: Final = 56  # Row of common.cuh
 ARGUMENT_WORDS: Final = 11
 PLACES: Final = ("awaits", "awaited", "weights", "tiles", "multiplied", "stored", "posted")
 """Moments of a task in a timeline: Place of common.cuh."""
 
 SUMS_WORD: Final = 36  # `sums` of Stage, behind its pointers
-_KINDS: Final = {Convolution: 0, Maximum: 1, Average: 2, Windows: 3}  # Kind of common.cuh
+_KINDS: Final = {Convolution: 0, Maximum: 1, Average: 2, Windows: 3, Flat: 4}  # Kind of common.cuh
 
 
 def stage_numbers(plan: Plan, number: int) -> list[int]:
@@ -54,22 +56,23 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
             _, source_rows, source_columns, _ = network.layers[layer.source].shape
             box = 16 * (tiling.columns * layer.pool - 1) + 2 * WINDOW
             return [
-                _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(tiling),
+                _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(network, layer, tiling),
                 1, 1, slot_blocks(network, layer, tiling, plan.slot_bytes), 0,
                 box, 2 * WINDOW_PITCH, 64, layer.stride * WINDOW_PITCH // ROW_BYTES,
                 0, *tile, layer.stride, layer.padding,
-                *out, int(layer.relu), column_bytes(network, layer, tiling),
+                *out, int(layer.relu), weight_load(network, layer, tiling),
                 in_rows, in_columns, in_channels, 1, *[0] * 4, tiling.parts, source_rows, source_columns, layer.pool,
             ]  # fmt: skip
         case Convolution():
             step, height = tiling.step(layer), tiling.box_rows(layer) // tiling.step(layer) // tiling.images
             return [
-                _KINDS[Convolution], tiling.width, k_blocks(network, layer) // tiling.parts, weight_blocks(tiling),
+                _KINDS[Convolution], tiling.width, k_blocks(network, layer) // tiling.parts,
+                weight_blocks(network, layer, tiling),
                 layer.size[0] * layer.size[1], layer.size[1], slot_blocks(network, layer, tiling, plan.slot_bytes),
                 int(tiling.halo), tiling.box_rows(layer) * ROW_BYTES, block_bytes(layer, tiling),
                 step, height * step if tiling.images > 1 else 64,
                 int(tiling.deep), *tile, layer.stride, layer.padding,
-                *out, int(layer.relu), column_bytes(network, layer, tiling),
+                *out, int(layer.relu), weight_load(network, layer, tiling),
                 in_rows, in_columns, in_channels, *[0] * 5, tiling.parts, 0, 0, layer.pool,
             ]  # fmt: skip
         case Maximum():
@@ -79,6 +82,8 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
             ]  # fmt: skip
         case Average():
             return [_KINDS[Average], *[0] * 12, *tile, 1, 0, *out, 0, 0, in_rows, in_columns, channels]
+        case Flat():
+            return [_KINDS[Flat], *[0] * 12, *tile, 1, 0, *out, 0, 0, in_rows, in_columns, in_channels]
         case Windows():
             return [
                 _KINDS[Windows], *[0] * 12, *tile, 1, layer.padding, *out, 0, 0,
@@ -87,10 +92,14 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
 
 
 def stage_table(
-    plan: Plan, results: Sequence[Any], weights: Sequence[Any], sums: Any, arguments: type[Arguments] = Arguments
+    plan: Plan,
+    results: Sequence[Any],
+    weights: Sequence[Weights | None],
+    sums: Any,
+    arguments: type[Arguments] = Arguments,
 ) -> Any:
     """The kernel's table of layers, int64 on the CPU. ``results``: memory of each layer, None where the launch is given
-    it; ``weights``: packed, None where there are none; ``sums``: of parts of tiles, as many bytes as `sum_bytes` says.
+    it; ``weights``: None where there are none; ``sums``: of parts of tiles, as many bytes as `sum_bytes` says.
     """
     network, sums_at = plan.network, sums.data_ptr()
     table = arguments(STAGE_WORDS * len(network.layers))
@@ -99,16 +108,22 @@ def stage_table(
         source = None if layer.source == INPUT else results[layer.source]
         if isinstance(layer, Convolution) and not windowed(network, layer):
             _put_map(table, at, plan, number, source)
+        own = weights[number]
+        if own is not None:
+            _put_weight_map(table, at + MAP_WORDS, plan, number, own.weights)
         residual = getattr(layer, "residual", None)
-        pointers = (results[number], source, None if residual is None else results[residual], weights[number])
-        table.words[at + MAP_WORDS : at + MAP_WORDS + 4] = [0 if p is None else p.data_ptr() for p in pointers]
-        numbers = np.zeros(2 * (STAGE_WORDS - MAP_WORDS - 4), np.int32)
+        ends = None if own is None else own.ends
+        pointers = (results[number], source, None if residual is None else results[residual], ends)
+        at += 2 * MAP_WORDS
+        table.words[at : at + len(pointers)] = [0 if p is None else p.data_ptr() for p in pointers]
+        at += len(pointers)
+        numbers = np.zeros(2 * (STAGE_WORDS - 2 * MAP_WORDS - len(pointers)), np.int32)
         made = stage_numbers(plan, number)
         numbers[: len(made)] = made
         if bytes_here := layer_sum_bytes(plan, number):
             numbers[SUMS_WORD : SUMS_WORD + 2] = np.array([sums_at], np.uint64).view(np.int32)
             sums_at += bytes_here
-        table.words[at + MAP_WORDS + 4 : at + STAGE_WORDS] = [int(word) for word in numbers.view(np.uint64)]
+        table.words[at : at + len(numbers) // 2] = [int(word) for word in numbers.view(np.uint64)]
     return torch.from_numpy(np.array(table.words, np.uint64).view(np.int64))
 
 
@@ -126,6 +141,19 @@ def _put_map(table: Arguments, at: int, plan: Plan, number: int, source: Any) ->
     sides = ((wide - 1) * step + 1 + more[1], (high - 1) * step + 1 + more[0])
     box, steps = (K_BLOCK, *sides, tiling.images), (1, step, step, 1)
     table.put_map(at, source.data_ptr(), network.dtype, sizes, strides, box, steps)
+
+
+def _put_weight_map(table: Arguments, at: int, plan: Plan, number: int, weights: Any) -> None:
+    """Of weights [channels out, taps, channels in]: see Row of common.cuh."""
+    network, layer, tiling = plan.network, plan.network.layers[number], plan.tilings[number]
+    assert isinstance(layer, Convolution)
+    (out, taps, deep), load = weights.shape, weight_load(network, layer, tiling)
+    if weight_taps(network, layer) == 1:
+        sizes, strides = (K_BLOCK, out, deep // K_BLOCK), (2 * deep, 2 * K_BLOCK)
+    else:
+        sizes, strides = (deep, out, taps), (2 * taps * deep, 2 * deep)
+    box = (K_BLOCK, tiling.width, load)
+    table.put_map(at, weights.data_ptr(), network.dtype, sizes, strides, box, (1, 1, 1))
 
 
 def layer_sum_bytes(plan: Plan, number: int) -> int:
@@ -167,7 +195,7 @@ class Launcher:
         self._sums = torch.empty(sum_bytes(plan) // 4, dtype=torch.float32, device=self.device)
         self._stages: Any = None
 
-    def bind(self, results: Sequence[Any], weights: Sequence[Any]) -> None:
+    def bind(self, results: Sequence[Any], weights: Sequence[Weights | None]) -> None:
         """Say where the layers' results and weights lie."""
         self._stages = stage_table(self.plan, results, weights, self._sums).to(self.device)
 

@@ -4,21 +4,31 @@
 
 #include "common.cuh"
 
+// One thread. A load fills blocks of k in a row: taps of 64 channels in, or 64 channels in each where there is one tap.
 __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared) {
     Ring<W_SLOTS> ring;
     for_tasks(arguments, [&](const Stage& stage, const Task& task, s32) {
         if (stage.kind != CONVOLUTION) return;
-        const int blocks = stage.k_blocks, most = stage.weight_blocks, block = stage.columns * ROW_BYTES;
-        const unsigned char* from =
-            stage.weights + static_cast<u64>(task.column * stage.parts + task.part) * stage.weight_bytes;
+        const TensorMap* map = &arguments.rows[task.stage].weights;
+        const int blocks = stage.k_blocks, most = stage.weight_blocks, load = stage.weight_load, taps = stage.taps;
+        const int column = task.column * stage.columns, begin = task.part * blocks;
+        const u32 bytes = load * stage.columns * ROW_BYTES;
+        int channels = begin / taps, tap = begin - channels * taps;  // in blocks of 64
         for (int k = 0; k < blocks; k += most, ring.advance()) {
-            const u32 biases = k == 0 ? 4 * stage.columns : 0;  // which stand behind the first slot's weights
-            const u32 bytes = (blocks - k < most ? blocks - k : most) * block + biases;
+            const int loads = ((blocks - k < most ? blocks - k : most) + load - 1) / load;
             const u32 full = shared + W_FULL + 8 * ring.slot;
             wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);
-            mbarrier_arrive_expect_release_cta(full, bytes);
-            copy_bulk(shared + W_AT + ring.slot * W_BYTES, from, bytes, full, EVICT_NORMAL);
-            from += bytes;
+            mbarrier_arrive_expect_release_cta(full, loads * bytes);
+            for (int i = 0; i < loads; ++i) {
+                const u32 to = shared + W_AT + ring.slot * W_BYTES + i * bytes;
+                if (taps == 1) {
+                    copy_tensor_3d(to, map, full, 0, column, channels, EVICT_NORMAL);
+                    channels += load;
+                } else {
+                    copy_tensor_3d(to, map, full, 64 * channels, column, tap, EVICT_NORMAL);
+                    if ((tap += load) == taps) tap = 0, ++channels;
+                }
+            }
         }
     });
 }

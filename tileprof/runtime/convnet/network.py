@@ -44,8 +44,6 @@ class Convolution:
     stride: int = 1
     padding: int = 0
     relu: bool = False
-    flattened: Shape | None = None
-    """The image whose (channels, rows, columns) are the columns of a matrix ``weight``; None: there is no image."""
     pool: int = 1
 
 
@@ -71,6 +69,15 @@ class Average:
 
 
 @dataclass(frozen=True, slots=True)
+class Flat:
+    """Images as rows of a matrix, whose columns are (channels, rows, columns)."""
+
+    source: int
+    reads: Shape
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
 class Windows:
     """The input with its channels filled up to ``shape``'s and zeros around it: what a convolution reads as windows.
 
@@ -87,7 +94,7 @@ class Windows:
     strides: tuple[int, int, int, int]
 
 
-Layer = Convolution | Maximum | Average | Windows
+Layer = Convolution | Maximum | Average | Flat | Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +116,14 @@ def windowed(network: Network, layer: Layer) -> bool:
     return isinstance(layer, Convolution) and isinstance(network.layers[layer.source], Windows)
 
 
-def folded(layer: Convolution, parameters: Sequence[Any] | Mapping[int, Any]) -> tuple[Any, Any]:
-    """Weights [channels out, rows, columns, channels in] and biases of a convolution with its batch norm, float32."""
+def ending(layer: Convolution, parameters: Sequence[Any] | Mapping[int, Any]) -> tuple[Any, Any]:
+    """Scale and bias of each channel of a convolution: its own bias, and its batch norm. Float32, [channels] each."""
     import torch  # noqa: PLC0415 - plans need none
 
-    weight = parameters[layer.weight].detach()
-    channels = weight.shape[0]
-    if weight.dim() == 2:
-        _, rows, columns, deep = layer.flattened or (1, 1, 1, weight.shape[1])
-        weight = weight.reshape(channels, deep, rows, columns)
-    weight = weight.permute(0, 2, 3, 1).float()
-    bias = (
-        torch.zeros(channels, device=weight.device) if layer.bias is None else parameters[layer.bias].detach().float()
-    )
+    weight = parameters[layer.weight]
+    scale, bias = (torch.full(weight.shape[:1], value, device=weight.device) for value in (1.0, 0.0))
+    if layer.bias is not None:
+        bias = parameters[layer.bias].detach().float()
     if (norm := layer.norm) is not None:
         scale = (parameters[norm.variance].float() + norm.epsilon).rsqrt()
         if norm.weight is not None:
@@ -129,14 +131,13 @@ def folded(layer: Convolution, parameters: Sequence[Any] | Mapping[int, Any]) ->
         bias = (bias - parameters[norm.mean].float()) * scale
         if norm.bias is not None:
             bias = bias + parameters[norm.bias].detach().float()
-        weight = weight * scale[:, None, None, None]
-    return weight, bias
+    return scale, bias
 
 
 def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
     """The results of all layers for an input (images, channels, rows, columns), by PyTorch.
 
-    They are rounded where the kernel rounds: after each layer, and folded weights.
+    They are rounded where the kernel rounds: after each layer.
     """
     import torch  # noqa: PLC0415
     from torch.nn import functional  # noqa: PLC0415
@@ -149,12 +150,10 @@ def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
         seen = source.reshape(layer.reads).permute(0, 3, 1, 2).float()
         match layer:
             case Convolution():
-                weight, bias = folded(layer, parameters)
-                if weight.shape[1:3] != layer.size:
-                    weight = weight.reshape(weight.shape[0], 1, 1, -1)
-                out = functional.conv2d(
-                    seen, weight.to(dtype).float().permute(0, 3, 1, 2), bias, layer.stride, layer.padding
-                )
+                weight, (scale, bias) = parameters[layer.weight].detach(), ending(layer, parameters)
+                weight = weight.to(dtype).float().reshape(*weight.shape[:2], *layer.size)
+                out = functional.conv2d(seen, weight, None, layer.stride, layer.padding)
+                out = out * scale[:, None, None] + bias[:, None, None]
                 if layer.residual is not None:
                     out = out + results[layer.residual].float().permute(0, 3, 1, 2)
                 out = out.relu() if layer.relu else out
@@ -163,6 +162,8 @@ def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
                 out = functional.max_pool2d(seen, layer.size, layer.stride, layer.padding)
             case Average():
                 out = seen.mean((2, 3), keepdim=True)
+            case Flat():
+                out = seen.flatten(1)[:, :, None, None]
             case Windows():
                 _, rows, columns, channels = layer.shape
                 right = columns - seen.shape[3] - layer.padding

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
-from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network, windowed
+from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Layer, Maximum, Network, windowed
 from tileprof.runtime.convnet.tiling import (
     MOST_SLOT_BYTES,
     SLOT_BYTES,
@@ -140,7 +140,7 @@ def reads(network: Network, tiling: Tiling, tile: Tile) -> Iterator[Read]:
                 low = tile.y * pool * layer.stride - layer.padding
                 high = (last_row * pool - 1) * layer.stride - layer.padding + size
                 yield Read(layer.source, (tile.image, last_image), (max(0, low), min(seen[1], high)))
-            case Average():
+            case Average() | Flat():
                 yield Read(layer.source, (tile.image, tile.image + 1), (0, seen[1]))
             case _:
                 yield Read(layer.source, (0, seen[0]), (0, seen[1]))

@@ -1,4 +1,4 @@
-// Tiles that multiply nothing: pooling, and the network's input laid out so that a convolution of few channels can be
+// Tiles that multiply nothing: pooling, images whose channels are put in front of their pixels, and the network's input laid out so that a convolution of few channels can be
 // loaded as rows of windows.
 #pragma once
 
@@ -64,6 +64,22 @@ __device__ __forceinline__ void pool_average(const Stage& stage, const Task& tas
                          pack(sum.x / pixels, sum.y / pixels));
     }
     barrier_sync<1, CONSUMERS>();
+}
+
+// 64 channels of an image as a matrix has them whose columns are (channels, rows, columns): for each channel its pixels.
+__device__ __forceinline__ void flatten(const Stage& stage, const Task& task, unsigned short* out, u32 thread) {
+    const int pixels = stage.in_rows * stage.in_columns, first = task.column * 64;
+    const int channels = stage.channels - first < 64 ? stage.channels - first : 64;
+    const auto* from = static_cast<const unsigned short*>(stage.from) + task.image * pixels * stage.channels + first;
+    unsigned short* to = out + (task.image * stage.channels + first) * pixels;
+    for (int item = thread; item < channels / 8 * pixels; item += CONSUMERS) {
+        const int pixel = item % pixels, channel = item / pixels * 8;
+        const uint4 eight = load_global_u32x4(from + pixel * stage.channels + channel);
+        const u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            to[(channel + i) * pixels + pixel] = static_cast<unsigned short>(words[i / 2] >> i % 2 * 16 & 0xFFFF);
+    }
 }
 
 __device__ __forceinline__ void store_window_pixel(const Stage& stage, unsigned short* to, u32 low, u32 high) {

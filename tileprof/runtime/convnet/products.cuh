@@ -127,18 +127,17 @@ struct Consumer {
 
     template <int W, bool DEEP>
     __device__ __forceinline__ void tile(const Stage& stage, const Task& task, s32 number) {
-        const bool adds = !DEEP || thread < 128, pools = stage.pool > 1;
+        const bool pools = stage.pool > 1;
+        const bool adds = (!DEEP || thread < 128) && task.part == 0;  // of all that share a tile's k, one adds the bias
         float sums[W / 2];
-        wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
-        if (thread == 0) stamp(arguments, number, WEIGHTS_THERE);
-        const int blocks = stage.k_blocks < stage.weight_blocks ? stage.k_blocks : stage.weight_blocks;
-        const u32 biases = shared + W_AT + reader.w.slot * W_BYTES + blocks * (W * ROW_BYTES);
+        float4 ends[W / 8];  // of two channels: scale, bias, scale, bias
 #pragma unroll
         for (int i = 0; i < W / 8; ++i) {
-            const float2 bias = load_shared_f32x2(biases + i * 32 + thread % 4 * 8);
-            sums[4 * i] = sums[4 * i + 2] = adds ? bias.x : 0.0f;
-            sums[4 * i + 1] = sums[4 * i + 3] = adds ? bias.y : 0.0f;
+            ends[i] = load_global_f32x4(stage.ends + 2 * (task.column * W + 8 * i + thread % 4 * 2));
+            sums[4 * i] = sums[4 * i + 1] = sums[4 * i + 2] = sums[4 * i + 3] = 0.0f;
         }
+        wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
+        if (thread == 0) stamp(arguments, number, WEIGHTS_THERE);
         typename End<W, DEEP>::Type end(stage, task, thread);
         if (stage.residual != nullptr) {
             wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);  // then its tiles are there, too
@@ -152,6 +151,13 @@ struct Consumer {
             multiply_rows<W, DEEP>(sums, reader, stage, shared, thread);
         else
             multiply<W, DEEP>(sums, reader, stage, shared, thread);
+#pragma unroll
+        for (int i = 0; i < W / 8; ++i) {
+            const float first = adds ? ends[i].y : 0.0f, second = adds ? ends[i].w : 0.0f;
+            sums[4 * i] = sums[4 * i] * ends[i].x + first, sums[4 * i + 2] = sums[4 * i + 2] * ends[i].x + first;
+            sums[4 * i + 1] = sums[4 * i + 1] * ends[i].z + second;
+            sums[4 * i + 3] = sums[4 * i + 3] * ends[i].z + second;
+        }
         if (thread == 0) stamp(arguments, number, MULTIPLIED);
         delay(arguments, number, 1);
         const bool mixes = DEEP || pools;

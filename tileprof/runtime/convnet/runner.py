@@ -1,4 +1,4 @@
-"""A network on a device: folded and packed weights, memory for what layers hand on, one launch per call."""
+"""A network on a device: its weights where they lie, memory for what layers hand on, one launch per call."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tileprof.errors import UserError
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.launch import THREADS, Launcher
 from tileprof.runtime.convnet.network import Convolution, Network
-from tileprof.runtime.convnet.pack import packed
 from tileprof.runtime.convnet.plan import Plan, planned, verify
+from tileprof.runtime.convnet.weights import Weights, laid_out
 from tileprof.runtime.persistent.source import SHARED_BYTES
 from tileprof.runtime.programs.timeline import Timeline, of_network
 
@@ -24,8 +24,9 @@ _CAPABILITY: Final = (9, 0)
 class NetworkRunner:
     """Runs a network whose input comes first and whose parameters follow: a `Runner` of `compile.region`.
 
-    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's; a ``plan``
-    that is given is not verified. Raises `UserError` where the device or the network does not fit.
+    Where weights lie is noted at the first call, which is not to be captured; what has to lie otherwise, and batch
+    norms, are copied there. ``shape`` is the result's; a ``plan`` that is given is not verified. Raises `UserError`
+    where the device or the network does not fit.
     """
 
     frozen = True
@@ -48,7 +49,7 @@ class NetworkRunner:
         self._options = replace(options or Options(), dtype=network.dtype, slot_bytes=plan.slot_bytes)
         self._launcher = Launcher(plan, device, self._options)
         self._memory: list[Any] | None = None
-        self._weights: list[Any] = []  # one list of all twins, filled by the first of them that is called
+        self._weights: list[Weights | None] = []  # one list of all twins, filled by the first of them that is called
 
     def __call__(self, x: Any, *parameters: Any) -> tuple[Any, ...]:
         """The network's result, in a tensor of its own."""
@@ -59,7 +60,7 @@ class NetworkRunner:
         return (out,)
 
     def twin(self) -> NetworkRunner:
-        """A runner with semaphores and memory of its own, and the same packed weights."""
+        """A runner with semaphores and memory of its own, and the same weights."""
         other = copy(self)
         other._launcher = Launcher(self.plan, self.device, self._options)  # noqa: SLF001 - of its own class
         other._memory = None  # noqa: SLF001
@@ -99,7 +100,7 @@ class NetworkRunner:
         if not self._weights:
             with torch.no_grad():
                 self._weights[:] = [
-                    packed(network, layer, tiling, parameters) if isinstance(layer, Convolution) else None
+                    laid_out(network, layer, tiling, parameters) if isinstance(layer, Convolution) else None
                     for layer, tiling in zip(network.layers, self.plan.tilings, strict=True)
                 ]
         results: list[Any] = [

@@ -8,7 +8,7 @@ from math import ceil, prod
 from typing import Final
 
 from tileprof.errors import UserError
-from tileprof.runtime.convnet.network import Average, Convolution, Layer, Maximum, Network, Windows, windowed
+from tileprof.runtime.convnet.network import Average, Convolution, Flat, Layer, Maximum, Network, Windows, windowed
 
 WIDTHS: Final = (8, 16, 32, 64)
 """Columns of a tile: the kernel has code for each."""
@@ -37,7 +37,7 @@ MOST_SLOT_BYTES: Final = 29 * 1024
 """Bytes of a slot of activations where they do not: four rows of 58 pixels."""
 
 WEIGHT_BYTES: Final = 24 * 1024
-"""Bytes of a slot of weights, biases not counted."""
+"""Bytes of a slot of weights."""
 
 PARTS: Final = (1, 2, 4, 8)
 """Parts of k. Powers of two, as a tile's parts are counted by a word that overflows."""
@@ -134,6 +134,8 @@ def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
             return Tiling(channels, max(1, ceil(rows * images / blocks)), columns)
         case Average():
             return Tiling(K_BLOCK, 1, 1)
+        case Flat():
+            return Tiling(K_BLOCK * layer.reads[1] * layer.reads[2], 1, 1)
         case Maximum():
             across = next(n for n in (4, 2, 1) if columns % n == 0 and (images * rows * n <= blocks or n == 1))
             return Tiling(channels, 1, columns // across)
@@ -207,6 +209,22 @@ def block_bytes(layer: Layer, tiling: Tiling) -> int:
     return ceil(tiling.box_rows(layer) * ROW_BYTES / 1024) * 1024
 
 
-def weight_blocks(tiling: Tiling) -> int:
-    """Blocks of k in a slot of weights: three or a multiple, or one."""
-    return WEIGHT_BYTES // (tiling.width * ROW_BYTES)
+def weight_load(network: Network, layer: Convolution, tiling: Tiling) -> int:
+    """Blocks of k per load of weights: taps of 64 channels, as many as divide all taps; where there is one tap, as
+    many blocks as a slot holds.
+    """
+    room, taps = WEIGHT_BYTES // (tiling.width * ROW_BYTES), weight_taps(network, layer)
+    if taps == 1:
+        return min(room, k_blocks(network, layer))
+    return max(n for n in range(1, room + 1) if taps % n == 0)
+
+
+def weight_blocks(network: Network, layer: Convolution, tiling: Tiling) -> int:
+    """Blocks of k in a slot of weights: whole loads. Of three by three taps three or a multiple."""
+    load = weight_load(network, layer, tiling)
+    return load if weight_taps(network, layer) == 1 else WEIGHT_BYTES // (tiling.width * ROW_BYTES) // load * load
+
+
+def weight_taps(network: Network, layer: Convolution) -> int:
+    """Taps as the kernel sees them: windows are rows of channels of one tap."""
+    return 1 if windowed(network, layer) else layer.size[0] * layer.size[1]

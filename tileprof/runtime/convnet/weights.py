@@ -1,0 +1,63 @@
+"""Weights as the kernel loads them: parameters where they lie, or copies of those that lie otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
+
+import torch
+from torch.nn import functional
+
+from tileprof.runtime.convnet.network import Convolution, Network, ending, windowed
+from tileprof.runtime.convnet.tiling import K_BLOCK, WINDOW, Tiling, k_blocks
+
+_ALIGNED: Final = 16
+"""Bytes that divide the address of what TMA loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A layer's weights [channels out, taps, channels in], of the network's dtype, and ``ends`` [columns of tiles *
+    width, 2]: scale and bias of each channel, float32.
+    """
+
+    weights: Any
+    ends: Any
+
+
+def laid_out(network: Network, layer: Convolution, tiling: Tiling, parameters: Sequence[Any]) -> Weights:
+    """What the kernel loads for a layer. The weights share memory with their parameter unless `copied` says otherwise
+    or its address suits no TMA.
+    """
+    weight = parameters[layer.weight].detach()
+    if windowed(network, layer):
+        rows = _windows(network, layer, weight)
+    elif weight.dim() == 2:
+        rows = weight[:, None, :]
+    else:
+        rows = weight.permute(0, 2, 3, 1).flatten(1, 2)
+    rows = rows.to(getattr(torch, network.dtype)).contiguous()
+    if rows.data_ptr() % _ALIGNED:
+        rows = rows.clone()
+    ends = torch.stack(ending(layer, parameters), 1)
+    missing = ceil(len(ends) / tiling.width) * tiling.width - len(ends)
+    return Weights(rows, functional.pad(ends, (0, 0, 0, missing)).contiguous())
+
+
+def _windows(network: Network, layer: Convolution, weight: Any) -> Any:
+    """Taps of rows of windows behind each other, zeros where a window has more: [channels out, 1, blocks of k * 64]."""
+    rows, window = weight.permute(0, 2, 3, 1), network.layers[layer.source].shape[3]
+    blocks = k_blocks(network, layer)
+    pad = (0, window - rows.shape[3], 0, WINDOW // window - rows.shape[2], 0, 2 * blocks - rows.shape[1])
+    return functional.pad(rows, pad).reshape(len(rows), 1, blocks * K_BLOCK)
+
+
+def copied(network: Network, layer: Convolution, weight: Any) -> bool:
+    """Whether the kernel needs a copy of a weight: those of windows, of another dtype, and those of convolutions of
+    several taps that are not channels last. ``weight`` may be without memory.
+    """
+    if windowed(network, layer) or weight.dtype != getattr(torch, network.dtype):
+        return True
+    return not (weight if weight.dim() == 2 else weight.permute(0, 2, 3, 1)).is_contiguous()
