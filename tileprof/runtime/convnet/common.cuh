@@ -20,8 +20,8 @@ struct alignas(64) Stage {
     const void* residual;  // null: none
     const float* ends;  // scale and bias of each channel of all columns of tiles
     s32 kind, columns, k_blocks, weight_blocks;  // blocks of k in a slot of weights
-    s32 taps, tap_columns, slot_blocks,
-        halo;  // blocks of k in a slot of activations; whether they are the taps of one box
+    s32 taps, tap_columns, slot_blocks, halo;  // blocks of k in a slot of activations; whether they are the taps of
+                                               // one box, or (-1) channels of one tap, also of one box
     s32 box_bytes, block_bytes, step, group_rows;  // of a load; from a block to the next; rows of a slot from a row of
                                                    // pixels to the next, from a warpgroup's first to the other's
     s32 deep, tile_rows, tile_columns, tile_images;  // deep: both warpgroups take the same rows and share k
@@ -33,13 +33,15 @@ struct alignas(64) Stage {
     s32 source_rows, source_columns;  // of the padded input, where `window` is set
     s32 pool;  // of each side, pixels of a convolution that are one of the result
     float* sums;  // of the parts of each tile
+    const unsigned char* windows;  // weights of windows, as shared memory wants them, column of tiles by column
 };
 static_assert(sizeof(Stage) == 192 && __builtin_offsetof(Stage, sums) == 4 * (8 + 36));
 
 // A row of the table of layers. Its roles copy what they need of `stage` before they wait for anything: memory would be
 // read again after every wait.
 struct Row {
-    TensorMap map;  // of what a convolution reads
+    TensorMap map;  // of what a convolution reads: channels, columns, rows, images; where a box has several blocks of
+                    // 64 channels: 64 channels, columns, rows of all images, blocks of channels
     TensorMap weights;  // as parameters lie: channels in, channels out, taps; where there is one tap, 64 channels in,
                         // channels out, blocks of channels in
     Stage stage;

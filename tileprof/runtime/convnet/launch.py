@@ -19,6 +19,7 @@ from tileprof.runtime.convnet.tiling import (
     WINDOW,
     WINDOW_PITCH,
     block_bytes,
+    joined,
     k_blocks,
     slot_blocks,
     tiles,
@@ -41,6 +42,7 @@ PLACES: Final = ("awaits", "awaited", "weights", "tiles", "multiplied", "stored"
 """Moments of a task in a timeline: Place of common.cuh."""
 
 SUMS_WORD: Final = 36  # `sums` of Stage, behind its pointers
+WINDOWS_WORD: Final = SUMS_WORD + 2  # `windows`, behind it
 _KINDS: Final = {Convolution: 0, Maximum: 1, Average: 2, Windows: 3, Flat: 4}  # Kind of common.cuh
 
 
@@ -65,11 +67,14 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
             ]  # fmt: skip
         case Convolution():
             step, height = tiling.step(layer), tiling.box_rows(layer) // tiling.step(layer) // tiling.images
+            blocks, box = slot_blocks(network, layer, tiling, plan.slot_bytes), tiling.box_rows(layer) * ROW_BYTES
+            if joined(layer, tiling):
+                box = blocks * block_bytes(layer, tiling)
             return [
                 _KINDS[Convolution], tiling.width, k_blocks(network, layer) // tiling.parts,
                 weight_blocks(network, layer, tiling),
-                layer.size[0] * layer.size[1], layer.size[1], slot_blocks(network, layer, tiling, plan.slot_bytes),
-                int(tiling.halo), tiling.box_rows(layer) * ROW_BYTES, block_bytes(layer, tiling),
+                layer.size[0] * layer.size[1], layer.size[1], blocks,
+                -1 if joined(layer, tiling) else int(tiling.halo), box, block_bytes(layer, tiling),
                 step, height * step if tiling.images > 1 else 64,
                 int(tiling.deep), *tile, layer.stride, layer.padding,
                 *out, int(layer.relu), weight_load(network, layer, tiling),
@@ -109,7 +114,7 @@ def stage_table(
         if isinstance(layer, Convolution) and not windowed(network, layer):
             _put_map(table, at, plan, number, source)
         own = weights[number]
-        if own is not None:
+        if own is not None and not windowed(network, layer):
             _put_weight_map(table, at + MAP_WORDS, plan, number, own.weights)
         residual = getattr(layer, "residual", None)
         ends = None if own is None else own.ends
@@ -123,6 +128,8 @@ def stage_table(
         if bytes_here := layer_sum_bytes(plan, number):
             numbers[SUMS_WORD : SUMS_WORD + 2] = np.array([sums_at], np.uint64).view(np.int32)
             sums_at += bytes_here
+        if own is not None and windowed(network, layer):
+            numbers[WINDOWS_WORD : WINDOWS_WORD + 2] = np.array([own.weights.data_ptr()], np.uint64).view(np.int32)
         table.words[at : at + len(numbers) // 2] = [int(word) for word in numbers.view(np.uint64)]
     return torch.from_numpy(np.array(table.words, np.uint64).view(np.int64))
 
@@ -138,6 +145,13 @@ def _put_map(table: Arguments, at: int, plan: Plan, number: int, source: Any) ->
         (2 * channels, 2 * channels * columns, 2 * channels * columns * rows),
     )
     wide, high = tiling.columns * layer.pool, tiling.rows * layer.pool
+    if joined(layer, tiling):
+        blocks = slot_blocks(network, layer, tiling, plan.slot_bytes)
+        high = block_bytes(layer, tiling) // ROW_BYTES // wide
+        sizes, strides = (K_BLOCK, columns, rows * images, channels // K_BLOCK), (*strides[:2], 2 * K_BLOCK)
+        box, steps = (K_BLOCK, (wide - 1) * step + 1, (high - 1) * step + 1, blocks), (1, step, step, 1)
+        table.put_map(at, source.data_ptr(), network.dtype, sizes, strides, box, steps)
+        return
     sides = ((wide - 1) * step + 1 + more[1], (high - 1) * step + 1 + more[0])
     box, steps = (K_BLOCK, *sides, tiling.images), (1, step, step, 1)
     table.put_map(at, source.data_ptr(), network.dtype, sizes, strides, box, steps)

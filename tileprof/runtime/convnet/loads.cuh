@@ -5,6 +5,7 @@
 #include "common.cuh"
 
 // One thread. A load fills blocks of k in a row: taps of 64 channels in, or 64 channels in each where there is one tap.
+// Weights of windows are copied as they are to lie.
 __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared) {
     Ring<W_SLOTS> ring;
     for_tasks(arguments, [&](const Stage& stage, const Task& task, s32) {
@@ -18,6 +19,13 @@ __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 sha
             const int loads = ((blocks - k < most ? blocks - k : most) + load - 1) / load;
             const u32 full = shared + W_FULL + 8 * ring.slot;
             wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);
+            if (stage.window) {
+                const u32 block = stage.columns * ROW_BYTES, here = (blocks - k < most ? blocks - k : most) * block;
+                mbarrier_arrive_expect_release_cta(full, here);
+                copy_bulk(shared + W_AT + ring.slot * W_BYTES, stage.windows + (task.column * blocks + k) * block, here,
+                          full, EVICT_NORMAL);
+                continue;
+            }
             mbarrier_arrive_expect_release_cta(full, loads * bytes);
             for (int i = 0; i < loads; ++i) {
                 const u32 to = shared + W_AT + ring.slot * W_BYTES + i * bytes;
@@ -80,7 +88,10 @@ __device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* m
         wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
         if (halo) {
             mbarrier_arrive_expect_release_cta(full, stage.box_bytes);
-            copy_tensor_4d(to, map, full, channel + k / taps * 64, x, y, task.image, EVICT_NORMAL);
+            if (halo > 0)
+                copy_tensor_4d(to, map, full, channel + k / taps * 64, x, y, task.image, EVICT_NORMAL);
+            else
+                copy_tensor_4d(to, map, full, 0, x, task.image * stage.in_rows + y, channel / 64 + k, EVICT_NORMAL);
             continue;
         }
         mbarrier_arrive_expect_release_cta(full, here * stage.box_bytes);

@@ -147,7 +147,7 @@ struct Consumer {
             wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
             if (thread == 0) stamp(arguments, number, TILES_THERE);
         }
-        if (stage.halo)
+        if (stage.halo > 0)
             multiply_rows<W, DEEP>(sums, reader, stage, shared, thread);
         else
             multiply<W, DEEP>(sums, reader, stage, shared, thread);

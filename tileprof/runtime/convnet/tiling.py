@@ -118,9 +118,11 @@ def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
         return 1.0
     blocks = k_blocks(network, layer) // tiling.parts
     taps = layer.size[0] * layer.size[1] if tiling.halo else 1
-    rows = tiling.box_rows(layer)
+    rows, together = tiling.box_rows(layer), taps
+    if joined(layer, tiling):
+        together = slot_blocks(network, layer, tiling, SLOT_BYTES)
     loaded = max(
-        (_LOAD_US + _LOAD_ROW_US * rows) / taps, (rows / taps + tiling.width) * ROW_BYTES / _BYTES_PER_US
+        _LOAD_US / together + _LOAD_ROW_US * rows / taps, (rows / taps + tiling.width) * ROW_BYTES / _BYTES_PER_US
     )  # fmt: skip
     multiplied = block_us(tiling.width, deep=tiling.deep)
     return blocks * max(multiplied, 0.0 if windowed(network, layer) else loaded) + end_us(tiling)
@@ -201,7 +203,13 @@ def slot_blocks(network: Network, layer: Convolution, tiling: Tiling, slot_bytes
         return k_blocks(network, layer)
     if tiling.halo:
         return layer.size[0] * layer.size[1]
-    return max(1, min(_MOST_BLOCKS, slot_bytes // block_bytes(layer, tiling)))
+    return max(1, min(_MOST_BLOCKS, slot_bytes // block_bytes(layer, tiling), k_blocks(network, layer) // tiling.parts))
+
+
+def joined(layer: Convolution, tiling: Tiling) -> bool:
+    """Whether a load is a box with all blocks of a slot: one tap, and rows that fill blocks without a gap."""
+    rows, wide = block_bytes(layer, tiling) // ROW_BYTES, tiling.columns * layer.pool
+    return layer.size == (1, 1) and layer.padding == 0 and tiling.images == 1 and rows % wide == 0
 
 
 def block_bytes(layer: Layer, tiling: Tiling) -> int:

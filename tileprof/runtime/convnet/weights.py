@@ -21,6 +21,9 @@ _ALIGNED: Final = 16
 class Weights:
     """A layer's weights [channels out, taps, channels in], of the network's dtype, and ``ends`` [columns of tiles *
     width, 2]: scale and bias of each channel, float32.
+
+    Where the layer reads windows, its weights are [columns of tiles, blocks of k, width, 64], swizzled as in shared
+    memory.
     """
 
     weights: Any
@@ -33,7 +36,7 @@ def laid_out(network: Network, layer: Convolution, tiling: Tiling, parameters: S
     """
     weight = parameters[layer.weight].detach()
     if windowed(network, layer):
-        rows = _windows(network, layer, weight)
+        rows = _windows(network, layer, tiling, weight)
     elif weight.dim() == 2:
         rows = weight[:, None, :]
     else:
@@ -46,12 +49,16 @@ def laid_out(network: Network, layer: Convolution, tiling: Tiling, parameters: S
     return Weights(rows, functional.pad(ends, (0, 0, 0, missing)).contiguous())
 
 
-def _windows(network: Network, layer: Convolution, weight: Any) -> Any:
-    """Taps of rows of windows behind each other, zeros where a window has more: [channels out, 1, blocks of k * 64]."""
+def _windows(network: Network, layer: Convolution, tiling: Tiling, weight: Any) -> Any:
+    """Taps of rows of windows behind each other, zeros where a window has more and where a tile has more channels."""
     rows, window = weight.permute(0, 2, 3, 1), network.layers[layer.source].shape[3]
     blocks = k_blocks(network, layer)
+    columns = ceil(len(rows) / tiling.width)
     pad = (0, window - rows.shape[3], 0, WINDOW // window - rows.shape[2], 0, 2 * blocks - rows.shape[1])
-    return functional.pad(rows, pad).reshape(len(rows), 1, blocks * K_BLOCK)
+    rows = functional.pad(rows, (*pad, 0, columns * tiling.width - len(rows)))
+    chunks = rows.reshape(columns, tiling.width, blocks, 8, K_BLOCK // 8).transpose(1, 2)
+    row, chunk = torch.arange(tiling.width, device=rows.device)[:, None], torch.arange(8, device=rows.device)
+    return chunks[:, :, row, chunk ^ row % 8].reshape(columns, blocks, tiling.width, K_BLOCK)
 
 
 def copied(network: Network, layer: Convolution, weight: Any) -> bool:
