@@ -177,9 +177,9 @@ def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) ->
 
     library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=plant)
     plans = (
-        planned(small(2, flattened=True), 3),
+        planned(small(2), 3),
         of_kinds(small(2), 1, True),
-        of_kinds(small(2), 1, True, False, width=32),
+        of_kinds(small(2, flattened=True), 1, True, False, width=32),
         of_kinds(small(2), 1, True, False, width=16),
         of_kinds(small(2), 4, True, parts=4),
         of_kinds(pooling(2), 1, False, width=16),

@@ -133,7 +133,7 @@ struct Consumer {
         float4 ends[W / 8];  // of two channels: scale, bias, scale, bias
 #pragma unroll
         for (int i = 0; i < W / 8; ++i) {
-            ends[i] = load_global_f32x4(stage.ends + 2 * (task.column * W + 8 * i + thread % 4 * 2));
+            ends[i] = load_constant_f32x4(stage.ends + 2 * (task.column * W + 8 * i + thread % 4 * 2));
             sums[4 * i] = sums[4 * i + 1] = sums[4 * i + 2] = sums[4 * i + 3] = 0.0f;
         }
         wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
