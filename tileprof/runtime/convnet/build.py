@@ -19,6 +19,9 @@ KERNEL: Final = "kernel.cu"
 ENTRY: Final = "persistent"
 WHAT: Final = "the kernel of convolutional networks"
 
+ENDS_BYTES: Final = 1024
+"""Bytes behind the weights in a slot: scales and biases of a tile's columns."""
+
 WEIGHT_SLOTS: Final = 4
 """Slots of the ring of weights."""
 
@@ -40,7 +43,7 @@ class Options:
     @property
     def activation_slots(self) -> int:
         """Slots of the ring of activations: as many as fit shared memory."""
-        left = SHARED_BYTES - _RESERVED_BYTES - WEIGHT_SLOTS * WEIGHT_BYTES
+        left = SHARED_BYTES - _RESERVED_BYTES - WEIGHT_SLOTS * (WEIGHT_BYTES + ENDS_BYTES)
         return left // self.slot_bytes
 
 
@@ -48,7 +51,7 @@ def header(options: Options) -> str:
     """stages.h: sizes, and wgmma for every width of a tile."""
     constants = {
         "A_SLOTS": options.activation_slots, "A_BYTES": options.slot_bytes, "W_SLOTS": WEIGHT_SLOTS,
-        "W_BYTES": WEIGHT_BYTES, "SHARED_BYTES": SHARED_BYTES,
+        "W_BYTES": WEIGHT_BYTES + ENDS_BYTES, "ENDS_AT": WEIGHT_BYTES, "SHARED_BYTES": SHARED_BYTES,
     }  # fmt: skip
     return "\n".join([
         "#pragma once", f"#define BFLOAT16 {int(options.dtype == 'bfloat16')}",

@@ -5,7 +5,7 @@
 #include "common.cuh"
 
 // One thread. A load fills blocks of k in a row: taps of 64 channels in, or 64 channels in each where there is one tap.
-// Weights of windows are copied as they are to lie.
+// Weights of windows are copied as they are to lie. Scales and biases come with a tile's first slot.
 __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared) {
     Ring<W_SLOTS> ring;
     for_tasks(arguments, [&](const Stage& stage, const Task& task, s32) {
@@ -18,17 +18,17 @@ __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 sha
         for (int k = 0; k < blocks; k += most, ring.advance()) {
             const int loads = ((blocks - k < most ? blocks - k : most) + load - 1) / load;
             const u32 full = shared + W_FULL + 8 * ring.slot;
+            const u32 slot = shared + W_AT + ring.slot * W_BYTES, ends = k == 0 ? 8 * stage.columns : 0;
+            const u32 block = stage.columns * ROW_BYTES, here = (blocks - k < most ? blocks - k : most) * block;
             wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);
+            mbarrier_arrive_expect_release_cta(full, (stage.window ? here : loads * bytes) + ends);
+            if (ends > 0) copy_bulk(slot + ENDS_AT, stage.ends + 2 * column, ends, full, EVICT_NORMAL);
             if (stage.window) {
-                const u32 block = stage.columns * ROW_BYTES, here = (blocks - k < most ? blocks - k : most) * block;
-                mbarrier_arrive_expect_release_cta(full, here);
-                copy_bulk(shared + W_AT + ring.slot * W_BYTES, stage.windows + (task.column * blocks + k) * block, here,
-                          full, EVICT_NORMAL);
+                copy_bulk(slot, stage.windows + (task.column * blocks + k) * block, here, full, EVICT_NORMAL);
                 continue;
             }
-            mbarrier_arrive_expect_release_cta(full, loads * bytes);
             for (int i = 0; i < loads; ++i) {
-                const u32 to = shared + W_AT + ring.slot * W_BYTES + i * bytes;
+                const u32 to = slot + i * bytes;
                 if (taps == 1) {
                     copy_tensor_3d(to, map, full, 0, column, channels, EVICT_NORMAL);
                     channels += load;

@@ -1,5 +1,5 @@
-// Tiles that multiply nothing: pooling, images whose channels are put in front of their pixels, and the network's input laid out so that a convolution of few channels can be
-// loaded as rows of windows.
+// Tiles that multiply nothing: pooling, images whose channels are put in front of their pixels, and the network's input
+// laid out so that a convolution of few channels can be loaded as rows of windows.
 #pragma once
 
 #include "common.cuh"
@@ -66,7 +66,8 @@ __device__ __forceinline__ void pool_average(const Stage& stage, const Task& tas
     barrier_sync<1, CONSUMERS>();
 }
 
-// 64 channels of an image as a matrix has them whose columns are (channels, rows, columns): for each channel its pixels.
+// 64 channels of an image as a matrix has them whose columns are (channels, rows, columns): for each channel its
+// pixels.
 __device__ __forceinline__ void flatten(const Stage& stage, const Task& task, unsigned short* out, u32 thread) {
     const int pixels = stage.in_rows * stage.in_columns, first = task.column * 64;
     const int channels = stage.channels - first < 64 ? stage.channels - first : 64;

@@ -130,14 +130,15 @@ struct Consumer {
         const bool pools = stage.pool > 1;
         const bool adds = (!DEEP || thread < 128) && task.part == 0;  // of all that share a tile's k, one adds the bias
         float sums[W / 2];
+        wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
+        if (thread == 0) stamp(arguments, number, WEIGHTS_THERE);
         float4 ends[W / 8];  // of two channels: scale, bias, scale, bias
 #pragma unroll
         for (int i = 0; i < W / 8; ++i) {
-            ends[i] = load_constant_f32x4(stage.ends + 2 * (task.column * W + 8 * i + thread % 4 * 2));
+            ends[i] =
+                load_shared_f32x4(shared + W_AT + reader.w.slot * W_BYTES + ENDS_AT + 8 * (8 * i + thread % 4 * 2));
             sums[4 * i] = sums[4 * i + 1] = sums[4 * i + 2] = sums[4 * i + 3] = 0.0f;
         }
-        wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
-        if (thread == 0) stamp(arguments, number, WEIGHTS_THERE);
         typename End<W, DEEP>::Type end(stage, task, thread);
         if (stage.residual != nullptr) {
             wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);  // then its tiles are there, too

@@ -146,16 +146,6 @@ __device__ __forceinline__ void store_global_f32x4(void* address, const float4& 
                  : "memory");
 }
 
-// Of what no kernel writes while this one runs: what another thread of the SM has loaded is there at once.
-__device__ __forceinline__ float4 load_constant_f32x4(const void* address) {
-    float4 v;
-    asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "l"(address)
-                 : "memory");
-    return v;
-}
-
 __device__ __forceinline__ u32 load_global_u32(const void* address) {
     u32 value;
     asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");

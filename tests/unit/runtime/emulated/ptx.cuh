@@ -85,7 +85,6 @@ inline float4 load_global_f32x4(const void* address) {
     std::memcpy(&v, address, sizeof v);
     return v;
 }
-inline float4 load_constant_f32x4(const void* address) { return load_global_f32x4(address); }
 inline void store_global_f32x4(void* address, const float4& v) { machine::hold(address, &v, sizeof v); }
 inline u32 load_global_u32(const void* address) {
     u32 value;
