@@ -62,6 +62,8 @@ def pooling(images: int, dtype: str = "float16") -> Network:
         Convolution(1, (n, 16, 16, 64), (n, 8, 8, 64), 1, size=(3, 3), padding=1, relu=True, pool=2),
         Convolution(2, (n, 8, 8, 64), (n, 7, 7, 128), 2, size=(2, 2)),
         Convolution(3, (n, 7, 7, 128), (n, 3, 3, 40), 3, 4, size=(3, 3), padding=1, relu=True, pool=2),
+        Convolution(3, (n, 7, 7, 128), (n, 3, 3, 64), 5, size=(3, 3), padding=1, relu=True, pool=2, flat=True),
+        Convolution(5, (1, 1, n, 576), (1, 1, n, 24), 6),
     )
     return Network(layers, dtype)
 
@@ -69,8 +71,8 @@ def pooling(images: int, dtype: str = "float16") -> Network:
 def pooling_parameters(dtype: str = "float16", seed: int = 0) -> list[Any]:
     """Of `pooling`."""
     made = torch.Generator().manual_seed(seed)
-    sizes = [(64, 3, 3, 3), (64, 64, 3, 3), (128, 64, 2, 2), (40, 128, 3, 3), (40,)]
-    deep = [27, 576, 256, 1152, 4]
+    sizes = [(64, 3, 3, 3), (64, 64, 3, 3), (128, 64, 2, 2), (40, 128, 3, 3), (40,), (64, 128, 3, 3), (24, 576)]
+    deep = [27, 576, 256, 1152, 4, 1152, 576]
     kind = getattr(torch, dtype)
     return [(torch.randn(*s, generator=made) / d**0.5).to(kind) for s, d in zip(sizes, deep, strict=True)]
 

@@ -13,7 +13,7 @@ from torch import nn
 from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.tracing import inference_graphs, traced
 from tileprof.runtime.convnet import find as finding
-from tileprof.runtime.convnet.network import Convolution, Maximum, Network, computed
+from tileprof.runtime.convnet.network import Convolution, Flat, Maximum, Network, computed
 
 
 class Block(nn.Module):
@@ -133,6 +133,21 @@ def test_pooling_is_part_of_the_convolution_that_it_reads() -> None:
     layers = network_of(region).layers
     assert [layer.pool for layer in layers if isinstance(layer, Convolution)] == [1, 2, 1, 1]
     assert not any(isinstance(layer, Maximum) for layer in layers)
+
+
+@pytest.mark.parametrize("pools", [True, False])
+def test_channels_come_in_front_of_pixels_where_a_matrix_follows_in_the_layer_that_pools_if_one_does(pools) -> None:
+    widths = [(3, 64), (64, 64), (64, 128)]
+    convolutions = [part for size in widths for part in (nn.Conv2d(*size, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))]
+    kept = convolutions if pools else convolutions[:-1]
+    side = 4 if pools else 8
+    model = half(nn.Sequential(*kept, nn.Flatten(), nn.Linear(128 * side**2, 40)))
+    _, (region,) = found(model, picture())
+    layers = network_of(region).layers
+    assert [layer.flat for layer in layers if isinstance(layer, Convolution)] == [False, False, pools, False]
+    assert sum(isinstance(layer, Flat) for layer in layers) == (not pools)
+    first = region.inputs[1].meta["val"]
+    assert region.copied == first.nbytes, "only the first layer's weights have to lie otherwise"
 
 
 def test_a_convolution_that_others_read_is_pooled_by_itself() -> None:

@@ -28,7 +28,8 @@ struct alignas(64) Stage {
     s32 stride, padding, out_rows, out_columns;
     s32 out_images, out_channels, relu, weight_load;  // blocks of k per load of weights
     s32 in_rows, in_columns, channels, window;
-    s32 image_stride, channel_stride, row_stride, column_stride;  // of the network's input, in elements
+    s32 image_stride, channel_stride, row_stride, column_stride;  // of the network's input, in elements; of a result
+                                                                  // whose channels are in front of pixels, the second
     s32 parts;  // of k, each a task
     s32 source_rows, source_columns;  // of the padded input, where `window` is set
     s32 pool;  // of each side, pixels of a convolution that are one of the result

@@ -186,6 +186,19 @@ struct Together {
     }
 };
 
+// Eight channels from `channel` on of the pixel that begins at element `at` of a result whose channels were last; here
+// pixels are.
+__device__ __forceinline__ void store_flat(const Stage& stage, unsigned short* out, s32 at, int channel,
+                                           const Eight& eight) {
+    const int pixels = stage.channel_stride, number = at / stage.out_channels, image = number / pixels;
+    unsigned short* to = out + (image * stage.out_channels + channel) * pixels + number - image * pixels;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const float value = stage.relu && eight.values[i] < 0.0f ? 0.0f : eight.values[i];
+        to[i * pixels] = static_cast<unsigned short>(pack(value, 0.0f) & 0xFFFF);
+    }
+}
+
 // The largest of the sums of two by two pixels, where `value(row, column)` has eight of a pixel, `row` the first in
 // shared memory of its image's. Threads take eight channels of a pixel of the result in turn.
 template <int PART, class Value>
@@ -203,7 +216,10 @@ __device__ __forceinline__ void store_largest(const Stage& stage, const Task& ta
         Eight most = value(row, column);
 #pragma unroll
         for (int tap = 1; tap < 4; ++tap) keep_larger(most, value(row + tap / 2 * stage.step + tap % 2, column));
-        finish(out + at + first + column, most, uint4{}, false, stage.relu);
+        if (stage.channel_stride > 0)
+            store_flat(stage, out, at, first + column, most);
+        else
+            finish(out + at + first + column, most, uint4{}, false, stage.relu);
     }
 }
 

@@ -379,7 +379,7 @@ def _region(net: _Growing) -> Region:
 
 def _ordered(net: _Growing) -> Network:
     """Layers by how many are in front of them at most, so that branches run side by side."""
-    layers, names = _pools_fused(_residuals_moved(net.layers), net.names)
+    layers, names = _flats_fused(*_pools_fused(_residuals_moved(net.layers), net.names))
     depth: dict[int, int] = {INPUT: 0}
 
     def deep(number: int) -> int:
@@ -405,10 +405,27 @@ def _pools_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], li
         if isinstance(source, Convolution) and source.residual is None and readers == 1 and layer.reads == source.shape:
             made[layer.source] = replace(source, shape=layer.shape, pool=2)
             fused[number] = layer.source
-    left = [number for number in range(len(layers)) if number not in fused]
-    place = {number: at for at, number in enumerate(left)} | {INPUT: INPUT}
+    return _without(made, names, fused)
+
+
+def _flats_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], list[str]]:
+    """The same layers, where a convolution that pools puts channels in front of pixels if nothing else reads it."""
+    made, fused = list(layers), dict[int, int]()
+    for number, layer in enumerate(layers):
+        source = layers[layer.source]
+        readers = sum(layer.source in {one.source, _residual(one)} for one in layers)
+        if isinstance(layer, Flat) and isinstance(source, Convolution) and source.pool > 1 and readers == 1:
+            made[layer.source] = replace(source, flat=True)
+            fused[number] = layer.source
+    return _without(made, names, fused)
+
+
+def _without(layers: list[Layer], names: list[str], fused: dict[int, int]) -> tuple[list[Layer], list[str]]:
+    """The layers without those that others compute: ``fused`` says which."""
+    rest = [number for number in range(len(layers)) if number not in fused]
+    place = {number: at for at, number in enumerate(rest)} | {INPUT: INPUT}
     place |= {number: place[source] for number, source in fused.items()}
-    return [_renumbered(made[number], place) for number in left], [names[number] for number in left]
+    return [_renumbered(layers[number], place) for number in rest], [names[number] for number in rest]
 
 
 def _residuals_moved(layers: list[Layer]) -> list[Layer]:

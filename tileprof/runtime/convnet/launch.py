@@ -78,7 +78,8 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
                 step, height * step if tiling.images > 1 else 64,
                 int(tiling.deep), *tile, layer.stride, layer.padding,
                 *out, int(layer.relu), weight_load(network, layer, tiling),
-                in_rows, in_columns, in_channels, *[0] * 5, tiling.parts, 0, 0, layer.pool,
+                in_rows, in_columns, in_channels, 0, 0, rows * columns if layer.flat else 0, 0, 0, tiling.parts, 0, 0,
+                layer.pool,
             ]  # fmt: skip
         case Maximum():
             return [

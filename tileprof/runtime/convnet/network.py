@@ -45,6 +45,8 @@ class Convolution:
     padding: int = 0
     relu: bool = False
     pool: int = 1
+    flat: bool = False
+    """Whether its results' channels lie in front of their pixels, as in `Flat`; only where it pools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,5 +171,6 @@ def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
                 right = columns - seen.shape[3] - layer.padding
                 below = rows - seen.shape[2] - layer.padding
                 out = functional.pad(seen, (layer.padding, right, layer.padding, below, 0, channels - seen.shape[1]))
-        results.append(out.permute(0, 2, 3, 1).reshape(layer.shape).to(dtype).contiguous())
+        lie = out if isinstance(layer, Convolution) and layer.flat else out.permute(0, 2, 3, 1)
+        results.append(lie.reshape(layer.shape).to(dtype).contiguous())
     return results
