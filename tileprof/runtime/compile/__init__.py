@@ -23,7 +23,7 @@ tiles for it, where the GPU and the chain are ones
 ``policies``   policy files, for one size or for a range, whose stages are looked for in the graph before anything else
                (`asked`); they keep their own tiles. A file that fits nowhere is warned of.
 ``frozen``     ``True``: copies of weights may take more than 512 MB (default: ``False``).
-Some kernels keep weights in another form: batch norm folded into convolutions, the two weights
+Some kernels keep weights in another form: batch norm as a scale and a bias, the two weights
                of a gate side by side (LLaMA-7B: 180 MB per layer). Each call looks whether a weight is another tensor
                or was changed by an operation of PyTorch, and then the copy is made again. Writes through ``.data``, or
                by kernels that PyTorch knows nothing of, are not seen, and a captured graph keeps the copies that it was
