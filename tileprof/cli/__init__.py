@@ -79,6 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 say(f"tileprof: {str(error.filename)[:400]}: {error.strerror}")
             return BAD_USAGE
+        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop from "):
+            # Path.resolve() of Python 3.11 and 3.12; later ones leave the path as it is, and opening it fails above
+            say(f"tileprof: {str(error).removeprefix('Symlink loop from ')[:400]} is a link that leads to itself")
+            return BAD_USAGE
         if small:  # not checked before a user's program, which may need less
             say(f"tileprof: {small}")
             return BAD_USAGE
