@@ -14,7 +14,7 @@ from tileprof.record.cuda import gpu, locate
 from tileprof.trace import load, validate
 
 KILLS = 8
-START = "print('up', flush=True); import sys; from tileprof.__main__ import main; sys.exit(main())"
+START = "import sys; from tileprof.__main__ import main; print('up', flush=True); sys.exit(main())"
 """A signal that comes before the first line is Python's own: it prints a traceback of its start."""
 
 COMMAND = (sys.executable, "-P", "-c", START, "record", "--recorder", "cuda")
