@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 6741db7317d635d32608f9a31c7dbfff152cbbc6a5103c402c2ad9a9132bcc9d
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 242130059e2ac24cc0599dfd647a70168f833157dc7d30e5eb68adc1d51d6edf
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -1311,9 +1311,9 @@ function adviceRow(action) {
   });
   const isCode = /^\S*[.(_]/.test(action.title);
   const title = isCode ? action.title : action.title[0].toUpperCase() + action.title.slice(1);
-  const saves = make("span", `saves ${most}${duration(action.saves_ns)} (${(100 * action.saves_share).toFixed(1)}%)`, {
-    class: "saves"
-  });
+  const beyond = action.beyond ? ` beyond ${action.beyond}` : "";
+  const share2 = (100 * action.saves_share).toFixed(1);
+  const saves = make("span", `saves ${most}${duration(action.saves_ns)}${beyond} (${share2}%)`, { class: "saves" });
   const buttons = [copy];
   if (action.launches.length) {
     const show = make("button", "show", { type: "button", class: "copy", title: "Show these launches" });
