@@ -9,15 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tileprof
 from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record import Options, capture
-
-if TYPE_CHECKING:
-    from tileprof.api import LoadedTrace
 
 
 @dataclass(slots=True)
@@ -30,7 +26,7 @@ class Recording:
     state: str = "is being written"
     notes: list[str] = field(default_factory=list)
 
-    def trace(self) -> LoadedTrace:
+    def trace(self) -> tileprof.LoadedTrace:
         """The trace, as `tileprof.load` gives it. Raises UserError before the end of the ``with`` block."""
         if self.state != "written":
             raise UserError(f"{self.path} {self.state}: ask for its trace after the `with` block.")
