@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -101,7 +102,9 @@ def _waited_for(command: list[str], **options: Any) -> int:
             program = subprocess.Popen(command, **options)
             for number in early:
                 program.send_signal(number)
-            return program.wait()
+            while True:  # in steps: a signal just before a wait without end would be heard after it alone
+                with suppress(subprocess.TimeoutExpired):
+                    return program.wait(1)
         finally:
             for number, handler in heard.items():
                 signal.signal(number, handler)
