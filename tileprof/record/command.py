@@ -145,7 +145,8 @@ def other_interpreter(command: Command) -> str | None:
     if by_path:
         raise UserError(
             f"{interpreter} cannot record: {reason}. Install there with "
-            f"`{interpreter} -m pip install 'tileprof[torch]'`, or name the interpreter that has it: `tileprof record {sys.executable} …`."
+            f"`{interpreter} -m pip install 'tileprof[torch]'`, "
+            f"or name the interpreter that has it: `tileprof record {sys.executable} …`."
         )
     other = f"{interpreter}, the {command.python} on the PATH, cannot record ({reason})"
     sys.stderr.write(harmless(f"tileprof: running with {sys.executable}; {other}") + "\n")  # or a user expects that one

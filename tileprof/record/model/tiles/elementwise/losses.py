@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
-from tileprof.record.model.tiles.foundations.index_values import recorded_values, without_values, positions
+from tileprof.record.model.tiles.foundations.index_values import positions, recorded_values, without_values
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, blocks, rate_of, scratch
 from tileprof.record.model.tiles.reductions.reduce import reduce_all
 

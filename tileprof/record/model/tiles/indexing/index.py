@@ -17,7 +17,7 @@ from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
-from tileprof.record.model.tiles.foundations.index_values import recorded_values, without_values, positions, wrapped
+from tileprof.record.model.tiles.foundations.index_values import positions, recorded_values, without_values, wrapped
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
