@@ -49,9 +49,9 @@ class Buffers:
                 return buffer
             if array.base < buffer.high and buffer.base < array.high:
                 raise UserError(
-                    f"An array of {array.base_bytes:,} bytes at {array.base:#x} overlaps {buffer.name or 'an array'} of "
-                    f"{buffer.bytes:,} bytes at {buffer.base:#x}, which was given before. Give the whole array first: "
-                    "recording.buffer(whole)."
+                    f"An array of {array.base_bytes:,} bytes at {array.base:#x} overlaps {buffer.name or 'an array'} "
+                    f"of {buffer.bytes:,} bytes at {buffer.base:#x}, which was given before. Give the whole array "
+                    "first: recording.buffer(whole)."
                 )
         new = Buffer(
             id=self._writer.add_buffer(

@@ -76,9 +76,9 @@ class Launches:
         """What is not known of a launch's accesses, as a sentence; "" when all of them are."""
         if captured.lost:
             return (
-                f"the log had room for {len(captured.entries):,} of {captured.requested_entries:,} entries, so every tile is "
-                "taken to touch "
-                f"every array whole; Settings(largest_log_bytes={2 * captured.requested_entries * ENTRY.itemsize}) makes room"
+                f"the log had room for {len(captured.entries):,} of {captured.requested_entries:,} entries, so every "
+                "tile is taken to touch every array whole; "
+                f"Settings(largest_log_bytes={2 * captured.requested_entries * ENTRY.itemsize}) makes room"
             )
         for buffer, before in zip(arguments, captured.before or (), strict=captured.before is not None):
             after = self._machine.read(buffer.base, buffer.bytes)

@@ -95,7 +95,9 @@ def reduction(
     flops_each: float = 1,
     staging: int = 9,
 ) -> list[Kernel]:
-    """Reduce ``dims`` of ``source``; ``results`` have the kept dimensions only (see `without_dims`), in the source's order.
+    """Reduce ``dims`` of ``source``.
+
+    ``results`` have the kept dimensions only (see `without_dims`), in the source's order.
 
     ``staging`` is the scratch slot of a split reduction; kernels of one call need one each. Where there are no
     elements to reduce, the results are filled.
