@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import sys
 from argparse import Namespace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,9 +60,15 @@ def run_program(options: Namespace) -> int:
     _check_gpu()
     from tileprof.runtime.programs.calls import noticed  # noqa: PLC0415 - imports PyTorch
 
-    with noticed() as calls:
+    with ExitStack() as noticing:
+        calls = noticing.enter_context(noticed())
+
+        def after(code: int, error: BaseException | None) -> None:
+            noticing.close()  # measuring calls the models, too, with the noted inputs themselves
+            _after(code, error, calls, options)
+
         try:
-            return run(command, lambda code, error: _after(code, error, calls, options))
+            return run(command, after)
         finally:
             sys.stdout.flush()
 

@@ -184,6 +184,25 @@ def test_stdout_and_exit_code_are_the_programs_and_the_table_goes_to_stderr(
     assert (written["calls"], written["tileprof_us"]) == ("3", "10.0")
 
 
+def test_a_model_that_is_called_once_is_measured_with_the_inputs_of_that_call(
+    tmp_path, monkeypatch, main_restored
+) -> None:
+    (tmp_path / "infer.py").write_text(PROGRAM.format(code=0).replace("range(3)", "range(1)"))
+    rows = []
+
+    def measuring(call, **_options):
+        inputs = call.args
+        with torch.no_grad():
+            call.model(*inputs)
+        rows.append((call.count, call.args is inputs))
+        return compare.Compared(call.name, call.count)
+
+    monkeypatch.setattr(compare, "compare", measuring)
+    with pytest.raises(SystemExit):
+        main(["run", "--", str(tmp_path / "infer.py")])
+    assert rows == [(1, True)], "what measuring calls is not noted"
+
+
 def test_a_program_that_fails_is_not_measured(tmp_path, capsys, main_restored) -> None:
     (tmp_path / "infer.py").write_text(PROGRAM.format(code=3))
     with pytest.raises(SystemExit) as stop:

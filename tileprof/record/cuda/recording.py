@@ -97,8 +97,15 @@ def record(options: Options, settings: Settings | None = None) -> int:
                     f"the program died by signal {-code} in its {pass_} pass; it is not run again for the other passes"
                 )
                 break
-        convert(folder, passes[: number + 1], options, device, exit_code, layouts, shared, check_writes=settings.verify)
-    return exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
+        shown = exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
+        try:
+            convert(
+                folder, passes[: number + 1], options, device, exit_code, layouts, shared, check_writes=settings.verify
+            )
+        except UserError as error:
+            error.exit_code = shown or error.exit_code  # that of a program that failed stays its own
+            raise
+    return shown
 
 
 def _layouts() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import ctypes
 import functools
 import gc
@@ -12,7 +13,7 @@ import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tileprof import devices
 from tileprof.errors import UserError
@@ -50,6 +51,24 @@ _NO_NVTX_NEEDED = (
 )
 
 
+class _Interpreter:
+    """What the recorder needs to import and run code when the program has ended, as it was before the program."""
+
+    def __init__(self) -> None:
+        self._recursion_limit = sys.getrecursionlimit()
+        self._builtins = dict(vars(builtins))
+        self._ways: list[tuple[list[Any], list[Any]]] = [
+            (way, list(way)) for way in (sys.meta_path, sys.path_hooks, sys.path)
+        ]
+
+    def restore(self) -> None:
+        """Give back what the program took away or replaced; what it added stays."""
+        vars(builtins).update(self._builtins)
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), self._recursion_limit))
+        for way, before in self._ways:
+            way += [one for one in before if one not in way]
+
+
 class Recording:
     """Knows how the program ended, and ends the trace accordingly, once."""
 
@@ -61,6 +80,7 @@ class Recording:
         self._reason = "the program did not reach its end"
         self._finished = self._interrupted = False
         self._leave = os._exit
+        self._interpreter = _Interpreter()
 
     def ended(self, exit_code: int, error: BaseException | None) -> None:
         """Hear how the program ended. Raises UserError where it could not run on fake tensors."""
@@ -91,6 +111,7 @@ class Recording:
         if self._finished or os.getpid() != self._pid:
             return
         self._finished = True
+        self._interpreter.restore()
         gc.unfreeze()  # or the interpreter's end would not free what was imported, of which nanobind complains aloud
         session, whole = self.session, False
         try:

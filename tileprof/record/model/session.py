@@ -29,7 +29,7 @@ from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
 from tileprof.record.model.nvtx import Ranges
-from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
+from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order, reads_a_step
 from tileprof.record.model.plans_by_value import PlansByValue
 from tileprof.record.model.progress import Progress
 from tileprof.record.model.storage import ABSENT, Buffer, Buffers
@@ -273,7 +273,7 @@ class Session:
         strided = flatten(result, tensors, key) and strided
         places = buffers.places(tensors, len(tensors) if lifted else inputs)
         self._move(path)
-        self._host_reads += operator.name in HOST_READS and not self.window.closed
+        self._host_reads += operator.name in HOST_READS and not self.window.closed and not reads_a_step()
         if operator.silent:
             return
         if not operator.mutates and (_aliases(places, inputs) or (operator.foreign and len(places) == inputs)):
