@@ -28,28 +28,30 @@ _COMPANION_S: Final = 2
 
 def command_of(words: tuple[str, ...]) -> list[str]:
     """What to execute: a program, or a Python script that is none by itself."""
-    found = shutil.which(words[0])
-    if found is None and words[0].endswith(".py") and Path(words[0]).is_file():
+    program = shutil.which(words[0])
+    if program is None and words[0].endswith(".py") and Path(words[0]).is_file():
         return [sys.executable, *words]
-    if found is None:
+    if program is None:
         raise UserError(f"{words[0]} is no program and no Python script.")
-    return [found, *words[1:]]
+    return [program, *words[1:]]
 
 
 def refuse_taken() -> None:
     """Raise `UserError` when another tool already injects itself into CUDA programs of this environment."""
-    taken = os.environ.get(INJECTION)
-    if taken:
-        raise UserError(f"{INJECTION} is already set to {taken}: another tool records this program. Unset it first.")
+    injection = os.environ.get(INJECTION)
+    if injection:
+        raise UserError(
+            f"{INJECTION} is already set to {injection}: another tool records this program. Unset it first."
+        )
 
 
 def refuse_ranges_taken() -> None:
     """Raise `UserError` when another tool already listens to the NVTX ranges of this environment's programs."""
-    taken = os.environ.get(NVTX_INJECTION)
-    if taken:
+    injection = os.environ.get(NVTX_INJECTION)
+    if injection:
         raise UserError(
-            f"{NVTX_INJECTION} is already set to {taken}: another tool listens to this program's NVTX ranges, and only "
-            "one can. Unset it, or record without --nvtx."
+            f"{NVTX_INJECTION} is already set to {injection}: another tool listens to this program's NVTX ranges, and "
+            "only one can. Unset it, or record without --nvtx."
         )
 
 

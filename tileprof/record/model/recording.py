@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tileprof.record import Options
     from tileprof.record.command import Command
 
-_NAMED = 5
+_LISTED_OPERATORS = 5
 """Conservative operators named at the end; the trace's notes name all."""
 
 _STOPPED = 70
@@ -189,8 +189,12 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
         lines.append(f"the trace is partial, it holds what ran until then: {reason.splitlines()[0]}")
     total = session.conservative.total()
     if total:
-        worst = session.conservative.most_common(_NAMED)
-        more = f" and {len(session.conservative) - _NAMED} more operators" if len(session.conservative) > _NAMED else ""
+        worst = session.conservative.most_common(_LISTED_OPERATORS)
+        more = (
+            f" and {len(session.conservative) - _LISTED_OPERATORS} more operators"
+            if len(session.conservative) > _LISTED_OPERATORS
+            else ""
+        )
         lines.append(f"conservative: {total} launches, {', '.join(f'{op} ({n})' for op, n in worst)}{more}")
     lines += [f"note: {n}" for n in notes if "every tile is taken to touch" not in n]
     lines.append(f"next: tileprof report {shell_word(path)}")
@@ -204,12 +208,12 @@ def _hints(reason: str) -> list[str]:
 
 
 def _nothing_seen(session: Session) -> str:
-    if session.seen and session.ranges is not None and not session.ranges.matched:
+    if session.operator_count and session.ranges is not None and not session.ranges.matched:
         ranges_seen = session.ranges
         return ranges.why_empty(ranges_seen.pattern, ranges_seen.matched, ranges_seen.names)
-    if session.seen:
+    if session.operator_count:
         return (
-            f"no launch was kept: {session.seen} PyTorch operators ran, none of them inside the window "
+            f"no launch was kept: {session.operator_count} PyTorch operators ran, none of them inside the window "
             "(capture, --nvtx, --module, --skip); widen the window"
         )
     return (

@@ -146,27 +146,29 @@ def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
     for layer in network.layers:
         image = layer.source == INPUT or windowed(network, layer)
         source = x.permute(0, 2, 3, 1) if image else results[layer.source]
-        seen = source.reshape(layer.reads).permute(0, 3, 1, 2).float()
+        activations = source.reshape(layer.reads).permute(0, 3, 1, 2).float()
         match layer:
             case Convolution():
                 weight, bias = folded(layer, parameters)
                 if weight.shape[1:3] != layer.size:
                     weight = weight.reshape(weight.shape[0], 1, 1, -1)
                 out = functional.conv2d(
-                    seen, weight.to(dtype).float().permute(0, 3, 1, 2), bias, layer.stride, layer.padding
+                    activations, weight.to(dtype).float().permute(0, 3, 1, 2), bias, layer.stride, layer.padding
                 )
                 if layer.residual is not None:
                     out = out + results[layer.residual].float().permute(0, 3, 1, 2)
                 out = out.relu() if layer.relu else out
                 out = functional.max_pool2d(out, layer.pool) if layer.pool > 1 else out
             case Maximum():
-                out = functional.max_pool2d(seen, layer.size, layer.stride, layer.padding)
+                out = functional.max_pool2d(activations, layer.size, layer.stride, layer.padding)
             case Average():
-                out = seen.mean((2, 3), keepdim=True)
+                out = activations.mean((2, 3), keepdim=True)
             case Windows():
                 _, rows, columns, channels = layer.shape
-                right = columns - seen.shape[3] - layer.padding
-                below = rows - seen.shape[2] - layer.padding
-                out = functional.pad(seen, (layer.padding, right, layer.padding, below, 0, channels - seen.shape[1]))
+                right = columns - activations.shape[3] - layer.padding
+                below = rows - activations.shape[2] - layer.padding
+                out = functional.pad(
+                    activations, (layer.padding, right, layer.padding, below, 0, channels - activations.shape[1])
+                )
         results.append(out.permute(0, 2, 3, 1).reshape(layer.shape).to(dtype).contiguous())
     return results

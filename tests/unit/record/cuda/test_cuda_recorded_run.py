@@ -131,7 +131,7 @@ def test_the_doctor_says_what_failed_and_skips_what_depends_on_it(monkeypatch):
     monkeypatch.setattr(gpu.ctypes, "CDLL", missing)
     found = {check.name: check for check in doctor.checks()}
     assert not found["driver and GPU"].ok
-    assert "libcuda.so.1" in found["driver and GPU"].seen
+    assert "libcuda.so.1" in found["driver and GPU"].result
     assert "self-test" not in found
 
 
