@@ -54,7 +54,7 @@ def repeated_layers(bounder: Bounder) -> list[Layer]:
         for (path, _), stretches in alike.items()
         if len({number for number, _, _ in stretches}) > 1
     ]
-    steps = [_standing(bounder, STEP, spans)] if (spans := _steps(launches)) else []
+    steps = [_standing(bounder, STEP, spans)] if (spans := loop_steps(launches)) else []
     return steps + sorted(layers, key=lambda layer: -layer.times * layer.bounds.recorded_ns)
 
 
@@ -64,9 +64,12 @@ def _standing(bounder: Bounder, name: str, spans: list[tuple[int, int]]) -> Laye
     return Layer(name, len(spans), first, last, bounder.of(recorded, range(first, last + 1)))
 
 
-def _steps(launches: pd.DataFrame) -> list[tuple[int, int]]:
-    """First and last launch of the steps that cover most launches, in order; empty where less than half is steps."""
-    names = ["footprint", "kernel", "op", "module"]
+def loop_steps(launches: pd.DataFrame, *, same_footprints: bool = True) -> list[tuple[int, int]]:
+    """First and last launch of the steps that cover most launches, in order; empty where less than half is steps.
+
+    Steps launch the same kernels of the same operators and modules, with ``same_footprints`` on the same bytes.
+    """
+    names = ["kernel", "op", "module", *(["footprint"] if same_footprints else [])]
     keys = launches.groupby(names, sort=False, observed=True).ngroup().to_numpy(np.int64)
     count = len(keys)
     best = (

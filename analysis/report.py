@@ -22,6 +22,8 @@ are nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
     achieves is null unknown_lags  share of edges of which it is not known when in the tiles' lives the bytes are
     touched
     layers        [name, times, first, last (launches of the one that stands for all), bounds (as above, of one)]
+    step_graphs   steps, launches, settled, settled_renamed, changes, first_kinds, reused_share of a loop
+                  (`tileprof.analysis.step_graphs`), or null
     pairs         [producers, consumers (launches, first to last of a repeated pair), times, producer {kernel, op,
     module},
                   consumer {...}, pattern, map, edges (all
@@ -48,6 +50,7 @@ import pandas as pd
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE, Bounder, Bounds, Machine
 from tileprof.analysis.gains import described_edges, direct_and_known, fold, pair_gains
 from tileprof.analysis.layers import Layer, repeated_layers
+from tileprof.analysis.step_graphs import StepGraphs, step_graphs
 from tileprof.analysis.waves import launch_waves
 from tileprof.arrays.intervals import union
 
@@ -98,10 +101,11 @@ class Report:
 
     ``dependencies_known``: false for a trace without accesses, of which nothing may be concluded from launches being
     independent; ``unknown_lags`` is the share of edges of which it is not known when in the tiles' lives the bytes are
-    touched; ``layers`` as `tileprof.analysis.layers.repeated_layers`; ``launch_waves`` as
-    `tileprof.analysis.waves.launch_waves`; ``pairs`` as `tileprof.analysis.gains.pair_gains` (one row a dependent pair
-    of launches); ``groups`` as `tileprof.analysis.gains.fold` (repeated layers folded, the best direct pair first);
-    ``conservative``: one row an operator and kernel whose accesses are a superset: op, kernel, launches, tiles, notes.
+    touched; ``layers`` as `tileprof.analysis.layers.repeated_layers`; ``step_graphs`` as
+    `tileprof.analysis.step_graphs.step_graphs`; ``launch_waves`` as `tileprof.analysis.waves.launch_waves`; ``pairs``
+    as `tileprof.analysis.gains.pair_gains` (one row a dependent pair of launches); ``groups`` as
+    `tileprof.analysis.gains.fold` (repeated layers folded, the best direct pair first); ``conservative``: one row an
+    operator and kernel whose accesses are a superset: op, kernel, launches, tiles, notes.
     """
 
     source: Source
@@ -113,6 +117,7 @@ class Report:
     dependencies_known: bool
     unknown_lags: float
     layers: list[Layer]
+    step_graphs: StepGraphs | None
     launch_waves: pd.DataFrame
     pairs: pd.DataFrame
     groups: pd.DataFrame
@@ -149,6 +154,7 @@ class Report:
             "dependencies_known": self.dependencies_known,
             "unknown_lags": self.unknown_lags,
             "layers": [_layer_json(layer) for layer in self.layers],
+            "step_graphs": self.step_graphs.to_json() if self.step_graphs else None,
             "pairs": [_pair_json(row, self.program.recorded_ns) for row in self.groups.to_dict("records")],
             "conservative": self.conservative.to_dict("records"),
             "notes": list(source.notes),
@@ -178,6 +184,7 @@ def build_report(graph: TileGraph, machine: Machine | None = None) -> Report:
         dependencies_known=known,
         unknown_lags=_unknown_lags(graph),
         layers=repeated_layers(bounder) if known else [],
+        step_graphs=step_graphs(graph) if known else None,
         launch_waves=waves,
         pairs=gains,
         groups=fold(gains, trace.launches),

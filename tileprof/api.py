@@ -52,7 +52,7 @@ class Summary:
         from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - heavy
 
         actions = [
-            (a.title, f"{duration(a.saves_ns)} ({signed_percent(a.saves_share)})", a.basis, a.effort, a.command)
+            (a.title, f"{a.saving} ({signed_percent(a.saves_share)})", a.basis, a.effort, a.command)
             for a in self.guidance.actions
         ]
         ladder = [(r.label, duration(r.time_ns), signed_percent(-r.saves_share)) for r in self.guidance.ladder]

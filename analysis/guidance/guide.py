@@ -34,6 +34,9 @@ MOST_PAIRS: Final = 6
 _AFTER_WORK: Final[dict[Effort, float]] = {"minutes": 1.0, "hours": 0.9, "days": 0.75}
 """By what a saving counts less for the work that it takes, when actions are ranked."""
 
+_AFTER_A_GRAPH: Final = ("out-of-order", "dependent-launch", "compile", "fuse", "synchronise")
+"""Kinds of actions whose savings leave out what a CUDA graph saves anyway: the gaps between launches."""
+
 SLOW_HOST_NS: Final = 20_000
 """Mean gap of a launch from which on the host is late: about ten times what launching takes."""
 
@@ -88,8 +91,7 @@ def _verdict(report: Report, narrow: float, actions: tuple[Action, ...]) -> Verd
     if first.kind == "warm-up":
         rest = "record a warm step: call the program once before tileprof.capture()"
         return Verdict(kind, f"{kind}: {fact}; {rest}", first.saves_ns, first.saves_share)
-    most = "at most " if first.basis == "at most" else ""
-    saves = f"{first.title} saves {most}{duration(first.saves_ns)} ({signed_percent(first.saves_share)})"
+    saves = f"{first.title} saves {first.saving} ({signed_percent(first.saves_share)})"
     return Verdict(kind, f"{kind}: {fact}; {saves}", first.saves_ns, first.saves_share)
 
 
@@ -131,6 +133,7 @@ class _Actions:
         self._launches = simulator.graph.launches
         self._recorded_ns = report.program.recorded_ns
         self._trace = shell_word(report.source.path)
+        self._graphed = self._graph_ns() < self._recorded_ns
         self._pytorch = bool(self._launches["op"].astype(str).str.startswith("aten::").any())
 
     def all(self) -> Iterator[Action]:
@@ -159,7 +162,9 @@ class _Actions:
         launches: tuple[int, ...] = (),
     ) -> Action:
         share = saves_ns / self._recorded_ns
-        return Action(kind, title, saves_ns, share, basis, effort, reason, command, launches)
+        counted_after = self._graphed and kind in _AFTER_A_GRAPH
+        beyond = "a CUDA graph" if counted_after else ""
+        return Action(kind, title, saves_ns, share, basis, effort, reason, command, launches, beyond)
 
     def _out_of_order(self) -> Iterator[Action]:
         """Independent launches over several streams, or as branches of a graph, by ``tileprof run --scheduler acs``."""

@@ -4,7 +4,7 @@
 
     verdict    kind, sentence, saves_ns, saves_share     of the first action; 0 where there is none
     ladder     [name, label, time_ns, saves_share]        from what is recorded down to the bound
-    actions    [kind, title, saves_ns, saves_share, basis, effort, reason, command, launches]
+    actions    [kind, title, saves_ns, saves_share, basis, effort, reason, command, launches, beyond]
     operators  [name, launches, tiles, time_ns, share, filled]
     modules    the same, by module
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from tileprof.analysis.words import duration
 
 Basis = Literal["simulated", "estimated", "at most"]
 Effort = Literal["minutes", "hours", "days"]
@@ -32,9 +34,10 @@ class Rung:
 class Action:
     """One thing to do.
 
-    ``saves_ns``: over all repetitions, beyond what a CUDA graph saves unless the action is the graph itself; actions
-    overlap, so do not add them. ``basis``: a simulation, an estimate that ``reason`` states, or an upper bound.
-    ``launches``: an example, ascending; empty for the whole program. ``command``: to copy, shell or Python.
+    ``saves_ns``: over all repetitions, beyond what ``beyond`` saves ("a CUDA graph"; empty: against the recorded time);
+    actions overlap, so do not add them. ``saves_share``: of the recorded time. ``basis``: a simulation, an estimate
+    that ``reason`` states, or an upper bound. ``launches``: an example, ascending; empty for the whole program.
+    ``command``: to copy, shell or Python.
     """
 
     kind: str
@@ -46,6 +49,14 @@ class Action:
     reason: str
     command: str
     launches: tuple[int, ...] = ()
+    beyond: str = ""
+
+    @property
+    def saving(self) -> str:
+        """The saved time in words, without its share."""
+        most = "at most " if self.basis == "at most" else ""
+        beyond = f" beyond {self.beyond}" if self.beyond else ""
+        return f"{most}{duration(self.saves_ns)}{beyond}"
 
 
 @dataclass(frozen=True, slots=True)

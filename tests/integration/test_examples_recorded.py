@@ -19,6 +19,9 @@ PROGRAMS = {
     "vgg19": ["--image", "32"],
     "gru": ["--steps", "3", "--layers", "2", "--hidden", "32"],
     "lstm": ["--steps", "3", "--layers", "2", "--hidden", "32"],
+    "deepspeech2": ["--layers", "2", "--hidden", "16", "--frames", "6", "--batch", "1"],
+    "gnmt": ["--layers", "3", "--hidden", "16", "--words", "3", "--vocabulary", "40", "--batch", "1"],
+    "deepbench": ["--shape", "lstm-512-25", "--steps", "3"],
     "moe": ["--tokens", "32", "--width", "64", "--inner", "96"],
 }
 

@@ -110,13 +110,16 @@ def test_a_program_killed_at_a_random_time_leaves_a_trace_that_validates(tmp_pat
         str(program(tmp_path, 100_000)),
     ]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == b"begin\n"
-        time.sleep(dice.uniform(0, 1.5))
-        process.send_signal(number)
-        rest, stderr = process.stdout.read(), process.stderr.read()
-        assert process.wait(120) == -number
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"begin\n"
+            time.sleep(dice.uniform(0, 1.5))
+            process.send_signal(number)
+            rest, stderr = process.stdout.read(), process.stderr.read()
+            assert process.wait(120) == -number
+        finally:
+            process.kill()  # after a failed check nothing else ends the program, and leaving `with` waits for it
     assert rest == b""
     assert b"bug in tileprof" not in stderr
     trace = load(tmp_path / "run.tileprof.partial")

@@ -46,6 +46,28 @@ def test_a_trace_answers_with_its_graph_its_report_and_its_page(recorded, tmp_pa
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_a_block_gives_a_recording_whose_trace_is_there_after_its_end(tmp_path):
+    path = tmp_path / "block.tileprof"
+    with tileprof.record(path) as recording:
+        compute()
+        with pytest.raises(UserError, match="is being written: ask for its trace after the `with` block"):
+            recording.trace()
+    assert repr(recording) == f"<Recording {path}: written>"
+    assert len(recording.trace().launches) == 3
+
+
+def test_a_step_counter_of_an_optimizer_is_no_read_from_the_gpu(tmp_path):
+    weight = torch.ones(8, requires_grad=True)
+    optimizer = torch.optim.AdamW([weight])
+    with tileprof.record(tmp_path / "step.tileprof") as stepping:
+        weight.sum().backward()
+        optimizer.step()
+    assert not any("read a value" in note for note in stepping.notes)
+    with tileprof.record(tmp_path / "read.tileprof") as reading:
+        weight.sum().item()
+    assert any("read a value" in note for note in reading.notes)
+
+
 def test_pairs_know_their_gain_and_a_graph_draws_itself(recorded):
     graph = recorded.graph()
     pairs = graph.pairs

@@ -53,6 +53,13 @@ def test_the_program_owns_stdout_and_the_last_lines_say_where_the_trace_is_and_w
     assert trace.manifest["command"][1:] == ["infer.py", "-o", "x", "--fake"]
 
 
+def test_a_program_that_takes_the_interpreter_apart_leaves_a_whole_trace(tmp_path):
+    apart = "import builtins\nbuiltins.open = builtins.print = None\nsys.setrecursionlimit(80)\nsys.meta_path.clear()\n"
+    ended = _run(tmp_path, "--", sys.executable, _script(tmp_path, MODEL + apart))
+    assert (ended.returncode, ended.stdout) == (0, "out ['infer.py']\n")
+    assert tileprof.load(tmp_path / "infer.tileprof").complete
+
+
 def test_json_ends_with_one_object_on_stderr(tmp_path):
     """In a process of its own: libraries that complain about what is left at the interpreter's end come after it."""
     ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL))

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tileprof import __version__
+from tileprof.cli import address_space
 from tileprof.cli.messages import say
 from tileprof.errors import UserError
 from tileprof.terminal_text import harmless
@@ -48,6 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ours and sys.stdout is None:
         say("tileprof: cannot write to stdout: it is closed")
         return BAD_USAGE
+    small = address_space.too_small()
+    if ours and small and given[:1] and given[0] in VERBS:
+        say(f"tileprof: {small}")
+        return BAD_USAGE
     try:
         code = _run(given)
         if ours:
@@ -73,6 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 say(f"tileprof: no permission for {error.filename}")
             else:
                 say(f"tileprof: {str(error.filename)[:400]}: {error.strerror}")
+            return BAD_USAGE
+        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop from "):
+            # Path.resolve() of Python 3.11 and 3.12; later ones leave the path as it is, and opening it fails above
+            say(f"tileprof: {str(error).removeprefix('Symlink loop from ')[:400]} is a link that leads to itself")
+            return BAD_USAGE
+        if small:  # not checked before a user's program, which may need less
+            say(f"tileprof: {small}")
             return BAD_USAGE
         traceback.print_exc()
         say("tileprof: this is a bug in tileprof; the traceback above says where")

@@ -33,7 +33,7 @@ def run(given: argparse.Namespace) -> int:
         return 0 if able else 1
     width = max(len(check.name) for check in checks)
     for check in checks:
-        print(f"{MARKS[check.ok, check.needed]:>4}  {check.name:<{width}}  {check.seen}")
+        print(f"{MARKS[check.ok, check.needed]:>4}  {check.name:<{width}}  {check.result}")
     print()
     for name, found in recorders.items():
         print(f"{name + ' recorder:':<17} {found}")

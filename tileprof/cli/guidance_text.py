@@ -86,9 +86,8 @@ def _actions(actions: tuple[Action, ...]) -> Table:
 
 
 def _action(action: Action) -> Text:
-    most = "at most " if action.basis == "at most" else ""
     how = "" if action.basis == "at most" else f", {action.basis}"
-    saves = f"{most}{duration(action.saves_ns)} ({signed_percent(action.saves_share)}{how}; {action.effort} of work)"
+    saves = f"{action.saving} ({signed_percent(action.saves_share)}{how}; {action.effort} of work)"
     text = Text(_capital(plain(action.title, _MOST_TITLE)), style="bold")
     text.append(f": saves {saves}", style="not bold")
     text.append(f"\n{plain(action.reason)}", style="not bold dim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,15 +15,23 @@ from tileprof.cli.messages import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 from tileprof.record import RECORDERS, Options, automatic, default_output, recorder
+from tileprof.record.ended import ended_json
+from tileprof.shell_words import shell_word
 from tileprof.trace import folder
 
 _MODEL_ONLY: Final = ("fake", "device", "module", "initialisation", "tile")
 """Options that the model recorder alone understands."""
 
+_OF_A_RUN: Final = ("recorder", "skip", "count", "nvtx")
+"""Options of both recorders."""
+
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the options; everything from the first word that is no option of ours belongs to the program."""
-    parser.usage = "tileprof record [options] [--] python infer.py … | python -m module … | infer.py …"
+    parser.usage = (
+        "tileprof record [options] [--] python infer.py … | python -m module … | infer.py …\n"
+        "       tileprof record --accel-sim LIST [-o TRACE] [--device NAME]"
+    )
     add = parser.add_argument
     add("-o", "--output", type=Path, metavar="TRACE", help="where to write (default: ./<script>.tileprof)")
     add("--force", action="store_true", help="overwrite an existing trace")
@@ -48,6 +57,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         metavar="SHAPE",
         help="dictate tiles, such as gemm=128x256x64 or gemm@*x6144x12288=256x256x32,split=2; may be given again",
     )
+    add(
+        "--accel-sim",
+        type=Path,
+        metavar="LIST",
+        help="run nothing: read the logs that kernelslist.g of Accel-Sim's tracer, or of a simulator, names",
+    )
     cuda_options.add_options(parser)
     add("program", nargs=argparse.REMAINDER, help="the program and its arguments")
 
@@ -55,6 +70,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Record; the exit code is the program's own."""
     program = tuple(given.program[1:] if given.program[:1] == ["--"] else given.program)
+    if given.accel_sim is not None:
+        return _read_logs(given)
     if given.program[:1] != ["--"]:
         _hint_at_own_options(program)
     options = Options(
@@ -79,6 +96,31 @@ def run(given: argparse.Namespace) -> int:
 
         return cuda.record(options, cuda_options.settings(given))
     return recorder(name).record(options)
+
+
+def _read_logs(given: argparse.Namespace) -> int:
+    """Write the trace of logs; no program runs, so that no option that limits or changes one has a meaning."""
+    foreign = _given(given, [*{*_MODEL_ONLY, *cuda_options.NAMES, *_OF_A_RUN} - {"device"}])
+    if foreign or given.program:
+        what = f"--{min(foreign).replace('_', '-')}" if foreign else shlex.join(given.program)
+        raise UserError(f"--accel-sim reads logs and runs no program: leave out {what}")
+    from tileprof.record.accel_sim import import_logs  # noqa: PLC0415 - heavy, and not needed for --help
+
+    path = given.accel_sim.resolve()
+    output = given.output or Path((path if path.is_dir() else path.parent).name or "logs")
+    folder.refuse_existing(folder.places(output)[0], force=given.force)
+    done = import_logs(given.accel_sim, output, device=given.device, force=given.force)
+    if given.json:
+        sys.stderr.write(f"{ended_json(done.path)}\n")
+        return 0
+    say(
+        f"tileprof: wrote {done.path}: {done.launches:,} launches of {done.tiles:,} tiles, "
+        f"{done.modelled_ns / 1e6:,.3f} ms modelled on {given.device}"
+    )
+    if done.conservative:
+        say(f"tileprof: conservative: {done.conservative:,} launches; column note of the launches says why")
+    say(f"tileprof: next: tileprof report {shell_word(done.path)}")
+    return 0
 
 
 def _hint_at_own_options(program: Sequence[str]) -> None:

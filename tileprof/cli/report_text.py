@@ -16,6 +16,7 @@ from rich.text import Text
 from tileprof.analysis.bounds import ANY, ASSUMPTIONS, ROOFLINE
 from tileprof.analysis.gains import MOST_ANSWERS, NOT_COMPUTED, described_edges
 from tileprof.analysis.report import Report
+from tileprof.analysis.step_graphs import StepGraphs
 from tileprof.analysis.words import duration
 from tileprof.cli.console import plain, sparkline, terminal
 from tileprof.cli.guidance_text import percent, print_guidance, print_shares
@@ -68,6 +69,8 @@ def print_report(
         if report.layers:
             console.print()
             console.print(_layers(report))
+        if report.step_graphs is not None:
+            console.print(Text(step_graphs_sentence(report.step_graphs)))
         _print_pairs(report, top, console, curves)
     if report.program.launches:
         console.print(_conservative(report))
@@ -246,6 +249,21 @@ def _layers(report: Report) -> Table:
         )
         table.add_row(*map(Text, (name, *cells)))
     return table
+
+
+def step_graphs_sentence(loop: StepGraphs) -> str:
+    """How soon the graph of thread blocks repeats, for a scheduler that stores it."""
+    what = f"Loop of {loop.steps:,} steps of {loop.launches:,} launches:"
+    if loop.settled is None:
+        if loop.settled_renamed is None:
+            return f"{what} the thread block graph still changes in the last step ({loop.changes:,} changes)."
+        return f"{what} the thread block graph changes only through recycled memory ({loop.changes:,} changes)."
+    renamed = loop.settled_renamed
+    own = f" (without recycled memory from step {renamed + 1:,})" if renamed not in (None, loop.settled) else ""
+    return (
+        f"{what} from step {loop.settled + 1:,} on the thread block graph is the same{own}; "
+        f"{percent(loop.reused_share)} of all dependencies lie behind that step."
+    )
 
 
 def _print_pairs(report: Report, top: int, console: Console, curves: Curves | None) -> None:

@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from tileprof.errors import UserError
 from tileprof.nesting import compile_pattern
 from tileprof.record.command import parse
 from tileprof.trace.schema import SUFFIX
+
+if TYPE_CHECKING:
+    from tileprof.record.model.inline import Recording
 
 RECORDERS: Final = {"model": "tileprof.record.model", "cuda": "tileprof.record.cuda"}
 """Recorder name to the module that holds it."""
@@ -119,7 +122,7 @@ class _CallableModule(ModuleType):
     Python.
     """
 
-    def __call__(self, path: str | os.PathLike[str], **options: Any) -> AbstractContextManager[None]:
+    def __call__(self, path: str | os.PathLike[str], **options: Any) -> AbstractContextManager[Recording]:
         """Record the PyTorch operators that run inside the context: see `tileprof.record.model.inline.recording`."""
         from tileprof.record.model.inline import recording  # noqa: PLC0415 - imports this module
 

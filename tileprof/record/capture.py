@@ -23,7 +23,7 @@ _listeners: list[Listener] = []
 INJECTED: Final = "CUDA_INJECTION64_PATH"
 """Set in a program that the CUDA recorder runs, which may go by NVTX ranges and then does not listen."""
 
-_told = False
+_warned = False
 
 
 def listen(listener: Listener) -> None:
@@ -43,8 +43,8 @@ def ignore(listener: Listener) -> None:
 
 def unheard() -> None:
     """A recorder goes by other ranges: regions are ignored without a word."""
-    global _told  # noqa: PLW0603 - once per process
-    _told = True
+    global _warned  # noqa: PLW0603 - once per process
+    _warned = True
 
 
 @contextmanager
@@ -68,10 +68,10 @@ def capture() -> Iterator[None]:
 
 
 def _say_that_nothing_is_recorded() -> None:
-    global _told  # noqa: PLW0603 - once per process
-    if _told or INJECTED in os.environ or sys.stderr is None:
+    global _warned  # noqa: PLW0603 - once per process
+    if _warned or INJECTED in os.environ or sys.stderr is None:
         return
-    _told = True
+    _warned = True
     sys.stderr.write(
         "tileprof: note: tileprof.capture() records nothing by itself; record with `tileprof record python ...`, or "
         "inside `with tileprof.record(...)`\n"

@@ -133,21 +133,22 @@ def other_interpreter(command: Command) -> str | None:
     interpreter named by its path is never replaced: raises `UserError` when it cannot record.
     """
     here = sys.executable if command.options else None
-    named = shutil.which(command.python) if command.python else None
+    interpreter = shutil.which(command.python) if command.python else None
     by_path = command.python is not None and os.sep in command.python
-    if named is None and by_path:
+    if interpreter is None and by_path:
         raise UserError(f"No such interpreter: {command.python}.")
-    if named is None or _same(Path(named), Path(sys.executable)):
+    if interpreter is None or _same(Path(interpreter), Path(sys.executable)):
         return _that_finds_us(here, command.options)
-    reason = _obstacle(named, command.options)
+    reason = _obstacle(interpreter, command.options)
     if reason is None:
-        return named
+        return interpreter
     if by_path:
         raise UserError(
-            f"{named} cannot record: {reason}. Install there with `{named} -m pip install 'tileprof[torch]'`, "
+            f"{interpreter} cannot record: {reason}. Install there with "
+            f"`{interpreter} -m pip install 'tileprof[torch]'`, "
             f"or name the interpreter that has it: `tileprof record {sys.executable} …`."
         )
-    other = f"{named}, the {command.python} on the PATH, cannot record ({reason})"
+    other = f"{interpreter}, the {command.python} on the PATH, cannot record ({reason})"
     sys.stderr.write(harmless(f"tileprof: running with {sys.executable}; {other}") + "\n")  # or a user expects that one
     return _that_finds_us(here, command.options)
 

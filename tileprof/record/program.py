@@ -126,23 +126,23 @@ def _print(error: BaseException) -> None:
 
 def prune(error: BaseException) -> None:
     """Cut our frames out of the traceback of ``error`` and of all exceptions that led to it."""
-    pending, seen = [error], set()
+    pending, visited = [error], set()
     while pending:
         one = pending.pop()
-        if id(one) in seen:
+        if id(one) in visited:
             continue
-        seen.add(id(one))
+        visited.add(id(one))
         one.__traceback__ = _without_ours(one.__traceback__)
         pending += [e for e in (one.__cause__, one.__context__) if e is not None]
         pending += getattr(one, "exceptions", ())
 
 
 def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
-    frames, ours = [], False
+    frames, is_ours = [], False
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        ours = file.startswith(_HOME) or (ours and file.endswith(_CALLED_BY_US))
-        if not ours:
+        is_ours = file.startswith(_HOME) or (is_ours and file.endswith(_CALLED_BY_US))
+        if not is_ours:
             frames.append(trace)
         trace = trace.tb_next
     for frame, following in zip(frames, [*frames[1:], None], strict=False):

@@ -26,6 +26,6 @@ def why_empty(pattern: str, matched: int, names: Mapping[str, int], *, others: b
             "Without --nvtx, everything is recorded."
         )
     most = sorted(names.items(), key=lambda item: (-item[1], item[0]))[:_MOST_NAMES]
-    seen = ", ".join(f"{name!r} ({times:,} times)" if times > 1 else repr(name) for name, times in most)
+    opened_ranges = ", ".join(f"{name!r} ({times:,} times)" if times > 1 else repr(name) for name, times in most)
     more = " and others" if others or len(names) > _MOST_NAMES else ""
-    return f"No NVTX range of the program matches --nvtx {pattern!r}. It opened {seen}{more}."
+    return f"No NVTX range of the program matches --nvtx {pattern!r}. It opened {opened_ranges}{more}."

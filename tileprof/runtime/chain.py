@@ -84,11 +84,11 @@ class Chain:
 
     def tensors(self) -> dict[str, list[View]]:
         """Views of every tensor, in order of first use."""
-        found: dict[str, list[View]] = {}
+        views_of: dict[str, list[View]] = {}
         for operator in self.operators:
             for view in operator.views().values():
-                found.setdefault(view.tensor, []).append(view)
-        return found
+                views_of.setdefault(view.tensor, []).append(view)
+        return views_of
 
     def inputs(self) -> dict[str, View]:
         """Tensors that a stage reads before any has written them, each as its largest view; flat, where that does not
@@ -96,32 +96,32 @@ class Chain:
         """
         written: set[str] = set()
         first: dict[str, int] = {}
-        found: dict[str, View] = {}
+        views_of: dict[str, View] = {}
         for operator in self.operators:
             reads = [view for role, view in operator.views().items() if role != "out" and view.tensor not in written]
             for view in reads:
-                known = found.get(view.tensor)
-                found[view.tensor] = view if known is None or view.elements > known.elements else known
+                largest = views_of.get(view.tensor)
+                views_of[view.tensor] = view if largest is None or view.elements > largest.elements else largest
                 first[view.tensor] = min(first.get(view.tensor, view.offset), view.offset)
             written.add(operator.out.tensor)
-        for name, view in found.items():
+        for name, view in views_of.items():
             if first[name] < view.offset:  # no view begins where another does, and ends where that ends
-                found[name] = View.contiguous(name, (view.elements,), view.dtype)
-        return found
+                views_of[name] = View.contiguous(name, (view.elements,), view.dtype)
+        return views_of
 
     def outputs(self) -> dict[str, View]:
         """Tensors that no later stage reads, as they are written last."""
-        found: dict[str, View] = {}
+        views_of: dict[str, View] = {}
         for operator in self.operators:
             for role, view in operator.views().items():
                 if role != "out":
-                    found.pop(view.tensor, None)
-            found[operator.out.tensor] = operator.out
-        return found
+                    views_of.pop(view.tensor, None)
+            views_of[operator.out.tensor] = operator.out
+        return views_of
 
     def before(self) -> list[frozenset[int]]:
         """The stages that each stage must follow: they write what it reads or writes, or read what it writes."""
-        found = []
+        earlier_stages = []
         for stage, operator in enumerate(self.operators):
             touched = {view.tensor for view in operator.views().values()}
             earlier = enumerate(self.operators[:stage])
@@ -130,8 +130,8 @@ class Chain:
                 for n, other in earlier
                 if other.out.tensor in touched or operator.out.tensor in {v.tensor for v in other.views().values()}
             )
-            found.append(frozenset(needed))
-        return found
+            earlier_stages.append(frozenset(needed))
+        return earlier_stages
 
     def memory(self) -> Memory:
         """What the tiles touch, for the executor; buffers are numbered as in `tensors`."""
@@ -161,12 +161,12 @@ class Chain:
             return Policy(stages, (), (), guard={"renamed": True})
         from tileprof.policy.synthesis.dependency_file import Dependencies  # noqa: PLC0415 - slow to import
 
-        made = Dependencies(stages, tuple(semaphores), tuple(edges)).policy()
+        policy = Dependencies(stages, tuple(semaphores), tuple(edges)).policy()
         return Policy(
             stages,
-            made.semaphores,
-            made.edges,
-            made.options,
+            policy.semaphores,
+            policy.edges,
+            policy.options,
             {"renamed": True},
             notes=("from what the stages' operators touch",),
         )
@@ -184,9 +184,9 @@ class Chain:
         parents, children = memory.needs()
         stages = len(self.operators)
         from_, to = (np.searchsorted(memory.base, nodes, "right") - 1 for nodes in (parents, children))
-        found = {}
+        needs = {}
         for key in np.unique(from_ * stages + to).tolist():
-            mine = from_ * stages + to == key
+            selected = from_ * stages + to == key
             pair = key // stages, key % stages
-            found[pair] = parents[mine] - memory.base[pair[0]], children[mine] - memory.base[pair[1]]
-        return found
+            needs[pair] = parents[selected] - memory.base[pair[0]], children[selected] - memory.base[pair[1]]
+        return needs

@@ -59,8 +59,8 @@ def check_exported(header: Path) -> Policy:
     policy = load_policy(folder / POLICY)
     candidates = [cusync_files(policy, several=several)[0] for several in (False, True)]
     if not any(
-        _code(texts[header.name]) == _code(made[HEADER]) and _code(texts[EXAMPLE]) == _code(made[EXAMPLE])
-        for made in candidates
+        _code(texts[header.name]) == _code(export[HEADER]) and _code(texts[EXAMPLE]) == _code(export[EXAMPLE])
+        for export in candidates
     ):
         raise UserError(
             f"{header} or {EXAMPLE} beside it is not what {POLICY} exports to: it was changed by hand, or by another "
@@ -95,12 +95,12 @@ def run_exported(header: Path, architecture: str) -> Rounds:
 
 def _rounds(policy: Policy, program: Path) -> Rounds:
     try:
-        done = subprocess.run([program], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        process = subprocess.run([program], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise UserError(f"{program} did not end within {TIMEOUT_S} s") from None
-    match = _LINE.search(done.stdout)
+    match = _LINE.search(process.stdout)
     if match is None:
-        words = (done.stderr or done.stdout).strip() or f"exit code {done.returncode} without a word"
+        words = (process.stderr or process.stdout).strip() or f"exit code {process.returncode} without a word"
         raise UserError(f"{program} did not run its rounds: {words}")
     return Rounds(policy, *(int(number) for number in match.groups()))
 

@@ -124,9 +124,9 @@ class GpuPipeline:
         self._kernels = [kernel_of(operator, ahead=ahead) for operator in self.chain.operators]
         tables = Tables.of(self.policy)
         self._hooks = [self._hooks_of(n, tables) for n in range(len(self.policy.stages))]
-        nothing = self._zeros(1)
+        no_numbers = self._zeros(1)
         self._tables = [
-            tuple(nothing if t is None or not t.size else self._on_device(t) for t in (s.order, s.waits, s.posts))
+            tuple(no_numbers if t is None or not t.size else self._on_device(t) for t in (s.order, s.waits, s.posts))
             for s in tables.stages
         ]
         begun = len(self.policy.stages) if self.scheduler.alternating else 0
@@ -136,7 +136,7 @@ class GpuPipeline:
     def _allocate(self) -> None:
         """What stages write, and what tiles count: all new."""
         self.seed, self._record = self._zeros(1), self._zeros(RECORD_WORDS)
-        self._seen = torch.zeros(RECORD_WORDS, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+        self._pinned_record = torch.zeros(RECORD_WORDS, dtype=torch.int32, pin_memory=self.device.type == "cuda")
         self._last_stream: torch.cuda.Stream | None = None
         self._streams: list[torch.cuda.Stream] = []
         self._own = {
@@ -165,17 +165,17 @@ class GpuPipeline:
             return SizedPipeline(symbolic, lambda policy: cls(policy, **options))
         return cls(load_policy(path), **options)
 
-    def __call__(self, *tensors: Any, **named: Any) -> Any:
-        given = self._plain._bound(tensors, named, self.device)  # noqa: SLF001 - the same guard for both
-        reason = self._plain._unfit(given) or self._unsuited(given) or self.refused  # noqa: SLF001
+    def __call__(self, *tensors: Any, **by_name: Any) -> Any:
+        inputs = self._plain._bound(tensors, by_name, self.device)  # noqa: SLF001 - the same guard for both
+        reason = self._plain._unfit(inputs) or self._unsuited(inputs) or self.refused  # noqa: SLF001
         if reason is None:
             self._look_back()
-            self.launch(given)
-            reason = self._disproved(given)
+            self.launch(inputs)
+            reason = self._disproved(inputs)
             self._look_later()
         if reason is not None:
             warnings.warn(f"{reason}; the stages run one after the other, by PyTorch", FellBackWarning, stacklevel=2)
-            results = self._plain.reference(given)
+            results = self._plain.reference(inputs)
             values = tuple(results[name] for name in self.outputs)
         else:
             values = tuple(_strided(self._own[name], view) for name, view in self.outputs.items())
@@ -188,26 +188,26 @@ class GpuPipeline:
             return self._wrong
         return "the policy does not wait for everything that its tiles need"
 
-    def launch(self, given: Mapping[str, Any]) -> None:
+    def launch(self, inputs: Mapping[str, Any]) -> None:
         """Put every stage on the current stream, or on streams that fork from it and join it again."""
         try:
             with torch.cuda.device(self.device):
-                self._launch(given)
+                self._launch(inputs)
         except BaseException:  # interrupted: stages that were launched post what the others will not count
             if not torch.cuda.is_current_stream_capturing():
                 self._begin_anew()
             raise
 
-    def _launch(self, given: Mapping[str, Any]) -> None:
+    def _launch(self, inputs: Mapping[str, Any]) -> None:
         if self._persistent is not None:
-            self._persistent.launch(self._all_tensors(given), self.seed, self._counts, self._record)
+            self._persistent.launch(self._all_tensors(inputs), self.seed, self._counts, self._record)
         elif self.scheduler.forked:
-            self._launch_forked(given)
+            self._launch_forked(inputs)
         elif self.scheduler.alternating:
-            self._launch_alternating(given)
+            self._launch_alternating(inputs)
         else:
             for number in range(len(self.chain.operators)):
-                self.launch_stage(number, given)
+                self.launch_stage(number, inputs)
 
     def _look_back(self) -> None:
         """Raises if a wait of an earlier call gave up, as far as is known without waiting; orders this call behind one
@@ -215,7 +215,7 @@ class GpuPipeline:
         """
         if torch.cuda.is_current_stream_capturing():
             return
-        if int(self._seen[0]):
+        if int(self._pinned_record[0]):
             self.check()
         stream = torch.cuda.current_stream(self.device)
         if self._last_stream is not None and self._last_stream != stream:
@@ -226,9 +226,9 @@ class GpuPipeline:
         """Have the record of waits that gave up brought here, without waiting for it."""
         if self.scheduler.waits and not torch.cuda.is_current_stream_capturing():
             with torch.cuda.device(self.device):
-                self._seen.copy_(self._record, non_blocking=True)
+                self._pinned_record.copy_(self._record, non_blocking=True)
 
-    def _disproved(self, given: Mapping[str, Any]) -> str | None:
+    def _disproved(self, inputs: Mapping[str, Any]) -> str | None:
         """Why the results of the kernels are not to be used; None where they are. Found out once, in the first call
         that is not captured and whose inputs tell one kernel from another: zeros come out right of nearly all.
         """
@@ -237,16 +237,16 @@ class GpuPipeline:
             self.check()
             computed = {o.out.tensor: _strided(self._own[o.out.tensor], o.out) for o in self.chain.operators}
             try:
-                self._wrong = first_wrong_stage(self.chain, computed, self.reference(given))
+                self._wrong = first_wrong_stage(self.chain, computed, self.reference(inputs))
             except UserError:  # a chain that plain PyTorch does not compute has nothing to be compared with
                 self._wrong = None
-            self._proved = self._wrong is not None or all(varies(t) for t in given.values() if t.dim() > 1)
+            self._proved = self._wrong is not None or all(varies(t) for t in inputs.values() if t.dim() > 1)
         return self._wrong
 
-    def _launch_forked(self, given: Mapping[str, Any]) -> None:
+    def _launch_forked(self, inputs: Mapping[str, Any]) -> None:
         main = torch.cuda.current_stream(self.device)
         begun = main.record_event()
-        done: list[torch.cuda.Event] = []
+        ends: list[torch.cuda.Event] = []
         chosen = lanes(self.chain.before())
         last = {lane.stream: number for number, lane in enumerate(chosen)}
         streams = [main, *self._side_streams(len(last) - 1)]
@@ -255,15 +255,15 @@ class GpuPipeline:
         for number, lane in enumerate(chosen):
             stream = streams[lane.stream]
             for other in lane.after:
-                stream.wait_event(done[other])
+                stream.wait_event(ends[other])
             with torch.cuda.stream(stream):
-                self.launch_stage(number, given)
-            done.append(stream.record_event())
+                self.launch_stage(number, inputs)
+            ends.append(stream.record_event())
         for stream, number in last.items():
             if stream:
-                main.wait_event(done[number])
+                main.wait_event(ends[number])
 
-    def _launch_alternating(self, given: Mapping[str, Any]) -> None:
+    def _launch_alternating(self, inputs: Mapping[str, Any]) -> None:
         """Stage by stage on two streams. A stage's blocks are dispatched once all of the stage before have begun, and
         all before that have ended: a block that waits therefore never keeps one that it waits for from an SM.
         """
@@ -275,7 +275,7 @@ class GpuPipeline:
                 if number > 0:
                     waits, runs = self._holds[number], self._begun[number]
                     hold[(1,)](waits, self._flags, runs, self._record, number, self._timeout_ns, num_warps=1)
-                self.launch_stage(number, given)
+                self.launch_stage(number, inputs)
         main.wait_event(side.record_event())
 
     def _side_streams(self, count: int) -> list[torch.cuda.Stream]:
@@ -283,37 +283,37 @@ class GpuPipeline:
             self._streams.append(torch.cuda.Stream(self.device))
         return self._streams[:count]
 
-    def launch_stage(self, number: int, given: Mapping[str, Any]) -> Any:
+    def launch_stage(self, number: int, inputs: Mapping[str, Any]) -> Any:
         """Launch one stage on the current stream, whatever it depends on. Returns what Triton returns, if anything."""
         if self._persistent is not None:
             return self._persistent.launch_stage(
-                number, self._all_tensors(given), self.seed, self._counts, self._record
+                number, self._all_tensors(inputs), self.seed, self._counts, self._record
             )
-        return self._kernels[number].launch(self._tensors(number, given), self._shared[number], self._hooks[number])
+        return self._kernels[number].launch(self._tensors(number, inputs), self._shared[number], self._hooks[number])
 
-    def _tensors(self, number: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _tensors(self, number: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """A stage's tensors by role, as its operator describes them."""
         return {
             role: _strided(
-                given[view.tensor],
+                inputs[view.tensor],
                 View(view.tensor, view.shape, view.strides, view.dtype, view.offset - self.inputs[view.tensor].offset),
             )
-            if view.tensor in given
+            if view.tensor in inputs
             else _strided(self._own[view.tensor], view)
             for role, view in self.chain.operators[number].views().items()
         }
 
-    def _all_tensors(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [self._tensors(number, given) for number in range(len(self.chain.operators))]
+    def _all_tensors(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [self._tensors(number, inputs) for number in range(len(self.chain.operators))]
 
     @property
     def plan(self) -> Plan | None:
         """What the persistent kernel is told, where it runs the stages in one launch."""
         return self._persistent.plans[0] if self._persistent is not None and len(self._persistent.plans) == 1 else None
 
-    def compiled(self, given: Mapping[str, Any]) -> list[Any]:
+    def compiled(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Launch every stage in stream order. Returns Triton's kernels, which know their registers and memory."""
-        return [self.launch_stage(number, given) for number in range(len(self.chain.operators))]
+        return [self.launch_stage(number, inputs) for number in range(len(self.chain.operators))]
 
     def poison(self) -> None:
         """Fill every tensor that the stages write with NaN, on the current stream."""
@@ -324,31 +324,31 @@ class GpuPipeline:
         """Random inputs on the device; see `Pipeline.example`."""
         return self._plain.example(seed, self.device)
 
-    def reference(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def reference(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Every stage's result by plain PyTorch."""
-        return self._plain.reference(given)
+        return self._plain.reference(inputs)
 
     def check(self) -> None:
         """Wait for the device; raises `WaitTimeoutError` where a wait has given up, and makes the semaphores new."""
         torch.cuda.synchronize(self.device)
-        claimed, stage, tile, semaphore, seen, expected = self._record[:6].tolist()
+        claimed, stage, tile, semaphore, posts, expected = self._record[:6].tolist()
         if not claimed:
             return
         self._begin_anew()
         name = self.policy.stages[stage].name
         blocks = 1 if self._persistent is None else self._persistent.plans[0].split  # each of a tile's blocks posts
-        told = gave_up(stage, name, tile, semaphore, seen // blocks, expected // blocks, self._timeout_ns)
+        message = gave_up(stage, name, tile, semaphore, posts // blocks, expected // blocks, self._timeout_ns)
         if self._persistent is not None and not self._whole:
-            told += (
+            message += (
                 " If it finds nothing, kernels on streams of higher priority may have kept blocks from the GPU: "
                 "GpuPipeline(..., whole=True)."
             )
-        raise WaitTimeoutError(told)
+        raise WaitTimeoutError(message)
 
     def _begin_anew(self) -> None:
         """Wait for the device, then reset the semaphores and the tiles' counters for the next run on any stream."""
         torch.cuda.synchronize(self.device)
-        for tensor in (self._record, self._seen, *self._counts):
+        for tensor in (self._record, self._pinned_record, *self._counts):
             tensor.zero_()
         torch.cuda.synchronize(self.device)
 
@@ -401,9 +401,9 @@ class GpuPipeline:
             )
         return chosen
 
-    def _unsuited(self, given: Mapping[str, Any]) -> str | None:
+    def _unsuited(self, inputs: Mapping[str, Any]) -> str | None:
         """Why the kernels are not to have these tensors, although shapes, strides and dtypes are the policy's."""
-        for name, tensor in given.items():
+        for name, tensor in inputs.items():
             if tensor.data_ptr() % 16:
                 return f"input {name} begins at an address that 16 does not divide"
             if tensor.is_neg():

@@ -66,26 +66,26 @@ class Pipeline:
         symbolic = load_symbolic(path)
         return cls(load_policy(path)) if symbolic is None else SizedPipeline(symbolic, cls)
 
-    def __call__(self, *tensors: Any, **named: Any) -> Any:
-        given = self._bound(tensors, named)
-        reason = self._unfit(given)
+    def __call__(self, *tensors: Any, **by_name: Any) -> Any:
+        inputs = self._bound(tensors, by_name)
+        reason = self._unfit(inputs)
         if reason is None and not self.verdict.sound:
             lost = len(self.verdict.missing)
             reason = f"the policy leaves {lost:,} dependencies uncovered" if lost else self.verdict.never[0]
         if reason is not None:
             warnings.warn(f"{reason}; the stages run one after the other, by PyTorch", FellBackWarning, stacklevel=2)
-            results = self.reference(given)
+            results = self.reference(inputs)
         else:
-            results, _ = self.run(given, stream(self._program))
+            results, _ = self.run(inputs, stream(self._program))
         values = tuple(results[name] for name in self.outputs)
         return values[0] if len(values) == 1 else values
 
-    def run(self, given: Mapping[str, Any], order: Order, *, watch: bool = False) -> tuple[dict[str, Any], Execution]:
+    def run(self, inputs: Mapping[str, Any], order: Order, *, watch: bool = False) -> tuple[dict[str, Any], Execution]:
         """Execute the tiles in one order; every tensor by name, and what happened. ``watch`` looks for races as well.
 
         Memory that no tile has written holds NaN, so that a race shows in the numbers too.
         """
-        storage = self._storage(given)
+        storage = self._storage(inputs)
         roles = [
             {role: _strided(storage[view.tensor], view) for role, view in operator.views().items()}
             for operator in self.chain.operators
@@ -99,15 +99,15 @@ class Pipeline:
         results = {operator.out.tensor: roles[n]["out"] for n, operator in enumerate(self.chain.operators)}
         return results, execution
 
-    def reference(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def reference(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Every stage's result by plain PyTorch, in stream order, for inputs of any shape that it can compute."""
-        known = dict(given)
+        values = dict(inputs)
         layouts = dict(self.inputs)
         for name, operator in zip(self.chain.names, self.chain.operators, strict=True):
             roles = {}
             for role, view in operator.views().items():
                 if role != "out":
-                    roles[role] = _part(known[view.tensor], view, layouts[view.tensor])
+                    roles[role] = _part(values[view.tensor], view, layouts[view.tensor])
             try:
                 value = operator.reference(roles)
             except RuntimeError as error:
@@ -119,8 +119,8 @@ class Pipeline:
                     f"stage {name} writes a part of {operator.out.tensor}, which plain PyTorch in stream order does "
                     "not do here"
                 )
-            known[operator.out.tensor], layouts[operator.out.tensor] = value, operator.out
-        return known
+            values[operator.out.tensor], layouts[operator.out.tensor] = value, operator.out
+        return values
 
     def example(self, seed: int = 0, device: Any = _CPU) -> dict[str, Any]:
         """Random inputs whose products stay near 1 in size; variances are positive. Another device has other random
@@ -135,52 +135,52 @@ class Pipeline:
                 )
                 scales[view.tensor] = min(scales.get(view.tensor, 1.0), fan_in**-0.5)
         variances = {o.views()["var"].tensor for o in self.chain.operators if "var" in o.views()}
-        made = {}
+        examples = {}
         for name, view in self.inputs.items():
             with room_for(view):
                 flat = torch.randn(view.elements, generator=generator, device=device).mul_(scales[name])
             flat = flat.abs_().add_(0.5) if name in variances else flat
-            made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
-        return made
+            examples[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
+        return examples
 
-    def _bound(self, tensors: tuple[Any, ...], named: Mapping[str, Any], device: Any = _CPU) -> dict[str, Any]:
+    def _bound(self, tensors: tuple[Any, ...], by_name: Mapping[str, Any], device: Any = _CPU) -> dict[str, Any]:
         names = list(self.inputs)
         if len(tensors) > len(names):
             raise UserError(f"{len(tensors)} tensors given; the pipeline takes {len(names)}: {', '.join(names)}")
-        given = dict(zip(names, tensors, strict=False))
-        for name, tensor in named.items():
-            if name not in names or name in given:
+        bound = dict(zip(names, tensors, strict=False))
+        for name, tensor in by_name.items():
+            if name not in names or name in bound:
                 raise UserError(
-                    f"{name!r} is {'given twice' if name in given else 'no input'}; the inputs are {', '.join(names)}"
+                    f"{name!r} is {'given twice' if name in bound else 'no input'}; the inputs are {', '.join(names)}"
                 )
-            given[name] = tensor
-        if lost := [name for name in names if name not in given]:
+            bound[name] = tensor
+        if lost := [name for name in names if name not in bound]:
             raise UserError(f"the pipeline lacks {', '.join(lost)}; the inputs are {', '.join(names)}")
-        for name, tensor in given.items():
+        for name, tensor in bound.items():
             if not isinstance(tensor, torch.Tensor):
                 raise UserError(f"input {name} is a {type(tensor).__name__}, not a tensor")
             if tensor.device.type != device.type or device.index not in (None, tensor.device.index):
                 raise UserError(f"input {name} is on {tensor.device}; this pipeline runs on {device}")
-        return {name: given[name] for name in names}
+        return {name: bound[name] for name in names}
 
-    def _unfit(self, given: Mapping[str, Any]) -> str | None:
+    def _unfit(self, inputs: Mapping[str, Any]) -> str | None:
         """Why the tensors are not those for which the policy was made; None where they are."""
         for name, view in self.inputs.items():
-            tensor = given[name]
-            seen = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(tensor.stride())
-            for what, got, wanted in zip(
-                ("shape", "dtype", "strides"), seen, (view.shape, view.dtype, view.strides), strict=True
+            tensor = inputs[name]
+            properties = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(tensor.stride())
+            for what, actual, expected in zip(
+                ("shape", "dtype", "strides"), properties, (view.shape, view.dtype, view.strides), strict=True
             ):
-                if got != wanted:
-                    return f"input {name} has {what} {got}; the policy is for {wanted}"
+                if actual != expected:
+                    return f"input {name} has {what} {actual}; the policy is for {expected}"
         return None
 
-    def _storage(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _storage(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Memory of every tensor, flat; poison where nothing is given."""
         storage = {}
         for name, views in self.chain.tensors().items():
-            if name in given:
-                tensor = given[name]
+            if name in inputs:
+                tensor = inputs[name]
                 storage[name] = tensor.as_strided((self.inputs[name].elements - self.inputs[name].offset,), (1,))
             else:
                 largest = max(views, key=lambda view: view.elements)

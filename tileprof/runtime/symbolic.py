@@ -64,8 +64,8 @@ def for_sizes(
     """
     operators = _operators(policy)
     templates = [_template(policy, operators, symbol, by_rows=by_rows) for by_rows in (False, True)]
-    kept, by_rows = _proved(templates, operators, say)
-    return (kept, None) if kept.holds else (by_rows, kept)
+    without_rows, by_rows = _proved(templates, operators, say)
+    return (without_rows, None) if without_rows.holds else (by_rows, without_rows)
 
 
 def prove(policy: SymbolicPolicy, say: Callable[[str], None] = lambda _: None) -> Proof:
@@ -74,7 +74,7 @@ def prove(policy: SymbolicPolicy, say: Callable[[str], None] = lambda _: None) -
 
 
 def _operators(policy: Policy) -> list[Tiled]:
-    found: list[Tiled] = []
+    operators: list[Tiled] = []
     for name, operator in zip((s.name for s in policy.stages), Chain.of_policy(policy).operators, strict=True):
         if isinstance(operator, Gemm) and (len(operator.a.shape) != 2 or operator.split_k > 1):
             raise UserError(f"stage {name} has a batch or split_k; sizes are for products of two matrices")
@@ -86,13 +86,13 @@ def _operators(policy: Policy) -> list[Tiled]:
             raise UserError(
                 f"stage {name} is {operator.NAME}; a policy for several sizes has products and convolutions alone"
             )
-        found.append(operator)
-    rows = {operator.out.shape[0] for operator in found}
+        operators.append(operator)
+    rows = {operator.out.shape[0] for operator in operators}
     if len(rows) != 1:
         raise UserError(
             f"the stages have {', '.join(map(str, sorted(rows)))} rows; one extent is for stages of equal rows"
         )
-    return found
+    return operators
 
 
 def _row_tiles(operator: Tiled, size: int) -> int:
@@ -120,13 +120,13 @@ def _template(policy: Policy, operators: Sequence[Tiled], symbol: Symbol, *, by_
     """The document with the symbol in it; ``by_rows``: semaphores per row tile, else the policy's own waits."""
     recorded, name = operators[0].out.shape[0], symbol.name
     ascending = tuple(replace(stage, order=None, launch=stage.launch) for stage in policy.stages)
-    kept: dict[str, Any] = {
+    guard: dict[str, Any] = {
         key: policy.guard[key] for key in ("renamed", "epilogues", "architecture") if key in policy.guard
     }
-    kept["symbolic_size"] = recorded
-    plain = replace(policy, stages=ascending, options=Options(), guard=kept, prediction={}, notes=())
+    guard["symbolic_size"] = recorded
+    plain = replace(policy, stages=ascending, options=Options(), guard=guard, prediction={}, notes=())
     document = to_dict(plain)
-    document["guard"] = {**kept, "symbolic_size": {SIZE: name}}
+    document["guard"] = {**guard, "symbolic_size": {SIZE: name}}
     for stage, operator in zip(document["stages"], operators, strict=True):
         stage["grid"][_row_axis(operator)] = {SIZE: _tiles_text(operator, name)}
         operands = stage["operator"]["operands"]
@@ -150,7 +150,7 @@ def _sized(role: str, view: dict[str, Any], name: str) -> dict[str, Any]:
 def _by_rows(edges: Sequence[dict[str, Any]], operators: Sequence[Tiled], name: str) -> dict[str, Any]:
     """Semaphores, one per row tile of the producer, and edges that await those that a consumer's row tile reads."""
     semaphores: dict[int, dict[str, Any]] = {}
-    made = []
+    row_edges = []
     for edge in edges:
         producer, consumer = operators[edge["producer"]], operators[edge["consumer"]]
         rows, columns = _tiles_text(producer, name), -(-producer.out.shape[-1] // producer.tile[1])
@@ -161,10 +161,10 @@ def _by_rows(edges: Sequence[dict[str, Any]], operators: Sequence[Tiled], name: 
         waits = [_span(producer, consumer, rows), "0", "0"]
         number = list(semaphores).index(edge["producer"])
         reason = f"a semaphore per row of {columns} tiles, for every size"
-        made.append(
+        row_edges.append(
             {**edge, "reason": reason, "kind": "interval", "semaphores": number, "waits": waits, "value": str(columns)}
         )
-    return {"semaphores": list(semaphores.values()), "edges": made}
+    return {"semaphores": list(semaphores.values()), "edges": row_edges}
 
 
 def _span(producer: Tiled, consumer: Tiled, rows: str) -> str:
@@ -222,8 +222,8 @@ def _proved(policies: Sequence[SymbolicPolicy], operators: Sequence[Tiled], say:
 def _missing(policy: SymbolicPolicy, size: int, chain: Chain, memory: Memory) -> str:
     """A dependency that the policy of a size does not wait for, in words; empty where it waits for all."""
     try:
-        made = policy.at(size)
-        verdict = chain.verify(made, memory)
+        policy_at = policy.at(size)
+        verdict = chain.verify(policy_at, memory)
     except UserError as error:
         return str(error)
     if verdict.sound:
@@ -233,16 +233,16 @@ def _missing(policy: SymbolicPolicy, size: int, chain: Chain, memory: Memory) ->
     row = verdict.missing.iloc[0]
     tiles = [
         f"tile {chain.operators[int(row[which])].place(int(row[f'{which}_tile']))} of "
-        f"{made.stages[int(row[which])].name}"
+        f"{policy_at.stages[int(row[which])].name}"
         for which in ("consumer", "producer")
     ]
     return f"{tiles[0]} reads what {tiles[1]} writes, and does not wait for it"
 
 
-def spans_text(found: Sequence[range]) -> str:
+def spans_text(ranges: Sequence[range]) -> str:
     """Sizes as a reader writes them: ``65..4096``."""
     joined: list[tuple[int, int]] = []
-    for one in found:
+    for one in ranges:
         first, last = one[0], one[-1]
         if joined and joined[-1][1] + one.step >= first:
             joined[-1] = joined[-1][0], last

@@ -95,16 +95,16 @@ def enter(sync, block):
                 was = epoch * tl.load(entry + 2)
                 expected = tl.load(entry + 1)
                 flag = flags + semaphore * FLAG_WORDS
-                seen = load_acquire_gpu_s32(flag) - was
-                if seen - expected < 0:
+                posts = load_acquire_gpu_s32(flag) - was
+                if posts - expected < 0:
                     start = globaltimer()
-                    while seen - expected < 0:
+                    while posts - expected < 0:
                         nanosleep(32)
-                        seen = load_acquire_gpu_s32(flag) - was
+                        posts = load_acquire_gpu_s32(flag) - was
                         if globaltimer() - start > timeout_ns or load_relaxed_gpu_s32(record) != 0:
-                            late = (seen - expected < 0).to(tl.int32)
-                            claim_record(late, record, stage, tile, semaphore, seen, expected)
-                            seen = expected
+                            late = (posts - expected < 0).to(tl.int32)
+                            claim_record(late, record, stage, tile, semaphore, posts, expected)
+                            posts = expected
         tl.debug_barrier()
         tl.store(runs + tile, epoch + 1)  # behind the barrier: every thread has read it
     return tile
@@ -148,7 +148,7 @@ class Synchroniser:
         self._flags = self._zeros(max(1, tables.semaphores) * FLAG_BYTES // 4)
         self._record = self._zeros(RECORD_WORDS)
         self._runs = [self._zeros(stage.tiles) for stage in policy.stages]
-        self._kept: list[torch.Tensor] = []
+        self._tables: list[torch.Tensor] = []
         self._stages = [self._table(number, tables) for number in range(len(policy.stages))]
 
     @classmethod
@@ -166,12 +166,12 @@ class Synchroniser:
     def check(self) -> None:
         """Wait for the device; raises `WaitTimeoutError` where a wait has given up, and makes the semaphores new."""
         torch.cuda.synchronize(self.device)
-        claimed, stage, tile, semaphore, seen, expected = self._record[:6].tolist()
+        claimed, stage, tile, semaphore, posts, expected = self._record[:6].tolist()
         if claimed:
             for tensor in (self._record, self._flags, *self._runs):
                 tensor.zero_()
             name = self.policy.stages[stage].name
-            raise WaitTimeoutError(gave_up(stage, name, tile, semaphore, seen, expected, self.timeout_ns))
+            raise WaitTimeoutError(gave_up(stage, name, tile, semaphore, posts, expected, self.timeout_ns))
 
     def _table(self, number: int, tables: Tables) -> torch.Tensor:
         stage, last = tables.stages[number], len(tables.stages) - 1
@@ -186,8 +186,8 @@ class Synchroniser:
         return torch.tensor(words + [0] * (_WORDS - len(words)), dtype=torch.int64, device=self.device)
 
     def _on_device(self, table: Any) -> int:
-        self._kept.append(torch.from_numpy(table.reshape(-1)).to(self.device))
-        return int(self._kept[-1].data_ptr())
+        self._tables.append(torch.from_numpy(table.reshape(-1)).to(self.device))
+        return int(self._tables[-1].data_ptr())
 
     def _zeros(self, words: int) -> torch.Tensor:
         return torch.zeros(words, dtype=torch.int32, device=self.device)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import TraceError
+from tileprof.trace import schema
 from tileprof.trace.extents import FAR, reach, slots_bound, touched
 
 if TYPE_CHECKING:
@@ -109,8 +110,10 @@ def _operands(trace: Recording, rows: dict[str, Any]) -> _Broken:
     yield "its buffer is not there", (buffer < 0) | (buffer >= trace.count("buffers")), buffer
     yield f"its offset is beyond {_MOST_BYTES} bytes", (offset < -_MOST_BYTES) | (offset > _MOST_BYTES), offset
     # Ids ascend in order of allocation; of a buffer from before the start that was met late, the id says when.
-    born = np.maximum.accumulate(trace.columns("buffers")["allocated_at"])
+    buffers = trace.columns("buffers")
+    born, freed = np.maximum.accumulate(buffers["allocated_at"]), buffers["freed_at"][buffer]
     yield "its launch comes before its buffer is allocated", launch < born[buffer], buffer
+    yield "its launch comes after its buffer was freed", (freed != schema.NEVER) & (launch >= freed), buffer
 
 
 def _tiles(trace: Recording, rows: dict[str, Any]) -> _Broken:

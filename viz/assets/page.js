@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 6741db7317d635d32608f9a31c7dbfff152cbbc6a5103c402c2ad9a9132bcc9d
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: efdc29462fe4ea1739435d2f37148138fd50bfcd30bece4f3ebb22c73f671878
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -1311,9 +1311,9 @@ function adviceRow(action) {
   });
   const isCode = /^\S*[.(_]/.test(action.title);
   const title = isCode ? action.title : action.title[0].toUpperCase() + action.title.slice(1);
-  const saves = make("span", `saves ${most}${duration(action.saves_ns)} (${(100 * action.saves_share).toFixed(1)}%)`, {
-    class: "saves"
-  });
+  const beyond = action.beyond ? ` beyond ${action.beyond}` : "";
+  const share2 = (100 * action.saves_share).toFixed(1);
+  const saves = make("span", `saves ${most}${duration(action.saves_ns)}${beyond} (${share2}%)`, { class: "saves" });
   const buttons = [copy];
   if (action.launches.length) {
     const show = make("button", "show", { type: "button", class: "copy", title: "Show these launches" });
@@ -2179,7 +2179,7 @@ function sortHead(name, k) {
 }
 function rankPairs() {
   const rows = rankedEdges();
-  const title = state.launch === null ? "Pairs to look at first" : `Pairs of launch ${state.launch}`;
+  const title = state.launch === null ? "Top pairs" : `Pairs of launch ${state.launch}`;
   document.getElementById("matrix-title").textContent = title;
   const by = order.column ? `by ${order.column}` : `by ${anyGain ? "what overlap could gain while all else stays ordered" : "dependent bytes"}`;
   document.getElementById("matrix-says").textContent = rows.length ? `${overlayOf.size && !order.column ? "the policy's, then " : ""}${by} · choose one to see its tiles` : "";
@@ -3516,7 +3516,7 @@ var bezier = (t, p, q, r, s) => (1 - t) ** 3 * p + 3 * (1 - t) ** 2 * t * q + 3 
 
 // viz/scripts/minimap.js
 var MARGIN = 8;
-var MOST = { width: 150, height: 170, share: 0.42 };
+var MOST = { width: 150, height: 170, share: 0.25 };
 function mapOf(view, drawing2) {
   if (!drawing2?.nodes.length || !view.width) return null;
   const { x, y, kx } = view.view;

@@ -3,7 +3,7 @@
 import { INK } from "./canvas.js";
 
 const MARGIN = 8;
-const MOST = { width: 150, height: 170, share: 0.42 }; // px; share: of the view's sides
+const MOST = { width: 150, height: 170, share: 0.25 }; // px; share: of the view's sides
 
 // Where the map lies and its scale; null where the view shows the whole drawing.
 export function mapOf(view, drawing) {

@@ -92,7 +92,7 @@ function sortHead(name, k) {
 
 export function rankPairs() {
   const rows = rankedEdges();
-  const title = state.launch === null ? "Pairs to look at first" : `Pairs of launch ${state.launch}`;
+  const title = state.launch === null ? "Top pairs" : `Pairs of launch ${state.launch}`;
   document.getElementById("matrix-title").textContent = title;
   const by = order.column
     ? `by ${order.column}`

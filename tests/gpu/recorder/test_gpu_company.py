@@ -1,5 +1,6 @@
 """Recorders that are not alone: killed at random times, two at once, and programs that fork after CUDA has started."""
 
+import os
 import random
 import signal
 import subprocess
@@ -13,8 +14,11 @@ from tileprof.record.cuda import gpu, locate
 from tileprof.trace import load, validate
 
 KILLS = 8
-COMMAND = (sys.executable, "-P", "-m", "tileprof.cli", "record", "--recorder", "cuda")
-LONGEST_S = 120
+START = "import sys; from tileprof.__main__ import main; print('up', flush=True); sys.exit(main())"
+"""A signal that comes before the first line is Python's own: it prints a traceback of its start."""
+
+COMMAND = (sys.executable, "-P", "-c", START, "record", "--recorder", "cuda")
+LONGEST_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +30,29 @@ def program(tmp_path_factory):
 
 def recorder(folder, name, *command):
     words = [*COMMAND, "-o", name, "--", *map(str, command)]
-    return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(words, cwd=folder, start_new_session=True, **pipes)
+    assert process.stdout.readline() == "up\n"
+    return process
+
+
+def ended(process):
+    """What a recorder wrote until its end; after `LONGEST_S` it is killed, and its program with it."""
+    began = time.monotonic()
+    try:
+        out, err = process.communicate(timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        err += f"\nnot ended after {LONGEST_S} s"
+    say(f"exit code {process.returncode} after {time.monotonic() - began:.1f} s; {err}")
+    return out, err
+
+
+def say(text):
+    """Also where pytest is cut before it reports: under -s."""
+    sys.stdout.write(text.rstrip() + "\n")
+    sys.stdout.flush()
 
 
 def grids(path):
@@ -52,13 +78,13 @@ def read(path):
 def test_a_recorder_killed_at_a_random_time_leaves_no_process_and_a_trace_that_validates(program, tmp_path, seed):
     dice = random.Random(seed)
     number = dice.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-    with recorder(tmp_path, "run", program, "loop") as process:
-        if seed % 2:
-            assert process.stdout.readline() == "begin\n"
-        time.sleep(dice.uniform(0, 2))
-        process.send_signal(number)
-        _, stderr = process.communicate(timeout=LONGEST_S)
-    sys.stdout.write(f"{number.name}: {process.returncode}\n{stderr}")
+    process = recorder(tmp_path, "run", program, "loop")
+    if seed % 2:
+        assert process.stdout.readline() == "begin\n"
+    time.sleep(dice.uniform(0, 2))
+    say(f"{number.name}{' of a program that runs' if seed % 2 else ''}")
+    process.send_signal(number)
+    _, stderr = ended(process)
     assert process.returncode in (-number, 128 + number)
     assert "Traceback" not in stderr
     assert "bug in tileprof" not in stderr
@@ -74,16 +100,18 @@ def test_a_recorder_killed_at_a_random_time_leaves_no_process_and_a_trace_that_v
 
 def test_two_recorders_at_once_record_what_one_does(program, tmp_path):
     both = [recorder(tmp_path, name, program, "run") for name in ("first", "second")]
-    ended = [(*process.communicate(timeout=LONGEST_S), process.returncode) for process in both]
-    assert [(out, code) for out, _, code in ended] == [("begin\n40\n", 0)] * 2, ended
+    outputs = [ended(process)[0] for process in both]
+    assert outputs == ["begin\n40\n"] * 2
+    assert [process.returncode for process in both] == [0, 0]
     assert grids(tmp_path / "first.tileprof") == grids(tmp_path / "second.tileprof")
     assert grids(tmp_path / "first.tileprof") == [1 + i % 7 for _ in range(2) for i in range(20)]
 
 
 def test_a_program_that_forks_after_cuda_has_started_is_recorded_to_its_end(program, tmp_path):
     plain = subprocess.run([program, "fork"], capture_output=True, text=True, check=True, timeout=LONGEST_S)
+    say(plain.stdout)
     process = recorder(tmp_path, "forks", program, "fork")
-    out, stderr = process.communicate(timeout=LONGEST_S)
+    out, stderr = ended(process)
     assert (out, process.returncode) == (plain.stdout, 0), stderr
     assert "the child ended with 5" in out
     assert grids(tmp_path / "forks.tileprof") == [1 + i % 7 for _ in range(2) for i in range(20)]

@@ -234,9 +234,9 @@ def test_more_inputs_than_a_launcher_remembers_are_computed_right() -> None:
     pipeline = GpuPipeline(policy_for("persistent"), schedule="persistent")
     given = pipeline.example()
     wanted = pipeline(**given).clone()
-    inputs = [given["x"].clone() for _ in range(launch._MOST_KNOWN + 20)]
+    inputs = [given["x"].clone() for _ in range(launch._MOST_PREPARED + 20)]
     assert all(torch.equal(pipeline(**{**given, "x": x}), wanted) for x in [*inputs, *inputs[:3]])
-    assert all(len(made._known) <= launch._MOST_KNOWN for made in pipeline._persistent._launchers)
+    assert all(len(made._cached_arguments) <= launch._MOST_PREPARED for made in pipeline._persistent._launchers)
 
 
 def test_a_kernel_is_loaded_once_whoever_asks_for_it() -> None:

@@ -46,6 +46,15 @@ def test_short_kernels_with_long_gaps_are_launch_bound_and_a_graph_comes_first()
     assert found.verdict.saves_share == found.actions[0].saves_share
 
 
+def test_only_actions_that_a_graph_leaves_to_do_count_from_the_graph_on():
+    found = guidance_of(program(lives=[100.0] * 10, gap=100))
+    beyond = {action.kind: action.beyond for action in found.actions}
+    assert beyond["cuda-graph"] == ""
+    assert beyond["fuse"] == "a CUDA graph"
+    (fused,) = (a for a in found.actions if a.kind == "fuse")
+    assert fused.saves_ns == pytest.approx(9 * 50 + 9 * 100)  # gaps as in a graph, and launches but the longest
+
+
 def test_a_ladder_goes_down_from_what_was_recorded_to_the_bound():
     found = guidance_of(program(lives=[100.0] * 10, gap=100))
     times = [rung.time_ns for rung in found.ladder]

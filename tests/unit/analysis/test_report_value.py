@@ -67,7 +67,7 @@ def test_json_holds_what_its_documentation_lists():
     assert (found["schema"], found["version"]) == ("tileprof report", 1)
     assert set(found) == {
         "schema", "version", "trace", "device", "program", "bounds", "unknown_lags", "layers", "pairs", "conservative",
-        "notes", "dependencies_known", "assumptions", "first_look",
+        "notes", "dependencies_known", "assumptions", "first_look", "step_graphs",
     }  # fmt: skip
     assert set(found["trace"]) == {"path", "recorder", "command", "complete", "granule"}
     assert set(found["pairs"][0]) == {

@@ -101,15 +101,15 @@ def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgot
     made, launched = [], []
     launcher = object.__new__(Launcher)
     launcher.plan, launcher.device = SimpleNamespace(clusters=2, split=2), torch.device("cpu")
-    launcher.options, launcher._known, launcher._whole = SimpleNamespace(programmatic=False), {}, False
+    launcher.options, launcher._cached_arguments, launcher._whole = SimpleNamespace(programmatic=False), {}, False
     launcher._function = SimpleNamespace(launch=lambda *given, **_: launched.append(given[3]))
     monkeypatch.setattr(Launcher, "_arguments", lambda *_: made.append(len(made)) or made[-1])
     shared = (torch.zeros(1),) * 4
-    inputs = [torch.zeros(8) for _ in range(launch._MOST_KNOWN + 2)]
+    inputs = [torch.zeros(8) for _ in range(launch._MOST_PREPARED + 2)]
     for tensor in [*inputs, inputs[-1], inputs[0]]:
         launcher.launch([{"a": tensor}], shared)
     assert launched == [*range(len(inputs)), len(inputs) - 1, len(inputs)]
-    assert len(launcher._known) == launch._MOST_KNOWN
+    assert len(launcher._cached_arguments) == launch._MOST_PREPARED
 
 
 def test_what_a_launch_asks_for_is_told_to_the_driver(monkeypatch) -> None:

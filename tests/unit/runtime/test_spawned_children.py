@@ -80,7 +80,7 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
 def test_every_rule_gives_the_same_results_whenever_children_run(program, seed, refuse) -> None:
     costs, *lines = program(seed=seed, refuse=refuse)
     assert costs["scale"] == 5
-    assert len(lines) == 10
+    assert len(lines) == 12
     assert all(line["right"] for line in lines), [line["said"] for line in lines]
     assert all(line["always_launched"] for line in lines)
     assert any(line["refused"] for line in lines) == bool(refuse)

@@ -218,6 +218,8 @@ STRUCTURE = [
     ("operands", "offset", 3, 1 << 62, "its offset is beyond"),
     ("operands", "buffer", 0, 6, "its launch comes before its buffer is allocated (it is 6)"),
     ("buffers", "allocated_at", 2, 5, "its launch comes before its buffer is allocated (it is 2)"),
+    ("buffers", "freed_at", 2, 2, "its launch comes after its buffer was freed (it is 2)"),
+    ("buffers", "freed_at", 2, -2, "its launch comes after its buffer was freed (it is 2)"),
     ("buffers", "bytes", 2, 1000, "of buffer 2, which has 1000"),
     ("buffers", "bytes", 2, 2**63 - 1, "its size in bytes is not 0 to"),
     ("buffers", "base", 2, 2**63 - 1, "its base is beyond address"),

@@ -25,10 +25,10 @@ def touched(entries: raw.Entries, granule: int) -> I64:
     first, last = bits & -bits, bits | bits >> 1
     for shift in (2, 4, 8, 16):
         last |= last >> shift
-    seen = [window + np.log2(np.maximum(b, 1)).astype(np.int64) * granule for b in (first, last - (last >> 1))]
+    addresses = [window + np.log2(np.maximum(b, 1)).astype(np.int64) * granule for b in (first, last - (last >> 1))]
     heads = maps[raw.low(maps) % 64 == 0]["payload"].astype(np.int64)  # what may be a map begins with its address
     start = raw.low(bulk)
-    return np.concatenate([*seen, start, start + bulk["payload"][:, 0] - 1, heads[:, 0] | heads[:, 1] << 32])
+    return np.concatenate([*addresses, start, start + bulk["payload"][:, 0] - 1, heads[:, 0] | heads[:, 1] << 32])
 
 
 def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lifetimes) -> list[tuple[int, Strided]]:
@@ -39,17 +39,19 @@ def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lif
     window, tile = raw.low(accesses), _tiles(accesses, geometry)
     first = accesses["payload"][:, 3].astype(np.int64)
     for mode in (READ, WRITE, ATOMIC):
-        found = [runs.from_masks(tile, window, accesses["payload"][:, mode], first, granule)]
-        mine = bulk[bulk["payload"][:, 1] == mode]
-        if len(mine):
-            start, size = raw.low(mine), mine["payload"][:, 0].astype(np.int64)
-            found.append(united(_tiles(mine, geometry), start, start + size, mine["payload"][:, 3].astype(np.int64)))
-        out += [(mode, bind.from_runs(f, lifetimes, granule - 1)) for f in found if len(f)]
+        runs_of_mode = [runs.from_masks(tile, window, accesses["payload"][:, mode], first, granule)]
+        in_mode = bulk[bulk["payload"][:, 1] == mode]
+        if len(in_mode):
+            start, size = raw.low(in_mode), in_mode["payload"][:, 0].astype(np.int64)
+            runs_of_mode.append(
+                united(_tiles(in_mode, geometry), start, start + size, in_mode["payload"][:, 3].astype(np.int64))
+            )
+        out += [(mode, bind.from_runs(f, lifetimes, granule - 1)) for f in runs_of_mode if len(f)]
     return out
 
 
 def tensor_loads(
-    entries: raw.Entries, geometry: Geometry, seen: writes.Maps, split: Items | None = None, *, im2col: bool = True
+    entries: raw.Entries, geometry: Geometry, map_uses: writes.Maps, split: Items | None = None, *, im2col: bool = True
 ) -> tuple[list[writes.Loads], bool]:
     """The loads through each tensor map, each once a tile, and whether there are some whose map is unknown.
 
@@ -65,12 +67,12 @@ def tensor_loads(
     first = walk.first[index]
     out, unknown = [], False
     for address, mode in np.unique(rows[:, [0, 2]], axis=0).tolist():
-        map_, mine = seen.loaded.get(address), (rows[:, 0] == address) & (rows[:, 2] == mode)
+        map_, of_map = map_uses.loaded.get(address), (rows[:, 0] == address) & (rows[:, 2] == mode)
         if map_ is None:
             unknown = True
             continue
-        known = mode in (raw.TILED, raw.IM2COL)[: 1 + im2col] and map_.im2col == (mode == raw.IM2COL)
-        out.append(writes.Loads(map_, rows[mine, 1], rows[mine, 4:], first[mine], rows[mine, 3], known))
+        decodable = mode in (raw.TILED, raw.IM2COL)[: 1 + im2col] and map_.im2col == (mode == raw.IM2COL)
+        out.append(writes.Loads(map_, rows[of_map, 1], rows[of_map, 4:], first[of_map], rows[of_map, 3], decodable))
     return out, unknown
 
 

@@ -27,36 +27,36 @@ class Bound:
     signature: bytes
 
 
-def from_runs(found: Runs, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
+def from_runs(addressed: Runs, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
     """Runs as boxes, none of which leaves its buffer.
 
     Up to ``overhang`` bytes past the end of a buffer that belong to none are cut off; more of them become a buffer.
     """
-    whole, leaves = found, _known(found.start, lifetimes)
+    whole, leaves = addressed, _leaves_at(addressed.start, lifetimes)
     while True:
-        found = runs.cut(whole, leaves.edges)
-        piece = leaves.find(found.start)
+        addressed = runs.cut(whole, leaves.edges)
+        piece = leaves.find(addressed.start)
         buffer = leaves.buffer[piece]
-        beside = (buffer < 0) & (found.end - found.start > overhang)
+        beside = (buffer < 0) & (addressed.end - addressed.start > overhang)
         if not beside.any():
             break
-        lifetimes.adopt(found.start[beside])
+        lifetimes.adopt(addressed.start[beside])
         leaves = lifetimes.leaves()
     inside = buffer >= 0
-    found = Runs(found.tile[inside], found.start[inside], found.end[inside], found.first[inside])
-    return runs.boxes(found, piece[inside])  # not by buffer, which may lie at several addresses
+    addressed = Runs(addressed.tile[inside], addressed.start[inside], addressed.end[inside], addressed.first[inside])
+    return runs.boxes(addressed, piece[inside])  # not by buffer, which may lie at several addresses
 
 
-def within_buffers(given: Strided, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
+def within_buffers(strided: Strided, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
     """The same bytes; boxes that leave their buffer are taken apart, as in `from_runs`."""
-    leaves = _known(given.address, lifetimes)
-    piece = leaves.find(given.address)
-    end = given.address + given.length + ((given.count - 1) * given.stride).sum(axis=1)
+    leaves = _leaves_at(strided.address, lifetimes)
+    piece = leaves.find(strided.address)
+    end = strided.address + strided.length + ((strided.count - 1) * strided.stride).sum(axis=1)
     fits = end <= np.append(leaves.edges, np.iinfo(np.int64).max)[piece + 1]
     if fits.all():
-        return given
-    apart = from_runs(expanded(take(given, ~fits)), lifetimes, overhang)
-    return join([take(given, fits), apart])
+        return strided
+    apart = from_runs(expanded(take(strided, ~fits)), lifetimes, overhang)
+    return join([take(strided, fits), apart])
 
 
 def take(boxes: Strided, rows: I64 | NDArray[np.bool_]) -> Strided:
@@ -92,7 +92,7 @@ def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes, o
         return Bound(Boxes.of(tile=empty, operand=empty, mode=empty, offset=empty, length=empty), (), b"")
     boxes = join([b for _, b in parts])
     mode = np.concatenate([np.full(len(b), m) for m, b in parts])
-    leaves = _known(boxes.address, lifetimes)
+    leaves = _leaves_at(boxes.address, lifetimes)
     piece = leaves.find(boxes.address)
     buffer, place = leaves.buffer[piece], boxes.address - leaves.base[piece]
     order = np.lexsort((boxes.stride[:, 0], boxes.length, place, boxes.tile, mode, buffer))
@@ -124,24 +124,24 @@ def _origins(buffer: I64, touched: I64, leaves: Leaves, addresses: Sequence[int]
     at = np.array(addresses, np.int64)
     piece = leaves.find(at)
     for number, place in zip(leaves.buffer[piece].tolist(), (at - leaves.base[piece]).tolist(), strict=True):
-        mine = (buffer == number) & (place <= touched)
-        begin[mine] = np.maximum(begin[mine], place)
+        in_buffer = (buffer == number) & (place <= touched)
+        begin[in_buffer] = np.maximum(begin[in_buffer], place)
     return np.where(begin >= 0, begin, touched)
 
 
 def _fractions(boxes: Strided, times: Times) -> NDArray[np.float64]:
     """When in its tile's life each box is first touched. Entries hold the low 32 bits of the clock, -1: unknown."""
     begin, end = times.begin[boxes.tile], times.end[boxes.tile]
-    known = times.known[boxes.tile] & (boxes.first >= 0)
+    timed = times.has_times[boxes.tile] & (boxes.first >= 0)
     since = (boxes.first - (begin & 0xFFFFFFFF)) & 0xFFFFFFFF
     with np.errstate(divide="ignore", invalid="ignore"):
         fraction = since / np.maximum(end - begin, 1)
     # A block may be seen to touch memory before its entry was noted: warps race. That wraps around.
     fraction[fraction > 1 << 20] = 0.0
-    return np.where(known, np.clip(fraction, 0.0, 1.0), np.nan)
+    return np.where(timed, np.clip(fraction, 0.0, 1.0), np.nan)
 
 
-def _known(address: I64, lifetimes: Lifetimes) -> Leaves:
+def _leaves_at(address: I64, lifetimes: Lifetimes) -> Leaves:
     leaves = lifetimes.leaves()
     if len(leaves.edges):
         nobody = leaves.buffer[leaves.find(address)] < 0

@@ -169,25 +169,25 @@ def _constants(records: Records, launch: Examined) -> None:
 def _tensor_maps(records: Records, launch: Examined) -> None:
     """Loads and stores through tensor maps: the former are reported by coordinates, the latter not at all."""
     event, kernel, lifetimes = launch.event, launch.kernel, records.lifetimes
-    seen = writes.maps(launch.entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0)
-    loads, unknown = accesses.tensor_loads(launch.entries, launch.geometry, seen, im2col=records.im2col)
+    map_uses = writes.maps(launch.entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0)
+    loads, unknown = accesses.tensor_loads(launch.entries, launch.geometry, map_uses, im2col=records.im2col)
     launch.parts += [(READ, bind.within_buffers(load.boxes(), lifetimes)) for load in loads]
-    if any(not load.known for load in loads):
+    if any(not load.decodable for load in loads):
         launch.lower("conservative", "loads in a mode that is not decoded stand for the whole tensor")
     if unknown:
         launch.lower("conservative", "loads through a tensor map that could not be decoded stand for all memory")
         launch.parts += _anything(records, launch)[:1]
-    if any(base <= address < end for address in seen.loaded for base, end in lifetimes.live()):
+    if any(base <= address < end for address in map_uses.loaded for base, end in lifetimes.live()):
         launch.lower("inferred", "a tensor map lies in memory that kernels may change; it was read once")
-    if not (kernel["tensor_store"] or kernel["tensor_reduce"] or (not kernel["scanned"] and seen.loaded)):
+    if not (kernel["tensor_store"] or kernel["tensor_reduce"] or (not kernel["scanned"] and map_uses.loaded)):
         return
     stores = any(mode == WRITE for mode, _ in launch.parts)  # which work item made them is unknown
     walk = None if stores or unknown else launch.walk
-    written = records.owners.find(event["launch"], event["kernel"], launch.geometry, seen, loads, lifetimes, walk)
+    written = records.owners.find(event["launch"], event["kernel"], launch.geometry, map_uses, loads, lifetimes, walk)
     if (items := written.by_item) is not None:
         launch.by_item = items
         launch.parts = [(m, items.everywhere(boxes)) for m, boxes in launch.parts[: len(launch.parts) - len(loads)]]
-        loads, _ = accesses.tensor_loads(launch.entries, launch.geometry, seen, items, im2col=records.im2col)
+        loads, _ = accesses.tensor_loads(launch.entries, launch.geometry, map_uses, items, im2col=records.im2col)
         launch.parts += [(READ, bind.within_buffers(load.boxes(), lifetimes)) for load in loads]
         launch.notes.append(f"{items.total} work items, told apart by what they load")
     mode = ATOMIC if kernel["tensor_reduce"] and not kernel["tensor_store"] else WRITE

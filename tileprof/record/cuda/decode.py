@@ -136,8 +136,8 @@ class Decoder:
             if handler is not None:
                 handler(event)
         ordinals = [event["ordinal"] for event in self.process.events if event["e"] == "launch"]
-        if left := max(ordinals, default=-1) + 1 - len(set(ordinals)):
-            self.writer.note(f"{left} launches among these were left out; what they wrote has no producer here")
+        if omitted := max(ordinals, default=-1) + 1 - len(set(ordinals)):
+            self.writer.note(f"{omitted} launches among these were left out; what they wrote has no producer here")
         if any(event["e"] == "benchmark" for event in self.process.events):
             self.writer.note("launches with which torch.compile or Triton chose between kernels were left out")
         if self._several:
@@ -260,18 +260,18 @@ class Decoder:
                 blocks_per_sm=max(1, occupancy(self.device, threads, registers, shared).blocks_per_sm),
                 note="; ".join(notes), op=self._name(event, "op"), module=self._name(event, "module"),
                 device=str(event["device"]) if self._several else "",
-                call=self._called(call, event["graph"], bound.operands),
+                call=self._call_text(call, event["graph"], bound.operands),
             )
         )  # fmt: skip
         self._last_end_ns = timed.begin_ns + timed.duration_ns
         if event["graph"] >= 0:
             self._nodes = self._nodes[1:]
-        if ran.known.any():
-            tile = np.flatnonzero(ran.known)
+        if ran.has_times.any():
+            tile = np.flatnonzero(ran.has_times)
             begin = ran.begin[tile] - ran.begin[tile].min()
             self.writer.add_times(launch, tile, ran.sm[tile], begin, begin + ran.end[tile] - ran.begin[tile])
 
-    def _called(self, call: OperatorCall | None, graph: int, operands: tuple[tuple[int, int], ...]) -> str:
+    def _call_text(self, call: OperatorCall | None, graph: int, operands: tuple[tuple[int, int], ...]) -> str:
         """The ``call`` column; launches of one call have one number."""
         if call is None:
             return ""
@@ -283,9 +283,9 @@ class Decoder:
     def _on_learn(self, event: dict[str, Any]) -> None:
         kernel = self._kernels[event["kernel"]]
         entries, geometry = self.process.of(event["launch"], 0), Geometry.of(event)
-        seen = writes.maps(entries, tuple(kernel["parameters"]))
-        loads, _ = accesses.tensor_loads(entries, geometry, seen, im2col=self.im2col)
-        self.owners.learn(event["launch"], event["kernel"], geometry, seen, self.lifetimes, loads)
+        map_uses = writes.maps(entries, tuple(kernel["parameters"]))
+        loads, _ = accesses.tensor_loads(entries, geometry, map_uses, im2col=self.im2col)
+        self.owners.learn(event["launch"], event["kernel"], geometry, map_uses, self.lifetimes, loads)
 
     def _on_copy(self, event: dict[str, Any]) -> None:
         direction, size = event["direction"], event["bytes"] or event["width"] * event["height"] * event["depth"]
@@ -300,9 +300,9 @@ class Decoder:
             # Kernels reach pinned and managed memory, too, and it is among what is live.
             if direction in on_device or direction not in DIRECTIONS or self._is_live(event[side]):
                 touched.append((mode, accesses.rectangle(event[side], event, f"{side}_pitch", size)))
-        known = direction in DIRECTIONS
-        name = f"memcpy {DIRECTIONS[direction] if known else 'of unknown direction'}"
-        self._single(event, name, touched, size * len(touched), "" if known else "both sides stand as touched")
+        defined = direction in DIRECTIONS
+        name = f"memcpy {DIRECTIONS[direction] if defined else 'of unknown direction'}"
+        self._single(event, name, touched, size * len(touched), "" if defined else "both sides stand as touched")
 
     def _on_set(self, event: dict[str, Any]) -> None:
         event = {**event, "width": event["width"] * event["element"], "depth": 1}
@@ -348,8 +348,8 @@ class Decoder:
     def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
         changed = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
         start = self.lifetimes.in_trace(changed[:, 0])
-        found = accesses.united(np.zeros_like(start), start, start + changed[:, 1] - changed[:, 0], start)
-        changed = np.column_stack([found.start, found.end])
+        changed_runs = accesses.united(np.zeros_like(start), start, start + changed[:, 1] - changed[:, 0], start)
+        changed = np.column_stack([changed_runs.start, changed_runs.end])
         writing = [boxes for mode, boxes in parts if mode != READ]
         whole = accesses.union([replace(boxes, address=self.lifetimes.in_trace(boxes.address)) for boxes in writing])
         missed = accesses.outside(changed, whole)
@@ -365,10 +365,10 @@ class Decoder:
         return self._footprints[key]
 
     def _from_blocks(self, ran: Times, notes: list[str], device: int) -> Timed:
-        if not ran.known.any():
+        if not ran.has_times.any():
             notes.append("its time was not recorded")
             return Timed(0, 0)
-        begin, end = int(ran.begin[ran.known].min()), int(ran.end[ran.known].max())
+        begin, end = int(ran.begin[ran.has_times].min()), int(ran.end[ran.has_times].max())
         start = self._start_ns.setdefault(device, begin)  # each GPU has its own clock
         return Timed(max(0, begin - start), max(1, end - begin))
 
@@ -388,19 +388,19 @@ class Decoder:
                 block=(1, 1, 1), duration_ns=duration, begin_ns=self._last_end_ns - duration, timing="modelled",
                 stream=self._stream(event), coverage="conservative" if doubt else "exact", note=doubt,
                 graph=event["graph"], op=self._name(event, "op"), module=self._name(event, "module"),
-                call=self._called(self._call if event["graph"] < 0 else None, -1, bound.operands),
+                call=self._call_text(self._call if event["graph"] < 0 else None, -1, bound.operands),
             )
         )  # fmt: skip
 
     def _name(self, event: dict[str, Any], what: str) -> str:
         """Operator or module; what runs in a graph was issued when it was captured, not now."""
         if event["graph"] < 0:
-            said = self._marks.get(what, "")
+            mark = self._marks.get(what, "")
         else:
             node = self._nodes[0] if self._nodes and event["e"] == "launch" else None
-            said = node.marks.get(what, "") if node is not None else ""
-        if said or what != "op" or event["e"] != "launch":
-            return said
+            mark = node.marks.get(what, "") if node is not None else ""
+        if mark or what != "op" or event["e"] != "launch":
+            return mark
         return fused_operators(self._kernels[event["kernel"]]["symbol"])
 
     def _stream(self, event: dict[str, Any]) -> int:
@@ -409,5 +409,5 @@ class Decoder:
 
 def fused_operators(symbol: str) -> str:
     """What a kernel of torch.compile is called after: its operators, run together; "" for other kernels."""
-    found = re.fullmatch(r"triton_[a-z]+_fused_(\w+?)_*\d*", symbol)
-    return f"fused {found[1]}" if found else ""
+    match = re.fullmatch(r"triton_[a-z]+_fused_(\w+?)_*\d*", symbol)
+    return f"fused {match[1]}" if match else ""

@@ -25,7 +25,7 @@ class Check:
 
     name: str
     ok: bool
-    seen: str
+    result: str
     needed: bool = True
 
 
@@ -51,15 +51,15 @@ def checks() -> list[Check]:
 
 def _check(name: str, look: Callable[[], str], *, needed: bool = True) -> Check:
     try:
-        return Check(name, ok=True, seen=look(), needed=needed)
+        return Check(name, ok=True, result=look(), needed=needed)
     except UserError as error:
-        return Check(name, ok=False, seen=str(error), needed=needed)
+        return Check(name, ok=False, result=str(error), needed=needed)
 
 
 def _gpus() -> str:
-    found = gpu.gpus()
-    gpu.supported(found[0])
-    return gpu.described(found)
+    devices = gpu.gpus()
+    gpu.supported(devices[0])
+    return gpu.described(devices)
 
 
 def _sharing() -> list[Check]:
@@ -69,7 +69,7 @@ def _sharing() -> list[Check]:
     except UserError:
         return []
     text = gpu.shared(first)
-    return [Check("GPU to itself (times)", ok=not text, seen=text or "neither MPS nor a slice (MIG)", needed=False)]
+    return [Check("GPU to itself (times)", ok=not text, result=text or "neither MPS nor a slice (MIG)", needed=False)]
 
 
 def _cupti() -> str:
@@ -115,7 +115,7 @@ def _selftest() -> str:
         different, compared = selftest.compare(trace, selftest.buffers(output.read_text()))
     if different:
         lines = [
-            f"launch {d.launch} {d.kernel}: {d.expected} granules expected, {d.seen} seen, {d.missing} missing, "
+            f"launch {d.launch} {d.kernel}: {d.expected} granules expected, {d.actual} seen, {d.missing} missing, "
             f"{d.extra} extra"
             for d in different
         ]

@@ -532,11 +532,11 @@ _WORDS = {"start": {"pass": False}, "copy": {"from": True}, "array_copy": {"from
 
 
 def _kinds(base: type[Event]) -> dict[str, type[Event]]:
-    found = {}
+    kinds = {}
     for kind in base.__subclasses__():
-        found[kind.KIND] = kind
-        found |= _kinds(kind)
-    return found
+        kinds[kind.KIND] = kind
+        kinds |= _kinds(kind)
+    return kinds
 
 
 KINDS: dict[str, type[Event]] = _kinds(Event)

@@ -89,10 +89,10 @@ def gpus() -> list[Gpu]:
     library.cuDeviceGetCount(ctypes.byref(count))
     library.cuDriverGetVersion(ctypes.byref(version))
     text = f"{version.value // 1000}.{version.value % 1000 // 10}"
-    found = [_gpu(library, ordinal, text) for ordinal in range(count.value)]
-    if not found:
+    devices = [_gpu(library, ordinal, text) for ordinal in range(count.value)]
+    if not devices:
         raise UserError(f"The NVIDIA driver shows no GPU{_visible()}. See `nvidia-smi`.")
-    return found
+    return devices
 
 
 def _gpu(library: ctypes.CDLL, ordinal: int, version: str) -> Gpu:
@@ -108,28 +108,28 @@ def _gpu(library: ctypes.CDLL, ordinal: int, version: str) -> Gpu:
     if library.cuDeviceTotalMem_v2(ctypes.byref(memory), device) != 0:
         memory.value = 0
     text = name.value.decode(errors="replace")
-    known = library.cuDeviceGetUuid_v2(ctypes.byref(number), device) == 0
+    has_uuid = library.cuDeviceGetUuid_v2(ctypes.byref(number), device) == 0
     kind = "MIG" if _SLICE in text else "GPU"
     return Gpu(
         text, f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}", version, sms=attribute(_SMS), memory_bytes=memory.value,
         l2_bytes=attribute(_L2_BYTES), mps=attribute(_MPS) != 0,
-        id=f"{kind}-{uuid.UUID(bytes=bytes(number))}" if known else "",
+        id=f"{kind}-{uuid.UUID(bytes=bytes(number))}" if has_uuid else "",
     )  # fmt: skip
 
 
 def _visible() -> str:
-    given = os.environ.get(_VISIBLE)
-    return "" if given is None else f", and {_VISIBLE} is {given!r}"
+    visible = os.environ.get(_VISIBLE)
+    return "" if visible is None else f", and {_VISIBLE} is {visible!r}"
 
 
-def described(found: list[Gpu]) -> str:
+def described(devices: list[Gpu]) -> str:
     """The GPUs as a sentence: which one is checked and described, which others there are, and who chose them."""
-    first, others = found[0], found[1:]
+    first, others = devices[0], devices[1:]
     text = f"{_one(first)}; driver for CUDA {first.driver}"
     if others:
-        text += f"; the first of {len(found)} ({', '.join(_one(g) for g in others)} as well: {_VISIBLE} chooses)"
-    given = os.environ.get(_VISIBLE)
-    return text + ("" if given is None else f"; {_VISIBLE}={given}")
+        text += f"; the first of {len(devices)} ({', '.join(_one(g) for g in others)} as well: {_VISIBLE} chooses)"
+    visible = os.environ.get(_VISIBLE)
+    return text + ("" if visible is None else f"; {_VISIBLE}={visible}")
 
 
 def _one(gpu: Gpu) -> str:
@@ -141,19 +141,19 @@ def shared(gpu: Gpu) -> str:
     """What it means for a recording that others use this GPU at the same time, or that it is a part of one; "" if
     neither.
     """
-    said = []
+    sentences = []
     if gpu.mps:
-        said.append(
+        sentences.append(
             "contexts on this GPU are clients of an MPS server: kernels of other clients may run between and beside "
             "the recorded ones, which block times do not show, and a fault ends all clients. Stop it (echo quit | "
             "nvidia-cuda-mps-control) for times that mean something"
         )
     if gpu.sliced:
-        said.append(
+        sentences.append(
             f"{gpu.name} is a slice of a GPU (MIG): rates, cache and memory in the trace are its share; slices of the "
             "same GPU instance share bandwidth"
         )
-    return "; ".join(said)
+    return "; ".join(sentences)
 
 
 def device(gpu: Gpu) -> Device:
@@ -164,7 +164,7 @@ def device(gpu: Gpu) -> Device:
 
     Raises `UserError` for a GPU that tileprof does not know.
     """
-    whole = _known(gpu.name.partition(_SLICE)[0])
+    whole = _device_of_name(gpu.name.partition(_SLICE)[0])
     if not gpu.sms or (gpu.sms == whole.sms and not gpu.sliced):
         return whole
     share = gpu.sms / whole.sms
@@ -193,7 +193,7 @@ def device(gpu: Gpu) -> Device:
     )  # fmt: skip
 
 
-def _known(name: str) -> Device:
+def _device_of_name(name: str) -> Device:
     try:
         return get(name)
     except UserError:

@@ -115,13 +115,13 @@ def _compare(encode: Callable[..., int]) -> None:
         )  # fmt: skip
         if result != 0:
             raise UserError(f"The driver does not encode a map in im2col mode (error {result}).")
-        seen = tensormap.decode(np.frombuffer(ctypes.string_at(at, 64), np.uint32))
-        read = None if seen is None or not seen.im2col else window(seen)
+        decoded = tensormap.decode(np.frombuffer(ctypes.string_at(at, 64), np.uint32))
+        read = None if decoded is None or not decoded.im2col else window(decoded)
         first = None if read is None else (read.first.tolist(), read.channels, read.pixels)
         last = (
             None
-            if read is None or seen is None
-            else (_signed(seen.shape_words[_CORNERS] >> 16, _CORNER_BITS[dims], dims - 2).tolist())
+            if read is None or decoded is None
+            else (_signed(decoded.shape_words[_CORNERS] >> 16, _CORNER_BITS[dims], dims - 2).tolist())
         )
         if (first, last) != ((list(lower), channels, pixels), list(upper)):
             raise UserError(

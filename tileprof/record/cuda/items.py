@@ -122,9 +122,9 @@ class Items:
         begin = ran.begin[tile] + np.minimum(since, span)
         last = np.append(tile[1:] != tile[:-1], True)
         end = np.where(last, ran.end[tile], np.append(begin[1:], 0))
-        known = ran.known[tile]
+        timed = ran.has_times[tile]
         return Times(
-            np.where(known, begin, -1), np.where(known, np.maximum(end, begin), -1), ran.sm[tile], ran.blocks[tile]
+            np.where(timed, begin, -1), np.where(timed, np.maximum(end, begin), -1), ran.sm[tile], ran.blocks[tile]
         )
 
 
@@ -139,8 +139,8 @@ def readings(walk: Walk | None, geometry: Geometry, maps: dict[int, TensorMap]) 
     out = []
     for choice in itertools.product(*wide):
         depth = dict(zip(addresses, choice, strict=True))
-        if len({maps[a].sizes[d] for a, d in depth.items()}) == 1 and (found := _reading(walk, geometry, depth)):
-            out.append(found)
+        if len({maps[a].sizes[d] for a, d in depth.items()}) == 1 and (reading := _reading(walk, geometry, depth)):
+            out.append(reading)
     return out
 
 
@@ -178,8 +178,8 @@ def product(result: TensorMap, walk: Walk, items: Items, maps: dict[int, TensorM
         return None
     spans = []
     for size in (result.sizes[1], result.sizes[0]):
-        mine = [a for a, d in outer.items() if d >= 0 and maps[a].sizes[d] == size]
-        if len(mine) != 1 or (span := _span(walk, items, mine[0], outer[mine[0]], maps[mine[0]])) is None:
+        of_size = [a for a, d in outer.items() if d >= 0 and maps[a].sizes[d] == size]
+        if len(of_size) != 1 or (span := _span(walk, items, of_size[0], outer[of_size[0]], maps[of_size[0]])) is None:
             return None
         spans.append(span)
     (low, high), (left, right) = spans

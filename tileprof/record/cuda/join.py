@@ -26,7 +26,7 @@ Key = tuple[str, tuple[int, ...], tuple[int, ...]]
 class Matched:
     """``found[ordinal]`` is the row of the other pass for a launch of this one; ``report`` says how they differ."""
 
-    found: dict[int, int]
+    row_of: dict[int, int]
     report: str = ""
 
 
@@ -64,12 +64,12 @@ class Reference:
 
 def _begins(events: Sequence[dict[str, Any]]) -> tuple[int, ...]:
     """How many launches there were when ranges began."""
-    found, launches = {0: None}, 0
+    begins, launches = {0: None}, 0
     for event in events:
         launches += event["e"] == "launch"
         if (event["e"] == "capture" and event["on"]) or (event["e"] == "benchmark" and not event["on"]):
-            found[launches] = None
-    return tuple(found)
+            begins[launches] = None
+    return tuple(begins)
 
 
 def key_of(symbol: str, row: dict[str, Any]) -> Key:
@@ -85,31 +85,31 @@ def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Seque
     row_of = {o: row for row, o in enumerate(range(len(other)) if ordinals is None else ordinals)}
     if reference.ranged and ordinals is None:
         row_of = {}
-    found = {
+    rows_of_launch = {
         o: row_of[o]
         for o, key in zip(reference.ordinals, reference.keys, strict=True)
         if o in row_of and other[row_of[o]] == key
     }
-    missing = [(o, key) for o, key in zip(reference.ordinals, reference.keys, strict=True) if o not in found]
+    missing = [(o, key) for o, key in zip(reference.ordinals, reference.keys, strict=True) if o not in rows_of_launch]
     part = not reference.whole or (reference.regions and len(other) > len(reference.keys))
     same_length = len(other) == len(reference.keys) or (ordinals is None and part)
     if not missing and same_length:
-        return Matched(found)
+        return Matched(rows_of_launch)
     if missing and not reference.whole and (places := windows(reference.keys, reference.begins, other)):
         return Matched(dict(zip(reference.ordinals, places, strict=True)))  # it may warm up differently
     rows = defaultdict(list)
     for row, key in enumerate(other):
         rows[key].append(row)
-    mine = defaultdict(list)
+    ordinals_of = defaultdict(list)
     for ordinal, key in sorted(zip(reference.ordinals, reference.keys, strict=True)):
-        mine[key].append(ordinal)
+        ordinals_of[key].append(ordinal)
     if reference.whole or ordinals is not None:
         for key in {key for _, key in missing}:
-            if len(mine[key]) == len(rows[key]):
-                found.update(zip(mine[key], rows[key], strict=True))
-    left = [(o, key) for o, key in missing if o not in found]
-    seen = {o: other[row][0] for o, row in row_of.items()}
-    return Matched(found, _report(reference, seen, name, missing, left))
+            if len(ordinals_of[key]) == len(rows[key]):
+                rows_of_launch.update(zip(ordinals_of[key], rows[key], strict=True))
+    unmatched = [(o, key) for o, key in missing if o not in rows_of_launch]
+    names_there = {o: other[row][0] for o, row in row_of.items()}
+    return Matched(rows_of_launch, _report(reference, names_there, name, missing, unmatched))
 
 
 def windows(keys: Sequence[object], begins: Sequence[int], other: Sequence[object]) -> list[int]:
@@ -143,32 +143,32 @@ def captured(kernels: Sequence[int], launches: Sequence[int], begins: Sequence[i
     the last one, of those that begin at ``begins``, that holds at least half of the nodes in their order.
     """
     for start in range(len(launches) - len(kernels), -1, -1):
-        if all(seen in (-1, node) for node, seen in zip(kernels, launches[start:], strict=False)):
+        if all(launch_node in (-1, node) for node, launch_node in zip(kernels, launches[start:], strict=False)):
             return list(range(start, start + len(kernels)))
     begins = begins or [0]
     for begin, end in reversed(list(zip(begins, [*begins[1:], len(launches)], strict=True))):
         matched = difflib.SequenceMatcher(None, list(kernels), list(launches[begin:end]), autojunk=False)
-        found = [-1] * len(kernels)
+        places = [-1] * len(kernels)
         for at, there, count in matched.get_matching_blocks():
-            found[at : at + count] = range(begin + there, begin + there + count)
-        if sum(place >= 0 for place in found) * 2 >= len(kernels):
-            return found
+            places[at : at + count] = range(begin + there, begin + there + count)
+        if sum(place >= 0 for place in places) * 2 >= len(kernels):
+            return places
     return [-1] * len(kernels)
 
 
-def _report(reference: Reference, other: dict[int, str], name: str, missing: list[Any], left: list[Any]) -> str:
+def _report(reference: Reference, other: dict[int, str], name: str, missing: list[Any], unmatched: list[Any]) -> str:
     text = (
         f"the program is not repeatable: the {name} pass saw {len(other)} launches, the accesses pass "
         f"{len(reference.keys)}"
     )
     if missing:
         ordinal, (symbol, grid, _) = missing[0]
-        seen = other.get(ordinal, "no launch")
-        here = reference.names.get(symbol, symbol)
-        text += f"; they first differ at launch {ordinal}: {here} {grid} against {reference.names.get(seen, seen)}"
+        other_name = other.get(ordinal, "no launch")
+        here, there = (reference.names.get(each, each) for each in (symbol, other_name))
+        text += f"; they first differ at launch {ordinal}: {here} {grid} against {there}"
     return (
-        f"{text}; {len(left)} launches have no {name}"
-        if left
+        f"{text}; {len(unmatched)} launches have no {name}"
+        if unmatched
         else f"{text}; all launches were found by kernel and grid"
     )
 
@@ -187,14 +187,14 @@ class TimePass:
 
 def time_passes(folder: Path) -> list[TimePass]:
     """The time pass of each process that left one, most kernels first."""
-    found = []
+    passes = []
     for process in sorted(folder.glob("process-*")):
         rows, failed = process / "kernels.jsonl", process / "failed.txt"
         if rows.exists():
-            found.append(_timed(rows))
+            passes.append(_timed(rows))
         elif failed.exists():
-            found.append(TimePass([], failed.read_text(encoding="utf-8")))
-    return sorted(found, key=lambda p: -len(p.rows))
+            passes.append(TimePass([], failed.read_text(encoding="utf-8")))
+    return sorted(passes, key=lambda p: -len(p.rows))
 
 
 def _timed(path: Path) -> TimePass:
@@ -208,10 +208,10 @@ def _timed(path: Path) -> TimePass:
 def block_times(process: raw.Process) -> tuple[Reference, list[Times]]:
     """The launches of a blocks pass, and when their tiles ran."""
     reference = Reference.of(process)
-    found = []
+    block_rows = []
     graphs = Graphs(process)
     for event in process.events:
         if event["e"] == "launch":
             entries, attribution = graphs.entries(event)
-            found.append(times(entries if attribution is Attribution.EXACT else entries[:0], Geometry.of(event)))
-    return reference, found
+            block_rows.append(times(entries if attribution is Attribution.EXACT else entries[:0], Geometry.of(event)))
+    return reference, block_rows

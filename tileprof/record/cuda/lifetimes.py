@@ -47,9 +47,9 @@ class _Ranges:
         return first, bisect.bisect_left(self.bases, end, lo=first)
 
     def remove(self, first: int, last: int) -> list[int]:
-        gone = self.numbers[first:last]
+        numbers = self.numbers[first:last]
         del self.bases[first:last], self.ends[first:last], self.numbers[first:last]
-        return gone
+        return numbers
 
     def insert(self, base: int, end: int, number: int) -> None:
         at = bisect.bisect_left(self.bases, base)
@@ -159,8 +159,8 @@ class Lifetimes:
         if self._views and len(leaves.edges):
             piece = leaves.find(addresses)
             for number, base in self._shared.values():
-                mine = (piece >= 0) & (leaves.buffer[piece] == number)
-                moved[mine] += base - leaves.base[piece[mine]]
+                in_buffer = (piece >= 0) & (leaves.buffer[piece] == number)
+                moved[in_buffer] += base - leaves.base[piece[in_buffer]]
         return moved
 
     def allocate_tensor(self, base: int, size: int, kind: str) -> None:
@@ -181,10 +181,10 @@ class Lifetimes:
 
         What lies where it lay is taken for the same buffer.
         """
-        known = set(zip(self._buffers.bases, self._buffers.ends, strict=True))
-        for base, end in sorted(known & self._of_tensors - set(ranges)):
+        recorded_ranges = set(zip(self._buffers.bases, self._buffers.ends, strict=True))
+        for base, end in sorted(recorded_ranges & self._of_tensors - set(ranges)):
             self._drop(base, end)
-        for base, end in sorted(set(ranges) - known):
+        for base, end in sorted(set(ranges) - recorded_ranges):
             self.allocate_tensor(base, end - base, kind)
 
     def tensors(self) -> Ranges:
@@ -204,8 +204,8 @@ class Lifetimes:
             return
         bases, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
         at = np.searchsorted(bases, addresses, side="right") - 1
-        held = (at >= 0) & (addresses < ends[at])
-        for i in np.unique(at[held]).tolist():
+        inside = (at >= 0) & (addresses < ends[at])
+        for i in np.unique(at[inside]).tolist():
             base, end = ranges[i]
             if self._in_view(base, end):
                 continue

@@ -84,8 +84,8 @@ def host_compiler() -> Path:
 
 
 def _sanitizer_folders() -> list[Path]:
-    given = os.environ.get(FOLDER_VARIABLE)
-    folders = [Path(given)] if given else []
+    folder = os.environ.get(FOLDER_VARIABLE)
+    folders = [Path(folder)] if folder else []
     for root in map(Path, sys.path):
         folders += sorted(root.glob("nvidia/cu*/compute-sanitizer"), reverse=True)
         folders += [root / "nvidia" / "cuda_sanitizer_api" / "compute-sanitizer"]

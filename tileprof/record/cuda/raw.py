@@ -70,8 +70,8 @@ class Process:
         """What a process that did not end by itself lacks: events that it had not written, too, which nobody can
         count.
         """
-        known = f"; {self.lost:,} of them are known" if self.lost else ""
-        return f"ended early: launches after the records were last copied are not here{known}"
+        count = f"; {self.lost:,} of them are known" if self.lost else ""
+        return f"ended early: launches after the records were last copied are not here{count}"
 
     def of(self, launch: int, generation: int) -> Entries:
         """The entries of a launch."""
@@ -89,16 +89,16 @@ def processes(folder: Path) -> list[Process]:
 
     That the recorder did not start in some of several is a complaint of the others.
     """
-    found, failed = [], []
+    processes, failed = [], []
     for place in sorted(folder.glob("process-*"), key=lambda p: int(p.name.rpartition("-")[2])):
         try:
-            found.append(read(place))
+            processes.append(read(place))
         except UserError as error:
             failed.append(str(error))
-    found = [p for p in found if p.events]
-    for process in found:
+    processes = [p for p in processes if p.events]
+    for process in processes:
         process.events[1:1] = [{"e": "complaint", "text": text} for text in failed]
-    if not found:
+    if not processes:
         if failed:
             raise UserError(failed[0])
         raise UserError(
@@ -106,7 +106,7 @@ def processes(folder: Path) -> list[Process]:
             "without CUDA_INJECTION64_PATH (a wrapper that cleans its environment does that). "
             "What a GPU would do with a program that runs without one, --recorder model shows."
         )
-    return found
+    return processes
 
 
 def hung(folder: Path) -> str:
@@ -136,12 +136,12 @@ def read(folder: Path) -> Process:
 
 def _of_the_program(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without what a compiler launched to choose between kernels, and without the pauses that it made."""
-    kept, timing = [], False
+    events_kept, timing = [], False
     for event in events:
         timing = bool(event["on"]) if event["e"] == "benchmark" else timing
         if not timing or event["e"] not in {"launch", "copy", "set", "opaque", "capture"}:
-            kept.append(event)
-    return kept
+            events_kept.append(event)
+    return events_kept
 
 
 def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, Any]], int]:
@@ -177,21 +177,21 @@ def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Pro
     return Process(folder, events, entries, _starts=starts)
 
 
-def number_sms(found: list[Process], sms: int) -> int:
+def number_sms(processes: list[Process], sms: int) -> int:
     """Give the SMs of blocks the numbers 0 to ``sms`` - 1, where the hardware's go beyond: it numbers those of the
     whole GPU.
 
     Returns how many there are: more than ``sms`` where a process ran on more (an MPS client may choose its share
     itself).
     """
-    for process in found:
-        seen = np.unique(low(process.entries[kinds(process.entries) == BLOCK]) & _SM_MASK)
-        if len(seen) and seen[-1] >= sms:
+    for process in processes:
+        sm_keys = np.unique(low(process.entries[kinds(process.entries) == BLOCK]) & _SM_MASK)
+        if len(sm_keys) and sm_keys[-1] >= sms:
             here = np.isin(kinds(process.entries), (BLOCK, EXIT))
             keys = process.entries["key"][here]
-            numbers = np.searchsorted(seen, (keys & np.uint64(_SM_MASK)).astype(np.int64)).clip(max=len(seen) - 1)
+            numbers = np.searchsorted(sm_keys, (keys & np.uint64(_SM_MASK)).astype(np.int64)).clip(max=len(sm_keys) - 1)
             process.entries["key"][here] = (keys & ~np.uint64(_SM_MASK)) | numbers.astype(np.uint64)
-            sms = max(sms, len(seen))
+            sms = max(sms, len(sm_keys))
     return sms
 
 

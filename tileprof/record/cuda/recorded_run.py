@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final, Self
 
 from tileprof.errors import UserError
 from tileprof.record.cuda.build import Built
@@ -20,31 +22,36 @@ INJECTION = "CUDA_INJECTION64_PATH"
 NVTX_INJECTION = "NVTX_INJECTION64_PATH"
 """NVTX 3 loads the library that this names, and tells it of every range."""
 
+_COMPANION_S: Final = 2
+"""A process ends by a signal within that, on a busy machine as well."""
+
 
 def command_of(words: tuple[str, ...]) -> list[str]:
     """What to execute: a program, or a Python script that is none by itself."""
-    found = shutil.which(words[0])
-    if found is None and words[0].endswith(".py") and Path(words[0]).is_file():
+    program = shutil.which(words[0])
+    if program is None and words[0].endswith(".py") and Path(words[0]).is_file():
         return [sys.executable, *words]
-    if found is None:
+    if program is None:
         raise UserError(f"{words[0]} is no program and no Python script.")
-    return [found, *words[1:]]
+    return [program, *words[1:]]
 
 
 def refuse_taken() -> None:
     """Raise `UserError` when another tool already injects itself into CUDA programs of this environment."""
-    taken = os.environ.get(INJECTION)
-    if taken:
-        raise UserError(f"{INJECTION} is already set to {taken}: another tool records this program. Unset it first.")
+    injection = os.environ.get(INJECTION)
+    if injection:
+        raise UserError(
+            f"{INJECTION} is already set to {injection}: another tool records this program. Unset it first."
+        )
 
 
 def refuse_ranges_taken() -> None:
     """Raise `UserError` when another tool already listens to the NVTX ranges of this environment's programs."""
-    taken = os.environ.get(NVTX_INJECTION)
-    if taken:
+    injection = os.environ.get(NVTX_INJECTION)
+    if injection:
         raise UserError(
-            f"{NVTX_INJECTION} is already set to {taken}: another tool listens to this program's NVTX ranges, and only "
-            "one can. Unset it, or record without --nvtx."
+            f"{NVTX_INJECTION} is already set to {injection}: another tool listens to this program's NVTX ranges, and "
+            "only one can. Unset it, or record without --nvtx."
         )
 
 
@@ -67,31 +74,68 @@ def run(command: list[str], variables: dict[str, str], *, visible: bool, log: Pa
     """Run the program; its exit code. Passes after the first have no input and write to ``log`` instead of the
     terminal.
 
-    Ctrl-C reaches the program, too, and is its own business, and signals that end processes are passed on to it: what
-    it left by then is a trace. Here it is waited for.
+    Signals that end processes are passed on to the program, and a SIGINT that the terminal has not sent to it as well;
+    what it does then is its own business. What it left by then is a trace. Here it is waited for.
     """
     if visible:
-        return _waited_for(subprocess.Popen(command, env=variables))
+        return _waited_for(command, env=variables)
     with log.open("wb") as out:
-        return _waited_for(
-            subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
-        )
+        return _waited_for(command, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
 
 
-def _waited_for(program: subprocess.Popen[bytes]) -> int:
+def _waited_for(command: list[str], **options: Any) -> int:
+    program: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
     def pass_on(number: int, _: object) -> None:
-        program.send_signal(number)  # which does nothing when it has ended
+        if program is None:
+            early.append(number)
+        elif number != signal.SIGINT or not companion.was_interrupted():
+            program.send_signal(number)  # which does nothing when it has ended
 
-    mine = threading.current_thread() is threading.main_thread()  # no other may set handlers
-    heard = [n for n in (signal.SIGTERM, signal.SIGHUP) if mine and signal.getsignal(n) == signal.SIG_DFL]
-    for number in heard:
-        signal.signal(number, pass_on)
-    try:
-        while True:
-            try:
-                return program.wait()
-            except KeyboardInterrupt:
-                continue
-    finally:
+    heard: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        heard = {n: what for n, what in before.items() if what in (signal.SIG_DFL, signal.default_int_handler)}
+    with _Companion() as companion:
         for number in heard:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, pass_on)
+        try:
+            program = subprocess.Popen(command, **options)
+            for number in early:
+                program.send_signal(number)
+            while True:  # in steps: a signal just before a wait without end would be heard after it alone
+                with suppress(subprocess.TimeoutExpired):
+                    return program.wait(1)
+        finally:
+            for number, handler in heard.items():
+                signal.signal(number, handler)
+
+
+class _Companion:
+    """A process that waits in this process group, and ends by a SIGINT that went to the whole group, as Ctrl-C at a
+    terminal does: the program has got that one, too.
+    """
+
+    def __enter__(self) -> Self:
+        self._process = self._started()
+        return self
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        # It reads a pipe that nothing is written to, and so does not outlive this process.
+        null = subprocess.DEVNULL
+        return subprocess.Popen(["/bin/sh", "-c", "read _"], stdin=subprocess.PIPE, stdout=null, stderr=null)
+
+    def was_interrupted(self) -> bool:
+        """Whether a SIGINT that came now came to the group."""
+        try:
+            code = self._process.wait(_COMPANION_S)
+        except subprocess.TimeoutExpired:
+            return False
+        self.__exit__()
+        self._process = self._started()
+        return code == -signal.SIGINT
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()

@@ -59,17 +59,19 @@ def record(options: Options, settings: Settings | None = None) -> int:
     if settings.nvtx is not None:
         recorded_run.refuse_ranges_taken()
     command = recorded_run.command_of(options.program)
-    found = gpu.gpus()[0]
-    gpu.supported(found)
-    shared = gpu.shared(found)
+    device_info = gpu.gpus()[0]
+    gpu.supported(device_info)
+    shared = gpu.shared(device_info)
     if shared:
         _say(shared)
     sanitizer = locate.sanitizer()
-    built = build.build(found.architecture)
+    built = build.build(device_info.architecture)
     layouts = (
-        _layouts() if "accesses" in settings.passes and int(found.architecture[3:-1]) >= tensormap.FIRST_MAJOR else ""
+        _layouts()
+        if "accesses" in settings.passes and int(device_info.architecture[3:-1]) >= tensormap.FIRST_MAJOR
+        else ""
     )
-    device = gpu.device(found)
+    device = gpu.device(device_info)
     passes: list[str] = [p for p in PASSES if p in settings.passes]
     with _raw_folder(settings) as folder:
         exit_code = 0
@@ -95,8 +97,15 @@ def record(options: Options, settings: Settings | None = None) -> int:
                     f"the program died by signal {-code} in its {pass_} pass; it is not run again for the other passes"
                 )
                 break
-        convert(folder, passes[: number + 1], options, device, exit_code, layouts, shared, check_writes=settings.verify)
-    return exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
+        shown = exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
+        try:
+            convert(
+                folder, passes[: number + 1], options, device, exit_code, layouts, shared, check_writes=settings.verify
+            )
+        except UserError as error:
+            error.exit_code = shown or error.exit_code  # that of a program that failed stays its own
+            raise
+    return shown
 
 
 def _layouts() -> str:
@@ -156,12 +165,16 @@ def convert(
 
 def _no_range(processes: list[raw.Process]) -> str:
     """Why ranges left nothing to record; "" where none were asked for."""
-    told = [event for process in processes for event in process.events if event["e"] == "ranges"]
+    range_events = [event for process in processes for event in process.events if event["e"] == "ranges"]
     names: Counter[str] = Counter()
-    for event in told:
+    for event in range_events:
         names.update(dict(event["names"]))
-    others = any(event["unlisted"] for event in told)
-    return ranges.why_empty(told[0]["pattern"], sum(e["matched"] for e in told), names, others=others) if told else ""
+    others = any(event["unlisted"] for event in range_events)
+    return (
+        ranges.why_empty(range_events[0]["pattern"], sum(e["matched"] for e in range_events), names, others=others)
+        if range_events
+        else ""
+    )
 
 
 def _second(folder: Path) -> tuple[list[raw.Process], str]:
@@ -201,15 +214,15 @@ def _extra(process: raw.Process, other: raw.Process | None, timings: list[join.T
     reference = join.Reference.of(process)
     notes, timed, blocks = [], {}, {}
     if other is not None:
-        theirs, times = join.block_times(other)
-        matched = join.match(reference, theirs.keys, "blocks", theirs.ordinals)
-        blocks = {ordinal: times[row] for ordinal, row in matched.found.items()}
+        reference_there, times = join.block_times(other)
+        matched = join.match(reference, reference_there.keys, "blocks", reference_there.ordinals)
+        blocks = {ordinal: times[row] for ordinal, row in matched.row_of.items()}
         notes.append(matched.report)
     if timings and timings[0].rows:
         rows = timings[0].rows
         matched = join.match(reference, timings[0].keys, "time")
-        start = min((rows[row]["begin"] for row in matched.found.values()), default=0)
-        for ordinal, row in matched.found.items():
+        start = min((rows[row]["begin"] for row in matched.row_of.values()), default=0)
+        for ordinal, row in matched.row_of.items():
             r = rows[row]
             timed[ordinal] = Timed(r["begin"] - start, r["end"] - r["begin"], r["registers"], r["shared"])
         notes.append(matched.report)

@@ -42,7 +42,7 @@ class Difference:
     launch: int
     kernel: str
     expected: int
-    seen: int
+    actual: int
     missing: int
     extra: int
 
@@ -58,9 +58,9 @@ def program(folder: Path, architecture: str) -> Path:
         "-o",
         str(out),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise UserError(f"nvcc does not compile the self-test:\n{done.stderr.strip()}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        raise UserError(f"nvcc does not compile the self-test:\n{process.stderr.strip()}")
     return out
 
 
@@ -93,7 +93,7 @@ def compare(trace: Trace, where: Buffers) -> tuple[list[Difference], list[str]]:
         if formula is None:
             continue
         compared.append(kernel)
-        seen = granules(trace, launch, granule)
+        recorded_granules = granules(trace, launch, granule)
         want = {
             (tile, mode, g)
             for tile in range(tiles)
@@ -101,9 +101,16 @@ def compare(trace: Trace, where: Buffers) -> tuple[list[Difference], list[str]]:
             for low, high in ranges
             for g in range(low // granule, -(-high // granule))
         }
-        if seen != want:
-            found = Difference(launch, kernel, len(want), len(seen), len(want - seen), len(seen - want))
-            different.append(found)
+        if recorded_granules != want:
+            difference = Difference(
+                launch,
+                kernel,
+                len(want),
+                len(recorded_granules),
+                len(want - recorded_granules),
+                len(recorded_granules - want),
+            )
+            different.append(difference)
     return different, compared
 
 

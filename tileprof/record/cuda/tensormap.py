@@ -183,12 +183,20 @@ def _compare(encode: Callable[..., int]) -> None:
         )  # fmt: skip
         if result != 0:
             raise UserError(f"The driver does not encode a tensor map (cuTensorMapEncodeTiled: error {result}).")
-        seen = decode(np.frombuffer(ctypes.string_at(at, 64), np.uint32))
+        decoded = decode(np.frombuffer(ctypes.string_at(at, 64), np.uint32))
         element = ELEMENT_BYTES[types[type_]]
         expected = (base, element, sizes, (element, *strides), box, steps, False)
-        got = seen and (seen.base, seen.element, seen.sizes, seen.strides, seen.box, seen.steps, seen.im2col)
-        if got != expected:
+        fields = decoded and (
+            decoded.base,
+            decoded.element,
+            decoded.sizes,
+            decoded.strides,
+            decoded.box,
+            decoded.steps,
+            decoded.im2col,
+        )
+        if fields != expected:
             raise UserError(
-                f"This GPU or driver lays tensor maps out in another way than Hopper: {got} was decoded from a map "
+                f"This GPU or driver lays tensor maps out in another way than Hopper: {fields} was decoded from a map "
                 f"made of {expected}. Record with `--passes blocks,time`, which need no tensor maps."
             )

@@ -65,7 +65,7 @@ class Times:
     """Records of block entries a tile; more than it has blocks when launches were mixed up."""
 
     @property
-    def known(self) -> NDArray[np.bool_]:
+    def has_times(self) -> NDArray[np.bool_]:
         return (self.begin >= 0) & (self.end >= self.begin)
 
 

@@ -55,7 +55,7 @@ class Loads:
     coordinates: I64
     first: I64
     offsets: I64
-    known: bool = True
+    decodable: bool = True
     """They are in a mode that is decoded; otherwise each stands for the whole tensor."""
 
     def boxes(self, of: TensorMap | None = None) -> Strided:
@@ -63,18 +63,25 @@ class Loads:
         map_ = self.map
         if of is not None:
             map_ = replace(map_, base=of.base, strides=of.strides)
-        if not self.known:
-            found = tensormap.whole(map_, len(self.tile))
+        if not self.decodable:
+            load_boxes = tensormap.whole(map_, len(self.tile))
         elif map_.im2col:
-            found = im2col.boxes(map_, self.coordinates, self.offsets)
+            load_boxes = im2col.boxes(map_, self.coordinates, self.offsets)
         else:
-            found = tensormap.boxes(map_, self.coordinates)
-        load = found.load
-        return Strided(self.tile[load], found.address, found.length, found.count, found.stride, self.first[load])
+            load_boxes = tensormap.boxes(map_, self.coordinates)
+        load = load_boxes.load
+        return Strided(
+            self.tile[load],
+            load_boxes.address,
+            load_boxes.length,
+            load_boxes.count,
+            load_boxes.stride,
+            self.first[load],
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WrittenBoxes:
     """Boxes written, how they are known (a coverage of the schema), and what there is to say.
 
     ``by_item``: their tiles are these work items, not blocks or clusters.
@@ -149,17 +156,17 @@ class Owners:
         launch: int,
         kernel: int,
         geometry: Geometry,
-        seen: Maps,
+        map_uses: Maps,
         loads: list[Loads],
         lifetimes: Lifetimes,
         walk: Walk | None = None,
-    ) -> Found:
+    ) -> WrittenBoxes:
         """What a launch of a kernel that stores through tensor maps wrote; ``loads`` is what it loaded through them.
 
         ``walk``: the same loads in order, which may show work items.
         """
-        outputs, complete = self._outputs_of(kernel, geometry, seen, lifetimes)
-        split, by_item = _products(outputs, walk, geometry, seen) if complete else (None, None)
+        outputs, complete = self._outputs_of(kernel, geometry, map_uses, lifetimes)
+        split, by_item = _products(outputs, walk, geometry, map_uses) if complete else (None, None)
         why = "its stores through tensor maps could not be replayed"
         self._loaded[launch] = _signature(loads)
         owned = self.of_launch.get(launch)
@@ -170,41 +177,43 @@ class Owners:
                 why = "it loads other pieces than the launch whose stores were replayed"
             elif not result["refused"] and len(result["regions"]) == len(owned["bases"]) > 0:
                 regions = [(owned["id"], i, base) for i, base in enumerate(owned["bases"])]
-                self._remember(kernel, geometry, seen, regions)
+                self._remember(kernel, geometry, map_uses, regions)
                 replayed = self._from_replays(regions, geometry, "exact", "")
                 if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
-                    return Found(by_item, replayed.coverage, "", split)
+                    return WrittenBoxes(by_item, replayed.coverage, "", split)
                 return replayed
-        known = self._of_an_equal_launch(launch, kernel, geometry, seen, lifetimes)
-        if known and (complete or self._all_regions(known)):
-            return self._from_replays(known, geometry, "inferred", "writes as in an equal launch outside the graph")
+        regions_known = self._of_an_equal_launch(launch, kernel, geometry, map_uses, lifetimes)
+        if regions_known and (complete or self._all_regions(regions_known)):
+            return self._from_replays(
+                regions_known, geometry, "inferred", "writes as in an equal launch outside the graph"
+            )
         if by_item is not None:
-            return Found(by_item, "inferred", "each work item writes its rows by its columns", split)
+            return WrittenBoxes(by_item, "inferred", "each work item writes its rows by its columns", split)
         if not complete:
             return _everything([], geometry, lifetimes, "not all of its parameters were seen")
         mirrored = [_mirrored(output, loads) for output in outputs]
         boxes = [m for m in mirrored if m is not None]
         if outputs and len(boxes) == len(outputs):
-            return Found(bind.join(boxes), "inferred", "writes where it loads an input of the result's shape")
-        return _everything(_inside(seen.others, lifetimes), geometry, lifetimes, why)
+            return WrittenBoxes(bind.join(boxes), "inferred", "writes where it loads an input of the result's shape")
+        return _everything(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
 
     def _outputs_of(
-        self, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes
+        self, kernel: int, geometry: Geometry, map_uses: Maps, lifetimes: Lifetimes
     ) -> tuple[list[TensorMap], bool]:
         """The tensors that a launch may write, each once, and whether there are no others.
 
         Of a launch whose parameters were not all seen there are none where it has maps like those of one whose were.
         """
-        outputs = _outputs(_inside(seen.others, lifetimes), seen)
-        if seen.complete:
+        outputs = _outputs(_inside(map_uses.others, lifetimes), map_uses)
+        if map_uses.complete:
             self._outputs.setdefault((kernel, geometry), frozenset(m.shape_words for m in outputs))
             return outputs, True
         shapes = self._outputs.get((kernel, geometry), frozenset())
-        alike = _outputs(_inside(seen.others, lifetimes, shapes), seen)
+        alike = _outputs(_inside(map_uses.others, lifetimes, shapes), map_uses)
         return (alike, True) if shapes and {m.shape_words for m in alike} == shapes else (outputs, False)
 
     def _of_an_equal_launch(
-        self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes
+        self, launch: int, kernel: int, geometry: Geometry, map_uses: Maps, lifetimes: Lifetimes
     ) -> list[tuple[int, int, int]]:
         """Result, region and address of each tensor that it writes, as one that was replayed and loads the same pieces
         did.
@@ -212,19 +221,21 @@ class Owners:
         Products of different depth may share a kernel, a grid and the shape of their result: what they load differs.
         The page of the parameters may hold what is left of other launches' maps, with an address written over.
         """
-        outputs = _outputs(_inside(seen.others, lifetimes), seen)
+        outputs = _outputs(_inside(map_uses.others, lifetimes), map_uses)
         regions = [self._equal.get((kernel, geometry, m.shape_words), {}) for m in outputs]
-        for result in sorted({r for found in regions for r in found}):
+        for result in sorted({r for launch_regions in regions for r in launch_regions}):
             if self._loads_alike(launch, result) and all(r.get(result, 0) >= 0 for r in regions):
                 return sorted(
                     {(result, r[result], m.base) for m, r in zip(outputs, regions, strict=True) if result in r}
                 )
         return []
 
-    def _all_regions(self, known: list[tuple[int, int, int]]) -> bool:
+    def _all_regions(self, regions: list[tuple[int, int, int]]) -> bool:
         """Whether these are all that the equal launch wrote."""
-        ids = {result for result, _, _ in known}
-        return all({i for r, i, _ in known if r == one} == set(range(len(self.results[one]["regions"]))) for one in ids)
+        ids = {result for result, _, _ in regions}
+        return all(
+            {i for r, i, _ in regions if r == one} == set(range(len(self.results[one]["regions"]))) for one in ids
+        )
 
     def _loads_alike(self, launch: int, result: int) -> bool:
         """Whether each tile loads what it did when the launch was replayed: sizes that lie in memory may have changed
@@ -234,24 +245,26 @@ class Owners:
         return replayed == self._loaded[launch]
 
     def learn(
-        self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes, loads: list[Loads]
+        self, launch: int, kernel: int, geometry: Geometry, map_uses: Maps, lifetimes: Lifetimes, loads: list[Loads]
     ) -> None:
         """Remember what is known of a launch that is not in the trace, for launches that equal it."""
         self._loaded[launch] = _signature(loads)
-        self._outputs_of(kernel, geometry, seen, lifetimes)
+        self._outputs_of(kernel, geometry, map_uses, lifetimes)
         owned = self.of_launch.get(launch)
         if owned is not None and not self.results[owned["id"]]["refused"]:
             regions = [(owned["id"], i, base) for i, base in enumerate(owned["bases"])]
-            self._remember(kernel, geometry, seen, regions)
+            self._remember(kernel, geometry, map_uses, regions)
 
-    def _remember(self, kernel: int, geometry: Geometry, seen: Maps, regions: list[tuple[int, int, int]]) -> None:
+    def _remember(self, kernel: int, geometry: Geometry, map_uses: Maps, regions: list[tuple[int, int, int]]) -> None:
         for result, index, base in regions:
-            for other in seen.others:
+            for other in map_uses.others:
                 if other.base == base:
                     same = self._equal.setdefault((kernel, geometry, other.shape_words), {})
                     same[result] = index if same.get(result, index) == index else -1
 
-    def _from_replays(self, regions: list[tuple[int, int, int]], geometry: Geometry, coverage: str, note: str) -> Found:
+    def _from_replays(
+        self, regions: list[tuple[int, int, int]], geometry: Geometry, coverage: str, note: str
+    ) -> WrittenBoxes:
         parts = []
         for result, index, base in regions:
             key = (result, index, geometry.tiles)
@@ -273,7 +286,7 @@ class Owners:
                     relative.first,
                 )
             )
-        return Found(bind.join(parts), coverage, note)
+        return WrittenBoxes(bind.join(parts), coverage, note)
 
     def _relative(self, result: int, index: int, tiles: int) -> tuple[Strided, bool]:
         event = self.results[result]
@@ -315,13 +328,13 @@ def whole(ranges: list[tuple[int, int]], tiles: int) -> Strided:
 
 
 def _inside(
-    found: list[TensorMap], lifetimes: Lifetimes, shapes: frozenset[tuple[int, ...]] | None = None
+    maps_there: list[TensorMap], lifetimes: Lifetimes, shapes: frozenset[tuple[int, ...]] | None = None
 ) -> list[TensorMap]:
     """Maps of tensors that lie in memory which the driver handed out, each tensor once; of those ``shapes`` if
     given.
     """
-    found = found if shapes is None else [m for m in found if m.shape_words in shapes]
-    inside = {m.base: m for m in found if lifetimes.holds(m.base, m.base + m.bytes)}
+    maps_there = maps_there if shapes is None else [m for m in maps_there if m.shape_words in shapes]
+    inside = {m.base: m for m in maps_there if lifetimes.holds(m.base, m.base + m.bytes)}
     return [inside[base] for base in sorted(inside)]
 
 
@@ -329,7 +342,7 @@ def _mirrored(other: TensorMap, loads: list[Loads]) -> Strided | None:
     """The places of ``other`` at which an input of equal sizes is loaded, if each of the input's was by one tile."""
     for load in loads:
         map_ = load.map
-        if map_.sizes != other.sizes or map_.element != other.element or map_.im2col or not load.known:
+        if map_.sizes != other.sizes or map_.element != other.element or map_.im2col or not load.decodable:
             continue
         places = bind.expanded(load.boxes())
         order = np.lexsort((places.tile, places.start))
@@ -345,48 +358,48 @@ def _mirrored(other: TensorMap, loads: list[Loads]) -> Strided | None:
 
 
 def _products(
-    others: list[TensorMap], walk: Walk | None, geometry: Geometry, seen: Maps
+    others: list[TensorMap], walk: Walk | None, geometry: Geometry, map_uses: Maps
 ) -> tuple[Items | None, Strided | None]:
     """The one way to read the loads as work items whose products are these tensors, and what the items write; else
     None.
     """
-    found = []
-    for reading in items.readings(walk, geometry, seen.loaded):
+    candidates = []
+    for reading in items.readings(walk, geometry, map_uses.loaded):
         assert walk is not None
-        parts = [items.product(map_, walk, reading, seen.loaded) for map_ in others]
+        parts = [items.product(map_, walk, reading, map_uses.loaded) for map_ in others]
         whole = [part for part in parts if part is not None]
         if whole and len(whole) == len(parts):
-            found.append((reading, bind.join(whole)))
-    return found[0] if len(found) == 1 else (None, None)
+            candidates.append((reading, bind.join(whole)))
+    return candidates[0] if len(candidates) == 1 else (None, None)
 
 
-def _outputs(others: list[TensorMap], seen: Maps) -> list[TensorMap]:
+def _outputs(others: list[TensorMap], map_uses: Maps) -> list[TensorMap]:
     """Those that are not inputs: cuBLAS's parameters hold the maps of its inputs twice. All, when it loads them all."""
-    inputs = {map_.base for map_ in seen.loaded.values()}
+    inputs = {map_.base for map_ in map_uses.loaded.values()}
     return [map_ for map_ in others if map_.base not in inputs] or others
 
 
 def _same_bytes(replayed: Strided, by_item: Strided, split: Items) -> bool:
     """The items of each tile together write what replays saw the tile write."""
     tile = np.repeat(np.arange(len(split.count)), split.count)[by_item.tile]
-    seen, said = (_merged(bind.expanded(boxes)) for boxes in (replayed, replace(by_item, tile=tile)))
-    return all(np.array_equal(getattr(seen, c), getattr(said, c)) for c in ("tile", "start", "end"))
+    replayed_runs, inferred_runs = (_merged(bind.expanded(boxes)) for boxes in (replayed, replace(by_item, tile=tile)))
+    return all(np.array_equal(getattr(replayed_runs, c), getattr(inferred_runs, c)) for c in ("tile", "start", "end"))
 
 
-def _merged(found: Runs) -> Runs:
+def _merged(addressed: Runs) -> Runs:
     """Runs that touch, of one tile, as one."""
-    order = np.lexsort((found.start, found.tile))
-    tile, start, end = found.tile[order], found.start[order], found.end[order]
+    order = np.lexsort((addressed.start, addressed.tile))
+    tile, start, end = addressed.tile[order], addressed.start[order], addressed.end[order]
     heads = np.flatnonzero(np.append(True, (tile[1:] != tile[:-1]) | (start[1:] != end[:-1])))
     last = np.append(heads[1:], len(tile)) - 1
     return Runs(tile[heads], start[heads], end[last], start[heads])
 
 
-def _everything(others: list[TensorMap], geometry: Geometry, lifetimes: Lifetimes, why: str) -> Found:
+def _everything(others: list[TensorMap], geometry: Geometry, lifetimes: Lifetimes, why: str) -> WrittenBoxes:
     if others:
         ranges = [(m.base, m.base + m.bytes) for m in others]
-        return Found(whole(ranges, geometry.tiles), "conservative", f"{why}; every tile stands as writer of all")
+        return WrittenBoxes(whole(ranges, geometry.tiles), "conservative", f"{why}; every tile stands as writer of all")
     live = lifetimes.live()
-    return Found(
+    return WrittenBoxes(
         whole(live, geometry.tiles), "conservative", f"{why}, and where they go is unknown; they stand for all memory"
     )

@@ -15,7 +15,7 @@ _MOST_OPERANDS: Final = 32
 """Slots that are described: a kernel over the tensors of a whole optimiser step has thousands."""
 
 
-def called(call: Call, kernel: Kernel) -> str:
+def call_description(call: Call, kernel: Kernel) -> str:
     """The JSON text for one kernel of the call; empty for lists of tensors and where there are too many operands."""
     if len(kernel.operands) > _MOST_OPERANDS or call.op.startswith("aten::_foreach_"):
         return ""

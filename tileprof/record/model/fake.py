@@ -61,9 +61,9 @@ class Mode(FakeTensorMode):  # type: ignore[misc] # typed as Any
         if isinstance(func, OpOverload):
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             if not tensors and _is_factory(func):
-                made = self._constant(func, args, kwargs)
-                if made is not None:
-                    return made
+                constant = self._constant(func, args, kwargs)
+                if constant is not None:
+                    return constant
             if "sparse" in func._schema.name:  # noqa: SLF001 - PyTorch fails to tell that no sparse result is a constant
                 for tensor in tensors:
                     if isinstance(tensor, FakeTensor):
@@ -76,11 +76,11 @@ class Mode(FakeTensorMode):  # type: ignore[misc] # typed as Any
         """The factory's result with its values; None where it is large or on another device."""
         if str(kwargs.get("device") or "cpu") != "cpu":
             return None
-        made = super().dispatch(func, (), args, kwargs)
-        if not isinstance(made, FakeTensor) or made.layout is not torch.strided or made.numel() > SMALL:
-            return made
-        if made.device.type != "cpu":
-            return made
+        result = super().dispatch(func, (), args, kwargs)
+        if not isinstance(result, FakeTensor) or result.layout is not torch.strided or result.numel() > SMALL:
+            return result
+        if result.device.type != "cpu":
+            return result
         with no_dispatch():
             real = func(*args, **kwargs)
         return self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
@@ -143,12 +143,12 @@ def conversions() -> Iterator[None]:
     def of_others(tensor: Any) -> list[Any]:
         return [] if isinstance(tensor, FakeTensor) else weakref.getweakrefs(tensor)
 
-    kept = vars(torch.utils)["weakref"]
+    original = vars(torch.utils)["weakref"]
     vars(torch.utils)["weakref"] = SimpleNamespace(getweakrefs=of_others)
     try:
         yield
     finally:
-        vars(torch.utils)["weakref"] = kept
+        vars(torch.utils)["weakref"] = original
 
 
 def only_fake(types: Iterable[type]) -> bool:

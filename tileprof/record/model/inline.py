@@ -6,12 +6,35 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+import tileprof
 from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record import Options, capture
+
+
+@dataclass(slots=True)
+class Recording:
+    """What ``with tileprof.record(path) as recording:`` gives; ``notes`` is what the trace confesses, once it is
+    written.
+    """
+
+    path: Path
+    state: str = "is being written"
+    notes: list[str] = field(default_factory=list)
+
+    def trace(self) -> tileprof.LoadedTrace:
+        """The trace, as `tileprof.load` gives it. Raises UserError before the end of the ``with`` block."""
+        if self.state != "written":
+            raise UserError(f"{self.path} {self.state}: ask for its trace after the `with` block.")
+        return tileprof.load(self.path)
+
+    def __repr__(self) -> str:
+        notes = f", {len(self.notes)} notes" if self.notes else ""
+        return f"<Recording {self.path}: {self.state}{notes}>"
 
 
 @contextmanager
@@ -23,7 +46,7 @@ def recording(
     force: bool = False,
     module: str | None = None,
     tile: Sequence[str] = (),
-) -> Iterator[None]:
+) -> Iterator[Recording]:
     """Write a trace of the PyTorch operators that run inside, as the model recorder does; options as of ``tileprof
     record``.
 
@@ -32,7 +55,7 @@ def recording(
     """
     if capture.listening():
         with capture.capture():
-            yield
+            yield Recording(Path(path), "is part of the recording of the whole program")
         return
     if find_spec("torch") is None:
         raise UserError(f"PyTorch is not installed for {sys.executable}: `{sys.executable} -m pip install torch`.")
@@ -49,14 +72,18 @@ def recording(
     )
     session = Session(options, devices.get(device), list(command))
     session.start()
+    made = Recording(Path(path))
     try:
-        yield
+        yield made
     except BaseException as error:
         session.stop()
+        made.state = "ended with an error"
         session.writer.abandon(f"{type(error).__name__}: {error}".removesuffix(": "))
         raise
-    session.stop()
+    made.notes = session.stop()
     if session.failure is not None:
+        made.state = "ended with an error"
         session.writer.abandon(session.failure)
         raise UserError(f"the recording stopped: {session.failure}")
     session.writer.close(0)
+    made.state = "written"

@@ -66,9 +66,9 @@ def as_operands(value: Any, operands: list[Operand]) -> Any:
     The order is that of `flatten`: an operand's ``ref`` is its tensor's place there.
     """
     if isinstance(value, torch.Tensor):
-        made = [_operand(piece, len(operands) + n) for n, piece in enumerate(parts(value))]
-        operands += made
-        return made[0] if len(made) == 1 else made
+        new_operands = [_operand(piece, len(operands) + n) for n, piece in enumerate(parts(value))]
+        operands += new_operands
+        return new_operands[0] if len(new_operands) == 1 else new_operands
     if isinstance(value, list | tuple):
         return [as_operands(v, operands) for v in value]
     return value

@@ -64,9 +64,9 @@ class Names:
 
     def _climb(self, module: torch.nn.Module) -> str:
         words: list[str] = []
-        seen: set[int] = set()
-        while module in self._parents and id(module) not in seen:
-            seen.add(id(module))
+        visited: set[int] = set()
+        while module in self._parents and id(module) not in visited:
+            visited.add(id(module))
             reference, name = self._parents[module]
             parent = reference()
             if parent is None:
@@ -105,7 +105,7 @@ class Modules:
         registered: Callable[[torch.Tensor | None], None],
     ) -> None:
         self.names = names
-        self.called = False
+        self.any_called = False
         """Whether any module was called so far."""
         self.recurrent: set[str] = set()
         """Classes of the recurrent modules that were called; cuDNN has kernels for these, which no model knows."""
@@ -166,14 +166,14 @@ class Modules:
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect.currentframe is the same with a check
         while frame is not None:
             code = frame.f_code
-            named = code.co_varnames[0] if code.co_name == "__init__" and code.co_argcount else ""
-            if named and isinstance(frame.f_locals.get(named), torch.nn.Module):
+            receiver = code.co_varnames[0] if code.co_name == "__init__" and code.co_argcount else ""
+            if receiver and isinstance(frame.f_locals.get(receiver), torch.nn.Module):
                 return True
             frame = frame.f_back
         return False
 
     def _outermost(self, module: torch.nn.Module) -> None:
-        self.called = True
+        self.any_called = True
         self.names.scan(module)
         self._root_called(module)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import optimizer
 from torch.utils._pytree import tree_leaves
 
 from tileprof.record.model.tile_model import Entry, find
@@ -29,6 +31,18 @@ _NO_KERNEL = frozenset(
 
 HOST_READS = frozenset({"aten::_local_scalar_dense"})
 """Operators for which the program waits for the GPU."""
+
+
+def reads_a_step() -> bool:
+    """Whether an optimizer of PyTorch is reading a step counter, which it keeps on the host even for parameters on a
+    GPU (unless it is capturable, and then it does not read it).
+    """
+    frame = sys._getframe(1)  # noqa: SLF001 - what `inspect.stack` reads, without the source
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is optimizer._get_value.__code__:  # noqa: SLF001 - PyTorch has no public way
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

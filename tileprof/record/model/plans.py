@@ -11,7 +11,7 @@ import numpy as np
 
 from tileprof.errors import UserError
 from tileprof.record.model import duration
-from tileprof.record.model.call_text import called
+from tileprof.record.model.call_text import call_description
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
 from tileprof.trace.footprint import Boxes, Footprint, Launch
@@ -87,7 +87,7 @@ def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: s
     if not any(o.numel for o in (*written, *call.outputs)) and (written or call.outputs) and not by_value:
         return []  # nothing to compute: PyTorch returns before it launches
     used = [_without_empty(k) for k in _kernels(operator, call, device, written, notes) if k.footprint.tiles]
-    return [replace(own(kernel, call.op, device, key), call=called(call, kernel)) for kernel in used]
+    return [replace(own(kernel, call.op, device, key), call=call_description(call, kernel)) for kernel in used]
 
 
 def _kernels(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import ctypes
 import functools
 import gc
@@ -12,7 +13,7 @@ import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tileprof import devices
 from tileprof.errors import UserError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from tileprof.record import Options
     from tileprof.record.command import Command
 
-_NAMED = 5
+_LISTED_OPERATORS = 5
 """Conservative operators named at the end; the trace's notes name all."""
 
 _STOPPED = 70
@@ -50,6 +51,24 @@ _NO_NVTX_NEEDED = (
 )
 
 
+class _Interpreter:
+    """What the recorder needs to import and run code when the program has ended, as it was before the program."""
+
+    def __init__(self) -> None:
+        self._recursion_limit = sys.getrecursionlimit()
+        self._builtins = dict(vars(builtins))
+        self._ways: list[tuple[list[Any], list[Any]]] = [
+            (way, list(way)) for way in (sys.meta_path, sys.path_hooks, sys.path)
+        ]
+
+    def restore(self) -> None:
+        """Give back what the program took away or replaced; what it added stays."""
+        vars(builtins).update(self._builtins)
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), self._recursion_limit))
+        for way, before in self._ways:
+            way += [one for one in before if one not in way]
+
+
 class Recording:
     """Knows how the program ended, and ends the trace accordingly, once."""
 
@@ -61,6 +80,7 @@ class Recording:
         self._reason = "the program did not reach its end"
         self._finished = self._interrupted = False
         self._leave = os._exit
+        self._interpreter = _Interpreter()
 
     def ended(self, exit_code: int, error: BaseException | None) -> None:
         """Hear how the program ended. Raises UserError where it could not run on fake tensors."""
@@ -91,6 +111,7 @@ class Recording:
         if self._finished or os.getpid() != self._pid:
             return
         self._finished = True
+        self._interpreter.restore()
         gc.unfreeze()  # or the interpreter's end would not free what was imported, of which nanobind complains aloud
         session, whole = self.session, False
         try:
@@ -168,8 +189,12 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
         lines.append(f"the trace is partial, it holds what ran until then: {reason.splitlines()[0]}")
     total = session.conservative.total()
     if total:
-        worst = session.conservative.most_common(_NAMED)
-        more = f" and {len(session.conservative) - _NAMED} more operators" if len(session.conservative) > _NAMED else ""
+        worst = session.conservative.most_common(_LISTED_OPERATORS)
+        more = (
+            f" and {len(session.conservative) - _LISTED_OPERATORS} more operators"
+            if len(session.conservative) > _LISTED_OPERATORS
+            else ""
+        )
         lines.append(f"conservative: {total} launches, {', '.join(f'{op} ({n})' for op, n in worst)}{more}")
     lines += [f"note: {n}" for n in notes if "every tile is taken to touch" not in n]
     lines.append(f"next: tileprof report {shell_word(path)}")
@@ -183,12 +208,12 @@ def _hints(reason: str) -> list[str]:
 
 
 def _nothing_seen(session: Session) -> str:
-    if session.seen and session.ranges is not None and not session.ranges.matched:
+    if session.operator_count and session.ranges is not None and not session.ranges.matched:
         ranges_seen = session.ranges
         return ranges.why_empty(ranges_seen.pattern, ranges_seen.matched, ranges_seen.names)
-    if session.seen:
+    if session.operator_count:
         return (
-            f"no launch was kept: {session.seen} PyTorch operators ran, none of them inside the window "
+            f"no launch was kept: {session.operator_count} PyTorch operators ran, none of them inside the window "
             "(capture, --nvtx, --module, --skip); widen the window"
         )
     return (

@@ -92,8 +92,8 @@ def recut(trace: Recording, output: Path, tiles: Mapping[int, str] | None = None
 
 def _groups(trace: Recording, tiles: Mapping[int, str]) -> list[_Group]:
     planned: dict[str, list[plans.Planned]] = {}
-    made = (_group(trace, members, planned, tiles) for members in described_calls(trace).values())
-    return [group for group in made if group is not None]
+    groups = (_group(trace, members, planned, tiles) for members in described_calls(trace).values())
+    return [group for group in groups if group is not None]
 
 
 def _group(
@@ -160,12 +160,12 @@ def _by_rows(planned: list[plans.Planned], call: Call) -> list[plans.Planned]:
     tile = np.repeat(np.arange(rows), slots.shape[1])
     block = np.zeros((rows, 3), np.int32)
     block[:, 0] = np.arange(rows)
-    made = Boxes.of(
+    row_boxes = Boxes.of(
         tile=tile, operand=np.tile(slots[0], rows), mode=np.tile(slots[1], rows),
         offset=tile * size * first.itemsize, length=size * first.itemsize,
     )  # fmt: skip
     tile_ns = np.full(rows, float(one.duration.tile_ns.sum()) / rows)
-    kernel = replace(one.kernel, footprint=Footprint(block, made, tile_ns), grid=(rows, 1, 1))
+    kernel = replace(one.kernel, footprint=Footprint(block, row_boxes, tile_ns), grid=(rows, 1, 1))
     return [replace(one, kernel=kernel, tiles=rows, duration=replace(one.duration, tile_ns=tile_ns))]
 
 
@@ -211,8 +211,8 @@ def _call(name: str, operator: Operator, text: dict[str, Any]) -> Call:
 
     by_name = text["arguments"] | text["places"]
     arguments = {a.name: value(by_name.get(a.name, a.default)) for a in operator.arguments}
-    named = {a.name for a in operator.arguments}
-    outputs = tuple(o for o, t in zip(operands, text["tensors"], strict=True) if t["argument"] not in named)
+    argument_names = {a.name for a in operator.arguments}
+    outputs = tuple(o for o, t in zip(operands, text["tensors"], strict=True) if t["argument"] not in argument_names)
     return Call(name, arguments, outputs, tuple(operands))
 
 

@@ -24,12 +24,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model import fake, plans, unfused
-from tileprof.record.model.call_text import called
+from tileprof.record.model.call_text import call_description
 from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
 from tileprof.record.model.nvtx import Ranges
-from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
+from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order, reads_a_step
 from tileprof.record.model.plans_by_value import PlansByValue
 from tileprof.record.model.progress import Progress
 from tileprof.record.model.storage import ABSENT, Buffer, Buffers
@@ -60,7 +60,7 @@ class Session:
         self._output = options.output.absolute()  # the program may change its directory
         self.active = False
         self.failure: str | None = None
-        self.seen = 0
+        self.operator_count = 0
         """Operators that computed something, whether kept or not."""
         self.writer = self._new_writer(force=options.force)
         self.buffers = Buffers(self.writer)
@@ -76,7 +76,7 @@ class Session:
         self._host_reads = 0
         self._operators: dict[Any, Operator] = {}
         self._plans: dict[Any, list[plans.Planned]] = {}
-        self._known = PlansByValue()
+        self._plans_by_value = PlansByValue()
         self._dtypes: dict[torch.dtype, str] = {}
         self._lock = threading.RLock()
         self._progress = Progress()
@@ -191,7 +191,7 @@ class Session:
         self.writer = self._new_writer(force=self.options.force)
         self.buffers.restart(self.writer)
         self._plans.clear()
-        self._known.clear()
+        self._plans_by_value.clear()
         self.conservative.clear()
         self._notes.clear()
         self.end_ns = self.tiles = self._host_reads = self.window.initialisations = 0
@@ -232,10 +232,10 @@ class Session:
     ) -> bool:
         """Record an operator that has just run; whether it computed anything (allocation and views do not)."""
         with self._lock:
-            seen = self.seen
+            calls_before = self.operator_count
             if self.active:
                 self._guard(self._record, operator, args, kwargs, result, path, values)
-            return self.seen != seen
+            return self.operator_count != calls_before
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
         """Do our work; where it fails, the program goes on and the recording does not."""
@@ -273,7 +273,7 @@ class Session:
         strided = flatten(result, tensors, key) and strided
         places = buffers.places(tensors, len(tensors) if lifted else inputs)
         self._move(path)
-        self._host_reads += operator.name in HOST_READS and not self.window.closed
+        self._host_reads += operator.name in HOST_READS and not self.window.closed and not reads_a_step()
         if operator.silent:
             return
         if not operator.mutates and (_aliases(places, inputs) or (operator.foreign and len(places) == inputs)):
@@ -283,24 +283,24 @@ class Session:
             # lies.
             operator = operator.distrusted()
             key.append("distrusted")
-        self.seen += 1
+        self.operator_count += 1
         if not self.window.covers(path) or self._initialises(operator, places, inputs):
             return
         cached = tuple(key)
         by_value = operator.entry is not None and operator.entry.data_dependent and not self.fake
-        planned = self._known.find(cached, tensors, values) if by_value else self._plans.get(cached)
+        planned = self._plans_by_value.find(cached, tensors, values) if by_value else self._plans.get(cached)
         texts: list[str] | None = None
         if planned is None:
             read: set[int] = set()
             call = self._call(operator, arguments, result, tensors, values, read)
             planned = plans.plan(operator if strided else operator.opaque(), call, self.device, cached, self._notes)
             if by_value:
-                self._known.keep(cached, read, tensors, values, planned)
+                self._plans_by_value.keep(cached, read, tensors, values, planned)
             else:
                 self._plans[cached] = planned
         elif numbers and any(one.call for one in planned):
             call = self._call(operator, arguments, result, tensors, values)
-            texts = [called(call, one.kernel) for one in planned]
+            texts = [call_description(call, one.kernel) for one in planned]
         if operator.mutates:
             written: list[torch.Tensor] = []
             flatten([v for a, v in zip(operator.arguments, arguments, strict=True) if a.written], written, [])
@@ -311,11 +311,11 @@ class Session:
         """A write to a parameter, the construction of a module, or a conversion of its tensors, before any module ran:
         on a GPU it is done once, and mostly by the CPU.
         """
-        if self.options.initialisation or self.modules.called or not places or places[0] is None:
+        if self.options.initialisation or self.modules.any_called or not places or places[0] is None:
             return False
         if self.modules.converting:
-            for made in filter(None, places[inputs:]):
-                made.kind = places[0].kind
+            for result in filter(None, places[inputs:]):
+                result.kind = places[0].kind
         elif not (operator.mutates and places[0].kind == "parameter") and not self.modules.constructing():
             return False
         self.window.initialisations += 1
@@ -332,7 +332,7 @@ class Session:
     ) -> Call:
         """The call as tile models see it; ``read`` learns the places of the tensors whose values they ask for."""
         operands: list[Operand] = []
-        named = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
+        by_name = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
         first = len(operands)
         as_operands(result, operands)
         fake_run = self.fake
@@ -343,7 +343,7 @@ class Session:
                 read.add(operand.ref)
             return None if fake_run else values.get(id(tensor), tensor)
 
-        return Call(operator.name, named, tuple(operands[first:]), tuple(operands), value)
+        return Call(operator.name, by_name, tuple(operands[first:]), tuple(operands), value)
 
     # ---- launches
 
@@ -355,7 +355,7 @@ class Session:
 
     def _own(self, op: str, kernel: Kernel, tensors: list[torch.Tensor]) -> None:
         self.buffers.bury()
-        self.seen += 1
+        self.operator_count += 1
         path = self.modules.here()
         places = self.buffers.places(tensors, len(tensors))
         self._move(path)

@@ -44,7 +44,7 @@ _COPIED_BYTES = 8
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A live allocation. ``made_at`` counts the launches kept before it; ``made`` says an operator made it."""
+    """A live allocation. ``made_at`` counts the launches kept before it."""
 
     base: int
     bytes: int
@@ -53,7 +53,6 @@ class Buffer:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     made_at: int
-    made: bool
     name: str = ""
     id: int = ABSENT
     address: int = 0
@@ -65,7 +64,7 @@ class Buffer:
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class _LiveStorage:
     """A live storage: byte 0 of its ``bytes`` is byte ``at`` of the buffer; ``real``: it has an address."""
 
     buffer: Buffer
@@ -111,12 +110,12 @@ class Buffers:
     def __init__(self, writer: TraceWriter) -> None:
         self.writer = writer
         self.allocator = CachingAllocator()
-        self._live: dict[int, _Held] = {}
+        self._live: dict[int, _LiveStorage] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
         self._dead: deque[int] = deque()
         self._outside: set[int] = set()
         """Storages of memory that PyTorch did not allocate, or does not own alone any more."""
-        self._left: list[Buffer] = []
+        self._remaining: list[Buffer] = []
         """Memory from outside that launches wrote to and that no tensor shows now; its owner may show it again."""
         self._read_and_left = False
         """Whether memory from outside that launches only read was given up with its last tensor."""
@@ -128,12 +127,12 @@ class Buffers:
     def restart(self, writer: TraceWriter) -> None:
         """Write to another trace from now on: no buffer is in it yet, all live ones are older than it."""
         self.writer = writer
-        for held in self._live.values():
-            held.buffer.id, held.buffer.made_at = ABSENT, 0
+        for live in self._live.values():
+            live.buffer.id, live.buffer.made_at = ABSENT, 0
         unseen = {id(b): b for move in self._moves for b in (move.old, move.new) if not b.holders}
-        for old in (*self._left, *unseen.values()):
+        for old in (*self._remaining, *unseen.values()):
             self.allocator.free(old.base)
-        self._left.clear()
+        self._remaining.clear()
         self._moves.clear()
         self._read_and_left = False
 
@@ -143,9 +142,9 @@ class Buffers:
             key = self._dead.popleft()
             del self._references[key]
             self._outside.discard(key)
-            held = self._live.pop(key, None)
-            if held is not None:
-                self._drop(held.buffer)
+            entry = self._live.pop(key, None)
+            if entry is not None:
+                self._drop(entry.buffer)
 
     def _drop(self, buffer: Buffer) -> None:
         """One storage less shows the buffer. Memory from outside is not known to be free when no tensor shows it."""
@@ -155,7 +154,7 @@ class Buffers:
         outside = buffer.address and buffer.id != ABSENT
         self._read_and_left |= bool(outside and not buffer.written)
         if outside and buffer.written:
-            self._left.append(buffer)
+            self._remaining.append(buffer)
         elif not self._moves or not self._moving(buffer):
             self._free(buffer)
 
@@ -173,13 +172,13 @@ class Buffers:
         buffers: list[Buffer | None] = []
         for n, tensor in enumerate(tensors):
             storage = tensor.untyped_storage()
-            held = live.get(storage._cdata)  # noqa: SLF001
-            if held is not None and held.bytes == storage.nbytes():  # nearly always: `of` without a call
-                buffers.append(held.buffer)
+            entry = live.get(storage._cdata)  # noqa: SLF001
+            if entry is not None and entry.bytes == storage.nbytes():  # nearly always: `of` without a call
+                buffers.append(entry.buffer)
             else:
-                buffers.append(self.of(tensor, made=n >= made_from))
+                buffers.append(self.of(tensor, is_result=n >= made_from))
         if self._merges != merges:  # a tensor showed that an earlier one lies in a larger memory
-            buffers = [self.of(t, made=False) for t in tensors]
+            buffers = [self.of(t, is_result=False) for t in tensors]
         return buffers
 
     def knows(self, tensor: torch.Tensor) -> bool:
@@ -187,22 +186,22 @@ class Buffers:
         if not _has_storage(tensor):
             return False
         storage = tensor.untyped_storage()
-        held = self._live.get(storage._cdata)  # noqa: SLF001
-        return held is not None and held.bytes == storage.nbytes()
+        entry = self._live.get(storage._cdata)  # noqa: SLF001
+        return entry is not None and entry.bytes == storage.nbytes()
 
-    def of(self, tensor: torch.Tensor, *, made: bool) -> Buffer | None:
-        """The buffer ``tensor`` lies in, None for memory of no size; ``made``: an operator just returned it."""
+    def of(self, tensor: torch.Tensor, *, is_result: bool) -> Buffer | None:
+        """The buffer ``tensor`` lies in, None for memory of no size; ``is_result``: an operator just returned it."""
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 - the only stable identity of a storage
-        held = self._live.get(key)
+        entry = self._live.get(key)
         size = storage.nbytes()
-        if held is not None and held.bytes == size:
-            return held.buffer
-        if held is not None:
+        if entry is not None and entry.bytes == size:
+            return entry.buffer
+        if entry is not None:
             del self._live[key]
-        buffer = self._new(tensor, storage, key, size, made) if size else None
-        if held is not None:
-            self._resized(held, buffer, size)
+        buffer = self._new(tensor, storage, key, size, is_result) if size else None
+        if entry is not None:
+            self._resized(entry, buffer, size)
         if buffer is not None and key not in self._references:
             self._references[key] = weakref.ref(storage, partial(self._died, key))
         return buffer
@@ -210,27 +209,27 @@ class Buffers:
     def _died(self, key: int, _: object) -> None:
         self._dead.append(key)
 
-    def _new(self, tensor: torch.Tensor, storage: torch.UntypedStorage, key: int, size: int, made: bool) -> Buffer:
+    def _new(self, tensor: torch.Tensor, storage: torch.UntypedStorage, key: int, size: int, is_result: bool) -> Buffer:
         outside = not storage.resizable()
-        held = self._known(storage, size, outside) if outside or not made else None
-        if held is None:
-            if self._left and not outside:
+        entry = self._registered(storage, size, outside) if outside or not is_result else None
+        if entry is None:
+            if self._remaining and not outside:
                 self._forget(storage, size)
-            held = _Held(self._make(tensor, size, made), size, bool(_address(storage)))
+            entry = _LiveStorage(self._make(tensor, size, is_result), size, bool(_address(storage)))
             if outside:
-                held.buffer.address, held.buffer.written = _address(storage), made
+                entry.buffer.address, entry.buffer.written = _address(storage), is_result
         if outside:
             self._outside.add(key)
-        self._live[key] = held
-        return held.buffer
+        self._live[key] = entry
+        return entry.buffer
 
-    def _resized(self, held: _Held, buffer: Buffer | None, size: int) -> None:
+    def _resized(self, entry: _LiveStorage, buffer: Buffer | None, size: int) -> None:
         """On a GPU a resized storage is a new allocation, the contents are copied, and the old one is freed."""
-        old = held.buffer
+        old = entry.buffer
         if buffer is not None:
             buffer.kind, buffer.name = old.kind, old.name
             if old.id != ABSENT or self._moving(old):
-                self._moves.append(Move(old, held.at, buffer, 0, min(size, held.bytes), copied=True))
+                self._moves.append(Move(old, entry.at, buffer, 0, min(size, entry.bytes), copied=True))
         self._drop(old)
 
     def offset(self, tensor: torch.Tensor) -> int:
@@ -239,10 +238,10 @@ class Buffers:
         elements = tensor.storage_offset()
         return at + int(elements * tensor.element_size()) if elements else at
 
-    def _make(self, tensor: torch.Tensor, size: int, made: bool) -> Buffer:
+    def _make(self, tensor: torch.Tensor, size: int, is_result: bool) -> Buffer:
         # Parameter's own check of instances takes longer than all of the rest.
         parameter = type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)
-        kind = "parameter" if parameter else "activation" if made else "input"
+        kind = "parameter" if parameter else "activation" if is_result else "input"
         return Buffer(
             base=self.allocator.allocate(size),
             bytes=size,
@@ -251,12 +250,11 @@ class Buffers:
             shape=tuple(tensor.shape),
             strides=tensor.stride(),
             made_at=self.writer.launches,
-            made=made,
         )
 
     # ---- memory that several storages show
 
-    def _known(self, storage: torch.UntypedStorage, size: int, outside: bool) -> _Held | None:
+    def _registered(self, storage: torch.UntypedStorage, size: int, outside: bool) -> _LiveStorage | None:
         """Where in a known buffer the memory of a new storage lies; buffers that it joins become one.
 
         Two storages of memory that PyTorch allocated never overlap, so one of them must be from ``outside``.
@@ -265,28 +263,28 @@ class Buffers:
         if not begin:
             return None
         shown = self._shown(self._live if outside else self._outside)
-        shown += [(old.address, old) for old in self._left]
+        shown += [(old.address, old) for old in self._remaining]
         overlapping = {id(b): (start, b) for start, b in shown if start < begin + size and begin < start + b.bytes}
         if not overlapping:
             return None
-        if any(buffer in self._left for _, buffer in overlapping.values()):
+        if any(buffer in self._remaining for _, buffer in overlapping.values()):
             self.writer.note(_AGAIN)
         [(start, buffer), *others] = overlapping.values()
         if others or begin < start or start + buffer.bytes < begin + size:
             start, buffer = self._merge(list(overlapping.values()), begin, begin + size)
-        elif buffer in self._left:
-            self._left.remove(buffer)
+        elif buffer in self._remaining:
+            self._remaining.remove(buffer)
         buffer.holders += 1
         self._shifted |= begin != start
-        return _Held(buffer, size, True, begin - start)
+        return _LiveStorage(buffer, size, True, begin - start)
 
     def _shown(self, keys: Iterable[int]) -> list[tuple[int, Buffer]]:
         """The real addresses at which buffers begin now: a storage's memory can move, to be shared for instance."""
         shown = []
         for key in keys:
-            held, storage = self._live.get(key), self._references[key]()
-            if held is not None and held.real and storage is not None:
-                shown.append((storage.data_ptr() - held.at, held.buffer))
+            entry, storage = self._live.get(key), self._references[key]()
+            if entry is not None and entry.real and storage is not None:
+                shown.append((storage.data_ptr() - entry.at, entry.buffer))
         return shown
 
     def _merge(self, parts: list[tuple[int, Buffer]], begin: int, end: int) -> tuple[int, Buffer]:
@@ -295,9 +293,9 @@ class Buffers:
         self._shifted = True
         begin = min(begin, *(start for start, _ in parts))
         size = max(end, *(start + b.bytes for start, b in parts)) - begin
-        named = max((b for _, b in parts), key=lambda b: (b.kind == "parameter", bool(b.name)))
+        representative = max((b for _, b in parts), key=lambda b: (b.kind == "parameter", bool(b.name)))
         merged = replace(
-            named, base=self.allocator.allocate(size), bytes=size, id=ABSENT, made_at=self.writer.launches,
+            representative, base=self.allocator.allocate(size), bytes=size, id=ABSENT, made_at=self.writer.launches,
             address=begin,
             holders=0, dtype="uint8", shape=(size,), strides=(1,), written=any(b.written for _, b in parts),
         )  # fmt: skip
@@ -308,27 +306,27 @@ class Buffers:
                 self._moves.append(Move(old, 0, merged, start - begin, old.bytes, copied=False))
             else:
                 self._free(old)
-            for held in self._live.values():
-                if held.buffer is old:
-                    held.buffer, held.at = merged, held.at + start - begin
-            if old in self._left:
-                self._left.remove(old)
+            for entry in self._live.values():
+                if entry.buffer is old:
+                    entry.buffer, entry.at = merged, entry.at + start - begin
+            if old in self._remaining:
+                self._remaining.remove(old)
         return begin, merged
 
     def _forget(self, storage: torch.UntypedStorage, size: int) -> None:
         """PyTorch allocated ``storage``: memory from outside that lay there was given back."""
         begin = _address(storage)
-        for old in [b for b in self._left if begin and b.address < begin + size and begin < b.address + b.bytes]:
-            self._left.remove(old)
+        for old in [b for b in self._remaining if begin and b.address < begin + size and begin < b.address + b.bytes]:
+            self._remaining.remove(old)
             self._free(old)
 
     def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
         """A launch may write to these tensors."""
         for tensor in tensors:
-            held = self._live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
-            if held is not None:
-                held.buffer.written = True
-                if held.buffer.address and self._read_and_left:
+            entry = self._live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
+            if entry is not None:
+                entry.buffer.written = True
+                if entry.buffer.address and self._read_and_left:
                     self.writer.note(_UNORDERED)
 
     def moves(self) -> Iterator[Move]:
@@ -340,7 +338,7 @@ class Buffers:
             yield move
             del self._moves[0]
             for buffer in (move.old, move.new):
-                if not buffer.holders and not self._moving(buffer) and buffer not in self._left:
+                if not buffer.holders and not self._moving(buffer) and buffer not in self._remaining:
                     self._free(buffer)
 
     def ends(self, move: Move, kernel: Kernel) -> tuple[tuple[int, int], ...]:
@@ -370,7 +368,7 @@ class Buffers:
         if not _has_storage(tensor):
             return
         self.bury()
-        buffer = self.of(tensor, made=False)
+        buffer = self.of(tensor, is_result=False)
         if buffer is None or (buffer.kind == kind and buffer.name):
             return
         buffer.kind, buffer.name = kind, buffer.name or name()
@@ -379,13 +377,13 @@ class Buffers:
 
     def is_parameter(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lies in a parameter's memory."""
-        buffer = self.of(tensor, made=False)
+        buffer = self.of(tensor, is_result=False)
         return buffer is not None and buffer.kind == "parameter"
 
     def scratch(self, size: int) -> Buffer:
         """Workspace that lives until `release`."""
         base = self.allocator.allocate(size)
-        return Buffer(base, size, "workspace", "uint8", (size,), (1,), self.writer.launches, made=True)
+        return Buffer(base, size, "workspace", "uint8", (size,), (1,), self.writer.launches)
 
     def release(self, scratch: Buffer) -> None:
         """Free a workspace."""

@@ -137,7 +137,7 @@ def find(op: str) -> Entry | None:
 
 def distinct(operands: Iterable[Operand]) -> tuple[Operand, ...]:
     """Operands in order, each ref once."""
-    seen: dict[int, Operand] = {}
+    operands_by_ref: dict[int, Operand] = {}
     for operand in operands:
-        seen.setdefault(operand.ref, operand)
-    return tuple(seen.values())
+        operands_by_ref.setdefault(operand.ref, operand)
+    return tuple(operands_by_ref.values())

@@ -43,15 +43,15 @@ class Buffers:
         """
         if array.base_bytes == 0:
             return None
-        for known in self.live:
-            if known.base <= array.base and array.high <= known.high:
-                self._describe(known, name, kind)
-                return known
-            if array.base < known.high and known.base < array.high:
+        for buffer in self.live:
+            if buffer.base <= array.base and array.high <= buffer.high:
+                self._describe(buffer, name, kind)
+                return buffer
+            if array.base < buffer.high and buffer.base < array.high:
                 raise UserError(
-                    f"An array of {array.base_bytes:,} bytes at {array.base:#x} overlaps {known.name or 'an array'} of "
-                    f"{known.bytes:,} bytes at {known.base:#x}, which was given before. Give the whole array first: "
-                    "recording.buffer(whole)."
+                    f"An array of {array.base_bytes:,} bytes at {array.base:#x} overlaps {buffer.name or 'an array'} "
+                    f"of {buffer.bytes:,} bytes at {buffer.base:#x}, which was given before. Give the whole array "
+                    "first: recording.buffer(whole)."
                 )
         new = Buffer(
             id=self._writer.add_buffer(

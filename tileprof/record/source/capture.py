@@ -39,7 +39,7 @@ class Captured:
     """
 
     entries: Entries
-    asked: int
+    requested_entries: int
     blocks: Blocks
     times: Blocks
     duration_ns: float | None
@@ -48,7 +48,7 @@ class Captured:
     @property
     def lost(self) -> int:
         """Entries that found no room."""
-        return self.asked - len(self.entries)
+        return self.requested_entries - len(self.entries)
 
 
 class Capture:
@@ -60,7 +60,7 @@ class Capture:
         self._copies = copies
         self._capacity = 0
         self._log = 0
-        self._wanted = max(log_bytes // ENTRY.itemsize, 1)
+        self._log_entries = max(log_bytes // ENTRY.itemsize, 1)
 
     def run(self, issue: Issue, memory: list[tuple[int, int]]) -> Captured:
         """Run a launch that may change ``memory`` (address, bytes); it is as after one run when this returns."""
@@ -87,13 +87,13 @@ class Capture:
             times = self._logged(issue, accesses=False)[2]
             self._restore(memory, saved)
         for _ in range(_TRIES):
-            entries, asked, blocks = self._logged(issue, accesses=True)
-            if asked <= self._capacity or not again or self._capacity >= self._largest:
+            entries, requests, blocks = self._logged(issue, accesses=True)
+            if requests <= self._capacity or not again or self._capacity >= self._largest:
                 break
             self._restore(memory, saved)
-            self._wanted = asked + asked // 8
+            self._log_entries = requests + requests // 8
         before = [self._machine.read(a, size) for a, (_, size) in zip(saved, memory, strict=True)] if saved else None
-        return Captured(entries, asked, blocks, blocks if times is None else times, duration, before)
+        return Captured(entries, requests, blocks, blocks if times is None else times, duration, before)
 
     def _logged(self, issue: Issue, *, accesses: bool) -> tuple[Entries, int, Blocks]:
         machine = self._machine
@@ -111,10 +111,12 @@ class Capture:
             log = machine.read(head, blocks.nbytes + 8)
         finally:
             self._free(head)
-        asked = int(log[-8:].view("<u8")[0])
-        kept = min(asked, self._capacity) if accesses else 0
-        entries = machine.read(self._log, kept * ENTRY.itemsize).view(ENTRY) if kept else np.empty(0, ENTRY)
-        return entries, asked, log[:-8].view(BLOCK)
+        requests = int(log[-8:].view("<u8")[0])
+        entry_count = min(requests, self._capacity) if accesses else 0
+        entries = (
+            machine.read(self._log, entry_count * ENTRY.itemsize).view(ENTRY) if entry_count else np.empty(0, ENTRY)
+        )
+        return entries, requests, log[:-8].view(BLOCK)
 
     def _free(self, *addresses: int) -> None:
         # After a fault nothing can be freed, and the fault is what the user is to hear of.
@@ -123,11 +125,11 @@ class Capture:
                 self._machine.free(address)
 
     def _grow(self) -> None:
-        wanted = min(self._wanted, self._largest)
-        if wanted > self._capacity:
+        entry_count = min(self._log_entries, self._largest)
+        if entry_count > self._capacity:
             self.close()
-            self._log = self._machine.allocate(wanted * ENTRY.itemsize)
-            self._capacity = wanted
+            self._log = self._machine.allocate(entry_count * ENTRY.itemsize)
+            self._capacity = entry_count
 
     def _save(self, memory: list[tuple[int, int]]) -> list[int]:
         saved = []

@@ -109,8 +109,8 @@ def _batches(entries: Entries) -> Iterator[slice]:
     ends = np.append(np.flatnonzero(np.diff(entries["block"])) + 1, len(entries))
     begin = 0
     while begin < len(entries):
-        done = through[begin - 1] if begin else 0
-        fits = int(np.searchsorted(through[ends - 1], done + _RUNS_AT_ONCE, side="right"))
+        runs_before = through[begin - 1] if begin else 0
+        fits = int(np.searchsorted(through[ends - 1], runs_before + _RUNS_AT_ONCE, side="right"))
         after = int(np.searchsorted(ends, begin, side="right"))
         end = int(ends[max(fits - 1, after)])
         yield slice(begin, end)

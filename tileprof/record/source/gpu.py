@@ -79,7 +79,7 @@ class GpuKernel:
         self._gpu = gpu
         self._program = program
         self._code = code
-        self._kernel = gpu.asked(lambda: code.get_kernel(program.kernel), f"loading {program.kernel}")
+        self._kernel = gpu.checked(lambda: code.get_kernel(program.kernel), f"loading {program.kernel}")
         self.sizes = tuple(int(info.size) for info in self._kernel.arguments_info)
         attributes = self._kernel.attributes
         self.registers = int(attributes.num_regs)
@@ -116,7 +116,7 @@ class GpuKernel:
             gpu.core.launch(gpu.stream, config, self._kernel, *values)
             return before, gpu.stream.record(options=timing)
 
-        before, after = gpu.asked(go, what)
+        before, after = gpu.checked(go, what)
         gpu.synchronise(what)
         return float(after - before) * 1e6
 
@@ -182,7 +182,7 @@ class Gpu:
             self._fail(what, name.decode() if name else f"CUDA error {int(answer[0])}")
         return answer[1:]
 
-    def asked(self, call: Any, what: str) -> Any:
+    def checked(self, call: Any, what: str) -> Any:
         """What ``call()`` gives. Raises UserError for an error of CUDA's."""
         try:
             return call()

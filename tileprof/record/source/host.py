@@ -137,10 +137,10 @@ class Host:
 def _build(compiler: Path, options: list[str], source: str, library: Path, program: Program) -> None:
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="building-") as name:
-        text, made = Path(name) / "kernel.cpp", Path(name) / library.name
+        text, built_library = Path(name) / "kernel.cpp", Path(name) / library.name
         text.write_text(source)
-        command = [str(compiler), *options, str(text), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise UserError(f"{program.kernel} in {program.file} does not compile:\n{done.stderr.strip()}")
-        made.replace(library)
+        command = [str(compiler), *options, str(text), "-o", str(built_library)]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode != 0:
+            raise UserError(f"{program.kernel} in {program.file} does not compile:\n{process.stderr.strip()}")
+        built_library.replace(library)

@@ -67,18 +67,18 @@ class Launches:
         # Arguments keep their slots; of the other buffers, the last that is touched ends the list.
         bound = bound[: max(len(arguments), int(boxes.operand.max(initial=-1)) + 1)]
         for slot, buffer in enumerate(bound):
-            mine = boxes.mode[boxes.operand == slot]
-            if len(mine):
-                self._buffers.use(buffer, written=bool((mine != READ).any()))
+            modes = boxes.mode[boxes.operand == slot]
+            if len(modes):
+                self._buffers.use(buffer, written=bool((modes != READ).any()))
         return self._write(place, bound, boxes, captured, about, unknown)
 
     def _unknown(self, captured: Captured, arguments: list[Buffer], about: About) -> str:
         """What is not known of a launch's accesses, as a sentence; "" when all of them are."""
         if captured.lost:
             return (
-                f"the log had room for {len(captured.entries):,} of {captured.asked:,} entries, so every tile is "
-                "taken to touch "
-                f"every array whole; Settings(largest_log_bytes={2 * captured.asked * ENTRY.itemsize}) makes room"
+                f"the log had room for {len(captured.entries):,} of {captured.requested_entries:,} entries, so every "
+                "tile is taken to touch every array whole; "
+                f"Settings(largest_log_bytes={2 * captured.requested_entries * ENTRY.itemsize}) makes room"
             )
         for buffer, before in zip(arguments, captured.before or (), strict=captured.before is not None):
             after = self._machine.read(buffer.base, buffer.bytes)

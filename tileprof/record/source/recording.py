@@ -241,12 +241,12 @@ def _described(name: str) -> Device:
     one.
     """
     for word in name.replace("-", " ").split():
-        if not _known(name) and _known(word):
+        if not _is_device_name(name) and _is_device_name(word):
             return get(word)
     return get(name)
 
 
-def _known(name: str) -> bool:
+def _is_device_name(name: str) -> bool:
     try:
         get(name)
     except UserError:

@@ -51,8 +51,8 @@ def attach_times(trace: Trace, times: KernelTimes, output: Path, *, source: str,
     count = len(launches["launch"])
     if not trace.complete:
         raise UserError(f"{trace.path} is a recording that did not end: record it again before attaching times")
-    ours = list(zip(launches["kernel"].astype(str), launches["op"].astype(str), strict=True))
-    repetitions = matched_kernels(ours, list(zip(times.names, times.ops, strict=True)))
+    launch_keys = list(zip(launches["kernel"].astype(str), launches["op"].astype(str), strict=True))
+    repetitions = matched_kernels(launch_keys, list(zip(times.names, times.ops, strict=True)))
     kernels = np.stack(repetitions) if count else np.empty((1, 0), np.int64)
     matched: NDArray[np.bool_] = np.asarray((kernels >= 0).all(axis=0))
     if not matched.any():
@@ -88,8 +88,8 @@ def attach_times(trace: Trace, times: KernelTimes, output: Path, *, source: str,
 def _begins(matched: NDArray[np.bool_], measured: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.int64]:
     """``[launches]`` begins: measured ones, later by the modelled durations of the launches put in between."""
     begins, shift, end, at = np.zeros(len(matched), np.int64), 0, 0, 0
-    for n, known in enumerate(matched.tolist()):
-        if known:
+    for n, has_time in enumerate(matched.tolist()):
+        if has_time:
             begins[n] = int(measured[at]) + shift
             at += 1
         else:
@@ -101,8 +101,8 @@ def _begins(matched: NDArray[np.bool_], measured: NDArray[np.int64], duration: N
 
 def _notes(notes: pd.Series[Any], matched: NDArray[np.bool_]) -> list[str]:
     return [
-        str(note) if known else "; ".join(filter(None, (str(note), _UNMATCHED_NOTE)))
-        for note, known in zip(notes, matched.tolist(), strict=True)
+        str(note) if has_time else "; ".join(filter(None, (str(note), _UNMATCHED_NOTE)))
+        for note, has_time in zip(notes, matched.tolist(), strict=True)
     ]
 
 

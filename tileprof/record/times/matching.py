@@ -45,15 +45,15 @@ def family(name: str) -> str:
 
 def bare_name(name: str) -> str:
     """A demangled name without return type, namespaces, template arguments and parameters."""
-    kept, depth = [], 0
+    characters, depth = [], 0
     for character in name.replace("(anonymous namespace)::", ""):
         depth -= character in ">)"
         if depth == 0 and character not in "<>()":
-            kept.append(character)
+            characters.append(character)
         depth += character in "<("
         if character == "(" and depth == 1:
             break
-    words = "".join(kept).split()
+    words = "".join(characters).split()
     return words[-1].rpartition("::")[2] if words else ""
 
 
@@ -68,8 +68,8 @@ def matched_kernels(launches: Sequence[tuple[str, str]], kernels: Sequence[tuple
     def coded(keys: list[tuple[str, ...]]) -> NDArray[np.int64]:
         return np.array([codes.setdefault(key, len(codes)) if key[1] else -1 for key in keys], np.int64)
 
-    ours, theirs = (_Keys(*map(coded, _keys(side))) for side in (launches, kernels))
-    return _repetitions(ours, theirs) or [_aligned(ours, theirs)]
+    launch_keys, kernel_keys = (_Keys(*map(coded, _keys(side))) for side in (launches, kernels))
+    return _repetitions(launch_keys, kernel_keys) or [_aligned(launch_keys, kernel_keys)]
 
 
 class _Keys:
@@ -99,14 +99,14 @@ def _keys(side: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, ...]], ...]:
     )
 
 
-def _repetitions(ours: _Keys, theirs: _Keys) -> list[NDArray[np.int64]]:
+def _repetitions(launch_keys: _Keys, kernel_keys: _Keys) -> list[NDArray[np.int64]]:
     """Every place where the launches' families follow each other without a gap, one behind the other."""
-    count = len(ours)
+    count = len(launch_keys)
     if not count:
         return []
-    fits = np.ones(max(len(theirs) - count + 1, 0), bool)
+    fits = np.ones(max(len(kernel_keys) - count + 1, 0), bool)
     for n in range(count):
-        fits &= theirs.kind[n : n + len(fits)] == ours.kind[n]
+        fits &= kernel_keys.kind[n : n + len(fits)] == launch_keys.kind[n]
         if not fits.any():
             return []
     places, end = [], 0
@@ -117,8 +117,8 @@ def _repetitions(ours: _Keys, theirs: _Keys) -> list[NDArray[np.int64]]:
     return places
 
 
-def _aligned(ours: _Keys, theirs: _Keys) -> NDArray[np.int64]:
-    rows, columns = len(ours), len(theirs)
+def _aligned(launch_keys: _Keys, kernel_keys: _Keys) -> NDArray[np.int64]:
+    rows, columns = len(launch_keys), len(kernel_keys)
     if (rows + 1) * (columns + 1) > _MOST_CELLS:
         raise UserError(
             f"{rows:,} launches and {columns:,} kernels do not follow each other one by one and are too many to align; "
@@ -127,14 +127,14 @@ def _aligned(ours: _Keys, theirs: _Keys) -> NDArray[np.int64]:
     slope = np.arange(columns + 1, dtype=np.int32) * _SKIPPED
     score = np.zeros((rows + 1, columns + 1), np.int32)
     for n in range(rows):
-        points = ours.points(n, theirs)
+        points = launch_keys.points(n, kernel_keys)
         best = score[n].copy()
         best[1:] = np.maximum(best[1:], np.where(points > 0, score[n, :-1] + points, 0))
         score[n + 1] = np.maximum.accumulate(best + slope) - slope
     matches = np.full(rows, -1, np.int64)
     row, column = rows, int(score[rows].argmax())
     while row and column:
-        gained = int(ours.points(row - 1, _one(theirs, column - 1))[0])
+        gained = int(launch_keys.points(row - 1, _one(kernel_keys, column - 1))[0])
         here = score[row, column]
         if gained and here == score[row - 1, column - 1] + gained:
             row, column = row - 1, column - 1

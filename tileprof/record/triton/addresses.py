@@ -50,8 +50,8 @@ class DependsOnValues(Exception):  # noqa: N818 (an answer, not an error)
 class _StandIn(np.ndarray[Any, Any]):
     """Values that are not there. Arithmetic with them gives more of them; nothing may be decided by one."""
 
-    def __array_function__(self, function: Any, _types: Any, arguments: Any, named: Any) -> Any:
-        result = function(*_plain(arguments), **_plain(named))  # numpy's own functions decide by values inside
+    def __array_function__(self, function: Any, _types: Any, arguments: Any, options: Any) -> Any:
+        result = function(*_plain(arguments), **_plain(options))  # numpy's own functions decide by values inside
         return np.asarray(result).view(_StandIn) if isinstance(result, np.ndarray | np.generic) else result
 
     def _decide(self) -> Any:
@@ -81,8 +81,8 @@ class AddressRun:
             scope = module._patch_lang(executor.fn)  # noqa: SLF001 (the interpreter offers no other way in)
             try:
                 fixed = executor.constexprs
-                self._named = {n: a if n in fixed else module._implicit_cvt(a) for n, a in arguments.items()}  # noqa: SLF001
-                grid = executor.grid(self._named) if callable(executor.grid) else executor.grid
+                self._bound_arguments = {n: a if n in fixed else module._implicit_cvt(a) for n, a in arguments.items()}  # noqa: SLF001
+                grid = executor.grid(self._bound_arguments) if callable(executor.grid) else executor.grid
             finally:
                 scope.restore()
         except AttributeError as error:
@@ -118,7 +118,7 @@ class AddressRun:
                 builder.set_grid_dim(*self.grid)
                 for place in places:
                     builder.set_grid_idx(*place)
-                    self._executor.fn(**self._named)
+                    self._executor.fn(**self._bound_arguments)
                 return dict(zip(watch.at, watch.programs, strict=True))
         except Exception as error:
             if _led_to(error, DependsOnValues):  # the interpreter wraps what functions raise that a kernel calls
@@ -209,12 +209,12 @@ def _blind(module: Any, builder: Any, watch: Watch, fill: int) -> None:
             content = ((addresses // 4 * 2654435761 + turn * 40503) // 65536 % 5).astype(dtype)
         return module.TensorHandle(content.view(_StandIn), element)
 
-    def nothing(*_arguments: Any, **_named: Any) -> None:
+    def discard(*_arguments: Any, **_options: Any) -> None:
         return None
 
     methods: dict[str, Callable[..., Any]] = {
         "create_masked_load": lambda p, mask, *_a, **_k: value(log(p, mask, 0), p.get_element_ty()),
-        "create_masked_store": lambda p, _v, mask, *_a, **_k: nothing(log(p, mask, 1)),
+        "create_masked_store": lambda p, _v, mask, *_a, **_k: discard(log(p, mask, 1)),
         "create_atomic_rmw": lambda _op, p, v, mask, *_a, **_k: value(log(p, mask, 2), v.dtype.scalar),
         "create_atomic_cas": lambda p, compare, *_a, **_k: value(log(p, None, 2), compare.dtype.scalar),
         "create_dot": lambda a, _b, d, *_a, **_k: _dot(watch, a, d),
@@ -248,8 +248,8 @@ def _dot(watch: Watch, left: Any, total: Any) -> Any:
     return total
 
 
-def named_arguments(executor: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+def named_arguments(executor: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
     """The kernel's own arguments by name, launch options left out."""
     spec = inspect.getfullargspec(executor.fn)
-    own = {k: v for k, v in named.items() if k in spec.args or k in spec.kwonlyargs}
+    own = {k: v for k, v in options.items() if k in spec.args or k in spec.kwonlyargs}
     return inspect.getcallargs(executor.fn, *arguments, **own)

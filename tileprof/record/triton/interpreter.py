@@ -75,8 +75,8 @@ _DOTS = ("create_dot", "create_dot_scaled")
 
 
 def _counted(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
-    def method(left: Any, *arguments: Any, **named: Any) -> Any:
-        result = original(left, *arguments, **named)
+    def method(left: Any, *arguments: Any, **options: Any) -> Any:
+        result = original(left, *arguments, **options)
         watch.programs[-1].flops += 2 * result.data.size * left.data.shape[-1]
         return result
 
@@ -86,13 +86,13 @@ def _counted(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
 def _logged(
     watch: Watch, original: Callable[..., Any], mode: int, pointer: int, mask: int | None
 ) -> Callable[..., Any]:
-    def method(*arguments: Any, **named: Any) -> Any:
+    def method(*arguments: Any, **options: Any) -> Any:
         pointers = arguments[pointer]
         active = None if mask is None else arguments[mask]
         itemsize = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         lanes = None if active is None else np.asarray(active.data, bool)
         watch.programs[-1].add(mode, np.asarray(pointers.data, np.uint64), lanes, itemsize)
-        return original(*arguments, **named)
+        return original(*arguments, **options)
 
     return method
 

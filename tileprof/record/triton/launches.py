@@ -46,18 +46,18 @@ def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any], 
         executor: Any = module.GridExecutor
         original = executor.__call__
 
-        def run(self: Any, *arguments: Any, **named: Any) -> Any:
+        def run(self: Any, *arguments: Any, **options: Any) -> Any:
             if not active():
-                return original(self, *arguments, **named)
-            tensors = _tensors([*arguments, *named.values()])
+                return original(self, *arguments, **options)
+            tensors = _tensors([*arguments, *options.values()])
             result = None
             if fake:
                 with outside():
-                    kernel = _from_addresses(module, self, arguments, named, tensors)
+                    kernel = _from_addresses(module, self, arguments, options, tensors)
             else:
                 with outside(), watching(module.interpreter_builder) as watch:
-                    result = original(self, *arguments, **named)
-                kernel = _from_watch(self.fn.__name__, watch, tensors, named)
+                    result = original(self, *arguments, **options)
+                kernel = _from_watch(self.fn.__name__, watch, tensors, options)
             sink(kernel, tensors)
             return result
 
@@ -67,19 +67,19 @@ def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any], 
 
 
 def _from_addresses(
-    module: Any, executor: Any, arguments: tuple[Any, ...], named: dict[str, Any], tensors: list[torch.Tensor]
+    module: Any, executor: Any, arguments: tuple[Any, ...], options: dict[str, Any], tensors: list[torch.Tensor]
 ) -> Kernel:
     spans, slots, addresses = _stand_ins(tensors)
-    own = named_arguments(executor, arguments, named)
+    own = named_arguments(executor, arguments, options)
     run = AddressRun(module, executor, {name: _as_pointers(value, addresses) for name, value in own.items()})
     name = executor.fn.__name__
     try:
         places, boxes, flops = run.boxes(spans)
     except DependsOnValues:
-        return _whole(name, run.grid, tensors, spans, slots, named)
+        return _whole(name, run.grid, tensors, spans, slots, options)
     at = np.array(places, np.int32)
     return _kernel(
-        name, run.grid, Footprint(at, Boxes.concat(boxes)), np.array(flops, np.float64), tensors, slots, named
+        name, run.grid, Footprint(at, Boxes.concat(boxes)), np.array(flops, np.float64), tensors, slots, options
     )
 
 
@@ -89,7 +89,7 @@ def _whole(
     tensors: list[torch.Tensor],
     spans: list[Span],
     slots: list[int],
-    named: dict[str, Any],
+    options: dict[str, Any],
 ) -> Kernel:
     """A kernel whose addresses depend on values that are not there: every program touches every argument whole."""
     tiles = grids.size(grid)
@@ -100,7 +100,7 @@ def _whole(
         for s in spans
         for mode in (READ, WRITE)
     ]
-    kernel = _kernel(name, grid, Footprint(at, Boxes.concat(parts)), np.zeros(tiles), tensors, slots, named)
+    kernel = _kernel(name, grid, Footprint(at, Boxes.concat(parts)), np.zeros(tiles), tensors, slots, options)
     kernel.coverage = "conservative"
     kernel.note = "addresses depend on values, and fake tensors have none: every program takes every argument whole"
     return kernel
@@ -150,14 +150,14 @@ def _tensors(values: list[Any]) -> list[torch.Tensor]:
     return tensors
 
 
-def _from_watch(name: str, watch: Watch, tensors: list[torch.Tensor], named: dict[str, Any]) -> Kernel:
+def _from_watch(name: str, watch: Watch, tensors: list[torch.Tensor], options: dict[str, Any]) -> Kernel:
     """Programs in hardware order (x fastest); the interpreter runs x outermost."""
     at = np.array(watch.at, np.int32).reshape(-1, 3)
     order = np.lexsort((at[:, 0], at[:, 1], at[:, 2]))
     spans, slots = _spans(tensors)
     boxes = Boxes.concat(watch.programs[row].boxes(tile, spans) for tile, row in enumerate(order.tolist()))
     flops = np.array([watch.programs[row].flops for row in order.tolist()], np.float64)
-    return _kernel(name, watch.grid, Footprint(at[order], boxes), flops, tensors, slots, named)
+    return _kernel(name, watch.grid, Footprint(at[order], boxes), flops, tensors, slots, options)
 
 
 def _kernel(
@@ -167,14 +167,14 @@ def _kernel(
     flops: NDArray[np.float64],
     tensors: list[torch.Tensor],
     slots: list[int],
-    named: dict[str, Any],
+    options: dict[str, Any],
 ) -> Kernel:
     return Kernel(
         name=name,
         footprint=footprint,
         operands=tuple(_operand(tensors[ref], ref) for ref in slots),
         grid=grid,
-        block=(32 * int(named.get("num_warps") or _DEFAULT_WARPS), 1, 1),
+        block=(32 * int(options.get("num_warps") or _DEFAULT_WARPS), 1, 1),
         flops=int(flops.sum()),
         rate=_rate(tensors),
         tile_flops=flops if flops.any() else None,

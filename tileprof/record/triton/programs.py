@@ -61,17 +61,17 @@ def _by_operand(
 ) -> list[Boxes]:
     begin, end = touched
     parts = []
-    seen = 0
+    bytes_total = 0
     for span in spans:
         # Runs are joined across tensors that lie next to each other: each span takes its part.
         inside = slice(int(np.searchsorted(end, span.low, "right")), int(np.searchsorted(begin, span.high)))
         low, high = np.maximum(begin[inside], span.low), np.minimum(end[inside], span.high)
         if len(low) == 0:
             continue
-        seen += int((high - low).sum())
+        bytes_total += int((high - low).sum())
         rows = boxes(low - span.origin, high - span.origin)
         columns = dict(zip(("offset", "length", "count_0", "stride_0", "count_1", "stride_1"), rows, strict=True))
         parts.append(Boxes.of(tile=tile, operand=span.operand, mode=mode, **columns, first=times[0], last=times[1]))
-    if seen != int((end - begin).sum()):
+    if bytes_total != int((end - begin).sum()):
         raise ValueError("an address lies in no tensor argument's memory")
     return parts

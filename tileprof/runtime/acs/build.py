@@ -51,6 +51,6 @@ def build() -> Path:
 
 def host_compiler() -> str:
     for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
-        if name and (found := shutil.which(name)):
-            return found
+        if name and (compiler := shutil.which(name)):
+            return compiler
     raise UserError("No C++ compiler was found. Set CXX, or install g++ with the system's package manager.")

@@ -40,23 +40,23 @@ def measure() -> dict[str, Any]:
             [host_compiler(), "-std=c++17", "-O2", "-pthread", "-x", "c++", source, "-ldl", "-o", str(program)], _WHAT
         )
         try:
-            done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+            process = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
             raise UserError(f"launches were not measured: the program did not end in {_PATIENCE_S} s") from None
-    if done.returncode != 0:
-        raise UserError(f"launches cannot be measured here: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    if process.returncode != 0:
+        raise UserError(f"launches cannot be measured here: {process.stderr.strip()}")
+    costs: dict[str, Any] = json.loads(process.stdout)
+    return costs
 
 
-def device_file(found: dict[str, Any], like: str | None = None) -> dict[str, Any]:
+def device_file(costs: dict[str, Any], like: str | None = None) -> dict[str, Any]:
     """The measured GPU as the JSON of a device file, with all else from the device ``like``, by default the one of its
     name.
     """
-    device = devices.get(like) if like else of_driver(str(found["name"]))
-    said = f"measured {datetime.now(UTC):%Y-%m-%d} by tileprof.runtime.acs.costs on {found['name']}"
-    values = {key: float(found[key]) for key in MEASURED}
-    sources = {**device.sources, **dict.fromkeys(MEASURED, said)}
+    device = devices.get(like) if like else of_driver(str(costs["name"]))
+    source = f"measured {datetime.now(UTC):%Y-%m-%d} by tileprof.runtime.acs.costs on {costs['name']}"
+    values = {key: float(costs[key]) for key in MEASURED}
+    sources = {**device.sources, **dict.fromkeys(MEASURED, source)}
     return replace(device, sources=sources, **values).to_dict()  # type: ignore[arg-type]
 
 
@@ -69,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     try:
-        found = measure()
-        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        costs = measure()
+        sys.stdout.write(json.dumps(costs, indent=1) + "\n")
         if options.output is not None:
-            options.output.write_text(json.dumps(device_file(found, options.like), indent=1) + "\n", encoding="utf-8")
+            options.output.write_text(json.dumps(device_file(costs, options.like), indent=1) + "\n", encoding="utf-8")
     except (UserError, OSError) as error:
         sys.stderr.write(f"tileprof: {error}\n")
         return 2

@@ -102,17 +102,17 @@ def instances(
             )
         if not why and str(columns["coverage"][row]) == "conservative":
             why = "the recorder does not know what it touches"
-        found = reader.instance(row, call) if not why and call is not None else None
-        if found is None:
+        instance = reader.instance(row, call) if not why and call is not None else None
+        if instance is None:
             why = why or "it reaches memory that none of its parameters points to"
-        if isinstance(found, str):
-            why = found
+        if isinstance(instance, str):
+            why = instance
         if why:
             key = f"{why}: {columns['kernel'][row]}"
             without[key] = without.get(key, 0) + 1
-        elif isinstance(found, Instance):
+        elif isinstance(instance, Instance):
             words = (varying or {}).get(place_of[id(call)], ())
-            out.append(replace(found, varying=words))
+            out.append(replace(instance, varying=words))
     return Joined(out, without)
 
 
@@ -120,7 +120,7 @@ def _pairs(
     columns: Mapping[str, Any], events: Iterable[Mapping[str, Any]], logged: Sequence[Logged]
 ) -> Iterator[tuple[int, Logged | None, bool]]:
     """Rows of kernels in the trace, each with the call that made it, and whether a graph did."""
-    launches = _kept(list(events))
+    launches = stored_events(list(events))
     rows = [row for row, name in enumerate(columns["kernel"]) if not _is_single(str(name))]
     calls = sorted(logged, key=lambda call: call.begin)
     begins = [call.begin for call in calls]
@@ -137,7 +137,7 @@ def _is_single(name: str) -> bool:
     return name.startswith(_SINGLES) or name in _OPAQUE
 
 
-def _kept(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def stored_events(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Launches that are in the trace: all, or those of marked regions where there are any."""
     keeping = not any(event["e"] == "capture" for event in events)
     out = []
@@ -166,16 +166,16 @@ class _Footprints:
     def instance(self, row: int, call: Logged) -> Instance | str:
         """The launch relative to the pointers among its parameters, or why it is not to be had."""
         touched = self._touched(row)
-        found = self._pointers(row, call.parameters)
+        pointers = self._pointers(row, call.parameters)
         used = {buffer for buffer, *_ in touched}
-        slots = tuple(offset for offset, (_, buffer) in found.items() if buffer in used)
-        if used - {found[offset][1] for offset in slots}:
+        slots = tuple(offset for offset, (_, buffer) in pointers.items() if buffer in used)
+        if used - {pointers[offset][1] for offset in slots}:
             return "it reaches memory that none of its parameters points to"
-        unused = tuple(offset for offset in found if offset not in slots)
-        address = [found[offset][0] for offset in slots]
+        unused = tuple(offset for offset in pointers if offset not in slots)
+        address = [pointers[offset][0] for offset in slots]
         of_buffer: dict[int, list[int]] = {}
         for slot, offset in enumerate(slots):
-            of_buffer.setdefault(found[offset][1], []).append(slot)
+            of_buffer.setdefault(pointers[offset][1], []).append(slot)
         reads: list[Range] = []
         writes: list[Range] = []
         by_data = BY_DATA.search(call.symbol) is not None

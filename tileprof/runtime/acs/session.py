@@ -61,5 +61,5 @@ def environment(library: Path, settings: Settings) -> dict[str, str]:
 
 def results(folder: Path) -> list[dict[str, Any]]:
     """What the library counted, by process, most launches first."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("acs-*.json")]
-    return sorted(found, key=lambda counts: -int(counts["launches"]))
+    counts_of_processes = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("acs-*.json")]
+    return sorted(counts_of_processes, key=lambda counts: -int(counts["launches"]))

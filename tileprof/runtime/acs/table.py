@@ -77,13 +77,13 @@ class Table:
         for symbol, entries in self.entries.items():
             yield f"kernel {symbol}"
             for entry in entries:
-                made = entry.instance
-                yield f"entry {' '.join(map(str, made.shape))} {len(made.parameters)}"
-                if made.parameters:
-                    yield f"bytes {made.parameters.hex()} {entry.mask.hex()}"
-                yield from (f"slot {offset}" for offset in made.slots)
-                yield from (f"apart {one} {other} {difference}" for one, other, difference in made.apart)
-                yield from (f"null {offset} 0" for offset in made.unused)
+                instance = entry.instance
+                yield f"entry {' '.join(map(str, instance.shape))} {len(instance.parameters)}"
+                if instance.parameters:
+                    yield f"bytes {instance.parameters.hex()} {entry.mask.hex()}"
+                yield from (f"slot {offset}" for offset in instance.slots)
+                yield from (f"apart {one} {other} {difference}" for one, other, difference in instance.apart)
+                yield from (f"null {offset} 0" for offset in instance.unused)
                 yield from (f"read {slot} {low} {high}" for slot, low, high in entry.reads)
                 yield from (f"write {slot} {low} {high}" for slot, low, high in entry.writes)
 
@@ -92,7 +92,7 @@ class Table:
         path.write_text("\n".join(self.lines()) + "\n", encoding="utf-8")
 
 
-def tabulate(found: Iterable[Instance], program: str) -> Table:
+def tabulate(instances: Iterable[Instance], program: str) -> Table:
     """The table of all instances.
 
     Words of the parameters that differ between launches which touch the same bytes (seeds, scalars, padding), or
@@ -101,10 +101,17 @@ def tabulate(found: Iterable[Instance], program: str) -> Table:
     """
     groups: dict[tuple[object, ...], list[Instance]] = defaultdict(list)
     table = Table(program)
-    for made in found:
+    for instance in instances:
         table.launches += 1
-        key = (made.symbol, made.shape, len(made.parameters), made.slots, made.apart, made.unused)
-        groups[key].append(made)
+        key = (
+            instance.symbol,
+            instance.shape,
+            len(instance.parameters),
+            instance.slots,
+            instance.apart,
+            instance.unused,
+        )
+        groups[key].append(instance)
     for group in groups.values():
         table.entries.setdefault(group[0].symbol, []).extend(_entries(group))
     return table
@@ -116,30 +123,30 @@ def _entries(group: Sequence[Instance]) -> list[Entry]:
     What varies in one launch may decide in another, as the second stride of a tensor with two dimensions: each set of
     varying words has entries of its own.
     """
-    words = np.array([words_of(made.parameters) for made in group])
+    words = np.array([words_of(instance.parameters) for instance in group])
     words[:, _pointers(group[0])] = 0
     labels: dict[tuple[object, ...], int] = {}
-    footprint = np.array([labels.setdefault((made.reads, made.writes), len(labels)) for made in group])
+    footprint = np.array([labels.setdefault((instance.reads, instance.writes), len(labels)) for instance in group])
     by_varying: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for row, made in enumerate(group):
-        by_varying[made.varying].append(row)
-    found: list[tuple[int, NDArray[np.bool_]]] = []
+    for row, instance in enumerate(group):
+        by_varying[instance.varying].append(row)
+    examples: list[tuple[int, NDArray[np.bool_]]] = []
     for varying, rows in by_varying.items():
         free = _free(words[rows], footprint[rows])
         free[list(varying)] = True
         free[_pointers(group[0])] = True
         _, first = np.unique(words[rows][:, ~free], axis=0, return_index=True)
-        found += [(rows[at], free) for at in first.tolist()]
+        examples += [(rows[at], free) for at in first.tolist()]
     out: list[Entry] = []
     covered = np.zeros(len(group), bool)
-    for at, free in sorted(found, key=lambda pair: -int(pair[1].sum())):
+    for at, free in sorted(examples, key=lambda pair: -int(pair[1].sum())):
         alike = (words[:, ~free] == words[at, ~free]).all(axis=1)
         if covered[alike].all():
             continue
         covered |= alike
         members = [group[row] for row in np.flatnonzero(alike).tolist()]
-        reads = united([r for made in members for r in made.reads])
-        writes = united([r for made in members for r in made.writes])
+        reads = united([r for instance in members for r in instance.reads])
+        writes = united([r for instance in members for r in instance.writes])
         mask = np.where(free, 0, 0xFFFFFFFF).astype("<u4").tobytes()[: len(group[0].parameters)]
         out.append(Entry(group[at], mask, reads, writes, len(members)))
     return out
@@ -159,9 +166,9 @@ def words_of(parameters: bytes) -> NDArray[np.uint32]:
     return np.frombuffer(parameters + bytes(-len(parameters) % 4), "<u4").astype(np.uint32)
 
 
-def _pointers(made: Instance) -> list[int]:
+def _pointers(instance: Instance) -> list[int]:
     """Words of the parameters that pointers take up."""
-    return [word for offset in (*made.slots, *made.unused) for word in (offset // 4, offset // 4 + 1)]
+    return [word for offset in (*instance.slots, *instance.unused) for word in (offset // 4, offset // 4 + 1)]
 
 
 def united(ranges: Iterable[Range]) -> tuple[Range, ...]:

@@ -35,17 +35,17 @@ def varying_words(recorded: Sequence[Logged], runs: Sequence[Sequence[Logged]]) 
     A kernel and shape that another run launched more often or less has no counterparts there.
     """
     places = _by_key(recorded)
-    found: dict[int, NDArray[np.bool_]] = {}
+    differing_words: dict[int, NDArray[np.bool_]] = {}
     for run in runs:
         others = _by_key(run)
-        for key, mine in places.items():
-            theirs = others.get(key, [])
-            if len(mine) != len(theirs):
+        for key, places_here in places.items():
+            places_there = others.get(key, [])
+            if len(places_here) != len(places_there):
                 continue
-            for here, there in zip(mine, theirs, strict=True):
+            for here, there in zip(places_here, places_there, strict=True):
                 differs = words_of(recorded[here].parameters) != words_of(run[there].parameters)
-                found[here] = found.get(here, np.zeros(differs.size, bool)) | differs
-    return {place: tuple(np.flatnonzero(words).tolist()) for place, words in found.items()}
+                differing_words[here] = differing_words.get(here, np.zeros(differs.size, bool)) | differs
+    return {place: tuple(np.flatnonzero(words).tolist()) for place, words in differing_words.items()}
 
 
 def _by_key(calls: Sequence[Logged]) -> dict[Key, list[int]]:

@@ -28,9 +28,9 @@ class Ahead:
         stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         pool = ThreadPoolExecutor(min(MOST_THREADS, len(alike)), thread_name_prefix="tileprof-build")
         for equals in alike.values():
-            made = {id(region): Future[Runner]() for region in equals}
-            self._runners |= made
-            pool.submit(_build, [(region, made[id(region)]) for region in equals], device, stream)
+            futures = {id(region): Future[Runner]() for region in equals}
+            self._runners |= futures
+            pool.submit(_build, [(region, futures[id(region)]) for region in equals], device, stream)
         pool.shutdown(wait=False)
 
     def take(self, region: Region) -> Runner | None:

@@ -38,15 +38,15 @@ _FUNCTIONS: Final = {ATEN.relu.default: "relu", ATEN.silu.default: "silu", ATEN.
 _COMBINED: Final = {ATEN.add.Tensor: "add", ATEN.mul.Tensor: "multiply"}
 _CHANNELS_LAST: Final = (0, 2, 3, 1)
 
-Asked = Policy | SymbolicPolicy
+AnyPolicy = Policy | SymbolicPolicy
 
 
-def load_asked(path: Path) -> Asked:
+def load_asked(path: Path) -> AnyPolicy:
     """The policy of a file, for one size or for a range; raises `PolicyError`."""
     return load_symbolic(path) or load_policy(path)
 
 
-def finder(policies: Mapping[Path, Asked], scheduler: str) -> Finder:
+def finder(policies: Mapping[Path, AnyPolicy], scheduler: str) -> Finder:
     """Who looks for the stages of policy files; a file that fits nowhere is warned of. ``scheduler``: as of
     `tileprof.runtime.gpu.GpuPipeline`.
     """
@@ -55,16 +55,16 @@ def finder(policies: Mapping[Path, Asked], scheduler: str) -> Finder:
         for path, policy in policies.items():
             count = 0
             for one in _at_sizes(policy, graph):
-                for found in _matches(one, graph):
+                for match in _matches(one, graph):
                     count += 1
-                    yield found.region(one, scheduler)
+                    yield match.region(one, scheduler)
             if not count:
                 LOG.warning("the stages of %s are nowhere in this graph: the policy is not used", path)
 
     return regions
 
 
-def _at_sizes(policy: Asked, graph: fx.Graph) -> Iterator[Policy]:
+def _at_sizes(policy: AnyPolicy, graph: fx.Graph) -> Iterator[Policy]:
     """The policy; of one for a range of sizes, those that products of the graph have."""
     if isinstance(policy, Policy):
         yield policy
@@ -81,12 +81,12 @@ def _matches(policy: Policy, graph: fx.Graph) -> Iterator[_Match]:
     except UserError as error:
         LOG.warning("%s", error)
         return
-    taken: set[fx.Node] = set()
+    matched_nodes: set[fx.Node] = set()
     for node in graph.nodes:
-        found = _Match(chain)
-        if len(chain.outputs()) == 1 and found.stages_from(graph, 0, node, taken):
-            taken |= found.nodes()
-            yield found
+        match = _Match(chain)
+        if len(chain.outputs()) == 1 and match.stages_from(graph, 0, node, matched_nodes):
+            matched_nodes |= match.nodes()
+            yield match
 
 
 class _Match:
@@ -96,14 +96,14 @@ class _Match:
         self.chain = chain
         self.values: dict[str, fx.Node] = {}
 
-    def stages_from(self, graph: fx.Graph, number: int, node: fx.Node, taken: set[fx.Node]) -> bool:
+    def stages_from(self, graph: fx.Graph, number: int, node: fx.Node, matched_nodes: set[fx.Node]) -> bool:
         """Whether stage ``number`` begins at a node, and the later ones somewhere behind it."""
         before = dict(self.values)
-        if node not in taken and self._stage(number, node):
+        if node not in matched_nodes and self._stage(number, node):
             rest = number + 1
             if rest == len(self.chain.operators):
                 return True
-            if any(self.stages_from(graph, rest, other, taken) for other in graph.nodes if other is not node):
+            if any(self.stages_from(graph, rest, other, matched_nodes) for other in graph.nodes if other is not node):
                 return True
         self.values = before
         return False
@@ -149,8 +149,8 @@ class _Match:
             return None
         _, scale, shift, mean, var, *rest = norm.args
         training = bool(rest[0]) if len(rest) == 3 else False
-        given = {"mean": mean, "var": var, "scale": scale, "shift": shift}
-        bound = all(self._optional(getattr(operator, role), given[role]) for role in NORM_ROLES)
+        arguments = {"mean": mean, "var": var, "scale": scale, "shift": shift}
+        bound = all(self._optional(getattr(operator, role), arguments[role]) for role in NORM_ROLES)
         return aten.item(norm, 0) if bound and not training and rest[-1] == operator.epsilon else None
 
     def _pointwise(self, operator: Pointwise, node: fx.Node) -> bool:
@@ -161,8 +161,8 @@ class _Match:
             if len(silus) != 1 or len(others) != 1 or not self._binds(operator.x, silus[0].args[0]):
                 return False
             return self._binds(operator.y, others[0]) and self._binds(operator.out, node)
-        made = operator.y is None and _function(node) == operator.function
-        return made and self._binds(operator.x, node.args[0]) and self._binds(operator.out, node)
+        same_function = operator.y is None and _function(node) == operator.function
+        return same_function and self._binds(operator.x, node.args[0]) and self._binds(operator.out, node)
 
     def _combined(self, value: fx.Node, residual: View, combine: str) -> fx.Node | None:
         user = _next(value)
@@ -178,31 +178,31 @@ class _Match:
         """Whether a tensor of the chain may be this value, which it is from now on."""
         if not _lies_as(view, node):
             return False
-        known = self.values.setdefault(view.tensor, node)
-        return aten.source(known) is aten.source(node)
+        bound_node = self.values.setdefault(view.tensor, node)
+        return aten.source(bound_node) is aten.source(node)
 
     def nodes(self) -> set[fx.Node]:
         """What computes the stages."""
         inputs = {aten.source(self.values[name]) for name in self.chain.inputs()}
         (result,) = (self.values[name] for name in self.chain.outputs())
-        found: set[fx.Node] = set()
+        stage_nodes: set[fx.Node] = set()
         waiting = [result]
         while waiting:
             node = waiting.pop()
-            if node in found or aten.source(node) in inputs or node.op != "call_function":
+            if node in stage_nodes or aten.source(node) in inputs or node.op != "call_function":
                 continue
-            found.add(node)
+            stage_nodes.add(node)
             waiting.extend(node.all_input_nodes)
-        return found
+        return stage_nodes
 
     def region(self, policy: Policy, scheduler: str) -> Region:
         """The stages as one call."""
         nodes = tuple(sorted(self.nodes()))
         read = aten.inputs_of(nodes)
         by_source = {aten.source(node): node for node in reversed(read)}
-        named = {name: by_source[aten.source(self.values[name])] for name in self.chain.inputs()}
-        inputs = tuple(sorted(set(named.values())))
-        at = {name: inputs.index(node) for name, node in named.items()}
+        node_of = {name: by_source[aten.source(self.values[name])] for name in self.chain.inputs()}
+        inputs = tuple(sorted(set(node_of.values())))
+        at = {name: inputs.index(node) for name, node in node_of.items()}
         (result,) = (self.values[name] for name in self.chain.outputs())
         like = aten.tensor(result)
         assert like is not None
@@ -227,8 +227,8 @@ class PolicyRunner:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         views = self.pipeline.inputs
-        given = {name: inputs[at].as_strided(views[name].shape, views[name].strides) for name, at in self._at.items()}
-        out = self.pipeline(**given)
+        tensors = {name: inputs[at].as_strided(views[name].shape, views[name].strides) for name, at in self._at.items()}
+        out = self.pipeline(**tensors)
         self._refuse()
         return (out.clone().as_strided(self._shape, self._strides),)  # the next call overwrites the pipeline's own
 
@@ -240,8 +240,8 @@ class PolicyRunner:
 
     def twin(self) -> PolicyRunner:
         """Another runner with semaphores and memory of its own."""
-        made = self.pipeline if isinstance(self.pipeline, Pipeline) else self.pipeline.twin()
-        return PolicyRunner(made, self._at, self._shape, self._strides)
+        pipeline = self.pipeline if isinstance(self.pipeline, Pipeline) else self.pipeline.twin()
+        return PolicyRunner(pipeline, self._at, self._shape, self._strides)
 
     def _refuse(self) -> None:
         if getattr(self.pipeline, "refused", None):
@@ -283,11 +283,11 @@ def _lies_as(view: View, node: Any) -> bool:
     value = aten.tensor(node)
     if value is None or str(value.dtype) != f"torch.{view.dtype}" or view.offset:
         return False
-    wanted = _layout(view.shape, view.strides)
+    layout = _layout(view.shape, view.strides)
     shapes = [(tuple(value.shape), value.stride())]
     if value.dim() == len(_CHANNELS_LAST):
         shapes.append(tuple(zip(*((value.shape[d], value.stride(d)) for d in _CHANNELS_LAST), strict=True)))  # type: ignore[arg-type]
-    if any(_layout(*each) == wanted for each in shapes):
+    if any(_layout(*each) == layout for each in shapes):
         return True
     flat = View.contiguous(view.tensor, view.shape, view.dtype).strides == view.strides
     return flat and value.is_contiguous() and value.shape[-1:] == view.shape[-1:] and value.numel() == view.elements

@@ -78,8 +78,8 @@ def users(node: fx.Node) -> tuple[fx.Node, ...]:
 
 def only_user(node: fx.Node) -> fx.Node | None:
     """The only operation that reads a value; None for no reader, for several, and for a result of the graph."""
-    found = users(node)
-    return found[0] if len(found) == 1 and found[0].op == "call_function" else None
+    readers = users(node)
+    return readers[0] if len(readers) == 1 and readers[0].op == "call_function" else None
 
 
 def source(node: Any, through: frozenset[Any] = RESHAPES) -> Any:
@@ -93,8 +93,8 @@ def item(node: Any, index: int) -> fx.Node | None:
     """The node that takes item ``index`` of an operation with several results; None if no node or several nodes
     do.
     """
-    found = [u for u in users(node) if calls(u, operator.getitem) and u.args[1] == index]
-    return found[0] if len(found) == 1 else None
+    items = [u for u in users(node) if calls(u, operator.getitem) and u.args[1] == index]
+    return items[0] if len(items) == 1 else None
 
 
 def parameter(node: Any) -> bool:
@@ -121,13 +121,13 @@ def convex(nodes: Iterable[fx.Node]) -> bool:
         return True
     last = max(inside)
     waiting = [u for n in inside for u in n.users if u not in inside]
-    seen: set[fx.Node] = set()
+    visited: set[fx.Node] = set()
     while waiting:
         node = waiting.pop()
         if node in inside:
             return False
-        if node not in seen and node < last:
-            seen.add(node)
+        if node not in visited and node < last:
+            visited.add(node)
             waiting.extend(node.users)
     return True
 
@@ -160,8 +160,8 @@ class Attention:
     @property
     def grouped(self) -> int:
         """Query heads per head of the keys."""
-        heads, kept = shape(self.query), shape(self.key)
-        return heads[1] // kept[1] if heads and kept and kept[1] else 0
+        heads, key_heads = shape(self.query), shape(self.key)
+        return heads[1] // key_heads[1] if heads and key_heads and key_heads[1] else 0
 
 
 def attention(node: Any) -> Attention | None:

@@ -24,7 +24,7 @@ from tileprof.runtime.compile.partition import proposed
 from tileprof.runtime.compile.raced_program import Program, Race
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.report import Report, announce
-from tileprof.runtime.compile.ways import Traced, Way, named
+from tileprof.runtime.compile.ways import Traced, Way, names_of
 from tileprof.runtime.persistent.build import nvcc
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
@@ -47,23 +47,23 @@ def backend(
     if reason is None:
         device = _device(inputs)
         question = verdicts.question(module, inputs, chosen, device)
-        known = None if chosen.remeasure else verdicts.recall(question)
-        if known is not None and not known.kept:
-            report.ours_us, report.inductor_us = known.ours_us, known.inductor_us
-            reason = f"measured before: {known.sentence}"
+        verdict = None if chosen.remeasure else verdicts.recall(question)
+        if verdict is not None and not verdict.kept:
+            report.ours_us, report.inductor_us = verdict.ours_us, verdict.inductor_us
+            reason = f"measured before: {verdict.sentence}"
     if reason is None:
         plain = own_copy(module)
         try:
-            mine = own_copy(module)
-            write_out_masks(mine)
-            graph = Traced(mine, inputs)
+            copied_module = own_copy(module)
+            write_out_masks(copied_module)
+            graph = Traced(copied_module, inputs)
             regions = _regions(graph, chosen, policies, report)
         except Exception:
             LOG.exception("looking for regions failed, which is a bug of tileprof")
             reason = "looking for regions failed"
         else:
             if regions:
-                race = Race(question, known, chosen.later)
+                race = Race(question, verdict, chosen.later)
                 return _program(module, inputs, plain, graph, regions, chosen, device, report, race)
             reason = report.reason or "no region of the graph is one that a kernel of tileprof computes"
     report.reason = reason
@@ -71,7 +71,7 @@ def backend(
     return inductor(module, inputs)
 
 
-def _regions(graph: Traced, options: Options, policies: Mapping[Path, asked.Asked], report: Report) -> list[Region]:
+def _regions(graph: Traced, options: Options, policies: Mapping[Path, asked.AnyPolicy], report: Report) -> list[Region]:
     """What kernels of ours compute of a graph; the report says what, and what they do not."""
     assert graph.module is not None
     nodes = graph.module.graph
@@ -79,14 +79,14 @@ def _regions(graph: Traced, options: Options, policies: Mapping[Path, asked.Aske
     if reason is not None:
         report.reason = reason
     regions = [] if reason else proposed(nodes, [asked.finder(policies, options.scheduler), *FINDERS])
-    taken = {n for region in regions for n in region.nodes}
+    region_nodes = {n for region in regions for n in region.nodes}
     if reason is None:
-        regions = proposed(nodes, [products.finder(options, taken)], regions)
+        regions = proposed(nodes, [products.finder(options, region_nodes)], regions)
     regions = _without_large_copies(regions, options)
-    taken = {n for region in regions for n in region.nodes}
+    region_nodes = {n for region in regions for n in region.nodes}
     report.taken.update(r.name for r in regions)
     report.regions = regions
-    report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in taken and _works(n))
+    report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in region_nodes and _works(n))
     for name, count in report.taken.items():
         LOG.info("taken: %s%s", f"{count} times " if count > 1 else "", name)
     if report.left:
@@ -107,22 +107,22 @@ def _program(
 ) -> Callable[..., Any]:
     compiler = rest_by_inductor if device.type == "cuda" else rest_by_pytorch
     assert graph.module is not None
-    held = {n for region in regions for n in (*region.nodes, *region.inputs, *region.unread)}
-    outer_products_as_multiplications(graph.module.graph, held)
+    region_nodes = {n for region in regions for n in (*region.nodes, *region.inputs, *region.unread)}
+    outer_products_as_multiplications(graph.module.graph, region_nodes)
     selections = _selections(regions) if options.use == "measured" else [regions]
     if race.known is not None:
-        selections = [each for each in selections if named(each) == race.known.kept]
+        selections = [each for each in selections if names_of(each) == race.known.kept]
         if not selections:
             race = replace(race, known=None)  # by another state of this package; measured again
             selections = _selections(regions)
     alone = [region for region in selections[0] if not _chain(region)]  # chains share what is not made for threads
     ahead = Ahead(alone, device)
     first = options.use == "measured" and race.known is None and not race.later
-    theirs = inductor(module, inputs) if first else _Later(plain)
+    inductor_program = inductor(module, inputs) if first else _Later(plain)
     ways = [partial(Way, graph, each, device, compiler, ahead) for each in selections]
-    program = Program(graph, plain, ways, theirs, device, report, race if options.use == "measured" else None)
-    made: Callable[..., Any] = torch._dynamo.disable(program)  # noqa: SLF001 - its public name
-    return made
+    program = Program(graph, plain, ways, inductor_program, device, report, race if options.use == "measured" else None)
+    undynamic: Callable[..., Any] = torch._dynamo.disable(program)  # noqa: SLF001 - its public name
+    return undynamic
 
 
 class _Later:
@@ -132,14 +132,14 @@ class _Later:
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
-        self._made: Callable[..., Any] | None = None
+        self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        if self._made is None:
+        if self._compiled is None:
             if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
                 return self._module(*args)
-            self._made = inductor(own_copy(self._module), list(args))
-        return self._made(*args)
+            self._compiled = inductor(own_copy(self._module), list(args))
+        return self._compiled(*args)
 
 
 def left_to_inductor(inputs: Sequence[Any], options: Options) -> str | None:
@@ -171,8 +171,10 @@ def left_to_inductor(inputs: Sequence[Any], options: Options) -> str | None:
 
 def _device(inputs: Sequence[Any]) -> torch.device:
     devices = [t.device for t in inputs if isinstance(t, torch.Tensor)]
-    found = next((d for d in devices if d.type == "cuda"), devices[0])
-    return torch.device("cuda", torch.cuda.current_device()) if found.type == "cuda" and found.index is None else found
+    device = next((d for d in devices if d.type == "cuda"), devices[0])
+    return (
+        torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device
+    )
 
 
 def _unraced(graph: fx.Graph) -> str | None:
@@ -186,7 +188,7 @@ def _unraced(graph: fx.Graph) -> str | None:
 
 def _without_large_copies(regions: list[Region], options: Options) -> list[Region]:
     """Without regions whose copies of weights, all together, would need more memory than is taken unasked."""
-    kept: list[Region] = []
+    small_enough: list[Region] = []
     total = 0
     for region in regions:
         copied = region.copied
@@ -200,8 +202,8 @@ def _without_large_copies(regions: list[Region], options: Options) -> list[Regio
             )
             continue
         total += copied
-        kept.append(region)
-    return kept
+        small_enough.append(region)
+    return small_enough
 
 
 def _selections(regions: list[Region]) -> list[list[Region]]:
@@ -210,12 +212,12 @@ def _selections(regions: list[Region]) -> list[list[Region]]:
     """
     chains = [r for r in regions if _chain(r)]
     others = [r for r in regions if r not in chains]
-    found = [regions]
+    selections = [regions]
     if chains and others:
-        found.append(others)
+        selections.append(others)
     if 1 < len(others) <= 3:
-        found += [[region] for region in others]
-    return found
+        selections += [[region] for region in others]
+    return selections
 
 
 def _chain(region: Region) -> bool:

@@ -45,29 +45,29 @@ class Found:
 
 def chains(graph: fx.Graph) -> Iterator[Found]:
     """The chains of a graph in order; no node is in two of them."""
-    taken: set[fx.Node] = set()
+    used_products: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.target in _PRODUCTS and node not in taken and _fits(node):
-            found = _longest(node, taken)
-            if found is not None:
-                taken.update(found.products)
-                yield found
+        if node.target in _PRODUCTS and node not in used_products and _fits(node):
+            match = _longest(node, used_products)
+            if match is not None:
+                used_products.update(match.products)
+                yield match
 
 
-def _longest(first: fx.Node, taken: set[fx.Node]) -> Found | None:
-    found = Found()
-    value = _input(found, "x", _factor(first))
+def _longest(first: fx.Node, used_products: set[fx.Node]) -> Found | None:
+    match = Found()
+    value = _input(match, "x", _factor(first))
     at = first
-    while len(found.stages) < MOST_STAGES:
+    while len(match.stages) < MOST_STAGES:
         step = _gate(at) or _activation(at)
-        if step is None or step.product in taken or not _fits(step.product):
+        if step is None or step.product in used_products or not _fits(step.product):
             break
-        value = _gated_stages(found, value, step) if step.gate else _product(found, value, at, step.function)
+        value = _gated_stages(match, value, step) if step.gate else _product(match, value, at, step.function)
         at = step.product
-    if not found.stages:
+    if not match.stages:
         return None
-    _product(found, value, at, "none")
-    return found
+    _product(match, value, at, "none")
+    return match
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +139,29 @@ def _function(node: fx.Node) -> str | None:
     return None
 
 
-def _product(found: Found, value: View, node: fx.Node, function: str) -> View:
+def _product(match: Found, value: View, node: fx.Node, function: str) -> View:
     """Add a product as a stage; its result."""
-    number = len(found.products)
+    number = len(match.products)
     a_at = _PRODUCTS[node.target]
-    weight = _input(found, f"w{number}", node.args[a_at + 1])
-    bias = _input(found, f"b{number}", node.args[0]) if a_at else None
+    weight = _input(match, f"w{number}", node.args[a_at + 1])
+    bias = _input(match, f"b{number}", node.args[0]) if a_at else None
     rows, columns = node.meta["val"].shape
-    out = View.contiguous(f"t{len(found.stages)}", (int(rows), int(columns)), value.dtype)
-    found.stages.append(
+    out = View.contiguous(f"t{len(match.stages)}", (int(rows), int(columns)), value.dtype)
+    match.stages.append(
         (f"product {number}", Gemm(value, weight, out, bias, tile=_tile(int(rows), int(columns)), epilogue=function))
     )
-    found.products.append(node)
+    match.products.append(node)
     return out
 
 
-def _gated_stages(found: Found, value: View, step: _Step) -> View:
+def _gated_stages(match: Found, value: View, step: _Step) -> View:
     assert step.gate is not None
     assert step.up is not None
-    gate, up = _product(found, value, step.gate, "none"), _product(found, value, step.up, "none")
-    out = View.contiguous(f"t{len(found.stages)}", gate.shape, gate.dtype)
+    gate, up = _product(match, value, step.gate, "none"), _product(match, value, step.up, "none")
+    out = View.contiguous(f"t{len(match.stages)}", gate.shape, gate.dtype)
     height, width = _tile(*gate.shape)
-    found.stages.append((
-        f"gate {len(found.products) - 2}",
+    match.stages.append((
+        f"gate {len(match.products) - 2}",
         Pointwise(gate, out, up, function="silu_mul", tile=(min(height, 16), width)),
     ))  # fmt: skip
     return out
@@ -173,9 +173,9 @@ def _tile(rows: int, columns: int) -> tuple[int, int]:
     return height, width
 
 
-def _input(found: Found, name: str, node: Any) -> View:
+def _input(match: Found, name: str, node: Any) -> View:
     value = node.meta["val"]
-    found.inputs[name] = node
+    match.inputs[name] = node
     shape, strides = (tuple(int(n) for n in numbers) for numbers in (value.shape, value.stride()))
     return View(name, shape, strides, str(value.dtype).removeprefix("torch."))
 
@@ -208,8 +208,8 @@ def _takes(node: fx.Node, value: fx.Node, product: fx.Node) -> bool:
     if node.target not in _PRODUCTS:
         return False
     at = _PRODUCTS[node.target]
-    taken = all((_source(a) is value) == (i == at) for i, a in enumerate(node.args))
-    return taken and _factor(node).meta["val"].shape == product.meta["val"].shape
+    only_factor = all((_source(a) is value) == (i == at) for i, a in enumerate(node.args))
+    return only_factor and _factor(node).meta["val"].shape == product.meta["val"].shape
 
 
 def _fits(product: fx.Node) -> bool:

@@ -23,11 +23,11 @@ def joined(chain: Chain) -> tuple[Chain, Pairs]:
     operators: list[Operator] = []
     pairs: Pairs = {}
     for name, operator in zip(chain.names, chain.operators, strict=True):
-        made = _gate(operators, operator, pairs)
-        if made is not None:
+        gate = _gate(operators, operator, pairs)
+        if gate is not None:
             del names[-2:], operators[-2:]
         names.append(name)
-        operators.append(made or operator)
+        operators.append(gate or operator)
     return Chain(tuple(names), tuple(operators)), pairs
 
 
@@ -35,8 +35,8 @@ def _gate(before: list[Operator], operator: Operator, pairs: Pairs) -> Gemm | No
     """The product of a gate and the two before it, of which ``pairs`` is told; None where these are no such three."""
     if not isinstance(operator, Pointwise) or operator.function != "silu_mul" or operator.y is None:
         return None
-    made = {o.out.tensor: o for o in before[-2:] if isinstance(o, Gemm)}
-    gate, up = made.get(operator.x.tensor), made.get(operator.y.tensor)
+    producers = {o.out.tensor: o for o in before[-2:] if isinstance(o, Gemm)}
+    gate, up = producers.get(operator.x.tensor), producers.get(operator.y.tensor)
     if gate is None or up is None or gate is up or gate.a != up.a or not _as_linear(gate.b) or not _as_linear(up.b):
         return None
     if (gate.epilogue, up.epilogue) != ("none", "none") or (gate.bias is None) != (up.bias is None):

@@ -16,8 +16,8 @@ def inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
     """A graph of Dynamo by Inductor, as ``torch.compile`` has it by default. The graph is Inductor's from then on."""
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - slow to import
 
-    made: Callable[..., Any] = compile_fx(module, inputs)
-    return made
+    program: Callable[..., Any] = compile_fx(module, inputs)
+    return program
 
 
 def rest_by_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -35,8 +35,8 @@ def rest_by_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[
 
 def rest_by_pytorch(module: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
     """A graph of ATen operations one by one."""
-    made: Callable[..., Any] = module.forward
-    return made
+    forward: Callable[..., Any] = module.forward
+    return forward
 
 
 def _computes(node: fx.Node) -> bool:
@@ -49,7 +49,7 @@ def _computes(node: fx.Node) -> bool:
 def own_copy(module: fx.GraphModule) -> fx.GraphModule:
     """A graph of Dynamo that may be traced while the first one is given to Inductor. Attributes are shared."""
     graph = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
+    copies: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
-        known[node] = graph.node_copy(node, known.__getitem__)
+        copies[node] = graph.node_copy(node, copies.__getitem__)
     return fx.GraphModule(module, graph)

@@ -55,9 +55,9 @@ class Lane:
                 raise RegionError(f"{region.name}: {_first_line(error)}") from error
             if twin is not None and like is not None and key in like._folded:  # noqa: SLF001
                 folded[key] = like._folded[key]  # noqa: SLF001 - a twin may share copies of weights: they are as old
-        made = cls(regions, runners)
-        made._folded.update(folded)
-        return made
+        lane = cls(regions, runners)
+        lane._folded.update(folded)
+        return lane
 
     def follow(self, key: str, device: torch.device, folded: Sequence[Any]) -> None:
         """Have a runner that keeps copies of weights made anew if these are no longer the ones that it saw."""

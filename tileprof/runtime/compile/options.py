@@ -23,21 +23,21 @@ class Options:
     later: bool = False
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> Options:
-        given = dict(given or {})
-        known = {f.name for f in fields(cls)}
-        if strange := sorted(set(given) - known):
-            raise UserError(f"there is no option {strange[0]!r}; known: {', '.join(sorted(known))}")
-        policies = given.get("policies", ())
+    def of(cls, values: Mapping[str, Any] | None) -> Options:
+        values = dict(values or {})
+        names = {f.name for f in fields(cls)}
+        if strange := sorted(set(values) - names):
+            raise UserError(f"there is no option {strange[0]!r}; known: {', '.join(sorted(names))}")
+        policies = values.get("policies", ())
         paths = [policies] if isinstance(policies, str | Path) else policies
         if not isinstance(paths, list | tuple) or not all(isinstance(path, str | Path) for path in paths):
             raise UserError(f"policies is {policies!r}; it is a list of policy files")
-        flags = {name: given.get(name, False) for name in ("frozen", "remeasure", "later")}
+        flags = {name: values.get(name, False) for name in ("frozen", "remeasure", "later")}
         for name, value in flags.items():
             if not isinstance(value, bool):
                 raise UserError(f"{name} is {value!r}; it is True or False")
         options = cls(
-            given.get("use", "measured"), given.get("scheduler", "auto"), tuple(Path(path) for path in paths), **flags
+            values.get("use", "measured"), values.get("scheduler", "auto"), tuple(Path(path) for path in paths), **flags
         )
         if options.use not in ("measured", "always", "never"):
             raise UserError(f"use is {options.use!r}; it is measured, always or never")

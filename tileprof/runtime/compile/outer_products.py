@@ -14,26 +14,26 @@ from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.aten import ATEN
 
 
-def outer_products_as_multiplications(graph: fx.Graph, taken: Collection[fx.Node]) -> int:
-    """Replace such products, but for those that are ``taken``; how many there were. Each element is one product,
+def outer_products_as_multiplications(graph: fx.Graph, excluded: Collection[fx.Node]) -> int:
+    """Replace such products, but for those that are ``excluded``; how many there were. Each element is one product,
     rounded once, either way.
     """
-    found = 0
+    replacements = 0
     for node in list(graph.nodes):
-        if not aten.calls(node, ATEN.bmm.default) or node in taken:
+        if not aten.calls(node, ATEN.bmm.default) or node in excluded:
             continue
         first, second = node.args
         columns, value = aten.shape(first), aten.tensor(node)
         if columns is None or value is None or columns[2] != 1 or not value.is_contiguous():
             continue
         with graph.inserting_before(node):
-            made = graph.call_function(ATEN.mul.Tensor, (first, second))
+            multiplication = graph.call_function(ATEN.mul.Tensor, (first, second))
         with value.fake_mode:
-            made.meta["val"] = ATEN.mul.Tensor(first.meta["val"], second.meta["val"])
-        if made.meta["val"].stride() != value.stride() or made.meta["val"].dtype != value.dtype:
-            graph.erase_node(made)
+            multiplication.meta["val"] = ATEN.mul.Tensor(first.meta["val"], second.meta["val"])
+        if multiplication.meta["val"].stride() != value.stride() or multiplication.meta["val"].dtype != value.dtype:
+            graph.erase_node(multiplication)
             continue
-        node.replace_all_uses_with(made)
+        node.replace_all_uses_with(multiplication)
         graph.erase_node(node)
-        found += 1
-    return found
+        replacements += 1
+    return replacements

@@ -23,21 +23,21 @@ def proposed(graph: fx.Graph, finders: Sequence[Finder], before: Sequence[Region
     """The regions ``before`` and those that the finders propose and that can be replaced: no node is in two of them.
     What cannot is logged and left out.
     """
-    kept = list(before)
-    taken = {node for region in before for node in region.nodes}
+    regions = list(before)
+    region_nodes = {node for region in before for node in region.nodes}
     for finder in finders:
         for region in finder(graph):
-            if not taken.isdisjoint(region.nodes):
+            if not region_nodes.isdisjoint(region.nodes):
                 continue
             reason = unfit(graph, region)
-            if reason is None and _order(graph, [*kept, region]) is None:
+            if reason is None and _order(graph, [*regions, region]) is None:
                 reason = "it and what comes before it need each other's results"
             if reason is not None:
                 LOG.warning("%s is left to Inductor: %s", region.name, reason)
                 continue
-            kept.append(region)
-            taken.update(region.nodes)
-    return kept
+            regions.append(region)
+            region_nodes.update(region.nodes)
+    return regions
 
 
 def unfit(graph: fx.Graph, region: Region) -> str | None:
@@ -69,22 +69,22 @@ def partitioned(module: fx.GraphModule, regions: Sequence[Region]) -> tuple[fx.G
     order = _order(module.graph, regions)
     assert order is not None
     graph = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
+    copies: dict[fx.Node, fx.Node] = {}
     by_key: dict[str, Region] = {}
     for unit in order:
         if isinstance(unit, fx.Node):
-            known[unit] = graph.node_copy(unit, known.__getitem__)
+            copies[unit] = graph.node_copy(unit, copies.__getitem__)
             continue
         key = f"{len(by_key)}-{digest(unit)}"
         by_key[key] = unit
         declare(key, tuple(_like(n) for n in unit.outputs))
-        updated = [known[unit.inputs[n]] for n in unit.mutated]
-        read = [known[n] for i, n in enumerate(unit.inputs) if i not in unit.mutated]
+        updated = [copies[unit.inputs[n]] for n in unit.mutated]
+        read = [copies[n] for i, n in enumerate(unit.inputs) if i not in unit.mutated]
         call = graph.call_function(
             region_call(len(unit.outputs), updating=bool(updated)), (key, read, updated) if updated else (key, read)
         )
         for number, node in enumerate(unit.outputs):
-            known[node] = call if len(unit.outputs) == 1 else graph.call_function(operator.getitem, (call, number))
+            copies[node] = call if len(unit.outputs) == 1 else graph.call_function(operator.getitem, (call, number))
     graph.lint()
     return fx.GraphModule(module, graph), by_key
 
@@ -153,15 +153,15 @@ def _sorted(units: Mapping[int, fx.Node | Region], before: Mapping[int, set[int]
             after[other].append(number)
     ready = [number for number, count in missing.items() if count == 0]
     heapq.heapify(ready)
-    found: list[fx.Node | Region] = []
+    ordered: list[fx.Node | Region] = []
     while ready:
         number = heapq.heappop(ready)
-        found.append(units[number])
+        ordered.append(units[number])
         for other in after[number]:
             missing[other] -= 1
             if missing[other] == 0:
                 heapq.heappush(ready, other)
-    return found if len(found) == len(units) else None
+    return ordered if len(ordered) == len(units) else None
 
 
 def _readers(node: fx.Node) -> Iterable[fx.Node]:

@@ -28,22 +28,22 @@ from tileprof.runtime.pipeline import Pipeline
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
-def finder(options: Options, taken: Collection[fx.Node] = ()) -> Finder:
-    """Who looks for chains of products without nodes that are ``taken``."""
-    made: dict[tuple[Chain, str, torch.device], Any] = {}
+def finder(options: Options, used_nodes: Collection[fx.Node] = ()) -> Finder:
+    """Who looks for chains of products without nodes that are ``used_nodes``."""
+    pipelines: dict[tuple[Chain, str, torch.device], Any] = {}
 
     def regions(graph: fx.Graph) -> Iterator[Region]:
         reasons: Counter[str] = Counter()
-        for found in list(chains(graph)):
-            if any(product in taken for product in found.products):
+        for match in list(chains(graph)):
+            if any(product in used_nodes for product in match.products):
                 continue
-            chain, scheduler, pairs, reason = suited(found, options)
+            chain, scheduler, pairs, reason = suited(match, options)
             reasons.update(
-                [f"a chain of {len(found.stages)} stages is not for the persistent kernel: {reason}"] if reason else []
+                [f"a chain of {len(match.stages)} stages is not for the persistent kernel: {reason}"] if reason else []
             )
             if reason and options.scheduler == "auto" and options.use == "measured":
                 continue  # Triton's products lose to cuBLAS, whatever overlaps
-            yield _region(found, _Plan(chain, scheduler, pairs), made)
+            yield _region(match, _Plan(chain, scheduler, pairs), pipelines)
         for reason, count in reasons.items():
             LOG.info("%s%s", reason, f" ({count} times)" if count > 1 else "")
 
@@ -59,28 +59,28 @@ class _Plan:
     pairs: Pairs
 
 
-def _region(found: Found, plan: _Plan, made: dict[tuple[Chain, str, torch.device], Any]) -> Region:
-    nodes = _between(found)
+def _region(match: Found, plan: _Plan, pipelines: dict[tuple[Chain, str, torch.device], Any]) -> Region:
+    nodes = _between(match)
     inputs = aten.inputs_of(nodes)
-    sources = {name: node.args[0] if node in nodes else node for name, node in found.inputs.items()}
-    turned = {name for name, node in found.inputs.items() if node in nodes}
+    sources = {name: node.args[0] if node in nodes else node for name, node in match.inputs.items()}
+    turned = {name for name, node in match.inputs.items() if node in nodes}
     at = {name: inputs.index(node) for name, node in sources.items()}
     folded = tuple(sorted({at[part] for parts in plan.pairs.values() for part in parts}))
 
     def build(device: torch.device) -> Runner:
         key = plan.chain, plan.scheduler, device
-        if key not in made:
-            made[key] = _pipeline(plan.chain.policy(), plan.scheduler, device)
-        return ChainRunner(_another(made[key]), at, turned, plan.pairs)
+        if key not in pipelines:
+            pipelines[key] = _pipeline(plan.chain.policy(), plan.scheduler, device)
+        return ChainRunner(_another(pipelines[key]), at, turned, plan.pairs)
 
-    name = f"a chain of {len(found.products)} products"
-    return Region(name, nodes, inputs, (found.last,), (), build, folded)
+    name = f"a chain of {len(match.products)} products"
+    return Region(name, nodes, inputs, (match.last,), (), build, folded)
 
 
-def _between(found: Found) -> tuple[fx.Node, ...]:
+def _between(match: Found) -> tuple[fx.Node, ...]:
     """The products, what stands between them, and transposed weights without another reader."""
     needed: set[fx.Node] = set()
-    waiting = [found.last]
+    waiting = [match.last]
     while waiting:
         node = waiting.pop()
         if node not in needed:
@@ -88,9 +88,9 @@ def _between(found: Found) -> tuple[fx.Node, ...]:
             waiting.extend(a for a in node.all_input_nodes if a.op == "call_function")
     inside: set[fx.Node] = set()
     for node in sorted(needed):
-        if node in found.products or any(a in inside for a in node.all_input_nodes):
+        if node in match.products or any(a in inside for a in node.all_input_nodes):
             inside.add(node)
-    for node in found.inputs.values():
+    for node in match.inputs.values():
         turned = aten.calls(node, aten.ATEN.t.default) and aten.parameter(node.args[0])
         if turned and all(user in inside for user in node.users):
             inside.add(node)
@@ -122,7 +122,7 @@ class ChainRunner:
         self._wholes: dict[str, Any] = {}
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        out = self.pipeline(**self._named(inputs))
+        out = self.pipeline(**self._arguments(inputs))
         self._refuse()
         return (out.clone(),)  # the pipeline's own memory is overwritten by its next call
 
@@ -141,15 +141,15 @@ class ChainRunner:
         if getattr(self.pipeline, "refused", None):
             raise RuntimeError(self.pipeline.refused)
 
-    def _named(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
+    def _arguments(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
         """The pipeline's inputs by its own names, which a policy file may have chosen, in the order of the chain."""
-        given = {name: inputs[at].t() if name in self._turned else inputs[at] for name, at in self._at.items()}
+        arguments = {name: inputs[at].t() if name in self._turned else inputs[at] for name, at in self._at.items()}
         for whole, (first, second) in self._pairs.items():
             if whole not in self._wholes:
-                self._wholes[whole] = _side_by_side(given[first], given[second])
-            del given[second]
-            given[first] = self._wholes[whole]
-        return dict(zip(self.pipeline.inputs, given.values(), strict=True))
+                self._wholes[whole] = _side_by_side(arguments[first], arguments[second])
+            del arguments[second]
+            arguments[first] = self._wholes[whole]
+        return dict(zip(self.pipeline.inputs, arguments.values(), strict=True))
 
 
 def _side_by_side(first: Any, second: Any) -> Any:
@@ -159,23 +159,23 @@ def _side_by_side(first: Any, second: Any) -> Any:
     return torch.cat([first.detach().t(), second.detach().t()]).t()
 
 
-def suited(found: Found, options: Options) -> tuple[Chain, str, Pairs, str | None]:
+def suited(match: Found, options: Options) -> tuple[Chain, str, Pairs, str | None]:
     """The chain in tiles for the scheduler asked for, its name, which of its tensors are made of two, and why the
     persistent kernel is not what runs it on a GPU that has it. Of itself the scheduler is the persistent kernel where
     that can compute the chain, otherwise ``cusync``.
     """
-    chain, name, reason = found.chain, options.scheduler, None
-    device = found.last.meta["val"].device
+    chain, name, reason = match.chain, options.scheduler, None
+    device = match.last.meta["val"].device
     fits = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
-    for wanted, pairs in [joined(chain), (chain, Pairs())] if options.frozen else [(chain, Pairs())]:
+    for variant, pairs in [joined(chain), (chain, Pairs())] if options.frozen else [(chain, Pairs())]:
         if not fits or name not in ("auto", "persistent"):
             break
         try:
-            made, _ = tiled(wanted, clusters_on(torch.cuda.get_device_properties(device).multi_processor_count))
-            stage_plans(made)
+            tiled_chain, _ = tiled(variant, clusters_on(torch.cuda.get_device_properties(device).multi_processor_count))
+            stage_plans(tiled_chain)
             nvcc()  # these tiles are for that kernel alone, which is compiled at first use
         except UserError as error:
             reason = str(error)
         else:
-            return made, "persistent", pairs, None
+            return tiled_chain, "persistent", pairs, None
     return chain, "cusync" if name == "auto" else name, Pairs(), reason

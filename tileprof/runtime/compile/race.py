@@ -35,18 +35,18 @@ class Difference:
         return self.error is not None and self.error <= self.tolerance
 
 
-def difference(got: Sequence[Any], wanted: Sequence[Any]) -> Difference:
+def difference(results: Sequence[Any], references: Sequence[Any]) -> Difference:
     """Compare results tensor by tensor: numbers of floating point by their norms, all others exactly."""
     worst, tolerance, tells = 0.0, 0.0, False
-    for a, b in zip(_tensors(got), _tensors(wanted), strict=True):
+    for a, b in zip(_tensors(results), _tensors(references), strict=True):
         if a.shape != b.shape or not (a.is_floating_point() and b.is_floating_point()):
             if a.shape != b.shape or not torch.equal(a, b):
                 return Difference(float("inf"), 0.0)
             continue
-        error, known = _error(a, b)
+        error, comparable = _error(a, b)
         limit = TOLERANCE.get(a.dtype, 0.0)
-        tells = tells or known
-        if known and (tolerance == 0.0 or error / limit > worst / tolerance if limit else error > 0):
+        tells = tells or comparable
+        if comparable and (tolerance == 0.0 or error / limit > worst / tolerance if limit else error > 0):
             worst, tolerance = error, limit
     return Difference(worst if tells else None, tolerance)
 
@@ -113,7 +113,7 @@ def times_in_turn(works: Sequence[Callable[[], Any]], before: Callable[[], None]
     graphs = [captured(work) for work in works]
     times: list[list[float]] = [[] for _ in works]
     for number in range(_REPLAYS + _WARM):
-        for graph, kept in zip(graphs, times, strict=True):
+        for graph, samples in zip(graphs, times, strict=True):
             before()
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
@@ -121,5 +121,5 @@ def times_in_turn(works: Sequence[Callable[[], Any]], before: Callable[[], None]
             end.record()
             end.synchronize()
             if number >= _WARM:
-                kept.append(float(1000 * begin.elapsed_time(end)))
-    return [median(kept) for kept in times]
+                samples.append(float(1000 * begin.elapsed_time(end)))
+    return [median(samples) for samples in times]

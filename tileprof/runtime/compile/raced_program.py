@@ -44,18 +44,18 @@ class Program:
         graph: Traced,
         plain: fx.GraphModule,
         ways: Sequence[Callable[[], Way]],
-        theirs: Callable[..., Any],
+        inductor_program: Callable[..., Any],
         device: torch.device,
         report: Report,
         race: Race | None,
     ) -> None:
-        self._graph, self._plain, self._ways, self._theirs = graph, plain, ways, theirs
+        self._graph, self._plain, self._ways, self._inductor_program = graph, plain, ways, inductor_program
         self._device, self.report, self._race = device, report, race
         self._deciding = threading.Lock()
         self._decided = False
         self._later = race is not None and race.later and race.known is None
         self._way: Way | None = None
-        self._told: set[str] = set()
+        self._warnings_given: set[str] = set()
 
     def __call__(self, *args: Any) -> Any:
         if not self._decided:
@@ -64,7 +64,7 @@ class Program:
                     self._tell_once(
                         "nothing can be measured during a capture: Inductor's program runs, and the next call decides"
                     )
-                    return self._theirs(*args)
+                    return self._inductor_program(*args)
             else:
                 with self._deciding:
                     if not self._decided:
@@ -74,14 +74,14 @@ class Program:
     def _run(self, args: tuple[Any, ...]) -> Any:
         way = self._way
         if way is None:
-            return self._theirs(*args)
+            return self._inductor_program(*args)
         try:
             return way(*args)
         except NotNowError as reason:
             self._tell_once(f"{way.name}: Inductor's program runs in this call: {reason}")
         except RegionError as error:
             self._give_up(str(error))
-        return self._theirs(*args)
+        return self._inductor_program(*args)
 
     def _give_up(self, reason: str) -> None:
         LOG.warning("whole program: Inductor's from now on: %s", reason)
@@ -89,8 +89,8 @@ class Program:
         self.report.kept, self.report.reason = "", reason
 
     def _tell_once(self, sentence: str) -> None:
-        if sentence not in self._told:
-            self._told.add(sentence)
+        if sentence not in self._warnings_given:
+            self._warnings_given.add(sentence)
             LOG.info(sentence)
 
     def _decide(self, args: tuple[Any, ...]) -> Any:
@@ -101,7 +101,7 @@ class Program:
             if self._run_unraced(call):
                 call.restore()
                 return self._run(args)
-        race = _Run(call, self._theirs, self._plain, self._device, self.report, self._race)
+        race = _Run(call, self._inductor_program, self._plain, self._device, self.report, self._race)
         self._way = None
         for make in self._ways:
             verdict = race.run(make)
@@ -121,7 +121,7 @@ class Program:
     def _run_unraced(self, call: _Call) -> bool:
         """Whether the first way is right, which then runs until the next call has raced it."""
         make, *others = self._ways
-        way = _Run(call, self._theirs, self._plain, self._device, self.report, None).run(make)
+        way = _Run(call, self._inductor_program, self._plain, self._device, self.report, None).run(make)
         if not isinstance(way, Way):
             return False
         LOG.info(
@@ -171,16 +171,16 @@ class _Run:
     def __init__(
         self,
         call: _Call,
-        theirs: Callable[..., Any],
+        inductor_program: Callable[..., Any],
         plain: fx.GraphModule,
         device: torch.device,
         report: Report,
         race: Race | None,
     ) -> None:
-        self._call, self._theirs, self._plain, self._device = call, theirs, plain, device
+        self._call, self._inductor_program, self._plain, self._device = call, inductor_program, plain, device
         self._report, self._race = report, race
         self._measured = race is not None and race.known is None
-        self._wanted: list[Any] | None = None
+        self._reference: list[Any] | None = None
         self._failed = False
         if race is not None and race.known is not None:
             LOG.info("whole program: measured before: %s", race.known.sentence)
@@ -190,9 +190,9 @@ class _Run:
         """The way, if it is kept. None: these inputs cannot tell, another call may."""
         try:
             way = make()
-            ours = self._call.results(way)
+            results = self._call.results(way)
             way.lanes.now().check()
-            right = self._right(way, ours)
+            right = self._right(way, results)
             if not right:
                 return right
             return way if not self._measured or self._faster(way) else False
@@ -206,10 +206,10 @@ class _Run:
         self._report.reason, self._failed = reason, True
         return False
 
-    def _right(self, way: Way, ours: list[Any]) -> bool | None:
-        if self._wanted is None:
-            self._wanted = self._call.results(self._theirs if self._measured else self._plain)
-        far = difference(ours, self._wanted)
+    def _right(self, way: Way, results: list[Any]) -> bool | None:
+        if self._reference is None:
+            self._reference = self._call.results(self._inductor_program if self._measured else self._plain)
+        far = difference(results, self._reference)
         if far.error is None:
             LOG.info("whole program: Inductor's for now: results that are all zero, or not finite, cannot be compared")
             return None
@@ -217,10 +217,10 @@ class _Run:
             return True
         exact = self._in_float32()
         if exact is not None:
-            mine, other = (difference(_wide(r[: len(exact)]), exact) for r in (ours, self._wanted))
-            if mine.error is not None and other.error is not None:
-                LOG.info("%s: %.1e from float32, Inductor's %.1e", way.name, mine.error, other.error)
-                if mine.error <= max(far.tolerance, other.error):
+            way_difference, other = (difference(_wide(r[: len(exact)]), exact) for r in (results, self._reference))
+            if way_difference.error is not None and other.error is not None:
+                LOG.info("%s: %.1e from float32, Inductor's %.1e", way.name, way_difference.error, other.error)
+                if way_difference.error <= max(far.tolerance, other.error):
                     return True
         return self._lost(f"results of {way.name} differ by {far.error:.1e}")
 
@@ -233,26 +233,32 @@ class _Run:
 
     def _faster(self, way: Way) -> bool:
         lane = way.lanes.now()
-        works = [partial(way.in_lane, lane, self._call.args), partial(self._theirs, *self._call.args)]
-        ours, theirs = times_in_turn(works, self._call.restore)
+        works = [partial(way.in_lane, lane, self._call.args), partial(self._inductor_program, *self._call.args)]
+        ours_us, inductor_us = times_in_turn(works, self._call.restore)
         lane.check()
-        kept = ours <= WORTH * theirs
+        faster = ours_us <= WORTH * inductor_us
         LOG.info(
             "whole program: %.1f us against Inductor's %.1f us; kept %s (%s)",
-            ours,
-            theirs,
-            "ours" if kept else "Inductor's",
+            ours_us,
+            inductor_us,
+            "ours" if faster else "Inductor's",
             way.name,
         )
-        self._report.ours_us, self._report.inductor_us = ours, theirs
-        self._report.reason = "" if kept else f"{way.name}: {ours:.1f} us against Inductor's {theirs:.1f} us"
-        return kept
+        self._report.ours_us, self._report.inductor_us = ours_us, inductor_us
+        self._report.reason = "" if faster else f"{way.name}: {ours_us:.1f} us against Inductor's {inductor_us:.1f} us"
+        return faster
 
     def write_down(self, winner: Way | None) -> None:
         """Keep the verdict for later processes: of times alone, since what has failed may have failed by chance."""
-        ours, theirs = self._report.ours_us, self._report.inductor_us
-        if self._measured and not self._failed and ours is not None and theirs is not None and self._race is not None:
-            keep(self._race.asked, Verdict("" if winner is None else winner.name, ours, theirs))
+        ours_us, inductor_us = self._report.ours_us, self._report.inductor_us
+        if (
+            self._measured
+            and not self._failed
+            and ours_us is not None
+            and inductor_us is not None
+            and self._race is not None
+        ):
+            keep(self._race.asked, Verdict("" if winner is None else winner.name, ours_us, inductor_us))
 
 
 def _wide(values: Sequence[Any]) -> list[Any]:

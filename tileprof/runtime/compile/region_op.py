@@ -73,11 +73,13 @@ def _run(key: str, read: list[Any], updated: Sequence[Any] = ()) -> Any:
     call = getattr(_RUNNING, "call", None)
     if call is None:
         raise RuntimeError("a region of tileprof was called outside of the program that it belongs to")
-    made = call(key, read, list(updated))
-    return made[0] if len(made) == 1 else tuple(made)
+    results = call(key, read, list(updated))
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _fake(key: str, read: Sequence[Any], updated: Sequence[Any] = ()) -> Any:
     device = (*read, *updated)[0].device
-    made = [torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in _DECLARED[key]]
-    return made[0] if len(made) == 1 else tuple(made)
+    results = [
+        torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in _DECLARED[key]
+    ]
+    return results[0] if len(results) == 1 else tuple(results)

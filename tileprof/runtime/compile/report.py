@@ -40,18 +40,18 @@ def reports() -> Iterator[list[Report]]:
     """The reports of all graphs that the backend is given meanwhile; a report is completed when its program is first
     called.
     """
-    found: list[Report] = []
+    collected: list[Report] = []
     with _LOCK:
-        _LISTENING.append(found)
+        _LISTENING.append(collected)
     try:
-        yield found
+        yield collected
     finally:
         with _LOCK:
-            _LISTENING[:] = [other for other in _LISTENING if other is not found]
+            _LISTENING[:] = [other for other in _LISTENING if other is not collected]
 
 
 def announce(report: Report) -> None:
     """Hand a report to everybody who listens."""
     with _LOCK:
-        for found in _LISTENING:
-            found.append(report)
+        for collected in _LISTENING:
+            collected.append(report)

@@ -22,24 +22,24 @@ def traced(
     """
     from torch._dynamo.backends.common import aot_autograd  # noqa: PLC0415 - slow to import
 
-    made: Callable[..., Any] = aot_autograd(
+    program: Callable[..., Any] = aot_autograd(
         fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler, keep_inference_input_mutations=True
     )(module, inputs)  # fmt: skip
-    return made
+    return program
 
 
 def inference_graphs(module: Callable[..., Any], *args: Any, **kwargs: Any) -> list[fx.GraphModule]:
     """The ATen graphs of one call without gradients: one, unless Dynamo breaks the program. The call runs."""
-    found: list[fx.GraphModule] = []
+    graphs: list[fx.GraphModule] = []
 
     def keep(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         from functorch.compile import make_boxed_func  # noqa: PLC0415 - slow to import
 
-        found.append(graph)
+        graphs.append(graph)
         boxed: Callable[..., Any] = make_boxed_func(graph.forward)
         return boxed
 
     torch._dynamo.reset()  # noqa: SLF001 - its public name
     with torch.no_grad():
         torch.compile(module, backend=lambda graph, inputs: traced(graph, inputs, keep))(*args, **kwargs)
-    return found
+    return graphs

@@ -61,8 +61,10 @@ def recall(key: str | None) -> Verdict | None:
     if key is None:
         return None
     try:
-        found = json.loads(_file(key).read_text(encoding="utf-8"))
-        return Verdict(str(found["kept"]), float(found["ours_us"]), float(found["inductor_us"]), str(found["measured"]))
+        fields = json.loads(_file(key).read_text(encoding="utf-8"))
+        return Verdict(
+            str(fields["kept"]), float(fields["ours_us"]), float(fields["inductor_us"]), str(fields["measured"])
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -92,7 +92,7 @@ class _Folded:
     at: tuple[int, ...]
 
 
-def named(regions: Sequence[Region]) -> str:
+def names_of(regions: Sequence[Region]) -> str:
     """Regions in words, equal ones counted."""
     counted = Counter(region.name for region in regions)
     return ", ".join(name if count == 1 else f"{count} times {name}" for name, count in counted.items())
@@ -123,7 +123,7 @@ class Way:
     @property
     def name(self) -> str:
         """The regions in words, equal ones counted."""
-        return named(self.regions)
+        return names_of(self.regions)
 
     def __call__(self, *args: Any) -> Any:
         """What the graph returns. Raises `NotNowError` and `RegionError`."""

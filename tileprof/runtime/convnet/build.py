@@ -43,8 +43,8 @@ class Options:
     @property
     def activation_slots(self) -> int:
         """Slots of the ring of activations: as many as fit shared memory."""
-        left = SHARED_BYTES - _RESERVED_BYTES - WEIGHT_SLOTS * (WEIGHT_BYTES + ENDS_BYTES)
-        return left // self.slot_bytes
+        free_bytes = SHARED_BYTES - _RESERVED_BYTES - WEIGHT_SLOTS * (WEIGHT_BYTES + ENDS_BYTES)
+        return free_bytes // self.slot_bytes
 
 
 def header(options: Options) -> str:
@@ -80,7 +80,9 @@ def compiled(options: Options) -> Path:
     def make(work: Path) -> None:
         (work / "stages.h").write_text(stages, encoding="utf-8")
         includes = [f"-I{folder}" for folder in (work, SOURCES, SHARED_SOURCES)]
-        said = building.run([str(compiler), *FLAGS, *includes, str(SOURCES / KERNEL), "-o", str(work / CUBIN)], WHAT)
-        (work / "compiler.txt").write_text(said, encoding="utf-8")
+        compiler_output = building.run(
+            [str(compiler), *FLAGS, *includes, str(SOURCES / KERNEL), "-o", str(work / CUBIN)], WHAT
+        )
+        (work / "compiler.txt").write_text(compiler_output, encoding="utf-8")
 
     return building.kept(folder, (CUBIN,), make, WHAT)

@@ -184,14 +184,14 @@ def _take_convolution(net: _Growing, node: fx.Node) -> None:
     index = net.parameter(weight, *size)
     biased = None if bias is None else net.parameter(bias, out[1])
     if after is not None and calls(after, *_NORMS):
-        found = item(after, 0)
-        if found is None or len(after.users) != 1 or (len(after.args) == 8 and after.args[5]):
+        normalised = item(after, 0)
+        if normalised is None or len(after.users) != 1 or (len(after.args) == 8 and after.args[5]):
             raise Unmatched("a batch norm that trains")
         tensors = [None if p is None else net.parameter(p, out[1]) for p in after.args[1:5]]
         if tensors[2] is None or tensors[3] is None:
             raise Unmatched("a batch norm without statistics")
         norm = Norm(tensors[0], tensors[1], tensors[2], tensors[3], float(after.args[-1]))
-        nodes, last = [node, after, found], found
+        nodes, last = [node, after, normalised], normalised
     last, more, residual, relu = _tail(net, last)
     if first:
         source = _add_windows(net, x, size, step[0], padding[0], out)
@@ -396,36 +396,36 @@ def _ordered(net: _Growing) -> Network:
 
 def _pools_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], list[str]]:
     """The same layers, where a convolution keeps the largest of two by two pixels that nothing else reads."""
-    made, fused = list(layers), dict[int, int]()
+    new_layers, fused = list(layers), dict[int, int]()
     for number, layer in enumerate(layers):
         if not isinstance(layer, Maximum) or (layer.size, layer.stride, layer.padding) != (2, 2, 0):
             continue
         source = layers[layer.source]
         readers = sum(layer.source in {one.source, _residual(one)} for one in layers)
         if isinstance(source, Convolution) and source.residual is None and readers == 1 and layer.reads == source.shape:
-            made[layer.source] = replace(source, shape=layer.shape, pool=2)
+            new_layers[layer.source] = replace(source, shape=layer.shape, pool=2)
             fused[number] = layer.source
-    return _without(made, names, fused)
+    return _without(new_layers, names, fused)
 
 
 def _flats_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], list[str]]:
     """The same layers, where a convolution that pools puts channels in front of pixels if nothing else reads it."""
-    made, fused = list(layers), dict[int, int]()
+    new_layers, fused = list(layers), dict[int, int]()
     for number, layer in enumerate(layers):
         source = layers[layer.source]
         readers = sum(layer.source in {one.source, _residual(one)} for one in layers)
         if isinstance(layer, Flat) and isinstance(source, Convolution) and source.pool > 1 and readers == 1:
-            made[layer.source] = replace(source, flat=True)
+            new_layers[layer.source] = replace(source, flat=True)
             fused[number] = layer.source
-    return _without(made, names, fused)
+    return _without(new_layers, names, fused)
 
 
 def _without(layers: list[Layer], names: list[str], fused: dict[int, int]) -> tuple[list[Layer], list[str]]:
     """The layers without those that others compute: ``fused`` says which."""
-    rest = [number for number in range(len(layers)) if number not in fused]
-    place = {number: at for at, number in enumerate(rest)} | {INPUT: INPUT}
+    remaining = [number for number in range(len(layers)) if number not in fused]
+    place = {number: at for at, number in enumerate(remaining)} | {INPUT: INPUT}
     place |= {number: place[source] for number, source in fused.items()}
-    return [_renumbered(layers[number], place) for number in rest], [names[number] for number in rest]
+    return [_renumbered(layers[number], place) for number in remaining], [names[number] for number in remaining]
 
 
 def _residuals_moved(layers: list[Layer]) -> list[Layer]:
@@ -433,24 +433,26 @@ def _residuals_moved(layers: list[Layer]) -> list[Layer]:
 
     A convolution that reads an earlier layer need not wait for the one whose result it would add to its own.
     """
-    made = list(layers)
+    new_layers = list(layers)
     for number, layer in enumerate(layers):
         other = _residual(layer)
         if other is None:
             continue
-        longer = made[other]
-        readers = sum(s == other for one in made for s in (one.source, _residual(one)))
+        longer = new_layers[other]
+        readers = sum(s == other for one in new_layers for s in (one.source, _residual(one)))
         assert isinstance(layer, Convolution)
         if not isinstance(longer, Convolution) or longer.residual is not None or longer.relu or readers != 1:
             continue
         if layer.source >= longer.source:
             continue
-        made[other] = replace(longer, residual=number, relu=layer.relu)
-        made[number] = replace(layer, residual=None, relu=False)
-        for at, one in enumerate(made):
+        new_layers[other] = replace(longer, residual=number, relu=layer.relu)
+        new_layers[number] = replace(layer, residual=None, relu=False)
+        for at, one in enumerate(new_layers):
             if at != other:
-                made[at] = _renumbered(one, {n: other if n == number else n for n in range(INPUT, len(made))})
-    return made
+                new_layers[at] = _renumbered(
+                    one, {n: other if n == number else n for n in range(INPUT, len(new_layers))}
+                )
+    return new_layers
 
 
 def _residual(layer: Layer) -> int | None:

@@ -124,8 +124,8 @@ def stage_table(
         table.words[at : at + len(pointers)] = [0 if p is None else p.data_ptr() for p in pointers]
         at += len(pointers)
         numbers = np.zeros(2 * (STAGE_WORDS - 2 * MAP_WORDS - len(pointers)), np.int32)
-        made = stage_numbers(plan, number)
-        numbers[: len(made)] = made
+        stage_row = stage_numbers(plan, number)
+        numbers[: len(stage_row)] = stage_row
         if bytes_here := layer_sum_bytes(plan, number):
             numbers[SUMS_WORD : SUMS_WORD + 2] = np.array([sums_at], np.uint64).view(np.int32)
             sums_at += bytes_here

@@ -149,28 +149,30 @@ def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
     for layer in network.layers:
         image = layer.source == INPUT or windowed(network, layer)
         source = x.permute(0, 2, 3, 1) if image else results[layer.source]
-        seen = source.reshape(layer.reads).permute(0, 3, 1, 2).float()
+        activations = source.reshape(layer.reads).permute(0, 3, 1, 2).float()
         match layer:
             case Convolution():
                 weight, (scale, bias) = parameters[layer.weight].detach(), ending(layer, parameters)
                 weight = weight.to(dtype).float().reshape(*weight.shape[:2], *layer.size)
-                out = functional.conv2d(seen, weight, None, layer.stride, layer.padding)
+                out = functional.conv2d(activations, weight, None, layer.stride, layer.padding)
                 out = out * scale[:, None, None] + bias[:, None, None]
                 if layer.residual is not None:
                     out = out + results[layer.residual].float().permute(0, 3, 1, 2)
                 out = out.relu() if layer.relu else out
                 out = functional.max_pool2d(out, layer.pool) if layer.pool > 1 else out
             case Maximum():
-                out = functional.max_pool2d(seen, layer.size, layer.stride, layer.padding)
+                out = functional.max_pool2d(activations, layer.size, layer.stride, layer.padding)
             case Average():
-                out = seen.mean((2, 3), keepdim=True)
+                out = activations.mean((2, 3), keepdim=True)
             case Flat():
-                out = seen.flatten(1)[:, :, None, None]
+                out = activations.flatten(1)[:, :, None, None]
             case Windows():
                 _, rows, columns, channels = layer.shape
-                right = columns - seen.shape[3] - layer.padding
-                below = rows - seen.shape[2] - layer.padding
-                out = functional.pad(seen, (layer.padding, right, layer.padding, below, 0, channels - seen.shape[1]))
+                right = columns - activations.shape[3] - layer.padding
+                below = rows - activations.shape[2] - layer.padding
+                out = functional.pad(
+                    activations, (layer.padding, right, layer.padding, below, 0, channels - activations.shape[1])
+                )
         lie = out if isinstance(layer, Convolution) and layer.flat else out.permute(0, 2, 3, 1)
         results.append(lie.reshape(layer.shape).to(dtype).contiguous())
     return results

@@ -129,21 +129,21 @@ def reads(network: Network, tiling: Tiling, tile: Tile) -> Iterator[Read]:
     last_image, last_row = min(images, tile.image + tiling.images), min(out_rows, tile.y + tiling.rows)
     if layer.source != INPUT:
         source = network.layers[layer.source]
-        seen = source.shape
+        extents = source.shape
         match layer:
             case Convolution() if windowed(network, layer):
                 low = tile.y * layer.pool * layer.stride
                 high = low + layer.stride + 2 * k_blocks(network, layer)
-                yield Read(layer.source, (tile.image, last_image), (low, min(seen[1], high)))
+                yield Read(layer.source, (tile.image, last_image), (low, min(extents[1], high)))
             case Convolution() | Maximum() if layer.reads == source.shape:
                 size, pool = (layer.size, 1) if isinstance(layer, Maximum) else (layer.size[0], layer.pool)
                 low = tile.y * pool * layer.stride - layer.padding
                 high = (last_row * pool - 1) * layer.stride - layer.padding + size
-                yield Read(layer.source, (tile.image, last_image), (max(0, low), min(seen[1], high)))
+                yield Read(layer.source, (tile.image, last_image), (max(0, low), min(extents[1], high)))
             case Average() | Flat():
-                yield Read(layer.source, (tile.image, tile.image + 1), (0, seen[1]))
+                yield Read(layer.source, (tile.image, tile.image + 1), (0, extents[1]))
             case _:
-                yield Read(layer.source, (0, seen[0]), (0, seen[1]))
+                yield Read(layer.source, (0, extents[0]), (0, extents[1]))
     if isinstance(layer, Convolution) and layer.residual is not None:
         yield Read(layer.residual, (tile.image, last_image), (tile.y, last_row))
 

@@ -70,11 +70,11 @@ class NetworkRunner:
         """Synchronise; raises `RuntimeError` that names the layer, tile and semaphore of a wait that gave up."""
         record = self._launcher.shared[3].tolist()
         if record[0]:
-            _, layer, task, semaphore, seen, expected = record[:6]
+            _, layer, task, semaphore, posts, expected = record[:6]
             image, row, column, channels = self.plan.tasks[task, 1:5].tolist()
             raise RuntimeError(
                 f"{self.network.name(layer)}: the tile at image {image}, row {row}, column {column}, "
-                f"column of tiles {channels} waited for semaphore {semaphore} in vain: {seen} posts of {expected}"
+                f"column of tiles {channels} waited for semaphore {semaphore} in vain: {posts} posts of {expected}"
             )
 
     @property

@@ -43,22 +43,22 @@ def places(plan: Plan, choices: Choices) -> I32:
     if choices.order == "critical":
         keys.append(-upward_us(plan))
     order = np.lexsort(keys)
-    found = np.empty(len(order), np.int32)
-    found[order] = np.arange(len(order))
-    return found
+    places_of = np.empty(len(order), np.int32)
+    places_of[order] = np.arange(len(order))
+    return places_of
 
 
 def upward_us(plan: Plan) -> np.ndarray:
     """``[T]``: modelled microseconds from a task's begin to the end of the longest chain of tasks that wait for it."""
     waiter = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.wait_ptr))
     poster = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.post_ptr))
-    found, behind = np.zeros(len(plan.tasks)), np.zeros(max(1, plan.semaphores))
+    ranks_us, behind = np.zeros(len(plan.tasks)), np.zeros(max(1, plan.semaphores))
     for number in reversed(range(len(plan.stages))):  # a task waits for earlier stages only
-        mine = plan.tasks[:, 0] == number
+        in_stage = plan.tasks[:, 0] == number
         longest = np.zeros(len(plan.tasks))
-        posts = mine[poster]
+        posts = in_stage[poster]
         np.maximum.at(longest, poster[posts], behind[plan.posts[posts]])
-        found[mine] = tile_us(plan.stages[number], plan.split) + longest[mine]
-        waits = mine[waiter]
-        np.maximum.at(behind, plan.waits[waits, 2], found[waiter[waits]])
-    return np.round(found, 6)
+        ranks_us[in_stage] = tile_us(plan.stages[number], plan.split) + longest[in_stage]
+        waits = in_stage[waiter]
+        np.maximum.at(behind, plan.waits[waits, 2], ranks_us[waiter[waits]])
+    return np.round(ranks_us, 6)

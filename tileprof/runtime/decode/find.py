@@ -38,52 +38,52 @@ def decoders(graph: fx.Graph) -> Iterator[Region]:
             LOG.info("no decoder ends in %s: %s", node, reason)
 
 
-def shape_of(found: Matched) -> DecoderShape:
+def shape_of(decoder: Matched) -> DecoderShape:
     """The sizes of a decoder. Raises `UserError` where the kernel does not take them."""
-    dtype: Literal["float16", "bfloat16"] = "float16" if found.dtype is torch.float16 else "bfloat16"
+    dtype: Literal["float16", "bfloat16"] = "float16" if decoder.dtype is torch.float16 else "bfloat16"
     names = ("batch", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary", "cache")
-    optional = [sum(role in layer for layer in found.layers) for role in ("query_bias", "query_norm")]
-    biases = [sum(f"{role}_bias" in layer for layer in found.layers) for role in ("query", "key", "value")]
-    if any(count not in {0, len(found.layers)} for count in (*optional, *biases)) or len(set(biases)) != 1:
+    optional = [sum(role in layer for layer in decoder.layers) for role in ("query_bias", "query_norm")]
+    biases = [sum(f"{role}_bias" in layer for layer in decoder.layers) for role in ("query", "key", "value")]
+    if any(count not in {0, len(decoder.layers)} for count in (*optional, *biases)) or len(set(biases)) != 1:
         raise UserError("the decoder has biases or norms of heads in some of its layers or products only")
-    assert found.epsilon is not None
-    assert found.scale is not None
+    assert decoder.epsilon is not None
+    assert decoder.scale is not None
     shape = DecoderShape(
         dtype=dtype,
-        layers=len(found.layers),
-        epsilon=found.epsilon,
-        scale=found.scale,
+        layers=len(decoder.layers),
+        epsilon=decoder.epsilon,
+        scale=decoder.scale,
         biased=optional[0] > 0,
         head_norms=optional[1] > 0,
-        masked=found.masked,
-        **{name: found.sizes[name] for name in names},
+        masked=decoder.masked,
+        **{name: decoder.sizes[name] for name in names},
     )
     shape.check()
     return shape
 
 
-def region_of(found: Matched) -> Region:
+def region_of(decoder: Matched) -> Region:
     """The region of a decoder. Raises `UserError` where the kernel does not take it."""
-    shape = shape_of(found)
+    shape = shape_of(decoder)
     if shape.masked is not None:
         raise UserError(
             "the decoder has a mask besides its positions, with which the kernel has not been run on a device"
         )
-    nodes = _closed(found)
+    nodes = _closed(decoder)
     inputs = aten.inputs_of(nodes)
     place = {node: number for number, node in enumerate(inputs)}
-    tensors = [node for layer in found.layers for node in layer.values()] + list(found.model.values())
+    tensors = [node for layer in decoder.layers for node in layer.values()] + list(decoder.model.values())
     if missing := [node for node in tensors if node not in place]:
         raise UserError(f"the decoder computes {missing[0]}, which it should read")
-    layers = tuple({role: place[node] for role, node in layer.items()} for layer in found.layers)
-    model = {role: place[node] for role, node in found.model.items()}
+    layers = tuple({role: place[node] for role, node in layer.items()} for layer in decoder.layers)
+    model = {role: place[node] for role, node in decoder.model.items()}
     mutated = tuple(layer[role] for layer in layers for role in ("keys", "values", "counter"))
     roles = _Roles(shape, layers, model)
     return Region(
         f"decoder, {shape.layers} layers, {shape.batch} sequences of {shape.dtype}",
         nodes,
         inputs,
-        (found.logits,),
+        (decoder.logits,),
         tuple(sorted(mutated)),
         roles.build,
         what=shape,
@@ -91,11 +91,11 @@ def region_of(found: Matched) -> Region:
     )
 
 
-def _closed(found: Matched) -> tuple[fx.Node, ...]:
+def _closed(decoder: Matched) -> tuple[fx.Node, ...]:
     """The nodes whose results have no other reader: ranges and masks with another reader are left to the graph."""
-    nodes = set(found.nodes)
+    nodes = set(decoder.nodes)
     while spare := {
-        node for node in nodes if node is not found.logits and any(user not in nodes for user in node.users)
+        node for node in nodes if node is not decoder.logits and any(user not in nodes for user in node.users)
     }:
         nodes -= spare
     return tuple(sorted(nodes))

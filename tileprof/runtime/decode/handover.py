@@ -93,7 +93,7 @@ class Handover:
 
     def touches(self, layers: int) -> list[Touches]:
         """Bytes that the tiles of each stage read and write, of layers one after the other."""
-        found = []
+        touches = []
         for layer in range(layers):
             for kind in KINDS:
                 rows: list[tuple[int, ...]] = []
@@ -105,8 +105,8 @@ class Handover:
                         rows += [
                             (tile, 0, mode, 4 * begin, 4 * (end - begin), 1, 0, 1, 0) for begin, end in _runs(words)
                         ]
-                found.append(Touches.of(rows))
-        return found
+                touches.append(Touches.of(rows))
+        return touches
 
     def polled(self, layer: int, kind: str, tile: int) -> NDArray[np.int64]:
         """Words that a tile's warps poll, from the addresses in product.cuh and attention.cuh: vectors of eight halves,
@@ -122,10 +122,10 @@ class Handover:
         def residual(first: int) -> NDArray[np.int64]:
             return (first + (batch * shape.hidden + tile * GROUP + 2 * np.arange(4)[None, :]) // 2).ravel()
 
-        nothing = np.empty(0, np.int64)
+        no_words = np.empty(0, np.int64)
         match kind:
             case "qkv":
-                return vectors(before["out"], shape.hidden) if layer else nothing
+                return vectors(before["out"], shape.hidden) if layer else no_words
             case "attention":
                 sequence, head = divmod(tile // self.chunks, shape.kv_heads)
                 froms = [(head * shape.sharers + sharer) * shape.head_dim for sharer in range(shape.sharers)]
@@ -143,7 +143,7 @@ class Handover:
                 return (at["parts"] + part + np.arange(shape.head_dim + 2)[None, :]).ravel()
             case "output":
                 return np.concatenate(
-                    [vectors(at["attended"], shape.query), residual(before["out"]) if layer else nothing]
+                    [vectors(at["attended"], shape.query), residual(before["out"]) if layer else no_words]
                 )
             case "gate":
                 return vectors(at["middle"], shape.hidden)
@@ -174,11 +174,11 @@ class Handover:
         return self.shape.set_words(self.blocks) // self.shape.layers
 
     def _offsets(self, layer: int) -> dict[str, int]:
-        at, found = layer * self._layer_words, {}
+        at, offsets = layer * self._layer_words, {}
         for name, words in self.shape.handed_words(self.blocks).items():
-            found[name] = at
+            offsets[name] = at
             at += words
-        return found
+        return offsets
 
     def _appends(self, tile: int) -> bool:
         return tile % self.chunks == self.chunks - 1

@@ -36,7 +36,7 @@ class Matched:
     masked: float | None = None
     mask_nodes: dict[fx.Node, tuple[str, fx.Node, float, frozenset[fx.Node]]] = field(default_factory=dict)
     triangles: dict[fx.Node, frozenset[fx.Node]] = field(default_factory=dict)
-    kept: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
+    cached_pairs: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
     """In a prefill: keys and values of each layer as attention reads them, [batch, kv_heads, tokens, head_dim]."""
     dtype: torch.dtype = torch.bfloat16
 
@@ -71,29 +71,29 @@ def matched(logits: fx.Node, *, prefill: bool = False) -> Matched:
         value.dtype in _DTYPES and value.is_contiguous(),
         "the logits are neither float16 nor bfloat16, or not contiguous",
     )
-    found = Matched(logits, dtype=value.dtype)
-    found.size("batch", value.shape[0])
-    found.size("tokens", value.shape[1])
-    found.size("vocabulary", value.shape[2])
-    last, weight, bias = _linear(found, logits)
+    decoder = Matched(logits, dtype=value.dtype)
+    decoder.size("batch", value.shape[0])
+    decoder.size("tokens", value.shape[1])
+    decoder.size("vocabulary", value.shape[2])
+    last, weight, bias = _linear(decoder, logits)
     _need(bias is None, "the head has a bias")
-    last = _same_shape(found, last)
-    x, norm = _norm(found, last, "hidden")
-    found.tensor(found.model, "norm", norm, (found.sizes["hidden"],))
-    found.tensor(found.model, "head", weight, (found.sizes["vocabulary"], found.sizes["hidden"]))
+    last = _same_shape(decoder, last)
+    x, norm = _norm(decoder, last, "hidden")
+    decoder.tensor(decoder.model, "norm", norm, (decoder.sizes["hidden"],))
+    decoder.tensor(decoder.model, "head", weight, (decoder.sizes["vocabulary"], decoder.sizes["hidden"]))
     while aten.calls(x, ATEN.add.Tensor):
         layer: dict[str, fx.Node] = {}
-        x = _layer(found, x, layer, prefill=prefill)
-        found.layers.insert(0, layer)
-    _need(found.layers, "no layer ends in a sum with its residual")
-    _entrance(found, x)
+        x = _layer(decoder, x, layer, prefill=prefill)
+        decoder.layers.insert(0, layer)
+    _need(decoder.layers, "no layer ends in a sum with its residual")
+    _entrance(decoder, x)
     if not prefill:
-        _counters(found)
-    return found
+        _counters(decoder)
+    return decoder
 
 
-def _entrance(found: Matched, x: fx.Node) -> None:
-    batch, count, hidden = (found.sizes[name] for name in ("batch", "tokens", "hidden"))
+def _entrance(decoder: Matched, x: fx.Node) -> None:
+    batch, count, hidden = (decoder.sizes[name] for name in ("batch", "tokens", "hidden"))
     _need(
         aten.calls(x, ATEN.embedding.default) and aten.dtype(x.args[1]) is torch.int64,
         "the first layer is not of embedded tokens",
@@ -102,153 +102,153 @@ def _entrance(found: Matched, x: fx.Node) -> None:
     shape, strides = aten.shape(table), aten.strides(tokens)
     _need(shape is not None and len(shape) == 2, "the embedding has no sizes")
     assert shape is not None
-    found.nodes.add(x)
-    found.tensor(found.model, "embedding", table, (shape[0], hidden))
+    decoder.nodes.add(x)
+    decoder.tensor(decoder.model, "embedding", table, (shape[0], hidden))
     neighbours = strides is not None and (batch == 1 or strides[0] == count) and (count == 1 or strides[1] == 1)
     _need(aten.shape(tokens) == (batch, count) and neighbours, "the tokens are not in neighbouring words")
-    found.model["tokens"] = tokens
+    decoder.model["tokens"] = tokens
 
 
-def _counters(found: Matched) -> None:
+def _counters(decoder: Matched) -> None:
     """Caches and counters are those of the graph's inputs, each in one layer only, and updated as the kernel updates
     them.
     """
-    roles = [layer[role] for layer in found.layers for role in ("keys", "values", "counter")]
+    roles = [layer[role] for layer in decoder.layers for role in ("keys", "values", "counter")]
     _need(len(set(roles)) == len(roles), "layers share a cache or its counter")
-    graph = found.logits.graph
+    graph = decoder.logits.graph
     updates = {into: (copy, value) for copy, into, value in aten.copies_into(graph)}
-    for layer in found.layers:
+    for layer in decoder.layers:
         counter = layer["counter"]
         _need(counter in updates, "a cache's counter is not counted up")
         copy, value = updates[counter]
         plus_one = aten.calls(value, ATEN.add.Tensor) and value.args == (counter, 1) and not value.kwargs
         _need(plus_one and set(value.users) == {copy}, "a cache's counter is not counted up by one")
-        found.nodes |= {copy, value}
+        decoder.nodes |= {copy, value}
         for role in ("keys", "values"):
             cache = layer[role]
             copies = [user for user in cache.users if aten.calls(user, ATEN.index_copy.default)]
             _need(cache in updates and updates[cache][1] in copies, "a cache is not updated in place")
             _need(set(cache.users) == {updates[cache][0], *copies} and len(copies) == 1, "a cache is read elsewhere")
-            found.nodes.add(updates[cache][0])
+            decoder.nodes.add(updates[cache][0])
 
 
-def _layer(found: Matched, x: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
+def _layer(decoder: Matched, x: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
     """One layer backwards; the node that enters it."""
-    hidden = found.sizes["hidden"]
-    middle, down_out = _residual(found, x)
-    activated, down = _plain_linear(found, down_out, "down")
-    found.size("intermediate", _width(activated))
-    gate_out, up_out = _gated(found, activated)
-    (normed, gate), (again, up) = _plain_linear(found, gate_out, "gate"), _plain_linear(found, up_out, "up")
+    hidden = decoder.sizes["hidden"]
+    middle, down_out = _residual(decoder, x)
+    activated, down = _plain_linear(decoder, down_out, "down")
+    decoder.size("intermediate", _width(activated))
+    gate_out, up_out = _gated(decoder, activated)
+    (normed, gate), (again, up) = _plain_linear(decoder, gate_out, "gate"), _plain_linear(decoder, up_out, "up")
     _need(normed is again, "gate and up read different activations")
-    inner, middle_norm = _norm(found, normed, "hidden")
+    inner, middle_norm = _norm(decoder, normed, "hidden")
     _need(inner is middle, "the second norm is not of the residual")
-    wide = found.sizes["intermediate"]
-    found.tensor(layer, "middle_norm", middle_norm, (hidden,))
-    found.tensor(layer, "gate", gate, (wide, hidden))
-    found.tensor(layer, "up", up, (wide, hidden))
-    found.tensor(layer, "down", down, (hidden, wide))
+    wide = decoder.sizes["intermediate"]
+    decoder.tensor(layer, "middle_norm", middle_norm, (hidden,))
+    decoder.tensor(layer, "gate", gate, (wide, hidden))
+    decoder.tensor(layer, "up", up, (wide, hidden))
+    decoder.tensor(layer, "down", down, (hidden, wide))
 
-    enters, output_out = _residual(found, middle)
-    attended, output = _plain_linear(found, output_out, "output")
-    normed = _attention(found, attended, layer, prefill=prefill)
-    found.tensor(layer, "output", output, (hidden, found.sizes["heads"] * found.sizes["head_dim"]))
-    inner, norm = _norm(found, normed, "hidden")
+    enters, output_out = _residual(decoder, middle)
+    attended, output = _plain_linear(decoder, output_out, "output")
+    normed = _attention(decoder, attended, layer, prefill=prefill)
+    decoder.tensor(layer, "output", output, (hidden, decoder.sizes["heads"] * decoder.sizes["head_dim"]))
+    inner, norm = _norm(decoder, normed, "hidden")
     _need(inner is enters, "the first norm is not of the residual")
-    found.tensor(layer, "norm", norm, (hidden,))
+    decoder.tensor(layer, "norm", norm, (hidden,))
     return enters
 
 
-def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
+def _attention(decoder: Matched, attended: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
     """Follows the input of the output product back to the normalised activations."""
-    merged = _through(found, attended, *aten.RESHAPES, ATEN.clone.default)
+    merged = _through(decoder, attended, *aten.RESHAPES, ATEN.clone.default)
     _need(
         aten.calls(merged, ATEN.transpose.int) and tuple(merged.args[1:]) == (1, 2),
         "heads are not transposed after attention",
     )
-    found.nodes.add(merged)
-    out = _same_shape(found, merged.args[0])
+    decoder.nodes.add(merged)
+    out = _same_shape(decoder, merged.args[0])
     attention = aten.attention(out.args[0] if out.args else None)
     _need(attention is not None and attention.out is out, "no fused attention without dropout")
     assert attention is not None
-    found.nodes |= {attention.call, attention.out}
+    decoder.nodes |= {attention.call, attention.out}
     sizes = aten.shape(attention.query)
-    _need(sizes is not None and sizes[2] == found.sizes["tokens"], "attention is not of the tokens")
+    _need(sizes is not None and sizes[2] == decoder.sizes["tokens"], "attention is not of the tokens")
     assert sizes is not None
-    found.size("batch", sizes[0])
-    found.size("heads", sizes[1])
-    found.size("head_dim", sizes[3])
-    _need(found.scale in {None, attention.scale}, "layers differ in the scale of their scores")
-    found.scale = attention.scale
+    decoder.size("batch", sizes[0])
+    decoder.size("heads", sizes[1])
+    decoder.size("head_dim", sizes[3])
+    _need(decoder.scale in {None, attention.scale}, "layers differ in the scale of their scores")
+    decoder.scale = attention.scale
 
     if prefill:
-        _triangle(found, attention)
-        inputs = [*_fresh(found, attention.key, attention.value), attention.query]
+        _triangle(decoder, attention)
+        inputs = [*_fresh(decoder, attention.key, attention.value), attention.query]
     else:
         _need(not attention.causal and attention.mask is not None, "attention without a mask")
         inputs = [
-            _cached(found, attention.key, layer, "keys"),
-            _cached(found, attention.value, layer, "values"),
+            _cached(decoder, attention.key, layer, "keys"),
+            _cached(decoder, attention.value, layer, "values"),
             attention.query,
         ]
-    head_dim, heads, kv_heads = (found.sizes[name] for name in ("head_dim", "heads", "kv_heads"))
-    key, key_norm = _turned(found, inputs[0], kv_heads)
-    query, query_norm = _turned(found, inputs[2], heads)
+    head_dim, heads, kv_heads = (decoder.sizes[name] for name in ("head_dim", "heads", "kv_heads"))
+    key, key_norm = _turned(decoder, inputs[0], kv_heads)
+    query, query_norm = _turned(decoder, inputs[2], heads)
     _need((key_norm is None) == (query_norm is None), "queries are normalised and keys are not, or the other way round")
     if key_norm is not None and query_norm is not None:
-        found.tensor(layer, "query_norm", query_norm, (head_dim,))
-        found.tensor(layer, "key_norm", key_norm, (head_dim,))
-    value = _split(found, inputs[1], kv_heads)
+        decoder.tensor(layer, "query_norm", query_norm, (head_dim,))
+        decoder.tensor(layer, "key_norm", key_norm, (head_dim,))
+    value = _split(decoder, inputs[1], kv_heads)
     normed: list[fx.Node] = []
-    hidden = found.sizes["hidden"]
+    hidden = decoder.sizes["hidden"]
     for role, node, rows in (("query", query, heads), ("key", key, kv_heads), ("value", value, kv_heads)):
-        x, weight, bias = _linear(found, node)
+        x, weight, bias = _linear(decoder, node)
         normed.append(x)
-        found.tensor(layer, role, weight, (rows * head_dim, hidden))
+        decoder.tensor(layer, role, weight, (rows * head_dim, hidden))
         if bias is not None:
-            found.tensor(layer, f"{role}_bias", bias, (rows * head_dim,))
+            decoder.tensor(layer, f"{role}_bias", bias, (rows * head_dim,))
     _need(normed[0] is normed[1] is normed[2], "queries, keys and values read different activations")
     if not prefill:
-        _mask(found, attention.mask)
+        _mask(decoder, attention.mask)
     return normed[0]
 
 
-def _triangle(found: Matched, attention: aten.Attention) -> None:
+def _triangle(decoder: Matched, attention: aten.Attention) -> None:
     """Each token attends itself and those before it."""
     mask = attention.mask
     if mask is None:
         _need(attention.causal, "attention is not causal")
         return
     _need(not attention.causal, "attention is causal and has a mask")
-    if mask not in found.triangles:
+    if mask not in decoder.triangles:
         behind = computed(mask)
         _need(behind is not None and behind.counter is None, "a mask that is no constant")
         assert behind is not None
-        _need(is_triangle(behind, found.sizes["tokens"]), "a mask that is not causal")
-        found.triangles[mask] = frozenset(behind.nodes)
-    found.nodes |= found.triangles[mask]
+        _need(is_triangle(behind, decoder.sizes["tokens"]), "a mask that is not causal")
+        decoder.triangles[mask] = frozenset(behind.nodes)
+    decoder.nodes |= decoder.triangles[mask]
 
 
-def _fresh(found: Matched, *attended: fx.Node) -> tuple[fx.Node, fx.Node]:
+def _fresh(decoder: Matched, *attended: fx.Node) -> tuple[fx.Node, fx.Node]:
     """Follows keys and values as attention reads them back to those of the tokens: behind repeated heads, and caches
     that were empty.
     """
     nodes = []
     for repeated in attended:
-        node = _not_repeated(found, repeated)
+        node = _not_repeated(decoder, repeated)
         shape = aten.shape(node)
-        batch, tokens, head_dim = (found.sizes[name] for name in ("batch", "tokens", "head_dim"))
+        batch, tokens, head_dim = (decoder.sizes[name] for name in ("batch", "tokens", "head_dim"))
         _need(
             shape is not None and len(shape) == 4 and (shape[0], *shape[2:]) == (batch, tokens, head_dim),
             "keys of other tokens",
         )
         assert shape is not None
-        found.size("kv_heads", shape[1])
+        decoder.size("kv_heads", shape[1])
         nodes.append(node)
     keys, values = nodes
     if all(aten.calls(node, ATEN.cat.default) for node in nodes) and all(_after_nothing(node) for node in nodes):
-        found.kept.insert(0, (keys, values))
-        found.nodes |= {keys, values}
+        decoder.cached_pairs.insert(0, (keys, values))
+        decoder.nodes |= {keys, values}
         return keys.args[0][1], values.args[0][1]
     return keys, values
 
@@ -260,36 +260,36 @@ def _after_nothing(node: fx.Node) -> bool:
     return len(parts) == 2 and empty is not None and empty.numel() == 0 and aten.shape(node) == aten.shape(parts[1])
 
 
-def _not_repeated(found: Matched, node: fx.Node) -> fx.Node:
+def _not_repeated(decoder: Matched, node: fx.Node) -> fx.Node:
     """The heads of keys or values behind a node that may repeat them for the heads of queries."""
-    node = _through(found, node, *aten.RESHAPES, ATEN.clone.default)
+    node = _through(decoder, node, *aten.RESHAPES, ATEN.clone.default)
     if not aten.calls(node, ATEN.expand.default):
         return node
-    found.nodes.add(node)
+    decoder.nodes.add(node)
     inner = node.args[0]
     _need(aten.calls(inner, ATEN.unsqueeze.default) and inner.args[1] == 2, "heads are repeated otherwise")
-    found.nodes.add(inner)
+    decoder.nodes.add(inner)
     repeated: fx.Node = inner.args[0]
     return repeated
 
 
-def _mask(found: Matched, mask: Any) -> None:
+def _mask(decoder: Matched, mask: Any) -> None:
     """Attended positions: those up to a counter, or those of a mask of booleans."""
-    if mask not in found.mask_nodes:
-        found.mask_nodes[mask] = _what_mask(found, mask)
-    role, node, value, nodes = found.mask_nodes[mask]
-    _need(found.model.setdefault(role, node) is node, "layers differ in their masks")
-    _need(role == "last" or found.masked in {None, value}, "layers differ in what their masks add")
-    found.masked = value if role == "mask" else found.masked
-    _need(not {"last", "mask"} <= found.model.keys(), "layers differ in their masks")
-    found.nodes |= nodes
+    if mask not in decoder.mask_nodes:
+        decoder.mask_nodes[mask] = _what_mask(decoder, mask)
+    role, node, value, nodes = decoder.mask_nodes[mask]
+    _need(decoder.model.setdefault(role, node) is node, "layers differ in their masks")
+    _need(role == "last" or decoder.masked in {None, value}, "layers differ in what their masks add")
+    decoder.masked = value if role == "mask" else decoder.masked
+    _need(not {"last", "mask"} <= decoder.model.keys(), "layers differ in their masks")
+    decoder.nodes |= nodes
 
 
-def _what_mask(found: Matched, mask: Any) -> tuple[str, fx.Node, float, frozenset[fx.Node]]:
-    cache, batch = found.sizes["cache"], found.sizes["batch"]
+def _what_mask(decoder: Matched, mask: Any) -> tuple[str, fx.Node, float, frozenset[fx.Node]]:
+    cache, batch = decoder.sizes["cache"], decoder.sizes["batch"]
     sizes = aten.shape(mask)
     _need(sizes is not None and sizes[1:] == (1, 1, cache) and sizes[0] in {1, batch}, f"a mask of shape {sizes}")
-    _need(aten.dtype(mask) is found.dtype, "a mask of another dtype")
+    _need(aten.dtype(mask) is decoder.dtype, "a mask of another dtype")
     behind = computed(mask)
     if behind is not None and behind.counter is not None and is_causal(behind, cache):
         return "last", behind.counter, 0.0, frozenset(behind.nodes)
@@ -311,46 +311,46 @@ def _constant(node: Any) -> float | None:
     return float(node.args[0]) if aten.calls(node, ATEN.scalar_tensor.default) else None
 
 
-def _cached(found: Matched, node: fx.Node, layer: dict[str, fx.Node], role: str) -> fx.Node:
+def _cached(decoder: Matched, node: fx.Node, layer: dict[str, fx.Node], role: str) -> fx.Node:
     """Follows keys or values as attention reads them back to the new token's."""
     heads = aten.shape(node)
-    node = _not_repeated(found, node)
+    node = _not_repeated(decoder, node)
     _need(aten.calls(node, ATEN.index_copy.default) and node.args[1] == 2, f"{role} do not come from a static cache")
-    found.nodes.add(node)
+    decoder.nodes.add(node)
     cache, _, index, new = node.args
     _need(aten.parameter(cache), f"the cache of {role} is computed")
     shape = aten.shape(cache)
     _need(
         shape is not None
         and len(shape) == 4
-        and shape[0] == found.sizes["batch"]
-        and shape[3] == found.sizes["head_dim"],
+        and shape[0] == decoder.sizes["batch"]
+        and shape[3] == decoder.sizes["head_dim"],
         f"a cache of shape {shape}",
     )
     assert shape is not None
-    found.size("kv_heads", shape[1])
-    found.size("cache", shape[2])
-    _need(heads == (shape[0], found.sizes["heads"], *shape[2:]), "attention does not read all of the cache")
-    found.tensor(layer, role, cache, shape)
-    position = _index(found, index)
+    decoder.size("kv_heads", shape[1])
+    decoder.size("cache", shape[2])
+    _need(heads == (shape[0], decoder.sizes["heads"], *shape[2:]), "attention does not read all of the cache")
+    decoder.tensor(layer, role, cache, shape)
+    position = _index(decoder, index)
     _need(layer.setdefault("counter", position) is position, "keys and values are appended at different positions")
     _need(aten.shape(new) == (shape[0], shape[1], 1, shape[3]), "more than one token is appended")
     return new
 
 
-def _index(found: Matched, index: fx.Node) -> fx.Node:
+def _index(decoder: Matched, index: fx.Node) -> fx.Node:
     position: Computed | None = computed(index)
     _need(
-        position is not None and is_counter(position, found.sizes["cache"]),
+        position is not None and is_counter(position, decoder.sizes["cache"]),
         "the position that is appended is not a counter's",
     )
     assert position is not None
     assert position.counter is not None
-    found.nodes |= set(position.nodes)
+    decoder.nodes |= set(position.nodes)
     return position.counter
 
 
-def _turned(found: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node | None]:
+def _turned(decoder: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node | None]:
     """Follows a rotated head back: the product that it comes from, and the weight of its norm if it has one."""
     _need(aten.calls(node, ATEN.add.Tensor) and not node.kwargs, "heads are not rotated")
     plain, crossed = node.args
@@ -358,7 +358,7 @@ def _turned(found: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node
         _need(aten.calls(part, ATEN.mul.Tensor), "heads are not rotated")
     x, cosine = plain.args
     halves, sine = crossed.args
-    half = found.sizes["head_dim"] // 2
+    half = decoder.sizes["head_dim"] // 2
     _need(
         aten.calls(halves, ATEN.cat.default)
         and aten.argument(halves, 1, "dim", 0) in {-1, 3}
@@ -379,58 +379,60 @@ def _turned(found: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node
         )
     for role, table in (("cosine", cosine), ("sine", sine)):
         _need(aten.calls(table, ATEN.unsqueeze.default) and table.args[1] == 1, f"the {role} has another form")
-        found.nodes.add(table)
+        decoder.nodes.add(table)
         inner, shape = table.args[0], aten.shape(table.args[0])
-        _need(shape is not None and shape[0] in {1, found.sizes["batch"]}, f"the {role} has shape {shape}")
+        _need(shape is not None and shape[0] in {1, decoder.sizes["batch"]}, f"the {role} has shape {shape}")
         assert shape is not None
-        found.tensor(found.model, role, found.model.get(role, inner), (shape[0], found.sizes["tokens"], 2 * half))
-        _need(found.model[role] is inner, f"layers differ in their {role}")
-    found.nodes |= {node, plain, crossed, halves, negative, first, second}
+        decoder.tensor(
+            decoder.model, role, decoder.model.get(role, inner), (shape[0], decoder.sizes["tokens"], 2 * half)
+        )
+        _need(decoder.model[role] is inner, f"layers differ in their {role}")
+    decoder.nodes |= {node, plain, crossed, halves, negative, first, second}
     _need(aten.calls(x, ATEN.transpose.int) and tuple(x.args[1:]) == (1, 2), "heads are not transposed")
-    found.nodes.add(x)
+    decoder.nodes.add(x)
     inner = x.args[0]
     weight = None
     if aten.calls(inner, ATEN.mul.Tensor):
-        inner, weight = _norm(found, inner, "head_dim")
-    return _heads(found, inner, heads), weight
+        inner, weight = _norm(decoder, inner, "head_dim")
+    return _heads(decoder, inner, heads), weight
 
 
-def _split(found: Matched, node: Any, heads: int) -> Any:
+def _split(decoder: Matched, node: Any, heads: int) -> Any:
     _need(aten.calls(node, ATEN.transpose.int) and tuple(node.args[1:]) == (1, 2), "heads are not transposed")
-    found.nodes.add(node)
-    return _heads(found, node.args[0], heads)
+    decoder.nodes.add(node)
+    return _heads(decoder, node.args[0], heads)
 
 
-def _heads(found: Matched, node: Any, heads: int) -> Any:
+def _heads(decoder: Matched, node: Any, heads: int) -> Any:
     """A view of a product's result as heads."""
-    batch, tokens, head_dim = (found.sizes[name] for name in ("batch", "tokens", "head_dim"))
+    batch, tokens, head_dim = (decoder.sizes[name] for name in ("batch", "tokens", "head_dim"))
     _need(
         aten.calls(node, *aten.RESHAPES) and aten.shape(node) == (batch, tokens, heads, head_dim),
         "heads have another shape",
     )
-    found.nodes.add(node)
+    decoder.nodes.add(node)
     return node.args[0]
 
 
-def _gated(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node]:
-    node = _through(found, node, *aten.RESHAPES)
+def _gated(decoder: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node]:
+    node = _through(decoder, node, *aten.RESHAPES)
     _need(aten.calls(node, ATEN.mul.Tensor), "the MLP is not gated")
     silu, up = node.args
     _need(aten.calls(silu, ATEN.silu.default), "the gate's activation is not SiLU")
-    found.nodes |= {node, silu}
+    decoder.nodes |= {node, silu}
     return silu.args[0], up
 
 
-def _residual(found: Matched, node: Any) -> tuple[Any, Any]:
+def _residual(decoder: Matched, node: Any) -> tuple[Any, Any]:
     _need(aten.calls(node, ATEN.add.Tensor) and len(node.args) == 2 and not node.kwargs, "no sum with the residual")
     before, new = node.args
-    shape = tuple(found.sizes[name] for name in ("batch", "tokens", "hidden"))
+    shape = tuple(decoder.sizes[name] for name in ("batch", "tokens", "hidden"))
     _need(all(aten.shape(n) == shape for n in (before, new)), "no sum with the residual")
-    found.nodes.add(node)
+    decoder.nodes.add(node)
     return before, new
 
 
-def _norm(found: Matched, node: fx.Node, size: str) -> tuple[fx.Node, fx.Node]:
+def _norm(decoder: Matched, node: fx.Node, size: str) -> tuple[fx.Node, fx.Node]:
     """An RMS norm: what it normalises, and its weight."""
     _need(aten.calls(node, ATEN.mul.Tensor), "no RMS norm")
     weight, narrow = node.args
@@ -450,13 +452,13 @@ def _norm(found: Matched, node: fx.Node, size: str) -> tuple[fx.Node, fx.Node]:
     _need(aten.calls(square, ATEN.pow.Tensor_Scalar) and square.args == (wide, 2), "no RMS norm")
     x = wide.args[0]
     _need(
-        _casts(wide, torch.float32) and _casts(narrow, found.dtype) and aten.dtype(x) is found.dtype,
+        _casts(wide, torch.float32) and _casts(narrow, decoder.dtype) and aten.dtype(x) is decoder.dtype,
         "a norm in other dtypes",
     )
-    _need(found.epsilon in {None, shifted.args[1]}, "norms differ in epsilon")
-    found.epsilon = shifted.args[1]
-    found.size(size, _width(x))
-    found.nodes |= {node, narrow, product, wide, factor, shifted, mean, square}
+    _need(decoder.epsilon in {None, shifted.args[1]}, "norms differ in epsilon")
+    decoder.epsilon = shifted.args[1]
+    decoder.size(size, _width(x))
+    decoder.nodes |= {node, narrow, product, wide, factor, shifted, mean, square}
     return x, weight
 
 
@@ -464,44 +466,44 @@ def _casts(node: fx.Node, dtype: torch.dtype) -> bool:
     return dict(node.kwargs) == {"dtype": dtype}
 
 
-def _plain_linear(found: Matched, node: fx.Node, role: str) -> tuple[fx.Node, fx.Node]:
-    x, weight, bias = _linear(found, node)
+def _plain_linear(decoder: Matched, node: fx.Node, role: str) -> tuple[fx.Node, fx.Node]:
+    x, weight, bias = _linear(decoder, node)
     _need(bias is None, f"the product {role} has a bias")
     return x, weight
 
 
-def _linear(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None]:
+def _linear(decoder: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None]:
     """A product with a weight [out, in]: activations, weight, bias."""
-    product = _through(found, node, *aten.RESHAPES)
+    product = _through(decoder, node, *aten.RESHAPES)
     _need(aten.calls(product, ATEN.mm.default, ATEN.addmm.default) and not product.kwargs, "no product with a weight")
     bias = product.args[0] if product.target is ATEN.addmm.default else None
     x, turned = product.args[-2:]
     _need(aten.calls(turned, ATEN.t.default) and aten.parameter(turned.args[0]), "no product with a weight")
     _need(bias is None or aten.parameter(bias), "a bias that is computed")
-    found.nodes |= {product, turned}
+    decoder.nodes |= {product, turned}
     _need(
-        aten.shape(x) == (found.sizes["batch"] * found.sizes["tokens"], _width(turned.args[0])),
+        aten.shape(x) == (decoder.sizes["batch"] * decoder.sizes["tokens"], _width(turned.args[0])),
         "a product of other activations than the tokens'",
     )
-    before = _through(found, x, *aten.RESHAPES)
+    before = _through(decoder, x, *aten.RESHAPES)
     return before, turned.args[0], bias
 
 
-def _through(found: Matched, node: Any, *targets: Any) -> Any:
+def _through(decoder: Matched, node: Any, *targets: Any) -> Any:
     """The node behind views, which are taken along."""
     while aten.calls(node, *targets):
-        found.nodes.add(node)
+        decoder.nodes.add(node)
         node = node.args[0]
     _need(isinstance(node, fx.Node), "a constant where a tensor is expected")
     return node
 
 
-def _same_shape(found: Matched, node: Any) -> Any:
+def _same_shape(decoder: Matched, node: Any) -> Any:
     """The node behind views that keep everything."""
     while aten.calls(node, ATEN.alias.default, ATEN.slice.Tensor, *aten.RESHAPES) and aten.shape(node) == aten.shape(
         node.args[0]
     ):
-        found.nodes.add(node)
+        decoder.nodes.add(node)
         node = node.args[0]
     return node
 

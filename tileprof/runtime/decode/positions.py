@@ -79,34 +79,34 @@ class Computed:
     def values(self, most: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Each number below ``most``, and what the node is where the counter has it."""
         for count in range(most):
-            known: dict[fx.Node, Any] = {} if self.counter is None else {self.counter: torch.tensor(count)}
+            values_of: dict[fx.Node, Any] = {} if self.counter is None else {self.counter: torch.tensor(count)}
             for node in self.nodes:
-                args = fx.node.map_arg(node.args, known.__getitem__)
+                args = fx.node.map_arg(node.args, values_of.__getitem__)
                 kwargs = {k: v for k, v in node.kwargs.items() if k not in {"device", "pin_memory", "layout"}}
-                known[node] = node.target(*args, **fx.node.map_arg(kwargs, known.__getitem__))
-            yield count, known[self.node]
+                values_of[node] = node.target(*args, **fx.node.map_arg(kwargs, values_of.__getitem__))
+            yield count, values_of[self.node]
 
 
 def computed(node: fx.Node) -> Computed | None:
     """The subgraph behind a node, if it reads one counter at most and nothing else."""
-    found: set[fx.Node] = set()
+    operations: set[fx.Node] = set()
     counters: set[fx.Node] = set()
     waiting = [node]
     while waiting:
         at = waiting.pop()
         if aten.parameter(at):
             counters.add(at)
-        elif at not in found:
-            if not aten.calls(at, *_ALLOWED) or len(found) >= _MOST_NODES:
+        elif at not in operations:
+            if not aten.calls(at, *_ALLOWED) or len(operations) >= _MOST_NODES:
                 return None
-            found.add(at)
+            operations.add(at)
             waiting.extend(at.all_input_nodes)
     if len(counters) > 1:
         return None
     counter = counters.pop() if counters else None
     if counter is not None and (aten.shape(counter) != () or aten.dtype(counter) is not torch.int64):
         return None
-    return Computed(node, counter, tuple(sorted(found)))
+    return Computed(node, counter, tuple(sorted(operations)))
 
 
 def is_counter(index: Computed, cache: int) -> bool:

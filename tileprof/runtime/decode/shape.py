@@ -91,8 +91,8 @@ class DecoderShape:
         """Slots of the ring: as many as fit beside the sums of the warps."""
         products, tokens = 4 * _WARPS * _TILES * 16 * self.batch, self.batch * (2 * self.hidden + 64)
         heads, rotated = 4 * _WARPS * self.sharers * (self.head_dim + 2), 4 * (self.sharers + 2) * self.head_dim
-        left = SHARED_BYTES - max(products, tokens, heads) - rotated - _BARRIER_BYTES
-        return min(_MOST_SLOTS, left // (GROUP * _ROW_BYTES))
+        free_bytes = SHARED_BYTES - max(products, tokens, heads) - rotated - _BARRIER_BYTES
+        return min(_MOST_SLOTS, free_bytes // (GROUP * _ROW_BYTES))
 
     def check(self) -> None:
         """Raises `UserError` where the kernel does not do this decoder."""

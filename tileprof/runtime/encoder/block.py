@@ -85,8 +85,8 @@ def add_block(stack: Stack, attention: Attended) -> Stack:
 
 def with_last_norm(stack: Stack) -> Stack:
     """The stack with the norm of its last rows, where one is the only reader of them; as it is elsewhere."""
-    found = stack.copy()
-    return found if _take_last_norm(found) else stack
+    extended = stack.copy()
+    return extended if _take_last_norm(extended) else stack
 
 
 def _take_last_norm(stack: Stack) -> bool:
@@ -200,8 +200,8 @@ class _Block:
         value, columns = aten.tensor(layout), (aten.shape(base) or (0,))[-1]
         if not aten.calls(base, *_PRODUCTS) or value is None:
             raise Refused(f"{node.name} is no view of a product")
-        wanted = (length * columns, HEAD, columns, 1)
-        if any(size > 1 and a != b for size, a, b in zip(value.shape, value.stride(), wanted, strict=True)):
+        strides = (length * columns, HEAD, columns, 1)
+        if any(size > 1 and a != b for size, a, b in zip(value.shape, value.stride(), strides, strict=True)):
             raise Refused(
                 f"{node.name} has strides {tuple(value.stride())}; the kernel takes heads side by side in rows"
             )
@@ -238,22 +238,24 @@ class _Block:
             return None, False
         false, source = float("-inf"), node
         if aten.calls(node, ATEN.where.self):
-            source, kept, dropped = node.args
-            if _constant(kept) != 0.0 or (value := _constant(dropped)) is None:
+            source, kept_value, dropped = node.args
+            if _constant(kept_value) != 0.0 or (value := _constant(dropped)) is None:
                 raise Refused(f"{node.name} chooses between other things than 0 and a constant")
             false = value
-            self._stack.nodes |= {node, kept, dropped}
+            self._stack.nodes |= {node, kept_value, dropped}
         boolean = aten.dtype(source) == torch.bool
-        if boolean and (known := constant(source)) is not None:
-            causal = false <= _NEVER and bool((known == torch.ones(length, length, dtype=torch.bool).tril()).all())
-            if causal or bool(known.all()):
+        if boolean and (mask_values := constant(source)) is not None:
+            causal = false <= _NEVER and bool(
+                (mask_values == torch.ones(length, length, dtype=torch.bool).tril()).all()
+            )
+            if causal or bool(mask_values.all()):
                 self._stack.unread.add(source)
                 return None, causal
         value = aten.tensor(source)
         if value is None or value.dim() != 4 or (not boolean and value.dtype != self._stack.dtype):
             raise Refused(f"its mask {source.name} is none that the kernel reads")
-        wanted = (batch, heads, length, length)
-        if any(size not in (1, full) for size, full in zip(value.shape, wanted, strict=True)) or (
+        full_shape = (batch, heads, length, length)
+        if any(size not in (1, full) for size, full in zip(value.shape, full_shape, strict=True)) or (
             length > 1 and (value.shape[3] != length or value.stride(3) != 1)
         ):
             raise Refused(f"its mask {source.name} has sizes {tuple(value.shape)} and strides {tuple(value.stride())}")
@@ -294,32 +296,32 @@ class _Block:
 
     def _source(self, node: fx.Node, columns: int) -> Matrix:
         """Rows that stages compute, or that come in from outside as one dense matrix."""
-        stack, found = self._stack, self._behind(node)
-        sizes = aten.shape(found)
+        stack, origin = self._stack, self._behind(node)
+        sizes = aten.shape(origin)
         if (
             sizes is None
             or _product_of(sizes) != stack.rows * columns
-            or (found not in stack.known and sizes[-1] != columns)
+            or (origin not in stack.known and sizes[-1] != columns)
         ):
-            raise Refused(f"{getattr(found, 'name', found)} is no matrix of {stack.rows} rows of {columns} columns")
-        if found not in stack.known and not (_dense(found) and aten.dtype(found) == stack.dtype):
-            raise Refused(f"{found.name} is not dense, or of another dtype")
-        self._take_steps(node, found)
-        if found not in stack.known:
-            stack.activations.add(found)
-        return stack.known.get(found, Matrix(found.name, columns))
+            raise Refused(f"{getattr(origin, 'name', origin)} is no matrix of {stack.rows} rows of {columns} columns")
+        if origin not in stack.known and not (_dense(origin) and aten.dtype(origin) == stack.dtype):
+            raise Refused(f"{origin.name} is not dense, or of another dtype")
+        self._take_steps(node, origin)
+        if origin not in stack.known:
+            stack.activations.add(origin)
+        return stack.known.get(origin, Matrix(origin.name, columns))
 
     def _entry_of(self, product: fx.Node) -> _Entry:
         rows = product.args[1] if aten.calls(product, ATEN.addmm.default) else product.args[0]
-        depth, found = (aten.shape(rows) or (0,))[-1], self._behind(rows)
+        depth, origin = (aten.shape(rows) or (0,))[-1], self._behind(rows)
         normed = (
-            aten.calls(found, operator.getitem)
-            and found.args[1] == 0
-            and aten.calls(found.args[0], ATEN.native_layer_norm.default)
+            aten.calls(origin, operator.getitem)
+            and origin.args[1] == 0
+            and aten.calls(origin.args[0], ATEN.native_layer_norm.default)
         )
-        if found in self._stack.known or not normed:
-            return _Entry(found, None, depth)
-        return _Entry(found, found.args[0], depth)
+        if origin in self._stack.known or not normed:
+            return _Entry(origin, None, depth)
+        return _Entry(origin, origin.args[0], depth)
 
     # Products.
 
@@ -372,11 +374,11 @@ class _Block:
         matrix = self._source(source, entry.depth)
         names = self._parameter(gamma, (entry.depth,)), self._parameter(beta, (entry.depth,))
         self._stack.nodes |= {call, entry.rows}
-        kept = None
+        kept_name = None
         if entry.rows not in self._kept_norms and self._is_residual(entry.rows):
-            kept = f"{entry.rows.name} kept"
-            self._kept_norms[entry.rows] = Matrix(kept, entry.depth)
-        return matrix, Norm(*names, float(epsilon), kept)
+            kept_name = f"{entry.rows.name} kept"
+            self._kept_norms[entry.rows] = Matrix(kept_name, entry.depth)
+        return matrix, Norm(*names, float(epsilon), kept_name)
 
     def _is_residual(self, rows: fx.Node) -> bool:
         """Whether normalised rows are read by anything but products."""
@@ -418,15 +420,15 @@ class _Block:
     def _product_behind(self, product: fx.Node, entry: _Entry, result: fx.Node, residual: Matrix) -> None:
         """A product of rows that a stage has computed, whatever steps lie between."""
         rows = product.args[-2]
-        found = self._behind(rows)
+        origin = self._behind(rows)
         if entry.rows is self._call.out:  # heads side by side: matched in _behind_attention
-            self._take_steps(rows, found)
-            alias = _Entry(found, None, entry.depth)
-            self._stack.known[found] = self._stack.known[entry.rows]
+            self._take_steps(rows, origin)
+            alias = _Entry(origin, None, entry.depth)
+            self._stack.known[origin] = self._stack.known[entry.rows]
             self._product(product, alias, result, "none", residual)
-            self._stack.nodes.add(found)
+            self._stack.nodes.add(origin)
             return
-        if found is not entry.rows:
+        if origin is not entry.rows:
             raise Refused(f"{product.name} multiplies other rows")
         self._product(product, entry, result, "none", residual)
 
@@ -444,17 +446,17 @@ class _Block:
 
     def _reader(self, middle: fx.Node) -> fx.Node:
         """The product behind the sum: of its norm, or of itself."""
-        found: set[fx.Node] = set()
+        products: set[fx.Node] = set()
         waiting = list(middle.users)
         while waiting:
             user = waiting.pop()
             if aten.calls(user, *_STEPS, operator.getitem, ATEN.native_layer_norm.default):
                 waiting.extend(user.users)
             elif aten.calls(user, *_PRODUCTS):
-                found.add(user)
-        if len(found) != 1:
-            raise Refused(f"{middle.name} is read by {len(found)} products")
-        return found.pop()
+                products.add(user)
+        if len(products) != 1:
+            raise Refused(f"{middle.name} is read by {len(products)} products")
+        return products.pop()
 
     def _activation(self, product: fx.Node) -> tuple[fx.Node, Epilogue]:
         """The activation behind a product: the node of its result, and which it is."""
@@ -487,7 +489,7 @@ def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:
     if half is None or cube is None or len(v.users) != 3:
         return None
     chain = [half, cube]
-    for target, wanted in (
+    for target, operand in (
         (ATEN.mul.Tensor, 0.044715),
         (ATEN.add.Tensor, v),
         (ATEN.mul.Tensor, 0.7978845608028654),
@@ -501,8 +503,8 @@ def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:
         others = [a for a in user.args if a is not last]
         fits = (
             others == []
-            if wanted is None
-            else len(others) == 1 and (others[0] is wanted or (isinstance(wanted, float) and others[0] == wanted))
+            if operand is None
+            else len(others) == 1 and (others[0] is operand or (isinstance(operand, float) and others[0] == operand))
         )
         if not fits:
             return None

@@ -30,14 +30,14 @@ def constant(node: Any) -> Tensor | None:
 
 class _Values:
     def __init__(self) -> None:
-        self._known: dict[fx.Node, Tensor | None] = {}
+        self._values: dict[fx.Node, Tensor | None] = {}
 
     def of(self, node: Any) -> Tensor | None:
         if not isinstance(node, fx.Node):
             return None
-        if node not in self._known:
-            self._known[node] = self._computed(node)
-        return self._known[node]
+        if node not in self._values:
+            self._values[node] = self._computed(node)
+        return self._values[node]
 
     def _computed(self, node: fx.Node) -> Tensor | None:
         target, like = node.target, aten.tensor(node)

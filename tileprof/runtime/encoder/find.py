@@ -33,9 +33,9 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 def find(graph: fx.Graph) -> Iterator[Region]:
     """Stacks of transformer blocks, and the patches of images in front of them; see the module."""
-    found = list(_stacks(graph))
-    yield from found
-    if found:
+    stacks = list(_stacks(graph))
+    yield from stacks
+    if stacks:
         yield from patches(graph)
 
 

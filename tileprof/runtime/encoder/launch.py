@@ -37,7 +37,7 @@ _LINE: Final = 32
 
 _POINTERS: Final = 11  # words of Arguments in tables.cuh, in front of its parameters
 _WORDS: Final = _POINTERS + PARAMETERS + 2
-_MOST_KNOWN: Final = 8
+_MOST_PREPARED: Final = 8
 
 
 class Launcher:
@@ -65,7 +65,7 @@ class Launcher:
         self._moving = (*(n for n in program.inputs if n in program.activations), *(n for n, _, _ in program.outputs))
         if len(self._moving) > PARAMETERS:
             raise UserError(f"{program.name} has more than {PARAMETERS} activations and outputs")
-        self._known: dict[tuple[int, ...], tuple[Arguments, list[Tensor]]] = {}
+        self._cached_arguments: dict[tuple[int, ...], tuple[Arguments, list[Tensor]]] = {}
 
     def times(self) -> Tensor:
         """When each task of the plan began, had its activations, had its sums and ended in the last run, in
@@ -103,14 +103,14 @@ class Launcher:
             torch.empty((rows, columns), dtype=dtype, device=self.device) for _, rows, columns in program.outputs
         ]
         key = tuple(tensor.data_ptr() for name, tensor in inputs.items() if name not in program.activations)
-        if key not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
-                del self._known[next(iter(self._known))]
-            self._known[key] = self._prepared(inputs)
-        arguments, _ = self._known[key]
-        given = {**inputs, **{name: tensor for (name, _, _), tensor in zip(program.outputs, outputs, strict=True)}}
+        if key not in self._cached_arguments:
+            if len(self._cached_arguments) >= _MOST_PREPARED:
+                del self._cached_arguments[next(iter(self._cached_arguments))]
+            self._cached_arguments[key] = self._prepared(inputs)
+        arguments, _ = self._cached_arguments[key]
+        tensors = {**inputs, **{name: tensor for (name, _, _), tensor in zip(program.outputs, outputs, strict=True)}}
         for number, name in enumerate(self._moving):
-            address = given[name].data_ptr()
+            address = tensors[name].data_ptr()
             if address % 16:
                 raise UserError(f"{name} begins at an address that 16 does not divide")
             arguments.words[_POINTERS + number] = address
@@ -176,15 +176,15 @@ class Runner:
         with torch.cuda.device(device):
             plan = plan_of(program, max_clusters(cluster) * cluster, cluster)
         memory = memory_of(plan)
-        if found := (*faults(plan), *memory_faults(plan, memory)):
-            raise UserError(f"{program.name}: {found[0]}")
+        if problems := (*faults(plan), *memory_faults(plan, memory)):
+            raise UserError(f"{program.name}: {problems[0]}")
         self._launcher = Launcher(plan, device, memory=memory)
         self._shapes = [tuple(shape) for shape in shapes]
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Outputs of one launch on the current stream."""
-        given = dict(zip(self._launcher.plan.program.inputs, inputs, strict=True))
-        return tuple(out.view(shape) for out, shape in zip(self._launcher(given), self._shapes, strict=True))
+        tensors = dict(zip(self._launcher.plan.program.inputs, inputs, strict=True))
+        return tuple(out.view(shape) for out, shape in zip(self._launcher(tensors), self._shapes, strict=True))
 
     def check(self) -> None:
         """Synchronise; raise `RuntimeError` if a wait gave up."""

@@ -128,16 +128,16 @@ def _generations(plan: Plan, least: int) -> tuple[int, ...]:
     for number, block in enumerate(plan.blocks):
         for task in block:
             of_stage[plan.tasks[task].stage].add(number)
-    found: list[int] = []
+    generations: list[int] = []
     present: set[int] = set()
     generation, stages = 0, 0
     for blocks in of_stage:
-        found.append(generation)
+        generations.append(generation)
         present |= blocks
         stages += 1
         if stages >= least and len(present) == len(plan.blocks):
             generation, stages, present = generation + 1, 0, set()
-    return tuple(found)
+    return tuple(generations)
 
 
 def _uses(plan: Plan, generations: tuple[int, ...]) -> dict[str, _Use]:
@@ -182,21 +182,21 @@ def _distance(ends: list[int], uses: list[_Use]) -> int:
 
 def memory_faults(plan: Plan, memory: Memory) -> list[str]:
     """Why a plan must not be run in this memory; empty where it may."""
-    found = list(_generation_faults(plan, memory.generations))
+    problems = list(_generation_faults(plan, memory.generations))
     uses = _uses(plan, memory.generations)
     if sorted(name for ring in memory.rings for name in ring.names) != sorted(plan.sizes):
-        found.append("a matrix between stages has no memory of its own")
+        problems.append("a matrix between stages has no memory of its own")
     end = 0
     for ring in memory.rings:
         sizes = {plan.sizes[name] for name in ring.names if name in plan.sizes}
         if len(sizes) != 1 or any(rows * columns * size > ring.slot_bytes for rows, columns, size in sizes):
-            found.append(f"the memory of {ring.names[0]} has another size than the matrices in it")
+            problems.append(f"the memory of {ring.names[0]} has another size than the matrices in it")
         if ring.offset < end:
-            found.append(f"the memory of {ring.names[0]} begins in that of another matrix")
+            problems.append(f"the memory of {ring.names[0]} begins in that of another matrix")
         end = ring.offset + ring.slots * ring.slot_bytes
-        found += _ring_faults(ring, uses, memory.runs)
+        problems += _ring_faults(ring, uses, memory.runs)
     once = {name for ring in memory.rings if ring.ahead == 0 for name in ring.names}
-    return [*found, *(f"{name} is not read once" for name in _not_read_once(plan, once))]
+    return [*problems, *(f"{name} is not read once" for name in _not_read_once(plan, once))]
 
 
 def _generation_faults(plan: Plan, generations: tuple[int, ...]) -> Iterator[str]:

@@ -52,15 +52,23 @@ class Patches:
 def patches(graph: fx.Graph) -> Iterator[Region]:
     """Each such convolution as a region."""
     for node in graph.nodes:
-        if (found := _patches_of(node)) is None:
+        if (convolution := _patches_of(node)) is None:
             continue
         inputs = tuple(dict.fromkeys(arg for arg in node.args[:3] if isinstance(arg, fx.Node)))
         if len(inputs) == 2 + (node.args[2] is not None):
-            yield Region("a convolution of patches", (node,), inputs, (node,), (), partial(_runner, found), what=found)
+            yield Region(
+                "a convolution of patches",
+                (node,),
+                inputs,
+                (node,),
+                (),
+                partial(_runner, convolution),
+                what=convolution,
+            )
 
 
-def _runner(found: Patches, _device: torch.device) -> Runner:
-    return found
+def _runner(convolution: Patches, _device: torch.device) -> Runner:
+    return convolution
 
 
 def _patches_of(node: Any) -> Patches | None:

@@ -225,22 +225,22 @@ def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
     """The norm of each matrix that is normalised, and the name of the result. Raises `UserError` where it is normalised
     in two ways.
     """
-    found: dict[str, tuple[Norm, str]] = {}
+    norms: dict[str, tuple[Norm, str]] = {}
     for product in program.products():
         if (norm := product.norm) is None:
             continue
         name = product.activations.tensor
-        known = found.get(name)
-        if product.activations.column or (known and replace(known[0], kept=None) != replace(norm, kept=None)):
+        earlier = norms.get(name)
+        if product.activations.column or (earlier and replace(earlier[0], kept=None) != replace(norm, kept=None)):
             raise UserError(f"{program.name}: {name} is normalised in two ways, or in part")
-        kept = norm.kept or (known[0].kept if known else None)
-        found[name] = replace(norm, kept=kept), kept or f"{name} normed"
+        kept_name = norm.kept or (earlier[0].kept if earlier else None)
+        norms[name] = replace(norm, kept=kept_name), kept_name or f"{name} normed"
     if program.last is not None:
         matrix, norm = program.last
-        if matrix.column or matrix.tensor in found or norm.kept is None:
+        if matrix.column or matrix.tensor in norms or norm.kept is None:
             raise UserError(f"{program.name}: {matrix.tensor} is normalised in two ways, or in part")
-        found[matrix.tensor] = norm, norm.kept
-    return found
+        norms[matrix.tensor] = norm, norm.kept
+    return norms
 
 
 def _sizes(program: Program, stages: tuple[Planned, ...]) -> dict[str, tuple[int, int, int]]:
@@ -341,13 +341,13 @@ def faults(plan: Plan) -> list[str]:
     write, and since a block waits for each element itself, it sees the one value that this run writes there. Every
     element of a matrix is written once, so that all of a set is absent again when its run begins.
     """
-    found = []
+    problems = []
     for number, block in enumerate(plan.blocks):
         stages = [plan.tasks[task].stage for task in block]
         if stages != sorted(stages):
-            found.append(f"block {number} does not take stages in order")
+            problems.append(f"block {number} does not take stages in order")
     if sorted(task for block in plan.blocks for task in block) != list(range(len(plan.tasks))):
-        found.append("a task is not dealt to one block")
+        problems.append("a task is not dealt to one block")
     written = {name: np.zeros((rows, columns), np.int64) for name, (rows, columns, _) in plan.sizes.items()}
     first_read: dict[Box, int] = {}  # by stage: many tasks read the same
     for task in plan.tasks:
@@ -358,7 +358,7 @@ def faults(plan: Plan) -> list[str]:
             if name in written:
                 box = written[name][row:row_end, column:column_end]
                 if box.any():
-                    found.append(f"{name} is written twice in rows {row} to {row_end} (stage {task.stage})")
+                    problems.append(f"{name} is written twice in rows {row} to {row_end} (stage {task.stage})")
                 box[:] = task.stage + 1
     for (name, row, row_end, column, column_end), stage in first_read.items():
         if name not in written:
@@ -366,9 +366,9 @@ def faults(plan: Plan) -> list[str]:
         box = written[name][row:row_end, column:column_end]
         whole = box.shape == (row_end - row, column_end - column)
         if not whole or (box.size and not 0 < box.min() <= box.max() <= stage):
-            found.append(f"stage {stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes")
-    found += [f"{name} is not written everywhere" for name, boxes in written.items() if not boxes.all()]
-    return found
+            problems.append(f"stage {stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes")
+    problems += [f"{name} is not written everywhere" for name, boxes in written.items() if not boxes.all()]
+    return problems
 
 
 def without_task(plan: Plan, number: int) -> Plan:

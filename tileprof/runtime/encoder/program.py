@@ -116,13 +116,13 @@ class Program:
 
     def read_plain(self) -> frozenset[str]:
         """Tensors that stages read as they are, not normalised, or that the caller gets."""
-        found = {name for name, _, _ in self.outputs}
+        tensors = {name for name, _, _ in self.outputs}
         for stage in self.stages:
             if isinstance(stage, Attention):
-                found |= {stage.query.tensor, stage.key.tensor, stage.value.tensor}
+                tensors |= {stage.query.tensor, stage.key.tensor, stage.value.tensor}
                 continue
             if stage.norm is None:
-                found.add(stage.activations.tensor)
+                tensors.add(stage.activations.tensor)
             if stage.residual is not None:
-                found.add(stage.residual.tensor)
-        return frozenset(found)
+                tensors.add(stage.residual.tensor)
+        return frozenset(tensors)

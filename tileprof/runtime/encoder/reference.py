@@ -39,17 +39,17 @@ def run(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if program.last is not None:
         matrix, norm = program.last
         _, rows, columns = next(output for output in program.outputs if output[0] == norm.kept)
-        _normalise(_seen(tensors, matrix, rows, columns), norm, tensors)
+        _normalise(_window(tensors, matrix, rows, columns), norm, tensors)
     return tensors
 
 
-def _seen(tensors: Mapping[str, Tensor], matrix: Matrix, rows: int, columns: int) -> Tensor:
+def _window(tensors: Mapping[str, Tensor], matrix: Matrix, rows: int, columns: int) -> Tensor:
     tensor = tensors[matrix.tensor]
     return tensor.as_strided((rows, columns), (matrix.pitch, 1), tensor.storage_offset() + matrix.column)
 
 
 def _product(stage: Product, tensors: dict[str, Tensor]) -> None:
-    rows = _seen(tensors, stage.activations, stage.rows, stage.depth)
+    rows = _window(tensors, stage.activations, stage.rows, stage.depth)
     if stage.norm is not None:
         rows = _normalise(rows, stage.norm, tensors)
     weight = tensors[stage.weight].float()
@@ -58,8 +58,8 @@ def _product(stage: Product, tensors: dict[str, Tensor]) -> None:
         result = result + tensors[stage.bias].float()
     result = activated(stage.epilogue, result)
     if stage.residual is not None:
-        result = result + _seen(tensors, stage.residual, stage.rows, stage.columns).float()
-    _seen(tensors, stage.out, stage.rows, stage.columns).copy_(result)
+        result = result + _window(tensors, stage.residual, stage.rows, stage.columns).float()
+    _window(tensors, stage.out, stage.rows, stage.columns).copy_(result)
 
 
 def _normalise(rows: Tensor, norm: Norm, tensors: dict[str, Tensor]) -> Tensor:
@@ -79,7 +79,7 @@ def _attention(stage: Attention, tensors: dict[str, Tensor]) -> None:
     batch, share = stage.rows // stage.length, stage.heads // stage.key_heads
 
     def heads(matrix: Matrix, number: int) -> Tensor:
-        flat = _seen(tensors, matrix, stage.rows, number * HEAD)
+        flat = _window(tensors, matrix, stage.rows, number * HEAD)
         return flat.float().reshape(batch, stage.length, number, HEAD).transpose(1, 2)
 
     query = heads(stage.query, stage.heads)
@@ -89,12 +89,12 @@ def _attention(stage: Attention, tensors: dict[str, Tensor]) -> None:
     key, value = (heads(m, stage.key_heads).repeat_interleave(share, 1) for m in (stage.key, stage.value))
     scores = query @ key.transpose(2, 3) * stage.scale
     if (mask := stage.mask) is not None:
-        given = tensors[mask.tensor]
+        mask_rows = tensors[mask.tensor]
         shape = (batch, stage.heads, stage.length, stage.length)
-        added = given.as_strided(shape, (*mask.strides, 1), given.storage_offset())
+        added = mask_rows.as_strided(shape, (*mask.strides, 1), mask_rows.storage_offset())
         scores = scores + (torch.where(added, 0.0, mask.false) if mask.boolean else added.float())
     if stage.causal:
         ahead = torch.ones(stage.length, stage.length, dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(ahead, float("-inf"))
     result = (scores.softmax(-1) @ value).transpose(1, 2).reshape(stage.rows, stage.heads * HEAD)
-    _seen(tensors, stage.out, stage.rows, stage.heads * HEAD).copy_(result)
+    _window(tensors, stage.out, stage.rows, stage.heads * HEAD).copy_(result)

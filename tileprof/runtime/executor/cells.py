@@ -58,8 +58,8 @@ class Cells:
         columns: list[tuple[I64, ...]] = [(np.empty(0, np.int64),) * 4]
         first = 0
         for buffer in written:
-            mine = [t.take(t.buffer == buffer) for t in stages]
-            grid = _grid(mine, first)
+            in_buffer = [t.take(t.buffer == buffer) for t in stages]
+            grid = _grid(in_buffer, first)
             grids[buffer] = grid
             height, width = np.diff(grid.rows), np.diff(grid.columns)
             low = grid.rows[:-1, None] * grid.pitch + grid.columns[None, :-1]
@@ -75,8 +75,8 @@ class Cells:
         parts = []
         total = 0
         for buffer, grid in self.grids.items():
-            mine = touches.take(touches.buffer == buffer)
-            row, top, bottom, left, right = _rectangles(mine, grid.pitch)
+            in_buffer = touches.take(touches.buffer == buffer)
+            row, top, bottom, left, right = _rectangles(in_buffer, grid.pitch)
             top, bottom = np.searchsorted(grid.rows, top), np.searchsorted(grid.rows, bottom)
             left, right = np.searchsorted(grid.columns, left), np.searchsorted(grid.columns, right)
             across = right - left
@@ -87,7 +87,7 @@ class Cells:
                 )
             owner, place = ragged((bottom - top) * across)
             cell = grid.first + (top[owner] + place // across[owner]) * grid.width + left[owner] + place % across[owner]
-            parts.append((mine.tile[row[owner]], mine.mode[row[owner]], cell))
+            parts.append((in_buffer.tile[row[owner]], in_buffer.mode[row[owner]], cell))
         if not parts:
             return (np.empty(0, np.int64),) * 3
         tile, mode, cell = (np.concatenate(c) for c in zip(*parts, strict=True))

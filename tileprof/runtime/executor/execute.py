@@ -83,14 +83,14 @@ class _Run:
         self._rank: list[float] = order.rank.tolist()
         self._queue: list[int] = (program.dispatch if dispatch is None else dispatch).tolist()
         self._slots = program.nodes if slots is None else slots
-        self._seen = [0] * (len(program.waits_of) - 1)
+        self._post_counts = [0] * (len(program.waits_of) - 1)
         self._next: list[int] = program.waits_of[:-1].tolist()
-        self._left: list[int] = np.bincount(program.waiter, minlength=program.nodes).tolist()
+        self._open_waits: list[int] = np.bincount(program.waiter, minlength=program.nodes).tolist()
         self._ran = np.zeros(program.nodes, bool)
         self._resident = np.zeros(program.nodes, bool)
         self._ready: list[tuple[float, int]] = []
-        self._taken = 0
-        self._done = None if memory is None else memory.start()
+        self._next_place = 0
+        self._completed = None if memory is None else memory.start()
         self._result = Execution(order.name)
         # As Python lists: scalar look-ups in numpy arrays are ten times slower.
         self._value, self._waiter = program.value.tolist(), program.waiter.tolist()
@@ -101,29 +101,29 @@ class _Run:
         )
 
     def run(self) -> Execution:
-        for semaphore in range(len(self._seen)):
+        for semaphore in range(len(self._post_counts)):
             self._wake(semaphore)
         for _ in range(min(self._slots, len(self._queue))):
             self._take()
         while self._ready:
             _, node = heapq.heappop(self._ready)
             self._run_tile(node)
-            if self._taken < len(self._queue):
+            if self._next_place < len(self._queue):
                 self._take()
         if len(self._result.ran) < self._program.nodes:
             self._result.deadlock = self._deadlock()
         return self._result
 
     def _take(self) -> None:
-        node = self._queue[self._taken]
-        self._taken += 1
+        node = self._queue[self._next_place]
+        self._next_place += 1
         self._resident[node] = True
-        if self._left[node] == 0:
+        if self._open_waits[node] == 0:
             heapq.heappush(self._ready, (self._rank[node], node))
 
     def _run_tile(self, node: int) -> None:
-        if self._memory is not None and self._done is not None:
-            broken = self._memory.touch(node, self._done)
+        if self._memory is not None and self._completed is not None:
+            broken = self._memory.touch(node, self._completed)
             if len(broken) and len(self._result.races) < _MOST_RACES:
                 self._result.races += self._memory.races(node, broken, self._ran)
         if self._work is not None:
@@ -132,28 +132,28 @@ class _Run:
         self._result.ran.append(node)
         for post in range(self._posts_of[node], self._posts_of[node + 1]):
             semaphore = self._posts[post]
-            self._seen[semaphore] += 1
+            self._post_counts[semaphore] += 1
             self._wake(semaphore)
 
     def _wake(self, semaphore: int) -> None:
         """End the waits that the semaphore's value now satisfies."""
         at, end = self._next[semaphore], self._ends[semaphore + 1]
-        while at < end and self._value[at] <= self._seen[semaphore]:
+        while at < end and self._value[at] <= self._post_counts[semaphore]:
             node = self._waiter[at]
-            self._left[node] -= 1
-            if self._left[node] == 0 and self._resident[node]:
+            self._open_waits[node] -= 1
+            if self._open_waits[node] == 0 and self._resident[node]:
                 heapq.heappush(self._ready, (self._rank[node], node))
             at += 1
         self._next[semaphore] = at
 
     def _deadlock(self) -> Deadlock:
         program, missing = self._program, []
-        for semaphore, seen in enumerate(self._seen):
+        for semaphore, posts in enumerate(self._post_counts):
             array = int(np.searchsorted(program.first, semaphore, "right")) - 1
             for wait in range(self._next[semaphore], self._ends[semaphore + 1]):
                 stage, tile = program.place(self._waiter[wait])
                 if self._resident[self._waiter[wait]]:
                     local = semaphore - int(program.first[array])
-                    missing.append(Missing(stage, tile, array, local, seen, self._value[wait]))
+                    missing.append(Missing(stage, tile, array, local, posts, self._value[wait]))
         missing.sort(key=lambda m: (m.stage, m.tile))
         return Deadlock(program.nodes - len(self._result.ran), tuple(missing[:16]))

@@ -91,11 +91,14 @@ class Memory:
         """How many tiles of each slot have run: none yet."""
         return np.zeros(len(self.kind), np.int64)
 
-    def touch(self, node: int, done: I64) -> NDArray[np.int64]:
+    def touch(self, node: int, completed: I64) -> NDArray[np.int64]:
         """Let a tile run; rows ``(slot, slot needed and incomplete)`` of what it broke, ``[n, 2]``."""
-        mine = self.slots[self.indptr[node] : self.indptr[node + 1]]
-        broken = [*self._incomplete(mine, self.after_write, done), *self._incomplete(mine, self.after_read, done)]
-        done[mine] += 1
+        slots = self.slots[self.indptr[node] : self.indptr[node + 1]]
+        broken = [
+            *self._incomplete(slots, self.after_write, completed),
+            *self._incomplete(slots, self.after_read, completed),
+        ]
+        completed[slots] += 1
         return np.concatenate(broken) if broken else np.empty((0, 2), np.int64)
 
     def races(self, node: int, broken: NDArray[np.int64], ran: NDArray[np.bool_]) -> list[Race]:
@@ -109,18 +112,18 @@ class Memory:
         keys, which = np.unique(np.column_stack([late, kinds]), axis=0, return_inverse=True)
         order = np.argsort(which.reshape(-1), kind="stable")
         groups = np.split(self.cell[broken[owner[order], 0]], np.flatnonzero(np.diff(which.reshape(-1)[order])) + 1)
-        consumer, found = self.place(node), []
+        consumer, races = self.place(node), []
         for (other, kind, before), cells in zip(keys.tolist(), groups, strict=False):
             buffer, begin, end, size = self._span(np.unique(cells))
             hazard = _HAZARD[kind, before]
-            found.append(Race(hazard, *self.place(other), *consumer, buffer, begin, end, size))
-        return found
+            races.append(Race(hazard, *self.place(other), *consumer, buffer, begin, end, size))
+        return races
 
     def _span(self, cells: I64) -> tuple[int, int, int, int]:
         """Buffer and first run of bytes of the first of some cells, and the bytes of all."""
-        first, held = cells[0], self.cells
-        low = int(held.low[first])
-        return int(held.buffer[first]), low, low + int(held.run[first]), int(held.bytes[cells].sum())
+        first, cell_table = cells[0], self.cells
+        low = int(cell_table.low[first])
+        return int(cell_table.buffer[first]), low, low + int(cell_table.run[first]), int(cell_table.bytes[cells].sum())
 
     def place(self, node: int) -> tuple[int, int]:
         """Stage and tile of a node."""
@@ -164,17 +167,17 @@ class Memory:
             begin = stop
         return pieces
 
-    def _incomplete(self, mine: I64, heads: I64, done: I64) -> list[NDArray[np.int64]]:
-        found: list[NDArray[np.int64]] = []
-        slot, needed = mine, heads[mine]
+    def _incomplete(self, slots: I64, heads: I64, completed: I64) -> list[NDArray[np.int64]]:
+        incomplete: list[NDArray[np.int64]] = []
+        slot, needed = slots, heads[slots]
         while True:
             some = needed != _NONE
             if not some.any():
-                return found
+                return incomplete
             slot, needed = slot[some], needed[some]
-            wrong = done[needed] < self.of[needed + 1] - self.of[needed]
+            wrong = completed[needed] < self.of[needed + 1] - self.of[needed]
             if wrong.any():
-                found.append(np.stack([slot[wrong], needed[wrong]], axis=1))
+                incomplete.append(np.stack([slot[wrong], needed[wrong]], axis=1))
             needed = self.chain[needed]
 
 

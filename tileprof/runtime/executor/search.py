@@ -41,26 +41,26 @@ class Findings:
     def sentences(self, buffers: dict[int, str] | None = None, first: int = 10) -> list[str]:
         """What went wrong, the first few of each; ``buffers`` names buffers."""
         names = buffers or {}
-        said = []
+        sentences = []
         for race, order in list(self.races.values())[:first]:
             buffer = names.get(race.buffer, f"buffer {race.buffer}")
-            said.append(
+            sentences.append(
                 f"{race.hazard} race: {self._at(race.consumer, race.consumer_tile)} touched {race.bytes:,} bytes of "
                 f"{buffer} (from byte "
                 f"{race.begin:,} to {race.end:,}) before {self._at(race.producer, race.producer_tile)} had; order: "
                 f"{order}"
             )
         if len(self.races) > first:
-            said.append(f"… and {len(self.races) - first:,} more races")
+            sentences.append(f"… and {len(self.races) - first:,} more races")
         if self.deadlock is not None:
-            found, order = self.deadlock
-            said.append(f"deadlock: {found.waiting:,} tiles never run; order: {order}")
-            said += [
+            deadlock, order = self.deadlock
+            sentences.append(f"deadlock: {deadlock.waiting:,} tiles never run; order: {order}")
+            sentences += [
                 f"  {self._at(m.stage, m.tile)} awaits semaphore {m.semaphore} of array {m.array}: seen {m.seen}, "
                 f"expected {m.expected}"
-                for m in found.first[:first]
+                for m in deadlock.first[:first]
             ]
-        return said
+        return sentences
 
     def _at(self, stage: int, tile: int) -> str:
         gx, gy, _ = self.policy.stages[stage].grid

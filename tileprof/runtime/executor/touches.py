@@ -79,9 +79,9 @@ def recorded(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, 
     boxes: _Boxes = footprint.boxes
     buffer, offset = operands
     slot = np.asarray(boxes.operand, np.int64)
-    given = {name: np.asarray(getattr(boxes, name), np.int64) for name in Touches.__slots__ if hasattr(boxes, name)}
-    given |= {"tile": number[given["tile"]], "buffer": buffer[slot], "offset": given["offset"] + offset[slot]}
-    return Touches(**given)
+    columns = {name: np.asarray(getattr(boxes, name), np.int64) for name in Touches.__slots__ if hasattr(boxes, name)}
+    columns |= {"tile": number[columns["tile"]], "buffer": buffer[slot], "offset": columns["offset"] + offset[slot]}
+    return Touches(**columns)
 
 
 def recycled(touches: Touches, base: I64, size: I64) -> Touches:

@@ -66,32 +66,32 @@ def attention_kernel(
     m = block * ROWS + tl.arange(0, ROWS)
     n = tl.arange(0, KEYS)
     d = tl.arange(0, WIDE)
-    mine = (m < M)[:, None] & (d < D)[None, :]
+    in_rows = (m < M)[:, None] & (d < D)[None, :]
     wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)
-    query = tl.load(q + head * Q_Z + m[:, None].to(tl.int64) * Q_ROW + d[None, :], mask=mine, other=0.0)
+    query = tl.load(q + head * Q_Z + m[:, None].to(tl.int64) * Q_ROW + d[None, :], mask=in_rows, other=0.0)
     keys = k + (head // GROUP) * K_Z + n[None, :].to(tl.int64) * K_ROW + d[:, None]
     values = v + (head // GROUP) * V_Z + n[:, None].to(tl.int64) * V_ROW + d[None, :]
     largest = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), tl.float32)
     total = tl.zeros((ROWS, WIDE), tl.float32)
-    seen = N
+    key_end = N
     if CAUSAL:
-        seen = tl.minimum(N, (block + 1) * ROWS)
-    for done in tl.range(0, seen, KEYS):
-        held = done + n < seen
-        key = tl.load(keys + done * K_ROW, mask=held[None, :] & (d < D)[:, None], other=0.0)
+        key_end = tl.minimum(N, (block + 1) * ROWS)
+    for first_key in tl.range(0, key_end, KEYS):
+        in_keys = first_key + n < key_end
+        key = tl.load(keys + first_key * K_ROW, mask=in_keys[None, :] & (d < D)[:, None], other=0.0)
         scores = tl.dot(query, key) * (SCALE * 1.4426950408889634)  # in powers of 2
-        shown = held[None, :]
+        shown = in_keys[None, :]
         if CAUSAL:
-            shown = shown & (done + n[None, :] <= m[:, None])
+            shown = shown & (first_key + n[None, :] <= m[:, None])
         scores = tl.where(shown, scores, float("-inf"))
         higher = tl.maximum(largest, tl.max(scores, axis=1))
         fade = tl.exp2(largest - higher)
         share = tl.exp2(scores - higher[:, None])
-        value = tl.load(values + done * V_ROW, mask=held[:, None] & (d < D)[None, :], other=0.0)
+        value = tl.load(values + first_key * V_ROW, mask=in_keys[:, None] & (d < D)[None, :], other=0.0)
         total = total * fade[:, None] + tl.dot(share.to(value.dtype), value)
         weight = weight * fade + tl.sum(share, axis=1)
         largest = higher
     at = out + head * OUT_Z + m[:, None].to(tl.int64) * OUT_ROW + d[None, :]
-    tl.store(at, (total / weight[:, None]).to(out.dtype.element_ty), mask=mine)
+    tl.store(at, (total / weight[:, None]).to(out.dtype.element_ty), mask=in_rows)
     post(tile, posts, flags, TILES, POSTS, PDL)

@@ -89,9 +89,9 @@ def conv_kernel(
         tap = step // blocks
         c = step % blocks * TILE_K
         h, w = top + tap // S, side + tap % S
-        seen = (m < pixels) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
+        in_image = (m < pixels) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
         left = tl.load(
-            x_at + (h * X_ROW + w * X_COLUMN)[:, None] + c, mask=seen[:, None] & (c + k < C)[None, :], other=0.0
+            x_at + (h * X_ROW + w * X_COLUMN)[:, None] + c, mask=in_image[:, None] & (c + k < C)[None, :], other=0.0
         )
         at = w_at + (tap // S) * W_ROW + (tap % S) * W_COLUMN + c
         right = tl.load(at, mask=(n < CHANNELS)[None, :] & (c + k < C)[:, None], other=0.0)

@@ -187,8 +187,8 @@ def rows_kernel(
     wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)
     for number in range(ROWS):
         m = tile * ROWS + number + tl.zeros((1,), tl.int64)
-        held = inside & (m < M)
-        value = tl.load(x + m * X_ROW + n, mask=held, other=0.0).to(tl.float32)
+        in_rows = inside & (m < M)
+        value = tl.load(x + m * X_ROW + n, mask=in_rows, other=0.0).to(tl.float32)
         if KIND == "softmax":
             value = tl.where(inside, value * NUMBER, float("-inf"))
             value = tl.exp(value - tl.max(value, axis=0))
@@ -203,5 +203,5 @@ def rows_kernel(
                 value *= tl.load(weight + n, mask=inside, other=0.0).to(tl.float32)
             if HAS_BIAS:
                 value += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + m * OUT_ROW + n, value.to(out.dtype.element_ty), mask=held)
+        tl.store(out + m * OUT_ROW + n, value.to(out.dtype.element_ty), mask=in_rows)
     post(tile, posts, flags, TILES, POSTS, PDL)

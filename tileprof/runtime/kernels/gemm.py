@@ -95,12 +95,12 @@ def gemm_kernel(
             factor = tl.dot(left, other, factor)
         a_at += TILE_K
         b_at += TILE_K * B_INNER
-    for done in tl.range(first, size, TILE_K, num_stages=DEPTH):
+    for first_k in tl.range(first, size, TILE_K, num_stages=DEPTH):
         if even:
             left = tl.load(a_at)
             right = tl.load(b_at)
         else:
-            inside_k = (done + k < size) & (done + k < left_k)
+            inside_k = (first_k + k < size) & (first_k + k < left_k)
             left = tl.load(a_at, mask=inside_k[None, :], other=0.0)
             right = tl.load(b_at, mask=inside_k[:, None], other=0.0)
         total = tl.dot(left, right, total)

@@ -308,8 +308,8 @@ def _check_reach(name: str, part: View) -> None:
 
 def _check_halves(name: str, *views: View) -> None:
     if len({view.dtype for view in views} - {"float32"}) != 1 or any(view.dtype == "float32" for view in views):
-        seen = ", ".join(f"{view.tensor} {view.dtype}" for view in views)
-        raise UserError(f"the {name} kernel takes float16 or bfloat16 throughout, not {seen}")
+        dtypes = ", ".join(f"{view.tensor} {view.dtype}" for view in views)
+        raise UserError(f"the {name} kernel takes float16 or bfloat16 throughout, not {dtypes}")
 
 
 def _sides(name: str, tile: tuple[int, int], least: int) -> tuple[int, int]:

@@ -44,25 +44,25 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def compiled_times(reference: Reference, given: Sequence[Mapping[str, Any]], limit_s: float) -> list[float] | str:
-    """Microseconds of all of ``given`` by what ``torch.compile`` makes of the chain, in a CUDA graph like the other
-    rows; or why there are none.
+def compiled_times(reference: Reference, input_sets: Sequence[Mapping[str, Any]], limit_s: float) -> list[float] | str:
+    """Return the microseconds that ``torch.compile`` takes for all of ``input_sets``, in a CUDA graph like the other
+    rows, or the reason why there are none.
 
     Its compiler times the kernels that it could take, for ten seconds and more; with ``limit_s`` over it is ended.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # noqa: PLC0415 - slow to import
 
-    names = list(given[0])
+    names = list(input_sets[0])
 
     def plain(*tensors: Any) -> Any:
         return list(reference(dict(zip(names, tensors, strict=True))).values())[-1]
 
     try:
         with limited(limit_s), torch.no_grad(), redirect_stderr(StringIO()):  # it tells of every candidate
-            graph = make_fx(plain)(*given[0].values())  # operators alone: nothing of our Python is left to compile
+            graph = make_fx(plain)(*input_sets[0].values())  # operators alone: nothing of our Python is left to compile
             function = torch.compile(graph, mode=_MODE, dynamic=False)
-            function(*given[0].values())
-        return time_graph(lambda: [function(*tensors.values()) for tensors in given])
+            function(*input_sets[0].values())
+        return time_graph(lambda: [function(*tensors.values()) for tensors in input_sets])
     except TooLongError:
         return f"not compiled in {limit_s:g} s"
     except Exception as error:  # noqa: BLE001 - a compiler fails in ways of its own; the row says how

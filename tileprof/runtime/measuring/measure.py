@@ -128,27 +128,30 @@ def measure(
     """
     count = instances(chain)
     first = GpuPipeline(policies[0], schedule=schedulers[0], unchecked=True)
-    given = rotated(first, count)
-    wanted = first.reference(given[0])[next(iter(first.outputs))].double()
+    input_sets = rotated(first, count)
+    expected_out = first.reference(input_sets[0])[next(iter(first.outputs))].double()
 
     def plain() -> list[Any]:
-        return [first.reference(tensors) for tensors in given]
+        return [first.reference(tensors) for tensors in input_sets]
 
-    found = [_row(chain, EAGER, time_eager(plain))] if beside_torch else []
+    rows = [_row(chain, EAGER, time_eager(plain))] if beside_torch else []
     graphs = {GRAPH: captured(plain)} if beside_torch else {}
-    ours: dict[str, tuple[str, list[GpuPipeline]]] = {}
+    row_pipelines: dict[str, tuple[str, list[GpuPipeline]]] = {}
     for name in schedulers:
         for number, policy in enumerate(policies if name in _WITH_POLICY else policies[:1]):
             row, pipelines = row_name(name, number, len(policies)), pipelines_of(policy, name, count, ahead=ahead)
-            ours[row], graphs[row] = (name, pipelines), captured(partial(launch_all, pipelines, given))
+            row_pipelines[row], graphs[row] = (name, pipelines), captured(partial(launch_all, pipelines, input_sets))
     for row, times in zip(graphs, time_in_turn(list(graphs.values())), strict=True):
-        found.append(_row(chain, row, times))
-        if row in ours:
-            name, pipelines = ours[row]
+        rows.append(_row(chain, row, times))
+        if row in row_pipelines:
+            name, pipelines = row_pipelines[row]
             for pipeline in pipelines:
                 pipeline.check()
-            found[-1] |= {"relative_error": _error(pipelines[0], given[0], wanted), "correct": scheduler(name).correct}
-    return with_gains(found)
+            rows[-1] |= {
+                "relative_error": _error(pipelines[0], input_sets[0], expected_out),
+                "correct": scheduler(name).correct,
+            }
+    return with_gains(rows)
 
 
 def measure_compiled(chain: Chain, policy: Policy, limit_s: float) -> dict[str, Any]:
@@ -192,13 +195,13 @@ def with_gains(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _error(pipeline: GpuPipeline, given: dict[str, Any], wanted: Any) -> float | None:
+def _error(pipeline: GpuPipeline, inputs: dict[str, Any], expected_out: Any) -> float | None:
     """How far the result of a run on poisoned memory is from PyTorch's; None: not a number."""
     pipeline.poison()
-    out = pipeline(**given)
+    out = pipeline(**inputs)
     pipeline.check()
     out = out[0] if isinstance(out, tuple) else out
-    error = float((out.double() - wanted).norm() / wanted.norm())
+    error = float((out.double() - expected_out).norm() / expected_out.norm())
     return error if isfinite(error) else None
 
 
@@ -318,20 +321,20 @@ def main(arguments: Sequence[str]) -> None:
             failed = [f"{name}: {error}\n" for name, future in kernels.items() if (error := future.exception())]
             sys.stderr.writelines([*failed, f"{len(kernels) - len(failed)} chains are compiled\n"])
             return
-        rows = _known(options.out)
-        wanted = jobs(chosen, torch.cuda.get_device_capability(), options)
+        rows = _rows_on_file(options.out)
+        planned_jobs = jobs(chosen, torch.cuda.get_device_capability(), options)
         if options.missing:
             there = {(row["chain"], row["row"]) for row in rows}
-            wanted = [job for job in wanted if (job.case.name, job.row) not in there]
-        persistent = [job.case for job in wanted if job.kind == "persistent"]
+            planned_jobs = [job for job in planned_jobs if (job.case.name, job.row) not in there]
+        persistent = [job.case for job in planned_jobs if job.kind == "persistent"]
         kernels = _compiling(pool, persistent, _clusters_here()) if persistent else {}
         if kernels:
             sys.stderr.write(f"compiling the persistent kernel for {len(kernels)} chains\n")
             wait(kernels.values())
-        for place, job in enumerate(wanted):
+        for place, job in enumerate(planned_jobs):
             if time.monotonic() - begun > options.budget:
-                left = ", ".join(f"'{other.name}'" for other in wanted[place:])
-                sys.stderr.write(f"{options.budget:g} s are over; left: {left}\n")
+                remaining = ", ".join(f"'{other.name}'" for other in planned_jobs[place:])
+                sys.stderr.write(f"{options.budget:g} s are over; left: {remaining}\n")
                 pool.shutdown(wait=False, cancel_futures=True)
                 return
             rows = _joined(rows, job, _rows(job, kernels, options.limit))
@@ -362,30 +365,30 @@ def _rows(job: Job, kernels: dict[str, Future[None]], limit_s: float) -> list[di
     try:
         if job.kind == "persistent":
             kernels[job.case.name].result()
-        found = job.run(limit_s)
+        job_rows = job.run(limit_s)
     except (UserError, torch.OutOfMemoryError) as error:
         sys.stderr.write(f"{job.name} is left out: {str(error).splitlines()[0]}\n")
         return []
     finally:
         torch.cuda.empty_cache()
-    for row in found:
+    for row in job_rows:
         gain = f"{100 * row['gain']:6.1f}%" if "gain" in row else ""
-        told = f"{row['us']:9.2f} us  {row['over_roof']:.2f} x roof {gain}" if "us" in row else row["said"]
-        sys.stderr.write(f"{job.case.name:60} {row['row']:28} {told}\n")
+        result_text = f"{row['us']:9.2f} us  {row['over_roof']:.2f} x roof {gain}" if "us" in row else row["said"]
+        sys.stderr.write(f"{job.case.name:60} {row['row']:28} {result_text}\n")
     sys.stderr.write(f"{'':60} {time.monotonic() - begun:.1f} s\n")
-    return found
+    return job_rows
 
 
-def _joined(rows: list[dict[str, Any]], job: Job, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _joined(rows: list[dict[str, Any]], job: Job, job_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with those of a job: in the place of rows of the same names, and with gains over what is there now."""
-    if not found:
+    if not job_rows:
         return rows
-    chain, names = job.case.name, {row["row"] for row in found}
-    kept = [row for row in rows if row["chain"] == chain and row["row"] not in names]
-    mine = with_gains([*kept, *({"chain": chain, **row} for row in found)])
+    chain, names = job.case.name, {row["row"] for row in job_rows}
+    other_rows = [row for row in rows if row["chain"] == chain and row["row"] not in names]
+    chain_rows = with_gains([*other_rows, *({"chain": chain, **row} for row in job_rows)])
     others = [row for row in rows if row["chain"] != chain]
     place = next((n for n, row in enumerate(rows) if row["chain"] == chain), len(rows))
-    return others[:place] + mine + others[place:]
+    return others[:place] + chain_rows + others[place:]
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
@@ -407,11 +410,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
     return options
 
 
-def _known(path: Path) -> list[dict[str, Any]]:
+def _rows_on_file(path: Path) -> list[dict[str, Any]]:
     """Rows of an earlier call on a device of the same name."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return list(found["rows"]) if found["device"] == torch.cuda.get_device_name() else []
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return list(document["rows"]) if document["device"] == torch.cuda.get_device_name() else []
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError):

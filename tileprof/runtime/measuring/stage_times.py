@@ -31,7 +31,7 @@ class StageTime:
 
 def stage_times(chain: Chain, device: Device) -> list[StageTime]:
     """Every stage of a chain by itself on the GPU here, weights rotated out of L2."""
-    found = []
+    times = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
         alone = Chain((name,), (operator,))
         policy = Policy(
@@ -42,13 +42,13 @@ def stage_times(chain: Chain, device: Device) -> list[StageTime]:
         )
         count = instances(alone)
         pipelines = pipelines_of(policy, "graph", count)
-        given = rotated(pipelines[0], count)
-        us = statistics.median(time_graph(partial(launch_all, pipelines, given))) / count
-        (kernel,) = pipelines[0].compiled(given[0])
+        input_sets = rotated(pipelines[0], count)
+        us = statistics.median(time_graph(partial(launch_all, pipelines, input_sets))) / count
+        (kernel,) = pipelines[0].compiled(input_sets[0])
         threads, registers, shared = 32 * kernel.metadata.num_warps, int(kernel.n_regs), int(kernel.metadata.shared)
         blocks = occupancy(device, threads, registers, shared).blocks_per_sm
-        found.append(StageTime(us, max(1, blocks), threads, registers, shared))
-    return found
+        times.append(StageTime(us, max(1, blocks), threads, registers, shared))
+    return times
 
 
 def persistent_stage_us(policy: Policy) -> list[float]:
@@ -58,13 +58,13 @@ def persistent_stage_us(policy: Policy) -> list[float]:
     chain = Chain.of_policy(policy)
     count = instances(chain)
     pipelines = pipelines_of(policy, "persistent-stages", count)
-    given = rotated(pipelines[0], count)
-    launch_all(pipelines, given)  # stages then read numbers, not poison: arithmetic on these takes less power
-    found = []
+    input_sets = rotated(pipelines[0], count)
+    launch_all(pipelines, input_sets)  # stages then read numbers, not poison: arithmetic on these takes less power
+    times = []
     for number in range(len(chain.operators)):
-        work = partial(launch_all, pipelines, given, number)
-        found.append(statistics.median(time_graph(work)) / count)
-    return found
+        work = partial(launch_all, pipelines, input_sets, number)
+        times.append(statistics.median(time_graph(work)) / count)
+    return times
 
 
 def instances(chain: Chain) -> int:
@@ -81,13 +81,15 @@ def pipelines_of(policy: Policy, schedule: str, count: int, *, ahead: bool = Fal
 
 def rotated(pipeline: GpuPipeline, count: int) -> list[dict[str, Any]]:
     """Inputs for ``count`` pipelines, each in memory of its own."""
-    given = [pipeline.example()]
-    return given + [{name: tensor.clone() for name, tensor in given[0].items()} for _ in range(count - 1)]
+    input_sets = [pipeline.example()]
+    return input_sets + [{name: tensor.clone() for name, tensor in input_sets[0].items()} for _ in range(count - 1)]
 
 
-def launch_all(pipelines: Sequence[GpuPipeline], given: Sequence[Mapping[str, Any]], stage: int | None = None) -> None:
+def launch_all(
+    pipelines: Sequence[GpuPipeline], input_sets: Sequence[Mapping[str, Any]], stage: int | None = None
+) -> None:
     """Every pipeline on its inputs, one after the other; with ``stage`` only that one."""
-    for pipeline, tensors in zip(pipelines, given, strict=True):
+    for pipeline, tensors in zip(pipelines, input_sets, strict=True):
         if stage is None:
             pipeline.launch(tensors)
         else:

@@ -41,10 +41,10 @@ _HEAD: Final = (
 
 def by_chain(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
     """Rows by chain and by name."""
-    found: dict[str, dict[str, Row]] = {}
+    rows_of: dict[str, dict[str, Row]] = {}
     for row in rows:
-        found.setdefault(row["chain"], {})[row["row"]] = row
-    return found
+        rows_of.setdefault(row["chain"], {})[row["row"]] = row
+    return rows_of
 
 
 def gain(chain: Rows) -> float | None:
@@ -53,10 +53,10 @@ def gain(chain: Rows) -> float | None:
     return None if stream is None or synchronised is None else 1 - synchronised["us"] / stream["us"]
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(results: Mapping[str, Any]) -> str:
     """A table a kind of chain, each with its means below."""
     kinds: dict[str, dict[str, Rows]] = {}
-    for name, chain in by_chain(found["rows"]).items():
+    for name, chain in by_chain(results["rows"]).items():
         for rows in _by_kernel(chain):
             kinds.setdefault(_kind(name, rows), {})[name] = rows
     parts = [f"{kind}\n\n{_table(chains)}{_means(list(chains.values()))}" for kind, chains in kinds.items()]
@@ -65,8 +65,8 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 def _by_kernel(chain: Rows) -> list[Rows]:
     """The chain's rows with the persistent kernel's alone, and with Triton's alone, if it has both."""
-    ours = [name for names in _KERNELS for name in names]
-    others = {name: row for name, row in chain.items() if name not in ours}
+    kernel_names = [name for names in _KERNELS for name in names]
+    others = {name: row for name, row in chain.items() if name not in kernel_names}
     parts = [{n: chain[n] for n in names if n in chain} for names in _KERNELS]
     return [others | part for part in parts if part] or [chain]
 
@@ -92,14 +92,14 @@ def _table(chains: Mapping[str, Rows]) -> str:
 
 
 def _cells(name: str, chain: Rows) -> list[str]:
-    torch, found = chain.get(_TORCH), _of(chain)
-    synchronised = found[2] or next(iter(chain.values()))
+    torch, kinds = chain.get(_TORCH), _of(chain)
+    synchronised = kinds[2] or next(iter(chain.values()))
     share, expected = gain(chain), synchronised.get("predicted_gain")
     return [
         name,
         f"{synchronised['roof_us']:.1f}",
         _us(torch),
-        *(_us(row) for row in found),
+        *(_us(row) for row in kinds),
         "" if share is None else f"{100 * share:+.1f}%",
         "" if expected is None else f"{100 * expected:+.1f}%{'' if expected > 0 else ' *'}",
         f"{torch['us'] / synchronised['us']:.2f}" if torch else "",
@@ -129,12 +129,12 @@ def _means(chains: Sequence[Rows]) -> str:
         for chain in chains
         if "us" in (row := chain.get(_COMPILED, {})) and (synchronised := _of(chain)[2])
     ]
-    said = [
+    means = [
         f"{len(values)} {what}: {mean(values):.3f}x (geometric mean; {min(values):.2f} to {max(values):.2f})"
         for values, what in ((ratios, "gains"), (torch, "against PyTorch"), (compiled, "against torch.compile"))
         if len(values) > 1
     ]
-    return "\n\n" + "; ".join(said) + "." if said else ""
+    return "\n\n" + "; ".join(means) + "." if means else ""
 
 
 def mean(values: Sequence[float]) -> float:
@@ -150,13 +150,13 @@ def main(arguments: Sequence[str]) -> None:
     )
     path = parser.parse_args(arguments).rows
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        said = markdown(found)
+        results = json.loads(path.read_text(encoding="utf-8"))
+        table = markdown(results)
     except OSError as error:
         parser.error(f"cannot read {path}: {error.strerror}")
     except (ValueError, LookupError, TypeError):
         parser.error(f"{path} holds no rows of python -m tileprof.runtime.measuring.measure")
-    sys.stdout.write(said)
+    sys.stdout.write(table)
 
 
 if __name__ == "__main__":

@@ -53,10 +53,10 @@ def time_in_turn(graphs: Sequence[Any]) -> list[list[float]]:
     """
     times: list[list[float]] = [[] for _ in graphs]
     for number in range(REPEATS + _WARM):
-        for graph, found in zip(graphs, times, strict=True):
+        for graph, samples in zip(graphs, times, strict=True):
             us = _time(graph.replay)
             if number >= _WARM:
-                found.append(us)
+                samples.append(us)
     return times
 
 

@@ -44,8 +44,10 @@ def build(source: Path, stages: str = "") -> Path:
 
     def make(work: Path) -> None:
         (work / "stages.h").write_text(stages, encoding="utf-8")
-        said = _run([str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", str(source), "-o", str(work / CUBIN)])
-        (work / "compiler.txt").write_text(said, encoding="utf-8")
+        compiler_output = _run(
+            [str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", str(source), "-o", str(work / CUBIN)]
+        )
+        (work / "compiler.txt").write_text(compiler_output, encoding="utf-8")
 
     return building.kept(folder, (CUBIN,), make, WHAT)
 

@@ -152,16 +152,16 @@ def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
 
 def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -> float:
     """A tile that loads ``columns`` weight rows."""
-    mine, pace = -(-stage.longest // stage.parts(split)), _pace(stage, split)
-    load = mine * 2 * K_BLOCK * (_loaded_rows(stage, split) + columns) / pace.bytes_per_us
-    multiply = mine * 2 * K_BLOCK * stage.rows * stage.columns / pace.flop_per_us + finish_us(stage, split)
+    part_blocks, pace = -(-stage.longest // stage.parts(split)), _pace(stage, split)
+    load = part_blocks * 2 * K_BLOCK * (_loaded_rows(stage, split) + columns) / pace.bytes_per_us
+    multiply = part_blocks * 2 * K_BLOCK * stage.rows * stage.columns / pace.flop_per_us + finish_us(stage, split)
     if stage.pair:
         begin = BEGIN_US + (CUT_US if stage.cut else 0.0)
-        return begin + max(load, multiply, mine * shared_us(stage) + finish_us(stage, split))
+        return begin + max(load, multiply, part_blocks * shared_us(stage) + finish_us(stage, split))
     block = pace.block_us + pace.block_us_per_row * _height(stage)
     if under_way > 1:  # one is being multiplied
         block = max(block, pace.latency_us / (under_way - 1))
-    limits = load, multiply, mine * (shared_us(stage) if _tall(stage) else block)
+    limits = load, multiply, part_blocks * (shared_us(stage) if _tall(stage) else block)
     return pace.begin_us + float(sum(limit**_LIMIT_NORM for limit in limits) ** (1 / _LIMIT_NORM))
 
 
@@ -202,8 +202,8 @@ def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> f
     """What is left of a tile's life when its activations are there, after its loader has waited for them with what the
     ring holds of the weights.
     """
-    mine = -(-stage.longest // stage.parts(split)) * stage.columns * K_BLOCK * 2
-    fetched = min(waited_us, life_us * min(1.0, RING_BYTES / mine))
+    part_bytes = -(-stage.longest // stage.parts(split)) * stage.columns * K_BLOCK * 2
+    fetched = min(waited_us, life_us * min(1.0, RING_BYTES / part_bytes))
     return max(life_us - fetched, min(life_us, _tile_us(stage, split, 0.0)))
 
 
@@ -217,7 +217,7 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
         if any(isinstance(stage.operator, Conv2d) or _rows(stage) > MOST_STREAMED_ROWS for stage in stages)
         else k_blocks_under_way(stages, split, Options())
     )
-    done: dict[str, tuple[list[float], int]] = {}  # when each row of tiles of a tensor was done, and its height
+    row_ends: dict[str, tuple[list[float], int]] = {}  # when each row of tiles of a tensor was done, and its height
     for number, stage in enumerate(stages):
         height, matrix = stage.operator.tile[0], _rows(stage)
         life, finish = paced_us(stage, split, clusters, under_way[number]), finish_us(stage, split)
@@ -226,7 +226,7 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
         ends: list[float] = []
         for row in range(down):
             ready = 0.0
-            if read := done.get(_activations(stage)):
+            if read := row_ends.get(_activations(stage)):
                 ready = (
                     max(_overlapping(*read, *_read(stage, row * height, min(matrix, (row + 1) * height)))) + SIGNAL_US
                 )
@@ -237,8 +237,8 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
             ends.append(
                 end + finish + (_pace(stage, split).lag_us if life > tile_us(stage, split, under_way[number]) else 0.0)
             )
-        done[stage.operator.out.tensor] = ends, height
-    return max(max(ends) for ends, _ in done.values()) + _pace(stages[-1], split).lag_us
+        row_ends[stage.operator.out.tensor] = ends, height
+    return max(max(ends) for ends, _ in row_ends.values()) + _pace(stages[-1], split).lag_us
 
 
 def _activations(stage: StagePlan) -> str:

@@ -71,8 +71,8 @@ class TaskGraph:
         order = np.lexsort((value, semaphore, waiter))
         last = np.ones(len(order), bool)  # of the values of a semaphore that a task awaits, the largest
         last[:-1] = (np.diff(waiter[order]) != 0) | (np.diff(semaphore[order]) != 0)
-        kept = order[last]
-        waiter, semaphore, value = waiter[kept], semaphore[kept], value[kept]
+        last_waits = order[last]
+        waiter, semaphore, value = waiter[last_waits], semaphore[last_waits], value[last_waits]
         by_event = np.lexsort((waiter, value, semaphore))
         rows = np.stack([semaphore[by_event], value[by_event]], axis=1)
         distinct, begins = np.unique(rows, axis=0, return_index=True)

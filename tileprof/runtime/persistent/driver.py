@@ -45,9 +45,9 @@ def _call(name: str, *arguments: Any) -> None:
         ) from None
     result = function(*arguments)
     if result != 0:
-        said = ctypes.c_char_p()
-        library.cuGetErrorName(result, ctypes.byref(said))
-        raise UserError(f"{name}: {(said.value or b'unknown').decode()} (CUDA error {result})")
+        error_name = ctypes.c_char_p()
+        library.cuGetErrorName(result, ctypes.byref(error_name))
+        raise UserError(f"{name}: {(error_name.value or b'unknown').decode()} (CUDA error {result})")
 
 
 class Function:
@@ -68,7 +68,7 @@ class Function:
         ``programmatic``: blocks may start before the kernel in front has ended, if it too allows that. ``cooperative``:
         none starts before there is room for all.
         """
-        kinds = [kind for kind, asked in ((_PROGRAMMATIC, programmatic), (_COOPERATIVE, cooperative)) if asked]
+        kinds = [kind for kind, enabled in ((_PROGRAMMATIC, programmatic), (_COOPERATIVE, cooperative)) if enabled]
         attributes = (_Attribute * 2)(*(_Attribute(kind, 0, (ctypes.c_uint * 16)(1)) for kind in kinds))
         sizes = (ctypes.c_uint * 7)(blocks, 1, 1, threads, 1, 1, self._shared_bytes)
         config = _Config(sizes, stream, ctypes.addressof(attributes), len(kinds))

@@ -26,7 +26,7 @@ THREADS: Final = 384
 MOST_POSTS: Final = 256
 """Semaphores that a task posts, by a warp: more are more than a finer wait can gain."""
 
-_MOST_KNOWN: Final = 256
+_MOST_PREPARED: Final = 256
 """Sets of addresses whose arguments are kept: instances of a graph, inputs that an allocator hands out in turn."""
 
 _STAGE_WORDS: Final = 40  # StageTensors of kernel.cu
@@ -71,18 +71,20 @@ class Launcher:
         self._tables = [
             torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables_of(plan, self.options.dealer)
         ]
-        self._known: dict[tuple[int, ...], Arguments] = {}
+        self._cached_arguments: dict[tuple[int, ...], Arguments] = {}
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> None:
         """Run the plan on the current stream; ``tensors``: of each stage, by role. May be captured into a graph."""
         key = *(t.data_ptr() for stage in tensors for t in stage.values()), *(t.data_ptr() for t in shared)
-        if key not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
-                del self._known[next(iter(self._known))]  # the oldest; launches have copied what they were given
-            self._known[key] = self._arguments(tensors, shared)
+        if key not in self._cached_arguments:
+            if len(self._cached_arguments) >= _MOST_PREPARED:
+                del self._cached_arguments[
+                    next(iter(self._cached_arguments))
+                ]  # the oldest; launches have copied what they were given
+            self._cached_arguments[key] = self._arguments(tensors, shared)
         stream = torch.cuda.current_stream(self.device).cuda_stream
         self._function.launch(
-            self.plan.clusters * self.plan.split, THREADS, stream, self._known[key],
+            self.plan.clusters * self.plan.split, THREADS, stream, self._cached_arguments[key],
             programmatic=self.options.programmatic, cooperative=self._whole,
         )  # fmt: skip
 
@@ -90,8 +92,8 @@ class Launcher:
         stages = self.plan.stages
         arguments = Arguments(_STAGE_WORDS * len(stages) + _TAIL_WORDS)
         partials = shared[1].data_ptr() + self.plan.semaphore_bytes
-        for number, (stage, given) in enumerate(zip(stages, tensors, strict=True)):
-            _put_stage(arguments, _STAGE_WORDS * number, stage, given, self.plan)
+        for number, (stage, operands) in enumerate(zip(stages, tensors, strict=True)):
+            _put_stage(arguments, _STAGE_WORDS * number, stage, operands, self.plan)
             arguments.words[_STAGE_WORDS * number + _PARTIALS] = partials
             partials += stage.partial_bytes
         at = _STAGE_WORDS * len(stages)
@@ -115,25 +117,25 @@ def _heads(plan: Plan, tasks: I32) -> I32:
     return np.column_stack([begin, end, np.zeros_like(begin), np.zeros_like(begin), first])
 
 
-def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[str, Any], plan: Plan) -> None:
+def _put_stage(arguments: Arguments, at: int, stage: StagePlan, operands: Mapping[str, Any], plan: Plan) -> None:
     """StageTensors of kernel.cu: two tensor maps, then pointers."""
     operator = stage.operator
-    for role, tensor in given.items():
+    for role, tensor in operands.items():
         if tensor.data_ptr() % 16:
             raise UserError(f"{role} of {operator.NAME} begins at an address that 16 does not divide")
     match operator:
         case Gemm():
-            _put_gemm(arguments, at, stage, operator, given, paired(plan))
+            _put_gemm(arguments, at, stage, operator, operands, paired(plan))
         case Conv2d():
-            _put_conv(arguments, at, operator, given, stage.halo(plan.split))
+            _put_conv(arguments, at, operator, operands, stage.halo(plan.split))
     for offset, role in enumerate(("out", "bias", "residual")):
-        arguments.words[at + 2 * MAP_WORDS + offset] = given[role].data_ptr() if role in given else 0
+        arguments.words[at + 2 * MAP_WORDS + offset] = operands[role].data_ptr() if role in operands else 0
     for offset, role in enumerate(NORM_ROLES):
-        arguments.words[at + _NORM + offset] = given[role].data_ptr() if role in given else 0
+        arguments.words[at + _NORM + offset] = operands[role].data_ptr() if role in operands else 0
 
 
 def _put_gemm(
-    arguments: Arguments, at: int, stage: StagePlan, operator: Gemm, given: Mapping[str, Any], pair: bool
+    arguments: Arguments, at: int, stage: StagePlan, operator: Gemm, operands: Mapping[str, Any], pair: bool
 ) -> None:
     (m, k), row = operator.a.shape, 2 * operator.a.strides[0]
     n, weight_row = operator.b.shape[1], 2 * operator.b.strides[1]
@@ -141,15 +143,15 @@ def _put_gemm(
     wide = stage.columns // 2 if pair else operator.tile[1] // stage.abreast // (2 if stage.interleaved else 1)
     # As images of one row of pixels and taps of one: the same loads as a convolution's.
     arguments.put_map(
-        at, given["a"].data_ptr(), dtype, (k, m, 1, 1), (row, m * row, m * row), (K_BLOCK, high, 1, 1), (1, 1, 1, 1)
+        at, operands["a"].data_ptr(), dtype, (k, m, 1, 1), (row, m * row, m * row), (K_BLOCK, high, 1, 1), (1, 1, 1, 1)
     )
-    weights = given["b"].data_ptr()
+    weights = operands["b"].data_ptr()
     arguments.put_map(
         at + MAP_WORDS, weights, dtype, (k, 1, n), (weight_row, weight_row), (K_BLOCK, 1, wide), (1, 1, 1)
     )
 
 
-def _put_conv(arguments: Arguments, at: int, operator: Conv2d, given: Mapping[str, Any], halo: Halo | None) -> None:
+def _put_conv(arguments: Arguments, at: int, operator: Conv2d, operands: Mapping[str, Any], halo: Halo | None) -> None:
     images, height, width, channels = operator.x.shape
     image, row, column, _ = (2 * stride for stride in operator.x.strides)
     box = halo or Box.of(operator)
@@ -157,9 +159,9 @@ def _put_conv(arguments: Arguments, at: int, operator: Conv2d, given: Mapping[st
     step, dtype = operator.stride, operator.x.dtype
     sides = K_BLOCK, (box.columns - 1) * step + 1, (box.rows - 1) * step + 1, box.images
     sizes, strides, steps = (channels, width, height, images), (column, row, image), (1, step, step, 1)
-    arguments.put_map(at, given["x"].data_ptr(), dtype, sizes, strides, sides, steps)
+    arguments.put_map(at, operands["x"].data_ptr(), dtype, sizes, strides, sides, steps)
     out, r, s, _ = operator.weight.shape
-    taps, weights = (2 * channels, 2 * channels * r * s), given["weight"].data_ptr()
+    taps, weights = (2 * channels, 2 * channels * r * s), operands["weight"].data_ptr()
     box_of_weights = K_BLOCK, 1, operator.tile[1]
     arguments.put_map(at + MAP_WORDS, weights, dtype, (channels, r * s, out), taps, box_of_weights, (1, 1, 1))
 

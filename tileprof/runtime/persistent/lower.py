@@ -42,7 +42,7 @@ def plan_of(
     """
     stages = stage_plans(chain)
     fitting = clusters if callable(clusters) else (lambda _: clusters)
-    chosen, made = _chosen(stages, fitting) if split is None else (split, None)
+    chosen, arrangement = _chosen(stages, fitting) if split is None else (split, None)
     if stages[0].pair and chosen != 2:
         raise UserError(f"tiles of {stages[0].operator.tile[0]} rows take clusters of two blocks, not {chosen}")
     if chosen not in SPLITS or chosen > min(stage.k_blocks for stage in stages) or fitting(chosen) < 1:
@@ -51,11 +51,11 @@ def plan_of(
             "most as many as a stage has "
             f"blocks of {K_BLOCK} along k, and only what fits the device"
         )
-    made = made or arranged(stages, abreast or [stage.abreast > 1 for stage in stages], chosen)
-    if made is None:
+    arrangement = arrangement or arranged(stages, abreast or [stage.abreast > 1 for stage in stages], chosen)
+    if arrangement is None:
         widths = ", ".join(str(stage.operator.tile[1]) for stage in stages)
         raise UserError(f"the {chosen} blocks of a cluster cannot take tiles of {widths} columns abreast")
-    stages = with_cuts(made, fitting(chosen)) if cuts else tuple(replace(stage, cut=0) for stage in made)
+    stages = with_cuts(arrangement, fitting(chosen)) if cuts else tuple(replace(stage, cut=0) for stage in arrangement)
     orders = [
         _order(plan) if stage.order is None else np.asarray(stage.order, np.int64)
         for stage, plan in zip(policy.stages, stages, strict=True)
@@ -94,16 +94,16 @@ def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
     """
     begin = np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
     turn = np.argsort(np.arange(len(plan.tasks)) - begin, kind="stable")  # near enough the order in which they begin
-    nothing = np.empty((0, 6), np.int64)
+    no_rows = np.empty((0, 6), np.int64)
     base = np.cumsum([0, *(stage.operator.tiles for stage in plan.stages)])
-    found = []
+    plans = []
     for number in range(len(plan.stages)):
         orders = [np.empty(0, np.int64)] * len(plan.stages)
-        mine = (plan.tasks[turn, 0] == number) & (plan.early[turn] == 0)
-        orders[number] = plan.tasks[turn][mine, 3].astype(np.int64)
+        of_stage = (plan.tasks[turn, 0] == number) & (plan.early[turn] == 0)
+        orders[number] = plan.tasks[turn][of_stage, 3].astype(np.int64)
         lists = _dealt(plan.stages, orders, plan.split, clusters, None)
-        found.append(_assembled(plan.stages, plan.split, lists, base, nothing, nothing[:, :2], 0))
-    return found
+        plans.append(_assembled(plan.stages, plan.split, lists, base, no_rows, no_rows[:, :2], 0))
+    return plans
 
 
 def _chosen(stages: Sequence[StagePlan], clusters: Callable[[int], int]) -> tuple[int, tuple[StagePlan, ...]]:
@@ -111,12 +111,15 @@ def _chosen(stages: Sequence[StagePlan], clusters: Callable[[int], int]) -> tupl
     most = min(stage.k_blocks for stage in stages)
     splits = (2,) if stages[0].pair else SPLITS
     fitting = [(s, clusters(s)) for s in splits if s <= most]
-    found = [
-        (preferred(chain_us(made, s, n), s), s, made) for s, n in fitting if n > 0 for made in arrangements(stages, s)
+    priced = [
+        (preferred(chain_us(arrangement, s, n), s), s, arrangement)
+        for s, n in fitting
+        if n > 0
+        for arrangement in arrangements(stages, s)
     ]
-    if not found:
+    if not priced:
         raise UserError("no cluster of the persistent kernel fits this device")
-    return min(found, key=lambda f: f[0])[1:]
+    return min(priced, key=lambda f: f[0])[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +189,8 @@ def _assembled(
     first[base[flat[early, 0]] + flat[early, 1]] = np.flatnonzero(early)
     tasks = np.empty((len(flat), 4), np.int64)
     for number, stage in enumerate(stages):
-        mine = flat[:, 0] == number
-        tasks[mine] = _rows(number, stage, flat[mine, 1])
+        of_stage = flat[:, 0] == number
+        tasks[of_stage] = _rows(number, stage, flat[of_stage, 1])
     more = waits[first[waits[:, 0]] >= 0]  # of early tasks: those of the same tile
     waits, posts = np.concatenate([waits, more]), posts.copy()
     whole = len(waits) - len(more)

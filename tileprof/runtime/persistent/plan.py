@@ -253,8 +253,8 @@ def arranged(stages: Sequence[StagePlan], abreast: Sequence[bool], split: int) -
     """The stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not support
     that.
     """
-    made = tuple(_with_abreast(stage, split if wide else 1) for stage, wide in zip(stages, abreast, strict=True))
-    return made if all(stage.taken for stage in made) else None
+    arrangement = tuple(_with_abreast(stage, split if wide else 1) for stage, wide in zip(stages, abreast, strict=True))
+    return arrangement if all(stage.taken for stage in arrangement) else None
 
 
 def _with_abreast(stage: StagePlan, count: int) -> StagePlan:
@@ -269,8 +269,8 @@ def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[Stag
     if split >= LEAST_ABREAST and all(may_stand_abreast(stage.operator, stage.rows) for stage in stages):
         choices = [(False, True)] * len(stages)
     for abreast in product(*choices):
-        if made := arranged(stages, abreast, split):
-            yield made
+        if arrangement := arranged(stages, abreast, split):
+            yield arrangement
 
 
 def may_stand_abreast(operator: Gemm | Conv2d, rows: int) -> bool:
@@ -328,6 +328,6 @@ class Plan:
         if self.paired:
             return (0, stage.cut) if self.early[task] else (stage.cut, k_blocks)
         parts = stage.parts(self.split)
-        mine = rank * parts // self.split
-        begin, end = (k_blocks // share * number // parts * share for number in (mine, mine + 1))
+        first_part = rank * parts // self.split
+        begin, end = (k_blocks // share * number // parts * share for number in (first_part, first_part + 1))
         return begin, end

@@ -113,8 +113,8 @@ def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clust
         options = Options(programmatic=each.overlapped, dealer=dealer)
         parts |= {header(part, options): (part, options) for part in _plans(plan, each, clusters(plan.split))}
     with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
-        for done in [pool.submit(compiled, part, options) for part, options in parts.values()]:
-            done.result()
+        for future in [pool.submit(compiled, part, options) for part, options in parts.values()]:
+            future.result()
 
 
 def _plans(plan: Plan, chosen: Scheduler, clusters: int) -> list[Plan]:

@@ -89,7 +89,7 @@ class Layout:
         buffer_bytes = max(p.buffer_bytes for p in passes)
         if paired(plan):
             buffers, buffer_bytes = _HANDED_BUFFERS, _HANDED_BYTES
-        left = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - _bias_bytes(plan)
+        free_bytes = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - _bias_bytes(plan)
         # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that is not stored: behind the
         # last slot lies the other ring.
         spare = max(0, max(_reach(stage, plan) for stage in plan.stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
@@ -98,7 +98,7 @@ class Layout:
         whole = taps > max(stage.share(plan.split) for stage in plan.stages)
         best: tuple[tuple[int, int], int, int] | None = None
         for a_slots in range(2, _MOST_SLOTS + 1):
-            b_slots = min(_MOST_SLOTS, (left - spare - a_slots * a_bytes) // b_bytes)
+            b_slots = min(_MOST_SLOTS, (free_bytes - spare - a_slots * a_bytes) // b_bytes)
             if b_slots < 2 or options.a_slots not in {0, a_slots}:
                 continue
             # What is under way, in columns of weights: a block of activations is needed for each of weights, however
@@ -140,20 +140,20 @@ class _Passes:
 
 def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
     segments = 4 if stage.interleaved else 2 if stage.operator.epilogue == GATE or stage.rows == 64 else 1
-    segment, parts, mine = stage.columns // segments, parts_of(plan), _mine(stage, segments)
+    segment, parts, chunks = stage.columns // segments, parts_of(plan), _chunks_per_warp(stage, segments)
     warps = -(-_height(stage, plan) // 16) * (2 if stage.rows == 64 else 1)
     if alone(plan) or stage.abreast > 1:  # no sums go through a buffer
         return _Passes(segments, segment, segment, segment // 8, warps, _ALONE_BYTES if alone(plan) else 0)
     own, fitting = -(-segment // 8 // parts), []
     for groups in range(1, own + 1):
-        bytes_ = max(1, parts - 1) * groups * mine * warps * _CHUNK_BYTES
+        bytes_ = max(1, parts - 1) * groups * chunks * warps * _CHUNK_BYTES
         if bytes_ <= options.buffer_bytes or groups == 1:
             fitting.append(_Passes(segments, segment, 8 * groups, own, warps, bytes_))
     fewest = min(p.count for p in fitting)
     return next(p for p in fitting if p.count == fewest)
 
 
-def _mine(stage: StagePlan, segments: int) -> int:
+def _chunks_per_warp(stage: StagePlan, segments: int) -> int:
     """Segments of which a warpgroup has sums."""
     return 2 if segments == 4 or (segments == 2 and stage.rows == 128) else 1
 
@@ -332,7 +332,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
         "UNDER_WAY": min(layout.b_slots, under_way),
         "UNDER_WAY_AHEAD": min(layout.b_slots, ahead),
         "SEGMENTS": passes.segments,
-        "MINE": _mine(stage, passes.segments),
+        "MINE": _chunks_per_warp(stage, passes.segments),
         "SEGMENT": passes.segment,
         "PASS_COLUMNS": passes.columns,
         "PASSES": passes.count,

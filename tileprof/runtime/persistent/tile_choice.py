@@ -50,8 +50,8 @@ def tiled(chain: Chain, clusters: Callable[[int], int]) -> tuple[Chain, int]:
     """The chain with the tiles that the model likes best, and the blocks of a cluster. Raises `UserError` where a stage
     is neither product nor convolution.
     """
-    _, split, made = min(tilings(chain, clusters), key=lambda f: f[:2])
-    return made, split
+    _, split, tiled_chain = min(tilings(chain, clusters), key=lambda f: f[:2])
+    return tiled_chain, split
 
 
 def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, int, Chain]]:
@@ -64,13 +64,13 @@ def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, i
             raise UserError(f"stage {name} is {operator.NAME}; there are tiles for products and convolutions")
         operators.append(operator)
     most = min(k_blocks(operator) for operator in operators)
-    found: list[tuple[float, int, Chain]] = []
+    priced: list[tuple[float, int, Chain]] = []
     for split, height in product(SPLITS, (64, MOST_ROWS, 2 * MOST_ROWS)):
         if split <= most and _worth_a_look(operators, split, height):
             us, stages = _best(operators, height, split, clusters(split))
-            made = Chain(chain.names, tuple(stage.operator for stage in stages))
-            found.append((preferred(us, split), split, made))
-    return found
+            tiled_chain = Chain(chain.names, tuple(stage.operator for stage in stages))
+            priced.append((preferred(us, split), split, tiled_chain))
+    return priced
 
 
 def _worth_a_look(operators: Sequence[Tiled], split: int, height: int) -> bool:
@@ -91,8 +91,8 @@ def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) ->
     def alone(stage: StagePlan) -> tuple[float, int]:
         return stage_us(stage, split, clusters), stage.operator.tiles
 
-    def together(given: Sequence[StagePlan]) -> float:
-        stages = with_cuts(given, clusters)
+    def together(choice: Sequence[StagePlan]) -> float:
+        stages = with_cuts(choice, clusters)
         if sum(stage.operator.tiles for stage in stages) > _MOST_TILES:
             return sum(stage_us(stage, split, clusters) for stage in stages)
         return chain_us(stages, split, clusters)
@@ -120,9 +120,13 @@ def _tilings(operator: Tiled, height: int, abreast: int) -> Iterator[StagePlan]:
     narrowest = min(widest, _NARROWEST) if isinstance(operator, Conv2d) else 1
     for width in range(widest, narrowest - 1, -16 // sides):
         for rows in heights:
-            made = replace(operator, tile=(rows, width * abreast), rows_along="y")
+            tiled_operator = replace(operator, tile=(rows, width * abreast), rows_along="y")
             stage = StagePlan(
-                made, min(height, MOST_ROWS), weight_rows(made) // abreast, k_blocks(made), abreast=abreast
+                tiled_operator,
+                min(height, MOST_ROWS),
+                weight_rows(tiled_operator) // abreast,
+                k_blocks(tiled_operator),
+                abreast=abreast,
             )
             if abreast == 1 or stage.taken:
                 yield stage

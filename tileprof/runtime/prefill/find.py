@@ -36,48 +36,48 @@ def prefills(graph: fx.Graph) -> Iterator[Region]:
             LOG.info("no prefill ends in %s: %s", node, reason)
 
 
-def shape_of(found: Matched) -> PrefillShape:
+def shape_of(decoder: Matched) -> PrefillShape:
     """The sizes of a prefill. Raises `UserError` where the kernel does not take them."""
-    dtype: Literal["float16", "bfloat16"] = "float16" if found.dtype is torch.float16 else "bfloat16"
-    if any(role.endswith(("_bias", "query_norm", "key_norm")) for layer in found.layers for role in layer):
+    dtype: Literal["float16", "bfloat16"] = "float16" if decoder.dtype is torch.float16 else "bfloat16"
+    if any(role.endswith(("_bias", "query_norm", "key_norm")) for layer in decoder.layers for role in layer):
         raise UserError("the prefill has biases or norms of heads")
-    if len(found.kept) not in {0, len(found.layers)}:
+    if len(decoder.cached_pairs) not in {0, len(decoder.layers)}:
         raise UserError("the prefill keeps keys of some of its layers only")
-    assert found.epsilon is not None
-    assert found.scale is not None
-    sizes = found.sizes
+    assert decoder.epsilon is not None
+    assert decoder.scale is not None
+    sizes = decoder.sizes
     names = ("batch", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary")
     shape = PrefillShape(
         dtype=dtype,
-        layers=len(found.layers),
+        layers=len(decoder.layers),
         length=sizes["tokens"],
-        epsilon=found.epsilon,
-        scale=found.scale,
-        cache=sizes["tokens"] if found.kept else 0,
+        epsilon=decoder.epsilon,
+        scale=decoder.scale,
+        cache=sizes["tokens"] if decoder.cached_pairs else 0,
         **{name: sizes[name] for name in names},
     )
     shape.check()
     return shape
 
 
-def region_of(found: Matched) -> Region:
+def region_of(decoder: Matched) -> Region:
     """The region of a prefill. Raises `UserError` where the kernel does not take it."""
-    shape = shape_of(found)
-    results = [found.logits, *(node for pair in found.kept for node in pair)]
-    nodes = _closed(found, set(results))
+    shape = shape_of(decoder)
+    results = [decoder.logits, *(node for pair in decoder.cached_pairs for node in pair)]
+    nodes = _closed(decoder, set(results))
     inputs = aten.inputs_of(nodes)
     outputs = aten.outputs_of(nodes)
     place = {node: number for number, node in enumerate(inputs)}
-    tensors = [node for layer in found.layers for node in layer.values()] + list(found.model.values())
+    tensors = [node for layer in decoder.layers for node in layer.values()] + list(decoder.model.values())
     if missing := [node for node in tensors if node not in place]:
         raise UserError(f"the prefill computes {missing[0]}, which it should read")
     if strange := [node for node in outputs if node not in results or not _plain(node)]:
         raise UserError(f"{strange[0]} of the prefill is read elsewhere, or not contiguous")
-    layers = tuple({role: place[node] for role, node in layer.items()} for layer in found.layers)
+    layers = tuple({role: place[node] for role, node in layer.items()} for layer in decoder.layers)
     roles = _Roles(
         shape,
         layers,
-        {role: place[node] for role, node in found.model.items()},
+        {role: place[node] for role, node in decoder.model.items()},
         tuple(results.index(node) for node in outputs),
     )
     name = f"prefill, {shape.layers} layers, {shape.batch} sequences of {shape.length} tokens, {shape.dtype}"
@@ -89,12 +89,12 @@ def _plain(node: fx.Node) -> bool:
     return value is not None and value.is_contiguous()
 
 
-def _closed(found: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
+def _closed(decoder: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
     """The nodes whose results have no other reader, and the results.
 
     Constants and masks that something else reads too are left to the graph.
     """
-    nodes = set(found.nodes)
+    nodes = set(decoder.nodes)
     while spare := {node for node in nodes - results if any(user not in nodes for user in node.users)}:
         nodes -= spare
     return tuple(sorted(nodes))

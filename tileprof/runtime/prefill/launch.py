@@ -29,7 +29,7 @@ _THREADS: Final = 384
 _STATE_WORDS: Final = 32
 _GAVE_UP, _RECORD = 2, 8  # of State of common.cuh
 _ABSENT: Final = -1
-_MOST_KNOWN: Final = 8
+_MOST_PREPARED: Final = 8
 
 
 class Prefill:
@@ -126,7 +126,7 @@ class Prefill:
         if key not in self._maps:
             if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise UserError("the prefill's weights are at new addresses in a capture; run it once before")
-            if len(self._maps) >= _MOST_KNOWN:
+            if len(self._maps) >= _MOST_PREPARED:
                 del self._maps[next(iter(self._maps))]
             self._maps[key] = self._encoded(weights)
         return self._maps[key]

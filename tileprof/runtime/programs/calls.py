@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-KEPT: Final = 32
+CALLS_WITH_INPUTS: Final = 32
 """Models with inputs of a shape that are kept at most: each holds a copy of its inputs."""
 
 _DEEP: Final = 6
@@ -48,7 +48,7 @@ def noticed() -> Iterator[list[Call]]:
     """The calls of models meanwhile, in order of appearance; complete once the context is left. What `torch.compile`
     has wrapped counts as what it wraps.
     """
-    found: dict[Any, Call] = {}
+    calls: dict[Any, Call] = {}
     order: list[Call] = []
     inside = threading.local()
     plain = nn.Module.__call__
@@ -59,7 +59,7 @@ def noticed() -> Iterator[list[Call]]:
         inside.model = self
         try:
             if not torch.is_grad_enabled() and not _capturing():
-                _note(getattr(self, "_orig_mod", self), args, kwargs, found, order)
+                _note(getattr(self, "_orig_mod", self), args, kwargs, calls, order)
             return plain(self, *args, **kwargs)
         finally:
             inside.model = None
@@ -72,20 +72,20 @@ def noticed() -> Iterator[list[Call]]:
 
 
 def _note(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], found: dict[Any, Call], order: list[Call]
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], calls: dict[Any, Call], order: list[Call]
 ) -> None:
     tensors = tensors_in((args, kwargs))
     key = id(model), tuple((tuple(t.shape), t.dtype, t.device) for t in tensors)
-    call = found.get(key)
+    call = calls.get(key)
     if call is not None:
         call.count += 1
         if call.count == 2:
             call.args, call.kwargs = _copied(args, kwargs) or (call.args, call.kwargs)
         return
-    copied = _copied(args, kwargs) if len(order) < KEPT and _on_gpu(model, tensors) else None
+    copied = _copied(args, kwargs) if len(order) < CALLS_WITH_INPUTS and _on_gpu(model, tensors) else None
     if copied is not None:
-        found[key] = Call(model, *copied)
-        order.append(found[key])
+        calls[key] = Call(model, *copied)
+        order.append(calls[key])
 
 
 def _on_gpu(model: nn.Module, tensors: list[Any]) -> bool:
@@ -106,18 +106,18 @@ def _capturing() -> bool:
 
 def tensors_in(value: Any, deep: int = _DEEP) -> list[Any]:
     """The tensors that a value holds, in containers and attributes of objects, each once."""
-    found: dict[int, Any] = {}
-    _collect(value, deep, found, set())
-    return list(found.values())
+    tensors: dict[int, Any] = {}
+    _collect(value, deep, tensors, set())
+    return list(tensors.values())
 
 
-def _collect(value: Any, deep: int, found: dict[int, Any], seen: set[int]) -> None:
+def _collect(value: Any, deep: int, tensors: dict[int, Any], visited: set[int]) -> None:
     if isinstance(value, torch.Tensor):
-        found.setdefault(id(value), value)
+        tensors.setdefault(id(value), value)
         return
-    if deep == 0 or id(value) in seen or isinstance(value, str | bytes | int | float | type):
+    if deep == 0 or id(value) in visited or isinstance(value, str | bytes | int | float | type):
         return
-    seen.add(id(value))
+    visited.add(id(value))
     if isinstance(value, dict):
         parts = list(value.values())
     elif isinstance(value, list | tuple | set):
@@ -125,4 +125,4 @@ def _collect(value: Any, deep: int, found: dict[int, Any], seen: set[int]) -> No
     else:
         parts = list(vars(value).values()) if hasattr(value, "__dict__") and not isinstance(value, nn.Module) else []
     for part in parts:
-        _collect(part, deep - 1, found, seen)
+        _collect(part, deep - 1, tensors, visited)

@@ -66,33 +66,33 @@ def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: b
 
     ``timelines``: also run kernels that have clocks once with these.
     """
-    found = Compared(call.name, call.count)
+    comparison = Compared(call.name, call.count)
     state = _State(call)
     works: dict[str, Callable[[], Any]] = {}
     torch._dynamo.reset()  # noqa: SLF001 - its public name
-    with torch.no_grad(), reports() as made:
+    with torch.no_grad(), reports() as collected:
         for variant in VARIANTS:
             model = _compiled(call.model, variant)
             try:
                 state.restore()
                 model(*call.args, **call.kwargs)
             except Exception as error:  # noqa: BLE001 - a compiler's failure is a result here
-                found.failures[variant] = _sentence(error)
+                comparison.failures[variant] = _sentence(error)
                 continue
             works[variant] = partial(model, *call.args, **call.kwargs)
         state.restore()
-        found.us, found.graph = (clock or time_calls)(works, state.restore)
+        comparison.us, comparison.graph = (clock or time_calls)(works, state.restore)
         state.restore()
-        found.shares = _shares(works["eager"]) if "eager" in works else {}
+        comparison.shares = _shares(works["eager"]) if "eager" in works else {}
         state.restore()
         if timelines and "tileprof" in works:
-            with observing(partial(_time_region, found)):
+            with observing(partial(_time_region, comparison)):
                 works["tileprof"]()
             state.restore()
-    found.reports = made
-    found.bound_us = _bound(call)
-    found.expected_us = expected(made)
-    return found
+    comparison.reports = collected
+    comparison.bound_us = _bound(call)
+    comparison.expected_us = expected(collected)
+    return comparison
 
 
 def expected(reports: list[Report]) -> float | None:
@@ -109,16 +109,16 @@ def expected(reports: list[Report]) -> float | None:
     return sum(us for us in each if us is not None) if each and None not in each else None
 
 
-def _time_region(found: Compared, region: Any, device: Any, inputs: list[Any]) -> None:
+def _time_region(comparison: Compared, region: Any, device: Any, inputs: list[Any]) -> None:
     """Run a region once more, with clocks; what it updates is put back."""
     if region.timed is None:
         return
     updated = [inputs[number] for number in region.mutated]
     before = [tensor.clone() for tensor in updated]
     try:
-        found.timelines.append(region.timed(device, inputs))
+        comparison.timelines.append(region.timed(device, inputs))
     except (UserError, RuntimeError) as error:
-        found.failures[f"timeline of {region.name}"] = _sentence(error)
+        comparison.failures[f"timeline of {region.name}"] = _sentence(error)
     for tensor, saved in zip(updated, before, strict=True):
         tensor.copy_(saved)
 
@@ -137,8 +137,8 @@ class _State:
         before = [t.clone() for t in tensors]
         with torch.no_grad():
             call.model(*call.args, **call.kwargs)
-        made = [*tensors_in((call.args, call.kwargs)), *call.model.buffers()]
-        if {id(t) for t in made} != {id(t) for t in tensors}:
+        tensors_now = [*tensors_in((call.args, call.kwargs)), *call.model.buffers()]
+        if {id(t) for t in tensors_now} != {id(t) for t in tensors}:
             raise UserError(
                 "the call makes tensors that later calls go on with, such as a cache's first, and cannot be repeated"
             )
@@ -185,14 +185,14 @@ def _shares(work: Callable[[], Any]) -> dict[str, float]:
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - slow to import
 
     there = torch.cuda.is_available()
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if there else [])]) as seen:
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if there else [])]) as profiler:
         work()
         if there:
             torch.cuda.synchronize()
     spent = "self_device_time_total" if there else "self_cpu_time_total"
     times = {
         e.key.removeprefix("aten::"): float(getattr(e, spent))
-        for e in seen.key_averages()
+        for e in profiler.key_averages()
         if e.key.startswith("aten::")
     }
     total = sum(times.values())
@@ -205,11 +205,11 @@ def _bound(call: Call) -> float | None:
     if device is None:
         return None
     try:
-        known = of_driver(torch.cuda.get_device_name(device))
+        gpu = of_driver(torch.cuda.get_device_name(device))
     except UserError:
         return None
     weights = {p.data_ptr(): p.nbytes for p in call.model.parameters()}  # tied weights count once
-    return float(1e6 * sum(weights.values()) / known.sustained_bytes_per_s)
+    return float(1e6 * sum(weights.values()) / gpu.sustained_bytes_per_s)
 
 
 def _sentence(error: Exception) -> str:

@@ -98,7 +98,7 @@ _MOST_KERNELS: Final = 3
 """Embeddings, masks and positions are fused where they meet."""
 
 
-def expected_us(regions: Sequence[Region], left: Counter[str], device: Device) -> float | None:
+def expected_us(regions: Sequence[Region], inductor_operators: Counter[str], device: Device) -> float | None:
     """Microseconds of a program of these regions and of what is left to Inductor, in a CUDA graph. None for other
     devices, and kernels without a model.
     """
@@ -107,13 +107,16 @@ def expected_us(regions: Sequence[Region], left: Counter[str], device: Device) -
         return None
     total = constants.start
     for region in regions:
-        found = next(
+        region_us = next(
             (cost(region.what, constants, device) for kind, cost in _COSTS if isinstance(region.what, kind)), None
         )
-        if found is None:
+        if region_us is None:
             return None
-        total += found
-    kernels = min(_MOST_KERNELS, sum(count for name, count in left.items() if name in _KERNELS) + (1 if left else 0))
+        total += region_us
+    kernels = min(
+        _MOST_KERNELS,
+        sum(count for name, count in inductor_operators.items() if name in _KERNELS) + (1 if inductor_operators else 0),
+    )
     return total + constants.rest * kernels
 
 

@@ -88,8 +88,8 @@ class _Buffers:
 
     def number(self, name: str, size: int, kind: str) -> int:
         """The number of a buffer, which grows to the largest size that is asked for."""
-        at, known, kind = self.rows.get(name, (len(self.rows), 0, kind))
-        self.rows[name] = at, max(size, known), kind
+        at, earlier_size, kind = self.rows.get(name, (len(self.rows), 0, kind))
+        self.rows[name] = at, max(size, earlier_size), kind
         return at
 
     @property

@@ -118,14 +118,14 @@ def _by_pair(rows: Iterable[tuple[int, int, I64]]) -> Pairs:
     of_consumer: dict[int, list[tuple[int, I64]]] = {}
     for stage, tile, owners in rows:
         of_consumer.setdefault(stage, []).append((tile, owners))
-    found: Pairs = {}
+    pairs: Pairs = {}
     for consumer, each in of_consumer.items():
         child = np.repeat([tile for tile, _ in each], [len(owners) for _, owners in each])
         owners = np.concatenate([owners for _, owners in each])
         for producer in np.unique(owners // _STRIDE).tolist():
             chosen = owners // _STRIDE == producer
-            found[producer, consumer] = owners[chosen] % _STRIDE, child[chosen]
-    return found
+            pairs[producer, consumer] = owners[chosen] % _STRIDE, child[chosen]
+    return pairs
 
 
 def of_decoder(handover: Handover, layers: int | None = None) -> WholePlan:
@@ -152,9 +152,9 @@ def of_decoder(handover: Handover, layers: int | None = None) -> WholePlan:
     )
 
 
-def _owners(found: I64) -> I64:
+def _owners(codes: I64) -> I64:
     """Each once; neighbouring words mostly have the same owner."""
-    flat = found.ravel()
+    flat = codes.ravel()
     return np.unique(flat[np.flatnonzero(np.diff(flat, prepend=-2))]) if len(flat) else flat
 
 

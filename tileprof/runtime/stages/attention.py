@@ -56,20 +56,20 @@ class Attention(Operator):
         return 1, -(-self.q.shape[1] // self.rows), self.q.shape[0]
 
     def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - x is 0
-        mine, keys = self._parts(y, z)
-        yield Region("q", mine)
+        query_part, keys = self._parts(y, z)
+        yield Region("q", query_part)
         yield Region("k", keys)
         yield Region("v", keys)
-        yield written(mine)
+        yield written(query_part)
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - x is 0
-        mine, keys = self._parts(y, z)
-        q, k, v = (cut(tensors[role], part).float()[0] for role, part in (("q", mine), ("k", keys), ("v", keys)))
+        query_part, keys = self._parts(y, z)
+        q, k, v = (cut(tensors[role], part).float()[0] for role, part in (("q", query_part), ("k", keys), ("v", keys)))
         scores = self.factor * q @ k.T
         if self.causal:
-            row = torch.arange(*mine[1])[:, None]
+            row = torch.arange(*query_part[1])[:, None]
             scores = scores.masked_fill(torch.arange(*keys[1])[None, :] > row, float("-inf"))
-        cut(tensors["out"], mine).copy_((torch.softmax(scores, dim=1) @ v)[None])
+        cut(tensors["out"], query_part).copy_((torch.softmax(scores, dim=1) @ v)[None])
 
     def reference(self, tensors: Mapping[str, Any]) -> Any:
         q, k, v = (tensors[role][None] for role in "qkv")  # one batch: PyTorch's fused kernels take four dimensions
@@ -84,5 +84,5 @@ class Attention(Operator):
         _, m, d = self.q.shape
         last = min(m, (y + 1) * self.rows)
         group = z // (self.q.shape[0] // self.k.shape[0])
-        seen = min(last, self.k.shape[1]) if self.causal else self.k.shape[1]
-        return ((z, z + 1), (y * self.rows, last), (0, d)), ((group, group + 1), (0, seen), (0, d))
+        key_end = min(last, self.k.shape[1]) if self.causal else self.k.shape[1]
+        return ((z, z + 1), (y * self.rows, last), (0, d)), ((group, group + 1), (0, key_end), (0, d))

@@ -64,11 +64,11 @@ def apply(value: Any, dropout: float, seed: int, first_row: int = 0) -> Any:
     rows, columns = value.shape
     step = max(1, _AT_A_TIME // columns)
     spans = ((row, min(rows, row + step)) for row in range(0, rows, step))
-    kept = torch.cat([_kept(dropout, seed, (first_row + b, first_row + e), columns, value.device) for b, e in spans])
-    return torch.where(kept, value * (1 / (1 - dropout)), 0.0)
+    mask = torch.cat([_mask_of(dropout, seed, (first_row + b, first_row + e), columns, value.device) for b, e in spans])
+    return torch.where(mask, value * (1 / (1 - dropout)), 0.0)
 
 
-def _kept(dropout: float, seed: int, rows: Span, columns: int, device: Any) -> Any:
+def _mask_of(dropout: float, seed: int, rows: Span, columns: int, device: Any) -> Any:
     number = torch.arange(rows[0] * columns, rows[1] * columns, device=device).reshape(-1, columns)
     return words(seed, number) >= threshold(dropout)
 

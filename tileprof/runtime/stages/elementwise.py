@@ -31,11 +31,11 @@ class Elementwise(Operator):
     number: float = 1.0
 
     def __post_init__(self) -> None:
-        known = ONE if self.y is None else TWO
-        if self.function not in known:
+        functions = ONE if self.y is None else TWO
+        if self.function not in functions:
             raise UserError(
                 f"elementwise: no function {self.function!r} of {1 if self.y is None else 2} operands; known: "
-                f"{', '.join(known)}"
+                f"{', '.join(functions)}"
             )
         shapes = {view.shape for view in self.views().values()}
         if len(shapes) != 1 or self.run < 1 or not isfinite(self.number):

@@ -111,9 +111,9 @@ def operator_of(description: Mapping[str, Any]) -> Operator:
     if not isinstance(operands, dict) or not isinstance(parameters, dict):
         raise UserError(f"{name}: operands and parameters are objects")
     roles = {f.name for f in _fields(kind) if "View" in str(f.type)}
-    known = {f.name for f in _fields(kind)}
-    for given, allowed, what in ((operands, roles, "operand"), (parameters, known - roles, "parameter")):
-        for key in given:
+    names = {f.name for f in _fields(kind)}
+    for mapping, allowed, what in ((operands, roles, "operand"), (parameters, names - roles, "parameter")):
+        for key in mapping:
             if key not in allowed:
                 raise UserError(f"{name} has no {what} {key!r}; it has {', '.join(sorted(allowed))}")
     needed = {f.name for f in _fields(kind) if f.default is MISSING}

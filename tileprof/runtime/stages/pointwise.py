@@ -37,11 +37,11 @@ class Pointwise(Operator):
     rows_along: str = "y"
 
     def __post_init__(self) -> None:
-        known = ONE if self.y is None else TWO
-        if self.function not in known:
+        functions = ONE if self.y is None else TWO
+        if self.function not in functions:
             raise UserError(
                 f"pointwise: no function {self.function!r} of {1 if self.y is None else 2} operands; known: "
-                f"{', '.join(known)}"
+                f"{', '.join(functions)}"
             )
         shapes = {view.shape for view in self.views().values()}
         if len(shapes) != 1 or len(self.x.shape) != 2:

@@ -68,9 +68,9 @@ class Norm(_Rows):
         yield written(self._part(x))
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - rows run along x
-        given = {role: tensors[role].float() for role in ("weight", "bias") if role in tensors}
+        affine = {role: tensors[role].float() for role in ("weight", "bias") if role in tensors}
         cut(tensors["out"], self._part(x)).copy_(
-            self.reference({"x": cut(tensors["x"], self._part(x)).float(), **given})
+            self.reference({"x": cut(tensors["x"], self._part(x)).float(), **affine})
         )
 
     def reference(self, tensors: Mapping[str, Any]) -> Any:

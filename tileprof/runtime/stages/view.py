@@ -52,8 +52,8 @@ class View:
     @classmethod
     def parse(cls, value: Any) -> View:
         """A view from its JSON form; raises `UserError`."""
-        known = {"tensor", "shape", "strides", "dtype", "offset"}
-        if not isinstance(value, dict) or not {"tensor", "shape", "strides", "dtype"} <= set(value) <= known:
+        keys = {"tensor", "shape", "strides", "dtype", "offset"}
+        if not isinstance(value, dict) or not {"tensor", "shape", "strides", "dtype"} <= set(value) <= keys:
             raise UserError(
                 f"{str(value)[:200]} is no operand; it has tensor, shape, strides, dtype and perhaps offset"
             )
@@ -65,10 +65,10 @@ class View:
 
     def describe(self) -> dict[str, Any]:
         """The JSON form."""
-        given: dict[str, Any] = {
+        document: dict[str, Any] = {
             "tensor": self.tensor, "shape": list(self.shape), "strides": list(self.strides), "dtype": self.dtype,
         }  # fmt: skip
-        return given | ({"offset": self.offset} if self.offset else {})
+        return document | ({"offset": self.offset} if self.offset else {})
 
     def overlaps(self) -> bool:
         """Whether two of its elements may be one: a stride lies within what smaller strides span. Views that are

@@ -57,7 +57,7 @@ def nanosleep(duration_ns):
 
 
 @triton.jit
-def claim_record(late, record, stage, tile, semaphore, seen, expected):
+def claim_record(late, record, stage, tile, semaphore, posts, expected):
     """Write the record, if this element is late and no thread has; threads decide alone, since warps may give up at
     different times.
     """
@@ -77,7 +77,7 @@ def claim_record(late, record, stage, tile, semaphore, seen, expected):
         mov.b32 $0, before;
         }""",
         "=r,r,l,r,r,r,r,r,~{memory}",
-        [late, record, stage, tile, semaphore, seen, expected],
+        [late, record, stage, tile, semaphore, posts, expected],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
@@ -105,19 +105,19 @@ def wait(
         expected = tl.load(entry + 1) + epoch * tl.load(entry + 2)
         flag = flags + tl.maximum(semaphore, 0) * FLAG_WORDS
         live = semaphore >= 0
-        seen = load_acquire_gpu_s32(flag)
-        late = live & (seen - expected < 0)
+        posts = load_acquire_gpu_s32(flag)
+        late = live & (posts - expected < 0)
         missing = tl.sum(late.to(tl.int32))
         if missing > 0:
             start = globaltimer()
             while missing > 0:
                 nanosleep(32)
-                seen = load_acquire_gpu_s32(flag)
-                late = live & (seen - expected < 0)
+                posts = load_acquire_gpu_s32(flag)
+                late = live & (posts - expected < 0)
                 missing = tl.sum(late.to(tl.int32))
                 if globaltimer() - start > TIMEOUT_NS or load_relaxed_gpu_s32(record) != 0:
                     was = epoch * tl.load(entry + 2)
-                    claim_record(late.to(tl.int32), record, STAGE, tile, semaphore, seen - was, expected - was)
+                    claim_record(late.to(tl.int32), record, STAGE, tile, semaphore, posts - was, expected - was)
                     missing = 0
         tl.debug_barrier()
         tl.store(runs + tile, epoch + 1)  # behind the barrier: every thread has read it

@@ -59,7 +59,7 @@ class Tables:
         posted = {waits.edge.semaphores: waits.of for waits in lowered}
         stages = []
         for number, stage in enumerate(policy.stages):
-            mine = [w for w in lowered if w.edge.consumer == number]
+            stage_waits = [w for w in lowered if w.edge.consumer == number]
             rows = [
                 (
                     owners(w.indptr),
@@ -67,7 +67,7 @@ class Tables:
                     w.value,
                     w.posts[w.semaphore],
                 )
-                for w in mine
+                for w in stage_waits
             ]
             posts = [first[a] + of for a, of in posted.items() if policy.semaphores[a].producer == number]
             order = None if stage.order is None else np.array(stage.order, np.int32)

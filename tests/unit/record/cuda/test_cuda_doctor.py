@@ -16,8 +16,8 @@ from tileprof.record.cuda import doctor, gpu, locate, recorded_run
 @pytest.mark.parametrize(("needed", "code"), [(True, 1), (False, 0)])
 def test_the_doctor_fails_only_for_what_recording_needs(monkeypatch, capsys, needed, code):
     found = [
-        doctor.Check("driver", ok=True, seen="13.0"),
-        doctor.Check("CUPTI", ok=False, seen="Type: pip", needed=needed),
+        doctor.Check("driver", ok=True, result="13.0"),
+        doctor.Check("CUPTI", ok=False, result="Type: pip", needed=needed),
     ]
     monkeypatch.setattr(doctor, "checks", lambda: found)
     assert verb.run(argparse.Namespace(json=False)) == code

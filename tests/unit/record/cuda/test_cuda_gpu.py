@@ -43,7 +43,7 @@ def test_several_gpus_are_listed_and_the_first_is_the_one_that_is_meant(driver, 
         "NVIDIA H200 (sm_90, 132 SMs, GPU-01010101-0101-0101-0101-010101010101); driver for CUDA 13.0"
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    said = doctor.checks()[0].seen
+    said = doctor.checks()[0].result
     assert "; the first of 2 (NVIDIA L4 (sm_89, 58 SMs, GPU-02020202-" in said
     assert said.endswith("; CUDA_VISIBLE_DEVICES=1,0")
 
@@ -52,7 +52,7 @@ def test_a_gpu_that_is_too_old_behind_a_newer_one_does_not_matter(driver):
     driver(H200, "Tesla P100|6|0|56|17179869184|4194304|0")
     assert doctor.checks()[0].ok
     driver("Tesla P100|6|0|56|17179869184|4194304|0", H200)
-    assert "too old for Compute Sanitizer" in doctor.checks()[0].seen
+    assert "too old for Compute Sanitizer" in doctor.checks()[0].result
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_gpu_that_is_not_its_own_is_said_but_does_not_end_a_recording(driver, 
     assert words in gpu.shared(gpu.gpus()[0])
     [check] = [check for check in doctor.checks() if check.name.startswith("GPU to itself")]
     assert (check.ok, check.needed) == (not words, False)
-    assert words in check.seen
+    assert words in check.result
 
 
 def test_without_a_gpu_the_doctor_says_nothing_about_sharing_it(driver):

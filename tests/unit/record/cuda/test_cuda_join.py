@@ -23,20 +23,20 @@ def test_equal_runs_match_by_place_and_are_silent():
 
 def test_shifted_runs_match_by_kernel_where_counts_agree_and_the_rest_is_reported():
     matched = join.match(reference(A, B, A, C), [C, A, B, A, B], "time")
-    assert matched.found == {0: 1, 2: 3, 3: 0}
+    assert matched.row_of == {0: 1, 2: 3, 3: 0}
     assert "saw 5 launches" in matched.report
     assert "1 launches have no time" in matched.report
 
 
 def test_places_of_launches_that_were_counted_in_ranges_only_mean_nothing_to_a_pass_that_counts_all():
     ranged = join.Reference([0, 1], [A, B], whole=False, ranged=True)
-    assert join.match(ranged, [A, B, C, A, B], "time").found == {0: 3, 1: 4}, "the warm-up is alike, and not meant"
-    assert join.match(ranged, [A, B], "blocks", [0, 1]).found == {0: 0, 1: 1}
+    assert join.match(ranged, [A, B, C, A, B], "time").row_of == {0: 3, 1: 4}, "the warm-up is alike, and not meant"
+    assert join.match(ranged, [A, B], "blocks", [0, 1]).row_of == {0: 0, 1: 1}
 
 
 def test_a_recorded_part_is_found_as_a_whole_where_it_last_stands():
     matched = join.match(reference(A, B, first=7), [A, B, C, A, B, C], "time")
-    assert matched.found == {7: 3, 8: 4}
+    assert matched.row_of == {7: 3, 8: 4}
 
 
 def test_what_a_program_launches_after_its_last_region_makes_it_no_other_program(tmp_path):
@@ -61,9 +61,9 @@ def test_a_window_is_the_last_whole_occurrence(keys, start):
 
 def test_each_of_several_ranges_is_found_as_a_whole_in_their_order():
     ranged = join.Reference([0, 1, 2, 3], [A, B, A, C], whole=False, ranged=True, begins=(0, 2, 4))
-    assert join.match(ranged, [A, C, A, B, C, A, C, B], "time").found == {0: 2, 1: 3, 2: 5, 3: 6}
+    assert join.match(ranged, [A, C, A, B, C, A, C, B], "time").row_of == {0: 2, 1: 3, 2: 5, 3: 6}
     apart = join.match(ranged, [A, C, A, B, A], "time")
-    assert apart.found == {}, "the second one stands before the first alone"
+    assert apart.row_of == {}, "the second one stands before the first alone"
     assert "4 launches have no time" in apart.report
 
 

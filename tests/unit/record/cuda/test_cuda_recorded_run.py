@@ -131,7 +131,7 @@ def test_the_doctor_says_what_failed_and_skips_what_depends_on_it(monkeypatch):
     monkeypatch.setattr(gpu.ctypes, "CDLL", missing)
     found = {check.name: check for check in doctor.checks()}
     assert not found["driver and GPU"].ok
-    assert "libcuda.so.1" in found["driver and GPU"].seen
+    assert "libcuda.so.1" in found["driver and GPU"].result
     assert "self-test" not in found
 
 
@@ -201,7 +201,8 @@ time.sleep(200)
 
 @pytest.mark.parametrize("visible", [True, False])
 @pytest.mark.parametrize(
-    ("number", "whole_group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False)]
+    ("number", "whole_group"),
+    [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, False)],
 )
 def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp_path, visible, number, whole_group):
     """At a terminal Ctrl-C reaches the recorder and the program alike; a scheduler's signals may reach the recorder

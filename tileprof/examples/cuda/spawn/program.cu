@@ -4,6 +4,7 @@
 //
 // First it measures what launches cost here, which the controller is then told. A line of JSON for each program.
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -270,6 +271,99 @@ struct Refinement {
     }
 };
 
+struct QuickSort {
+    std::vector<int> keys;
+    Buffer<int> here, there, sorted, pivots, low, high, made;
+    Buffer<works::Segment> segments, next;
+
+    explicit QuickSort(std::vector<int> keys)
+        : keys(keys),
+          here(keys),
+          there(keys.size()),
+          sorted(keys.size()),
+          pivots(keys.size()),
+          low(keys.size()),
+          high(keys.size()),
+          made(1),
+          segments(keys.size()),
+          next(keys.size()) {}
+    void begin() {
+        here.put(keys);
+        sorted.fill(-1);
+        segments.put({{0, static_cast<int>(keys.size())}});
+    }
+    void run(Control* control) {
+        int *from = here.at, *to = there.at;
+        works::Segment *now = segments.at, *then = next.at;
+        for (int count = 1; count > 0; count = made.get()[0], std::swap(from, to), std::swap(now, then)) {
+            made.fill(0);
+            SPAWN_PARENT(works::partition, blocks_for(count), PARENT_THREADS, control, now, count, from, to, pivots.at,
+                         low.at, high.at);
+            SPAWN_PARENT(works::divide, blocks_for(count), PARENT_THREADS, now, count, to, pivots.at, low.at, high.at,
+                         then, made.at, sorted.at);
+            CHECK(cudaGetLastError());
+        }
+    }
+    std::string wrong(const std::vector<u64>& found) const {
+        std::vector<int> known = keys;
+        std::sort(known.begin(), known.end());
+        return found == wide(known) ? "" : "keys are not sorted";
+    }
+};
+
+struct Bezier {
+    std::vector<works::Line> curves;
+    Buffer<works::Line> lines;
+    Buffer<int> made, out;
+
+    // Most lines bend a little, some a lot.
+    static std::vector<works::Line> drawn(int count) {
+        inputs::Dice dice(11);
+        std::vector<works::Line> curves(count);
+        for (works::Line& line : curves) {
+            const int reach = 64 << dice.below(dice.below(12) + 1);
+            for (int i = 0; i < 3; ++i) line.x[i] = dice.below(reach), line.y[i] = dice.below(reach);
+        }
+        return curves;
+    }
+
+    explicit Bezier(int count)
+        : curves(drawn(count)),
+          lines(curves),
+          made(count),
+          out(static_cast<std::size_t>(count) * 2 * works::MOST_POINTS) {}
+    void begin() { made.fill(-1), out.fill(-1); }
+    void run(Control* control) {
+        const int count = static_cast<int>(curves.size());
+        SPAWN_PARENT(works::bezier, blocks_for(count), PARENT_THREADS, control, lines.at, count, made.at, out.at);
+        CHECK(cudaGetLastError());
+    }
+    std::vector<u64> result() const {  // the points of each line behind their number
+        std::vector<u64> all;
+        const auto points = made.get(), places = out.get();
+        for (std::size_t n = 0; n < points.size(); ++n) {
+            all.push_back(points[n]);
+            for (int i = 0; i < 2 * points[n]; ++i) all.push_back(places[n * 2 * works::MOST_POINTS + i]);
+        }
+        return all;
+    }
+    std::string wrong(const std::vector<u64>& found) const {  // against de Casteljau's steps
+        std::size_t at = 0;
+        for (const works::Line& line : curves) {
+            if (at >= found.size() || found[at] < works::LEAST_POINTS || found[at] > works::MOST_POINTS)
+                return "a line has no points";
+            const int points = static_cast<int>(found[at++]);
+            for (int i = 0; i < points; ++i)
+                for (const int* p : {line.x, line.y}) {
+                    const double t = i / (points - 1.0), a = p[0] + t * (p[1] - p[0]), b = p[1] + t * (p[2] - p[1]);
+                    if (std::abs(static_cast<double>(found[at++]) - (a + t * (b - a))) > 1.001)
+                        return "a point lies beside its line";
+                }
+        }
+        return at == found.size() ? "" : "there are more points than lines have";
+    }
+};
+
 Control control_of(spawn::Rule rule, int threshold, int least, spawn::Costs costs, int window_log2, int untried = 0) {
     Control control = {};
     control.rule = rule, control.threshold = threshold, control.least = least, control.costs = costs,
@@ -365,6 +459,17 @@ std::vector<Work> works_of(int scale) {
         {"amr", 32, [=] { amr->begin(); }, [=](Control* c) { amr->run(c); },
          [=] { return std::vector<u64>{amr->cells, amr->sum.get()[0]}; },
          [](const std::vector<u64>& found) { return found[0] > 0 ? "" : "nothing is refined, or too much"; }});
+    inputs::Dice dice(5);
+    std::vector<int> keys(std::size_t(4) << scale);
+    for (int& key : keys) key = dice.below(1 << 20);
+    auto* sort = new QuickSort(keys);
+    all.push_back({"quick-sort", 32, [=] { sort->begin(); }, [=](Control* c) { sort->run(c); },
+                   [=] { return wide(sort->sorted.get()); },
+                   [=](const std::vector<u64>& found) { return sort->wrong(found); }});
+    auto* lines = new Bezier(16 << scale / 2);
+    all.push_back({"bezier", 32, [=] { lines->begin(); }, [=](Control* c) { lines->run(c); },
+                   [=] { return lines->result(); },
+                   [=](const std::vector<u64>& found) { return lines->wrong(found); }});
     return all;
 }
 

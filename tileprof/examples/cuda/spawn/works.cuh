@@ -230,4 +230,92 @@ __global__ void refine(Control* control, Field field, const Cell* cells, int cou
     spawn::each(control, parts * parts, Refine{field, cell, parts, size / parts, next + place, sum});
 }
 
+// Quick sort, round by round: a thread for each segment, an item for each key that goes below or above the pivot.
+struct Segment {
+    int begin, end;
+};
+
+constexpr int SMALL_SEGMENT = 16;
+
+struct Partition {
+    const int* from;  // of the segment
+    int* to;  // of the whole
+    int *low, *high;  // how many went to either side
+    int begin, end, pivot;
+
+    __device__ void operator()(int i) const {
+        const int key = from[i];
+        if (key < pivot) to[begin + atomicAdd(low, 1)] = key;
+        if (key > pivot) to[end - 1 - atomicAdd(high, 1)] = key;
+    }
+};
+
+__global__ void partition(Control* control, const Segment* segments, int count, const int* from, int* to, int* pivots,
+                          int* low, int* high) {
+    const int number = thread_number();
+    if (number >= count) return;
+    const Segment segment = segments[number];
+    const int a = from[segment.begin], b = from[(segment.begin + segment.end) / 2], c = from[segment.end - 1];
+    const int smaller = a < b ? a : b, larger = a < b ? b : a;
+    const int pivot = c < smaller ? smaller : c < larger ? c : larger;  // the median
+    pivots[number] = pivot, low[number] = high[number] = 0;
+    spawn::each(control, segment.end - segment.begin,
+                Partition{from + segment.begin, to, low + number, high + number, segment.begin, segment.end, pivot});
+}
+
+// Puts what lies in its place: keys equal to the pivot, and small sides; larger sides are the next round's segments.
+__global__ void divide(const Segment* segments, int count, const int* to, const int* pivots, const int* low,
+                       const int* high, Segment* next, int* made, int* sorted) {
+    const int number = thread_number();
+    if (number >= count) return;
+    const Segment whole = segments[number];
+    const Segment sides[2] = {{whole.begin, whole.begin + low[number]}, {whole.end - high[number], whole.end}};
+    for (int i = sides[0].end; i < sides[1].begin; ++i) sorted[i] = pivots[number];
+    for (const Segment& side : sides) {
+        if (side.end - side.begin > SMALL_SEGMENT) {
+            next[atomicAdd(made, 1)] = side;
+            continue;
+        }
+        for (int i = side.begin; i < side.end; ++i) {
+            int at = i;
+            for (; at > side.begin && sorted[at - 1] > to[i]; --at) sorted[at] = sorted[at - 1];
+            sorted[at] = to[i];
+        }
+    }
+}
+
+// Quadratic Bezier lines: a thread for each line decides by its curvature how many points it takes, an item for each.
+// Coordinates are whole numbers, and so are points: exact up to a rounding that is the same everywhere.
+constexpr int LEAST_POINTS = 4, MOST_POINTS = 2048;
+
+struct Line {
+    int x[3], y[3];
+};
+
+struct Tessellate {
+    Line line;
+    int last;  // point
+    int* out;  // x and y of the line's points
+
+    __device__ int at(const int* p, int i) const {
+        const long long a = last - i, b = i;
+        return static_cast<int>((a * a * p[0] + 2 * a * b * p[1] + b * b * p[2]) /
+                                (static_cast<long long>(last) * last));
+    }
+    __device__ void operator()(int i) const { out[2 * i] = at(line.x, i), out[2 * i + 1] = at(line.y, i); }
+};
+
+__global__ void bezier(Control* control, const Line* lines, int count, int* made, int* out) {
+    const int number = thread_number();
+    if (number >= count) return;
+    const Line line = lines[number];
+    const int bend_x = line.x[0] - 2 * line.x[1] + line.x[2], bend_y = line.y[0] - 2 * line.y[1] + line.y[2];
+    const int bend = (bend_x < 0 ? -bend_x : bend_x) + (bend_y < 0 ? -bend_y : bend_y);
+    const int wanted = bend / 64, points = wanted < LEAST_POINTS  ? LEAST_POINTS
+                                           : wanted > MOST_POINTS ? MOST_POINTS
+                                                                  : wanted;
+    made[number] = points;
+    spawn::each(control, points, Tessellate{line, points - 1, out + static_cast<long long>(number) * 2 * MOST_POINTS});
+}
+
 }  // namespace works

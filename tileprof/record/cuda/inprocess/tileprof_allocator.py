@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _MOST_ALLOCATIONS = 4_000_000
-_KEPT = frozenset({"alloc", "free_completed"})
+_RECORDED_ACTIONS = frozenset({"alloc", "free_completed"})
 
 
 class History:
@@ -28,17 +28,17 @@ class History:
         self.folder = folder
         self.complain = complain
         self.rows: list[list[Any]] = []
-        self.wanted = self.keeping = self.refused = False
+        self.enabled = self.keeping = self.refused = False
         self.since = 0
 
     def from_the_start(self) -> None:
         """Keep a history as soon as the program uses CUDA."""
-        self.wanted = True
+        self.enabled = True
         self.cuda._lazy_call(self.begin)
 
     def region(self, begun: bool) -> None:
         """A captured region has begun or is about to end."""
-        self.wanted = begun
+        self.enabled = begun
         if begun:
             self.cuda._lazy_call(self.begin)
         else:
@@ -46,7 +46,7 @@ class History:
 
     def begin(self) -> None:
         """Note what is allocated, and keep a history from now on."""
-        if self.wanted and not self.keeping:
+        if self.enabled and not self.keeping:
             if not self.rows:
                 atexit.register(self.write)
             self.since = int(time.time() * 1e6)
@@ -68,14 +68,14 @@ class History:
     def take(self) -> None:
         for trace in self.cuda.memory._snapshot()["device_traces"]:
             for e in trace:
-                if e["action"] in _KEPT and e["time_us"] >= self.since:
+                if e["action"] in _RECORDED_ACTIONS and e["time_us"] >= self.since:
                     self.rows.append([e["action"], e["addr"], e["size"], e["time_us"]])
 
     def live(self) -> list[tuple[int, int]]:
         """Address and size of everything that is allocated now."""
-        found: list[tuple[int, int]] = []
-        self.tried(lambda: found.extend(_blocks(self.cuda.memory._snapshot()["segments"])))
-        return found
+        blocks: list[tuple[int, int]] = []
+        self.tried(lambda: blocks.extend(_blocks(self.cuda.memory._snapshot()["segments"])))
+        return blocks
 
     def write(self) -> None:
         if self.keeping:  # and goes on: PyTorch warns on stderr where another thread ends what one began

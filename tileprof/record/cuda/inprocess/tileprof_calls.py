@@ -30,9 +30,11 @@ def described(torch: Any, function: Any, arguments: tuple[Any, ...], options: di
     call = _Call(torch)
     values = {}
     for number, argument in enumerate(schema.arguments):
-        given = arguments[number] if number < len(arguments) else options.get(argument.name, argument.default_value)
+        argument_value = (
+            arguments[number] if number < len(arguments) else options.get(argument.name, argument.default_value)
+        )
         written = argument.alias_info is not None and argument.alias_info.is_write
-        value = call.value(given, argument.name, written)
+        value = call.value(argument_value, argument.name, written)
         if value is not _LEFT_OUT:
             values[argument.name] = value
     results = result if isinstance(result, (list, tuple)) else (result,)
@@ -55,15 +57,15 @@ class _Call:
         self.strange = False
         """A tensor has no plain memory: sparse, nested, or of a subclass without storage."""
 
-    def value(self, given: Any, name: str, written: bool) -> Any:
-        if isinstance(given, self.torch.Tensor):
-            return self.tensor(given, name, written)
-        if isinstance(given, (list, tuple)):
-            values = [self.value(one, name, written) for one in given]
+    def value(self, argument: Any, name: str, written: bool) -> Any:
+        if isinstance(argument, self.torch.Tensor):
+            return self.tensor(argument, name, written)
+        if isinstance(argument, (list, tuple)):
+            values = [self.value(one, name, written) for one in argument]
             return _LEFT_OUT if _LEFT_OUT in values else values
-        if isinstance(given, float):
-            return given if isfinite(given) else _LEFT_OUT
-        return given if given is None or isinstance(given, (bool, int, str)) else _LEFT_OUT
+        if isinstance(argument, float):
+            return argument if isfinite(argument) else _LEFT_OUT
+        return argument if argument is None or isinstance(argument, (bool, int, str)) else _LEFT_OUT
 
     def tensor(self, tensor: Any, name: str, written: bool) -> Any:
         try:

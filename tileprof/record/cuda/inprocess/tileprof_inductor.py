@@ -67,8 +67,8 @@ def extern(name: str, function: Any, *arguments: Any, **options: Any) -> Any:
         return function(*arguments, **options)
     say(operator.name(), last[0])
     result = function(*arguments, **options)
-    given = {key: value for key, value in options.items() if key != "out"}
-    _tell_of(operator, arguments, given, options.get("out", result))
+    call_options = {key: value for key, value in options.items() if key != "out"}
+    _tell_of(operator, arguments, call_options, options.get("out", result))
     return result
 
 
@@ -76,14 +76,14 @@ def pointwise(activation: str, function: Any, *arguments: Any, **options: Any) -
     """Call a Triton kernel that computes an activation of its first tensor into its last, or in place."""
     import torch
 
-    name, given = _ACTIVATIONS[activation]
+    name, call_options = _ACTIVATIONS[activation]
     tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
     operator = _operator(name) if 1 <= len(tensors) <= 2 and len({t.shape for t in tensors}) == 1 else None
     if operator is None:
         return function(*arguments, **options)
     say(operator.name(), last[0])
     result = function(*arguments, **options)
-    _tell_of(operator, (tensors[0],), given, tensors[-1])
+    _tell_of(operator, (tensors[0],), call_options, tensors[-1])
     return result
 
 
@@ -111,7 +111,7 @@ def install(codecache: Any) -> None:
     original = codecache.PyCodeCache.load_by_key_path.__func__
 
     def load_by_key_path(cls: Any, key: str, path: str, *rest: Any, **options: Any) -> Any:
-        return original(cls, key, _named(path), *rest, **options)
+        return original(cls, key, _named_path(path), *rest, **options)
 
     codecache.PyCodeCache.load_by_key_path = classmethod(load_by_key_path)
 
@@ -138,13 +138,13 @@ def remember_modules(utils: Any) -> None:
 
 def module_paths(metas: Iterable[dict[str, Any]]) -> list[str]:
     """The innermost module of each node that has one, as in ``named_modules()``, each once, in order of name."""
-    found = set()
+    paths = set()
     for meta in metas:
         stack = meta.get("nn_module_stack")
         if stack:
             path, _ = list(stack.values())[-1]
-            found.add(module_path(path))
-    return sorted(found - {""})
+            paths.add(module_path(path))
+    return sorted(paths - {""})
 
 
 def activation_of(nodes: Iterable[Any]) -> str:
@@ -190,16 +190,16 @@ def instrumented(source: str) -> str:
             inside = len(function["indent"])
         elif inside >= 0 and line.strip() and width <= inside:
             inside = -1
-        found, leaves = (_COMMENT.match(line), _RETURN.match(line)) if inside >= 0 else (None, None)
+        comment, leaves = (_COMMENT.match(line), _RETURN.match(line)) if inside >= 0 else (None, None)
         if leaves:
             out.append(f"{leaves['indent']}_tileprof_mark('', '')\n")
         code = inside >= 0 and not line.lstrip().startswith("#")
         out.append(_around(line, activation) if code else line)
         changed |= out[-1] != line
-        if found:
-            changed, activation = True, found["activation"] or ""
-            names = operators(found["ops"]), found["modules"] or ""
-            out.append(f"{found['indent']}_tileprof_mark({names[0]!r}, {names[1]!r})\n")
+        if comment:
+            changed, activation = True, comment["activation"] or ""
+            names = operators(comment["ops"]), comment["modules"] or ""
+            out.append(f"{comment['indent']}_tileprof_mark({names[0]!r}, {names[1]!r})\n")
     return _with_head("".join(out)) if changed else source
 
 
@@ -218,7 +218,7 @@ def _with_head(source: str) -> str:
     return "".join([*lines[: last + 1], _HEAD, *lines[last + 1 :]])
 
 
-def _named(path: str) -> str:
+def _named_path(path: str) -> str:
     """A copy of a generated module that names its calls, beside it; the path itself when there is nothing to name."""
     with open(path, encoding="utf-8") as file:
         source = file.read()

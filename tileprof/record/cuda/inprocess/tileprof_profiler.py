@@ -27,11 +27,11 @@ def start() -> None:
 def follow(module: Any) -> None:
     """Every profiler of PyTorch's is prepared here, ``emit_nvtx``, which needs no CUPTI, not."""
     prepare = module._prepare_profiler
-    told: list[bool] = []
+    announced: list[bool] = []
 
     def prepare_and_say(config: Any, activities: Any, *rest: Any, **options: Any) -> Any:
-        if not told and any(activity.name == "CUDA" for activity in activities):
-            told.append(True)
+        if not announced and any(activity.name == "CUDA" for activity in activities):
+            announced.append(True)
             library = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
             library.tileprof_event(json.dumps({"e": "complaint", "text": TEXT})[1:-1].encode())
         return prepare(config, activities, *rest, **options)

@@ -223,23 +223,23 @@ class _Hooks:
                         result = function.decompose(*arguments, **(options or {}))
                     if result is not NotImplemented:
                         return result
-                return hooks.named(function.name(), function, arguments, options or {})
+                return hooks.run_marked(function.name(), function, arguments, options or {})
 
         return Marks()
 
     def is_composite(self, function: Any) -> bool:
         """Whether PyTorch itself makes the operator of others on every device."""
-        known = self.composite.get(function)
-        if known is None:
+        composite = self.composite.get(function)
+        if composite is None:
             has_kernel = self.torch._C._dispatch_has_kernel_for_dispatch_key
             try:
-                known = bool(has_kernel(function.name(), "CompositeImplicitAutograd"))
+                composite = bool(has_kernel(function.name(), "CompositeImplicitAutograd"))
             except RuntimeError:  # not in the dispatcher's tables
-                known = False
-            self.composite[function] = known
-        return known
+                composite = False
+            self.composite[function] = composite
+        return composite
 
-    def named(self, op: str, function: Any, arguments: Any, options: Any) -> Any:
+    def run_marked(self, op: str, function: Any, arguments: Any, options: Any) -> Any:
         """Call what launches under this name. Afterwards there is none: other threads and libraries launch, too."""
         module = self.where()
         self.say(e="mark", op=op, module=module)
@@ -261,7 +261,7 @@ class _Hooks:
             if self.mode is None or not self.looking or _get_current_dispatch_mode() is not self.mode:
                 return function(*arguments, **options)
             with _pop_mode_temporarily():
-                return self.named(f"aten::{name}", function, arguments, options)
+                return self.run_marked(f"aten::{name}", function, arguments, options)
 
         self.torch.jit._builtins._register_builtin(call, f"aten::{name}")  # scripted functions may call it, too
         return call
@@ -280,12 +280,12 @@ class _Hooks:
         """Modules whose forward this thread is in, innermost first. From the stack: outside regions no call is
         hooked.
         """
-        found, frame = [], sys._getframe(1)
+        modules, frame = [], sys._getframe(1)
         while frame is not None:
             if frame.f_code is self.call_of_module:
-                found.append(frame.f_locals["self"])
+                modules.append(frame.f_locals["self"])
             frame = frame.f_back  # type: ignore[assignment]
-        return found
+        return modules
 
     def where(self) -> str:
         """The path of the innermost module."""
@@ -300,22 +300,22 @@ class _Hooks:
         """Names below a module, or below those that a function uses: of its closure, of its module, its own
         object's.
         """
-        seen: list[Any] = [what, getattr(what, "__self__", None)]
+        candidates: list[Any] = [what, getattr(what, "__self__", None)]
         try:
             used = inspect.getclosurevars(what)
-            seen += [*used.nonlocals.values(), *used.globals.values()]
+            candidates += [*used.nonlocals.values(), *used.globals.values()]
         except TypeError:
             pass  # no function of Python's
-        for found in seen:
-            if isinstance(found, self.torch.nn.Module):
-                self.learn(found)
+        for candidate in candidates:
+            if isinstance(candidate, self.torch.nn.Module):
+                self.learn(candidate)
 
     def learn(self, root: Any) -> None:
         """Names below a module that is called from outside any other; again each time, parameters may have moved."""
         for name, module in root.named_modules():
             self.modules.setdefault(id(module), name)
-        for kind, found in (("parameter", root.named_parameters()), ("parameter", root.named_buffers())):
-            for name, tensor in found:
+        for kind, named_tensors in (("parameter", root.named_parameters()), ("parameter", root.named_buffers())):
+            for name, tensor in named_tensors:
                 if tensor.is_cuda:
                     self.say(e="describe", address=tensor.data_ptr(), name=name, kind=kind)
 

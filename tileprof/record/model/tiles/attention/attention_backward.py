@@ -65,9 +65,9 @@ def attention_backward(call: Call, device: Device) -> list[Kernel]:
     problem = attention_of(call)
     if problem.q.numel == 0 or problem.k.numel == 0:
         return []
-    asked = call.arguments.get("grad_input_mask") or [True, True, True, len(call.outputs) > 3]
+    gradient_mask = call.arguments.get("grad_input_mask") or [True, True, True, len(call.outputs) > 3]
     returned = iter(call.outputs)
-    gradients = Gradients(*(next(returned, None) if wanted else None for wanted in (*asked, False, False)[:4]))
+    gradients = Gradients(*(next(returned, None) if needed else None for needed in (*gradient_mask, False, False)[:4]))
     gradient = call.arguments.get("grad_out") or call.arguments.get("grad_out_")
     assert gradient is not None
     return _launches(problem, blocks_of(problem, device, backward=True), call, gradient, gradients)
@@ -83,9 +83,9 @@ def _launches(problem: Attention, blocks: Blocks, call: Call, gradient: Operand,
     expanded_key = scratch_rows(2, batch, heads, problem.keys, problem.width)
     expanded_value = scratch_rows(3, batch, heads, problem.keys, problem.value_width)
     results: list[tuple[Operand, Operand | Scratch]] = []
-    for wanted, expanded in ((gradients.key, expanded_key), (gradients.value, expanded_value)):
-        if wanted is not None:
-            results.append(expanded if shared else (wanted, wanted))
+    for output, expanded in ((gradients.key, expanded_key), (gradients.value, expanded_value)):
+        if output is not None:
+            results.append(expanded if shared else (output, output))
     launched = [
         _dots_kernel(gradient, call["out"], dots, sums, over_queries, blocks),
         _gradients_kernel(problem, blocks, gradient, call["logsumexp"], dots, sums, results, gradients.mask),
@@ -149,8 +149,8 @@ def _gradients_kernel(
     ]
     slots: list[Operand | Scratch] = [problem.k, problem.v, problem.q, gradient, statistics, dots[1], sums[1]]
     block = grid.block
-    for seen, bound in results:
-        parts.append(own_rows(seen, len(slots), WRITE, grid, blocks.keys, first=share[block[:, 0]], last=1.0))
+    for operand, bound in results:
+        parts.append(own_rows(operand, len(slots), WRITE, grid, blocks.keys, first=share[block[:, 0]], last=1.0))
         slots.append(bound)
     parts += _mask_parts(problem, blocks, grid, loop, slots, mask_gradient)
     own = np.minimum(blocks.keys, problem.keys - block[:, 0] * blocks.keys)

@@ -164,8 +164,8 @@ def walk(begin: I64, end: I64, size: int, share: NDArray[np.float64], *, backwar
     """
     count, end_of_loop = (end - begin)[:, None], share[:, None]
     edges = begin[:, None] + np.arange(CHUNKS + 1) * count // CHUNKS
-    done = (edges - begin[:, None]) / np.maximum(count, 1) * end_of_loop
-    first, last = done[:, :-1], done[:, 1:]
+    progress = (edges - begin[:, None]) / np.maximum(count, 1) * end_of_loop
+    first, last = progress[:, :-1], progress[:, 1:]
     if backwards:
         first, last = end_of_loop - last, end_of_loop - first
     return Walk(edges[:, :-1] * size, edges[:, 1:] * size, first, last)

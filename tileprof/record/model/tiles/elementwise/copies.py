@@ -91,9 +91,9 @@ def split_copy(call: Call, _device: Device) -> list[Kernel]:
     source, kernels, at = call["self"], [], 0
     dim = call.arguments.get("dim", 0) % len(source.shape)
     for out in call.outputs:
-        gone = len(out.shape) < len(source.shape)
-        length = 1 if gone else out.shape[dim]
-        view = select(source, dim, at) if gone else narrow(source, dim, at, length)
+        drops_dim = len(out.shape) < len(source.shape)
+        length = 1 if drops_dim else out.shape[dim]
+        view = select(source, dim, at) if drops_dim else narrow(source, dim, at, length)
         kernels += elementwise(short(call.op), [view], [out], flops_each=0)
         at += length
     return kernels
@@ -107,12 +107,12 @@ def repeat(call: Call, _device: Device) -> list[Kernel]:
         return []
     missing = len(out.shape) - len(source.shape)
     sizes, steps = (1,) * missing + source.shape, (0,) * missing + source.strides
-    shape, given, taken = [], [], []
+    shape, source_strides, out_strides = [], [], []
     for whole, size, step, stride in zip(out.shape, sizes, steps, out.strides, strict=True):
         shape += [whole // size, size]
-        given += [0, step]
-        taken += [size * stride, stride]
-    return elementwise("repeat", [part(source, shape, given)], [part(out, shape, taken)], flops_each=0)
+        source_strides += [0, step]
+        out_strides += [size * stride, stride]
+    return elementwise("repeat", [part(source, shape, source_strides)], [part(out, shape, out_strides)], flops_each=0)
 
 
 @models("aten::constant_pad_nd")
@@ -120,14 +120,14 @@ def constant_pad(call: Call, _device: Device) -> list[Kernel]:
     """Fill the output, then copy the input into its middle; negative padding cuts the input first."""
     source, out, pad = call["self"], call.outputs[0], list(call["pad"])
     target = part(out, out.shape, out.strides)
-    taken = part(source, source.shape, source.strides)
+    source_part = part(source, source.shape, source.strides)
     for i in range(len(pad) // 2):
         dim = len(out.shape) - 1 - i
         before, after = pad[2 * i], pad[2 * i + 1]
         inside = source.shape[dim] + min(before, 0) + min(after, 0)
-        taken = narrow(taken, dim, max(-before, 0), inside)
+        source_part = narrow(source_part, dim, max(-before, 0), inside)
         target = narrow(target, dim, max(before, 0), inside)
-    return elementwise("fill_", [], [out], flops_each=0) + elementwise("copy_", [taken], [target], flops_each=0)
+    return elementwise("fill_", [], [out], flops_each=0) + elementwise("copy_", [source_part], [target], flops_each=0)
 
 
 @models("aten::slice_backward", "aten::select_backward", "aten::diagonal_backward")
@@ -202,8 +202,8 @@ def channel_shuffle(call: Call, _device: Device) -> list[Kernel]:
     each = source.shape[1] // groups
     shape = (source.shape[0], each, groups, *source.shape[2:])
     strides = (source.strides[0], source.strides[1], source.strides[1] * each, *source.strides[2:])
-    taken = (out.strides[0], out.strides[1] * groups, out.strides[1], *out.strides[2:])
-    return elementwise("channel_shuffle", [part(source, shape, strides)], [part(out, shape, taken)], flops_each=0)
+    out_strides = (out.strides[0], out.strides[1] * groups, out.strides[1], *out.strides[2:])
+    return elementwise("channel_shuffle", [part(source, shape, strides)], [part(out, shape, out_strides)], flops_each=0)
 
 
 @models("aten::flip", "aten::fliplr", "aten::flipud")

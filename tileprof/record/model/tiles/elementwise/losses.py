@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
-from tileprof.record.model.tiles.foundations.index_values import known, not_known, positions
+from tileprof.record.model.tiles.foundations.index_values import positions, recorded_values, without_values
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, blocks, rate_of, scratch
 from tileprof.record.model.tiles.reductions.reduce import reduce_all
 
@@ -60,7 +60,7 @@ def nll_loss(call: Call, _device: Device) -> list[Kernel]:
     else:
         sketch.elements(out, WRITE, tile, positions(out))
         kernels = elementwise("zero_", [], [total], flops_each=0)
-    confession = {} if picked is not None else not_known("every tile reads the whole input")
+    confession = {} if picked is not None else without_values("every tile reads the whole input")
     threads = min(1024, max(32, rows)) if reduced else _ROWS_UNREDUCED
     return [
         *kernels,
@@ -89,14 +89,14 @@ def nll_loss_backward(call: Call, _device: Device) -> list[Kernel]:
         sketch.whole(call["total_weight"], READ)
     picked = _picked(call, out)
     _pick(sketch, out, picked, tile, row, WRITE)
-    confession = {} if picked is not None else not_known("every tile writes the whole gradient")
+    confession = {} if picked is not None else without_values("every tile writes the whole gradient")
     kernel = sketch.kernel("nll_loss_backward", threads=min(1024, max(32, rows)), flops=2 * rows, **confession)
     return [*elementwise("zero_", [], [out], flops_each=0), kernel]
 
 
 def _classes(call: Call, stride: int) -> NDArray[np.int64] | None:
     """``stride`` times the class of every row, -1 for ignored rows; None when the targets are unknown."""
-    classes = known(call, call["target"])
+    classes = recorded_values(call, call["target"])
     if classes is None:
         return None
     classes = classes.ravel()

@@ -140,10 +140,10 @@ def _kernel_kind(
     return "elementwise", 2 if writes[0].itemsize >= 4 and not casts else 4
 
 
-def _narrows(source: str, wanted: str) -> bool:
+def _narrows(source: str, target: str) -> bool:
     """A copy that converts as it computes, not as it loads."""
-    return (source == "float32" and wanted in _HALVES) or (
-        source in {"float32", *_HALVES} and wanted.startswith("float8")
+    return (source == "float32" and target in _HALVES) or (
+        source in {"float32", *_HALVES} and target.startswith("float8")
     )
 
 
@@ -233,8 +233,8 @@ def glu(call: Call, _device: Device) -> list[Kernel]:
 @models("aten::glu_backward")
 def glu_backward(call: Call, _device: Device) -> list[Kernel]:
     """Both halves of the gradient from both halves of the input; one launch over half the elements."""
-    given, gradient = (halves(o, call["dim"]) for o in (call["self"], call.outputs[0]))
-    return _of_halves("glu_backward", (call["grad_output"], READ), [(given, READ), (gradient, WRITE)])
+    input_halves, gradient = (halves(o, call["dim"]) for o in (call["self"], call.outputs[0]))
+    return _of_halves("glu_backward", (call["grad_output"], READ), [(input_halves, READ), (gradient, WRITE)])
 
 
 def halves(operand: Operand, dim: int) -> Operand:
@@ -277,7 +277,7 @@ def read_scalar(call: Call, _device: Device) -> list[Kernel]:
     "aten::swapaxes_", "aten::resize_as_", "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::unsafe_chunk",
     "aten::is_pinned", "aten::_version", "aten::retain_grad", "aten::_nested_tensor_size", "aten::_assert_async",
 )  # fmt: skip
-def nothing(_call: Call, _device: Device) -> list[Kernel]:
+def no_kernels(_call: Call, _device: Device) -> list[Kernel]:
     """Allocation, views and metadata: no launch."""
     return []
 

@@ -37,8 +37,8 @@ def leaky_slopes(call: Call, device: Device) -> list[Kernel]:
     """Random slopes, kept in ``noise`` for the backward pass; without training the mean slope is used and nothing is
     kept.
     """
-    kept = [call["noise"]] if call["training"] else []
-    return looping("rrelu_with_noise", [call["self"]], [call.outputs[0], *kept], 1, device)
+    noise = [call["noise"]] if call["training"] else []
+    return looping("rrelu_with_noise", [call["self"]], [call.outputs[0], *noise], 1, device)
 
 
 @models(

@@ -44,8 +44,8 @@ def lstm_cell_backward(call: Call, _device: Device) -> list[Kernel]:
 @models("aten::_thnn_fused_gru_cell_backward")
 def gru_cell_backward(call: Call, _device: Device) -> list[Kernel]:
     """Gradients of both products' gates and of the hidden state."""
-    given, hidden, state = call.outputs[:3]
-    gated = [(call["workspace"], READ), (given, WRITE), (hidden, WRITE)]
+    input_gradient, hidden, state = call.outputs[:3]
+    gated = [(call["workspace"], READ), (input_gradient, WRITE), (hidden, WRITE)]
     return _cell("gru_cell_backward", [(call["grad_hy"], READ), (state, WRITE)], gated, _GRU_FLOPS)
 
 

@@ -11,13 +11,13 @@ from tileprof.arrays import I64
 from tileprof.record.model.tile_model import Call, Operand
 
 
-def known(call: Call, operand: Operand) -> NDArray[Any] | None:
+def recorded_values(call: Call, operand: Operand) -> NDArray[Any] | None:
     """The operand's values as an array of its shape; None where the program runs on fake tensors."""
     tensor = call.value(operand)
     return None if tensor is None else np.asarray(tensor.detach().cpu().numpy())
 
 
-def not_known(what: str) -> dict[str, Any]:
+def without_values(what: str) -> dict[str, Any]:
     """Fields of a `Kernel` whose accesses are a superset because the indices have no values."""
     return {"coverage": "conservative", "note": f"indices without values: {what}"}
 

@@ -90,7 +90,7 @@ def linear(shape: Sequence[int], lo: ArrayLike, hi: ArrayLike) -> tuple[I64, I64
     rank = len(shape)
     lo, hi = (np.atleast_1d(np.asarray(x, np.int64)) for x in (lo, hi))
     pending = [(np.arange(len(lo)), np.zeros((len(lo), rank), np.int64), lo, hi)]
-    done: list[tuple[I64, I64, I64]] = []
+    slabs: list[tuple[I64, I64, I64]] = []
     for dim in range(rank):
         inner = max(int(np.prod(shape[dim + 1 :], dtype=np.int64)), 1)
         following = []
@@ -101,7 +101,7 @@ def linear(shape: Sequence[int], lo: ArrayLike, hi: ArrayLike) -> tuple[I64, I64
             head = ~within & (low > slab * inner)
             tail = ~within & (high > slab_end * inner)
             middle = ~within & (whole_from < slab_end)
-            done.append(_slabs(source, corner, shape, dim, whole_from, slab_end, middle))
+            slabs.append(_slabs(source, corner, shape, dim, whole_from, slab_end, middle))
             for chosen, at, a, b in (
                 (within & (low < high), slab, low - slab * inner, high - slab * inner),
                 (head, slab, low - slab * inner, np.full_like(low, inner)),
@@ -112,7 +112,7 @@ def linear(shape: Sequence[int], lo: ArrayLike, hi: ArrayLike) -> tuple[I64, I64
                     fixed[:, dim] = at[chosen]
                     following.append((source[chosen], fixed, a[chosen], b[chosen]))
         pending = following
-    source, start, stop = (np.concatenate(column) for column in zip(*done, strict=True))
+    source, start, stop = (np.concatenate(column) for column in zip(*slabs, strict=True))
     order = np.argsort(source, kind="stable")
     return source[order], start[order], stop[order]
 
@@ -183,8 +183,8 @@ def repeat(unique: Boxes, pick: ArrayLike, tile: ArrayLike) -> Boxes:
     begin = np.searchsorted(unique.tile, pick, side="left")
     count = np.searchsorted(unique.tile, pick, side="right") - begin
     rows = np.repeat(begin - np.cumsum(count) + count, count) + np.arange(count.sum())
-    taken = {name: getattr(unique, name)[rows] for name in Boxes.__slots__}
-    return Boxes(**taken | {"tile": np.repeat(tile, count).astype(np.int32)})
+    columns = {name: getattr(unique, name)[rows] for name in Boxes.__slots__}
+    return Boxes(**columns | {"tile": np.repeat(tile, count).astype(np.int32)})
 
 
 def by_tile(unsorted: Boxes) -> Boxes:

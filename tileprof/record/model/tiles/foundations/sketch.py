@@ -141,8 +141,8 @@ def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, I64, I64, I64]:
 
     Several spans multiply range by range: rectangle rows are the pairs of rectangles of equal range.
     """
-    named = [d for span in spans for d in span.dims]
-    rest = tuple(d for d in range(len(operand.shape)) if d not in named)
+    spanned_dims = [d for span in spans for d in span.dims]
+    rest = tuple(d for d in range(len(operand.shape)) if d not in spanned_dims)
     count = len(spans[0].lo)
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()

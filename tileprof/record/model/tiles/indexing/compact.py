@@ -16,7 +16,7 @@ from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise
-from tileprof.record.model.tiles.foundations.index_values import known, not_known
+from tileprof.record.model.tiles.foundations.index_values import recorded_values, without_values
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
@@ -42,7 +42,7 @@ def nonzero(call: Call, device: Device) -> list[Kernel]:
     """Coordinates of all true elements, a row each."""
     source, out = call["self"], call.outputs[0]
     columns = [select(out, 1, d) for d in range(out.shape[1])]
-    return positions_of(source, known(call, source), columns, device)
+    return positions_of(source, recorded_values(call, source), columns, device)
 
 
 @models("aten::masked_select", data_dependent=True)
@@ -59,7 +59,7 @@ def masked_select(call: Call, device: Device) -> list[Kernel]:
                 whole.whole(operand, mode)
         note = "the mask is broadcast: every tile touches everything"
         return [whole.kernel("masked_select", threads=256, coverage="conservative", note=note)]
-    return positions_of(mask, known(call, mask), [out], device, also=[source])
+    return positions_of(mask, recorded_values(call, mask), [out], device, also=[source])
 
 
 def positions_of(
@@ -82,23 +82,23 @@ def positions_of(
     if values is None:
         for column in written:
             sketch.whole(column, WRITE)
-        confession = not_known("every tile writes all positions")
+        confession = without_values("every tile writes all positions")
     else:
-        begin, end = _found(values, lo, hi)
+        begin, end = _output_range(values, lo, hi)
         for column in written:
             sketch.span(column, WRITE, tile, Span((0,), begin, end))
         confession = {"note": LOOK_BACK if sketch.tiles > 1 else ""}
     return [*kernels, sketch.kernel("compact", threads=256, flops=mask.numel, rate=rate_of(mask), **confession)]
 
 
-def _found(values: Any, lo: I64, hi: I64) -> tuple[I64, I64]:
+def _output_range(values: Any, lo: I64, hi: I64) -> tuple[I64, I64]:
     before = np.concatenate([[0], np.cumsum(np.asarray(values).ravel() != 0)])
     return before[lo], before[hi]
 
 
 def mask_positions(call: Call, mask: Operand, slot: int, device: Device) -> tuple[list[Kernel], list[Operand]]:
     """Launches that turn a mask into positions, and the workspace lists that hold them, one a dimension of the mask."""
-    values = known(call, mask)
+    values = recorded_values(call, mask)
     count = mask.numel if values is None else int(np.count_nonzero(values))
     places = scratch(30 + slot, len(mask.shape), max(count, 1), itemsize=8)
     lists: list[Operand] = [select(places, 0, d) for d in range(len(mask.shape))]
@@ -151,10 +151,13 @@ def repeat_interleave(call: Call, _device: Device) -> list[Kernel]:
     tile, lo, hi = ranges(repeats.numel, 16)
     for operand in (repeats, ends):
         sketch.span(operand, READ, tile, Span((0,), lo, hi))
-    values = known(call, repeats)
+    values = recorded_values(call, repeats)
     if values is None:
         sketch.whole(out, WRITE)
-        return [*kernels, sketch.kernel("repeat_interleave", threads=512, **not_known("every tile writes everything"))]
+        return [
+            *kernels,
+            sketch.kernel("repeat_interleave", threads=512, **without_values("every tile writes everything")),
+        ]
     before = np.concatenate([[0], np.cumsum(values)])
     sketch.span(out, WRITE, tile, Span((0,), before[lo], before[hi]))
     return [*kernels, sketch.kernel("repeat_interleave", threads=512)]

@@ -16,7 +16,7 @@ from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise
-from tileprof.record.model.tiles.foundations.index_values import known, not_known
+from tileprof.record.model.tiles.foundations.index_values import recorded_values, without_values
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
@@ -43,7 +43,7 @@ def embedding_backward(call: Call, _device: Device) -> list[Kernel]:
     count, width = indices.numel, out.shape[1]
     if count == 0 or out.numel == 0:
         return kernels
-    values = known(call, indices)
+    values = recorded_values(call, indices)
     rows = None if values is None else values.ravel()
     flat = part(gradient, (*indices.shape, width), gradient.strides)
     if count <= 3072:
@@ -58,13 +58,13 @@ def _by_columns(gradient: Operand, indices: Operand, out: Operand, rows: Any, pa
     tile, lo, hi = ranges(width, 32)
     sketch.whole(indices, READ)
     last = len(gradient.shape) - 1
-    kept = None if rows is None else np.flatnonzero(rows != padding)
-    touched = np.arange(out.shape[0]) if kept is None else np.unique(rows[kept])
-    which = np.arange(indices.numel) if kept is None else kept
+    selected = None if rows is None else np.flatnonzero(rows != padding)
+    touched = np.arange(out.shape[0]) if selected is None else np.unique(rows[selected])
+    which = np.arange(indices.numel) if selected is None else selected
     _product(sketch, gradient, READ, tile, (tuple(range(last)), which), (last, lo, hi))
     for mode in (READ, WRITE):
         _product(sketch, out, mode, tile, ((0,), touched), (1, lo, hi))
-    confession = {} if kept is not None else not_known("every tile updates all rows of its columns")
+    confession = {} if selected is not None else without_values("every tile updates all rows of its columns")
     flops = indices.numel * width
     return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **confession)
 
@@ -75,21 +75,21 @@ def _by_sorted_rows(gradient: Operand, indices: Operand, out: Operand, rows: Any
     sketch = Sketch(blocks(count, 10), strips)
     order = np.arange(count) if rows is None else np.argsort(rows, kind="stable")
     place = np.arange(count)
-    kept = order >= 0 if rows is None else rows[order] != padding
-    place, order = place[kept], order[kept]
+    selected = order >= 0 if rows is None else rows[order] != padding
+    place, order = place[selected], order[selected]
     tile = (place[:, None] // 10 + np.arange(strips) * sketch.grid[0]).ravel()
     strip = np.tile(np.arange(strips), len(place))
     low, high = strip * 128, np.minimum(strip * 128 + 128, width)
     keys = sorted_keys(count)
-    mine = np.repeat(place, strips)
-    sketch.span(keys, READ, tile, Span((0,), mine, mine + 1))
+    key_places = np.repeat(place, strips)
+    sketch.span(keys, READ, tile, Span((0,), key_places, key_places + 1))
     last = len(gradient.shape) - 1
     source = np.repeat(order, strips)
     sketch.span(gradient, READ, tile, Span(tuple(range(last)), source, source + 1), Span((last,), low, high))
     if rows is None:
         every = np.arange(sketch.tiles)
         sketch.whole(out, ATOMIC, every)
-        confession = not_known("every tile updates the whole table, and gradient rows are not in sorted order")
+        confession = without_values("every tile updates the whole table, and gradient rows are not in sorted order")
     else:
         row = rows[source]
         sketch.span(out, ATOMIC, tile, Span((0,), row, row + 1), Span((1,), low, high))
@@ -124,12 +124,12 @@ def _product(
     columns: tuple[int, I64, I64],
 ) -> None:
     """Every tile touches its range of columns in each of ``rows``, consecutive rows at once."""
-    dims, wanted = rows
+    dims, row_numbers = rows
     dim, lo, hi = columns
-    if not len(wanted):
+    if not len(row_numbers):
         return
-    begins = np.flatnonzero(np.diff(wanted, prepend=wanted[0] - 2) != 1)
-    first, last = wanted[begins], wanted[np.append(begins[1:], len(wanted)) - 1] + 1
+    begins = np.flatnonzero(np.diff(row_numbers, prepend=row_numbers[0] - 2) != 1)
+    first, last = row_numbers[begins], row_numbers[np.append(begins[1:], len(row_numbers)) - 1] + 1
     n = len(first)
     sketch.span(
         operand, mode, np.repeat(tile, n),

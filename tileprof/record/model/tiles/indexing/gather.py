@@ -15,7 +15,7 @@ from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
-from tileprof.record.model.tiles.foundations.index_values import known, not_known, wrapped
+from tileprof.record.model.tiles.foundations.index_values import recorded_values, without_values, wrapped
 from tileprof.record.model.tiles.foundations.sketch import ATOMIC, READ, WRITE, Sketch, Span, blocks, part, ranges
 from tileprof.record.model.tiles.indexing.index import INDEX_CHUNK
 
@@ -63,10 +63,10 @@ def _over(index: Operand) -> tuple[Sketch, I64, Span]:
 
 def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, span: Span, mode: int) -> dict[str, Any]:
     """The indexed side: element by element, neighbours joined. ``span`` holds the index elements of each tile."""
-    values = known(call, index)
+    values = recorded_values(call, index)
     if values is None:
         sketch.whole(operand, mode)
-        return not_known("every tile takes the whole indexed operand")
+        return without_values("every tile takes the whole indexed operand")
     if not operand.shape:
         sketch.whole(operand, mode)
         return {}

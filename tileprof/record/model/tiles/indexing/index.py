@@ -17,7 +17,7 @@ from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
-from tileprof.record.model.tiles.foundations.index_values import known, not_known, positions, wrapped
+from tileprof.record.model.tiles.foundations.index_values import positions, recorded_values, without_values, wrapped
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
@@ -195,12 +195,12 @@ def _target(
         if _is_mask(i):
             tensors += places[i.ref]
             own = tuple(range(at, at + len(i.shape)))
-            mask = known(call, i)
+            mask = recorded_values(call, i)
             coordinates = np.nonzero(mask) if mask is not None else (None,) * len(own)
             offsets += [(f, operand.strides[d], operand.shape[d]) for f, d in zip(coordinates, own, strict=True)]
         else:
             own = (at,)
-            offsets.append((known(call, i), operand.strides[at], operand.shape[at]))
+            offsets.append((recorded_values(call, i), operand.strides[at], operand.shape[at]))
             tensors.append(i)
         dims += own
         at += len(own)
@@ -225,7 +225,7 @@ def _index_shape(call: Call, before: tuple[int, ...], after: tuple[int, ...]) ->
 
 
 def _along(call: Call, operand: Operand, dim: int, indices: Operand) -> Target:
-    values = known(call, indices)
+    values = recorded_values(call, indices)
     if not operand.shape:
         return Target(operand, None if values is None else 0 * values.ravel(), (), ())
     offset = None if values is None else wrapped(values.ravel(), operand.shape[dim]) * operand.strides[dim]
@@ -272,8 +272,8 @@ def _move(
         line, low = tile % count, tile // count * chunk
         high = np.minimum(low + chunk, after)
     else:
-        wanted = blocks(total, chunk)
-        sketch = Sketch(wanted if most_tiles is None else min(wanted, most_tiles))
+        tiles = blocks(total, chunk)
+        sketch = Sketch(tiles if most_tiles is None else min(tiles, most_tiles))
         turn, lo, hi = ranges(total, chunk, sketch.tiles)
         which, begin, end = cut(lo, hi, after)
         tile, line = turn[which], begin // after
@@ -304,7 +304,7 @@ def _indexed(
     operand = target.operand
     if target.offset is None:
         sketch.whole(operand, mode)
-        return not_known("every tile takes the whole indexed operand")
+        return without_values("every tile takes the whole indexed operand")
     dims = target.before + target.after
     view = part(operand, (_FAR, *(operand.shape[d] for d in dims)), (1, *(operand.strides[d] for d in dims)))
     before = tuple(range(1, 1 + len(target.before)))

@@ -15,7 +15,7 @@ from tileprof.arrays import I64
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.foundations import regions
-from tileprof.record.model.tiles.foundations.index_values import known
+from tileprof.record.model.tiles.foundations.index_values import recorded_values
 from tileprof.record.model.tiles.products import gemm_tiles
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.main_loop import chunks_for, flops, raster
@@ -50,7 +50,7 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
             rows = replace(bias, shape=(bias.shape[0], 1, bias.shape[1]), strides=(bias.strides[0], 0, bias.strides[1]))
             c = regions.expand(rows, d.shape)
         return kernels(Product(a, b, d, c), device)
-    ends = known(call, call["offs"])
+    ends = recorded_values(call, call["offs"])
     if ends is None:
         return conservative(call, device, (), "the sizes of groups are values, and the program runs on fake tensors")
     edges = np.concatenate([[0], ends]).astype(np.int64)

@@ -64,14 +64,14 @@ def kernels(product: Product, device: Device, *, name: str = "gemm", tf32: bool 
     if 0 in (m, n, batch):
         return []
     rate = gemm_tiles.rate_of(product.a.dtype, device, tf32=tf32)
-    asked: dict[str, Any] = {
+    problem: dict[str, Any] = {
         "itemsize": product.a.itemsize,
         "out_itemsize": product.d.itemsize,
         "rate": rate,
         "device": device,
     }
-    tile = nvjet.choose((m, n, k), batch, **asked) if dictated("gemm", (m, n, k)) is None else None
-    tile = tile or gemm_tiles.choose("gemm", (m, n, k), batch, **asked)
+    tile = nvjet.choose((m, n, k), batch, **problem) if dictated("gemm", (m, n, k)) is None else None
+    tile = tile or gemm_tiles.choose("gemm", (m, n, k), batch, **problem)
     tile = replace(tile, split=max(1, min(tile.split, -(-k // tile.k))))
     main = _main_kernel(product, tile, f"{name}_{rate}_{_label(product, tile)}", rate)
     if tile.split == 1:

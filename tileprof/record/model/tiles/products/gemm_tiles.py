@@ -152,8 +152,8 @@ def make_tile(
     limit = min(device.registers_per_thread, device.registers_per_block // threads // 8 * 8)
     stage_bytes = (m + n) * k * itemsize
     if stages is None:
-        wanted = 4 if major >= 8 else 2
-        stages = max(1, min(wanted, device.shared_bytes_per_block // stage_bytes))
+        most_stages = 4 if major >= 8 else 2
+        stages = max(1, min(most_stages, device.shared_bytes_per_block // stage_bytes))
     return Tile(
         m, n, k, split, stages, threads,
         registers or min(limit, (accumulators + overhead + 7) // 8 * 8),

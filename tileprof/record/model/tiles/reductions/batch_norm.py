@@ -78,18 +78,20 @@ def batch_norm_backward(call: Call, device: Device) -> list[Kernel]:
     weight = [o for o in (call.arguments.get("weight"),) if o is not None]
     outputs = iter(call.outputs)
     mask = call.arguments.get("output_mask", (True, True, True))
-    wanted = [next(outputs, None) if on else None for on in mask]
-    vectors = [w for w in wanted[1:] if w is not None]
+    gradients = [next(outputs, None) if on else None for on in mask]
+    vectors = [w for w in gradients[1:] if w is not None]
     inputs = [gradient, source]
-    if wanted[0] is not None and (training or vectors) and all(is_contiguous(o) for o in inputs):
-        return _by_channel("batch_norm_backward", inputs, [wanted[0]], [*statistics, *weight], vectors, _BACKWARD_FLOPS)
+    if gradients[0] is not None and (training or vectors) and all(is_contiguous(o) for o in inputs):
+        return _by_channel(
+            "batch_norm_backward", inputs, [gradients[0]], [*statistics, *weight], vectors, _BACKWARD_FLOPS
+        )
     kernels: list[Kernel] = []
     sums: list[Operand] = []
     if training or vectors:
         sums = [scratch(slot, source.shape[1]) for slot in (0, 1)]
         kernels += _statistics("backward_reduce", inputs, [*sums, *vectors], statistics, device, 6)
-    if wanted[0] is not None:
-        kernels += _transform(source, [*statistics, *weight, *sums], wanted[0], extra=[gradient])
+    if gradients[0] is not None:
+        kernels += _transform(source, [*statistics, *weight, *sums], gradients[0], extra=[gradient])
     return kernels
 
 

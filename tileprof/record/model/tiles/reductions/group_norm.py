@@ -60,10 +60,10 @@ def group_norm_backward(call: Call, _device: Device) -> list[Kernel]:
     images, channels = source.shape[:2]
     each = channels // groups
     outputs = iter(call.outputs)
-    wanted = [next(outputs, None) if on else None for on in call["output_mask"]]
+    gradients = [next(outputs, None) if on else None for on in call["output_mask"]]
     products, sums = (scratch(slot, images, groups, each) for slot in (0, 1))
     kernels = [_channel_sums(gradient, source, products, sums)]
-    if wanted[0] is not None:
+    if gradients[0] is not None:
         first = scratch(2, images, groups, each)
         second, third = (scratch(slot, images, groups) for slot in (3, 4))
         vector = [_grouped_vector(weight, groups)] if weight is not None else []
@@ -71,9 +71,9 @@ def group_norm_backward(call: Call, _device: Device) -> list[Kernel]:
         kernels.append(_group_terms([mean, rstd], vector, [products, sums], [second, third]))
         terms = [_stretched(first, source)] + [_stretched(_along(o), source) for o in (second, third)]
         inputs = [_grouped(o, groups) for o in (gradient, source)]
-        target = _grouped(wanted[0], groups)
+        target = _grouped(gradients[0], groups)
         kernels += elementwise("group_input_gradient", [*inputs, *terms], [target], flops_each=4)
-    vectors = [o for o in wanted[1:] if o is not None]
+    vectors = [o for o in gradients[1:] if o is not None]
     if vectors:
         kernels.append(_vector_gradients([mean, rstd], [products, sums], vectors, groups))
     return kernels

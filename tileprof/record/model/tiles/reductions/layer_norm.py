@@ -44,12 +44,12 @@ def layer_norm_backward(call: Call, _device: Device) -> list[Kernel]:
     mask = call["output_mask"]
     outputs = iter(call.outputs)
     # Gradients that are not asked for are not returned at all.
-    wanted = [next(outputs, None) if on else None for on in mask]
+    gradient_of = [next(outputs, None) if on else None for on in mask]
     kernels: list[Kernel] = []
-    if wanted[0] is not None:
+    if gradient_of[0] is not None:
         vectors = [weight] if weight is not None else []
-        kernels += _rows(name, inputs, vectors, [wanted[0]], [], inner, flops_each=12, row_statistics=statistics)
-    gradients = [g for g in wanted[1:] if g is not None]
+        kernels += _rows(name, inputs, vectors, [gradient_of[0]], [], inner, flops_each=12, row_statistics=statistics)
+    gradients = [g for g in gradient_of[1:] if g is not None]
     if gradients and gradients[0].numel:
         kernels.append(_columns(name, inputs, statistics, gradients, inner))
     return kernels

@@ -78,10 +78,10 @@ def plan(outputs: int, inputs: int, device: Device, *, row_wise: bool, dense: bo
         step_output *= height
         splittable = False
     values, grid = blocks(inputs, step_input), blocks(outputs, step_output)
-    wanted = device.sms * (device.threads_per_sm // (width * height))
+    resident_blocks = device.sms * (device.threads_per_sm // (width * height))
     splits = 1
-    if splittable and values >= MAX_VALUES and grid <= wanted:
-        splits = max(min(blocks(wanted, grid), blocks(values, MIN_VALUES)), blocks(values, MAX_VALUES))
+    if splittable and values >= MAX_VALUES and grid <= resident_blocks:
+        splits = max(min(blocks(resident_blocks, grid), blocks(values, MIN_VALUES)), blocks(values, MAX_VALUES))
     return Plan((width, height, 1), step_output, step_input * along_input, splits)
 
 
@@ -95,7 +95,9 @@ def reduction(
     flops_each: float = 1,
     staging: int = 9,
 ) -> list[Kernel]:
-    """Reduce ``dims`` of ``source``; ``results`` have the kept dimensions only (see `kept`), in the source's order.
+    """Reduce ``dims`` of ``source``.
+
+    ``results`` have the kept dimensions only (see `without_dims`), in the source's order.
 
     ``staging`` is the scratch slot of a split reduction; kernels of one call need one each. Where there are no
     elements to reduce, the results are filled.
@@ -132,12 +134,12 @@ def reduction(
     return [sketch.kernel(f"reduce<{name}>", threads=chosen.threads, flops=flops, **more)]
 
 
-def kept(result: Operand, rank: int, dims: Sequence[int]) -> Operand:
+def without_dims(result: Operand, rank: int, dims: Sequence[int]) -> Operand:
     """The result of reducing ``dims`` of ``rank``, without the dimensions of size 1 that ``keepdim`` left in it."""
     if len(result.shape) < rank or rank == 0:
         return result
-    gone = {d % rank for d in dims}
-    return permute(result, [d for d in range(rank) if d not in gone])
+    reduced_dims = {d % rank for d in dims}
+    return permute(result, [d for d in range(rank) if d not in reduced_dims])
 
 
 def reduced_dims(call: Call, rank: int) -> list[int]:
@@ -164,7 +166,7 @@ def reduce(call: Call, device: Device) -> list[Kernel]:
     source = call["self"]
     rank = len(source.shape)
     dims = reduced_dims(call, rank)
-    results = [kept(o, rank, dims) for o in call.outputs]
+    results = [without_dims(o, rank, dims) for o in call.outputs]
     name = short(call.op)
     if name in {"all", "any"} and source.numel == 1:  # recorded as a copy
         one = replace(source, shape=results[0].shape, strides=(1,) * len(results[0].shape))
@@ -178,14 +180,14 @@ def logsumexp(call: Call, device: Device) -> list[Kernel]:
     source, out = call["self"], call.outputs[0]
     rank = len(source.shape)
     dims = reduced_dims(call, rank)
-    result = kept(out, rank, dims)
+    result = without_dims(out, rank, dims)
     full = tuple(1 if d in dims else n for d, n in enumerate(source.shape))
     peaks, sums = (scratch(slot, *full) for slot in (0, 1))
     shifted = scratch(2, *source.shape)
-    kernels = reduction("max", source, [kept(peaks, rank, dims)], dims, device)
+    kernels = reduction("max", source, [without_dims(peaks, rank, dims)], dims, device)
     kernels += elementwise("exp", [source, peaks], [shifted], flops_each=9)
-    kernels += reduction("sum", shifted, [kept(sums, rank, dims)], dims, device, staging=8)
-    flat = [kept(o, rank, dims) for o in (sums, peaks)]
+    kernels += reduction("sum", shifted, [without_dims(sums, rank, dims)], dims, device, staging=8)
+    flat = [without_dims(o, rank, dims) for o in (sums, peaks)]
     return kernels + elementwise("log", flat, [result], flops_each=9)
 
 

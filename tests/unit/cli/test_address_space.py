@@ -1,0 +1,41 @@
+"""Below a limit of addresses libraries fail in any way: a verb says so before it loads them."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from tileprof import cli
+from tileprof.cli import address_space
+
+
+@pytest.mark.parametrize(("limit", "words"), [(-1, ""), (3 << 30, ""), (1 << 30, "1.0 GiB of addresses (ulimit -v)")])
+def test_a_limit_that_is_too_small_is_named(monkeypatch, limit, words):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, -1))
+    said = address_space.too_small()
+    assert words in said
+    assert bool(said) == bool(words)
+
+
+def test_a_verb_of_ours_is_not_begun_there():
+    command = [sys.executable, "-m", "tileprof", "report", "none.tileprof"]
+    least = (1 << 30, 1 << 30)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=100,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, least),
+    )  # fmt: skip
+    assert ended.returncode == cli.BAD_USAGE
+    assert ended.stderr == (
+        "tileprof: processes here may have 1.0 GiB of addresses (ulimit -v), and tileprof needs 3: raise that limit\n"
+    )
+
+
+def test_a_recorder_that_fails_there_says_it_and_no_traceback(monkeypatch, capsys):
+    def fails(_):
+        raise ImportError("libarrow.so: failed to map segment from shared object")
+
+    monkeypatch.setattr(cli, "_run", fails)
+    monkeypatch.setattr(address_space, "too_small", lambda: "too few addresses")
+    assert cli.main(["record", "x.py"]) == cli.BAD_USAGE
+    assert capsys.readouterr().err == "tileprof: too few addresses\n"
