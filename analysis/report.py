@@ -14,7 +14,7 @@ are nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
                   without a duration: modelled from FLOPs and bytes, and part of recorded_ns)},
                   launch_ns (sum), alone_ns (sum of what the tiles of each launch need alone on the GPU), gap_ns (no
                   kernel ran), waves, last_wave (mean fullness, weighed by time), idle (share of slot-time without a
-                  tile, likewise), bytes_read, bytes_written (summed over tiles), flops
+                  tile, weighed in the same way), bytes_read, bytes_written (summed over tiles), flops
     bounds        of the program: recorded_ns, bounds_ns {name: ns}, area_by_resource_ns, compulsory_dram_bytes,
     bound_ns,
                   binding, ready_gated_bound_ns, gain, list_schedule_ns, list_schedule_with_reuse_ns, achievable_gain

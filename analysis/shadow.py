@@ -11,7 +11,7 @@ Per byte, a shadow holds the last plain write, the atomic updates since it, and 
   all reads since it.
 
 Within one launch reads come before writes, and a tile that reads and writes a byte is represented by its write.
-Events that a buffer inherits from whoever had its address before are *foreign*: they give no RAW (the bytes a recycled
+Events that a buffer inherits from the one that was there before are *foreign*: they give no RAW (the bytes a recycled
 buffer starts with mean nothing) and their WAR and WAW are marked ``reuse``.
 """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tileprof.viz.overlay import PairOverlay
 
 MOST_TILES = 4000
-"""More nodes than this nobody can tell apart."""
+"""More nodes than this cannot be told apart."""
 _MATRIX_BINS = 256
 # Okabe and Ito's palette: told apart by colour-blind readers.
 _EDGE, _TILE, _FREE = "#777777", "#0072B2", "#E69F00"

@@ -44,7 +44,7 @@ class CallGraphCache(FunctionCache):  # type: ignore[misc]  # numba has no types
     def _stamp(self) -> None:
         # Not when the function is made: functions below it in its module are not there yet.
         if not self._stamped:
-            self._cache_file._source_stamp = source_digest(self._py_func)  # noqa: SLF001 - likewise
+            self._cache_file._source_stamp = source_digest(self._py_func)  # noqa: SLF001 - as above
             self._stamped = True
 
 
@@ -143,7 +143,7 @@ def _njit(function: F, **options: Any) -> F:
     """
     made = njit(nogil=True, **options)(function)
     try:
-        made._cache = CallGraphCache(function)  # noqa: SLF001 - likewise
+        made._cache = CallGraphCache(function)  # noqa: SLF001 - as above
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise

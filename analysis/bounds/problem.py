@@ -109,7 +109,7 @@ def problem(
 ) -> Problem:
     """The problem of some launches of a graph (None: all), with or without hazards of recycled memory.
 
-    ``links`` spares the conversion of ``graph.links`` to whoever asks often. ``unknown_first`` is when in its work a
+    ``links`` spares the conversion of ``graph.links`` to frequent callers. ``unknown_first`` is when in its work a
     consumer needs bytes of which that is not known: at its very end for a lower bound, at its begin for a simulation.
     Raises UserError where a launch depends on itself or a later one.
     """

@@ -167,7 +167,7 @@ def conflicts(before: tuple[Bits, Bits], after: Touched, filters: Filters) -> Bi
 def numbered(launches: list[Touched]) -> tuple[list[Touched], Filters]:
     """The same with granules numbered from 0, and filters in which each has its own bit: what no hashing would find.
 
-    Granules that nobody writes (weights) carry no dependency and are dropped.
+    Granules that no tile writes (weights) carry no dependency and are dropped.
     """
     every = np.unique(np.concatenate([t.written.granule for t in launches]))
 

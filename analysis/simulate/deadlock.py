@@ -16,7 +16,7 @@ _MOST_STEPS = 6
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A sentence about a launch that is stuck, and the launch that it waits for; None where nobody can be named."""
+    """A sentence about a launch that is stuck, and the launch that it waits for; None where none can be named."""
 
     says: str
     waits_for: int | None

@@ -122,7 +122,7 @@ class SharedRoofline(_AsRecorded):
     resources).
 
     At rate 1 a tile asks for its launch's distinct bytes and FLOPs, over the sum of its tiles' lives. While all tiles
-    together ask for more than there is of a resource, those that use it slow down in the same proportion; nobody is
+    together ask for more than there is of a resource, those that use it slow down in the same proportion; none is
     ever faster than recorded. A launch alone asks for no more than all there is: it runs as recorded. Every distinct
     byte of a launch is taken to cross DRAM, as the model recorder takes it: what an earlier launch has just left in L2
     counts as too much. Sustained rates are the device's.

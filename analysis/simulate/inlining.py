@@ -4,7 +4,7 @@ graph.
 A persistent kernel: ``workers`` each run one tile at a time. When a tile ends, those of its consumers that wait for
 nothing else are ready, and its worker decides about one after the other, in issue order::
 
-    inline    onto the worker's own list, which it works off next: nobody is told, the inputs are still in its SM
+    inline    onto the worker's own list, which it works off next: no other is told, the inputs are still in its SM
     spawned   into the queue of all workers, where it arrives ``spawn_ns`` later; a worker that is free takes the
     earliest, for ``fetch_ns``
 

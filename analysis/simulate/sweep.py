@@ -54,9 +54,9 @@ class Source:
 
     def simulator(self, sms: int = 0, graph: TileGraph | None = None) -> Simulator:
         from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - processes import this module before they need it
-        from tileprof.analysis.graph import build_graph  # noqa: PLC0415 - likewise
-        from tileprof.devices import get  # noqa: PLC0415 - likewise
-        from tileprof.trace import load  # noqa: PLC0415 - likewise
+        from tileprof.analysis.graph import build_graph  # noqa: PLC0415 - as above
+        from tileprof.devices import get  # noqa: PLC0415 - as above
+        from tileprof.trace import load  # noqa: PLC0415 - as above
 
         graph = graph or build_graph(load(self.trace))
         machine = machine_of(graph.recording, get(self.device) if self.device else None, sms or self.sms)

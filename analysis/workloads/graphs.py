@@ -52,7 +52,7 @@ def kronecker(scale: int, seed: int = 0) -> Graph:
 
 
 def power_law(vertices: int, edges_per_vertex: float = 16, exponent: float = 2.2, seed: int = 0) -> Graph:
-    """Degrees drawn from a power law of that exponent, scaled to the mean; whoever has more edges out has as many more
+    """Degrees drawn from a power law of that exponent, scaled to the mean; a node with more edges out has as many more
     edges in.
     """
     random = np.random.default_rng(seed)

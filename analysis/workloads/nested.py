@@ -164,7 +164,7 @@ def mandelbrot(scale: int = 14, seed: int = 0, most: int = 512) -> Spawns:
 
 
 def _escape(c: NDArray[np.complex128], most: int) -> NDArray[np.int64]:
-    """Iterations until a point leaves, at most so many."""
+    """Iterations until a point leaves, at most ``most``."""
     flat = c.ravel()
     z, steps = np.zeros_like(flat), np.zeros(len(flat), np.int64)
     inside = np.arange(len(flat))

@@ -55,7 +55,7 @@ def random_wired(
     """A network wired at random (Xie et al., "Exploring Randomly Wired Neural Networks for Image Recognition", 2019):
     in every stage a ring of nodes with its four nearest, three quarters of the links moved at random, each directed
     from the earlier node to the later. A node is three launches, a weighted sum of all its inputs, a depthwise and a
-    pointwise convolution; a stage ends with the mean of all nodes that nobody reads. Raises UserError for parameters
+    pointwise convolution; a stage ends with the mean of all nodes that no other reads. Raises UserError for parameters
     out of range.
     """
     _check("random-wired", tiles, nodes=(nodes, 3), stages=(stages, 1), tile_ns=(tile_ns, 0.0))

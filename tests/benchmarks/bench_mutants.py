@@ -31,7 +31,7 @@ from tileprof.trace import load
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/policy")]
 
 from mutants import Tally, exact_policy, mutants  # noqa: E402 (the tests' folder is on the path from here on)
-from test_mutants import random_graph, residency_tally  # noqa: E402 (likewise)
+from test_mutants import random_graph, residency_tally  # noqa: E402 (as above)
 
 RESULTS = Path(__file__).parent / "results" / "mutants.json"
 FILE = Path("mutants.jsonl")

@@ -17,8 +17,8 @@ from tileprof.runtime.programs.whole_policy import of_blocks, of_decoder, of_net
 sys.path[:0] = [str(ROOT / "tests/unit/runtime")]
 
 from encoder_programs import pre_norm  # noqa: E402 (the tests' folder is on the path from here on)
-from networks import small  # noqa: E402 (likewise)
-from whole_mutants import Tally  # noqa: E402 (likewise)
+from networks import small  # noqa: E402 (as above)
+from whole_mutants import Tally  # noqa: E402 (as above)
 
 BLOCKS = 132
 LLAMA = DecoderShape(

@@ -40,7 +40,7 @@ def compare(
     """
     from tileprof.devices import of_driver  # noqa: PLC0415 - not needed for --help
     from tileprof.runtime.measuring import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
-    from tileprof.runtime.measuring.stage_times import stage_times  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.stage_times import stage_times  # noqa: PLC0415 - as above
 
     chain = _common_chain(policies)
     device = of_driver(on_gpu.measured_on()["device"])
@@ -81,10 +81,10 @@ def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, 
     order, their overlap under each policy.
     """
     from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
-    from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - likewise
-    from tileprof.runtime.measuring.stage_times import persistent_stage_us  # noqa: PLC0415 - likewise
-    from tileprof.runtime.persistent.lower import without_waits  # noqa: PLC0415 - likewise
-    from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - as above
+    from tileprof.runtime.measuring.stage_times import persistent_stage_us  # noqa: PLC0415 - as above
+    from tileprof.runtime.persistent.lower import without_waits  # noqa: PLC0415 - as above
+    from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - as above
 
     stage_us, gap_us = persistent_stage_us(policies[0]), device.graph_gap_ns / 1e3
     found = {"persistent-stages": sum(stage_us)}
@@ -99,9 +99,9 @@ def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, 
 def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Sequence[StageTime]) -> dict[str, float]:
     """Microseconds by row, from stages that take ``times`` alone: schedulers by name, policies by `row_name`."""
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.simulate import Simulator, scheduler  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - likewise
-    from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - likewise
+    from tileprof.analysis.simulate import Simulator, scheduler  # noqa: PLC0415 - as above
+    from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - as above
+    from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - as above
 
     graph = build_graph(expected_recording(chain, device, times))
     launches = range(len(chain.operators))
@@ -118,10 +118,10 @@ def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Seq
 
 def expected_recording(chain: Chain, device: Device, times: Sequence[StageTime]) -> MemoryRecording:
     """The recording that the chain's own kernels would leave: what their tiles touch, and how long they live."""
-    from tileprof.cli.touched_boxes import ALIGNED_BYTES, boxes_by_slot  # noqa: PLC0415 - likewise
+    from tileprof.cli.touched_boxes import ALIGNED_BYTES, boxes_by_slot  # noqa: PLC0415 - as above
     from tileprof.trace import MemoryRecording  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.trace.columns import buffer_row  # noqa: PLC0415 - likewise
-    from tileprof.trace.footprint import Footprint, Launch  # noqa: PLC0415 - likewise
+    from tileprof.trace.columns import buffer_row  # noqa: PLC0415 - as above
+    from tileprof.trace.footprint import Footprint, Launch  # noqa: PLC0415 - as above
 
     numbers = {name: number for number, name in enumerate(chain.tensors())}
     buffers: list[dict[str, Any]] = []

@@ -38,12 +38,12 @@ def _run(options: Namespace) -> int:
     if options.top < 0:
         raise UserError(f"--top {options.top}: give the number of rows to show, or 0 for all")
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.comparison import compare  # noqa: PLC0415 - likewise
-    from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
-    from tileprof.cli.conditions import condition, shown  # noqa: PLC0415 - likewise
-    from tileprof.cli.console import terminal  # noqa: PLC0415 - likewise
-    from tileprof.cli.progress import steps  # noqa: PLC0415 - likewise
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
+    from tileprof.analysis.comparison import compare  # noqa: PLC0415 - as above
+    from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
+    from tileprof.cli.conditions import condition, shown  # noqa: PLC0415 - as above
+    from tileprof.cli.console import terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.progress import steps  # noqa: PLC0415 - as above
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
 
     conditions = [condition(text, changes=True) for text in options.fail_if]
     traces = [load_trace(path) for path in (options.first, options.second)]
@@ -68,12 +68,12 @@ def _run(options: Namespace) -> int:
 
 def _print(comparison: Comparison, options: Namespace, console: Console) -> None:
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
-    from rich.text import Text  # noqa: PLC0415 - likewise
+    from rich.text import Text  # noqa: PLC0415 - as above
 
-    from tileprof.analysis.comparison import UNITS  # noqa: PLC0415 - likewise
-    from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - likewise
-    from tileprof.cli.conditions import shown  # noqa: PLC0415 - likewise
-    from tileprof.cli.console import plain  # noqa: PLC0415 - likewise
+    from tileprof.analysis.comparison import UNITS  # noqa: PLC0415 - as above
+    from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - as above
+    from tileprof.cli.conditions import shown  # noqa: PLC0415 - as above
+    from tileprof.cli.console import plain  # noqa: PLC0415 - as above
 
     def change(before: float | None, after: float | None) -> str:
         if before is None or after is None or before == after:

@@ -20,6 +20,6 @@ def devices_and_schedulers() -> str:
 def schedulers_of_run() -> str:
     """The schedulers that `tileprof run --scheduler` knows."""
     from tileprof.cli.run_acs import SCHEDULERS  # noqa: PLC0415 - not needed for other verbs
-    from tileprof.runtime.schedulers import right  # noqa: PLC0415 - likewise
+    from tileprof.runtime.schedulers import right  # noqa: PLC0415 - as above
 
     return f"Schedulers of a policy: auto, {', '.join(right())}. Of a program: {', '.join(SCHEDULERS)}."

@@ -115,11 +115,11 @@ def _by_hand(options: Namespace) -> dict[str, str]:
 
 def _of_trace(options: Namespace) -> dict[str, str]:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - likewise
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
-    from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - likewise
-    from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - likewise
-    from tileprof.policy.verification.residency import blocked_producers  # noqa: PLC0415 - likewise
+    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - as above
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - as above
+    from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - as above
+    from tileprof.policy.verification.residency import blocked_producers  # noqa: PLC0415 - as above
 
     trace = load_trace(options.source)
     with steps() as step:
@@ -237,9 +237,9 @@ def _label(stage: Stage) -> str:
 
 def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
     from tileprof.policy.synthesis.epilogue_fusion import fuse, fused_for  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.synthesis.search import with_prediction  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.stage_choice import rebound  # noqa: PLC0415 - likewise
-    from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.search import with_prediction  # noqa: PLC0415 - as above
+    from tileprof.policy.synthesis.stage_choice import rebound  # noqa: PLC0415 - as above
+    from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - as above
 
     policy = policies.load(options.policy)
     named = launches if launches is not None else [s.launch for s in policy.stages if s.launch is not None]
@@ -258,9 +258,9 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
 
 
 def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> Policy:
-    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.search import synthesise  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.stage_choice import epilogues_between  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - as above
+    from tileprof.policy.synthesis.search import synthesise  # noqa: PLC0415 - as above
+    from tileprof.policy.synthesis.stage_choice import epilogues_between  # noqa: PLC0415 - as above
     from tileprof.policy.verification.overtaken import overtaken_launches  # noqa: PLC0415 - heavy, and not needed for --help
 
     more = overtaken_launches(graph, launches)
@@ -289,8 +289,8 @@ def _texts(
     options: Namespace, policy: Policy, blocked: Callable[[Policy], tuple[str, ...]] | None = None
 ) -> dict[str, str]:
     from tileprof.policy.emit.counters import counters_files  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.emit.cusync import cusync_files  # noqa: PLC0415 - likewise
-    from tileprof.policy.format import to_dict  # noqa: PLC0415 - likewise
+    from tileprof.policy.emit.cusync import cusync_files  # noqa: PLC0415 - as above
+    from tileprof.policy.format import to_dict  # noqa: PLC0415 - as above
 
     if options.format == "counters":
         return counters_files(policy)

@@ -19,9 +19,9 @@ def load(name: str | Path, size: int | None = None) -> Policy:
     ``size``: of a policy for a range of sizes the one that is meant; None: the recorded one. Expressions that leave
     their grid are found here: whatever works with the policy later knows no file.
     """
-    from tileprof.policy.format import PolicyError, load_policy  # noqa: PLC0415 - likewise
-    from tileprof.policy.format.lowering import lower  # noqa: PLC0415 - likewise
-    from tileprof.policy.format.symbolic import load_symbolic  # noqa: PLC0415 - likewise
+    from tileprof.policy.format import PolicyError, load_policy  # noqa: PLC0415 - as above
+    from tileprof.policy.format.lowering import lower  # noqa: PLC0415 - as above
+    from tileprof.policy.format.symbolic import load_symbolic  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.dependency_file import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
 
     if str(name).endswith(".dep"):

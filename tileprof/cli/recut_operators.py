@@ -79,7 +79,7 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
     called. ``tiles``: those of some operators, by recorded launch; others follow a rule.
     """
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
+    from tileprof.trace import load  # noqa: PLC0415 - as above
 
     trace = graph.recording
     if trace.manifest["recorder"] != "cuda" or not trace.launches["call"].astype(str).str.contains('"number":').any():
@@ -160,7 +160,7 @@ def with_best_waits(policy: Policy, graph: TileGraph, launches: Sequence[int]) -
     earlier, too.
     """
     from tileprof.policy.synthesis.search import with_prediction  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - as above
 
     device = graph.device
     if device.architecture != ARCHITECTURE or not all(s.operator.get("name") in TILED for s in policy.stages):

@@ -27,8 +27,8 @@ def _prepare(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"pairs to show (default {TOP}; 0: all)")
     parser.add_argument("--device", metavar="NAME", help="bounds for another GPU, tile durations as recorded")
-    parser.add_argument("--sms", type=int, metavar="N", help="bounds for a GPU with so many SMs")
-    parser.add_argument("--occupancy", type=int, metavar="N", help="bounds for so many resident blocks an SM")
+    parser.add_argument("--sms", type=int, metavar="N", help="bounds for a GPU with N SMs")
+    parser.add_argument("--occupancy", type=int, metavar="N", help="bounds for N resident blocks per SM")
     parser.add_argument(
         "--fail-if",
         action="append",
@@ -51,7 +51,7 @@ def _run(options: Namespace) -> int:
     if options.watch and options.json:
         raise UserError("--watch prints for people, --json for programs; ask for one of them")
 
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.cli.watching import watch  # noqa: PLC0415 - heavy, and not needed for --help
 
     def show(trace: Trace) -> None:
@@ -65,18 +65,18 @@ def _run(options: Namespace) -> int:
 def _print(trace: Trace, options: Namespace) -> int:
     """Print one report; 1 where a condition of --fail-if holds."""
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - likewise
-    from tileprof.analysis.comparison import facts  # noqa: PLC0415 - likewise
-    from tileprof.analysis.guidance import guide  # noqa: PLC0415 - likewise
-    from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
-    from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - likewise
-    from tileprof.cli.conditions import condition, shown  # noqa: PLC0415 - likewise
-    from tileprof.cli.console import terminal  # noqa: PLC0415 - likewise
-    from tileprof.cli.progress import first_time, steps  # noqa: PLC0415 - likewise
-    from tileprof.cli.report_text import print_report  # noqa: PLC0415 - likewise
-    from tileprof.devices import get  # noqa: PLC0415 - likewise
-    from tileprof.trace import manifest  # noqa: PLC0415 - likewise
-    from tileprof.viz.report_curves import Curves  # noqa: PLC0415 - likewise
+    from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - as above
+    from tileprof.analysis.comparison import facts  # noqa: PLC0415 - as above
+    from tileprof.analysis.guidance import guide  # noqa: PLC0415 - as above
+    from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
+    from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
+    from tileprof.cli.conditions import condition, shown  # noqa: PLC0415 - as above
+    from tileprof.cli.console import terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.progress import first_time, steps  # noqa: PLC0415 - as above
+    from tileprof.cli.report_text import print_report  # noqa: PLC0415 - as above
+    from tileprof.devices import get  # noqa: PLC0415 - as above
+    from tileprof.trace import manifest  # noqa: PLC0415 - as above
+    from tileprof.viz.report_curves import Curves  # noqa: PLC0415 - as above
 
     conditions = [condition(text, changes=False) for text in options.fail_if]
     device = get(options.device) if options.device else None

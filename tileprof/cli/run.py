@@ -110,7 +110,7 @@ def _prepare(parser: ArgumentParser) -> None:
         type=int,
         default=MODELS,
         metavar="N",
-        help="with a program behind --, which runs as it is: then time so many of the models that it called most "
+        help="with a program behind --, which runs as it is: then time the N models that it called most "
         "often, "
         f"by PyTorch, by Inductor and by torch.compile(backend='tileprof') (default {MODELS})",
     )
@@ -200,8 +200,8 @@ def _compare(options: Namespace) -> int:
 def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """Every access that the trace holds, watched in adversarial orders."""
     from tileprof.policy.verification.operand_guard import check_operands  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - likewise
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
+    from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - as above
+    from tileprof.trace import load  # noqa: PLC0415 - as above
 
     if policy.guard.get("epilogues"):
         raise UserError(
@@ -222,7 +222,7 @@ def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) 
         except UserError as error:
             raise UserError(f"stage {number} ({stage.name}), launch {stage.launch}: {error}") from None
     check_operands(policy, trace, [int(stage.launch or 0) for stage in policy.stages])
-    if not policy.guard.get("renamed", False):  # stages use memory as recorded: whoever had an address before counts
+    if not policy.guard.get("renamed", False):  # stages use memory as recorded: earlier owners of an address count
         base, size = (trace.buffers[name].to_numpy("int64") for name in ("base", "bytes"))
         touches = [recycled(t, base, size) for t in touches]
     memory = Memory.build([s.tiles for s in policy.stages], touches)

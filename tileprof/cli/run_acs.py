@@ -42,7 +42,7 @@ def run_acs(options: Namespace) -> int:
     Raises `UserError` before the program starts where something is missing, and where a table cannot be read.
     """
     from tileprof.record.cuda.recorded_run import command_of  # noqa: PLC0415 - not needed for --help
-    from tileprof.runtime import acs  # noqa: PLC0415 - likewise
+    from tileprof.runtime import acs  # noqa: PLC0415 - as above
 
     if not options.program:
         raise UserError("give a program behind --: tileprof run --scheduler acs -- python infer.py")
@@ -77,10 +77,10 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path) -> Table
     parameters holds addresses of the process or nothing at all (`tileprof.runtime.acs.varying`).
     """
     from tileprof.record import Options, cuda  # noqa: PLC0415 - heavy
-    from tileprof.record.cuda import raw  # noqa: PLC0415 - likewise
-    from tileprof.record.cuda.settings import Settings  # noqa: PLC0415 - likewise
-    from tileprof.runtime import acs  # noqa: PLC0415 - likewise
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
+    from tileprof.record.cuda import raw  # noqa: PLC0415 - as above
+    from tileprof.record.cuda.settings import Settings  # noqa: PLC0415 - as above
+    from tileprof.runtime import acs  # noqa: PLC0415 - as above
+    from tileprof.trace import load  # noqa: PLC0415 - as above
 
     runs = _logged_runs(program, folder, library)
     if runs and not acs.repeats(runs):
@@ -126,7 +126,7 @@ def _logged_runs(program: tuple[str, ...], folder: Path, library: Path) -> list[
 def _logs(program: tuple[str, ...], places: Sequence[Path], library: Path) -> list[Path]:
     """Logs of plain runs, side by side, each with its folder: of the process of each that launched most."""
     from tileprof.record.cuda.recorded_run import command_of  # noqa: PLC0415 - heavy
-    from tileprof.runtime import acs  # noqa: PLC0415 - likewise
+    from tileprof.runtime import acs  # noqa: PLC0415 - as above
 
     running = []
     for place in places:

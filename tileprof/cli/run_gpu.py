@@ -33,7 +33,7 @@ def check_scheduler(name: str) -> None:
         raise UserError(f"{name} runs the kernels of a program: tileprof run --scheduler {name} -- python infer.py")
     import torch  # noqa: PLC0415 - slow to import
 
-    from tileprof.runtime.schedulers import scheduler  # noqa: PLC0415 - likewise
+    from tileprof.runtime.schedulers import scheduler  # noqa: PLC0415 - as above
 
     if not scheduler(name).correct:
         raise UserError(f"{name} computes wrong results, for timing: tileprof run POLICY --compare")
@@ -141,8 +141,8 @@ def prepare(policy: Policy, name: str = AUTO, schedulers: Sequence[str] = TIMED[
 
     from tileprof.runtime.chain import Chain  # noqa: PLC0415 - imports PyTorch
     from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
-    from tileprof.runtime.persistent.run import compile_for  # noqa: PLC0415 - likewise
-    from tileprof.runtime.schedulers import scheduler  # noqa: PLC0415 - likewise
+    from tileprof.runtime.persistent.run import compile_for  # noqa: PLC0415 - as above
+    from tileprof.runtime.schedulers import scheduler  # noqa: PLC0415 - as above
 
     if torch.cuda.get_device_capability() != (9, 0) or not (name == AUTO or scheduler(name).persistent):
         return
@@ -154,7 +154,7 @@ def prepare(policy: Policy, name: str = AUTO, schedulers: Sequence[str] = TIMED[
 def _times(policy: Policy, name: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Rows of `tileprof.runtime.measuring.measure` for PyTorch, stream order and what the policy runs under."""
     from tileprof.runtime.chain import Chain  # noqa: PLC0415 - imports PyTorch
-    from tileprof.runtime.measuring.measure import measure  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.measure import measure  # noqa: PLC0415 - as above
 
     say("timing it beside stream order and PyTorch")
     schedulers: tuple[str, ...] = TIMED["persistent" if name.startswith("persistent") else "others"]

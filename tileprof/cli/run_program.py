@@ -47,7 +47,7 @@ def run_program(options: Namespace) -> int:
     Raises `UserError` before anything runs, where no GPU is there or an option is about something else.
     """
     from tileprof.record import command as commands  # noqa: PLC0415 - not needed for --help
-    from tileprof.record.program import run  # noqa: PLC0415 - likewise
+    from tileprof.record.program import run  # noqa: PLC0415 - as above
 
     _check(options)
     command = commands.parse(options.program)
@@ -123,9 +123,9 @@ def _after(code: int, error: BaseException | None, calls: list[Call], options: N
 def print_table(rows: list[Compared], *, left_out: int = 0) -> None:
     """The rows on stderr, and below them what runs in whose kernels."""
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
-    from rich.text import Text  # noqa: PLC0415 - likewise
+    from rich.text import Text  # noqa: PLC0415 - as above
 
-    from tileprof.cli.console import plain, terminal  # noqa: PLC0415 - likewise
+    from tileprof.cli.console import plain, terminal  # noqa: PLC0415 - as above
 
     console = terminal(file=sys.stderr)
     table = Table(box=None, pad_edge=False)
@@ -161,7 +161,7 @@ def write_timelines(rows: list[Compared], folder: Path, command: list[str], *, f
     import torch  # noqa: PLC0415 - slow to import
 
     from tileprof.cli.timeline_trace import write_trace  # noqa: PLC0415 - imports pyarrow
-    from tileprof.devices import of_driver  # noqa: PLC0415 - likewise
+    from tileprof.devices import of_driver  # noqa: PLC0415 - as above
 
     device = of_driver(torch.cuda.get_device_name())
     for number, row in enumerate(rows, start=1):

@@ -40,8 +40,8 @@ def _prepare(parser: ArgumentParser) -> None:
     add("trace", nargs="+", metavar="TRACE", help="folder that `tileprof record` wrote; several; or one workload:NAME")
     add("--scheduler", action="append", default=[], metavar="NAME[:key=value,…]", help="may be repeated (default: all)")
     add("--device", metavar="NAME", help="another GPU, tile durations as recorded")
-    add("--sms", type=int, metavar="N", help="a GPU with so many SMs")
-    add("--occupancy", type=int, metavar="N", help="so many resident blocks of every launch an SM")
+    add("--sms", type=int, metavar="N", help="a GPU with N SMs")
+    add("--occupancy", type=int, metavar="N", help="N resident blocks of every launch per SM")
     add(
         "--durations",
         default="recorded",
@@ -131,14 +131,14 @@ def _check_workload(options: Namespace) -> None:
 
 def _one(options: Namespace, path: str) -> int:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.bounds import Bounder, machine_of  # noqa: PLC0415 - likewise
-    from tileprof.analysis.simulate import SCHEDULERS, Simulator, life_model, scheduler  # noqa: PLC0415 - likewise
-    from tileprof.analysis.simulate.agreement import agreement  # noqa: PLC0415 - likewise
-    from tileprof.analysis.simulate.triggers import triggers  # noqa: PLC0415 - likewise
-    from tileprof.cli import simulate_text as text  # noqa: PLC0415 - likewise
-    from tileprof.cli.schedule_table import ScheduleTable  # noqa: PLC0415 - likewise
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
-    from tileprof.devices import get  # noqa: PLC0415 - likewise
+    from tileprof.analysis.bounds import Bounder, machine_of  # noqa: PLC0415 - as above
+    from tileprof.analysis.simulate import SCHEDULERS, Simulator, life_model, scheduler  # noqa: PLC0415 - as above
+    from tileprof.analysis.simulate.agreement import agreement  # noqa: PLC0415 - as above
+    from tileprof.analysis.simulate.triggers import triggers  # noqa: PLC0415 - as above
+    from tileprof.cli import simulate_text as text  # noqa: PLC0415 - as above
+    from tileprof.cli.schedule_table import ScheduleTable  # noqa: PLC0415 - as above
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.devices import get  # noqa: PLC0415 - as above
 
     # Bloom filters over all tiles take as long as everything else together: last, unless it was asked for.
     wanted = [(t, scheduler(t)) for t in options.scheduler or sorted(SCHEDULERS, key=lambda name: name == _SLOWEST)]

@@ -53,7 +53,7 @@ def run(options: Namespace) -> int:
 
 def _print_json(traces: list[str], swept: Sweep | None, found: list[list[Point]]) -> None:
     from tileprof.cli.simulate_text import standing_of  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
+    from tileprof.trace import load  # noqa: PLC0415 - as above
 
     answers: list[dict[str, Any]] = []
     for trace, points in zip(traces, found, strict=True):
@@ -70,8 +70,8 @@ def _print_json(traces: list[str], swept: Sweep | None, found: list[list[Point]]
 
 def _print(traces: list[str], names: list[str], swept: Sweep | None, found: list[list[Point]]) -> None:
     from tileprof.analysis.simulate.sweep import without  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.simulate_text import print_standing, wide_terminal  # noqa: PLC0415 - likewise
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
+    from tileprof.cli.simulate_text import print_standing, wide_terminal  # noqa: PLC0415 - as above
+    from tileprof.trace import load  # noqa: PLC0415 - as above
 
     console = wide_terminal()
     if swept is None:
@@ -89,11 +89,11 @@ def _print(traces: list[str], names: list[str], swept: Sweep | None, found: list
 
 def _table(console: Console, key: str, names: list[str], rows: Sequence[str], points: Sequence[Point]) -> None:
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
-    from rich.text import Text  # noqa: PLC0415 - likewise
+    from rich.text import Text  # noqa: PLC0415 - as above
 
-    from tileprof.analysis.words import duration  # noqa: PLC0415 - likewise
-    from tileprof.cli.console import plain  # noqa: PLC0415 - likewise
-    from tileprof.cli.simulate_text import print_table  # noqa: PLC0415 - likewise
+    from tileprof.analysis.words import duration  # noqa: PLC0415 - as above
+    from tileprof.cli.console import plain  # noqa: PLC0415 - as above
+    from tileprof.cli.simulate_text import print_table  # noqa: PLC0415 - as above
 
     table = Table(box=None, pad_edge=False)
     for name in (key, *names):

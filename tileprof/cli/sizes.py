@@ -42,8 +42,8 @@ def at_size(symbolic: SymbolicPolicy, size: int | None, graph: TileGraph) -> Pol
     Raises `UserError` where the trace does not say the size, and where its operators are others than the policy's.
     """
     from tileprof.cli import recut_operators  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.format import PolicyError  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.stage_choice import stages_with  # noqa: PLC0415 - likewise
+    from tileprof.policy.format import PolicyError  # noqa: PLC0415 - as above
+    from tileprof.policy.synthesis.stage_choice import stages_with  # noqa: PLC0415 - as above
 
     known = symbolic.at()
     launches = [stage.launch for stage in known.stages if stage.launch is not None]

@@ -116,12 +116,12 @@ def _number(what: str, text: str, *, whole: bool) -> float:
 
 def _print(work: Spawns, found: list[Spawned]) -> None:
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
-    from rich.text import Text  # noqa: PLC0415 - likewise
+    from rich.text import Text  # noqa: PLC0415 - as above
 
-    from tileprof.analysis.words import counted, duration  # noqa: PLC0415 - likewise
-    from tileprof.cli.console import plain  # noqa: PLC0415 - likewise
-    from tileprof.cli.guidance_text import percent  # noqa: PLC0415 - likewise
-    from tileprof.cli.simulate_text import print_table, wide_terminal  # noqa: PLC0415 - likewise
+    from tileprof.analysis.words import counted, duration  # noqa: PLC0415 - as above
+    from tileprof.cli.console import plain  # noqa: PLC0415 - as above
+    from tileprof.cli.guidance_text import percent  # noqa: PLC0415 - as above
+    from tileprof.cli.simulate_text import print_table, wide_terminal  # noqa: PLC0415 - as above
 
     console = wide_terminal()
     table = Table(box=None, pad_edge=False)

@@ -27,9 +27,9 @@ def _prepare(parser: ArgumentParser) -> None:
 
 def _run(options: Namespace) -> int:
     from tileprof.analysis.words import duration  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
-    from tileprof.record.times import attach_times, read_times  # noqa: PLC0415 - likewise
-    from tileprof.trace import folder  # noqa: PLC0415 - likewise
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.record.times import attach_times, read_times  # noqa: PLC0415 - as above
+    from tileprof.trace import folder  # noqa: PLC0415 - as above
 
     output = options.output or Path(f"{Path(options.trace).resolve().stem}-timed")
     folder.refuse_existing(folder.places(output)[0], force=options.force)

@@ -55,12 +55,12 @@ def _run(options: Namespace) -> int:
         raise UserError(f"--first {options.first}: give the number of missing dependencies to name, or 0 for all")
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - likewise
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
-    from tileprof.policy.assessment import assess  # noqa: PLC0415 - likewise
-    from tileprof.policy.format.symbolic import load_symbolic  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.cusync_kinds import PREFIX  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.epilogue_fusion import fuse, fused_for  # noqa: PLC0415 - likewise
+    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - as above
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.policy.assessment import assess  # noqa: PLC0415 - as above
+    from tileprof.policy.format.symbolic import load_symbolic  # noqa: PLC0415 - as above
+    from tileprof.policy.synthesis.cusync_kinds import PREFIX  # noqa: PLC0415 - as above
+    from tileprof.policy.synthesis.epilogue_fusion import fuse, fused_for  # noqa: PLC0415 - as above
 
     name = options.kind if options.policy is None else options.policy
     symbolic = None if name.startswith(PREFIX) else load_symbolic(name)
@@ -96,9 +96,9 @@ def _load(name: str, size: int | None) -> Policy | None:
 def _shipped(
     name: str, options: Namespace, graph: TileGraph, launches: list[int] | None
 ) -> tuple[list[int], TileGraph, Policy]:
-    from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - as above
 
     shipped = Shipped.parse(name, options.rows)
     pair = list(best_pair(graph)) if launches is None else launches

@@ -52,11 +52,11 @@ def _run(options: Namespace) -> int:
         raise UserError("--launches and --pair bind the stages of a policy; name the policy after the trace")
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.guidance import guide  # noqa: PLC0415 - likewise
-    from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
-    from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - likewise
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
-    from tileprof.viz import page, study, variants  # noqa: PLC0415 - likewise
+    from tileprof.analysis.guidance import guide  # noqa: PLC0415 - as above
+    from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
+    from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.viz import page, study, variants  # noqa: PLC0415 - as above
 
     trace = load_trace(source)
     with steps() as step:
@@ -117,10 +117,10 @@ def _serve(options: Namespace, answers: Answers) -> int:
 
 def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
     from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - likewise
-    from tileprof.policy.verification.pair_waits import pair_waits  # noqa: PLC0415 - likewise
-    from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise
-    from tileprof.viz import Overlay, PairOverlay  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - as above
+    from tileprof.policy.verification.pair_waits import pair_waits  # noqa: PLC0415 - as above
+    from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - as above
+    from tileprof.viz import Overlay, PairOverlay  # noqa: PLC0415 - as above
 
     name = options.policy
     policy = policies.load(name)

@@ -25,7 +25,7 @@ def watch(path: str, show: Callable[[Trace], None], *, plain: bool) -> int:
     """Show the trace now and after every checkpoint of its recording, until that has ended: the exit code, 0.
 
     On a terminal each report takes the place of the one before; elsewhere they follow each other, and only what changed
-    is printed. A trace that nobody is writing is shown once. Ctrl-C ends it. Raises TraceError where there is no trace
+    is printed. A trace that is complete is shown once. Ctrl-C ends it. Raises TraceError where there is no trace
     at all.
     """
     whole, partial = folder.places(path)

@@ -1,6 +1,6 @@
 """What must hold before a table may be used at all: rows refer to rows that are there, boxes lie inside their buffers.
 
-The reader checks each table when it is first read, so that nobody after it meets an id beyond an array's end, or a
+The reader checks each table when it is first read, so that no later step meets an id beyond an array's end, or a
 box that no memory holds.
 A broken rule is a TraceError that names it.
 """

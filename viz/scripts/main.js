@@ -503,7 +503,7 @@ function start() {
   refresh();
   for (const view of Object.values(panels)) view.resize();
   if (state.launch !== null) showNode(state.launch);
-  document.documentElement.dataset.ready = "yes"; // for whoever waits for the page: tests, screenshots
+  document.documentElement.dataset.ready = "yes"; // for programs that wait for the page: tests, screenshots
 }
 
 if (doc.served) serve();

@@ -24,8 +24,8 @@ class PersistentDynamic(Options):
     tile's description, are assumed, not measured. All launches are tasks of one kernel, whose workers are as large as
     the largest tile (`tileprof.analysis.simulate.state.Room.of_one_kernel`).
 
-    ``scheduler_sms`` 0 and ``decide_ns`` 0 are the runtime's ``persistent-dynamic``: there whoever brings the last
-    input of a tile puts it into a queue, and no SM is set apart. ``persistent`` has static lists.
+    ``scheduler_sms`` 0 and ``decide_ns`` 0 are the runtime's ``persistent-dynamic``: there the tile that brings
+    the last input of another puts it into a queue, and no SM is set apart. ``persistent`` has static lists.
 
     | rule | source | here | worth |
     |---|---|---|---|

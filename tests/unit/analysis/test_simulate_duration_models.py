@@ -111,7 +111,7 @@ def test_a_signal_on_its_way_is_no_work_and_loads_nobody():
 
 
 def test_a_tile_that_waits_takes_no_bandwidth():
-    # The producer is slowed by the consumer's first half only, and nobody by the signal.
+    # The producer is slowed by the consumer's first half only, and none by the signal.
     simulator = Simulator(independent(10**6, first=0.5), lives=life_model("shared-roofline"))
     found = simulator.run(scheduler("pdl:signal=5us"))
     assert found.end_ns.tolist() == pytest.approx([1500, 7000], rel=1e-6)

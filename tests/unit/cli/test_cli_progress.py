@@ -1,4 +1,4 @@
-"""What a command says of itself while it works, where nobody watches a terminal."""
+"""What a command says of itself while it works, where no terminal is watched."""
 
 from __future__ import annotations
 

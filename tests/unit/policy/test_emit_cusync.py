@@ -146,7 +146,7 @@ void show(const char* what, int stage, Policy policy, dim3 grid, uint32_t waits)
   for (uint32_t z = 0; z < grid.z * waits; ++z)
     for (uint32_t y = 0; y < grid.y; ++y)
       for (uint32_t x = 0; x < grid.x; ++x) {
-        const dim3 tile(x, y, z), other(77, 77, 77);  // whoever used the grid argument would be wrong
+        const dim3 tile(x, y, z), other(77, 77, 77);  // code that used the grid argument would be wrong
         const bool some = policy.isSync(tile, other);
         const uint32_t number = x + grid.x * (y + grid.y * (z % grid.z));
         if (some) std::printf("wait %d %u %u %u\\n", stage, number, policy.tileIndex(tile, other), policy.waitValue(tile, other));

@@ -31,7 +31,7 @@ def pair(tmp_path_factory):
 
 
 def outputs(pair, policy, order) -> torch.Tensor:
-    """The result of the policy's tiles in one order; memory that nobody has written yet holds NaN."""
+    """The result of the policy's tiles in one order; memory that no tile has written yet holds NaN."""
     wanted, x, module, *_ = pair
     pipeline = Pipeline(policy)
     known = dict(module.named_parameters())

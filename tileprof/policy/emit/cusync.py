@@ -30,7 +30,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The structs of one stage; policies are None where the stage does not wait, or nobody waits for it."""
+    """The structs of one stage; policies are None where the stage does not wait, or no stage waits for it."""
 
     name: str
     order: Part

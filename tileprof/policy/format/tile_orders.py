@@ -1,8 +1,8 @@
 """Orders in which blocks take the tiles of a grid.
 
 A row of a product is complete when its last tile is: where blocks take tiles column by column, all rows are complete
-only at the end, and whoever waits for a row waits for the whole grid. An order is named by its axes, the one that runs
-fastest first: ``yzx`` takes all y and z of one x before the next x. ``xyz``, ascending numbers, is the default.
+only at the end, so that a wait for a row is a wait for the whole grid. An order is named by its axes, the one that
+runs fastest first: ``yzx`` takes all y and z of one x before the next x. ``xyz``, ascending numbers, is the default.
 """
 
 from __future__ import annotations

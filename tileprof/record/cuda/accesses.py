@@ -97,7 +97,7 @@ def united(tile: I64, start: I64, end: I64, first: I64) -> Runs:
 
 
 def union(parts: list[Strided]) -> Runs:
-    """All bytes of the boxes, whoever touches them, as disjoint runs."""
+    """All bytes of the boxes, of all tiles together, as disjoint runs."""
     each = [bind.expanded(boxes) for boxes in parts if len(boxes)]
     if not each:
         none = np.empty(0, np.int64)

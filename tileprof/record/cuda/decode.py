@@ -23,7 +23,7 @@ from tileprof.record.cuda.tiles import Geometry, Times, times
 from tileprof.trace import READ, WRITE, Footprint, Launch, TraceWriter
 
 MOST_ROWS: Final = 1 << 20
-"""Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or nobody could read the
+"""Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or no one could read the
 trace."""
 ARRAY_BYTES: Final = 512
 """Of the buffer that stands for a CUDA array: any number would do."""
@@ -62,7 +62,7 @@ class Decoder:
     """Feeds a `TraceWriter` from one process.
 
     ``timed`` holds uninstrumented times by ordinal, the place of a launch among all of the program; ``blocks`` the
-    times of tiles from a pass that records nothing else, likewise. Where either lacks a launch, the times of this
+    times of tiles from a pass that records nothing else, too. Where either lacks a launch, the times of this
     pass stand in.
     """
 

@@ -35,7 +35,7 @@ _WHY = {
     808: "the MPS server has as many clients as it takes",
     999: "for a reason it does not know: often its kernel module, or a permission of /dev/nvidia*",
 }
-"""What CUresult means to whoever starts the driver."""
+"""What CUresult means to a user who starts the driver."""
 
 
 @dataclass(frozen=True, slots=True)

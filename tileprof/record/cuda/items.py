@@ -101,7 +101,7 @@ class Items:
         return np.asarray(self.first[self.tile_of_load] + self.of_load)
 
     def everywhere(self, boxes: Strided) -> Strided:
-        """What a tile touches, nobody knows in which of its items: all of them stand for it."""
+        """What a tile touches in an item that is not known: all of its items stand for it."""
         each = self.count[boxes.tile]
         row, item = ragged(each)
         columns = (boxes.address, boxes.length, boxes.count, boxes.stride, boxes.first)

@@ -2,7 +2,7 @@
 
 The driver hands out segments. Without a framework each segment is a buffer. Where a framework's allocator cuts
 segments up, its tensors are the buffers, and what it leaves between them becomes one when it is first touched: a
-workspace that nobody names, or memory that a CUDA graph kept after its tensors were gone. Memory that no segment holds
+workspace without a name, or memory that a CUDA graph kept after its tensors were gone. Memory that no segment holds
 (it was there before recording began) becomes buffers of a page each.
 
 Physical memory that a program maps several times, at once or one after another, is one buffer however it is reached. It
@@ -177,7 +177,7 @@ class Lifetimes:
             self._drop(base, self._buffers.ends[at])
 
     def keep_tensors(self, ranges: list[tuple[int, int]], kind: str) -> None:
-        """A framework's allocator says all that it has handed out now, ``[base, end)``; in between nobody listened.
+        """A framework's allocator says all that it has handed out now, ``[base, end)``; in between nothing listened.
 
         What lies where it lay is taken for the same buffer.
         """
@@ -227,7 +227,7 @@ class Lifetimes:
         return self._leaves
 
     def adopt(self, addresses: NDArray[np.int64]) -> None:
-        """Make buffers for what lies at ``addresses``, which are nobody's."""
+        """Make buffers for what lies at ``addresses``, which no buffer holds."""
         for address in np.unique(addresses).tolist():
             if self._buffers.holding(address) >= 0:
                 continue  # in a buffer made for another of them

@@ -67,8 +67,8 @@ class Process:
 
     @property
     def ended_early(self) -> str:
-        """What a process that did not end by itself lacks: events that it had not written, too, which nobody can
-        count.
+        """What a process that did not end by itself lacks: events that it had not written, too, which cannot
+        be counted.
         """
         count = f"; {self.lost:,} of them are known" if self.lost else ""
         return f"ended early: launches after the records were last copied are not here{count}"

@@ -139,14 +139,14 @@ class Modules:
             finally:
                 here.conversions -= 1
 
-        torch.nn.Module.__call__, torch.nn.Module._apply = call, apply  # noqa: SLF001 - likewise
+        torch.nn.Module.__call__, torch.nn.Module._apply = call, apply  # noqa: SLF001 - as above
         hooks = (
             torch_module.register_module_module_registration_hook(names.registered),
             torch_module.register_module_parameter_registration_hook(lambda _, __, tensor: self._registered(tensor)),
         )
 
         def end() -> None:
-            torch.nn.Module.__call__, torch.nn.Module._apply = original, convert  # noqa: SLF001 - likewise
+            torch.nn.Module.__call__, torch.nn.Module._apply = original, convert  # noqa: SLF001 - as above
             for hook in hooks:
                 hook.remove()
 

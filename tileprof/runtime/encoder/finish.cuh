@@ -73,7 +73,7 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
                 store_matrix(normalised, normalised_wiped, 2 * (static_cast<u64>(r) * columns + column), packed(v));
             }
         }
-        if (mine)  // last: nobody waits for it
+        if (mine)  // last: no task waits for it
 #pragma unroll
             for (int split = 0; split < MOST_SPLITS; ++split)
                 if (split < splits) store_words(part_at(split), nothing<uint4>());

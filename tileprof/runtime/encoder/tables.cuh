@@ -4,7 +4,7 @@
 // A matrix between stages carries its own arrival: its memory holds ABSENT words until a task has written them, which
 // no arithmetic results in, and readers load again what is absent. Memory is used again (memory.py): tasks that write a
 // matrix make other memory absent, tasks that add up parts of k make these absent, and a task waits until every block
-// has ended the generation of stages before the last, so that nobody reads what becomes absent.
+// has ended the generation of stages before the last, so that no task reads what becomes absent.
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves

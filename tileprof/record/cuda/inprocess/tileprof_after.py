@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - runs inside other programs: a script that imports little
-"""Doing something right after a module was imported, whoever imports it."""
+"""Doing something right after a module was imported, by any importer."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ _HEAD = (
     "pointwise as _tileprof_pointwise\n"
 )
 
-say: Callable[[str, str], None] = lambda _op, _module: None  # noqa: E731 - set by whoever listens
-tell: Callable[[Any], None] = lambda _event: None  # noqa: E731 - likewise
+say: Callable[[str, str], None] = lambda _op, _module: None  # noqa: E731 - set by the listener
+tell: Callable[[Any], None] = lambda _event: None  # noqa: E731 - as above
 last = [""]
 """The module that was marked last."""
 

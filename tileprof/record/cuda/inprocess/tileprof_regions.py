@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 changed: list[Callable[[bool], None]] = []
-"""Called with True when a region has begun and with False when it is about to end, whoever begins it."""
+"""Called with True when a region has begun and with False when it is about to end, whatever began it."""
 
 
 def start() -> None:
@@ -38,7 +38,7 @@ def by_ranges() -> bool:
 
 
 def tell(*, begun: bool) -> None:
-    """Tell whoever listens that a region has begun or is about to end."""
+    """Tell the listener that a region has begun or is about to end."""
     for listener in changed:
         listener(begun)
 

@@ -19,10 +19,10 @@ struct KernelCode {
     uint32_t parameter_bytes = 0;
     bool tensor_load = false;
     bool tensor_store = false;           // stores that no callback reports
-    bool tensor_reduce = false;          // likewise
+    bool tensor_reduce = false;          // the same of reductions
     bool texture = false;                // reads through textures or surfaces, and
-    bool surface = false;                // writes through surfaces, likewise
-    bool launches = false;               // it, or a kernel beside it, launches kernels or graphs, likewise
+    bool surface = false;                // writes through surfaces
+    bool launches = false;               // it, or a kernel beside it, launches kernels or graphs
     std::vector<std::string> constants;  // the module's constant variables, which any of its kernels may read
 
     // This code may call that.

@@ -179,7 +179,7 @@ using Stacks = std::map<const void*, std::vector<bool>>;
 thread_local Stacks* stacks = nullptr;
 thread_local bool thread_ends = false;  // what is marked from now on comes too late
 
-// What a thread leaves open can be closed by nobody else.
+// What a thread leaves open can be closed by no other thread.
 struct ThreadEnd {
     ~ThreadEnd() {
         thread_ends = true;
@@ -348,7 +348,7 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(t
 }
 
 // Tell this function of every matching range: 1 when it has been opened, -1 when it is about to be closed. Null:
-// nobody.
+// no function.
 extern "C" __attribute__((visibility("default"))) void tileprof_listen(tileprof::RangeListener listener) {
     tileprof::ranges.listener = listener;
 }

@@ -91,7 +91,7 @@ void pause_without_holds() {
 
 void Gate::enter() {
     while (closed_by_another() || (closing_ != nullptr && closing_ != me())) pause_without_holds();
-    if (!inside) ++inside_;  // one whose end nobody saw, as its region had ended, is in already
+    if (!inside) ++inside_;  // one whose end was not seen, as its region had ended, is in already
     inside = true;
 }
 

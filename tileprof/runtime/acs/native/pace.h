@@ -14,7 +14,7 @@ class Pace {
     explicit Pace(uint64_t period);
 
     bool resting() const { return resting_; }
-    // Counts a launch; whether whoever issues it is to call `sampled` first.
+    // Counts a launch; whether its issuer is to call `sampled` first.
     bool due();
     void sampled(bool idle);
 
