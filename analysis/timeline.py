@@ -39,7 +39,7 @@ def dispatch(tile_ns: ArrayLike, *, sms: int, blocks_per_sm: int, cluster: int =
     """
     durations = np.asarray(tile_ns, dtype=np.float64)
     if sms < 1 or blocks_per_sm < 1:
-        raise ValueError(f"a device with {sms} SMs and {blocks_per_sm} blocks an SM runs nothing")
+        raise ValueError(f"a device with {sms} SMs and {blocks_per_sm} blocks per SM runs nothing")
     slots = max(sms * blocks_per_sm // cluster, 1)
     slots = min(slots, most) if most else slots
     if len(durations) == 0 or np.all(durations == durations[0]):

@@ -3,7 +3,7 @@
 A wave is one round over all slots; the last is as long as a full one however few tiles it has. Waves are whole
 numbers; the shares beside them are exact fractions. ::
 
-    slots = SMs * resident blocks an SM / blocks a cluster        waves = ceil(tiles / slots)
+    slots = SMs * resident blocks per SM / blocks per cluster        waves = ceil(tiles / slots)
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ does not have selects nothing, and names that a page does not know are ignored. 
     #beside=cusync                    the scheduler whose timeline is beside the recorded one; in a served page also
     with options,
                                       cusync:window=4
-    #if=cusync:poll_ns=1400@132,0     the what-if setting: scheduler, options, SMs, resident blocks an SM (0: as
+    #if=cusync:poll_ns=1400@132,0     the what-if setting: scheduler, options, SMs, resident blocks per SM (0: as
     recorded); a file
                                       has what its sliders reach, a served page anything
     #time=1200                        the moment kept in the timeline, ns

@@ -106,7 +106,7 @@ class Answers:
         return schedule_value(self._graph, schedule, self._study)
 
     def size(self, text: str) -> dict[str, Any]:
-        """The program on ``SMs,blocks an SM`` (0: as recorded)."""
+        """The program on ``SMs,blocks per SM`` (0: as recorded)."""
         sms, blocks = _size_of(text)
         with self._lock:
             return plain(size(self._graph, sms, blocks))
@@ -124,7 +124,7 @@ class Answers:
 
 
 def _size_of(text: str) -> tuple[int, int]:
-    """SMs and resident blocks an SM of ``SMs,blocks``."""
+    """SMs and resident blocks per SM of ``SMs,blocks``."""
     words = text.split(",")
     if len(words) != 2 or not all(word.isdecimal() and len(word) < 6 for word in words):
         raise UserError(f"{text[:40]!r} is no size; give SMs,blocks: 66,2")

@@ -36,7 +36,7 @@ _FIRST = ("stream", "list", "graph", "cusync")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The program on a GPU with so many SMs and blocks an SM (0: as recorded): one launch after the other, with gaps of
+    """The program on a GPU of these SMs and blocks per SM (0: as recorded): one launch after the other, with gaps of
     plain launches and of a CUDA graph, and list-scheduled with free launches.
     """
 

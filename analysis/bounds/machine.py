@@ -50,7 +50,7 @@ class Machine:
         object.__setattr__(self, "sms", self.sms or self.device.sms)
 
     def blocks(self, launches: pd.DataFrame) -> NDArray[np.int64]:
-        """``[launches]`` resident blocks an SM: as recorded, as given for all, or on a foreign device as calculated.
+        """``[launches]`` resident blocks per SM: as recorded, as given for all, or on a foreign device as calculated.
 
         Raises UserError where a block is too large for a foreign device.
         """
@@ -137,7 +137,7 @@ class Machine:
     def units(self, launches: pd.DataFrame) -> tuple[NDArray[np.int64], int]:
         """Integer slot units: ``[launches]`` units that a tile holds, and the units of the whole GPU.
 
-        A tile of a launch with b resident blocks an SM holds 1/b of an SM (times its cluster's blocks), whichever
+        A tile of a launch with b resident blocks per SM holds 1/b of an SM (times its cluster's blocks), whichever
         resource is the scarce one. Units make these shares whole numbers, so that kernels of different occupancy
         share the pool exactly.
         """

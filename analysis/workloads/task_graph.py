@@ -18,7 +18,7 @@ CELL = 4096
 """Bytes that a tile writes."""
 THREADS = 256
 REGISTERS = 40
-"""With 256 threads six blocks an SM on every GPU of ours, all threads of an SM that holds 1,536."""
+"""With 256 threads six blocks per SM on every GPU of ours, all threads of an SM that holds 1,536."""
 
 Cells = NDArray[np.int64]
 

@@ -48,7 +48,7 @@ def points_of(name):
 
 def said(c):
     print(
-        f"host {c.host_us:.1f} us a pair of convolutions, of which cuSync spares {c.saved_us:.1f} us; "
+        f"host {c.host_us:.1f} us per pair of convolutions, of which cuSync spares {c.saved_us:.1f} us; "
         f"SM share {c.interference['v100'].sm:.2f}"
     )
     for arch, us in c.poll_us.items():

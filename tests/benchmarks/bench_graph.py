@@ -24,7 +24,7 @@ from measuring import folder_bytes, header, run, table
 PARENTS = 10
 BLOCK_BYTES = 256
 SHAPES = {"deep": lambda tiles: (tiles // 1000 + 1, 1000), "wide": lambda tiles: (10 + 1, tiles // 10)}
-"""Launches and tiles a launch; the first launch reads nothing and comes on top of the tiles asked for."""
+"""Launches and tiles per launch; the first launch reads nothing and comes on top of the tiles asked for."""
 
 
 def main():

@@ -52,7 +52,7 @@ class Removed:
 
 
 def main():
-    header("H200 chains: predicted and measured, us a layer or pair")
+    header("H200 chains: predicted and measured, us per layer or pair")
     errors = {}
     csv_rows = csv.DictReader(
         line for line in (ROOT / "tests/data/h200_gpt3_chain.csv").read_text().splitlines() if line[0] != "#"
@@ -73,7 +73,7 @@ def main():
 
 
 def mlp(tokens):
-    """(tiles, slots, depth, bytes, flops, tiles a row) of both products."""
+    """(tiles, slots, depth, bytes, flops, tiles per row) of both products."""
     rows = ceil(tokens / min(tokens, TILE))
     found = []
     for n, k in ((INNER, WIDTH), (WIDTH, INNER)):

@@ -91,7 +91,7 @@ int main() {
             CHECK(cudaGraphInstantiate(&exec, graph, 0));
             CHECK(cudaGraphLaunch(exec, stream));
             CHECK(cudaGraphLaunch(exec, stream));
-            std::printf("blocks %d written %d bytes a block: gap %.0f ns in a stream, %.0f ns in a graph\n", blocks,
+            std::printf("blocks %d written %d bytes per block: gap %.0f ns in a stream, %.0f ns in a graph\n", blocks,
                         words * 4, in_stream, gap());
             CHECK(cudaFree(spans));
             CHECK(cudaFree(out));

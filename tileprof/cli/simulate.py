@@ -98,7 +98,7 @@ def _run(options: Namespace) -> int:
 def _check_machine(options: Namespace) -> None:
     for given, flag, most, what in (
         (options.sms, "--sms", _MOST_SMS, "SMs"),
-        (options.occupancy, "--occupancy", _MOST_BLOCKS, "resident blocks an SM"),
+        (options.occupancy, "--occupancy", _MOST_BLOCKS, "resident blocks per SM"),
     ):
         if given is not None and not 1 <= given <= most:
             raise UserError(f"{flag} {given}: expected from 1 to {most:,} {what}")

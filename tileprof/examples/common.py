@@ -122,7 +122,7 @@ def stepped(name: str, options: Namespace, step: Any) -> Any:
         _finish(cuda=cuda)
     counted = max(1, options.steps - WARM)
     if options.steps > 1:
-        sys.stderr.write(f"{name}: {(time.perf_counter() - begin) / counted * 1e6:.1f} us a step\n")
+        sys.stderr.write(f"{name}: {(time.perf_counter() - begin) / counted * 1e6:.1f} us per step\n")
     if getattr(options, "digest", False):
         print(f"{name}: {options.steps} results, {digest.hexdigest()}")
     return result

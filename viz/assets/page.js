@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: efdc29462fe4ea1739435d2f37148138fd50bfcd30bece4f3ebb22c73f671878
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 42f4254bff341adef487d472897d701559ac0002d67c450b51468d04fb6506c0
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -575,8 +575,8 @@ function slidersNow() {
     },
     {
       key: "occupancy",
-      label: "blocks an SM",
-      meaning: "resident blocks an SM",
+      label: "blocks per SM",
+      meaning: "resident blocks per SM",
       values: UNKNOWN_BLOCKS,
       given: 0,
       words: (n) => n ? plural(n, "block") : "as recorded"
@@ -1311,9 +1311,12 @@ function adviceRow(action) {
   });
   const isCode = /^\S*[.(_]/.test(action.title);
   const title = isCode ? action.title : action.title[0].toUpperCase() + action.title.slice(1);
-  const beyond = action.beyond ? ` beyond ${action.beyond}` : "";
   const share2 = (100 * action.saves_share).toFixed(1);
-  const saves = make("span", `saves ${most}${duration(action.saves_ns)}${beyond} (${share2}%)`, { class: "saves" });
+  const beyond = action.beyond ? [make("span", ` beyond ${action.beyond}`, { class: "beyond" })] : [];
+  const saves = make("span", [`saves ${most}${duration(action.saves_ns)}`, ...beyond, ` (${share2}%)`], {
+    class: "saves",
+    title: action.beyond ? `beyond ${action.beyond}` : ""
+  });
   const buttons = [copy];
   if (action.launches.length) {
     const show = make("button", "show", { type: "button", class: "copy", title: "Show these launches" });

@@ -50,9 +50,12 @@ function adviceRow(action) {
   });
   const isCode = /^\S*[.(_]/.test(action.title); // the name of a function keeps its letters
   const title = isCode ? action.title : action.title[0].toUpperCase() + action.title.slice(1);
-  const beyond = action.beyond ? ` beyond ${action.beyond}` : "";
   const share = (100 * action.saves_share).toFixed(1);
-  const saves = make("span", `saves ${most}${duration(action.saves_ns)}${beyond} (${share}%)`, { class: "saves" });
+  const beyond = action.beyond ? [make("span", ` beyond ${action.beyond}`, { class: "beyond" })] : [];
+  const saves = make("span", [`saves ${most}${duration(action.saves_ns)}`, ...beyond, ` (${share}%)`], {
+    class: "saves",
+    title: action.beyond ? `beyond ${action.beyond}` : "",
+  });
   const buttons = [copy];
   if (action.launches.length) {
     const show = make("button", "show", { type: "button", class: "copy", title: "Show these launches" });

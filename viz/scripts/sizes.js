@@ -59,8 +59,8 @@ function slidersNow() {
     },
     {
       key: "occupancy",
-      label: "blocks an SM",
-      meaning: "resident blocks an SM",
+      label: "blocks per SM",
+      meaning: "resident blocks per SM",
       values: UNKNOWN_BLOCKS,
       given: 0,
       words: (n) => (n ? plural(n, "block") : "as recorded"),

@@ -153,7 +153,7 @@ def main() -> None:
             code, said, errors = run(words, variables, max(5.0, left()))
         except subprocess.TimeoutExpired:
             code, said, errors = -1, "", "no end"
-        found = re.search(r": ([0-9.]+) us a step", errors)
+        found = re.search(r": ([0-9.]+) us per step", errors)
         counts = acs.results(place)
         row = {
             "program": name,

@@ -1,4 +1,4 @@
-"""Checks and times the persistent kernel against its own launches a stage, PyTorch in a graph and the roof.
+"""Checks and times the persistent kernel against its own launches per stage, PyTorch in a graph and the roof.
 
 ``python tests/gpu/runtime/persistent_probe.py OUT.json [--set check,gemm,conv] [--only WORD] [--tune]`` with tileprof
 on the path. Every wait in a kernel ends after 200 ms. Times: a captured graph of several instances of a chain, so that

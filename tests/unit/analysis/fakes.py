@@ -217,7 +217,7 @@ def write_mlp(path, layers=2, tokens=256, hidden=512, device="V100", tile_ns=Non
     writer = TraceWriter(path, recorder="model", command=["mlp.py", "--layers", str(layers)], device=gpu)
     shapes = ((tokens, hidden, 4 * hidden), (tokens, 4 * hidden, hidden))
     prints = []
-    a_slot = 0.6 * gpu.peak_flops["fp16"] / gpu.sms / 2 / 1e9  # FLOP/ns at 60% of the peak, two blocks an SM
+    a_slot = 0.6 * gpu.peak_flops["fp16"] / gpu.sms / 2 / 1e9  # FLOP/ns at 60% of the peak, two blocks per SM
     tile_ns = tile_ns or [float(round(2 * 128 * 128 * inner / a_slot)) for _, inner, _ in shapes]
     for (rows, inner, columns), ns in zip(shapes, tile_ns, strict=True):
         places, boxes = gemm_boxes(rows, inner, columns)

@@ -59,7 +59,7 @@ def test_the_list_schedule_is_within_grahams_factor_of_the_bounds(case, blocks_p
 
 
 def test_area_counts_the_scarcest_resource():
-    # 128 of 256 threads a block: two fit an SM, four on the GPU; eight tiles of 10 ns need 20 ns.
+    # 128 of 256 threads per block: two fit an SM, four on the GPU; eight tiles of 10 ns need 20 ns.
     g = with_trace(graph([8], []), [[10.0] * 8], block_x=128, blocks_per_sm=2)
     bounds = Bounder(g).of(50.0)
     assert bounds.resources_ns["threads"] == bounds.ns["area"] == 20.0

@@ -27,7 +27,7 @@ def advice(*, tiles=5, ns=100_000.0, first=0.0, coverage="exact", reuse=False, p
 def test_a_partial_last_wave_asks_for_tile_synchronisation_with_its_evidence():
     (found,) = (o for o in advice() if o.producers)
     assert found.scheduler == "cusync"
-    # 3 + 3 waves of 100 us, of which 5 remain; 200 ns a tile for posts and 700 for the poll, 50 less for the gap.
+    # 3 + 3 waves of 100 us, of which 5 remain; 200 ns per tile for posts and 700 for the poll, 50 less for the gap.
     assert 95_000 < found.saves_ns < 100_050 <= found.bound_ns + 1
     assert "80% of the consumer's tiles could start" in found.because
     assert "6 waves hold 5 waves of tiles" in found.because

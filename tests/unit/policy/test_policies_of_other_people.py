@@ -14,7 +14,7 @@ from tileprof.cli import main
 
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two launches a layer, ``h.0.mlp.up`` to ``h.1.mlp.down``."""
+    """Two launches per layer, ``h.0.mlp.up`` to ``h.1.mlp.down``."""
     return write_mlp(tmp_path_factory.mktemp("theirs") / "mlp.tileprof", layers=2, tokens=512, hidden=256)
 
 

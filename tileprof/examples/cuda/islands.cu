@@ -94,7 +94,7 @@ int main(int count, char** words) {
     }
     CHECK(cudaDeviceSynchronize());
     const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begin;
-    if (steps > kWarmSteps) std::fprintf(stderr, "islands: %.1f us a step\n", spent.count() / (steps - kWarmSteps));
+    if (steps > kWarmSteps) std::fprintf(stderr, "islands: %.1f us per step\n", spent.count() / (steps - kWarmSteps));
     CHECK(cudaMemcpy(values.data(), position, bodies * sizeof(float), cudaMemcpyDeviceToHost));
     double sum = 0;
     for (float value : values) sum += std::fabs(value);

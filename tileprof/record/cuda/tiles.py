@@ -62,7 +62,7 @@ class Times:
     end: NDArray[np.int64]
     sm: NDArray[np.int64]
     blocks: NDArray[np.int64]
-    """Records of block entries a tile; more than it has blocks when launches were mixed up."""
+    """Records of block entries per tile; more than it has blocks when launches were mixed up."""
 
     @property
     def has_times(self) -> NDArray[np.bool_]:

@@ -154,7 +154,7 @@ def test_a_block_that_also_stores_in_plain_ways_stays_whole(tmp_path):
 
 
 def test_blocks_of_a_cluster_share_their_items(tmp_path):
-    """Two blocks a cluster, each loads half of a's rows: the item is their union."""
+    """Two blocks per cluster, each loads half of a's rows: the item is their union."""
     out = []
     for item, column in enumerate((0, 32)):
         for depth in (0, 16):

@@ -10,7 +10,7 @@
 #include <vector>
 
 constexpr int kBlocks = 8, kThreads = 128;
-constexpr int kWidth = 100, kHeight = 72;  // of the tensors; 400 bytes a row
+constexpr int kWidth = 100, kHeight = 72;  // of the tensors; 400 bytes per row
 [[maybe_unused]] constexpr int kBoxWidth = 32, kBoxHeight = 16;
 
 #define CHECK(call)                                                                                  \

@@ -352,7 +352,7 @@ def test_the_rule_prefers_large_tiles_for_large_products_and_fills_the_gpu_with_
     ],
 )
 def test_grids_of_the_cusync_paper_follow_from_its_tiles(m, first, first_grid, second, second_grid, blocks_per_sm):
-    """Table IV, GPT-3 MLP on a V100, with the tiles, stages and warps of its repository (four warps a block)."""
+    """Table IV, GPT-3 MLP on a V100, with the tiles, stages and warps of its repository (four warps per block)."""
     device = get("V100")
     words = (f"gemm@*x6144x12288={first},stages=2,threads=128", f"gemm@*x12288x6144={second},stages=2,threads=128")
     with overrides.override(*words):

@@ -113,7 +113,7 @@ def _main_kernel(window: Window, tile: gemm_tiles.Tile, name: str, rate: str) ->
     pixels = int(np.prod(window.pixels))
     grid = (-(-pixels // tile.m), -(-results // tile.n), tile.split * window.groups)
     block = raster(*grid)
-    # A loop over channels that takes `taps` iterations a step has the timing of the loop over k.
+    # A loop over channels that takes `taps` iterations per step has the timing of the loop over k.
     loop = main_loop(
         sources, tile, window.source.itemsize * window.taps, window.out.itemsize, chunks=chunks_for(4 * len(block))
     )

@@ -57,7 +57,7 @@ def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, d
     """Launches that fill ``out`` from ``sources``; grid y is the input, grid x shares it by a grid-stride loop.
 
     Dense inputs: 128 threads with 16 bytes each and as many blocks as the largest input needs. Strided inputs: 512
-    threads and two blocks an SM. Inputs of another type are copied one by one.
+    threads and two blocks per SM. Inputs of another type are copied one by one.
     """
     dim %= len(out.shape)
     placed, at = [], 0

@@ -181,7 +181,7 @@ _FUSED = {
     "_fused_sgd_": (("self", "momentum_buffer_list"), 5),
     "_fused_adagrad_": (("self", "state_sums"), 9),
 }
-"""Tensor lists that the operator reads and writes, and operations an element."""
+"""Tensor lists that the operator reads and writes, and operations per element."""
 
 
 @models(*(f"aten::{name}" for name in _FUSED), any_number=True)

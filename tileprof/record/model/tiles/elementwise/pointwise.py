@@ -49,7 +49,7 @@ _FLOPS = {
     "exp": 8, "log": 8, "sin": 12, "cos": 12, "tanh": 12, "erf": 16, "sigmoid": 12, "silu": 13, "gelu": 16, "pow": 16,
     "tanh_backward": 3, "sigmoid_backward": 3, "silu_backward": 18, "gelu_backward": 30, "softplus": 18, "mish": 30,
 }  # fmt: skip
-"""Estimated operations an element: special functions cost what their fp32 instruction sequences issue; others 1, copies
+"""Rough operations per element: special functions cost what their fp32 instruction sequences issue; others 1, copies
 0."""
 
 _OWN_RULES = {"clone", "fill", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}

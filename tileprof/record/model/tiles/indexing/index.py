@@ -36,7 +36,7 @@ from tileprof.record.model.tiles.indexing.embedding_backward import sort_keys, s
 INDEX_CHUNK = 512
 """Elements of a block of the element-wise index kernels: 128 threads, 4 each."""
 ROW_CHUNK = 128
-"""Elements of a block and turn of ``index_add`` and its kin: 128 threads; at most 8 blocks an SM, which loop."""
+"""Elements of a block and turn of ``index_add`` and its kin: 128 threads; at most 8 blocks per SM, which loop."""
 VECTOR_BYTES = 16
 _FAR = 1 << 40
 """Extent of the dimension that stands for an index's offset; larger than any tensor."""

@@ -34,7 +34,7 @@ _LOOK_BACK_CHUNK = 2048
 _STATE_BYTES, _PADDING = 16, 32
 """Bytes of a block's state, and states before the first: a warp looks back."""
 _COMPARISONS = 12
-"""Operations an element of a sort or selection, a rough figure for lines of some thousand elements."""
+"""Operations per element of a sort or selection, a rough figure for lines of some thousand elements."""
 
 
 @models(
