@@ -244,3 +244,35 @@ def test_a_run_with_clocks_has_times_of_every_tile_and_is_a_trace(name, tmp_path
     )
     assert not validate(trace)
     sys.stdout.write(f"{name}: {timeline.span_ns / 1e3:.1f} us with clocks, {len(timeline.stages)} stages\n")
+
+
+def test_a_capture_takes_over_a_runner_whose_last_call_is_still_running() -> None:
+    """The capture's stream and the caller's are not synchronised, and calls go on beside the replays."""
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    case = TIMED["transformer blocks"]()
+    compiled = torch.compile(case.model, backend="tileprof", dynamic=False, options={"use": "always"})
+    calling, replaying = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.no_grad():
+        wanted = case.call(compiled).clone()
+        for same_stream in (True, False):
+            torch.cuda.synchronize()
+            with torch.cuda.stream(calling):
+                torch.cuda._sleep(20_000_000)
+                early = [case.call(compiled) for _ in range(20)]
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.stream(calling if same_stream else replaying):
+                graph.capture_begin(capture_error_mode="thread_local")
+                out = case.call(compiled)
+                graph.capture_end()
+            wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+            for _ in range(300):
+                with torch.cuda.stream(replaying):
+                    graph.replay()
+                    wrong += (out != wanted).any()
+                with torch.cuda.stream(calling):
+                    late = case.call(compiled)
+            torch.cuda.synchronize()
+            assert int(wrong) == 0
+            assert all(torch.equal(each, wanted) for each in (*early, late))

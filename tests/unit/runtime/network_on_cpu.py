@@ -12,7 +12,14 @@ from kernel_on_cpu import EMULATED, HostArguments, Schedule, _aligned, link_kern
 from planted import Patch
 
 from tileprof.runtime.convnet.build import KERNEL, Options, header
-from tileprof.runtime.convnet.launch import ARGUMENT_WORDS, flag_words, plan_tables, stage_table, sum_bytes
+from tileprof.runtime.convnet.launch import (
+    ARGUMENT_WORDS,
+    flag_words,
+    layer_results,
+    plan_tables,
+    stage_table,
+    sum_bytes,
+)
 from tileprof.runtime.convnet.network import Convolution, Network
 from tileprof.runtime.convnet.plan import Plan
 from tileprof.runtime.convnet.weights import Weights, laid_out
@@ -40,7 +47,9 @@ class HostNetwork:
         self._run.restype = ctypes.c_char_p
         dtype = getattr(torch, network.dtype)
         self.x = x
-        self.results = [_room(layer.shape, dtype) for layer in network.layers]
+        self._memory = _room((plan.memory_bytes // dtype.itemsize,), dtype)
+        result = _room(network.layers[-1].shape, dtype)
+        self.results = [*layer_results(plan, self._memory.view(torch.uint8)), result]
         weights = [
             _in_memory(laid_out(network, layer, tiling, parameters)) if isinstance(layer, Convolution) else None
             for layer, tiling in zip(network.layers, plan.tilings, strict=True)
@@ -59,8 +68,8 @@ class HostNetwork:
 
     def run(self, seed: int) -> str | None:
         """Poison what layers write, and run. None, or what went wrong."""
-        for result in (*self.results, self._sums):
-            result.fill_(float("nan"))
+        for poisoned in (self._memory, self.results[-1], self._sums):
+            poisoned.fill_(float("nan"))
         arguments = HostArguments(ARGUMENT_WORDS)
         pointers = (self._stages, *self._tables, self.x, self.results[-1], *self._shared)
         arguments.words[:] = [*(tensor.data_ptr() for tensor in pointers), 0]

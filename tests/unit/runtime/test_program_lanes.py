@@ -5,6 +5,7 @@ results of two programs are compared.
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -55,46 +56,89 @@ def test_a_twin_that_shares_a_copy_of_a_weight_is_made_anew_with_it() -> None:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Streams and captures, played; ``stream`` and ``capture`` are the current ones."""
-    now = SimpleNamespace(stream=1, capture=0)
+    """Streams and captures, played; ``stream`` and ``capture`` are the current ones, ``waited`` the streams whose last
+    call was waited for.
+    """
+    now = SimpleNamespace(stream=1, capture=0, waited=[], relaxed=False)
+
+    class Event:
+        def record(self, stream) -> None:
+            self.stream = stream.cuda_stream
+
+        def synchronize(self) -> None:
+            assert now.relaxed, "a plain wait would end the capture"
+            now.waited.append(self.stream)
+
+    @contextmanager
+    def relaxed_capture():
+        now.relaxed = True
+        yield
+        now.relaxed = False
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=now.stream))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture > 0)
     monkeypatch.setattr(lanes, "capture_id", lambda _: now.capture)
+    monkeypatch.setattr(lanes, "relaxed_capture", relaxed_capture)
     return now
 
 
-def test_streams_and_captures_have_lanes_of_their_own_and_a_spare_is_kept_fresh(gpu) -> None:
+def used(of: lanes.Lanes) -> Lane:
+    with of.use() as lane:
+        return lane
+
+
+@pytest.fixture
+def made(gpu) -> lanes.Lanes:
     module = graph_of(lambda x: x.relu(), torch.randn(8, 8))
     region = played(between(module.graph, ATEN.relu.default, ATEN.relu.default))
-    made, weight = lanes.Lanes({"k": region}, torch.device("cuda", 0)), torch.ones(2)
+    return lanes.Lanes({"k": region}, torch.device("cuda", 0))
 
-    def fresh(_) -> bool:
-        return bool(weight.sum() == 2)
 
-    first = made.now()
+def test_streams_and_captures_have_lanes_of_their_own(gpu, made) -> None:
+    first = used(made)
     gpu.stream = 2
-    assert made.now() is not first
+    second = used(made)
+    assert second is not first
     gpu.stream = 1
-    assert made.now() is first
+    assert used(made) is first
+    gpu.capture = 7
+    assert used(made) is first
+    assert used(made) is first, "a capture keeps its lane"
+    gpu.capture = 0
+    third = used(made)
+    assert third not in {first, second}, "a replay may run beside a call"
+    assert gpu.waited == [1]
+
+
+def test_a_capture_takes_over_its_streams_lane_or_the_one_called_last(gpu, made) -> None:
+    by_stream = {}
+    for gpu.stream in (1, 2, 3, 2):
+        by_stream[gpu.stream] = used(made)
+    gpu.stream, gpu.capture = 1, 7
+    assert used(made) is by_stream[1]
+    gpu.stream, gpu.capture = 9, 8
+    assert used(made) is by_stream[2]
+    gpu.stream, gpu.capture = 9, 9
+    assert used(made) is by_stream[3]
+    assert gpu.waited == [1, 2, 3]
+
+
+def test_a_capture_takes_no_lane_that_is_in_use(gpu, made) -> None:
     gpu.capture = 7
     with pytest.raises(NotNowError, match="before each capture"):
-        made.now()
-    assert made.cold(first, fresh) is None, "nothing is built in a capture"
+        used(made)
     gpu.capture = 0
-    spare = made.cold(first, fresh)
-    assert made.cold(first, fresh) is None, "somebody warms one already"
-    made.ready(spare)
-    assert made.cold(first, fresh) is None
-    weight.mul_(2)
-    other = made.cold(first, fresh)
-    assert other not in (None, spare)
-    made.ready(other)
+    with made.use() as lane:
+        gpu.stream, gpu.capture = 2, 7
+        with pytest.raises(NotNowError):
+            used(made)
+        gpu.stream, gpu.capture = 1, 0
     gpu.capture = 7
-    assert made.now() is other
-    assert made.now() is other
+    assert used(made) is lane
     gpu.capture = 8
     with pytest.raises(NotNowError):
-        made.now()
+        used(made)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -14,7 +16,7 @@ import torch
 from tileprof.errors import UserError
 from tileprof.runtime.compile.ahead import Ahead
 from tileprof.runtime.compile.region import Region, Runner
-from tileprof.runtime.persistent.driver import capture_id
+from tileprof.runtime.persistent.driver import capture_id, relaxed_capture
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
@@ -77,10 +79,6 @@ class Lane:
         self._folded[key] = state
         LOG.info("%s: a weight has changed, its copy is made anew", self._regions[key].name)
 
-    def fresh(self, key: str, folded: Sequence[Any]) -> bool:
-        """Whether a runner's copies of weights, if it keeps any, are those of the weights as they are."""
-        return not self._runners[key].frozen or self._folded.get(key) == _state(folded)
-
     def call(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> Sequence[Any]:
         """Run one region on what it reads and updates."""
         region, inputs = self._regions[key], self.inputs(key, read, updated)
@@ -96,13 +94,6 @@ class Lane:
             inputs.insert(number, tensor)
         self._mend(key, region, inputs)
         return inputs
-
-    def call_and_take_back(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> None:
-        """Run one region for the sake of having run: what it updates is as it was."""
-        before = [t.clone() for t in updated]
-        self.call(key, read, updated)
-        for tensor, saved in zip(updated, before, strict=True):
-            tensor.copy_(saved)
 
     def check(self) -> None:
         """Wait for the device; raises `RegionError` if a bounded wait gave up."""
@@ -143,57 +134,62 @@ def _strides(tensor: Any) -> tuple[int, ...]:
 
 
 class Lanes:
-    """The lanes of a program on one device, made as streams and captures come. Nothing can be built during a capture,
-    so one lane is kept ready for the next.
+    """The lanes of a program on one device, made as streams come. Nothing can be built during a capture: it takes over
+    the lane of a stream, which gets a new one at its next call outside of a capture. So a program has one set of
+    runners unless calls and replays, or several streams, may really meet.
     """
 
     def __init__(self, regions: Mapping[str, Region], device: torch.device, ahead: Ahead | None = None) -> None:
         self._regions, self._device, self._ahead = regions, device, ahead
         self._lock = threading.RLock()
-        self._lanes: dict[tuple[str, int], Lane] = {}
-        self._spare: Lane | None = None
-        self._claimed = False
+        self._lanes: dict[tuple[str, int], Lane] = {}  # those of streams in the order of their last calls
+        self._calls: Counter[Lane] = Counter()  # that are under way
+        self._ends: dict[Lane, torch.cuda.Event] = {}  # of the last call outside of a capture
 
-    def now(self) -> Lane:
-        """The lane of the current stream or capture. Raises `RegionError`, and `NotNowError` in a capture for which no
-        lane is ready.
+    @contextmanager
+    def use(self) -> Iterator[Lane]:
+        """The lane of the current stream or capture, for a call. Raises `RegionError`, and `NotNowError` in a capture
+        for which there is none.
         """
         if self._device.type != "cuda":
-            return self._lane(("thread", threading.get_ident()))
-        stream = int(torch.cuda.current_stream(self._device).cuda_stream)
-        if not torch.cuda.is_current_stream_capturing():
-            return self._lane(("stream", stream))
-        place = ("capture", capture_id(stream))
+            yield self._lane(("thread", threading.get_ident()))
+            return
+        current = torch.cuda.current_stream(self._device)
+        stream = int(current.cuda_stream)
+        if torch.cuda.is_current_stream_capturing():
+            yield self._captured(("capture", capture_id(stream)), ("stream", stream))
+            return
         with self._lock:
-            if place not in self._lanes:
-                if self._spare is None:
-                    raise NotNowError("call the program once outside of a capture before each capture")
-                self._lanes[place], self._spare = self._spare, None
-            return self._lanes[place]
+            lane = self._lane(("stream", stream))
+            self._calls[lane] += 1
+        try:
+            yield lane
+        finally:
+            with self._lock:
+                self._ends.setdefault(lane, torch.cuda.Event()).record(current)
+                self._calls[lane] -= 1
 
-    def cold(self, like: Lane, fresh: Callable[[Lane], bool]) -> Lane | None:
-        """A new lane for the next capture, which the caller has to run once and hand to `ready`; None if there is a
-        fresh one, or none can be made now.
-        """
-        if self._device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-            return None
+    def _captured(self, capture: tuple[str, int], stream: tuple[str, int]) -> Lane:
         with self._lock:
-            if self._claimed or (self._spare is not None and fresh(self._spare)):
-                return None
-            self._spare, self._claimed = None, True
-            return Lane.built(self._regions, self._device, like)
-
-    def ready(self, lane: Lane) -> None:
-        """Keep a lane that has run once for the next capture."""
-        with self._lock:
-            self._spare, self._claimed = lane, False
+            if capture in self._lanes:
+                return self._lanes[capture]
+            idle = [key for key, lane in self._lanes.items() if key[0] == "stream" and not self._calls[lane]]
+            if not idle:
+                raise NotNowError("call the program once outside of a capture before each capture")
+            lane = self._lanes.pop(stream if stream in idle else idle[-1])
+            with relaxed_capture():  # its last call may still run, and a replay may begin on any stream
+                self._ends.pop(lane).synchronize()
+            self._lanes[capture] = lane
+            return lane
 
     def _lane(self, place: tuple[str, int]) -> Lane:
         with self._lock:
-            if place not in self._lanes:
+            lane = self._lanes.pop(place, None)
+            if lane is None:
                 like = next(iter(self._lanes.values()), None)
-                self._lanes[place] = Lane.built(self._regions, self._device, like, self._ahead)
-            return self._lanes[place]
+                lane = Lane.built(self._regions, self._device, like, self._ahead)
+            self._lanes[place] = lane
+            return lane
 
 
 def _first_line(error: BaseException) -> str:

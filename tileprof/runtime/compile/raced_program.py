@@ -191,7 +191,8 @@ class _Run:
         try:
             way = make()
             results = self._call.results(way)
-            way.lanes.now().check()
+            with way.lanes.use() as lane:
+                lane.check()
             right = self._right(way, results)
             if not right:
                 return right
@@ -232,10 +233,10 @@ class _Run:
         return in_float32(self._plain, self._call.args)
 
     def _faster(self, way: Way) -> bool:
-        lane = way.lanes.now()
-        works = [partial(way.in_lane, lane, self._call.args), partial(self._inductor_program, *self._call.args)]
-        ours_us, inductor_us = times_in_turn(works, self._call.restore)
-        lane.check()
+        with way.lanes.use() as lane:  # which the captures of the race do not take over
+            works = [partial(way.in_lane, lane, self._call.args), partial(self._inductor_program, *self._call.args)]
+            ours_us, inductor_us = times_in_turn(works, self._call.restore)
+            lane.check()
         faster = ours_us <= WORTH * inductor_us
         LOG.info(
             "whole program: %.1f us against Inductor's %.1f us; kept %s (%s)",

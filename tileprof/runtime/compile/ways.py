@@ -134,33 +134,20 @@ class Way:
         return self._graph.run(lambda values: self._run_in(lane, values), args)
 
     def _run(self, values: list[Any]) -> Any:
-        lane = self.lanes.now()
-        self._follow(lane, values)  # first: the cold lane may share its copies
-        cold = self.lanes.cold(lane, lambda spare: self._fresh(spare, values))
-        result = self._run_in(lane, values, cold)
-        if cold is not None:
-            self.lanes.ready(cold)
-        return result
+        with self.lanes.use() as lane:
+            return self._run_in(lane, values)
 
-    def _run_in(self, lane: Lane, values: list[Any], cold: Lane | None = None) -> Any:
-        for each in (lane, cold):
-            if each is not None:
-                self._follow(each, values)
-
+    def _run_in(self, lane: Lane, values: list[Any]) -> Any:
+        self._follow(lane, values)
         watch = observer()
 
         def call(key: str, read: list[Any], updated: list[Any]) -> Sequence[Any]:
             if watch is not None:
                 watch(self._by_key[key], self._device, lane.inputs(key, read, updated))
-            if cold is not None:
-                cold.call_and_take_back(key, read, updated)
             return lane.call(key, read, updated)
 
         with running(call):
             return self._compiled(*values)
-
-    def _fresh(self, lane: Lane, values: Sequence[Any]) -> bool:
-        return all(lane.fresh(folded.key, [values[n] for n in folded.at]) for folded in self._folded)
 
     def _follow(self, lane: Lane, values: Sequence[Any]) -> None:
         for folded in self._folded:

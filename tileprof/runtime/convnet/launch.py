@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tileprof.runtime.convnet.build import KERNEL, Options, header
+from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Maximum, Windows, windowed
 from tileprof.runtime.convnet.plan import Plan
 from tileprof.runtime.convnet.tiling import (
@@ -91,6 +92,15 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
                 _KINDS[Windows], *[0] * 12, *tile, 1, layer.padding, *out, 0, 0,
                 in_rows, in_columns, channels, in_channels, *layer.strides,
             ]  # fmt: skip
+
+
+def layer_results(plan: Plan, memory: Any) -> list[Any]:
+    """The results of all layers but the last in a launch's ``memory`` (uint8, `Plan.memory_bytes`)."""
+    dtype, layers = getattr(torch, plan.network.dtype), plan.network.layers[:-1]
+    return [
+        memory[at : at + layer_bytes(layer)].view(dtype).view(layer.shape)
+        for at, layer in zip(plan.offsets, layers, strict=False)
+    ]
 
 
 def stage_table(

@@ -1,8 +1,8 @@
 """Who computes which tile in which order, what each tile waits for and what it posts.
 
 Tiles of a layer that write the same rows of the same images post one semaphore, of which there is one per *band*: a row
-of tiles. A tile waits until all tiles of the bands that it reads have posted. Every layer has
-memory of its own, so that nothing is overwritten within a run.
+of tiles. A tile waits until all tiles of the bands that it reads have posted, and, before it overwrites
+what an earlier layer left in the same memory, all that used it (see `memory`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
+from tileprof.runtime.convnet.memory import Memory, Rows, layer_bytes, replaces_residual, rows_in, spans
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Layer, Maximum, Network, windowed
 from tileprof.runtime.convnet.tiling import (
     MOST_SLOT_BYTES,
@@ -77,11 +78,17 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Rows of images that a tile reads of a layer; ends are exclusive."""
+    """Rows of images of a layer that a tile reads, or writes; ends are exclusive."""
 
     layer: int
     images: tuple[int, int]
     rows: tuple[int, int]
+
+    def numbered(self, layer: Layer) -> Iterator[int]:
+        """The rows of the layer, numbered through all images."""
+        height = layer.shape[1]
+        for image in range(*self.images):
+            yield from range(image * height + self.rows[0], image * height + self.rows[1])
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ class Plan:
 
     ``tasks`` [n, `TASK_WORDS`]: layer, image, y, x, column, waits from, to, semaphore posted, part of k, semaphore of
     the tile's parts, place of the tile in its layer, 0. ``heads`` [blocks, 2]. ``waits`` [m, 2]: semaphore, posts.
-    ``counters``: of each layer, the first of its tiles' semaphores of parts.
+    ``counters``: of each layer, the first of its tiles' semaphores of parts. ``offsets``: of each layer but the last,
+    the byte of the launch's ``memory_bytes`` where its results begin.
     """
 
     network: Network
@@ -100,6 +108,8 @@ class Plan:
     tasks: I32
     waits: I32
     counters: tuple[int, ...]
+    offsets: tuple[int, ...]
+    memory_bytes: int
 
     @property
     def semaphores(self) -> int:
@@ -167,8 +177,9 @@ def bands_of(layer: Layer, tiling: Tiling, first: int) -> Bands:
     return Bands(first, tiling.images, tiling.rows, down, ceil(images / tiling.images) * down, posts)
 
 
-def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None) -> Plan:
-    """A network's plan for ``blocks`` blocks, tiled by the model unless ``tilings`` are given.
+def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None, *, reuse: bool = True) -> Plan:
+    """A network's plan for ``blocks`` blocks, tiled by the model unless ``tilings`` are given. Layers use memory again,
+    unless ``reuse`` says that every layer has its own.
 
     Raises `UserError` where a layer does not fit the kernel.
     """
@@ -177,6 +188,7 @@ def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = 
     bands: list[Bands] = []
     for layer, tiling in zip(network.layers, tilings, strict=True):
         bands.append(bands_of(layer, tiling, bands[-1].first + bands[-1].count if bands else 0))
+    memory = Memory(network, reuse=reuse)
     dealt: list[list[tuple[Tile, tuple[int, ...]]]] = [[] for _ in range(blocks)]
     free = [(0.0, block) for block in range(blocks)]
     ends: list[float] = []
@@ -185,24 +197,40 @@ def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = 
         sources = [source for source in (layer.source, residual) if source is not None and source != INPUT]
         ready = max((ends[source] + _GAP_US for source in sources), default=0.0)
         duration, end = microseconds(network, layer, tiling), ready
+        awaited = {
+            start: tuple(sorted(semaphores))
+            for start, semaphores in memory.add(
+                number, bands[number], list(_rows_of(network, number, tilings, bands))
+            ).items()
+        }
         for tile in tiles_of(layer, number, tiling):
             at, block = heapq.heappop(free)
             at = max(at, ready) + duration
             heapq.heappush(free, (at, block))
             end = max(end, at)
-            awaited = {
-                bands[read.layer].of(image, row)
-                for read in reads(network, tiling, tile)
-                for image in range(*read.images, 1)
-                for row in range(*read.rows)
-            }
-            dealt[block].append((tile, tuple(sorted(awaited))))
+            dealt[block].append((tile, awaited[tile.image, tile.y]))
         ends.append(end)
     cut = [
         tiles(layer, tiling) if tiling.parts > 1 else 0 for layer, tiling in zip(network.layers, tilings, strict=True)
     ]
     counters = tuple(accumulate(cut[:-1], initial=bands[-1].first + bands[-1].count))
-    return Plan(network, tilings, tuple(bands), *_tables(bands, counters, dealt), counters)
+    tables = _tables(bands, counters, dealt)
+    return Plan(network, tilings, tuple(bands), *tables, counters, tuple(memory.offsets), memory.size)
+
+
+def _rows_of(network: Network, number: int, tilings: tuple[Tiling, ...], bands: list[Bands]) -> Iterator[Rows]:
+    """The rows of tiles of a layer: what all tiles of one read, and the semaphores of that."""
+    layer, tiling = network.layers[number], tilings[number]
+    images, rows, *_ = layer.shape
+    for image, y in product(range(0, images, tiling.images), range(0, rows, tiling.rows)):
+        theirs = tuple(reads(network, tiling, Tile(number, image, y, 0, 0)))
+        awaited = frozenset(
+            bands[read.layer].of(one, row)
+            for read in theirs
+            for one in range(*read.images)
+            for row in range(*read.rows)
+        )
+        yield Rows(image, min(images, image + tiling.images), y, min(rows, y + tiling.rows), theirs, awaited)
 
 
 def _tables(
@@ -236,8 +264,8 @@ def verify(plan: Plan) -> None:
 
     Every element of every layer is written once, by all parts of its tile, which share a semaphore and memory of their
     own; every row that a tile reads was written by tiles all of which post semaphores that it awaits in full; every
-    semaphore is posted as often as waits expect; and each block's tasks are in order of layers, so that no block waits
-    for itself or in a circle.
+    semaphore is posted as often as waits expect; each block's tasks are in order of layers and wait for earlier layers
+    alone, so that no block waits for itself or in a circle; and what a tile overwrites is done with (`_verify_memory`).
     """
     layers = plan.network.layers
     posted = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
@@ -267,6 +295,8 @@ def verify(plan: Plan) -> None:
             raise UserError(
                 f"{plan.network.name(number)}: a tile waits for a count that a semaphore does not reach, or passes"
             )
+        if any(semaphore >= plan.bands[number].first for semaphore in awaited):
+            raise UserError(f"{plan.network.name(number)}: a tile waits for its own layer, or a later one")
         for read in reads(plan.network, plan.tilings[number], Tile(number, image, y, x, column)):
             if read.layer >= number:
                 raise UserError(f"{plan.network.name(number)} reads a layer that comes later")
@@ -278,6 +308,65 @@ def verify(plan: Plan) -> None:
                             f"{row} of "
                             f"{plan.network.name(read.layer)} and does not wait for all of it"
                         )
+    _verify_memory(plan)
+
+
+def _verify_memory(plan: Plan) -> None:
+    """Raises `UserError` unless a tile that overwrites bytes of an earlier layer awaits, itself or by way of others,
+    every tile that wrote or read the rows which they belong to. A layer may overwrite its own residual.
+    """
+    network, layers = plan.network, plan.network.layers
+    starts = plan.offsets[:-1]
+    if any(at + layer_bytes(layer) > plan.memory_bytes for at, layer in zip(starts, layers, strict=False)):
+        raise UserError("a layer leaves the launch's memory")
+    done: dict[int, int] = {}  # per semaphore, as bits: those that have all their posts before its last one
+    users: dict[tuple[int, int], int] = {}  # per layer and row of all images, as bits: what its users post
+    before: dict[tuple[int, int, int], int] = {}  # per layer, image and row of tiles: what all of these await
+    for number, image, y, _, _, begin, end, post, *_ in sorted(plan.tasks.tolist(), key=lambda task: task[0]):
+        bits = 0
+        for semaphore in plan.waits[begin:end, 0].tolist():
+            bits |= 1 << semaphore | done[semaphore]
+        done[post] = done.get(post, 0) | bits
+        place = number, image, y
+        before[place] = before.get(place, bits) & bits
+        for read in (written(plan, *place), *reads(network, plan.tilings[number], Tile(*place, 0, 0))):
+            for row in read.numbered(layers[read.layer]):
+                users[read.layer, row] = users.get((read.layer, row), 0) | 1 << post
+    for (number, image, y), bits in before.items():
+        for other, row, exempt in overwritten(plan, number, image, y):
+            late = users[other, row] & ~bits
+            if exempt is not None:
+                band = plan.bands[exempt]
+                late &= ~((1 << band.count) - 1 << band.first)
+            if late:
+                user = max(n for n, band in enumerate(plan.bands) if late >> band.first)
+                raise UserError(
+                    f"{network.name(number)}: the tile at image {image}, row {y} overwrites {network.name(other)} "
+                    f"before {network.name(user)} is done with it"
+                )
+
+
+def written(plan: Plan, number: int, image: int, y: int) -> Read:
+    """The rows that tiles of a layer write which begin at an image and a row."""
+    (images, rows, *_), tiling = plan.network.layers[number].shape, plan.tilings[number]
+    return Read(number, (image, min(images, image + tiling.images)), (y, min(rows, y + tiling.rows)))
+
+
+def overwritten(plan: Plan, number: int, image: int, y: int) -> Iterator[tuple[int, int, int | None]]:
+    """What tiles of a layer overwrite, of all layers before it: layer, row (numbered through all images), and the layer
+    whose own reading of it is no conflict, if any: that of a residual in whose place the sum is written.
+    """
+    layers = plan.network.layers
+    if number == len(layers) - 1:  # its memory is the caller's
+        return
+    layer, at, own = layers[number], plan.offsets[number], written(plan, number, image, y)
+    parts = list(spans(layer, at, own.rows, own.images))
+    for other in range(number):
+        there, their = layers[other], plan.offsets[other]
+        in_place = replaces_residual(layer, other) and (at, layer.shape) == (their, there.shape)
+        for low, high in parts:
+            for row in rows_in(there, their, low, high):
+                yield other, row, number if in_place else None
 
 
 def _verify_parts(plan: Plan) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.build import Options
-from tileprof.runtime.convnet.launch import THREADS, Launcher
+from tileprof.runtime.convnet.launch import THREADS, Launcher, layer_results
 from tileprof.runtime.convnet.network import Convolution, Network
 from tileprof.runtime.convnet.plan import Plan, planned, verify
 from tileprof.runtime.convnet.weights import Weights, laid_out
@@ -84,7 +84,9 @@ class NetworkRunner:
 
     @property
     def results(self) -> list[Any]:
-        """The result of each layer in the last run, without the network's own result."""
+        """The result of each layer in the last run, without the network's own result. Later layers may have written
+        there, unless the plan was made without ``reuse``.
+        """
         return self._memory or []
 
     @property
@@ -96,16 +98,13 @@ class NetworkRunner:
 
     def _bind(self, parameters: Sequence[Any]) -> None:
         network = self.network
-        dtype = getattr(torch, network.dtype)
         if not self._weights:
             with torch.no_grad():
                 self._weights[:] = [
                     laid_out(network, layer, tiling, parameters) if isinstance(layer, Convolution) else None
                     for layer, tiling in zip(network.layers, self.plan.tilings, strict=True)
                 ]
-        results: list[Any] = [
-            torch.empty(layer.shape, dtype=dtype, device=self.device) for layer in network.layers[:-1]
-        ]
+        results = layer_results(self.plan, torch.empty(self.plan.memory_bytes, dtype=torch.uint8, device=self.device))
         self._launcher.bind([*results, None], self._weights)
         self._memory = results
 

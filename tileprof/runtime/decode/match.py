@@ -4,6 +4,7 @@ matched.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ class Matched:
     scale: float | None = None
     masked: float | None = None
     mask_nodes: dict[fx.Node, tuple[str, fx.Node, float, frozenset[fx.Node]]] = field(default_factory=dict)
+    position_checks: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """What `_once` has found, by the check and the structure of what is computed."""
     triangles: dict[fx.Node, frozenset[fx.Node]] = field(default_factory=dict)
     cached_pairs: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
     """In a prefill: keys and values of each layer as attention reads them, [batch, kv_heads, tokens, head_dim]."""
@@ -291,7 +294,7 @@ def _what_mask(decoder: Matched, mask: Any) -> tuple[str, fx.Node, float, frozen
     _need(sizes is not None and sizes[1:] == (1, 1, cache) and sizes[0] in {1, batch}, f"a mask of shape {sizes}")
     _need(aten.dtype(mask) is decoder.dtype, "a mask of another dtype")
     behind = computed(mask)
-    if behind is not None and behind.counter is not None and is_causal(behind, cache):
+    if behind is not None and behind.counter is not None and _once(decoder, is_causal, behind):
         return "last", behind.counter, 0.0, frozenset(behind.nodes)
     _need(aten.calls(mask, ATEN.where.self), "a mask that is not made of booleans")
     keep, zero, value = mask.args
@@ -305,6 +308,14 @@ def _what_mask(decoder: Matched, mask: Any) -> tuple[str, fx.Node, float, frozen
     )
     assert constants[1] is not None
     return "mask", keep, constants[1], frozenset((mask, zero, value))
+
+
+def _once(decoder: Matched, check: Callable[[Computed, int], bool], of: Computed) -> bool:
+    """A check for all positions of the cache, once for all layers that compute the same."""
+    key = check.__name__, of.structure
+    if key not in decoder.position_checks:
+        decoder.position_checks[key] = check(of, decoder.sizes["cache"])
+    return decoder.position_checks[key]
 
 
 def _constant(node: Any) -> float | None:
@@ -341,7 +352,7 @@ def _cached(decoder: Matched, node: fx.Node, layer: dict[str, fx.Node], role: st
 def _index(decoder: Matched, index: fx.Node) -> fx.Node:
     position: Computed | None = computed(index)
     _need(
-        position is not None and is_counter(position, decoder.sizes["cache"]),
+        position is not None and _once(decoder, is_counter, position),
         "the position that is appended is not a counter's",
     )
     assert position is not None

@@ -76,6 +76,14 @@ class Computed:
     counter: fx.Node | None
     nodes: tuple[fx.Node, ...]
 
+    @property
+    def structure(self) -> str:
+        """Equal for tensors that are computed in the same way, as each layer's mask mostly is."""
+        number: dict[fx.Node | None, str] = {node: f"%{n}" for n, node in enumerate(self.nodes)} | {self.counter: "%"}
+        return "\n".join(
+            f"{node.target} {fx.node.map_arg((node.args, node.kwargs), number.__getitem__)}" for node in self.nodes
+        )
+
     def values(self, most: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Each number below ``most``, and what the node is where the counter has it."""
         for count in range(most):

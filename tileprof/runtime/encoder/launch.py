@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Final
 
 import numpy as np
@@ -175,6 +176,12 @@ class Runner:
             raise UserError(f"{program.name}: {problems[0]}")
         self._launcher = Launcher(plan, device, memory=memory)
         self._shapes = [tuple(shape) for shape in shapes]
+
+    def twin(self) -> Runner:
+        """A runner of the same plan, with semaphores and memory of its own."""
+        other = copy(self)
+        other._launcher = Launcher(self._launcher.plan, self._launcher.device, memory=self._launcher.memory)  # noqa: SLF001
+        return other
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Outputs of one launch on the current stream."""

@@ -5,7 +5,8 @@ libcuda is looked up at first use.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -160,3 +161,14 @@ def capture_id(stream: int) -> int:
         None,
     )
     return number.value if status.value == 1 else 0  # CU_STREAM_CAPTURE_STATUS_ACTIVE
+
+
+@contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Let this thread wait for work outside of a capture while one is under way."""
+    mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+    _call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        _call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))  # takes the mode before, and puts it back

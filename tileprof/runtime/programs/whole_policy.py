@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -252,34 +253,42 @@ def _cut(owner: Mapping[str, I64], box: Sequence[Any]) -> I64:
 
 
 def of_network(plan: NetworkPlan) -> WholePlan:
-    """The layers of a convolutional network. A tile needs all that write rows which it reads, and awaits the bands of
-    its table.
+    """The layers of a convolutional network. A tile needs all that write rows which it reads, and all that used rows
+    which it overwrites; it awaits the bands of its table.
     """
-    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415
+    from tileprof.runtime.convnet.plan import Tile, overwritten, reads, written  # noqa: PLC0415
 
     layers, tilings = plan.network.layers, plan.tilings
     counts = np.zeros(len(layers), np.int64)
     posts: list[list[int]] = [[] for _ in layers]
-    writers: dict[tuple[int, int, int], list[int]] = {}
+    writers: dict[tuple[int, int], list[int]] = {}  # per layer and row of all images
+    readers: dict[tuple[int, int], list[int]] = {}
     tiles = []
-    for layer, image, y, x, column, begin, end, post, *_ in plan.tasks.tolist():  # parts of a tile are all needed
-        tile = int(counts[layer])
+    for layer, image, y, _, _, begin, end, post, *_ in plan.tasks.tolist():  # parts of a tile are all needed
+        place, tile = (layer, image, y), int(counts[layer])
         counts[layer] += 1
         posts[layer].append(post - plan.bands[layer].first)
-        tiles.append((Tile(layer, image, y, x, column), tile, plan.waits[begin:end, 0].astype(np.int64)))
-        images, rows = layers[layer].shape[:2]
-        for one in range(image, min(images, image + tilings[layer].images)):
-            for row in range(y, min(rows, y + tilings[layer].rows)):
-                writers.setdefault((layer, one, row), []).append(layer * _STRIDE + tile)
+        tiles.append((place, tile, plan.waits[begin:end, 0].astype(np.int64)))
+        for row in written(plan, *place).numbered(layers[layer]):
+            writers.setdefault((layer, row), []).append(layer * _STRIDE + tile)
+        for read in reads(plan.network, tilings[layer], Tile(*place, 0, 0)):
+            for row in read.numbered(layers[read.layer]):
+                readers.setdefault((read.layer, row), []).append(layer * _STRIDE + tile)
     firsts = np.array([band.first for band in plan.bands])
+    reused: set[tuple[int, int]] = set()
 
-    def needed(tile: Tile) -> I64:
+    @cache
+    def needed(layer: int, image: int, y: int) -> I64:
         parts = [
-            writers[read.layer, image, row]
-            for read in reads(plan.network, tilings[tile.layer], tile)
-            for image in range(*read.images)
-            for row in range(*read.rows)
+            writers[read.layer, row]
+            for read in reads(plan.network, tilings[layer], Tile(layer, image, y, 0, 0))
+            for row in read.numbered(layers[read.layer])
         ]
+        for other, row, exempt in overwritten(plan, layer, image, y):
+            users = *writers[other, row], *readers.get((other, row), ())
+            before = [tile for tile in users if tile // _STRIDE != exempt]
+            reused.update((tile // _STRIDE, layer) for tile in before)
+            parts.append(before)
         return np.unique(np.concatenate([np.empty(0, np.int64), *parts])).astype(np.int64)
 
     def awaited(semaphores: I64) -> I64:
@@ -289,6 +298,7 @@ def of_network(plan: NetworkPlan) -> WholePlan:
     return WholePlan(
         tuple(plan.network.name(n) for n in range(len(layers))),
         tuple(np.array(each, np.int64) for each in posts),
-        _by_pair((tile.layer, number, needed(tile)) for tile, number, _ in tiles),
-        _by_pair((tile.layer, number, awaited(waits)) for tile, number, waits in tiles),
+        _by_pair((place[0], number, needed(*place)) for place, number, _ in tiles),
+        _by_pair((place[0], number, awaited(waits)) for place, number, waits in tiles),
+        frozenset(reused),
     )

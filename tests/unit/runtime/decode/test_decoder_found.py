@@ -19,8 +19,10 @@ from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.tracing import inference_graphs
+from tileprof.runtime.decode import match
 from tileprof.runtime.decode.find import decoders, shape_of
 from tileprof.runtime.decode.match import matched
+from tileprof.runtime.decode.positions import is_causal
 
 SIZES = {
     "hidden_size": 128,
@@ -105,6 +107,29 @@ def test_a_mask_of_the_users_is_known_and_not_taken(caplog):
     with caplog.at_level(logging.INFO, logger="tileprof.runtime.compile"):
         assert not list(decoders(graph_of("LLaMA", "mask")))
     assert "a mask besides its positions" in caplog.text
+
+
+def test_equal_masks_are_looked_at_once_and_one_that_differs_is_seen(monkeypatch):
+    seen = []
+
+    def counted(mask, cache):
+        seen.append(mask.structure)
+        return is_causal(mask, cache)
+
+    counted.__name__ = "is_causal"
+    monkeypatch.setattr(match, "is_causal", counted)
+    matched(logits_of(graph_of("LLaMA")))
+    assert len(calls(graph_of("LLaMA"), ATEN.where.self)) == 2
+    assert len(seen) == 1
+    graph = copied("LLaMA")
+    mask = calls(graph, ATEN.where.self)[-1]
+    with graph.inserting_before(mask):
+        turned = graph.call_function(ATEN.logical_not.default, mask.args[:1])
+    turned.meta = dict(mask.args[0].meta)
+    mask.update_arg(0, turned)
+    with pytest.raises(match.Mismatch, match="layers differ in their masks"):
+        matched(logits_of(graph))
+    assert len(seen) == 3
 
 
 def test_the_backend_looks_for_decoders():
