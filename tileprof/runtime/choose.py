@@ -11,7 +11,7 @@ from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import GRAPH_GAP_US
 from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import Plan
-from tileprof.runtime.persistent.predict import modelled_stage_us, predicted_us
+from tileprof.runtime.persistent.predict import modelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ def choose(policy: Policy, chain: Chain, capability: tuple[int, int], clusters: 
         plan = plan_of(policy, chain, clusters=clusters)
     except UserError as error:
         return _by_prediction(policy, str(error))
-    alone_us = modelled_stage_us(plan, GRAPH_GAP_US)
-    gain = 1 - predicted_us(plan, alone_us, GRAPH_GAP_US) / sum(alone_us)
+    model = modelled(plan, GRAPH_GAP_US)
+    gain = 1 - model.together_us / model.alone_us
     if gain > 0:
         return Choice("persistent", f"modelled {100 * gain:.1f}% faster than its stages one after the other", plan)
     return Choice("persistent-stages", f"modelled to gain nothing by overlap ({100 * gain:.1f}%)", plan)

@@ -11,7 +11,7 @@ from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import GRAPH_GAP_US, clusters_on
 from tileprof.runtime.persistent.lower import plan_of
-from tileprof.runtime.persistent.predict import modelled_stage_us, predicted_us
+from tileprof.runtime.persistent.predict import modelled
 from tileprof.runtime.persistent.tile_choice import tilings
 
 
@@ -48,10 +48,10 @@ def _planned(chain: Chain, sms: int) -> Suited | None:
         plan = plan_of(chain.policy(), chain, clusters=clusters)
     except UserError:
         return None
-    alone = modelled_stage_us(plan, GRAPH_GAP_US)
+    model = modelled(plan, GRAPH_GAP_US)
     tiles = tuple((o.tile[0], o.tile[1]) for o in (stage.operator for stage in plan.stages))
     names = tuple(operator.NAME for operator in chain.operators)
-    return Suited(names, tiles, sum(alone), predicted_us(plan, alone, GRAPH_GAP_US))
+    return Suited(names, tiles, model.alone_us, model.together_us)
 
 
 def modelled_us(policy: Policy, sms: int) -> float | None:
@@ -62,7 +62,7 @@ def modelled_us(policy: Policy, sms: int) -> float | None:
         plan = plan_of(policy, Chain.of_policy(policy), clusters=clusters_on(sms))
     except UserError:
         return None
-    return predicted_us(plan, modelled_stage_us(plan, GRAPH_GAP_US), GRAPH_GAP_US)
+    return modelled(plan, GRAPH_GAP_US).together_us
 
 
 def with_exact_waits(policy: Policy) -> Policy:

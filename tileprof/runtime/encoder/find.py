@@ -20,7 +20,7 @@ from tileprof.runtime.compile.aten import ATEN
 from tileprof.runtime.compile.region import Region, Runner
 from tileprof.runtime.encoder.block import Refused, Stack, add_block, with_last_norm
 from tileprof.runtime.encoder.patches import patches
-from tileprof.runtime.encoder.plan import plan_of
+from tileprof.runtime.encoder.plan import plan_without_tasks
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import PARAMETERS, Options, header
 from tileprof.runtime.encoder.written_out import attended
@@ -85,7 +85,7 @@ def _checked(stack: Stack) -> Region:
     )
     if len(moving) + len(sizes) > PARAMETERS:
         raise Refused(f"it has more than {PARAMETERS} activations and results")
-    header(plan_of(program, blocks=32, cluster=2), Options())
+    header(plan_without_tasks(program, blocks=32, cluster=2), Options())
     shapes = tuple(aten.shape(node) or () for node in outputs)
     return Region(
         program.name,

@@ -108,18 +108,24 @@ def plan_of(program: Program, blocks: int, cluster: int, width: int | None = Non
 
     Raises `UserError` where the kernel cannot take the program.
     """
+    plan = plan_without_tasks(program, blocks, cluster, width, splits)
+    tasks: list[Task] = []
+    lists: list[list[int]] = [[] for _ in range(blocks // cluster * cluster)]
+    at = 0
+    for number, stage in enumerate(plan.stages):
+        at = _deal(number, stage, cluster, at, tasks, lists)
+    return replace(plan, tasks=tuple(tasks), blocks=tuple(map(tuple, lists)))
+
+
+def plan_without_tasks(
+    program: Program, blocks: int, cluster: int, width: int | None = None, splits: int | None = None
+) -> Plan:
+    """What `plan_of` decides before it gives tasks to blocks: enough to compile the kernel. Raises `UserError`."""
     clusters, columns = blocks // cluster, activation_columns(program)
     cut = _Cut(clusters, cluster, columns, splits)
     chosen = width or min(_widths(program), key=lambda w: sum(cut.cost(p, w) for p in program.products()))
     stages = tuple(_planned(program, chosen, cut, clusters * cluster))
-    tasks: list[Task] = []
-    lists: list[list[int]] = [[] for _ in range(clusters * cluster)]
-    at = 0
-    for number, stage in enumerate(stages):
-        at = _deal(number, stage, cluster, at, tasks, lists)
-    return Plan(
-        program, cluster, columns, chosen, stages, tuple(tasks), tuple(map(tuple, lists)), _sizes(program, stages)
-    )  # fmt: skip
+    return Plan(program, cluster, columns, chosen, stages, (), (), _sizes(program, stages))
 
 
 def cluster_for(program: Program) -> int:

@@ -190,6 +190,16 @@ def stage_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) ->
     return rounds * paced_us(stage, split, clusters, under_way) + _pace(stage, split).lag_us + finish_us(stage, split)
 
 
+def lag_us(stage: StagePlan, split: int) -> float:
+    """Microseconds from a stage's last load to its last product, by the fit that it belongs to."""
+    return _pace(stage, split).lag_us
+
+
+def waits_for_memory(stage: StagePlan, split: int, clusters: int) -> bool:
+    """Whether a stage alone takes as long as its weights take to come from memory."""
+    return paced_us(stage, split, clusters) > tile_us(stage, split)
+
+
 def _pace(stage: StagePlan, split: int) -> _Pace:
     if isinstance(stage.operator, Conv2d):
         return _HALO if stage.halo(split) else _TAPS
