@@ -1,0 +1,106 @@
+"""A step of an example, timed while no other process measures: what `measure_acs_simulated.py` starts.
+
+    python tests/gpu/measuring/acs_step.py [--lock FILE] [--kernels FILE] [--rounds N] [--each N] -- inception --graph
+
+The median time of a step over ``--rounds`` rounds of ``--each`` steps goes to stderr, a digest of the last result to
+stdout, the kernels of a step (name, mean duration in us) to ``--kernels``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tileprof.examples import common
+
+PROFILED = 8
+"""Steps whose kernels are timed."""
+
+
+@contextmanager
+def alone(path: Path | None) -> Iterator[None]:
+    """While no other process holds the lock."""
+    if path is None:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def kernels(step: Any) -> list[dict[str, Any]]:
+    """Name and mean duration (us) of each kernel of a step, in order of their begin; fills and copies are left out."""
+    step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(PROFILED):
+            step()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    ran = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
+    count, rest = divmod(len(ran), PROFILED)
+    if rest:
+        return [{"name": e["name"], "us": e["dur"], "ts": e["ts"]} for e in ran]
+    steps = [ran[i * count : (i + 1) * count] for i in range(PROFILED)]
+    return [
+        {"name": same[0]["name"], "us": statistics.mean(e["dur"] for e in same)} for same in zip(*steps, strict=True)
+    ]
+
+
+def main() -> None:
+    """Run the example that the words behind ``--`` name."""
+    options = ArgumentParser(description=__doc__)
+    options.add_argument("--lock", type=Path)
+    options.add_argument("--kernels", type=Path)
+    options.add_argument("--rounds", type=int, default=1)
+    options.add_argument("--each", type=int, default=1)
+    options.add_argument("words", nargs="+")
+    values = options.parse_args()
+    module = importlib.import_module(f"tileprof.examples.{values.words[0]}")
+
+    def measured(_name: str, asked: Any, step: Any) -> Any:
+        if getattr(asked, "keep", False):
+            step = common._keeping(step)
+        if getattr(asked, "graph", False):
+            step = common._captured(step)
+        with torch.no_grad():
+            for _ in range(3):
+                result = step()
+            torch.cuda.synchronize()
+            times = []
+            for _ in range(values.rounds):
+                begin = time.perf_counter()
+                for _ in range(values.each):
+                    result = step()
+                torch.cuda.synchronize()
+                times.append((time.perf_counter() - begin) / values.each * 1e6)
+            sys.stderr.write(f"step: {statistics.median(times):.1f} us per step\n")
+            print(hashlib.sha256(result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest())
+            if values.kernels is not None:
+                values.kernels.write_text(json.dumps(kernels(step)))
+        return result
+
+    module.stepped = measured
+    torch.cuda.init()
+    with alone(values.lock):
+        module.main([*values.words[1:], "--device", "cuda", "--steps", "3"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""What `tileprof simulate` needs to foretell a step under ACS, and what the step takes there.
+
+    python tests/gpu/measuring/measure_acs_simulated.py OUT [--budget S] [--only N,…]
+
+Footprint tables are recorded side by side. Then each program runs in stream order and with ACS, ``ROUNDS`` times each;
+a lock lets one process at a time use the GPU. ``OUT`` gets ``rows.json`` (times of a step, its kernels, the costs of
+launches, gaps inside graphs) and ``recordings.tar.xz``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+import traceback
+from argparse import ArgumentParser
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from acs_step import kernels
+
+from tileprof.cli.run_acs import record_table
+from tileprof.runtime import acs
+from tileprof.runtime.acs import costs
+
+STEP = Path(__file__).parent / "acs_step.py"
+ROUNDS = 2
+STARTED = 10
+"""Processes at a time; all but one wait for the lock, with PyTorch imported."""
+PROGRAMS = (
+    "inception --graph --keep",
+    "inception --kind nasnet --graph --keep",
+    "tree_lstm --graph --keep",
+    "inception --graph",
+    "inception --kind nasnet --graph",
+    "tree_lstm --graph",
+    "inception --channels 1024 --graph --keep",
+    "inception --size 28 --graph --keep",
+    "inception --kind nasnet --channels 512 --graph --keep",
+    "tree_lstm --width 1024 --batch 32 --graph --keep",
+    "cloth",
+    "moe",
+    "gpt2",
+)
+LANES, DEPTH, CYCLES = 8, 40, 6000
+"""Of the graphs whose gaps are measured: branches, kernels on each, length of a kernel."""
+
+
+def graph_gaps() -> dict[str, float]:
+    """Microseconds from a kernel's end to the next one's begin inside graphs: of one branch, of several that do not
+    wait for each other, and of several of which each kernel waits for the one before it on the next branch as well.
+    """
+
+    def timed(lanes: int, *, crossed: bool, cycles: int) -> float:
+        own = torch.cuda.Stream()
+        streams = [torch.cuda.Stream() for _ in range(lanes)]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=own):
+            for stream in streams:
+                stream.wait_stream(own)
+            events: list[Any] = [None] * lanes
+            for _ in range(DEPTH):
+                made = []
+                for lane, stream in enumerate(streams):
+                    if crossed and events[(lane + 1) % lanes] is not None:
+                        stream.wait_event(events[(lane + 1) % lanes])
+                    with torch.cuda.stream(stream):
+                        torch.cuda._sleep(cycles)
+                    made.append(stream.record_event())
+                events = made
+            for stream in streams:
+                own.wait_stream(stream)
+        times = []
+        for _ in range(12):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(10):
+                graph.replay()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - begin) / 10 * 1e6)
+        return statistics.median(times)
+
+    kernel = statistics.median(row["us"] for row in kernels(lambda: torch.cuda._sleep(CYCLES)))
+    found = {"kernel": float(kernel)}
+    for name, lanes, crossed in (
+        ("one", 1, False), ("two", 2, False), ("several", LANES, False), ("two crossed", 2, True),
+        ("several crossed", LANES, True),
+    ):  # fmt: skip
+        each = timed(lanes, crossed=crossed, cycles=CYCLES)
+        found[f"{name}: replay"], found[f"{name}: per kernel"] = each, each / DEPTH
+    return found
+
+
+def name_of(words: str) -> str:
+    """A folder for a program."""
+    return words.replace(" --", "-").replace(" ", "_")
+
+
+def tabulate(words: str, place: Path) -> str:
+    """Record a program and keep its table; in a process of its own, since the recorder changes its variables."""
+    begin = time.monotonic()
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        table = record_table((sys.executable, str(STEP), "--", *words.split()), place, acs.build())
+    except Exception:
+        return f"{words}: no table\n{traceback.format_exc()[-1500:]}"
+    table.write(place / "table")
+    lost = sum(table.without.values())
+    return f"{words}: {table.launches} launches known, {lost} not, {time.monotonic() - begin:.0f} s"
+
+
+def measured(words: str, place: Path, mode: str, number: int, library: Path, limit: float) -> dict[str, Any]:
+    """A run of a program: in stream order (``plain``; the first one says its kernels too) or with ACS."""
+    own = place / f"{mode}-{number}"
+    own.mkdir(parents=True, exist_ok=True)
+    variables = {}
+    if mode != "plain":
+        variables = acs.environment(library, acs.Settings("streams", own, place / "table"))
+    command = [sys.executable, str(STEP), "--lock", str(place.parent / "lock"), "--rounds", "9", "--each", "20"]
+    command += ["--kernels", str(own / "kernels.json")] if mode == "plain" and number == 0 else []
+    try:
+        done = subprocess.run(
+            [*command, "--", *words.split()],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"program": words, "mode": mode, "number": number, "us": None, "said": "no end"}
+    found = re.search(r"step: ([0-9.]+) us", done.stderr)
+    counts = acs.results(own)
+    kernels = own / "kernels.json"
+    return {
+        "program": words,
+        "mode": mode,
+        "number": number,
+        "us": float(found[1]) if found else None,
+        "said": done.stdout.strip()[:80] if done.returncode == 0 else done.stderr[-600:],
+        "counts": counts[0] if counts else {},
+        "kernels": json.loads(kernels.read_text()) if kernels.exists() else [],
+    }
+
+
+def main() -> None:
+    """Record, measure, and write what is there after each step."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--budget", type=float, default=200)
+    parser.add_argument("--only", help="numbers of programs, such as 0,3")
+    values = parser.parse_args()
+    begin = time.monotonic()
+    library = acs.build()
+    values.out.mkdir(parents=True, exist_ok=True)
+    folder = values.out.resolve() / "acs"
+    chosen = [PROGRAMS[int(n)] for n in values.only.split(",")] if values.only else list(PROGRAMS)
+    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+
+    def keep() -> None:
+        (values.out / "rows.json").write_text(json.dumps(found))
+
+    found["graph gaps, us"] = graph_gaps()
+    found["costs, ns"] = costs.measure()
+    print(json.dumps({k: found[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
+    keep()
+    with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
+        for said in pool.map(tabulate, chosen, [folder / name_of(words) for words in chosen]):
+            print(said, flush=True)
+    known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
+    with tarfile.open(values.out / "recordings.tar.xz", "w:xz", preset=1) as tar:
+        for words in known:
+            tar.add(folder / name_of(words) / "recorded.tileprof", f"{name_of(words)}/recorded.tileprof")
+    print(f"tables after {time.monotonic() - begin:.0f} s", flush=True)
+    left = values.budget - (time.monotonic() - begin)
+    known.sort(key=lambda words: "--graph" not in words)  # those that the host bounds last, when no process starts
+    jobs = [(w, folder / name_of(w), m, n) for w in known for n in range(ROUNDS) for m in ("plain", "streams")]
+    with ThreadPoolExecutor(STARTED) as pool:
+        for row in pool.map(lambda job: measured(*job, library, max(10.0, left)), jobs):
+            found["rows"].append(row)
+            keep()
+            brief = {k: v for k, v in row.get("counts", {}).items() if v and not isinstance(v, dict)}
+            print(f"{row['program']:55s} {row['mode']:8s} {row['us']} us  {row['said'][:16]} {brief}", flush=True)
+    print(f"ended after {time.monotonic() - begin:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
