@@ -32,9 +32,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 ANY_LINES, ANY_TEXT = "...", "..."
 _EXIT = "[exit code {}]"
@@ -272,7 +272,11 @@ def _in_process(arguments: list[str]) -> list[str]:
     from tileprof.cli import main
 
     with io.BytesIO() as kept, io.TextIOWrapper(kept, encoding="utf-8", write_through=True) as printed:
-        with _environment(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with (
+            mock.patch.dict(os.environ, _ENVIRONMENT),
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
             try:
                 code = main(arguments)
             except SystemExit as stop:
@@ -282,20 +286,6 @@ def _in_process(arguments: list[str]) -> list[str]:
 
 def _with_code(printed: str, code: int) -> list[str]:
     return printed.splitlines() + ([_EXIT.format(code)] if code else [])
-
-
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
-    os.environ.update(_ENVIRONMENT)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def check(path: Path, recordings: Recordings) -> list[str]:

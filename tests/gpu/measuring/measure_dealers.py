@@ -28,7 +28,7 @@ from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.measuring import stage_times, timing
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import run
-from tileprof.runtime.persistent.build import RESIDENT, SOURCES, build, compiled
+from tileprof.runtime.persistent.build import RESIDENT, compiled
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.dealing import Dealer
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
@@ -93,7 +93,7 @@ VARIANTS = {
 def compile_all(chains: dict[str, Chain], delay_ns: int) -> None:
     """Every kernel and co-pilot that a run takes, several at a time."""
     clusters = clusters_on(SMS)
-    works = [partial(build, SOURCES / RESIDENT)]
+    works = [partial(RESIDENT.compiled, "")]
     for chain in chains.values():
         policy = chain.policy()
         plan, whole = plan_of(policy, chain, clusters=clusters), plan_of(policy, chain, clusters=clusters, cuts=False)

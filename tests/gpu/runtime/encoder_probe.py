@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[2] / "unit" / "runtime"))
 from encoder_programs import inputs_of, post_norm, pre_norm
 
 from tileprof.runtime.encoder import reference
-from tileprof.runtime.encoder.build import compiled
+from tileprof.runtime.encoder.build import KERNEL
 from tileprof.runtime.encoder.launch import Launcher, report
 from tileprof.runtime.encoder.memory import memory_of
 from tileprof.runtime.encoder.plan import Plan, cluster_for, plan_of
@@ -186,7 +186,7 @@ def main(cases: list[str]) -> None:
         header(plan, Options(stamps=True, wiping_warp="wipe" in chosen)) for plan, chosen in plans if "stamps" in chosen
     }
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(compiled, headers))
+        list(pool.map(KERNEL.compiled, headers))
     say(f"{len(headers)} kernels compiled")
     lines = []
     for case in cases:

@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from tileprof.errors import UserError
 from tileprof.runtime.decode.launch import Decoder
 from tileprof.runtime.decode.shape import DecoderShape
+from tileprof.runtime.persistent.model_kernel import LaunchOptions
 
 try:
     import transformers
@@ -184,7 +185,7 @@ def test_ten_thousand_delayed_launches_give_the_same_bits(name):
     shape, position = CASES[name]
     model = Model(replace(shape, layers=1), position)
     plain = model.decode(Decoder(model.shape, "cuda"))
-    decoder = Decoder(model.shape, "cuda", delay_ns=20_000)
+    decoder = Decoder(model.shape, "cuda", LaunchOptions(delay_ns=20_000))
     different = torch.zeros((), dtype=torch.int64, device="cuda")
     model.decode(decoder)
     graph = torch.cuda.CUDAGraph()
@@ -211,7 +212,7 @@ def test_a_wait_that_cannot_end_names_stage_layer_and_words_and_the_next_launch_
     shape = replace(SMALL, layers=2)
     model = Model(shape, 9)
     plain = model.decode(Decoder(shape, "cuda"))
-    decoder = Decoder(shape, "cuda", timeout_ns=20_000_000, delay_ns=200_000_000)
+    decoder = Decoder(shape, "cuda", LaunchOptions(timeout_ns=20_000_000, delay_ns=200_000_000))
     model.decode(decoder)
     with pytest.raises(RuntimeError, match=r"stage \w+ of layer \d.* waited for word \d+ of '\w+'"):
         decoder.check()

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "runtime" / "prefill
 from prefill_model import HostModel
 
 from tileprof.errors import UserError
+from tileprof.runtime.persistent.model_kernel import LaunchOptions
 from tileprof.runtime.prefill.launch import Prefill
 from tileprof.runtime.prefill.shape import PrefillShape
 
@@ -86,7 +87,7 @@ def test_ten_thousand_delayed_launches_give_the_same_bits():
     shape = replace(LLAMA_1B, layers=1, cache=0)
     model = HostModel(shape, "cuda")
     plain = launched(model, Prefill(shape, "cuda"))
-    prefill, logits = Prefill(shape, "cuda", delay_ns=20_000), model.logits()
+    prefill, logits = Prefill(shape, "cuda", LaunchOptions(delay_ns=20_000)), model.logits()
     different = torch.zeros((), dtype=torch.int64, device="cuda")
 
     def step() -> None:
@@ -108,7 +109,7 @@ def test_ten_thousand_delayed_launches_give_the_same_bits():
 def test_a_wait_that_cannot_end_is_named_and_the_next_launch_is_right():
     model = HostModel(SMALL, "cuda")
     plain = launched(model, Prefill(SMALL, "cuda"))
-    prefill = Prefill(SMALL, "cuda", timeout_ns=20_000_000, delay_ns=200_000_000)
+    prefill = Prefill(SMALL, "cuda", LaunchOptions(timeout_ns=20_000_000, delay_ns=200_000_000))
     launched(model, prefill)
     with pytest.raises(RuntimeError, match=r"stage \w+ of layer \d.* waited for (flag|vector) \d+ of "):
         prefill.check()

@@ -10,17 +10,18 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
+from kernel_on_cpu import EMULATED, Schedule, link_kernel
 from planted import Patch
 
 from tileprof.runtime.decode import launch
 from tileprof.runtime.decode.build import KERNEL
 from tileprof.runtime.decode.shape import DecoderShape
+from tileprof.runtime.persistent.driver import Arguments
 
 
 def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None = None) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.sources()}
+    texts = KERNEL.texts()
     texts["config.h"] = shape.header(blocks)
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
     texts["instructions.cuh"] = (EMULATED / "decoder_instructions.cuh").read_text(encoding="utf-8")
@@ -34,10 +35,7 @@ class HostDecoder(launch.Decoder):
 
     def __init__(self, shape: DecoderShape, blocks: int, library: Path) -> None:
         self.shape, self.blocks, self.device = shape, blocks, torch.device("cpu")
-        self._sets = torch.full((2 * shape.set_words(blocks),), -1, dtype=torch.int32)
-        self._state = torch.zeros(32, dtype=torch.int32)
-        self.clocks = torch.zeros(1, dtype=torch.int64)
-        self._arguments = HostArguments(len(launch.LAYER_ROLES) * shape.layers + len(launch.MODEL_ROLES) + 6)
+        self._allocate(profile=False)
         self._run = ctypes.CDLL(str(library)).run_kernel
         self._run.restype = ctypes.c_char_p
         self._function = self  # type: ignore[assignment]
@@ -56,7 +54,7 @@ class HostDecoder(launch.Decoder):
             self.said = f"a wait gave up: {self._state[8:14].tolist()}"
         return self.said
 
-    def _enter(self, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
+    def _enter(self, blocks: int, _threads: int, _stream: int, arguments: Arguments, **_: bool) -> None:
         schedule = Schedule.of(self.seed, blocks, 1)
         schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
         found = self._run(

@@ -15,7 +15,7 @@ from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
 from planted import Patch
 
 from tileprof.runtime.encoder import launch
-from tileprof.runtime.encoder.build import KERNEL, SOURCES, sources_of
+from tileprof.runtime.encoder.build import KERNEL
 from tileprof.runtime.encoder.memory import Memory
 from tileprof.runtime.encoder.plan import Plan
 from tileprof.runtime.encoder.source import Options, header
@@ -30,7 +30,7 @@ def compiled(
     wiping_warp: bool = False,
 ) -> Path:
     """A library of the kernel for a plan and a machine of its own, in a new folder beside machine.o."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in (*sources_of(), SOURCES / KERNEL)}
+    texts = KERNEL.texts()
     texts["stages.h"] = header(plan, Options(timeout_ns, stamps=stamps, wiping_warp=wiping_warp))
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
     return link_kernel(folder, texts, patch, "transformer_entry.cpp")
@@ -75,8 +75,7 @@ class HostLauncher:
         return mock.patch.multiple(
             launch,
             Arguments=HostArguments,
-            compiled=lambda _header: Path(),
-            _loaded=lambda *_: function,
+            KERNEL=mock.Mock(loaded=lambda *_: function),
             torch=_Torch(stream),
         )
 

@@ -24,7 +24,7 @@ from tests.support.shared import once
 from tests.support.shared_libraries import SHARED
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import launch
-from tileprof.runtime.persistent.build import SOURCES
+from tileprof.runtime.persistent.build import KERNEL
 from tileprof.runtime.persistent.dealing import Dealer, flag_words
 from tileprof.runtime.persistent.driver import Arguments
 from tileprof.runtime.persistent.plan import Plan
@@ -102,7 +102,7 @@ class HostArguments(Arguments):
 def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
     """A library of the kernel of a plan and a machine of its own, in a new folder."""
     stages = without_products(header(plan, Options(dealer=dealer)))
-    texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / "kernel.cu")}
+    texts = KERNEL.texts()
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
     texts["ends.cuh"] = _STORE.sub(r"store_global_u32(\1, \2);", texts["ends.cuh"])

@@ -11,7 +11,7 @@ import torch
 from kernel_on_cpu import EMULATED, HostArguments, Schedule, _aligned, link_kernel, without_products
 from planted import Patch
 
-from tileprof.runtime.convnet.build import Options, header, sources
+from tileprof.runtime.convnet.build import KERNEL, Options, header
 from tileprof.runtime.convnet.launch import (
     ARGUMENT_WORDS,
     flag_words,
@@ -30,7 +30,7 @@ _NAMED = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED) = ")
 
 def compiled(folder: Path, options: Options | None = None, patch: Patch | None = None) -> Path:
     """A library of the kernel, which runs any plan, in a new folder next to machine.o."""
-    texts = sources()
+    texts = KERNEL.texts()
     texts["stages.h"] = without_products(header(options or Options()))
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))

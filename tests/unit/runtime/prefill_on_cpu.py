@@ -11,6 +11,7 @@ import torch
 from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel, without_products
 from planted import Patch
 
+from tileprof.runtime.persistent.model_kernel import LaunchOptions
 from tileprof.runtime.prefill import launch
 from tileprof.runtime.prefill.build import KERNEL
 from tileprof.runtime.prefill.shape import PrefillShape
@@ -20,8 +21,8 @@ def compiled(
     shape: PrefillShape, blocks: int, folder: Path, patch: Patch | None = None, timeout_ns: int = 1_000_000_000
 ) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.sources()}
-    header = shape.header(blocks, timeout_ns=timeout_ns)
+    texts = KERNEL.texts()
+    header = shape.header(blocks, LaunchOptions(timeout_ns=timeout_ns))
     texts["config.h"] = without_products(header)
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
     return link_kernel(folder, texts, patch, "prefill_entry.cpp")
@@ -38,8 +39,7 @@ class HostPrefill(launch.Prefill):
         self.said: str | None = None
         self._run = ctypes.CDLL(str(library)).run_kernel
         self._run.restype = ctypes.c_char_p
-        with mock.patch.object(launch, "Arguments", HostArguments):
-            self._allocate(profile=False)
+        self._allocate(profile=False)
         self._kept = self._workspace
         flat = torch.zeros(self._kept.numel() + 32, dtype=torch.int32)
         at = -(flat.data_ptr() // 4) % 32

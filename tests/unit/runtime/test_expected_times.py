@@ -69,7 +69,7 @@ def test_transformer_blocks_and_what_is_left_are_predicted_within_a_tenth(blocks
 
 
 def test_a_prefill_is_predicted_and_takes_longer_than_a_token() -> None:
-    shape = PrefillShape("bfloat16", 1, 64, 16, 2048, 8192, 32, 8, 64, 128256, 1e-5, 0.125)
+    shape = PrefillShape("bfloat16", 1, 16, 2048, 8192, 32, 8, 64, 128256, 1e-5, 0.125, length=64)
     assert us(shape) == pytest.approx(986, rel=0.1)
     assert us(shape) > us(LLAMA)
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tileprof import building
 from tileprof.errors import UserError
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import build
+from tileprof.runtime.persistent.kernel_source import CUBIN
 from tileprof.runtime.persistent.plan import Plan, arranged
 from tileprof.runtime.persistent.source import SHARED_BYTES, Layout, Options, header
 from tileprof.runtime.persistent.supported import stage_plans
@@ -52,8 +54,8 @@ def test_no_kernel_spills_a_register_or_serialises_its_products(name) -> None:
 
 def test_a_build_is_found_again_and_other_options_make_another(monkeypatch) -> None:
     commands = []
-    run = build._run
-    monkeypatch.setattr(build, "_run", lambda command: commands.append(command) or run(command))
+    run = building.run
+    monkeypatch.setattr(building, "run", lambda command, what: commands.append(command) or run(command, what))
     folders = [build.compiled(PLANS["convolutions"], Options(delay_ns=ns)) for ns in (0, 0, 100)]
     assert folders[0] == folders[1] != folders[2]
     assert sum("-cubin" in command for command in commands) == 2
@@ -61,7 +63,7 @@ def test_a_build_is_found_again_and_other_options_make_another(monkeypatch) -> N
 
 def test_a_broken_build_names_the_folder_to_delete() -> None:
     folder = build.compiled(PLANS["convolutions"], Options())
-    (folder / build.CUBIN).unlink()
+    (folder / CUBIN).unlink()
     with pytest.raises(UserError, match=f"The build in {folder} is broken"):
         build.compiled(PLANS["convolutions"], Options())
 
@@ -77,7 +79,7 @@ def test_a_cache_that_cannot_be_written_is_named_with_what_to_set(tmp_path, monk
     ("script", "said"),
     [
         ("#!/bin/sh\n[ $1 = --version ] || kill -9 $$", r"exit code -9\):\nit said nothing"),
-        ("#!/bin/sh\ntrue", "ended well and made no persistent.cubin"),
+        ("#!/bin/sh\ntrue", "ended well and made no kernel.cubin"),
         ("no script", "cannot be started: Exec format error"),
     ],
 )
@@ -96,7 +98,7 @@ def test_a_source_that_does_not_compile_is_reported_in_the_compilers_words(tmp_p
     source = tmp_path / "wrong.cu"
     source.write_text("extern ice")
     with pytest.raises(UserError, match="ice"):
-        build.build(source)
+        replace(build.KERNEL, path=source).compiled("")
     assert not list((tmp_path / "persistent").iterdir())
 
 

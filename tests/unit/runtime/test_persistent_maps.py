@@ -130,14 +130,11 @@ def test_what_a_launch_asks_for_is_told_to_the_driver(monkeypatch) -> None:
     assert [told for _, _, told in seen] == [[], [(6, 1)], [(2, 1)], [(6, 1), (2, 1)]]
 
 
-def test_each_gpu_is_asked_how_many_clusters_it_holds(monkeypatch, tmp_path) -> None:
+def test_each_gpu_is_asked_how_many_clusters_it_holds(monkeypatch) -> None:
     device = [0]
-    (tmp_path / launch.CUBIN).write_bytes(b"")
-    monkeypatch.setattr(launch, "build", lambda _: tmp_path)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: device[0])
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
     asked = SimpleNamespace(clusters=lambda split, threads: 100 * (device[0] + 1) // split)
-    monkeypatch.setattr(launch, "Function", lambda *_: asked)
+    monkeypatch.setattr(launch, "RESIDENT", SimpleNamespace(loaded=lambda _config, _device: asked))
     launch._max_clusters.cache_clear()
     found = []
     for device[0] in (0, 1, 0):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +33,7 @@ def build() -> Path:
     """
     if platform.machine() != "x86_64":
         raise UserError(f"{WHAT} is written for x86-64; this machine is {platform.machine()}")
-    compiler = host_compiler()
+    compiler = str(building.host_compiler())
     version = building.run([compiler, "--version"], WHAT)
     digest = hashlib.sha256(repr((version, FLAGS)).encode())
     for path in sorted(SOURCES.iterdir()):
@@ -47,10 +45,3 @@ def build() -> Path:
 
     folder = building.kept(building.cache_folder("acs") / digest.hexdigest()[:24], (LIBRARY,), make, WHAT)
     return folder / LIBRARY
-
-
-def host_compiler() -> str:
-    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
-        if name and (compiler := shutil.which(name)):
-            return compiler
-    raise UserError("No C++ compiler was found. Set CXX, or install g++ with the system's package manager.")

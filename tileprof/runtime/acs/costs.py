@@ -19,7 +19,7 @@ from typing import Any, Final
 from tileprof import building, devices
 from tileprof.devices.catalogue import of_driver
 from tileprof.errors import UserError
-from tileprof.runtime.acs.build import SOURCES, host_compiler
+from tileprof.runtime.acs.build import SOURCES
 
 MEASURED: Final = ("host_issue_ns", "host_issue_shared_ns", "graph_issue_ns")
 """Keys of `Device` that are measured here."""
@@ -37,7 +37,19 @@ def measure() -> dict[str, Any]:
         program = Path(folder) / "launch_costs"
         source = str(SOURCES / "launch_costs.cc")
         building.run(
-            [host_compiler(), "-std=c++17", "-O2", "-pthread", "-x", "c++", source, "-ldl", "-o", str(program)], _WHAT
+            [
+                str(building.host_compiler()),
+                "-std=c++17",
+                "-O2",
+                "-pthread",
+                "-x",
+                "c++",
+                source,
+                "-ldl",
+                "-o",
+                str(program),
+            ],
+            _WHAT,
         )
         try:
             process = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_PATIENCE_S)

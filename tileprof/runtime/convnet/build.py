@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tileprof import building
 from tileprof.runtime.convnet.tiling import MOST_SLOT_BYTES, WEIGHT_BYTES, WIDTHS
-from tileprof.runtime.persistent.build import CUBIN, FLAGS, nvcc, version
-from tileprof.runtime.persistent.build import SOURCES as SHARED_SOURCES
+from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
+from tileprof.runtime.persistent.kernel_source import KernelSource
 from tileprof.runtime.persistent.source import SHARED_BYTES, multiply
 
-SOURCES: Final = Path(__file__).parent
-KERNEL: Final = "kernel.cu"
-ENTRY: Final = "persistent"
-WHAT: Final = "the kernel of convolutional networks"
+KERNEL: Final = KernelSource(
+    "convnet",
+    "the kernel of convolutional networks",
+    Path(__file__).parent / "kernel.cu",
+    "persistent",
+    included=(PERSISTENT / "ptx.cuh", PERSISTENT / "waits.cuh"),
+)
 
 ENDS_BYTES: Final = 1024
 """Bytes behind the weights in a slot: scales and biases of a tile's columns."""
@@ -60,29 +60,3 @@ def header(options: Options) -> str:
         f"constexpr bool TIMELINE = {str(options.timeline).lower()};",
         "template <int> struct Multiply;", *(multiply(width, options.dtype) for width in WIDTHS),
     ]) + "\n"  # fmt: skip
-
-
-def sources() -> dict[str, str]:
-    """Texts of the kernel and of what it includes, by name."""
-    paths = (*SOURCES.glob("*.cuh"), SOURCES / KERNEL, SHARED_SOURCES / "ptx.cuh", SHARED_SOURCES / "waits.cuh")
-    return {path.name: path.read_text(encoding="utf-8") for path in paths}
-
-
-def compiled(options: Options) -> Path:
-    """The folder that holds the cubin, compiled now if it is not in the cache.
-
-    Raises `UserError` with the compiler's own words.
-    """
-    compiler, stages = nvcc(), header(options)
-    parts = json.dumps([version(compiler), FLAGS, sorted(sources().items()), stages])
-    folder = building.cache_folder("convnet") / hashlib.sha256(parts.encode()).hexdigest()[:24]
-
-    def make(work: Path) -> None:
-        (work / "stages.h").write_text(stages, encoding="utf-8")
-        includes = [f"-I{folder}" for folder in (work, SOURCES, SHARED_SOURCES)]
-        compiler_output = building.run(
-            [str(compiler), *FLAGS, *includes, str(SOURCES / KERNEL), "-o", str(work / CUBIN)], WHAT
-        )
-        (work / "compiler.txt").write_text(compiler_output, encoding="utf-8")
-
-    return building.kept(folder, (CUBIN,), make, WHAT)

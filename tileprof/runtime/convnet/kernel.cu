@@ -94,18 +94,9 @@ extern "C" __global__ void __launch_bounds__(128 + CONSUMERS, 1)
     extern __shared__ unsigned char memory[];
     const u32 shared = (shared_address(memory) + 1023) & ~1023u;
     if (threadIdx.x == 0) {
-        for (int slot = 0; slot < A_SLOTS; ++slot) {
-            mbarrier_init(shared + A_FULL + 8 * slot, 1);
-            mbarrier_init(shared + A_FREE + 8 * slot, CONSUMER_WARPS);
-        }
-        for (int slot = 0; slot < W_SLOTS; ++slot) {
-            mbarrier_init(shared + W_FULL + 8 * slot, 1);
-            mbarrier_init(shared + W_FREE + 8 * slot, CONSUMER_WARPS);
-        }
-        for (int slot = 0; slot < POST_SLOTS; ++slot) {
-            mbarrier_init(shared + STORED + 8 * slot, CONSUMER_WARPS);
-            mbarrier_init(shared + POSTED + 8 * slot, 1);
-        }
+        init_ring<A_SLOTS>(shared + A_FULL, shared + A_FREE, 1, CONSUMER_WARPS);
+        init_ring<W_SLOTS>(shared + W_FULL, shared + W_FREE, 1, CONSUMER_WARPS);
+        init_ring<POST_SLOTS>(shared + STORED, shared + POSTED, CONSUMER_WARPS, 1);
         fence_mbarrier_init_release_cluster();
     }
     barrier_sync<0, 128 + CONSUMERS>();

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from tileprof.runtime.convnet.build import ENTRY, Options, compiled
+from tileprof.runtime.convnet.build import KERNEL, Options, header
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Maximum, Windows, windowed
 from tileprof.runtime.convnet.plan import Plan
@@ -29,9 +27,7 @@ from tileprof.runtime.convnet.tiling import (
     weight_taps,
 )
 from tileprof.runtime.convnet.weights import Weights
-from tileprof.runtime.persistent.build import CUBIN
-from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
-from tileprof.runtime.persistent.source import SHARED_BYTES
+from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
 from tileprof.runtime.sync.tables import FLAG_BYTES
 
 THREADS: Final = 384
@@ -208,10 +204,7 @@ class Launcher:
 
     def __init__(self, plan: Plan, device: Any, options: Options) -> None:
         self.plan, self.device = plan, torch.device(device)
-        folder = compiled(options)
-        with torch.cuda.device(self.device):
-            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
+        self._function = KERNEL.loaded(header(options), self.device)
         self._tables = [table.to(self.device) for table in plan_tables(plan)]
         # seed, flags, state, record
         self.shared = [torch.zeros(n, dtype=torch.int32, device=self.device) for n in (1, flag_words(plan), 2, 8)]
@@ -231,9 +224,3 @@ class Launcher:
         arguments.words[:] = [tensor.data_ptr() for tensor in pointers]
         stream = torch.cuda.current_stream(self.device).cuda_stream
         self._function.launch(self.plan.blocks, THREADS, stream, arguments, programmatic=False, cooperative=True)
-
-
-@cache
-def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device, for good: a captured graph may be replayed when every runner is gone."""
-    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

@@ -1,14 +1,18 @@
-"""The decoder's source, compiled per shape; see `tileprof.runtime.persistent.model_kernel`."""
+"""The decoder's source, compiled per shape; see `tileprof.runtime.persistent.kernel_source`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from tileprof.runtime.decode.shape import SHARED_BYTES
 from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
-from tileprof.runtime.persistent.model_kernel import ModelKernel
+from tileprof.runtime.persistent.kernel_source import KernelSource
 
-_SHARED: Final = (PERSISTENT / "ptx.cuh", PERSISTENT / "waits.cuh")
-
-KERNEL: Final = ModelKernel("decoder", Path(__file__).parent, _SHARED, SHARED_BYTES)
+KERNEL: Final = KernelSource(
+    "decoder",
+    "the decoder",
+    Path(__file__).parent / "kernel.cu",
+    "decoder",
+    config="config.h",
+    included=tuple(PERSISTENT / name for name in ("absent.cuh", "model.cuh", "ptx.cuh", "waits.cuh")),
+)

@@ -4,10 +4,7 @@
 
 #include "config.h"  // first: ptx.cuh asks it for the type of halves
 #include "instructions.cuh"
-#include "waits.cuh"
-
-using u16 = unsigned short;
-using s64 = long long;
+#include "model.cuh"
 
 constexpr int WARPS = 8;  // that multiply
 constexpr int CONSUMERS = 32 * WARPS;
@@ -33,9 +30,6 @@ constexpr int PARTS_AT = OUT_AT + BATCH * HIDDEN / 2;
 constexpr int LAYER_WORDS = (PARTS_AT + BATCH * KV_HEADS * MOST_CHUNKS * SHARERS * PARTIAL + 31) / 32 * 32;
 constexpr long long SET_WORDS = static_cast<long long>(LAYER_WORDS) * LAYERS;
 
-// "Not there yet": two halves that no conversion makes (a NaN is 0x7FFF), and a float that no operation makes.
-constexpr u32 ABSENT = 0xFFFFFFFFu;
-
 struct Layer {
     const u16 *norm, *query, *key, *value, *query_bias, *key_bias, *value_bias, *query_norm, *key_norm;
     const u16 *output, *middle_norm, *gate, *up, *down;
@@ -59,9 +53,6 @@ struct Parameters {
     s64 rotary_step, mask_step;  // elements from sequence to sequence
 };
 
-// Words of Parameters::state.
-enum State : int { EPOCH = 0, LEFT = 1, GAVE_UP = 2, HEAD_NEXT = 3, RECORD = 8, RECORD_WORDS = 8 };
-
 // Stages of a layer, and what follows the last.
 enum Stage : int { STAGE_QKV, STAGE_ATTENTION, STAGE_OUTPUT, STAGE_GATE, STAGE_DOWN, STAGE_HEAD, STAGES };
 
@@ -82,13 +73,11 @@ constexpr u32 TILES_AT = GROUPS_AT + 4 * SLOTS,
               ABORTED_AT = TILES_AT + 4 * TILES;  // TILES: which tiles of the head are finished together
 static_assert(ABORTED_AT + 4 + 128 <= SHARED_BYTES, "ring, scratch and barriers fit");
 
-__device__ __forceinline__ float low(u32 two) { return unpack(static_cast<u16>(two)); }
-__device__ __forceinline__ float high(u32 two) { return unpack(static_cast<u16>(two >> 16)); }
-__device__ __forceinline__ float rounded(float x) { return low(pack(x, 0.0f)); }
-
 // A block's view of the launch. What a stage hands to the next lies in one of two sets, by launches in turn; who writes
 // a word of this launch's set marks the same word of the other as absent, so that the next launch finds no old values.
 struct Block {
+    static constexpr int STAGE_COUNT = STAGES;
+
     const Parameters& p;
     u32 shared;
     u32* set;
@@ -112,59 +101,17 @@ struct Block {
         hand(at, bits == ABSENT ? 0x7FFFFFFFu : bits);
     }
 
+    // Where a word lies among those of the layer, for the record of a wait.
+    __device__ s32 place_of(const void* word) const {
+        return static_cast<s32>(static_cast<const u32*>(word) - set - static_cast<s64>(layer) * LAYER_WORDS);
+    }
+
+    __device__ s32 launch() const { return p.state[EPOCH]; }
     __device__ bool aborted() const { return load_shared_s32(shared + ABORTED_AT) != 0; }
+    __device__ void abort() const { store_shared_s32(shared + ABORTED_AT, 1); }
 };
 
 __device__ __forceinline__ void consumers_meet() { barrier_sync<1, CONSUMERS>(); }
-
-// For tests: sleep up to DELAY_NS, another time for every block, layer, stage and launch.
-__device__ __forceinline__ void delay(const Block& block, int stage) {
-    if constexpr (DELAY_NS > 0) {
-        nap((blockIdx.x + 1) * 40503u + (block.layer * STAGES + stage + 1) * 58757u + block.p.state[EPOCH] * 30011u +
-            block.warp * 7919u);
-    }
-}
-
-// For a profile: when a block is at a place of a stage.
-__device__ __forceinline__ void stamp(const Block& block, int stage, int place) {
-    if constexpr (PROFILE)
-        if (block.thread == 0)
-            block.p.clocks[((static_cast<s64>(blockIdx.x) * (LAYERS + 1) + block.layer) * STAGES + stage) * 4 + place] =
-                globaltimer();
-}
-
-// A wait for other blocks' words that counts its tries, and gives up when the launch has.
-struct Patience {
-    u64 start = 0;
-    u32 tries = 0;
-
-    // Whether to go on waiting for the word at `awaited`.
-    __device__ bool more(const Block& block, int stage, const void* awaited) {
-        if (++tries % 64 != 0) return true;
-        if (block.aborted()) return false;
-        if (start == 0) start = globaltimer();
-        s32* const state = block.p.state;
-        const bool late = globaltimer() - start > TIMEOUT_NS;
-        if (late && compare_and_swap_relaxed_gpu_s32(state + GAVE_UP, 0, 1) == 0) {
-            const s64 word = static_cast<const u32*>(awaited) - block.set;
-            state[RECORD] = stage, state[RECORD + 1] = block.layer, state[RECORD + 2] = blockIdx.x,
-            state[RECORD + 3] = block.warp;
-            state[RECORD + 4] = static_cast<s32>(word - static_cast<s64>(block.layer) * LAYER_WORDS),
-                           state[RECORD + 5] = state[EPOCH];
-        }
-        if (late || load_relaxed_gpu_s32(state + GAVE_UP) != 0) {
-            store_shared_s32(block.shared + ABORTED_AT, 1);
-            return false;
-        }
-        return true;
-    }
-};
-
-__device__ __forceinline__ bool absent(const uint4& v) {
-    return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT;
-}
-__device__ __forceinline__ bool absent(const uint2& v) { return v.x == ABSENT || v.y == ABSENT; }
-__device__ __forceinline__ bool absent(u32 v) { return v == ABSENT; }
 
 __device__ __forceinline__ float load_shared_f32(u32 address) { return __int_as_float(load_shared_s32(address)); }
 __device__ __forceinline__ void store_shared_f32(u32 address, float value) {
@@ -197,7 +144,7 @@ __device__ __forceinline__ void arrive(T (&v)[N], const Block& block, int stage,
 #pragma unroll
         for (int i = 0; i < N; ++i)
             if (absent(v[i])) again = true, awaited = from(i);
-        if (again && !patience.more(block, stage, awaited)) break;
+        if (again && !patience.more(block, stage, block.place_of(awaited))) break;
     }
 }
 

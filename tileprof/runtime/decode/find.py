@@ -13,9 +13,11 @@ from torch import fx
 from tileprof.errors import UserError
 from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.region import Region
-from tileprof.runtime.decode.launch import THREADS, Decoder
+from tileprof.runtime.decode.launch import Decoder
 from tileprof.runtime.decode.match import Matched, Mismatch, matched
-from tileprof.runtime.decode.shape import SHARED_BYTES, DecoderShape
+from tileprof.runtime.decode.shape import DecoderShape
+from tileprof.runtime.persistent.model_kernel import LaunchOptions
+from tileprof.runtime.persistent.source import SHARED_BYTES
 from tileprof.runtime.programs.timeline import Timeline, of_decoder
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
@@ -116,7 +118,7 @@ class _Roles:
         """What each block did in a launch that is not the first, by a kernel with clocks. Counters are put back between
         launches.
         """
-        decoder = Decoder(self.shape, device, profile=True)
+        decoder = Decoder(self.shape, device, LaunchOptions(profile=True))
         updated = [
             inputs[at] for layer in self.layers for role, at in layer.items() if role in ("keys", "values", "counter")
         ]
@@ -127,7 +129,8 @@ class _Roles:
                 tensor.copy_(saved)
             _Runner(self, device, decoder)(*inputs)
         decoder.check()
-        return of_decoder(self.shape, decoder.blocks, cached, decoder.clocks.cpu().numpy(), THREADS, SHARED_BYTES)
+        clocks = decoder.clocks.cpu().numpy()
+        return of_decoder(self.shape, decoder.blocks, cached, clocks, Decoder.threads, SHARED_BYTES)
 
 
 class _Runner:

@@ -156,10 +156,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) decoder(const __
     const u32 shared = (shared_address(memory) + 127) / 128 * 128;
     const u32 thread = threadIdx.x;
     if (thread == 0) {
-        for (int slot = 0; slot < SLOTS; ++slot) {
-            mbarrier_init(shared + FULL_AT + 8 * slot, 1);
-            mbarrier_init(shared + FREE_AT + 8 * slot, WARPS);
-        }
+        init_ring<SLOTS>(shared + FULL_AT, shared + FREE_AT, 1, WARPS);
         fence_mbarrier_init_release_cluster();
         store_shared_s32(shared + ABORTED_AT, 0);
     }

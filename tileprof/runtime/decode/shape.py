@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from tileprof.errors import UserError
-
-SHARED_BYTES: Final = 232_448
-"""Dynamic shared memory that a block may have on sm_90."""
+from tileprof.runtime.persistent.model_kernel import DEFAULT_OPTIONS, LaunchOptions, ModelShape, refuse_beyond
+from tileprof.runtime.persistent.source import SHARED_BYTES
 
 GROUP: Final = 8
 """Rows of weights that are dealt to blocks: GROUP of common.cuh."""
@@ -24,40 +22,17 @@ _MOST_PARAMETER_BYTES: Final = 32_000  # a kernel takes 32,764
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderShape:
-    """A decoder like LLaMA's: RMS norms, rotary embedding, grouped heads, a gated MLP, no biases but those of queries,
-    keys and values.
+class DecoderShape(ModelShape):
+    """A decoder that takes one token per sequence, without biases but those of queries, keys and values.
 
-    ``cache``: positions that the static cache holds. ``epsilon`` is that of all norms, ``scale`` that of the scores.
-    ``masked``: what is added to the score of a position where a mask is false; without it there is no mask, and the
-    positions up to the last are attended.
+    ``cache``: positions that the static cache holds. ``masked``: what is added to the score of a position where a mask
+    is false; without it there is no mask, and the positions up to the last are attended.
     """
 
-    dtype: Literal["float16", "bfloat16"]
-    batch: int
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
     cache: int
-    epsilon: float
-    scale: float
     biased: bool = False
     head_norms: bool = False
     masked: float | None = None
-
-    @property
-    def qkv(self) -> int:
-        """Rows of the product that gives queries, keys and values."""
-        return (self.heads + 2 * self.kv_heads) * self.head_dim
-
-    @property
-    def query(self) -> int:
-        """Columns of all heads of queries."""
-        return self.heads * self.head_dim
 
     @property
     def sharers(self) -> int:
@@ -112,48 +87,20 @@ class DecoderShape:
             <= _MOST_PARAMETER_BYTES,
             "too little shared memory for the sums of its heads": self.slots >= _FEWEST_SLOTS,
         }
-        for sentence, holds in limits.items():
-            if not holds:
-                raise UserError(f"the decoder has {sentence}")
+        refuse_beyond(limits, "the decoder")
 
-    def header(
-        self,
-        blocks: int,
-        *,
-        delay_ns: int = 0,
-        timeout_ns: int = 1_000_000_000,
-        profile: bool = False,
-        in_flight: int = IN_FLIGHT,
-    ) -> str:
-        """What kernel.cu includes as config.h, for a launch of ``blocks``."""
+    def header(self, blocks: int, options: LaunchOptions = DEFAULT_OPTIONS) -> str:
+        """Return what kernel.cu includes as config.h, for a launch of ``blocks``."""
         sizes = {
-            "BLOCKS": blocks,
             "BATCH": self.batch,
-            "LAYERS": self.layers,
-            "HIDDEN": self.hidden,
-            "INTERMEDIATE": self.intermediate,
-            "HEADS": self.heads,
-            "KV_HEADS": self.kv_heads,
             "HEAD_DIM": self.head_dim,
-            "VOCABULARY": self.vocabulary,
             "CACHE": self.cache,
             "SLOTS": self.slots,
-            "IN_FLIGHT": min(in_flight, self.slots),
+            "IN_FLIGHT": min(options.in_flight or IN_FLIGHT, self.slots),
         }
-        flags = {
-            "QKV_BIAS": self.biased,
-            "HEAD_NORMS": self.head_norms,
-            "WITH_MASK": self.masked is not None,
-            "PROFILE": profile,
-        }
-        lines = [f"#define BFLOAT16 {int(self.dtype == 'bfloat16')}"]
-        lines += [f"constexpr int {name} = {value};" for name, value in sizes.items()]
-        lines += [f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()]
-        lines += [f"constexpr float EPSILON = {self.epsilon!r}f, SCALE = {self.scale!r}f;"]
-        lines += [f"constexpr float MASKED = {_c_float(self.masked or 0.0)};"]
-        lines += [f"constexpr unsigned SHARED_BYTES = {SHARED_BYTES}, DELAY_NS = {delay_ns};"]
-        lines += [f"constexpr unsigned long long TIMEOUT_NS = {timeout_ns}ull;"]
-        return "\n".join(lines) + "\n"
+        flags = {"QKV_BIAS": self.biased, "HEAD_NORMS": self.head_norms, "WITH_MASK": self.masked is not None}
+        lines = self.config(blocks, options, sizes, flags)
+        return "\n".join([*lines, f"constexpr float MASKED = {_c_float(self.masked or 0.0)};"]) + "\n"
 
 
 def _c_float(value: float) -> str:

@@ -217,10 +217,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             mbarrier_init(shared + WEIGHTS_FREE + 8 * slot, 2);
             mbarrier_init(shared + WEIGHTS_READY + 8 * slot, CLUSTER);
         }
-        for (u32 slot = 0; slot < RECORDS; ++slot) {
-            mbarrier_init(shared + RECORD_FULL + 8 * slot, 1);
-            mbarrier_init(shared + RECORD_FREE + 8 * slot, CONSUMERS / 32 + WIPING_WARP);
-        }
+        init_ring<RECORDS>(shared + RECORD_FULL, shared + RECORD_FREE, 1, CONSUMERS / 32 + WIPING_WARP);
         fence_mbarrier_init_release_cluster();
     }
     cluster_barrier();

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tileprof.errors import UserError
-from tileprof.runtime.encoder.build import CUBIN, ENTRY, compiled
+from tileprof.runtime.encoder.build import KERNEL
 from tileprof.runtime.encoder.memory import Memory, memory_faults, memory_of
 from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, cluster_for, faults, plan_of
 from tileprof.runtime.encoder.program import Program
@@ -28,7 +26,7 @@ from tileprof.runtime.encoder.source import (
     stream_tables,
     task_tables,
 )
-from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
+from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
 from tileprof.runtime.persistent.launch import max_clusters
 from tileprof.runtime.programs.timeline import Timeline, of_blocks
 
@@ -51,10 +49,7 @@ class Launcher:
     ) -> None:
         self.plan, self.device, self._options = plan, device, options or Options()
         program = plan.program
-        folder = compiled(header(plan, self._options))
-        with torch.cuda.device(device):
-            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
+        self._function = KERNEL.loaded(header(plan, self._options), device)
         self.memory = memory or memory_of(plan)
         words = self.memory.bytes // 4
         self._workspace = torch.full((words,), -1, dtype=torch.int32, device=device)  # absent, says the kernel
@@ -242,9 +237,3 @@ def put_maps(plan: Plan, maps: Arguments, address: Any) -> None:
 
 def _upload(table: Any, device: torch.device) -> Tensor:
     return torch.from_numpy(np.frombuffer(np.ascontiguousarray(table).tobytes(), np.int32).copy()).to(device)
-
-
-@cache
-def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device; it stays, because a captured graph may be replayed at any time."""
-    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

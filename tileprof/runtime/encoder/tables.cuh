@@ -8,6 +8,7 @@
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
+#include "absent.cuh"
 #include "waits.cuh"
 #include "warp.cuh"
 
@@ -24,8 +25,6 @@ constexpr int MOST_SPLITS = 4;
 
 enum : int { NO_EPILOGUE = 0, GELU = 1, GELU_TANH = 2, SILU = 3, RELU = 4 };
 enum : int { NO_MASK = 0, BOOL_MASK = 1, ADDED_MASK = 2 };
-
-constexpr u32 ABSENT = 0xFFFFFFFF;  // of halves and floats no number that is a result: those are 0x7FFF and 0x7FFFFFFF
 
 // One product, attention or end of rows of the program. An address is 0 for none; with bit 63 set a parameter's number
 // and, from bit 8 on, bytes behind it; with bit 62 set memory between stages. Pitches in elements.
@@ -143,11 +142,6 @@ struct Patience {
         return !gave_up;
     }
 };
-
-__device__ __forceinline__ bool absent(const uint4& v) {
-    return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT;
-}
-__device__ __forceinline__ bool absent(const uint2& v) { return v.x == ABSENT || v.y == ABSENT; }
 
 template <class V>
 __device__ __forceinline__ V load_matrix(u64 address) {

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from tileprof.errors import UserError
-from tileprof.runtime.persistent.build import CUBIN, ENTRY, RESIDENT, SOURCES, build, compiled
+from tileprof.runtime.persistent.build import KERNEL, RESIDENT
 from tileprof.runtime.persistent.dealing import Dealer, TaskGraph
-from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
+from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
 from tileprof.runtime.persistent.plan import I32, K_BLOCK, Box, Halo, Plan, StagePlan
-from tileprof.runtime.persistent.source import SHARED_BYTES, Options, paired
+from tileprof.runtime.persistent.source import Options, header, paired
 from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
@@ -64,10 +63,7 @@ class Launcher:
             )
         self.plan, self.device, self._whole = plan, torch.device(device), whole
         self.options = replace(options or Options(), delay_ns=delay_ns, timeout_ns=timeout_ns)
-        folder = compiled(plan, self.options)
-        with torch.cuda.device(self.device):
-            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
+        self._function = KERNEL.loaded(header(plan, self.options), self.device)
         self._tables = [
             torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables_of(plan, self.options.dealer)
         ]
@@ -174,15 +170,5 @@ def max_clusters(split: int) -> int:
 
 
 @cache
-def _max_clusters(split: int, _device: int) -> int:
-    cubin = (build(SOURCES / RESIDENT) / CUBIN).read_bytes()
-    torch.cuda.current_stream().synchronize()
-    return Function(cubin, RESIDENT.removesuffix(".cu"), SHARED_BYTES).clusters(split, THREADS)
-
-
-@cache
-def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device, loaded once per process and cubin, about 100 KB. It is never unloaded: a
-    captured graph may replay it after every pipeline is gone.
-    """
-    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)
+def _max_clusters(split: int, device: int) -> int:
+    return RESIDENT.loaded("", device).clusters(split, THREADS)

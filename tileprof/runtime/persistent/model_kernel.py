@@ -1,109 +1,188 @@
-"""Kernels that compute a whole model in one launch: compiled per shape, once per machine, and loaded per process."""
+"""Kernels that compute a whole decoder in one launch: sizes that are compiled in, and what their launches share."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import torch
 
-from tileprof import building
 from tileprof.errors import UserError
-from tileprof.runtime.persistent.driver import Function
+from tileprof.runtime.persistent.driver import Arguments
+from tileprof.runtime.persistent.kernel_source import KernelSource
+from tileprof.runtime.persistent.source import SHARED_BYTES
 
-CUBIN: Final = "kernel.cubin"
-COMPILER_WORDS: Final = "compiler.txt"
-FLAGS: Final = ("-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-O3", "-Xptxas=-v")
+ABSENT: Final = -1
+"""A word that has not been stored: ABSENT of absent.cuh."""
 
-
-class Shape(Protocol):
-    """Sizes of a model that are compiled in."""
-
-    def check(self) -> None:
-        """Raise `UserError` where the kernel does not support the shape."""
-
-    def header(self, blocks: int, *, delay_ns: int, timeout_ns: int, profile: bool, in_flight: int) -> str:
-        """The text of config.h, for a launch of ``blocks``."""
-        ...
+_STATE_WORDS: Final = 32
+_GAVE_UP, _RECORD = 2, 8  # of State of model.cuh
 
 
 @dataclass(frozen=True, slots=True)
-class ModelKernel:
-    """The source of a kernel.
+class LaunchOptions:
+    """How a kernel is compiled beside its sizes.
 
-    ``entry``: its function, and its name in messages and in the cache. ``folder``: of kernel.cu, with all headers
-    beside it. ``included``: headers from other folders. ``shared_bytes``: shared memory per block.
+    ``delay_ns``: for tests, blocks sleep up to so long before they store what others wait for. ``timeout_ns``: a wait
+    that lasts longer writes a record and gives up. ``profile``: `ModelLauncher.clocks` holds the times of the last
+    launch. ``in_flight``: slots of the ring of weights that are filled at a time, None for the kernel's own choice.
     """
 
-    entry: str
-    folder: Path
-    included: Sequence[Path]
-    shared_bytes: int
+    delay_ns: int = 0
+    timeout_ns: int = 1_000_000_000
+    profile: bool = False
+    in_flight: int | None = None
 
-    def sources(self) -> tuple[Path, ...]:
-        """Files of the kernel: its folder's, then those of other folders."""
-        return (*sorted(self.folder.glob("*.cu*")), *self.included)
 
-    def build(self, header: str) -> Path:
-        """The folder that holds the cubin for a config.h, compiled now if it is not in the cache.
+DEFAULT_OPTIONS: Final = LaunchOptions()
 
-        Raises `UserError` with the compiler's words.
-        """
-        what = f"the {self.entry}"
-        compiler = building.nvcc(f"The {self.entry} is compiled")
-        sources = [path.read_text(encoding="utf-8") for path in self.sources()]
-        parts = json.dumps([_version(compiler, what), FLAGS, sources, header])
-        folder = building.cache_folder(self.entry) / hashlib.sha256(parts.encode()).hexdigest()[:24]
 
-        def make(work: Path) -> None:
-            (work / "config.h").write_text(header, encoding="utf-8")
-            for path in self.included:  # copied: other headers of their folders have names that this one has, too
-                (work / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-            includes = (f"-I{work}", f"-I{self.folder}")
-            command = [str(compiler), *FLAGS, *includes, str(self.folder / "kernel.cu"), "-o", str(work / CUBIN)]
-            (work / COMPILER_WORDS).write_text(building.run(command, what), encoding="utf-8")
+@dataclass(frozen=True, slots=True)
+class ModelShape(ABC):
+    """Sizes of a decoder like LLaMA's: RMS norms, rotary embedding, grouped heads, a gated MLP.
 
-        return building.kept(folder, (CUBIN,), make, what)
+    ``epsilon`` is that of all norms, ``scale`` that of the scores.
+    """
 
-    def loaded(
-        self,
-        shape: Shape,
-        device: torch.device,
-        blocks: int | None,
-        *,
-        delay_ns: int,
-        timeout_ns: int,
-        profile: bool,
-        in_flight: int,
-    ) -> tuple[Function, int]:
-        """The kernel for a shape on a device, and its blocks: ``blocks``, or one per SM.
+    dtype: Literal["float16", "bfloat16"]
+    batch: int
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    epsilon: float
+    scale: float
 
-        Raises `UserError` for a shape or a device that the kernel does not support, and where it does not compile.
-        """
+    @property
+    def qkv(self) -> int:
+        """Rows of the product that gives queries, keys and values."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def query(self) -> int:
+        """Columns of all heads of queries."""
+        return self.heads * self.head_dim
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `UserError` where the kernel does not support the sizes."""
+
+    @abstractmethod
+    def header(self, blocks: int, options: LaunchOptions = DEFAULT_OPTIONS) -> str:
+        """Return the text of config.h, for a launch of ``blocks``."""
+
+    def config(
+        self, blocks: int, options: LaunchOptions, sizes: Mapping[str, int], flags: Mapping[str, bool]
+    ) -> list[str]:
+        """Return the lines of config.h for a launch of ``blocks``; ``sizes`` and ``flags``: what one kernel adds."""
+        common = {
+            "BLOCKS": blocks,
+            "LAYERS": self.layers,
+            "HIDDEN": self.hidden,
+            "INTERMEDIATE": self.intermediate,
+            "HEADS": self.heads,
+            "KV_HEADS": self.kv_heads,
+            "VOCABULARY": self.vocabulary,
+        }
+        return [
+            f"#define BFLOAT16 {int(self.dtype == 'bfloat16')}",
+            *(f"constexpr int {name} = {value};" for name, value in {**common, **sizes}.items()),
+            *(
+                f"constexpr bool {name} = {str(on).lower()};"
+                for name, on in {**flags, "PROFILE": options.profile}.items()
+            ),
+            f"constexpr float EPSILON = {self.epsilon!r}f, SCALE = {self.scale!r}f;",
+            f"constexpr unsigned SHARED_BYTES = {SHARED_BYTES}, DELAY_NS = {options.delay_ns};",
+            f"constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull;",
+        ]
+
+
+Shape = TypeVar("Shape", bound=ModelShape)
+
+
+def refuse_beyond(limits: Mapping[str, bool], what: str) -> None:
+    """Raise `UserError` with the first sentence whose limit does not hold. ``what`` has what the sentences say."""
+    for sentence, holds in limits.items():
+        if not holds:
+            raise UserError(f"{what} has {sentence}")
+
+
+class ModelLauncher(ABC, Generic[Shape]):
+    """A decoder's kernel, compiled, with memory of its own: launches of one follow each other on one stream.
+
+    ``blocks``: how many, one per SM of the device by default. Raises `UserError` where the kernel cannot be made.
+    """
+
+    kernel: ClassVar[KernelSource]
+    threads: ClassVar[int]
+    stages: ClassVar[Sequence[str]]
+    """Stages in the order of Stage of common.cuh."""
+    layer_roles: ClassVar[Sequence[str]]
+    """Tensors of a layer, in the order of Layer of common.cuh."""
+    model_roles: ClassVar[Sequence[str]]
+    """Tensors of the model, in the order of Parameters of common.cuh."""
+
+    def __init__(
+        self, shape: Shape, device: Any, options: LaunchOptions = DEFAULT_OPTIONS, *, blocks: int | None = None
+    ) -> None:
+        self.shape, self.device = shape, torch.device(device)
         shape.check()
-        properties = torch.cuda.get_device_properties(device)
+        properties = torch.cuda.get_device_properties(self.device)
         if (properties.major, properties.minor) != (9, 0):
-            raise UserError(f"the {self.entry}'s kernel is for sm_90, and {properties.name} is not")
-        count: int = blocks or properties.multi_processor_count
-        folder = self.build(
-            shape.header(count, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight)
+            raise UserError(f"{self.kernel.what}'s kernel is for sm_90, and {properties.name} is not")
+        self.blocks: int = blocks or properties.multi_processor_count
+        self._function = self.kernel.loaded(shape.header(self.blocks, options), self.device)
+        self._allocate(profile=options.profile)
+
+    def _allocate(self, *, profile: bool) -> None:
+        """Make the memory of the launches. ``clocks``: int64 [block, layer, stage, place] of a profile."""
+        self._state = torch.zeros(_STATE_WORDS, dtype=torch.int32, device=self.device)
+        sizes = (self.blocks, self.shape.layers + 1, len(self.stages), 4)
+        self.clocks = torch.zeros(sizes if profile else (1,), dtype=torch.int64, device=self.device)
+        self._arguments = Arguments(len(self.layer_roles) * self.shape.layers + len(self.model_roles) + 6)
+
+    def _start(
+        self, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], rest: Sequence[Any], *numbers: int
+    ) -> None:
+        """Launch on the current stream; ``rest``: tensors after those of the model. missing ones are null."""
+        tensors = [layer.get(role) for layer in layers for role in self.layer_roles]
+        tensors += [*(model.get(role) for role in self.model_roles), *rest, self._state, self.clocks]
+        words = [*(0 if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers]
+        self._arguments.words[: len(words)] = words
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        self._function.launch(self.blocks, self.threads, stream, self._arguments, programmatic=False, cooperative=True)
+
+    def check(self) -> None:
+        """Synchronise; raise `RuntimeError` that says which wait gave up, after which launches are right again."""
+        state = self._state.tolist()
+        if not state[_GAVE_UP]:
+            return
+        self._forget()
+        self._state.zero_()
+        stage, layer, block, warp, awaited, launch = state[_RECORD : _RECORD + 6]
+        raise RuntimeError(
+            f"{self.kernel.what} gave up a wait: stage {self.stages[stage]} of layer {layer}, block {block}, "
+            f"warp {warp} waited for {self._awaited(awaited)} in launch {launch}"
         )
-        with torch.cuda.device(device):
-            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            return _function(folder / CUBIN, torch.cuda.current_device(), self.entry, self.shared_bytes), count
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Make the memory between stages what it is before the first launch."""
+
+    @abstractmethod
+    def _awaited(self, place: int) -> str:
+        """Return the words for what a wait's record names."""
 
 
-@cache
-def _function(cubin: Path, _device: int, entry: str, shared_bytes: int) -> Function:
-    """A kernel on the current device. It is never unloaded, since a captured graph may hold it."""
-    return Function(cubin.read_bytes(), entry, shared_bytes)
-
-
-@cache
-def _version(compiler: Path, what: str) -> str:
-    return building.run([str(compiler), "--version"], what)
+def holder(counts: Mapping[str, int], place: int) -> tuple[int, str]:
+    """Return which of several names a place belongs to, and its number there; ``counts``: places in their order."""
+    for name, count in counts.items():
+        if place < count:
+            return place, name
+        place -= count
+    return place, "nothing"

@@ -43,6 +43,15 @@ __device__ __forceinline__ void nap(u32 mixed) {
     while (globaltimer() - start < length) nanosleep(100);
 }
 
+// Prepares the barriers of a ring's slots: those that say that a slot is full, and those that say that it is free.
+template <int COUNT>
+__device__ __forceinline__ void init_ring(u32 full, u32 free, u32 full_arrivals, u32 free_arrivals) {
+    for (int slot = 0; slot < COUNT; ++slot) {
+        mbarrier_init(full + 8 * slot, full_arrivals);
+        mbarrier_init(free + 8 * slot, free_arrivals);
+    }
+}
+
 // The place of a role in a ring of SIZE slots: the slot, and the parity of its barrier's phase.
 template <int SIZE>
 struct Ring {

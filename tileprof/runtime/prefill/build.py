@@ -1,4 +1,4 @@
-"""The prefill's source, compiled per shape; see `tileprof.runtime.persistent.model_kernel`."""
+"""The prefill's source, compiled per shape; see `tileprof.runtime.persistent.kernel_source`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import Final
 
 from tileprof.runtime.encoder.build import SOURCES as ENCODER
 from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
-from tileprof.runtime.persistent.model_kernel import ModelKernel
-from tileprof.runtime.prefill.shape import SHARED_BYTES
+from tileprof.runtime.persistent.kernel_source import KernelSource
 
-_SHARED: Final = (ENCODER / "warp.cuh", PERSISTENT / "ptx.cuh", PERSISTENT / "waits.cuh")
+_SHARED: Final = tuple(PERSISTENT / name for name in ("absent.cuh", "model.cuh", "ptx.cuh", "waits.cuh"))
 
-KERNEL: Final = ModelKernel("prefill", Path(__file__).parent, _SHARED, SHARED_BYTES)
+KERNEL: Final = KernelSource(
+    "prefill",
+    "the prefill",
+    Path(__file__).parent / "kernel.cu",
+    "prefill",
+    config="config.h",
+    included=(ENCODER / "warp.cuh", *_SHARED),
+)

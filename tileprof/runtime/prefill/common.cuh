@@ -2,10 +2,8 @@
 #pragma once
 
 #include "config.h"  // first: ptx.cuh asks it for the type of halves
-#include "waits.cuh"
+#include "model.cuh"
 #include "warp.cuh"
-
-using u16 = unsigned short;
 
 constexpr int CONSUMERS = 256, CONSUMER_WARPS = CONSUMERS / 32, THREADS = 384;
 constexpr int TILE_ROWS = 64;  // of activations: those of a wgmma
@@ -74,7 +72,6 @@ constexpr int PART_VECTORS = DOWN_PARTS + Parts<Down>::VECTORS;
 // is about to store a part in one makes the same vector of the other absent first, whose readers are done: they are of
 // the stage of this kind before, which what the product reads depends on. Those who will read it there have read this
 // part before.
-constexpr u32 ABSENT = 0xFFFFFFFF;
 
 // Flags, each of which one block counts up: rows that enter a layer, rows in its middle, heads and columns of the gate
 // that are stored.
@@ -111,9 +108,6 @@ constexpr long long ATTENDED_AT = MIDDLE_AT + 2ll * TILE_ROWS * HIDDEN,
                     ACTIVATED_AT = ATTENDED_AT + 2ll * TILE_ROWS * QUERY;
 constexpr long long FLAGS_AT = ACTIVATED_AT + 2ll * TILE_ROWS * INTERMEDIATE;
 
-// Words of Parameters::state.
-enum State : int { EPOCH = 0, LEFT = 1, GAVE_UP = 2, RECORD = 8, RECORD_WORDS = 8 };
-
 // Shared memory, from an address that 1024 divides, as the swizzle wants. Attention's keys, values and queries have
 // rows that begin four banks apart.
 constexpr u32 HEAD_PITCH = 2 * HEAD_DIM + 16;
@@ -124,12 +118,10 @@ constexpr u32 W_FULL = SQUARES_AT + 4 * CONSUMER_WARPS, W_FREE = W_FULL + 8 * SL
 constexpr u32 A_FREE = A_FULL + 8 * ACTIVATION_SLOTS, ABORTED_AT = A_FREE + 8 * ACTIVATION_SLOTS;
 static_assert(ABORTED_AT + 4 + 1024 <= SHARED_BYTES, "rings, attention and barriers fit");
 
-__device__ __forceinline__ float low(u32 two) { return unpack(static_cast<u16>(two)); }
-__device__ __forceinline__ float high(u32 two) { return unpack(static_cast<u16>(two >> 16)); }
-__device__ __forceinline__ float rounded(float x) { return low(pack(x, 0.0f)); }
-
 // A thread's view of the launch.
 struct Block {
+    static constexpr int STAGE_COUNT = STAGES;
+
     const Parameters& p;
     u32 shared, thread, warp, lane;
     s32 epoch;  // launches before this one
@@ -140,55 +132,12 @@ struct Block {
     __device__ int qkv_parts(int which) const {
         return QKV_PARTS + ((epoch * LAYERS + layer + which) & 1) * Parts<Qkv>::VECTORS;
     }  // 0: of this layer, 1: the other set
+    __device__ s32 launch() const { return epoch; }
     __device__ bool aborted() const { return load_shared_s32(shared + ABORTED_AT) != 0; }
+    __device__ void abort() const { store_shared_s32(shared + ABORTED_AT, 1); }
 };
 
 __device__ __forceinline__ void consumers_meet() { barrier_sync<1, CONSUMERS>(); }
-
-// For tests: sleep up to DELAY_NS, another time for every block, layer, stage and launch.
-__device__ __forceinline__ void delay(const Block& block, int stage) {
-    if constexpr (DELAY_NS > 0) {
-        nap((blockIdx.x + 1) * 40503u + (block.layer * STAGES + stage + 1) * 58757u + block.epoch * 30011u +
-            block.warp * 7919u);
-    }
-}
-
-// For a profile: when a block is at a place of a stage.
-__device__ __forceinline__ void stamp(const Block& block, int stage, int place) {
-    if constexpr (PROFILE)
-        if (block.thread == 0)
-            block.p.clocks[((static_cast<long long>(blockIdx.x) * (LAYERS + 1) + block.layer) * STAGES + stage) * 4 +
-                           place] = globaltimer();
-}
-
-// A wait for other blocks that counts its tries, and gives up when the launch has.
-struct Patience {
-    u64 start = 0;
-    u32 tries = 0;
-
-    // Whether to go on. `index` says what is awaited, for the record: a flag, or -1 less a vector of parts.
-    __device__ bool more(const Block& block, int stage, int index) {
-        if (++tries % 64 != 0) return true;
-        if (block.aborted()) return false;
-        if (start == 0) start = globaltimer();
-        s32* const state = block.p.state;
-        const bool late = globaltimer() - start > TIMEOUT_NS;
-        if (late && compare_and_swap_relaxed_gpu_s32(state + GAVE_UP, 0, 1) == 0) {
-            state[RECORD] = stage, state[RECORD + 1] = block.layer, state[RECORD + 2] = blockIdx.x,
-            state[RECORD + 3] = block.warp;
-            state[RECORD + 4] = index, state[RECORD + 5] = block.epoch;
-        }
-        if (late || load_relaxed_gpu_s32(state + GAVE_UP) != 0) {
-            store_shared_s32(block.shared + ABORTED_AT, 1);
-            return false;
-        }
-        return true;
-    }
-};
-
-__device__ __forceinline__ bool absent(const uint4& v) {
-    return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT;
-}
 
 // Until all vectors of parts that a thread has loaded are there; `index(i)`: which vector value i is.
 template <int COUNT, class Index>

@@ -40,14 +40,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_co
     extern __shared__ unsigned char memory[];
     const u32 shared = (shared_address(memory) + 1023) & ~1023u, thread = threadIdx.x;
     if (thread == 0) {
-        for (int slot = 0; slot < SLOTS; ++slot) {
-            mbarrier_init(shared + W_FULL + 8 * slot, 1);
-            mbarrier_init(shared + W_FREE + 8 * slot, CONSUMER_WARPS);
-        }
-        for (int slot = 0; slot < ACTIVATION_SLOTS; ++slot) {
-            mbarrier_init(shared + A_FULL + 8 * slot, 1);
-            mbarrier_init(shared + A_FREE + 8 * slot, CONSUMER_WARPS);
-        }
+        init_ring<SLOTS>(shared + W_FULL, shared + W_FREE, 1, CONSUMER_WARPS);
+        init_ring<ACTIVATION_SLOTS>(shared + A_FULL, shared + A_FREE, 1, CONSUMER_WARPS);
         fence_mbarrier_init_release_cluster();
         store_shared_s32(shared + ABORTED_AT, 0);
     }

@@ -10,57 +10,27 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
+from tileprof.runtime.persistent.model_kernel import ABSENT, ModelLauncher, holder
 from tileprof.runtime.prefill.build import KERNEL
-from tileprof.runtime.prefill.shape import BOX, IN_FLIGHT, K_CHUNK, TILE_ROWS, PrefillShape
+from tileprof.runtime.prefill.shape import BOX, K_CHUNK, TILE_ROWS, PrefillShape
 
 WEIGHT_ROLES: Final = ("query", "key", "value", "output", "gate", "up", "down")
 """Weights of a layer, in the order of Map of common.cuh."""
 
-LAYER_ROLES: Final = ("norm", "middle_norm", "keys", "values")
-"""Other tensors of a layer, in the order of Layer of common.cuh."""
-
-MODEL_ROLES: Final = ("tokens", "embedding", "cosine", "sine", "norm")
-"""Tensors of the model, in the order of Parameters of common.cuh."""
-
-STAGES: Final = ("embedding", "qkv", "attention", "output", "middle", "gate", "down", "next", "head")
-"""Stages in the order of Stage of common.cuh."""
-
-_THREADS: Final = 384
-_STATE_WORDS: Final = 32
-_GAVE_UP, _RECORD = 2, 8  # of State of common.cuh
-_ABSENT: Final = -1
 _MOST_PREPARED: Final = 8
 
 
-class Prefill:
-    """A prefill's kernel, compiled, with memory of its own: launches of one follow each other on one stream.
+class Prefill(ModelLauncher[PrefillShape]):
+    """The kernel of a decoder over all tokens of its sequences; see `ModelLauncher`."""
 
-    Raises `UserError` where it cannot be.
-
-    ``delay_ns``: for tests, blocks sleep up to so long before they store what others wait for. ``timeout_ns``: a wait
-    that lasts longer writes a record and gives up.
-    ``profile``: `clocks` holds the times of the last launch, [block, layer, stage, place]. ``blocks``: how many, one
-    per SM of the device by default. ``in_flight``: slots of weights that are filled at a time.
-    """
-
-    def __init__(
-        self,
-        shape: PrefillShape,
-        device: Any,
-        *,
-        delay_ns: int = 0,
-        timeout_ns: int = 1_000_000_000,
-        profile: bool = False,
-        blocks: int | None = None,
-        in_flight: int = IN_FLIGHT,
-    ) -> None:
-        self.shape, self.device = shape, torch.device(device)
-        self._function, self.blocks = KERNEL.loaded(
-            shape, self.device, blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight
-        )
-        self._allocate(profile=profile)
+    kernel = KERNEL
+    threads = 384
+    stages = ("embedding", "qkv", "attention", "output", "middle", "gate", "down", "next", "head")
+    layer_roles = ("norm", "middle_norm", "keys", "values")
+    model_roles = ("tokens", "embedding", "cosine", "sine", "norm")
 
     def _allocate(self, *, profile: bool) -> None:
+        super()._allocate(profile=profile)
         shape = self.shape
         self._parts = 4 * sum(shape.part_vectors(self.blocks).values())  # in words, as all here
         self._matrices: dict[str, tuple[int, int]] = {}
@@ -70,11 +40,7 @@ class Prefill:
             at += TILE_ROWS * columns // 2
         self._flags = at
         self._workspace = torch.zeros(at + sum(shape.flags().values()), dtype=torch.int32, device=self.device)
-        self._workspace[: self._parts] = _ABSENT
-        self._state = torch.zeros(_STATE_WORDS, dtype=torch.int32, device=self.device)
-        sizes = (self.blocks, shape.layers + 1, len(STAGES), 4)
-        self.clocks = torch.zeros(sizes if profile else (1,), dtype=torch.int64, device=self.device)
-        self._arguments = Arguments(len(LAYER_ROLES) * shape.layers + len(MODEL_ROLES) + 6)
+        self._workspace[: self._parts] = ABSENT
         self._maps: dict[tuple[int, ...], Any] = {}
 
     def launch(self, layers: Sequence[dict[str, Any]], model: dict[str, Any], logits: Any) -> None:
@@ -86,38 +52,19 @@ class Prefill:
         rotary tables are [1 or batch, length, head_dim].
         """
         maps = self._maps_of(layers, model)
-        tensors = [layer.get(role) for layer in layers for role in LAYER_ROLES]
-        tensors += [*(model[role] for role in MODEL_ROLES), logits, maps, self._workspace, self._state, self.clocks]
-        words = self._arguments.words
-        words[: len(tensors)] = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        words[len(tensors)] = self.shape.length * self.shape.head_dim if model["cosine"].shape[0] > 1 else 0
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        self._function.launch(self.blocks, _THREADS, stream, self._arguments, programmatic=False, cooperative=True)
+        rotary_step = self.shape.length * self.shape.head_dim if model["cosine"].shape[0] > 1 else 0
+        self._start(layers, model, (logits, maps, self._workspace), rotary_step)
 
-    def check(self) -> None:
-        """Synchronise; raise `RuntimeError` that says which wait gave up, after which the prefill may be used again."""
-        state = self._state.tolist()
-        if not state[_GAVE_UP]:
-            return
+    def _forget(self) -> None:
         self._workspace.zero_()
-        self._workspace[: self._parts] = _ABSENT
-        self._state.zero_()
-        stage, layer, block, warp, index, launch = state[_RECORD : _RECORD + 6]
-        raise RuntimeError(
-            f"the prefill gave up a wait: stage {STAGES[stage]} of layer {layer}, block {block}, warp {warp} waited "
-            f"for {self._awaited(index)} in launch {launch}"
-        )
+        self._workspace[: self._parts] = ABSENT
 
-    def _awaited(self, index: int) -> str:
-        if index < 0:
-            names, word, what = self.shape.part_vectors(self.blocks), -1 - index, "vector {} of the parts of {}"
-        else:
-            names, word, what = self.shape.flags(), index, "flag {} of '{}'"
-        for name, count in names.items():
-            if word < count:
-                return what.format(word, name)
-            word -= count
-        return "nothing"
+    def _awaited(self, place: int) -> str:
+        if place < 0:
+            vector, name = holder(self.shape.part_vectors(self.blocks), -1 - place)
+            return f"vector {vector} of the parts of {name}"
+        flag, name = holder(self.shape.flags(), place)
+        return f"flag {flag} of '{name}'"
 
     def _maps_of(self, layers: Sequence[dict[str, Any]], model: dict[str, Any]) -> Any:
         """The table of tensor maps on the device, made anew where a weight has another address."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from tileprof.errors import UserError
+from tileprof.runtime.persistent.model_kernel import DEFAULT_OPTIONS, LaunchOptions, ModelShape, refuse_beyond
 from tileprof.runtime.persistent.source import multiply
-
-SHARED_BYTES: Final = 232_448
-"""Dynamic shared memory that a block may have on sm_90."""
 
 TILE_ROWS: Final = 64
 """Rows of activations of a product: TILE_ROWS of common.cuh."""
@@ -32,42 +29,19 @@ _MOST_LAYERS: Final = 120  # their addresses fit a kernel's parameters
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillShape:
-    """A decoder like LLaMA's over ``batch`` sequences of ``length`` tokens, without tokens before them.
-
-    See `DecoderShape` for the other sizes.
+class PrefillShape(ModelShape):
+    """A decoder over ``batch`` sequences of ``length`` tokens, without tokens before them.
 
     ``cache``: rows per sequence and head of the caller's keys and values; 0 where it wants none.
     """
 
-    dtype: Literal["float16", "bfloat16"]
-    batch: int
     length: int
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    epsilon: float
-    scale: float
     cache: int = 0
 
     @property
     def rows(self) -> int:
         """Tokens of all sequences."""
         return self.batch * self.length
-
-    @property
-    def qkv(self) -> int:
-        """Rows of the product that gives queries, keys and values."""
-        return (self.heads + 2 * self.kv_heads) * self.head_dim
-
-    @property
-    def query(self) -> int:
-        """Columns of all heads of queries."""
-        return self.heads * self.head_dim
 
     def splits(self, blocks: int) -> dict[str, int]:
         """Into how many parts the k of each product is cut: as many as there are blocks for."""
@@ -130,40 +104,17 @@ class PrefillShape:
             f"a vocabulary of {self.vocabulary}, which 8 does not divide": self.vocabulary % 8 == 0,
             f"{self.layers} layers, and at most {_MOST_LAYERS} are taken": self.layers <= _MOST_LAYERS,
         }
-        for sentence, holds in limits.items():
-            if not holds:
-                raise UserError(f"the prefill has {sentence}")
+        refuse_beyond(limits, "the prefill")
 
-    def header(
-        self,
-        blocks: int,
-        *,
-        delay_ns: int = 0,
-        timeout_ns: int = 1_000_000_000,
-        profile: bool = False,
-        in_flight: int = IN_FLIGHT,
-    ) -> str:
-        """What kernel.cu includes as config.h, for a launch of ``blocks``."""
+    def header(self, blocks: int, options: LaunchOptions = DEFAULT_OPTIONS) -> str:
+        """Return what kernel.cu includes as config.h, for a launch of ``blocks``."""
         sizes = {
-            "BLOCKS": blocks,
             "ROWS": self.rows,
             "LENGTH": self.length,
-            "LAYERS": self.layers,
-            "HIDDEN": self.hidden,
-            "INTERMEDIATE": self.intermediate,
-            "HEADS": self.heads,
-            "KV_HEADS": self.kv_heads,
-            "VOCABULARY": self.vocabulary,
             "CACHE": self.cache,
             "SLOTS": _SLOTS,
             "ACTIVATION_SLOTS": _ACTIVATION_SLOTS,
-            "IN_FLIGHT": min(in_flight, _SLOTS),
+            "IN_FLIGHT": min(options.in_flight or IN_FLIGHT, _SLOTS),
         } | {f"{name}_SPLITS": splits for name, splits in self.splits(blocks).items()}
-        lines = [f"#define BFLOAT16 {int(self.dtype == 'bfloat16')}"]
-        lines += [f"constexpr int {name} = {value};" for name, value in sizes.items()]
-        lines += [f"constexpr bool PROFILE = {str(profile).lower()};"]
-        lines += [f"constexpr float EPSILON = {self.epsilon!r}f, SCALE = {self.scale!r}f;"]
-        lines += [f"constexpr unsigned SHARED_BYTES = {SHARED_BYTES}, DELAY_NS = {delay_ns};"]
-        lines += [f"constexpr unsigned long long TIMEOUT_NS = {timeout_ns}ull;"]
-        lines += ["template <int> struct Multiply;", multiply(TILE_ROWS, self.dtype)]
-        return "\n".join(lines) + "\n"
+        lines = self.config(blocks, options, sizes, {})
+        return "\n".join([*lines, "template <int> struct Multiply;", multiply(TILE_ROWS, self.dtype)]) + "\n"

@@ -9,8 +9,9 @@ import pytest
 from tileprof import building
 from tileprof.errors import UserError
 from tileprof.runtime.decode.build import KERNEL
-from tileprof.runtime.decode.shape import SHARED_BYTES, DecoderShape
-from tileprof.runtime.persistent.model_kernel import COMPILER_WORDS, CUBIN
+from tileprof.runtime.decode.shape import DecoderShape
+from tileprof.runtime.persistent.kernel_source import COMPILER_OUTPUT, CUBIN
+from tileprof.runtime.persistent.source import SHARED_BYTES
 
 SMALL = DecoderShape(
     "bfloat16",
@@ -50,11 +51,11 @@ def compiler_missing() -> bool:
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_kernel_compiles(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
-    folder = KERNEL.build(SHAPES[name].header(132))
+    folder = KERNEL.compiled(SHAPES[name].header(132))
     assert (folder / CUBIN).stat().st_size > 10_000
     spilled = [
         int(line.split(" bytes spill stores")[0].split()[-1])
-        for line in (folder / COMPILER_WORDS).read_text().splitlines()
+        for line in (folder / COMPILER_OUTPUT).read_text().splitlines()
         if "spill stores" in line
     ]
     assert max(spilled) < 128

@@ -31,6 +31,9 @@ struct float4 {
 };
 
 // Stores of it to global memory are held back, as a GPU may.
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 

@@ -4,10 +4,6 @@
 
 #include "ptx.cuh"
 
-struct alignas(8) uint2 {
-    unsigned x, y;
-};
-
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
     uint4 v;

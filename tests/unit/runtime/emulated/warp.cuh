@@ -7,10 +7,6 @@
 
 using s64 = long long;
 
-struct uint2 {
-    u32 x, y;
-};
-
 inline void load_matrices_shared(u32 address, u32 (&squares)[4]) { machine::load_matrices(address, false, squares); }
 inline void load_matrices_transposed_shared(u32 address, u32 (&squares)[4]) {
     machine::load_matrices(address, true, squares);
