@@ -48,7 +48,7 @@ def from_runs(addressed: Runs, lifetimes: Lifetimes, overhang: int = 0) -> Strid
 
 
 def within_buffers(strided: Strided, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
-    """The same bytes; boxes that leave their buffer are taken apart, as in `from_runs`."""
+    """Return the same bytes; boxes that leave their buffer are taken apart, as in `from_runs`."""
     leaves = _leaves_at(strided.address, lifetimes)
     piece = leaves.find(strided.address)
     end = strided.address + strided.length + ((strided.count - 1) * strided.stride).sum(axis=1)
@@ -72,7 +72,7 @@ def take(boxes: Strided, rows: I64 | NDArray[np.bool_]) -> Strided:
 
 
 def join(parts: list[Strided]) -> Strided:
-    """All boxes of the parts, in order."""
+    """Return all boxes of the parts, in order."""
     columns = ("tile", "address", "length", "count", "stride", "first")
     return Strided(*(np.concatenate([getattr(p, c) for p in parts]) for c in columns))
 
@@ -155,7 +155,7 @@ def _leaves_at(address: I64, lifetimes: Lifetimes) -> Leaves:
 
 
 def expanded(boxes: Strided) -> Runs:
-    """Every run of the boxes, by tile and start."""
+    """Return every run of the boxes, by tile and start."""
     count, stride = boxes.count, boxes.stride
     row, start = runs_of(boxes.address, count[:, 0], stride[:, 0], count[:, 1], stride[:, 1])
     order = np.lexsort((start, boxes.tile[row]))

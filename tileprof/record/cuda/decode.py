@@ -214,7 +214,7 @@ class Decoder:
             self._on_learn(event)
 
     def _records(self) -> Records:
-        """What the rules of `tileprof.record.cuda.coverage` look things up in."""
+        """Return what the rules of `tileprof.record.cuda.coverage` look things up in."""
         return Records(
             self.process, self.lifetimes, self.owners, int(self.device.architecture.removeprefix("sm_")), self._spilled,
             self._constants, self._spinning, self.im2col,
@@ -272,7 +272,7 @@ class Decoder:
             self.writer.add_times(launch, tile, ran.sm[tile], begin, begin + ran.end[tile] - ran.begin[tile])
 
     def _call_text(self, call: OperatorCall | None, graph: int, operands: tuple[tuple[int, int], ...]) -> str:
-        """The ``call`` column; launches of one call have one number."""
+        """Return the ``call`` column; launches of one call have one number."""
         if call is None:
             return ""
         if self._latest_call != (call, graph):
@@ -408,6 +408,6 @@ class Decoder:
 
 
 def fused_operators(symbol: str) -> str:
-    """What a kernel of torch.compile is called after: its operators, run together; "" for other kernels."""
+    """Return what a kernel of torch.compile is called after: its operators, run together; "" for other kernels."""
     match = re.fullmatch(r"triton_[a-z]+_fused_(\w+?)_*\d*", symbol)
     return f"fused {match[1]}" if match else ""

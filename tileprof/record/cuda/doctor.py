@@ -30,7 +30,7 @@ class Check:
 
 
 def checks() -> list[Check]:
-    """All checks, in the order in which things are needed; those that depend on a failed one are left out."""
+    """Return all checks, in the order in which things are needed; those that depend on a failed one are left out."""
     out = [
         _check("driver and GPU", _gpus),
         *_sharing(),

@@ -63,7 +63,7 @@ class Reference:
 
 
 def _begins(events: Sequence[dict[str, Any]]) -> tuple[int, ...]:
-    """How many launches there were when ranges began."""
+    """Return how many launches there were when ranges began."""
     begins, launches = {0: None}, 0
     for event in events:
         launches += event["e"] == "launch"
@@ -73,12 +73,12 @@ def _begins(events: Sequence[dict[str, Any]]) -> tuple[int, ...]:
 
 
 def key_of(symbol: str, row: dict[str, Any]) -> Key:
-    """What two runs of a launch have in common."""
+    """Return what two runs of a launch have in common."""
     return symbol, tuple(row["grid"]), tuple(row["block"])
 
 
 def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Sequence[int] | None = None) -> Matched:
-    """The rows of another pass that belong to the launches of ``reference``.
+    """Return the rows of another pass that belong to the launches of ``reference``.
 
     ``ordinals`` are the places of its rows in issue order; without them the rows are all launches of the program.
     """
@@ -113,8 +113,8 @@ def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Seque
 
 
 def windows(keys: Sequence[object], begins: Sequence[int], other: Sequence[object]) -> list[int]:
-    """The places in ``other`` of the stretches of ``keys`` that begin there, each whole, the last ones in that order;
-    or none.
+    """Return the places in ``other`` of the stretches of ``keys`` that begin there, each whole, the last ones in that
+    order; or none.
     """
     places: list[int] = []
     for begin, end in reversed(list(zip(begins, [*begins[1:], len(keys)], strict=True))):
@@ -186,7 +186,7 @@ class TimePass:
 
 
 def time_passes(folder: Path) -> list[TimePass]:
-    """The time pass of each process that left one, most kernels first."""
+    """Return the time pass of each process that left one, most kernels first."""
     passes = []
     for process in sorted(folder.glob("process-*")):
         rows, failed = process / "kernels.jsonl", process / "failed.txt"
@@ -206,7 +206,7 @@ def _timed(path: Path) -> TimePass:
 
 
 def block_times(process: raw.Process) -> tuple[Reference, list[Times]]:
-    """The launches of a blocks pass, and when their tiles ran."""
+    """Return the launches of a blocks pass, and when their tiles ran."""
     reference = Reference.of(process)
     block_rows = []
     graphs = Graphs(process)

@@ -74,7 +74,7 @@ class Process:
         return f"ended early: launches after the records were last copied are not here{count}"
 
     def of(self, launch: int, generation: int) -> Entries:
-        """The entries of a launch."""
+        """Return the entries of a launch."""
         first, end = self._starts.get((launch, generation), (0, 0))
         return self.entries[first:end]
 
@@ -85,7 +85,9 @@ class Process:
 
 
 def processes(folder: Path) -> list[Process]:
-    """Every process that recorded under ``folder``, in order of process id. Raises UserError when there is none.
+    """Return every process that recorded under ``folder``, in order of process id.
+
+    Raises UserError when there is none.
 
     That the recorder did not start in some of several is a complaint of the others.
     """
@@ -110,7 +112,9 @@ def processes(folder: Path) -> list[Process]:
 
 
 def hung(folder: Path) -> str:
-    """The kernel that a process under ``folder`` was ended for, because it did not end; "" where there is none."""
+    """Return the kernel that a process under ``folder`` was ended for, because it did not end; "" where there is
+    none.
+    """
     for path in sorted(folder.glob("process-*/events.jsonl")):
         last = path.read_bytes().splitlines()[-1:]
         if last and last[0].startswith(b'{"e":"hung"'):
@@ -145,7 +149,7 @@ def _of_the_program(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, Any]], int]:
-    """What a process that ended early has surely copied from the device, and how many launches come after.
+    """Return what a process that ended early has surely copied from the device, and how many launches come after.
 
     Records leave the device at a drain. A launch without records looks like one that touches nothing, so what comes
     after the last drain is left out; with several contexts, which drain one by one, everything is. The same where the
@@ -164,7 +168,10 @@ def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, 
 
 
 def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Process:
-    """A process with its entries sorted by launch and generation. Unused room in the arena (launch 0) is left out."""
+    """Return a process with its entries sorted by launch and generation.
+
+    Unused room in the arena (launch 0) is left out.
+    """
     entries = entries[entries["launch"] != 0]
     order_of = entries["launch"].astype(np.uint64) << np.uint64(12) | generations(entries)
     order = np.argsort(order_of, kind="stable")
@@ -196,17 +203,17 @@ def number_sms(processes: list[Process], sms: int) -> int:
 
 
 def kinds(entries: Entries) -> NDArray[np.uint64]:
-    """The kind of each entry."""
+    """Return the kind of each entry."""
     return np.asarray(entries["key"] >> np.uint64(KIND_SHIFT))
 
 
 def generations(entries: Entries) -> NDArray[np.uint64]:
-    """Which of the graph's kernel nodes each entry belongs to, in order."""
+    """Return which of the graph's kernel nodes each entry belongs to, in order."""
     return np.asarray(entries["key"] >> np.uint64(GENERATION_SHIFT) & np.uint64(LAST_GENERATION))
 
 
 def low(entries: Entries) -> NDArray[np.int64]:
-    """The low key bits of each entry: window, SM or address."""
+    """Return the low key bits of each entry: window, SM or address."""
     return np.asarray(entries["key"] & np.uint64(LOW_MASK)).astype(np.int64)
 
 

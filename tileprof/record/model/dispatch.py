@@ -78,8 +78,8 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
 
 
 def _dense(values: Iterable[Any]) -> bool:
-    """Whether all tensors are plain: sparse, nested and quantised ones have kernels of their own for what is composite
-    else.
+    """Return whether all tensors are plain: sparse, nested and quantised ones have kernels of their own for what is
+    composite else.
     """
     for value in values:
         if isinstance(value, torch.Tensor):

@@ -56,7 +56,7 @@ class Duration:
 
 
 def model(kernel: Kernel, device: Device) -> Duration:
-    """The modelled life of each tile and of the launch.
+    """Return the modelled life of each tile and of the launch.
 
     Raises UserError when one block does not fit on an SM of ``device``.
     """
@@ -85,7 +85,7 @@ def model(kernel: Kernel, device: Device) -> Duration:
 
 
 def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
-    """Bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size).
+    """Return bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size).
 
     A conservative footprint says that every tile may touch an operand whole; the kernel moves it once all the same.
     """

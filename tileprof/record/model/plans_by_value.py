@@ -38,7 +38,7 @@ class PlansByValue:
     def find(
         self, layout: Hashable, tensors: Sequence[torch.Tensor], earlier: Mapping[int, torch.Tensor | None]
     ) -> list[Planned] | None:
-        """The plan of an equal call; None where there was none.
+        """Return the plan of an equal call; None where there was none.
 
         ``earlier``: by id, what the tensors that the operator wrote to held before.
         """

@@ -202,7 +202,7 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
 
 
 def _hints(reason: str) -> list[str]:
-    """What to do about an exception of the program's."""
+    """Return what to do about an exception of the program's."""
     hints = [_NO_GPU_NEEDED] if any(words in reason for words in _NO_CUDA) else []
     return hints + ([_NO_NVTX_NEEDED] if _NO_NVTX in reason else [])
 

@@ -167,7 +167,7 @@ class Buffers:
             self.writer.free_buffer(buffer.id)
 
     def places(self, tensors: Sequence[torch.Tensor], made_from: int) -> list[Buffer | None]:
-        """The buffers of an operator's tensors; those from ``made_from`` on it just returned."""
+        """Return the buffers of an operator's tensors; those from ``made_from`` on it just returned."""
         merges, live = self._merges, self._live
         buffers: list[Buffer | None] = []
         for n, tensor in enumerate(tensors):
@@ -182,7 +182,7 @@ class Buffers:
         return buffers
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor lies in a live buffer, whose size has not changed since."""
+        """Return whether the tensor lies in a live buffer, whose size has not changed since."""
         if not _has_storage(tensor):
             return False
         storage = tensor.untyped_storage()
@@ -190,7 +190,9 @@ class Buffers:
         return entry is not None and entry.bytes == storage.nbytes()
 
     def of(self, tensor: torch.Tensor, *, is_result: bool) -> Buffer | None:
-        """The buffer ``tensor`` lies in, None for memory of no size; ``is_result``: an operator just returned it."""
+        """Return the buffer ``tensor`` lies in, None for memory of no size; ``is_result``: an operator just returned
+        it.
+        """
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 - the only stable identity of a storage
         entry = self._live.get(key)
@@ -279,7 +281,9 @@ class Buffers:
         return _LiveStorage(buffer, size, True, begin - start)
 
     def _shown(self, keys: Iterable[int]) -> list[tuple[int, Buffer]]:
-        """The real addresses at which buffers begin now: a storage's memory can move, to be shared for instance."""
+        """Return the real addresses at which buffers begin now: a storage's memory can move, to be shared for
+        instance.
+        """
         shown = []
         for key in keys:
             entry, storage = self._live.get(key), self._references[key]()
@@ -342,13 +346,13 @@ class Buffers:
                     self._free(buffer)
 
     def ends(self, move: Move, kernel: Kernel) -> tuple[tuple[int, int], ...]:
-        """What each operand slot of a move's kernel is bound to."""
+        """Return what each operand slot of a move's kernel is bound to."""
         ends = (move.old, move.at), (move.new, move.to)
         both = [(self.bind(buffer, new=True), at) for buffer, at in ends]
         return tuple(both[o.ref] for o in kernel.operands if isinstance(o, Operand))
 
     def bind(self, buffer: Buffer, *, new: bool) -> int:
-        """The buffer's id in the trace, which it enters now if need be; ``new``: the launch's own output."""
+        """Return the buffer's id in the trace, which it enters now if need be; ``new``: the launch's own output."""
         if buffer.id == ABSENT:
             buffer.id = self.writer.add_buffer(
                 base=buffer.base,
@@ -376,12 +380,12 @@ class Buffers:
             self.writer.describe_buffer(buffer.id, kind=kind, name=buffer.name)
 
     def is_parameter(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor lies in a parameter's memory."""
+        """Return whether the tensor lies in a parameter's memory."""
         buffer = self.of(tensor, is_result=False)
         return buffer is not None and buffer.kind == "parameter"
 
     def scratch(self, size: int) -> Buffer:
-        """Workspace that lives until `release`."""
+        """Return workspace that lives until `release`."""
         base = self.allocator.allocate(size)
         return Buffer(base, size, "workspace", "uint8", (size,), (1,), self.writer.launches)
 
@@ -404,7 +408,9 @@ def _address(storage: torch.UntypedStorage) -> int:
 
 
 def _without_transforms(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor below the wrappers of `torch.func`: inside ``grad`` and ``vmap`` a module's parameters are wrapped."""
+    """Return the tensor below the wrappers of `torch.func`: inside ``grad`` and ``vmap`` a module's parameters are
+    wrapped.
+    """
     functorch = torch._C._functorch  # noqa: SLF001 - has no public name
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
@@ -416,7 +422,7 @@ def _has_storage(tensor: torch.Tensor) -> bool:
 
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The strided tensors that hold a tensor's data: itself, or the components of a sparse or nested one.
+    """Return the strided tensors that hold a tensor's data: itself, or the components of a sparse or nested one.
 
     Empty where they cannot be had (opaque layouts).
     """

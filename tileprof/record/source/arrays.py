@@ -35,7 +35,7 @@ class Array:
 
 
 def of(value: Any) -> Array | None:
-    """The array that ``value`` is, or None when it is none."""
+    """Return the array that ``value`` is, or None when it is none."""
     if hasattr(value, "untyped_storage"):
         return _tensor(value)
     if hasattr(value, "__cuda_array_interface__"):
@@ -48,7 +48,7 @@ def of(value: Any) -> Array | None:
 
 
 def _tensor(tensor: Any) -> Array:
-    """A PyTorch tensor; the allocation is its storage, which other views share."""
+    """Return a PyTorch tensor; the allocation is its storage, which other views share."""
     storage = tensor.untyped_storage()
     return Array(
         address=tensor.data_ptr() or storage.data_ptr(),

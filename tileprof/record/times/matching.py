@@ -38,13 +38,15 @@ _FAMILIES: Final = (
 
 
 def family(name: str) -> str:
-    """The kind of kernel that a name stands for, of a library or of a tile model; the bare name where none fits."""
+    """Return the kind of kernel that a name stands for, of a library or of a tile model; the bare name where none
+    fits.
+    """
     lower = name.lower()
     return next((kind for kind, pattern in _FAMILIES if re.search(pattern, lower)), bare_name(name))
 
 
 def bare_name(name: str) -> str:
-    """A demangled name without return type, namespaces, template arguments and parameters."""
+    """Return a demangled name without return type, namespaces, template arguments and parameters."""
     characters, depth = [], 0
     for character in name.replace("(anonymous namespace)::", ""):
         depth -= character in ">)"
@@ -100,7 +102,7 @@ def _keys(side: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, ...]], ...]:
 
 
 def _repetitions(launch_keys: _Keys, kernel_keys: _Keys) -> list[NDArray[np.int64]]:
-    """Every place where the launches' families follow each other without a gap, one behind the other."""
+    """Return every place where the launches' families follow each other without a gap, one behind the other."""
     count = len(launch_keys)
     if not count:
         return []

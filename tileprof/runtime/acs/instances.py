@@ -50,8 +50,8 @@ class Logged:
 
 
 def read_log(path: Path) -> list[Logged]:
-    """The launches of a process, in order; without lines that say something else, and one that a killed process left
-    unfinished.
+    """Return the launches of a process, in order; without lines that say something else, and one that a killed process
+    left unfinished.
     """
     out = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -65,7 +65,7 @@ def read_log(path: Path) -> list[Logged]:
 
 
 def read_stack(path: Path) -> int:
-    """An address in the stack of the process's first thread, as its log says it; 0 where it does not."""
+    """Return an address in the stack of the process's first thread, as its log says it; 0 where it does not."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         words = lines.readline().split()
     return int(words[1]) if len(words) == 2 and words[0] == "stack" else 0
@@ -85,7 +85,7 @@ def instances(
     logged: Sequence[Logged],
     varying: Mapping[int, tuple[int, ...]] | None = None,
 ) -> Joined:
-    """An instance for each launch of the trace whose parameters are in the log and explain what it touched.
+    """Return an instance for each launch of the trace whose parameters are in the log and explain what it touched.
 
     ``events``: the recorder's log of the process. ``varying``: by place in ``logged``, words that differ in other runs.
     """
@@ -119,7 +119,7 @@ def instances(
 def _pairs(
     columns: Mapping[str, Any], events: Iterable[Mapping[str, Any]], logged: Sequence[Logged]
 ) -> Iterator[tuple[int, Logged | None, bool]]:
-    """Rows of kernels in the trace, each with the call that made it, and whether a graph did."""
+    """Yield rows of kernels in the trace, each with the call that made it, and whether a graph did."""
     launches = stored_events(list(events))
     rows = [row for row, name in enumerate(columns["kernel"]) if not _is_single(str(name))]
     calls = sorted(logged, key=lambda call: call.begin)
@@ -164,7 +164,7 @@ class _Footprints:
         self._hulls: dict[int, list[tuple[int, int, int, int]]] = {}
 
     def instance(self, row: int, call: Logged) -> Instance | str:
-        """The launch relative to the pointers among its parameters, or why it is not to be had."""
+        """Return the launch relative to the pointers among its parameters, or why it is not to be had."""
         touched = self._touched(row)
         pointers = self._pointers(row, call.parameters)
         used = {buffer for buffer, *_ in touched}
@@ -196,7 +196,7 @@ class _Footprints:
         return Instance(call.symbol, call.shape, call.parameters, slots, united(reads), united(writes), apart, unused)
 
     def _touched(self, row: int) -> list[tuple[int, int, int, int]]:
-        """Buffer, mode, first address and end, a row for each buffer and mode."""
+        """Return buffer, mode, first address and end, a row for each buffer and mode."""
         buffers, offsets = self._trace.operands_of(row)
         return [
             (

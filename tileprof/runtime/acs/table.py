@@ -71,7 +71,7 @@ class Table:
         return sum(map(len, self.entries.values()))
 
     def lines(self) -> Iterable[str]:
-        """The file, line by line."""
+        """Yield the file, line by line."""
         yield "tileprof-acs 1"
         yield f"program {' '.join(self.program.split())}"
         for symbol, entries in self.entries.items():
@@ -93,7 +93,7 @@ class Table:
 
 
 def tabulate(instances: Iterable[Instance], program: str) -> Table:
-    """The table of all instances.
+    """Return the table of all instances.
 
     Words of the parameters that differ between launches which touch the same bytes (seeds, scalars, padding), or
     between runs of the program, do not decide what is touched and are not compared; where the others do not tell two
@@ -118,7 +118,8 @@ def tabulate(instances: Iterable[Instance], program: str) -> Table:
 
 
 def _entries(group: Sequence[Instance]) -> list[Entry]:
-    """Entries of launches of one kernel, shape and structure of parameters, those that compare fewest words first.
+    """Return entries of launches of one kernel, shape and structure of parameters, those that compare fewest words
+    first.
 
     What varies in one launch may decide in another, as the second stride of a tensor with two dimensions: each set of
     varying words has entries of its own.
@@ -153,7 +154,7 @@ def _entries(group: Sequence[Instance]) -> list[Entry]:
 
 
 def _free(words: NDArray[np.uint32], footprint: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Words in which launches differ that touch the same bytes."""
+    """Return words in which launches differ that touch the same bytes."""
     free = np.zeros(words.shape[1], bool)
     for label in np.unique(footprint):
         rows = words[footprint == label]
@@ -162,17 +163,17 @@ def _free(words: NDArray[np.uint32], footprint: NDArray[np.int64]) -> NDArray[np
 
 
 def words_of(parameters: bytes) -> NDArray[np.uint32]:
-    """Parameters as words of 4 bytes, zeros behind."""
+    """Return parameters as words of 4 bytes, zeros behind."""
     return np.frombuffer(parameters + bytes(-len(parameters) % 4), "<u4").astype(np.uint32)
 
 
 def _pointers(instance: Instance) -> list[int]:
-    """Words of the parameters that pointers take up."""
+    """Return words of the parameters that pointers take up."""
     return [word for offset in (*instance.slots, *instance.unused) for word in (offset // 4, offset // 4 + 1)]
 
 
 def united(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The same bytes in as few ranges, at most `MOST_RANGES` a slot."""
+    """Return the same bytes in as few ranges, at most `MOST_RANGES` a slot."""
     by_slot: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for slot, low, high in ranges:
         by_slot[slot].append((low, high))

@@ -21,7 +21,7 @@ Key = tuple[str, tuple[int, ...], int]
 
 
 def repeats(runs: Sequence[Sequence[Logged]]) -> bool:
-    """Whether all runs made the same launches in the same order, but for their parameters."""
+    """Return whether all runs made the same launches in the same order, but for their parameters."""
     return all([key_of(call) for call in run] == [key_of(call) for call in runs[0]] for run in runs[1:])
 
 

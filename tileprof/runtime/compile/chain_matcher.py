@@ -44,7 +44,7 @@ class ChainMatch:
 
 
 def chains(graph: fx.Graph) -> Iterator[ChainMatch]:
-    """The chains of a graph in order; no node is in two of them."""
+    """Yield the chains of a graph in order; no node is in two of them."""
     used_products: set[fx.Node] = set()
     for node in graph.nodes:
         if node.target in _PRODUCTS and node not in used_products and _fits(node):
@@ -81,7 +81,7 @@ class _Step:
 
 
 def _activation(product: fx.Node) -> _Step | None:
-    """The next product behind at most one activation."""
+    """Return the next product behind at most one activation."""
     value, node, function = product, _only_user(product), "none"
     if node is not None and (name := _function(node)) is not None:
         value, node, function = node, _only_user(node), name
@@ -89,7 +89,7 @@ def _activation(product: fx.Node) -> _Step | None:
 
 
 def _gate(product: fx.Node) -> _Step | None:
-    """The product behind ``silu(gate) * up``, where ``product`` is the first of the two in the graph."""
+    """Return the product behind ``silu(gate) * up``, where ``product`` is the first of the two in the graph."""
     for gate, multiply in _gates(product):
         others = [_source(a) for a in multiply.args if _source(a) is not gate]
         if len(others) != 1 or not isinstance(others[0], fx.Node):
@@ -118,7 +118,7 @@ def _gate(product: fx.Node) -> _Step | None:
 
 
 def _gates(product: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """The value that may be multiplied, the product itself or its silu, and the multiplication."""
+    """Yield the value that may be multiplied, the product itself or its silu, and the multiplication."""
     user = _only_user(product)
     if user is not None and user.target is _ATEN.mul.Tensor:
         yield product, user
@@ -185,15 +185,15 @@ def _factor(product: fx.Node) -> Any:
 
 
 def _source(value: Any) -> Any:
-    """The node behind views that change nothing but the shape."""
+    """Return the node behind views that change nothing but the shape."""
     while isinstance(value, fx.Node) and value.target in _VIEWS:
         value = value.args[0]
     return value
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
-    """The one operation that reads a value, seen through reshapes; None where there are several or none, or where it is
-    a result.
+    """Return the one operation that reads a value, seen through reshapes; None where there are several or none, or
+    where it is a result.
     """
     users = list(node.users)
     if len(users) != 1 or users[0].op != "call_function":
@@ -202,8 +202,8 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 
 def _takes(node: fx.Node, value: fx.Node, product: fx.Node) -> bool:
-    """Whether a node is a product with ``value`` as its first factor and nowhere else, in rows as long as those of
-    ``product``, from which it comes.
+    """Return whether a node is a product with ``value`` as its first factor and nowhere else, in rows as long as those
+    of ``product``, from which it comes.
     """
     if node.target not in _PRODUCTS:
         return False
@@ -213,8 +213,8 @@ def _takes(node: fx.Node, value: fx.Node, product: fx.Node) -> bool:
 
 
 def _fits(product: fx.Node) -> bool:
-    """Whether a product is one that the runtime's kernel takes: known sizes, one dtype of its own, rows of unit stride,
-    no scaling.
+    """Return whether a product is one that the runtime's kernel takes: known sizes, one dtype of its own, rows of unit
+    stride, no scaling.
     """
     if set(product.kwargs.values()) - {1}:
         return False
@@ -238,7 +238,7 @@ def _fits(product: fx.Node) -> bool:
 
 
 def _is_bias(added: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether what is added to a product is a row of its own numbers: one number for all columns would be stretched,
-    which no epilogue does.
+    """Return whether what is added to a product is a row of its own numbers: one number for all columns would be
+    stretched, which no epilogue does.
     """
     return bool(added.dim() == 1 and added.stride(0) == 1 and added.shape[0] == weight.shape[1])

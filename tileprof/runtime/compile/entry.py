@@ -36,8 +36,9 @@ FOLDED_BYTES: Final = 512 * 10**6
 def backend(
     module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """What `torch.compile` calls with a graph and example inputs; returns what runs in its place. Raises `UserError`
-    for options that mean nothing.
+    """Return what `torch.compile` calls with a graph and example inputs; returns what runs in its place.
+
+    Raises `UserError` for options that mean nothing.
     """
     chosen = Options.of(options)
     policies = {path: asked.load_asked(path) for path in chosen.policies}
@@ -72,7 +73,7 @@ def backend(
 
 
 def _regions(graph: Traced, options: Options, policies: Mapping[Path, asked.AnyPolicy], report: Report) -> list[Region]:
-    """What kernels of ours compute of a graph; the report says what, and what they do not."""
+    """Return what kernels of ours compute of a graph; the report says what, and what they do not."""
     assert graph.module is not None
     nodes = graph.module.graph
     reason = _unraced(nodes)
@@ -148,7 +149,7 @@ class _Later:
 
 
 def left_to_inductor(inputs: Sequence[Any], options: Options) -> str | None:
-    """Why nothing is looked for in a graph with these inputs; None where it is."""
+    """Return why nothing is looked for in a graph with these inputs; None where it is."""
     tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
     on_gpu = {t.device for t in tensors if t.device.type == "cuda"}
     if options.use == "never":
@@ -183,7 +184,7 @@ def _device(inputs: Sequence[Any]) -> torch.device:
 
 
 def _unraced(graph: fx.Graph) -> str | None:
-    """Why two runs of a graph cannot be compared; None where they can."""
+    """Return why two runs of a graph cannot be compared; None where they can."""
     for node in graph.nodes:
         random = node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         if random and aten.attention(node) is None:
@@ -212,8 +213,8 @@ def _without_large_copies(regions: list[Region], options: Options) -> list[Regio
 
 
 def _selections(regions: list[Region]) -> list[list[Region]]:
-    """Which regions to try together: all; without chains of products, which win alone more often than inside of a
-    model; each of a few alone.
+    """Return which regions to try together: all; without chains of products, which win alone more often than inside of
+    a model; each of a few alone.
     """
     chains = [r for r in regions if _chain(r)]
     others = [r for r in regions if r not in chains]
@@ -230,7 +231,7 @@ def _chain(region: Region) -> bool:
 
 
 def _works(node: fx.Node) -> bool:
-    """Whether an operation computes anything: taking an item of a tuple, or a view, does not."""
+    """Return whether an operation computes anything: taking an item of a tuple, or a view, does not."""
     return node.target not in aten.VIEWS and _name(node) != "getitem"
 
 

@@ -119,7 +119,7 @@ class Program:
         return self._run(args)
 
     def _run_unraced(self, call: _Call) -> bool:
-        """Whether the first way is right, which then runs until the next call has raced it."""
+        """Return whether the first way is right, which then runs until the next call has raced it."""
         make, *others = self._ways
         way = _Run(call, self._inductor_program, self._plain, self._device, self.report, None).run(make)
         if not isinstance(way, Way):
@@ -144,7 +144,7 @@ class _Call:
             tensor.copy_(saved)
 
     def results(self, run: Callable[..., Any]) -> list[Any]:
-        """What a program returns and what it makes of the tensors that it updates."""
+        """Return what a program returns and what it makes of the tensors that it updates."""
         self.restore()
         result = run(*self.args)
         results = list(result) if isinstance(result, tuple | list) else [result]
@@ -189,7 +189,7 @@ class _Run:
             report.ours_us, report.inductor_us = race.earlier_verdict.ours_us, race.earlier_verdict.inductor_us
 
     def run(self, make: Callable[[], Way]) -> Way | Literal[False] | None:
-        """The way, if it is kept. None: these inputs cannot tell, another call may."""
+        """Return the way, if it is kept. None: these inputs cannot tell, another call may."""
         try:
             way = make()
             results = self._call.results(way)

@@ -47,7 +47,9 @@ class Verdict:
 
 
 def question(module: fx.GraphModule, inputs: Sequence[Any], options: Options, device: torch.device) -> str | None:
-    """What a race about this graph would answer, as a hash; None where two processes may not mean the same by it."""
+    """Return what a race about this graph would answer, as a hash; None where two processes may not mean the same by
+    it.
+    """
     if device.type != "cuda" or options.use != "measured" or options.policies:
         return None
     text = _text(module.graph, inputs)
@@ -57,7 +59,7 @@ def question(module: fx.GraphModule, inputs: Sequence[Any], options: Options, de
 
 
 def recall(key: str | None) -> Verdict | None:
-    """The verdict of an earlier process; a file that holds none is as good as no file."""
+    """Return the verdict of an earlier process; a file that holds none is as good as no file."""
     if key is None:
         return None
     try:
@@ -94,7 +96,7 @@ def _file(key: str) -> Path:
 
 
 def _text(graph: fx.Graph, inputs: Sequence[Any]) -> str:
-    """A graph of Dynamo in words that another process would use, too."""
+    """Return a graph of Dynamo in words that another process would use, too."""
     numbers: dict[fx.Node, int] = {}
     lines = [_shape(value) for value in inputs]
     for node in graph.nodes:
@@ -147,7 +149,7 @@ def _surroundings(device: torch.device) -> list[str]:
 
 @cache
 def _sources() -> str:
-    """A hash of this package's runtime: another kernel may win where this one has lost."""
+    """Return a hash of this package's runtime: another kernel may win where this one has lost."""
     hashed = sha256()
     folder = Path(__file__).parents[1]
     for path in sorted(p for p in folder.rglob("*") if p.suffix in {".py", ".cu", ".cuh", ".h"}):

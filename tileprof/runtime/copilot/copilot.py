@@ -59,7 +59,7 @@ class Copilot:
         self._end = weakref.finalize(self, _land, self._library, self._pilot, tower)
 
     def data_ptr(self) -> int:
-        """The address of the memory, the same on CPU and GPU."""
+        """Return the address of the memory, the same on CPU and GPU."""
         return int(self.memory.data_ptr())
 
     def zero_(self) -> None:
@@ -78,7 +78,7 @@ class Copilot:
         return self._library.pilot_step, int(self._pilot)
 
     def counts(self) -> Counts:
-        """What it has done; to be asked while no kernel runs."""
+        """Return what it has done; to be asked while no kernel runs."""
         six = (ctypes.c_uint64 * 6)()
         self._library.pilot_counts(self._pilot, six)
         return Counts(*six)

@@ -58,7 +58,7 @@ class DecoderShape(ModelShape):
         return {name: self.batch * width // 2 for name, width in halves.items()} | {"parts": parts}
 
     def set_words(self, blocks: int) -> int:
-        """Words of one of the two sets of memory between stages: SET_WORDS of common.cuh."""
+        """Return words of one of the two sets of memory between stages: SET_WORDS of common.cuh."""
         return -(-sum(self.handed_words(blocks).values()) // 32) * 32 * self.layers
 
     @property

@@ -80,12 +80,12 @@ class _Entry:
 
 
 def add_block(stack: Stack, attention: Attended) -> Stack:
-    """The stack with the block around one more attention, which its last block must feed. Raises `Refused`."""
+    """Return the stack with the block around one more attention, which its last block must feed. Raises `Refused`."""
     return _Block(stack.copy(), attention).match()
 
 
 def with_last_norm(stack: Stack) -> Stack:
-    """The stack with the norm of its last rows, where one is the only reader of them; as it is elsewhere."""
+    """Return the stack with the norm of its last rows, where one is the only reader of them; as it is elsewhere."""
     extended = stack.copy()
     return extended if _take_last_norm(extended) else stack
 
@@ -187,7 +187,7 @@ class _Block:
         return call.out
 
     def _heads(self, node: fx.Node, batch: int, length: int) -> tuple[fx.Node, int, int]:
-        """The product of whose columns a tensor of heads consists, its rows' pitch and the first column."""
+        """Return the product of whose columns a tensor of heads consists, its rows' pitch and the first column."""
         layout = node
         while aten.calls(layout, *_COPIES) or _appends_to_nothing(layout):
             self._stack.nodes.add(layout)
@@ -211,7 +211,9 @@ class _Block:
         return base, columns, int(value.storage_offset())
 
     def _unscaled(self, node: fx.Node) -> fx.Node:
-        """The product that is multiplied by a power of two, as OPT's queries are; that changes no bit of a mantissa."""
+        """Return the product that is multiplied by a power of two, as OPT's queries are; that changes no bit of a
+        mantissa.
+        """
         if not aten.calls(node, ATEN.mul.Tensor, ATEN.mul.Scalar) or node.kwargs or aten.only_user(node) is None:
             return node
         factor, product = node.args[1], self._behind(node.args[0])
@@ -233,7 +235,9 @@ class _Block:
         return copies[0].name, copies[1].name
 
     def _mask(self, batch: int, heads: int, length: int) -> tuple[Mask | None, bool]:
-        """The mask that the kernel has to read, if any, and whether queries see the keys up to their own alone."""
+        """Return the mask that the kernel has to read, if any, and whether queries see the keys up to their own
+        alone.
+        """
         node = self._call.mask
         if node is None:
             return None, False
@@ -265,7 +269,7 @@ class _Block:
         return Mask(source.name, (strides[0], strides[1], strides[2]), boolean, false if boolean else 0.0), False
 
     def _behind_attention(self, heads: int) -> fx.Node:
-        """The product of what attention gives, heads side by side again."""
+        """Return the product of what attention gives, heads side by side again."""
         node = aten.only_user(self._call.out)
         while node is not None and aten.calls(node, *_STEPS) and aten.shape(node) == aten.shape(self._call.out):
             self._stack.nodes.add(node)
@@ -281,8 +285,8 @@ class _Block:
     # Rows.
 
     def _behind(self, node: Any) -> Any:
-        """The node behind reshapes and copies of rows, as far as a value that stages compute, or a copy that puts rows
-        in order.
+        """Return the node behind reshapes and copies of rows, as far as a value that stages compute, or a copy that
+        puts rows in order.
         """
         while aten.calls(node, *_STEPS) and node not in self._stack.matrices:
             if aten.calls(node, *_COPIES) and not _dense(node.args[0]):
@@ -296,7 +300,7 @@ class _Block:
             node = node.args[0]
 
     def _source(self, node: fx.Node, columns: int) -> Matrix:
-        """Rows that stages compute, or that come in from outside as one dense matrix."""
+        """Return rows that stages compute, or that come in from outside as one dense matrix."""
         stack, origin = self._stack, self._behind(node)
         sizes = aten.shape(origin)
         if (
@@ -382,7 +386,7 @@ class _Block:
         return matrix, Norm(*names, float(epsilon), kept_name)
 
     def _is_residual(self, rows: fx.Node) -> bool:
-        """Whether normalised rows are read by anything but products."""
+        """Return whether normalised rows are read by anything but products."""
         waiting = list(rows.users)
         while waiting:
             user = waiting.pop()
@@ -393,7 +397,7 @@ class _Block:
         return False
 
     def _with_residual(self, product: fx.Node, read: fx.Node) -> fx.Node:
-        """The stage for a product and the addition behind it, which is returned."""
+        """Return the stage for a product and the addition behind it, which is returned."""
         node = product
         while aten.calls(node, *_PRODUCTS, *_STEPS):
             user = aten.only_user(node)
@@ -434,7 +438,9 @@ class _Block:
         self._product(product, entry, result, "none", residual)
 
     def _only_product(self, node: fx.Node, columns: int | None = None) -> fx.Node:
-        """The one product that reads a value, through reshapes and copies; ``columns``: of the rows that it reads."""
+        """Return the one product that reads a value, through reshapes and copies; ``columns``: of the rows that it
+        reads.
+        """
         user = aten.only_user(node)
         while user is not None and aten.calls(user, *_STEPS):
             user = aten.only_user(user)
@@ -446,7 +452,7 @@ class _Block:
         return user
 
     def _reader(self, middle: fx.Node) -> fx.Node:
-        """The product behind the sum: of its norm, or of itself."""
+        """Return the product behind the sum: of its norm, or of itself."""
         products: set[fx.Node] = set()
         waiting = list(middle.users)
         while waiting:
@@ -460,7 +466,7 @@ class _Block:
         return products.pop()
 
     def _activation(self, product: fx.Node) -> tuple[fx.Node, Epilogue]:
-        """The activation behind a product: the node of its result, and which it is."""
+        """Return the activation behind a product: the node of its result, and which it is."""
         node = product
         steps = []
         while (user := aten.only_user(node)) is not None and aten.calls(user, *_STEPS):
@@ -484,7 +490,9 @@ class _Block:
 
 
 def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:
-    """Nodes, the result last, of 0.5 v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) as transformers writes it out."""
+    """Return nodes, the result last, of 0.5 v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) as transformers writes it
+    out.
+    """
     half = next((u for u in v.users if _scalar(u, ATEN.mul.Tensor, v, 0.5)), None)
     cube = next((u for u in v.users if _scalar(u, ATEN.pow.Tensor_Scalar, v, 3.0)), None)
     if half is None or cube is None or len(v.users) != 3:
@@ -532,7 +540,7 @@ def _constant(node: Any) -> float | None:
 
 
 def _appends_to_nothing(node: Any) -> bool:
-    """Whether a node concatenates an empty tensor and another: a cache before its first token."""
+    """Return whether a node concatenates an empty tensor and another: a cache before its first token."""
     if not aten.calls(node, ATEN.cat.default) or len(node.args[0]) != 2:
         return False
     empty = aten.shape(node.args[0][0])

@@ -111,11 +111,11 @@ class Program:
     """Rows whose norm is a result, under the name by which it is kept."""
 
     def products(self) -> tuple[Product, ...]:
-        """The stages that are products."""
+        """Return the stages that are products."""
         return tuple(stage for stage in self.stages if isinstance(stage, Product))
 
     def read_plain(self) -> frozenset[str]:
-        """Tensors that stages read as they are, not normalised, or that the caller gets."""
+        """Return tensors that stages read as they are, not normalised, or that the caller gets."""
         tensors = {name for name, _, _ in self.outputs}
         for stage in self.stages:
             if isinstance(stage, Attention):

@@ -21,7 +21,7 @@ _EPILOGUES: Final[dict[Epilogue, Callable[[Tensor], Tensor]]] = {
 
 
 def run(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every matrix of the program by name, two-dimensional, in float32 within a stage and in the program's dtype
+    """Return every matrix of the program by name, two-dimensional, in float32 within a stage and in the program's dtype
     between them.
     """
     dtype: torch.dtype = getattr(torch, program.dtype)
@@ -71,7 +71,7 @@ def _normalise(rows: Tensor, norm: Norm, tensors: dict[str, Tensor]) -> Tensor:
 
 
 def activated(epilogue: Epilogue, values: Tensor) -> Tensor:
-    """What an epilogue makes of values."""
+    """Return what an epilogue makes of values."""
     return _EPILOGUES[epilogue](values)
 
 

@@ -39,7 +39,7 @@ class Findings:
             self.deadlock = execution.deadlock, execution.order
 
     def sentences(self, buffers: dict[int, str] | None = None, first: int = 10) -> list[str]:
-        """What went wrong, the first few of each; ``buffers`` names buffers."""
+        """Return what went wrong, the first few of each; ``buffers`` names buffers."""
         names = buffers or {}
         sentences = []
         for race, order in list(self.races.values())[:first]:

@@ -108,7 +108,7 @@ def convolution_pair(batch: int, size: int, channels: int, tile: tuple[int, int]
 
 
 def cases() -> Iterator[Case]:
-    """What is measured, in order."""
+    """Yield what is measured, in order."""
     for rows in (4, 8, 16):
         for waves in (1, 4, 16):
             tiles = 2112 * waves * 4 // rows
@@ -139,5 +139,5 @@ def _both(name: str, chain: Chain, *, thorough: bool) -> Case:
 
 
 def _weight(name: str, k: int, n: int) -> View:
-    """A weight as nn.Linear keeps it."""
+    """Return a weight as nn.Linear keeps it."""
     return View(name, (k, n), (1, k), "float16")

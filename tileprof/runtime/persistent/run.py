@@ -118,7 +118,7 @@ def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clust
 
 
 def _plans(plan: Plan, chosen: Scheduler, clusters: int) -> list[Plan]:
-    """What is launched one after the other under a scheduler."""
+    """Return what is launched one after the other under a scheduler."""
     if chosen.waits:
         return [plan]
     return [without_waits(plan)] if not chosen.correct else plans_by_stage(plan, clusters)

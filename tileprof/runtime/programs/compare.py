@@ -96,8 +96,9 @@ def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: b
 
 
 def expected(reports: list[Report]) -> float | None:
-    """Microseconds predicted for programs with kernels of this package, on the current GPU. None where none is a
-    program of these, or no model of it is there.
+    """Return microseconds predicted for programs with kernels of this package, on the current GPU.
+
+    None where none is a program of these, or no model of it is there.
     """
     if not torch.cuda.is_available():
         return None
@@ -153,8 +154,8 @@ class _State:
 
 
 def time_calls(works: dict[str, Callable[[], Any]], restore: Callable[[], None]) -> tuple[dict[str, float], bool]:
-    """Microseconds of each, medians of calls that take turns, in CUDA graphs; without graphs, where one of them cannot
-    be captured.
+    """Return microseconds of each, medians of calls that take turns, in CUDA graphs; without graphs, where one of them
+    cannot be captured.
     """
     from statistics import median  # noqa: PLC0415 - beside its use
 
@@ -181,7 +182,7 @@ def time_calls(works: dict[str, Callable[[], Any]], restore: Callable[[], None])
 
 
 def _shares(work: Callable[[], Any]) -> dict[str, float]:
-    """The share of each ATen operator's own kernels in the kernel time of one eager call."""
+    """Return the share of each ATen operator's own kernels in the kernel time of one eager call."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - slow to import
 
     there = torch.cuda.is_available()
@@ -200,7 +201,7 @@ def _shares(work: Callable[[], Any]) -> dict[str, float]:
 
 
 def _bound(call: Call) -> float | None:
-    """Microseconds in which the GPU's memory hands over every weight once; None where the GPU is not known."""
+    """Return microseconds in which the GPU's memory hands over every weight once; None where the GPU is not known."""
     device = next((p.device for p in call.model.parameters() if p.is_cuda), None)
     if device is None:
         return None

@@ -141,7 +141,7 @@ def _kernel_kind(
 
 
 def _narrows(source: str, target: str) -> bool:
-    """A copy that converts as it computes, not as it loads."""
+    """Return whether a copy converts as it computes, not as it loads."""
     return (source == "float32" and target in _HALVES) or (
         source in {"float32", *_HALVES} and target.startswith("float8")
     )
@@ -238,7 +238,7 @@ def glu_backward(call: Call, _device: Device) -> list[Kernel]:
 
 
 def halves(operand: Operand, dim: int) -> Operand:
-    """The operand cut in two along ``dim``: a new first dimension of two."""
+    """Return the operand cut in two along ``dim``: a new first dimension of two."""
     dim %= len(operand.shape)
     size = operand.shape[dim] // 2
     shape = (2, *operand.shape[:dim], size, *operand.shape[dim + 1 :])

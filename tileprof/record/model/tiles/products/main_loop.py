@@ -40,7 +40,9 @@ class Loop:
 
 
 def raster(tiles_m: int, tiles_n: int, depth: int) -> NDArray[np.int32]:
-    """Grid coordinates ``[tiles, 3]`` in dispatch order: z slowest, groups of `SWIZZLE` columns, rows, columns."""
+    """Return grid coordinates ``[tiles, 3]`` in dispatch order: z slowest, groups of `SWIZZLE` columns, rows,
+    columns.
+    """
     z, x, y = (i.ravel() for i in np.indices((depth, tiles_m, tiles_n), dtype=np.int32))
     order = np.lexsort((y, x, y // SWIZZLE, z))
     return np.column_stack([x, y, z])[order]

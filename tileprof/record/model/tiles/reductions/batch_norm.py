@@ -198,7 +198,7 @@ def _by_rows(name: str, source: Operand, vectors: Sequence[Operand], out: Operan
 
 
 def _power(number: int) -> int:
-    """The greatest power of two that is not greater."""
+    """Return the greatest power of two that is not greater."""
     return 1 << (number.bit_length() - 1)
 
 
