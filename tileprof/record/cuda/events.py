@@ -477,7 +477,7 @@ class Mark(Event):
 
 
 @dataclass(frozen=True)
-class Called(Event):
+class OperatorCall(Event):
     """How the operator of the last mark was called: see inprocess/tileprof_calls.py."""
 
     KIND: ClassVar[str] = "called"

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.record import ranges
+from tileprof.record.closing_line import ended_json
 from tileprof.record.cuda import allocator, build, gpu, im2col, join, locate, raw, recorded_run, tensormap
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.settings import PASSES, Settings
 from tileprof.record.cuda.tiles import Times
-from tileprof.record.ended import ended_json
 from tileprof.shell_words import shell_word
 from tileprof.terminal_text import harmless
 from tileprof.trace import TraceWriter

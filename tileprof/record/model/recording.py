@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record import program, ranges
-from tileprof.record.ended import ended_json
+from tileprof.record.closing_line import ended_json
 from tileprof.record.model import fake, triton_kernels
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all

@@ -48,7 +48,7 @@ def backend(
         device = _device(inputs)
         question = verdicts.question(module, inputs, chosen, device)
         verdict = None if chosen.remeasure else verdicts.recall(question)
-        if verdict is not None and not verdict.kept:
+        if verdict is not None and not verdict.winner:
             report.ours_us, report.inductor_us = verdict.ours_us, verdict.inductor_us
             reason = f"measured before: {verdict.sentence}"
     if reason is None:
@@ -84,13 +84,18 @@ def _regions(graph: Traced, options: Options, policies: Mapping[Path, asked.AnyP
         regions = proposed(nodes, [products.finder(options, region_nodes)], regions)
     regions = _without_large_copies(regions, options)
     region_nodes = {n for region in regions for n in region.nodes}
-    report.taken.update(r.name for r in regions)
+    report.region_counts.update(r.name for r in regions)
     report.regions = regions
-    report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in region_nodes and _works(n))
-    for name, count in report.taken.items():
+    report.inductor_operators.update(
+        _name(n) for n in nodes.nodes if n.op == "call_function" and n not in region_nodes and _works(n)
+    )
+    for name, count in report.region_counts.items():
         LOG.info("taken: %s%s", f"{count} times " if count > 1 else "", name)
-    if report.left:
-        LOG.info("left to Inductor: %s", ", ".join(f"{count} {name}" for name, count in report.left.most_common()))
+    if report.inductor_operators:
+        LOG.info(
+            "left to Inductor: %s",
+            ", ".join(f"{count} {name}" for name, count in report.inductor_operators.most_common()),
+        )
     return regions
 
 
@@ -110,14 +115,14 @@ def _program(
     region_nodes = {n for region in regions for n in (*region.nodes, *region.inputs, *region.unread)}
     outer_products_as_multiplications(graph.module.graph, region_nodes)
     selections = _selections(regions) if options.use == "measured" else [regions]
-    if race.known is not None:
-        selections = [each for each in selections if names_of(each) == race.known.kept]
+    if race.earlier_verdict is not None:
+        selections = [each for each in selections if names_of(each) == race.earlier_verdict.winner]
         if not selections:
-            race = replace(race, known=None)  # by another state of this package; measured again
+            race = replace(race, earlier_verdict=None)  # by another state of this package; measured again
             selections = _selections(regions)
     alone = [region for region in selections[0] if not _chain(region)]  # chains share what is not made for threads
     ahead = Ahead(alone, device)
-    first = options.use == "measured" and race.known is None and not race.later
+    first = options.use == "measured" and race.earlier_verdict is None and not race.later
     inductor_program = inductor(module, inputs) if first else _Later(plain)
     ways = [partial(Way, graph, each, device, compiler, ahead) for each in selections]
     program = Program(graph, plain, ways, inductor_program, device, report, race if options.use == "measured" else None)

@@ -15,7 +15,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.find import Found, chains
+from tileprof.runtime.compile.chain_matcher import ChainMatch, chains
 from tileprof.runtime.compile.gates import Pairs, joined
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.region import Finder, Region, Runner
@@ -59,7 +59,7 @@ class _Plan:
     pairs: Pairs
 
 
-def _region(match: Found, plan: _Plan, pipelines: dict[tuple[Chain, str, torch.device], Any]) -> Region:
+def _region(match: ChainMatch, plan: _Plan, pipelines: dict[tuple[Chain, str, torch.device], Any]) -> Region:
     nodes = _between(match)
     inputs = aten.inputs_of(nodes)
     sources = {name: node.args[0] if node in nodes else node for name, node in match.inputs.items()}
@@ -77,7 +77,7 @@ def _region(match: Found, plan: _Plan, pipelines: dict[tuple[Chain, str, torch.d
     return Region(name, nodes, inputs, (match.last,), (), build, folded)
 
 
-def _between(match: Found) -> tuple[fx.Node, ...]:
+def _between(match: ChainMatch) -> tuple[fx.Node, ...]:
     """The products, what stands between them, and transposed weights without another reader."""
     needed: set[fx.Node] = set()
     waiting = [match.last]
@@ -159,7 +159,7 @@ def _side_by_side(first: Any, second: Any) -> Any:
     return torch.cat([first.detach().t(), second.detach().t()]).t()
 
 
-def suited(match: Found, options: Options) -> tuple[Chain, str, Pairs, str | None]:
+def suited(match: ChainMatch, options: Options) -> tuple[Chain, str, Pairs, str | None]:
     """The chain in tiles for the scheduler asked for, its name, which of its tensors are made of two, and why the
     persistent kernel is not what runs it on a GPU that has it. Of itself the scheduler is the persistent kernel where
     that can compute the chain, otherwise ``cusync``.

@@ -12,7 +12,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -30,11 +30,11 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``kept``: the regions of the program that won, as `Way.name` says them, empty where Inductor's did; times in
+    """``winner``: the regions of the program that won, as `Way.name` says them, empty where Inductor's did; times in
     microseconds; ``measured``: the day.
     """
 
-    kept: str
+    winner: str
     ours_us: float
     inductor_us: float
     measured: str = ""
@@ -42,7 +42,7 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict in words."""
-        winner = f"ours ({self.kept})" if self.kept else "Inductor's"
+        winner = f"ours ({self.winner})" if self.winner else "Inductor's"
         return f"{self.ours_us:.1f} us against Inductor's {self.inductor_us:.1f} us on {self.measured}; kept {winner}"
 
 
@@ -74,7 +74,12 @@ def keep(key: str | None, verdict: Verdict) -> None:
     if key is None:
         return
     path = _file(key)
-    row = asdict(verdict) | {"measured": verdict.measured or datetime.now(UTC).date().isoformat()}
+    row = {
+        "kept": verdict.winner,
+        "ours_us": verdict.ours_us,
+        "inductor_us": verdict.inductor_us,
+        "measured": verdict.measured or datetime.now(UTC).date().isoformat(),
+    }
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:

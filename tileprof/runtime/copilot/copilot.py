@@ -46,7 +46,7 @@ class Copilot:
     """
 
     def __init__(self, plan: Plan, library: Path, *, pinned: bool = True, flies: bool = True) -> None:
-        self._library, self._flies = _loaded(library), flies
+        self._library, self._flies = _copilot_library(library), flies
         self.memory = torch.zeros(link_words(plan), dtype=torch.int64, pin_memory=pinned)
         _MEMORIES.append(self.memory)
         self._begin()
@@ -121,7 +121,7 @@ def _tower() -> Tower:
 
 
 @cache
-def _loaded(library: Path) -> ctypes.CDLL:
+def _copilot_library(library: Path) -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library))
     loaded.pilot_new.restype = ctypes.c_void_p
     for name, arguments in (

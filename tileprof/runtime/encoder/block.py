@@ -38,18 +38,19 @@ class Refused(Exception):  # noqa: N818 - an answer
 
 @dataclass
 class Stack:
-    """Blocks that feed each other. ``known``: where the values of nodes are that stages compute; ``nodes``: all that a
-    region replaces.
+    """Blocks that feed each other.
+
+    ``matrices``: where the values of nodes are that stages compute. ``nodes``: all that a region replaces.
     """
 
     stages: list[Stage] = field(default_factory=list)
-    known: dict[fx.Node, Matrix] = field(default_factory=dict)
+    matrices: dict[fx.Node, Matrix] = field(default_factory=dict)
     nodes: set[fx.Node] = field(default_factory=set)
     parameters: set[fx.Node] = field(default_factory=set)
     activations: set[fx.Node] = field(default_factory=set)
     unread: set[fx.Node] = field(default_factory=set)
     """Constants that nodes read and the kernel does not."""
-    kept: list[tuple[fx.Node, str]] = field(default_factory=list)
+    cache_outputs: list[tuple[fx.Node, str]] = field(default_factory=list)
     """Copies of keys and values that are read outside, and their names."""
     end: fx.Node | None = None
     last: tuple[Matrix, Norm] | None = None
@@ -60,8 +61,8 @@ class Stack:
 
     def copy(self) -> Stack:
         return replace(
-            self, stages=[*self.stages], known={**self.known}, nodes={*self.nodes}, parameters={*self.parameters},
-            activations={*self.activations}, unread={*self.unread}, kept=[*self.kept],
+            self, stages=[*self.stages], matrices={**self.matrices}, nodes={*self.nodes}, parameters={*self.parameters},
+            activations={*self.activations}, unread={*self.unread}, cache_outputs=[*self.cache_outputs],
         )  # fmt: skip
 
     @property
@@ -103,7 +104,7 @@ def _take_last_norm(stack: Stack) -> bool:
     stack.parameters |= set(parameters)
     stack.nodes |= {call, rows}
     norm = Norm(parameters[0].name, parameters[1].name, float(call.args[4]), rows.name)
-    stack.last, stack.end = (stack.known[stack.end], norm), rows
+    stack.last, stack.end = (stack.matrices[stack.end], norm), rows
     return True
 
 
@@ -135,7 +136,7 @@ class _Block:
         up = self._reader(middle)
         inner, epilogue = self._activation(up)
         self._product(up, self._entry_of(up), inner, epilogue)
-        stack.known.update(self._kept_norms)
+        stack.matrices.update(self._kept_norms)
         end = self._with_residual(self._only_product(inner), inner)
         stack.end, stack.blocks = end, stack.blocks + 1
         return stack
@@ -152,13 +153,13 @@ class _Block:
         entry = entries.pop()
         if (
             stack.blocks
-            and entry.rows not in stack.known
+            and entry.rows not in stack.matrices
             and (entry.norm is None or self._behind(entry.norm.args[0]) is not stack.end)
         ):
             raise Refused("the block before does not feed it")
         for product in products:
             self._product(product, entry)
-        stack.known.update(self._kept_norms)
+        stack.matrices.update(self._kept_norms)
         if places[1][1] != places[2][1]:
             raise Refused("keys and values have rows of different lengths")
         query, key, value = (Matrix(product.name, pitch, column) for product, pitch, column in places)
@@ -182,7 +183,7 @@ class _Block:
             )
         )
         stack.nodes |= self._attended
-        stack.known[call.out] = out
+        stack.matrices[call.out] = out
         return call.out
 
     def _heads(self, node: fx.Node, batch: int, length: int) -> tuple[fx.Node, int, int]:
@@ -228,7 +229,7 @@ class _Block:
             return None
         if not all(outside) or not all(_appends_to_nothing(n) and _dense(n) for n in copies):
             raise Refused("its keys or values are read outside in a form that the kernel does not store")
-        stack.kept += [(node, node.name) for node in copies]
+        stack.cache_outputs += [(node, node.name) for node in copies]
         return copies[0].name, copies[1].name
 
     def _mask(self, batch: int, heads: int, length: int) -> tuple[Mask | None, bool]:
@@ -283,7 +284,7 @@ class _Block:
         """The node behind reshapes and copies of rows, as far as a value that stages compute, or a copy that puts rows
         in order.
         """
-        while aten.calls(node, *_STEPS) and node not in self._stack.known:
+        while aten.calls(node, *_STEPS) and node not in self._stack.matrices:
             if aten.calls(node, *_COPIES) and not _dense(node.args[0]):
                 break
             node = node.args[0]
@@ -301,15 +302,15 @@ class _Block:
         if (
             sizes is None
             or _product_of(sizes) != stack.rows * columns
-            or (origin not in stack.known and sizes[-1] != columns)
+            or (origin not in stack.matrices and sizes[-1] != columns)
         ):
             raise Refused(f"{getattr(origin, 'name', origin)} is no matrix of {stack.rows} rows of {columns} columns")
-        if origin not in stack.known and not (_dense(origin) and aten.dtype(origin) == stack.dtype):
+        if origin not in stack.matrices and not (_dense(origin) and aten.dtype(origin) == stack.dtype):
             raise Refused(f"{origin.name} is not dense, or of another dtype")
         self._take_steps(node, origin)
-        if origin not in stack.known:
+        if origin not in stack.matrices:
             stack.activations.add(origin)
-        return stack.known.get(origin, Matrix(origin.name, columns))
+        return stack.matrices.get(origin, Matrix(origin.name, columns))
 
     def _entry_of(self, product: fx.Node) -> _Entry:
         rows = product.args[1] if aten.calls(product, ATEN.addmm.default) else product.args[0]
@@ -319,7 +320,7 @@ class _Block:
             and origin.args[1] == 0
             and aten.calls(origin.args[0], ATEN.native_layer_norm.default)
         )
-        if origin in self._stack.known or not normed:
+        if origin in self._stack.matrices or not normed:
             return _Entry(origin, None, depth)
         return _Entry(origin, origin.args[0], depth)
 
@@ -357,7 +358,7 @@ class _Block:
             )
         )
         stack.nodes |= {node, stored}
-        stack.known[stored] = out
+        stack.matrices[stored] = out
 
     def _parameter(self, node: Any, shape: tuple[int, ...]) -> str:
         if not _is_parameter(node, shape, self._stack.dtype):
@@ -414,7 +415,7 @@ class _Block:
         columns = (aten.shape(product) or (0, 0))[1]
         entry = _Entry(read, None, (aten.shape(product.args[-2]) or (0, 0))[-1])
         self._product_behind(product, entry, node, self._source(other, columns))
-        self._stack.known[node] = Matrix(node.name, columns)
+        self._stack.matrices[node] = Matrix(node.name, columns)
         return node
 
     def _product_behind(self, product: fx.Node, entry: _Entry, result: fx.Node, residual: Matrix) -> None:
@@ -424,7 +425,7 @@ class _Block:
         if entry.rows is self._call.out:  # heads side by side: matched in _behind_attention
             self._take_steps(rows, origin)
             alias = _Entry(origin, None, entry.depth)
-            self._stack.known[origin] = self._stack.known[entry.rows]
+            self._stack.matrices[origin] = self._stack.matrices[entry.rows]
             self._product(product, alias, result, "none", residual)
             self._stack.nodes.add(origin)
             return

@@ -160,14 +160,14 @@ class _Cut:
     clusters: int
     cluster: int
     columns: int
-    asked: int | None
+    fixed_splits: int | None
 
     def splits(self, product: Product, width: int) -> int:
         if product.residual is None:
             return 1
         fitting = [s for s in range(1, MOST_SPLITS + 1) if product.depth % (s * K_CHUNK) == 0]
-        if self.asked is not None:
-            return max(s for s in fitting if s <= self.asked)
+        if self.fixed_splits is not None:
+            return max(s for s in fitting if s <= self.fixed_splits)
         return min(fitting, key=lambda s: self._time(product, width, s))
 
     def cost(self, product: Product, width: int) -> float:
@@ -237,15 +237,15 @@ def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
             continue
         name = product.activations.tensor
         earlier = norms.get(name)
-        if product.activations.column or (earlier and replace(earlier[0], kept=None) != replace(norm, kept=None)):
+        if product.activations.column or (earlier and replace(earlier[0], output=None) != replace(norm, output=None)):
             raise UserError(f"{program.name}: {name} is normalised in two ways, or in part")
-        kept_name = norm.kept or (earlier[0].kept if earlier else None)
-        norms[name] = replace(norm, kept=kept_name), kept_name or f"{name} normed"
+        output_name = norm.output or (earlier[0].output if earlier else None)
+        norms[name] = replace(norm, output=output_name), output_name or f"{name} normed"
     if program.last is not None:
         matrix, norm = program.last
-        if matrix.column or matrix.tensor in norms or norm.kept is None:
+        if matrix.column or matrix.tensor in norms or norm.output is None:
             raise UserError(f"{program.name}: {matrix.tensor} is normalised in two ways, or in part")
-        norms[matrix.tensor] = norm, norm.kept
+        norms[matrix.tensor] = norm, norm.output
     return norms
 
 

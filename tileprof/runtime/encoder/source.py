@@ -214,8 +214,8 @@ def _put(row: Any, stage: Planned, address: Address, wiped: Address) -> None:
             row["out_wiped"] = _wiped_at(stage.out, wiped)
             row["scale"], row["causal"], row["keys"] = stage.scale, stage.causal, stage.length
             row["splits"] = stage.heads // stage.key_heads
-            if stage.kept is not None:
-                row["normalised"], row["partials"] = map(address, stage.kept)
+            if stage.cache_outputs is not None:
+                row["normalised"], row["partials"] = map(address, stage.cache_outputs)
             if (mask := stage.mask) is not None:
                 row["mask"], row["masked"] = address(mask.tensor), mask.false
                 row["mask_batch"], row["mask_head"], row["mask_row"] = mask.strides

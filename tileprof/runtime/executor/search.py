@@ -56,7 +56,7 @@ class Findings:
             deadlock, order = self.deadlock
             sentences.append(f"deadlock: {deadlock.waiting:,} tiles never run; order: {order}")
             sentences += [
-                f"  {self._at(m.stage, m.tile)} awaits semaphore {m.semaphore} of array {m.array}: seen {m.seen}, "
+                f"  {self._at(m.stage, m.tile)} awaits semaphore {m.semaphore} of array {m.array}: seen {m.actual}, "
                 f"expected {m.expected}"
                 for m in deadlock.first[:first]
             ]

@@ -180,7 +180,7 @@ class StagePlan:
         return 32 if self.interleaved else 16 if self.rows == 64 or self.pair else 8
 
     @property
-    def taken(self) -> bool:
+    def is_supported(self) -> bool:
         """Whether the kernel takes tiles so wide, and blocks abreast."""
         alike = isinstance(self.operator, Gemm) and not self.pair and self.operator.tile[1] % (8 * self.abreast) == 0
         return self.columns <= MOST_COLUMNS and self.columns % self.least_columns == 0 and (self.abreast == 1 or alike)
@@ -254,7 +254,7 @@ def arranged(stages: Sequence[StagePlan], abreast: Sequence[bool], split: int) -
     that.
     """
     arrangement = tuple(_with_abreast(stage, split if wide else 1) for stage, wide in zip(stages, abreast, strict=True))
-    return arrangement if all(stage.taken for stage in arrangement) else None
+    return arrangement if all(stage.is_supported for stage in arrangement) else None
 
 
 def _with_abreast(stage: StagePlan, count: int) -> StagePlan:

@@ -70,7 +70,7 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
     rows = 64 if max(heights) <= 64 else MOST_ROWS
     plans = tuple(_plan(o, rows) for o in operators)
     for name, plan in zip(chain.names, plans, strict=True):
-        if not plan.taken:
+        if not plan.is_supported:
             raise UserError(
                 f"the persistent kernel does not take stage {name}: a tile multiplies {weight_rows(plan.operator)} "
                 f"weight rows; in tiles of {plan.operator.tile[0]} rows it takes multiples "
@@ -83,7 +83,7 @@ def _plan(operator: Gemm | Conv2d, rows: int) -> StagePlan:
     """A stage whose tiles as few blocks as can take."""
     columns, k = weight_rows(operator), k_blocks(operator)
     plans = [StagePlan(operator, rows, columns // n, k, abreast=n) for n in SPLITS]
-    return next((plan for plan in plans if plan.taken), plans[0])
+    return next((plan for plan in plans if plan.is_supported), plans[0])
 
 
 def weight_rows(operator: Gemm | Conv2d) -> int:

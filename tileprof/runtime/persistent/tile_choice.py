@@ -128,7 +128,7 @@ def _tilings(operator: Tiled, height: int, abreast: int) -> Iterator[StagePlan]:
                 k_blocks(tiled_operator),
                 abreast=abreast,
             )
-            if abreast == 1 or stage.taken:
+            if abreast == 1 or stage.is_supported:
                 yield stage
 
 

@@ -73,7 +73,7 @@ def _checked(stack: Stack) -> Region:
     outputs, read = aten.outputs_of(nodes), aten.inputs_of(nodes)
     unread = tuple(node for node in read if node in stack.unread - stack.activations)
     inputs = tuple(node for node in read if node not in unread)
-    if strange := set(outputs) - {stack.end, *(node for node, _ in stack.kept)}:
+    if strange := set(outputs) - {stack.end, *(node for node, _ in stack.cache_outputs)}:
         raise Refused(f"{min(strange).name} is read outside")
     if missing := (stack.parameters | stack.activations) - set(inputs):
         raise Refused(f"{min(missing).name} is not an input")

@@ -27,7 +27,7 @@ _SMALLEST_SIDE: Final = 16
 
 
 @dataclass(slots=True)
-class Found:
+class ChainMatch:
     """A chain in a graph: ``inputs`` by the name of its tensor, and the node whose value it computes."""
 
     inputs: dict[str, fx.Node] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Found:
         return self.products[-1]
 
 
-def chains(graph: fx.Graph) -> Iterator[Found]:
+def chains(graph: fx.Graph) -> Iterator[ChainMatch]:
     """The chains of a graph in order; no node is in two of them."""
     used_products: set[fx.Node] = set()
     for node in graph.nodes:
@@ -54,8 +54,8 @@ def chains(graph: fx.Graph) -> Iterator[Found]:
                 yield match
 
 
-def _longest(first: fx.Node, used_products: set[fx.Node]) -> Found | None:
-    match = Found()
+def _longest(first: fx.Node, used_products: set[fx.Node]) -> ChainMatch | None:
+    match = ChainMatch()
     value = _input(match, "x", _factor(first))
     at = first
     while len(match.stages) < MOST_STAGES:
@@ -139,7 +139,7 @@ def _function(node: fx.Node) -> str | None:
     return None
 
 
-def _product(match: Found, value: View, node: fx.Node, function: str) -> View:
+def _product(match: ChainMatch, value: View, node: fx.Node, function: str) -> View:
     """Add a product as a stage; its result."""
     number = len(match.products)
     a_at = _PRODUCTS[node.target]
@@ -154,7 +154,7 @@ def _product(match: Found, value: View, node: fx.Node, function: str) -> View:
     return out
 
 
-def _gated_stages(match: Found, value: View, step: _Step) -> View:
+def _gated_stages(match: ChainMatch, value: View, step: _Step) -> View:
     assert step.gate is not None
     assert step.up is not None
     gate, up = _product(match, value, step.gate, "none"), _product(match, value, step.up, "none")
@@ -173,7 +173,7 @@ def _tile(rows: int, columns: int) -> tuple[int, int]:
     return height, width
 
 
-def _input(match: Found, name: str, node: Any) -> View:
+def _input(match: ChainMatch, name: str, node: Any) -> View:
     value = node.meta["val"]
     match.inputs[name] = node
     shape, strides = (tuple(int(n) for n in numbers) for numbers in (value.shape, value.stride()))
