@@ -114,7 +114,8 @@ def _training(network: torch.nn.Module, forward: Step) -> Step:
             optimiser.zero_grad()
             forward().square().mean().backward()
             optimiser.step()
-        return torch.cat([weights.detach().flatten() for weights in network.parameters()])
+        # Sums of bit patterns: a digest of all weights would have to copy them to the host in each step.
+        return torch.stack([weights.detach().view(torch.int32).sum() for weights in network.parameters()])
 
     return step
 
