@@ -172,5 +172,7 @@ def _obstacle(python: str, options: tuple[str, ...]) -> str | None:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Equal environment: a virtual environment's python links to its base's, so the folder decides."""
+    """Return whether the environment is equal: a virtual environment's python links to its base's, so the
+    folder decides.
+    """
     return one.absolute().parent == other.absolute().parent and one.resolve() == other.resolve()

@@ -120,7 +120,7 @@ class GpuPipeline:
         return choice.scheduler, choice.reason
 
     def _prepare_kernels(self, *, ahead: bool) -> None:
-        """One Triton kernel per stage, and the tables that they read."""
+        """Prepare one Triton kernel per stage, and the tables that they read."""
         self._kernels = [kernel_of(operator, ahead=ahead) for operator in self.chain.operators]
         tables = Tables.of(self.policy)
         self._hooks = [self._hooks_of(n, tables) for n in range(len(self.policy.stages))]
@@ -134,7 +134,7 @@ class GpuPipeline:
         self._holds = [self._hold(number) for number in range(begun)]
 
     def _allocate(self) -> None:
-        """What stages write, and what tiles count: all new."""
+        """Allocate what stages write and what tiles count."""
         self.seed, self._record = self._zeros(1), self._zeros(RECORD_WORDS)
         self._pinned_record = torch.zeros(RECORD_WORDS, dtype=torch.int32, pin_memory=self.device.type == "cuda")
         self._last_stream: torch.cuda.Stream | None = None
@@ -223,7 +223,7 @@ class GpuPipeline:
         self._last_stream = stream
 
     def _look_later(self) -> None:
-        """Have the record of waits that gave up brought here, without waiting for it."""
+        """Fetch the record of waits that gave up, without waiting for it."""
         if self.scheduler.waits and not torch.cuda.is_current_stream_capturing():
             with torch.cuda.device(self.device):
                 self._pinned_record.copy_(self._record, non_blocking=True)

@@ -79,7 +79,7 @@ class _Importer:
         self.now_ns = self.tiles = self.conservative = 0
 
     def add(self, log: KernelLog) -> None:
-        """One launch, behind all before it."""
+        """Add one launch, behind all before it."""
         header = log.header
         geometry = Geometry(header.grid, header.block, (1, 1, 1))
         doubts = _doubts(log)

@@ -119,7 +119,9 @@ def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes, o
 
 
 def _origins(buffer: I64, touched: I64, leaves: Leaves, addresses: Sequence[int]) -> I64:
-    """Where operands begin in their buffers: at the last of ``addresses`` that is not behind ``touched``, or there."""
+    """Return where operands begin in their buffers: at the last of ``addresses`` that is not behind
+    ``touched``, or there.
+    """
     begin = np.full(len(touched), -1, np.int64)
     at = np.array(addresses, np.int64)
     piece = leaves.find(at)
@@ -130,7 +132,9 @@ def _origins(buffer: I64, touched: I64, leaves: Leaves, addresses: Sequence[int]
 
 
 def _fractions(boxes: Strided, times: Times) -> NDArray[np.float64]:
-    """When in its tile's life each box is first touched. Entries hold the low 32 bits of the clock, -1: unknown."""
+    """Return when in its tile's life each box is first touched. Entries hold the low 32 bits of the clock, -1:
+    unknown.
+    """
     begin, end = times.begin[boxes.tile], times.end[boxes.tile]
     timed = times.has_times[boxes.tile] & (boxes.first >= 0)
     since = (boxes.first - (begin & 0xFFFFFFFF)) & 0xFFFFFFFF

@@ -31,7 +31,7 @@ class Tensor:
 
     @property
     def layout(self) -> dict[str, Any]:
-        """As in the ``call`` column."""
+        """Return the layout as in the ``call`` column."""
         return {
             "argument": self.argument, "shape": list(self.shape), "strides": list(self.strides), "dtype": self.dtype,
         }  # fmt: skip

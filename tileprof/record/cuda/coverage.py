@@ -70,7 +70,7 @@ class Examined:
         return int((written.end - written.start).sum())
 
     def lower(self, level: str, note: str) -> None:
-        """Its coverage is at most this, and why."""
+        """Lower the coverage to at most ``level``; ``note`` says why."""
         self.levels.append(level)
         self.notes += [note] if note else []
 

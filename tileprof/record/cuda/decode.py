@@ -197,7 +197,7 @@ class Decoder:
         self._captures.append(len(self._captured))
 
     def _on_graph(self, event: dict[str, Any]) -> None:
-        """What is known of a graph's nodes: what was when the same kernels were last captured."""
+        """Take from the last capture of the same kernels what is known of a graph's nodes."""
         kernels = [e["kernel"] for e in self.process.events if e["e"] == "launch" and e["graph"] == event["graph"]]
         places = join.captured(kernels, [c.kernel for c in self._captured], self._captures)
         self._nodes = [self._captured[at] if at >= 0 else None for at in places]
@@ -311,7 +311,7 @@ class Decoder:
         self._single(event, "memset", [(WRITE, accesses.rectangle(event["to"], event, "to_pitch", size))], size)
 
     def _on_array_copy(self, event: dict[str, Any]) -> None:
-        """From or to a CUDA array, which has no addresses: a buffer at its handle stands for it.
+        """Decode a copy from or to a CUDA array, which has no addresses: a buffer at its handle stands for it.
 
         Kernels reach arrays through textures and surfaces, and then stand as touching all memory, this among it.
         """

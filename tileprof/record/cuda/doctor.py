@@ -63,7 +63,7 @@ def _gpus() -> str:
 
 
 def _sharing() -> list[Check]:
-    """Of the GPU that is looked at; none without one."""
+    """Return the checks of the GPU that is looked at; none without one."""
     try:
         first = gpu.gpus()[0]
     except UserError:

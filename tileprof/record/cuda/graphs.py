@@ -99,7 +99,9 @@ class Graphs:
         return _PLACES
 
     def _adds_up(self, launch: int) -> bool:
-        """As many nodes ended as were launched, and no thread's end is left over. Older records do not say."""
+        """Return whether as many nodes ended as were launched and no thread's end is left over. Older records
+        do not say.
+        """
         if launch not in self._launched or launch not in self._ended:
             return True
         ended, threads = self._ended[launch]

@@ -50,7 +50,7 @@ class Window:
 
 
 def window(map_: TensorMap) -> Window:
-    """Of a map in im2col mode."""
+    """Return the window of a map in im2col mode."""
     dims = len(map_.sizes)
     bits, spatial = _CORNER_BITS[dims], dims - 2
     corners = map_.shape_words[_CORNERS]

@@ -112,7 +112,9 @@ class Items:
         return np.repeat(places, self.count, axis=0)
 
     def times(self, walk: Walk, ran: Times) -> Times:
-        """When each item ran: from its first load to the first of the next, the last one to the end of its block."""
+        """Return when each item ran: from its first load to the first of the next, the last one to the end of
+        its block.
+        """
         tile = np.repeat(np.arange(len(self.count)), self.count)
         since = np.full(self.total, np.iinfo(np.int64).max)
         begin_low = ran.begin[self.tile_of_load] & 0xFFFFFFFF
@@ -129,7 +131,9 @@ class Items:
 
 
 def readings(walk: Walk | None, geometry: Geometry, maps: dict[int, TensorMap]) -> list[Items]:
-    """Ways to read the loads of a launch as work items, at least one block with several; by the depth of each map."""
+    """Yield ways to read the loads of a launch as work items, at least one block with several; by the depth of
+    each map.
+    """
     if walk is None or not len(walk) or (walk.mode != raw.TILED).any():
         return []
     addresses = np.unique(walk.map).tolist()

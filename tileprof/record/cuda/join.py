@@ -50,7 +50,7 @@ class Reference:
 
     @classmethod
     def of(cls, process: raw.Process) -> Reference:
-        """Of a process's events."""
+        """Return the reference of a process's events."""
         kernels = {e["id"]: e for e in process.events if e["e"] == "kernel"}
         launches = [e for e in process.events if e["e"] == "launch"]
         ordinals = [e["ordinal"] for e in launches]
@@ -128,7 +128,7 @@ def windows(keys: Sequence[object], begins: Sequence[int], other: Sequence[objec
 
 
 def window(keys: Sequence[object], other: Sequence[object]) -> int | None:
-    """Where the whole sequence of ``keys`` last stands in ``other``, None where it does not."""
+    """Return where the whole sequence of ``keys`` last stands in ``other``, None where it does not."""
     for start in range(len(other) - len(keys), -1, -1):
         if other[start] == keys[0] and list(other[start : start + len(keys)]) == list(keys):
             return start
@@ -136,7 +136,7 @@ def window(keys: Sequence[object], other: Sequence[object]) -> int | None:
 
 
 def captured(kernels: Sequence[int], launches: Sequence[int], begins: Sequence[int]) -> list[int]:
-    """For each kernel node of a graph the launch that was captured for it, -1 for none.
+    """Return for each kernel node of a graph the launch that was captured for it, -1 for none.
 
     The nodes' order is that of the whole of a capture, the last that fits; a launch of -1, of a kernel that never ran
     by itself, fits any node. Where a library adds nodes to the graph without a launch, no capture fits as a whole: then

@@ -153,7 +153,7 @@ class Lifetimes:
             self._free(base)
 
     def in_trace(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where these stand in the trace, which is elsewhere where memory has several addresses."""
+        """Return where these stand in the trace, which is elsewhere where memory has several addresses."""
         moved = addresses.copy()
         leaves = self.leaves()
         if self._views and len(leaves.edges):
@@ -194,7 +194,7 @@ class Lifetimes:
         return self._tensors_now
 
     def return_to(self, ranges: Ranges, addresses: NDArray[np.int64], own: AbstractSet[tuple[int, int]]) -> None:
-        """Those of ``ranges`` in which an address lies are buffers again.
+        """Make those of ``ranges`` buffers again in which an address lies.
 
         For memory that a CUDA graph keeps: its nodes use the tensors that were there when they were captured, one after
         another in the same places, long after the framework has taken them back. ``own`` are all tensors that any of

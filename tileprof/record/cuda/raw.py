@@ -79,7 +79,7 @@ class Process:
         return self.entries[first:end]
 
     def owners(self, name: str) -> NDArray[np.int32]:
-        """One file of owners; empty when it is not there."""
+        """Read one file of owners; empty when it is not there."""
         path = self.folder / Path(name).name
         return np.fromfile(path, dtype="<i4") if path.exists() else np.empty(0, np.int32)
 
@@ -123,7 +123,9 @@ def hung(folder: Path) -> str:
 
 
 def read(folder: Path) -> Process:
-    """One process's records. Raises UserError for records of another version or a recorder that failed to start."""
+    """Read one process's records. Raises UserError for records of another version or a recorder that failed to
+    start.
+    """
     events = list(_events(folder / "events.jsonl"))
     for event in events:
         if event["e"] == "failed":
@@ -139,7 +141,9 @@ def read(folder: Path) -> Process:
 
 
 def _of_the_program(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without what a compiler launched to choose between kernels, and without the pauses that it made."""
+    """Return the events without what a compiler launched to choose between kernels, and without the pauses that
+    it made.
+    """
     events_kept, timing = [], False
     for event in events:
         timing = bool(event["on"]) if event["e"] == "benchmark" else timing

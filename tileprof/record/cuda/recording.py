@@ -190,7 +190,7 @@ def _second(folder: Path) -> tuple[list[raw.Process], str]:
 def _write(
     process: raw.Process, extra: Extra, options: Options, device: Device, exit_code: int
 ) -> tuple[Path, Decoder]:
-    """Where the trace is, and what wrote it; a process that ended early leaves a partial one."""
+    """Write the trace; return where it is and what wrote it. A process that ended early leaves a partial one."""
     writer = TraceWriter(
         options.output,
         recorder="cuda",

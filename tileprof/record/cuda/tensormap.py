@@ -56,7 +56,7 @@ class TensorMap:
 
     @property
     def bytes(self) -> int:
-        """From the base to the end of the last element."""
+        """Return the bytes from the base to the end of the last element."""
         outer = zip(self.sizes[1:], self.strides[1:], strict=True)
         return self.sizes[0] * self.element + sum((size - 1) * stride for size, stride in outer)
 

@@ -24,7 +24,7 @@ class Geometry:
 
     @classmethod
     def of(cls, event: dict[str, Any]) -> Geometry:
-        """Of a launch event."""
+        """Return the geometry of a launch event."""
         return cls(*(_dim(event[name]) for name in ("grid", "block", "cluster")))
 
     @property

@@ -315,7 +315,7 @@ def _signature(loads: list[Loads]) -> bytes:
 
 
 def _granules(event: dict[str, Any]) -> list[int]:
-    """Of each region of a replay's result."""
+    """Return how many granules each region of a replay's result has."""
     return [-(-length // event["granule"]) for _, length in event["regions"]]
 
 
@@ -377,7 +377,9 @@ def _products(
 
 
 def _outputs(others: list[TensorMap], map_uses: Maps) -> list[TensorMap]:
-    """Those that are not inputs: cuBLAS's parameters hold the maps of its inputs twice. All, when it loads them all."""
+    """Return those that are not inputs: cuBLAS's parameters hold the maps of its inputs twice. All, when it
+    loads them all.
+    """
     inputs = {map_.base for map_ in map_uses.loaded.values()}
     return [map_ for map_ in others if map_.base not in inputs] or others
 

@@ -30,7 +30,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No wrapper around `__torch_dispatch__`: it would import the compiler and lengthen every traceback."""
+        """Refuse a wrapper around `__torch_dispatch__`: it would import the compiler and lengthen every traceback."""
         return False
 
     def __torch_dispatch__(

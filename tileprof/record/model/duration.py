@@ -110,7 +110,7 @@ def _bytes(operand: Operand) -> int:
 
 
 def _makespan(tile_ns: NDArray[np.float64], slots: int) -> float:
-    """When the last tile ends, each dispatched to the slot that is free first."""
+    """Return when the last tile ends, each dispatched to the slot that is free first."""
     if not len(tile_ns):
         return 0.0
     longest = float(tile_ns.max())

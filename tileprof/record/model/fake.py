@@ -56,7 +56,7 @@ class Mode(FakeTensorMode):  # type: ignore[misc] # typed as Any
         return t.numel() <= SMALL and t.layout is torch.strided and not self.is_our_fake(t) and t.device.type != "meta"
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As PyTorch's; factories and seeds for real."""
+        """Dispatch as PyTorch does; factories and seeds for real."""
         kwargs = kwargs or {}
         if isinstance(func, OpOverload):
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]

@@ -131,7 +131,7 @@ def describe(overload: OpOverload) -> Operator:
 
 
 def _of_functional(overload: OpOverload) -> Entry | None:
-    """For an ``out=`` overload the model of the overload with the same arguments that returns a new tensor."""
+    """Return for an ``out=`` overload the model of the overload with the same arguments that returns a new tensor."""
     schema = overload._schema  # noqa: SLF001
     inputs = [a.name for a in schema.arguments if not a.is_out]
     if len(inputs) == len(schema.arguments):

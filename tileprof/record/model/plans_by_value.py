@@ -68,7 +68,7 @@ class PlansByValue:
 def _digest(
     read: tuple[int, ...], tensors: Sequence[torch.Tensor], earlier: Mapping[int, torch.Tensor | None]
 ) -> bytes | None:
-    """Of the values of the tensors at these places; None where they are many."""
+    """Return a digest of the values of the tensors at these places; None where they are many."""
     total = blake2b(digest_size=16)
     for place in read:
         tensor: Any = earlier.get(id(tensors[place]), tensors[place])

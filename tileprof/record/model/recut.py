@@ -139,7 +139,7 @@ def _is_allocated(trace: Recording, buffer: int, launch: int) -> bool:
 
 
 def _by_rows(planned: list[plans.Planned], call: Call) -> list[plans.Planned]:
-    """One pointwise launch over operands that lie alike, with a tile per row of the innermost dimension.
+    """Return one pointwise launch over operands that lie alike, with a tile per row of the innermost dimension.
 
     As an epilogue it then depends on no tile beyond the rows that it reads. Other launches stay as they are.
     """
@@ -227,7 +227,7 @@ def _operand(number: int, tensor: dict[str, Any]) -> Operand:
 
 
 def _deal_out_durations(trace: Recording, groups: list[_Group]) -> None:
-    """Equal calls share a plan, whose launches together take the mean of what was recorded for such a call."""
+    """Give the launches of a plan that equal calls share the mean of what was recorded for such a call."""
     recorded: dict[str, list[int]] = defaultdict(list)
     duration = trace.launches["duration_ns"].to_numpy()
     for group in groups:

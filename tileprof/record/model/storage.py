@@ -147,7 +147,9 @@ class Buffers:
                 self._drop(entry.buffer)
 
     def _drop(self, buffer: Buffer) -> None:
-        """One storage less shows the buffer. Memory from outside is not known to be free when no tensor shows it."""
+        """Note that one storage less shows the buffer. Memory from outside is not known to be free when no
+        tensor shows it.
+        """
         buffer.holders -= 1
         if buffer.holders:
             return
@@ -257,7 +259,7 @@ class Buffers:
     # ---- memory that several storages show
 
     def _registered(self, storage: torch.UntypedStorage, size: int, outside: bool) -> _LiveStorage | None:
-        """Where in a known buffer the memory of a new storage lies; buffers that it joins become one.
+        """Return where in a known buffer the memory of a new storage lies; buffers that it joins become one.
 
         Two storages of memory that PyTorch allocated never overlap, so one of them must be from ``outside``.
         """
@@ -292,7 +294,9 @@ class Buffers:
         return shown
 
     def _merge(self, parts: list[tuple[int, Buffer]], begin: int, end: int) -> tuple[int, Buffer]:
-        """One buffer in place of ``parts``, ``(address, buffer)``, and of what lies between ``begin`` and ``end``."""
+        """Make one buffer in place of ``parts``, ``(address, buffer)``, and of what lies between ``begin`` and
+        ``end``.
+        """
         self._merges += 1
         self._shifted = True
         begin = min(begin, *(start for start, _ in parts))
@@ -400,7 +404,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _address(storage: torch.UntypedStorage) -> int:
-    """Where the storage's bytes are; 0 if nowhere, as those of a fake tensor."""
+    """Return where the storage's bytes are; 0 if nowhere, as those of a fake tensor."""
     try:
         return int(storage.data_ptr()) if storage.device.type == "cpu" else 0
     except RuntimeError:  # a tensor subclass that has no memory of its own

@@ -108,7 +108,7 @@ class Host:
         return HostKernel(library, program)
 
     def synchronise(self) -> None:
-        """Nothing is ever under way."""
+        """Do nothing: nothing is ever under way."""
 
     def allocate(self, size: int) -> int:
         """Zeroed memory."""

@@ -60,7 +60,7 @@ def bare_name(name: str) -> str:
 
 
 def matched_kernels(launches: Sequence[tuple[str, str]], kernels: Sequence[tuple[str, str]]) -> list[NDArray[np.int64]]:
-    """For each repetition of the program in ``kernels``, ``[launches]`` the kernel of each launch, -1 for none.
+    """Return for each repetition of the program in ``kernels`` the kernel of each launch, ``[launches]``, -1 for none.
 
     Both are pairs of kernel name and operator. Where the launches fit one by one more than once, there are as many
     arrays; otherwise one, the alignment of most points. Raises `UserError` where that would take too much memory.

@@ -36,7 +36,7 @@ _ADDRESS_SPACE, _GAP = 1 << 40, 1 << 21
 
 
 def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any], *, fake: bool = False) -> None:
-    """From now on, hand each launch of an interpreted Triton kernel to ``sink``, after it has run.
+    """Hand from now on each launch of an interpreted Triton kernel to ``sink``, after it has run.
 
     ``active()`` says whether launches are wanted now; ``outside()`` is a context manager under which the interpreter's
     own tensor operations are not the program's. ``fake``: tensors have no values; kernels run on addresses alone.
@@ -183,7 +183,7 @@ def _kernel(
 
 
 def _spans(tensors: list[torch.Tensor]) -> tuple[list[Span], list[int]]:
-    """One span a storage, bound through the first tensor in it; ``slots[operand]`` is that tensor's place."""
+    """Return one span per storage, bound through the first tensor in it; ``slots[operand]`` is that tensor's place."""
     spans: list[Span] = []
     slots: list[int] = []
     starts: set[int] = set()

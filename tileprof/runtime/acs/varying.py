@@ -30,7 +30,8 @@ def key_of(call: Logged) -> Key:
 
 
 def varying_words(recorded: Sequence[Logged], runs: Sequence[Sequence[Logged]]) -> dict[int, tuple[int, ...]]:
-    """By place in ``recorded``: words (of 4 bytes) in which a launch's counterparts in ``runs`` differ from it.
+    """Return, by place in ``recorded``, the words (of 4 bytes) in which a launch's counterparts in ``runs`` differ from
+    it.
 
     A kernel and shape that another run launched more often or less has no counterparts there.
     """

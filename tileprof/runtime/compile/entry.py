@@ -193,7 +193,9 @@ def _unraced(graph: fx.Graph) -> str | None:
 
 
 def _without_large_copies(regions: list[Region], options: Options) -> list[Region]:
-    """Without regions whose copies of weights, all together, would need more memory than is taken unasked."""
+    """Return the regions without those whose copies of weights, all together, would need more memory than is
+    taken unasked.
+    """
     small_enough: list[Region] = []
     total = 0
     for region in regions:

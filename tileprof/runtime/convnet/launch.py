@@ -167,7 +167,7 @@ def _put_map(table: Arguments, at: int, plan: Plan, number: int, source: Any) ->
 
 
 def _put_weight_map(table: Arguments, at: int, plan: Plan, number: int, weights: Any) -> None:
-    """Of weights [channels out, taps, channels in]: see Row of common.cuh."""
+    """Encode the map of weights [channels out, taps, channels in]: see Row of common.cuh."""
     network, layer, tiling = plan.network, plan.network.layers[number], plan.tilings[number]
     assert isinstance(layer, Convolution)
     (out, taps, deep), load = weights.shape, weight_load(network, layer, tiling)

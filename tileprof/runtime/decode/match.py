@@ -136,7 +136,7 @@ def _counters(decoder: Matched) -> None:
 
 
 def _layer(decoder: Matched, x: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
-    """One layer backwards; the node that enters it."""
+    """Match one layer, from its end; return the node that enters it."""
     hidden = decoder.sizes["hidden"]
     middle, down_out = _residual(decoder, x)
     activated, down = _plain_linear(decoder, down_out, "down")

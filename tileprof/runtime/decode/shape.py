@@ -40,7 +40,7 @@ class DecoderShape(ModelShape):
         return self.heads // self.kv_heads
 
     def most_chunks(self, blocks: int) -> int:
-        """Into how many chunks the context of a sequence and head of keys is cut at most."""
+        """Return into how many chunks the context of a sequence and head of keys is cut at most."""
         return max(1, blocks // (self.batch * self.kv_heads))
 
     def handed_words(self, blocks: int) -> dict[str, int]:

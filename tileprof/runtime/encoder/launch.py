@@ -64,7 +64,7 @@ class Launcher:
         self._cached_arguments: dict[tuple[int, ...], tuple[Arguments, list[Tensor]]] = {}
 
     def times(self) -> Tensor:
-        """When each task of the plan began, had its activations, had its sums and ended in the last run, in
+        """Return when each task of the plan began, had its activations, had its sums and ended in the last run, in
         nanoseconds; int64 [tasks, 4]. The kernel writes them block by block.
         """
         dealt = torch.tensor([task for block in self.plan.blocks for task in block], device=self.stamps.device)
@@ -94,7 +94,7 @@ class Launcher:
         return self._workspace.view(dtype)[begin : begin + rows * columns].view(rows, columns)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """New outputs of one launch on the current stream."""
+        """Return new outputs of one launch on the current stream."""
         program = self.plan.program
         dtype = getattr(torch, program.dtype)
         outputs = [

@@ -123,7 +123,9 @@ def _is_sums(size: int) -> bool:
 
 
 def _generations(plan: Plan, least: int) -> tuple[int, ...]:
-    """Of each stage. In all but the last, every block has a task, so that no block passes over one."""
+    """Return the generation of each stage. In all but the last, every block has a task, so that no block passes
+    over one.
+    """
     of_stage: list[set[int]] = [set() for _ in plan.stages]
     for number, block in enumerate(plan.blocks):
         for task in block:
@@ -141,7 +143,7 @@ def _generations(plan: Plan, least: int) -> tuple[int, ...]:
 
 
 def _uses(plan: Plan, generations: tuple[int, ...]) -> dict[str, _Use]:
-    """Of the matrices between stages, in order of the stages that write them."""
+    """Return the uses of the matrices between stages, in order of the stages that write them."""
     written: dict[str, tuple[int, int]] = {}
     read: dict[str, int] = {}
     for task in plan.tasks:
@@ -169,8 +171,8 @@ def _ring(uses: list[_Use], runs: int, *, once: bool) -> tuple[int, int]:
 
 
 def _distance(ends: list[int], uses: list[_Use]) -> int:
-    """Of matrices in a ring, the least so that what ended with the one is fenced off from the first task of the other;
-    the next run's are.
+    """Return the least distance of matrices in a ring with which what ended with the one is fenced off from
+    the first task of the other; the next run's are.
     """
     count = len(uses)
     return next(

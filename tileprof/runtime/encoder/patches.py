@@ -46,7 +46,7 @@ class Patches:
         return (result if self.out_last else result.contiguous(),)
 
     def check(self) -> None:
-        """Nothing waits."""
+        """Do nothing: nothing waits."""
 
 
 def patches(graph: fx.Graph) -> Iterator[Region]:

@@ -261,7 +261,7 @@ class Job:
         return {"persistent": "persistent", "triton": "graph", "compiled": COMPILED}[self.kind]
 
     def run(self, limit_s: float) -> list[dict[str, Any]]:
-        """Its rows; raises `UserError` where a kernel does not take the case."""
+        """Return its rows. Raises `UserError` where a kernel does not take the case."""
         if self.kind == "persistent":
             policy = _policy(self.case.wide)
             rows = measure(self.case.wide, [policy], schedulers=PERSISTENT_ROWS)

@@ -259,8 +259,8 @@ def _activations(stage: StagePlan) -> str:
 
 
 def _overlapping(rows: Sequence[float], height: int, low: int, high: int) -> Sequence[float]:
-    """Of what is known by rows of tiles, those that matrix rows ``low`` to ``high`` meet; the last where the reader
-    takes the tensor in another shape, with more rows.
+    """Return, of what is known by rows of tiles, those that matrix rows ``low`` to ``high`` meet; the last
+    where the reader takes the tensor in another shape, with more rows.
     """
     first = min(low // height, len(rows) - 1)
     return rows[first : max(first + 1, -(-high // height))]

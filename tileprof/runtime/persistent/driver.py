@@ -64,7 +64,7 @@ class Function:
     def launch(
         self, blocks: int, threads: int, stream: int, arguments: Arguments, *, programmatic: bool, cooperative: bool
     ) -> None:
-        """One launch with one parameter, a struct, which is copied before the call returns.
+        """Launch once with one parameter, a struct, which is copied before the call returns.
 
         ``programmatic``: blocks may start before the kernel in front has ended, if it too allows that. ``cooperative``:
         none starts before there is room for all.

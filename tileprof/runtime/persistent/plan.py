@@ -114,8 +114,8 @@ class Halo:
 
     @classmethod
     def of(cls, operator: Conv2d, rows: int) -> Halo | None:
-        """For all taps; None where a tile takes its input tap by tap: at strides, and where it does not fit ``rows`` of
-        a product or the memory.
+        """Return the halo for all taps; None where a tile takes its input tap by tap: at strides, and where it
+        does not fit ``rows`` of a product or the memory.
         """
         box, (_, r, s, _) = Box.of(operator), operator.weight.shape
         if box is None or operator.stride > 1 or r * s == 1:
@@ -263,8 +263,8 @@ def _with_abreast(stage: StagePlan, count: int) -> StagePlan:
 
 
 def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[StagePlan, ...]]:
-    """Ways in which clusters of ``split`` blocks may take these tiles: with blocks abreast where tiles are too wide for
-    one, and where that has been seen to gain.
+    """Return the ways in which clusters of ``split`` blocks may take these tiles: with blocks abreast where
+    tiles are too wide for one, and where that has been seen to gain.
     """
     choices: list[tuple[bool, ...]] = [(stage.abreast > 1,) for stage in stages]
     if split >= LEAST_ABREAST and all(may_stand_abreast(stage.operator, stage.rows) for stage in stages):

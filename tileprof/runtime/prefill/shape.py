@@ -44,7 +44,7 @@ class PrefillShape(ModelShape):
         return self.batch * self.length
 
     def splits(self, blocks: int) -> dict[str, int]:
-        """Into how many parts the k of each product is cut: as many as there are blocks for."""
+        """Return into how many parts the k of each product is cut: as many as there are blocks for."""
         products = {
             "QKV": (self.qkv, self.hidden, _MOST_QKV_SPLITS),
             "OUTPUT": (self.hidden, self.query, _MOST_SPLITS),

@@ -55,7 +55,7 @@ last = [""]
 
 
 def mark(op: str, module: str) -> None:
-    """What is launched from now on belongs to these operators and modules; "" for none."""
+    """Say that what is launched from now on belongs to these operators and modules; "" for none."""
     last[0] = module
     say(op, module)
 

@@ -115,7 +115,7 @@ def _cudnn_kernels(
 
 
 def slice_count(problem: Attention, blocks: Blocks, device: Device) -> int:
-    """Into how many slices the keys are cut: the fewest that fill waves to 85% of the best, as FlashAttention-2
+    """Return into how many slices the keys are cut: the fewest that fill waves to 85% of the best, as FlashAttention-2
     chooses.
     """
     override = dictated("attention", (problem.queries, problem.keys))
@@ -178,8 +178,8 @@ def _main_kernel(
 
 
 def _slices(count: I64, slices: int) -> tuple[I64, I64]:
-    """First and last block of keys, ``[slices * query blocks]``: equal slices of all keys, cut off where causality ends
-    them.
+    """Return the first and last block of keys, ``[slices * query blocks]``: equal slices of all keys, cut off
+    where causality ends them.
     """
     per_slice = -(-int(count.max(initial=0)) // slices)
     edges = np.minimum(np.arange(slices + 1)[:, None] * per_slice, count)

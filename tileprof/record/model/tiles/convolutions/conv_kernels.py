@@ -84,7 +84,7 @@ class Window:
 
 
 def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
-    """One kernel, or two with split-k; none without results."""
+    """Model one kernel, or two with split-k; none without results."""
     if window.out.numel == 0:
         return []
     per_group = window.channels

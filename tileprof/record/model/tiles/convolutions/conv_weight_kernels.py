@@ -54,7 +54,7 @@ class WeightGradient:
 
 
 def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
-    """One kernel, or two with split-k."""
+    """Model one kernel, or two with split-k."""
     if problem.weight.numel == 0:
         return []
     lines, line = problem.small.shape[0] * problem.small.shape[2], int(np.prod(problem.small.shape[3:]))

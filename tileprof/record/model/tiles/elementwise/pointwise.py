@@ -92,7 +92,7 @@ def elementwise(
     whole: Sequence[Operand] = (),
     **fields: Any,
 ) -> list[Kernel]:
-    """One element-wise launch: ``writes[i] = f(reads broadcast to the output)``; none for no elements.
+    """Model one element-wise launch: ``writes[i] = f(reads broadcast to the output)``; none for no elements.
 
     Operands in ``writes`` have the same shape, ``reads`` broadcast to it. ``each`` overrides the elements per thread;
     ``whole`` operands are read whole by every tile.
@@ -206,7 +206,7 @@ def fill(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::arange", "aten::range", "aten::linspace", "aten::logspace")
 def range_(call: Call, _device: Device) -> list[Kernel]:
-    """One number per thread, computed from its place."""
+    """Model one number per thread, computed from its place."""
     numbers = (call.arguments.get(n) for n in ("start", "end"))
     reads = [v for v in numbers if isinstance(v, Operand)]
     kernels = elementwise(short(call.op), reads, call.outputs[:1], flops_each=2, threads=RANGE_THREADS, each=1)

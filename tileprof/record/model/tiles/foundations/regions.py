@@ -175,7 +175,8 @@ def coalesce(operand: Operand) -> Operand:
 
 
 def repeat(unique: Boxes, pick: ArrayLike, tile: ArrayLike) -> Boxes:
-    """For each pair of ``pick`` and ``tile``, the rows that ``unique`` has under tile number ``pick``, now of ``tile``.
+    """Return for each pair of ``pick`` and ``tile`` the rows that ``unique`` has under tile number ``pick``, now of
+    ``tile``.
 
     Rows of ``unique`` are sorted by tile. For launches whose tiles share regions: model each region once.
     """

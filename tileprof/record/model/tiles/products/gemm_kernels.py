@@ -58,7 +58,7 @@ def as_batch(operand: Operand) -> Operand:
 
 
 def kernels(product: Product, device: Device, *, name: str = "gemm", tf32: bool = False) -> list[Kernel]:
-    """One kernel, or two with split-k; none where d is empty."""
+    """Model one kernel, or two with split-k; none where d is empty."""
     m, n, k = product.sizes
     batch = product.d.shape[0]
     if 0 in (m, n, batch):

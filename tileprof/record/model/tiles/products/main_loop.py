@@ -71,5 +71,5 @@ def chunks_for(tiles: int) -> int:
 
 
 def flops(dtype: str, multiply_adds: int) -> int:
-    """Two for each multiply-add, four times that for complex numbers."""
+    """Return two for each multiply-add, four times that for complex numbers."""
     return 2 * multiply_adds * (4 if dtype.startswith("complex") else 1)

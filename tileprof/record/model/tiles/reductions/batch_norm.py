@@ -118,7 +118,7 @@ def _by_channel(
     results: Sequence[Operand],
     flops_each: float,
 ) -> list[Kernel]:
-    """One block per channel."""
+    """Model one block per channel."""
     channels = reads[0].shape[1]
     sketch = Sketch(channels)
     tile, lo, hi = ranges(channels, 1)

@@ -178,7 +178,7 @@ def reduce(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::logsumexp", "aten::_logsumexp")
 def logsumexp(call: Call, device: Device) -> list[Kernel]:
-    """As ATen composes it: the maxima, then exponentials less the maxima summed, then the logarithm put back."""
+    """Model what ATen composes: the maxima, then exponentials less the maxima summed, then the logarithm put back."""
     source, out = call["self"], call.outputs[0]
     rank = len(source.shape)
     dims = reduced_dims(call, rank)
@@ -195,7 +195,7 @@ def logsumexp(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::equal")
 def equal(call: Call, device: Device) -> list[Kernel]:
-    """One answer for the host: an element-wise comparison, then a reduction of it."""
+    """Model one answer for the host: an element-wise comparison, then a reduction of it."""
     source, other = call["self"], call["other"]
     if source.shape != other.shape or source.numel == 0:
         return []
@@ -204,7 +204,7 @@ def equal(call: Call, device: Device) -> list[Kernel]:
 
 
 def reduce_all(name: str, source: Operand, result: Operand, device: Device) -> list[Kernel]:
-    """One number from everything; what a loss with ``reduction='mean'`` ends with."""
+    """Model one number from everything; what a loss with ``reduction='mean'`` ends with."""
     return reduction(name, source, [replace(result, shape=(), strides=())], range(len(source.shape)), device)
 
 
