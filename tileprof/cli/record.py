@@ -15,7 +15,7 @@ from tileprof.cli.messages import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 from tileprof.record import RECORDERS, Options, automatic, default_output, recorder
-from tileprof.record.ended import ended_json
+from tileprof.record.closing_line import ended_json
 from tileprof.shell_words import shell_word
 from tileprof.trace import folder
 

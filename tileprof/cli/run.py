@@ -78,6 +78,7 @@ def _prepare(parser: ArgumentParser) -> None:
         help="with --scheduler acs: make launches in other orders as well, then in stream order, and compare memory",
     )
     add("--table", type=Path, metavar="FILE", help="with --scheduler acs: footprint table; made there where it is not")
+    add("--fine", action="store_true", help="with --scheduler acs: a table of the bytes touched, not of whole ranges")
     add("--streams", type=int, metavar="N", help="with --scheduler acs: streams to issue on")
     add("--window", type=int, metavar="N", help="with --scheduler acs: launches that a new one is compared with")
     add(
@@ -161,7 +162,7 @@ def _run(options: Namespace) -> int:
 
 
 def _refuse_acs(options: Namespace) -> None:
-    for name in ("check", "table", "streams", "window"):
+    for name in ("check", "table", "fine", "streams", "window"):
         if getattr(options, name, None):
             raise UserError(f"--{name} goes with --scheduler acs and a program behind --")
 

@@ -52,7 +52,7 @@ def run_acs(options: Namespace) -> int:
         folder = Path(name)
         path = options.table or folder / "table"
         if not path.exists():
-            table = record_table(tuple(options.program), folder, library)
+            table = record_table(tuple(options.program), folder, library, fine=options.fine)
             table.write(path)
             _say_table(table, options.table)
         mode: Mode = "check" if options.check else SCHEDULERS[options.scheduler]
@@ -70,7 +70,7 @@ def run_acs(options: Namespace) -> int:
         return code or int(any(counts["differing"] for counts in found))
 
 
-def record_table(program: tuple[str, ...], folder: Path, library: Path) -> Table:
+def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine: bool = False) -> Table:
     """Record the program once, with the log of its launches beside, and tabulate what they touched.
 
     First the launches of `_LOGGED` plain runs are logged: what differs between them and the recording in a launch's
@@ -99,8 +99,9 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path) -> Table
             "the program's launches were recorded, but their parameters were not seen: nothing was preloaded"
         )
     logged = acs.read_log(log)
-    joined = acs.instances(load(trace), process.events, logged, acs.varying_words(logged, runs))
-    table = acs.tabulate(joined.instances, " ".join(program))
+    varying = acs.varying_words(logged, runs)
+    joined = acs.instances(load(trace), process.events, logged, varying, fine=fine)
+    table = acs.tabulate(joined.instances, " ".join(program), fine=fine)
     table.without = joined.without
     return table
 

@@ -17,7 +17,7 @@ from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.runtime.programs.calls import Call
-    from tileprof.runtime.programs.compare import Compared
+    from tileprof.runtime.programs.compare import Comparison
 
 MODELS: Final = 4
 """Models that are measured, those called most often, unless told otherwise."""
@@ -120,7 +120,7 @@ def _after(code: int, error: BaseException | None, calls: list[Call], options: N
         write_rows(rows, options.csv)
 
 
-def print_table(rows: list[Compared], *, left_out: int = 0) -> None:
+def print_table(rows: list[Comparison], *, left_out: int = 0) -> None:
     """The rows on stderr, and below them what runs in whose kernels."""
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -156,7 +156,7 @@ def print_table(rows: list[Compared], *, left_out: int = 0) -> None:
         )
 
 
-def write_timelines(rows: list[Compared], folder: Path, command: list[str], *, force: bool) -> None:
+def write_timelines(rows: list[Comparison], folder: Path, command: list[str], *, force: bool) -> None:
     """A trace per kernel with clocks that ran, under ``folder``."""
     import torch  # noqa: PLC0415 - slow to import
 
@@ -178,13 +178,13 @@ def _us(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f} us"
 
 
-def sentences(row: Compared) -> list[str]:
+def sentences(row: Comparison) -> list[str]:
     """What of a model kernels of ours run, what they do not and why, and what failed."""
-    said = [f"in kernels of tileprof: {row.kept}" if row.kept else "nothing runs in kernels of tileprof"]
+    said = [f"in kernels of tileprof: {row.winners}" if row.winners else "nothing runs in kernels of tileprof"]
     said += [f"Inductor's program runs: {report.reason}" for report in row.reports if report.reason]
     left = [
         f"{name} ({count}, {100 * share:.0f}% of eager PyTorch's time)"
-        for name, count, share in row.left[:_SHOWN]
+        for name, count, share in row.inductor_operators[:_SHOWN]
         if share > 0
     ]
     if left:
@@ -195,7 +195,7 @@ def sentences(row: Compared) -> list[str]:
     return said
 
 
-def write_rows(rows: list[Compared], path: Path) -> None:
+def write_rows(rows: list[Comparison], path: Path) -> None:
     """The rows as CSV, times in microseconds."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -204,7 +204,7 @@ def write_rows(rows: list[Compared], path: Path) -> None:
             writer.writerow(_flat(row))
 
 
-def _flat(row: Compared) -> dict[str, Any]:
+def _flat(row: Comparison) -> dict[str, Any]:
     return {
         "model": row.name,
         "calls": row.count,
@@ -212,8 +212,8 @@ def _flat(row: Compared) -> dict[str, Any]:
         **{f"{v}_us": row.us.get(v) for v in ("eager", "inductor", "tileprof")},
         "predicted_us": row.expected_us,
         "weights_us": row.bound_us,
-        "kept": row.kept,
-        "not_taken": "; ".join(f"{n} {c} {s:.4f}" for n, c, s in row.left),
+        "kept": row.winners,
+        "not_taken": "; ".join(f"{n} {c} {s:.4f}" for n, c, s in row.inductor_operators),
         "failures": "; ".join(f"{v}: {why}" for v, why in row.failures.items()),
     }
 

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def build(options: Namespace) -> Any:
-    """The encoder: weights are random, so nothing is downloaded; dropout is off."""
+    """Return the encoder: weights are random, so nothing is downloaded; dropout is off."""
     layers, heads, width, inner = PRESETS[options.preset]
     library = transformers()
     config = library.BertConfig(

@@ -31,7 +31,7 @@ class Cloth:
         self.rest = [((down * down + across * across) ** 0.5) / n for down, across in SPRINGS]
 
     def step(self) -> Any:
-        """The positions after one step."""
+        """Return the positions after one step."""
         forces = [self._spring(*ends, rest) for ends, rest in zip(SPRINGS, self.rest, strict=True)]
         pushes = [self._push(sphere) for sphere in self.spheres]
         near = torch.stack([depth.amax() for _, depth in pushes]) > 0
@@ -58,7 +58,7 @@ class Cloth:
         return force
 
     def _push(self, centre: Any) -> tuple[Any, Any]:
-        """What a sphere does to masses inside of it, and how deep they are."""
+        """Return what a sphere does to masses inside of it, and how deep they are."""
         apart = self.position - centre
         distance = apart.square().sum(dim=-1, keepdim=True).sqrt().clamp_min(1e-6)
         depth = (0.2 - distance).clamp_min(0.0)

@@ -41,7 +41,7 @@ WARM = 2
 
 
 def positive(text: str) -> int:
-    """An option that counts something: an integer of at least 1."""
+    """Return an option that counts something: an integer of at least 1."""
     try:
         value = int(text)
     except ValueError:
@@ -52,7 +52,7 @@ def positive(text: str) -> int:
 
 
 def parser(description: str | None, *, dtype: str = "float32", batch: int = 1) -> ArgumentParser:
-    """A parser with the options that every example has; ``dtype`` and ``batch`` are its defaults."""
+    """Return a parser with the options that every example has; ``dtype`` and ``batch`` are its defaults."""
     options = ArgumentParser(description=description, formatter_class=ArgumentDefaultsHelpFormatter, allow_abbrev=False)
     options.add_argument("--batch", type=positive, default=batch, help="independent inputs in one forward pass")
     options.add_argument("--dtype", choices=sorted(DTYPES), default=dtype, help="type of weights and activations")
@@ -64,7 +64,7 @@ def parser(description: str | None, *, dtype: str = "float32", batch: int = 1) -
 def stepping(
     description: str | None, *, dtype: str = "float32", batch: int = 1, capturable: bool = True
 ) -> ArgumentParser:
-    """The same as `parser`, for programs that do the same several times (`stepped`)."""
+    """Return the same as `parser`, for programs that do the same several times (`stepped`)."""
     options = parser(description, dtype=dtype, batch=batch)
     options.add_argument(
         "--steps", type=positive, default=1, help="how often; with several, the time of one goes to stderr"
@@ -190,7 +190,7 @@ def _checksum(output: Any) -> str:
 
 
 def transformers() -> Any:
-    """The transformers library; SystemExit with the line to type if it is not installed."""
+    """Return the transformers library; SystemExit with the line to type if it is not installed."""
     try:
         return import_module("transformers")
     except ImportError as error:

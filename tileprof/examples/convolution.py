@@ -9,7 +9,7 @@ from tileprof.examples.common import parser, positive, torch
 
 
 def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> Any:
-    """A convolution with bias that keeps the image's size, but for its stride."""
+    """Return a convolution with bias that keeps the image's size, but for its stride."""
     return torch.nn.Conv2d(c_in, c_out, kernel, stride=stride, padding=kernel // 2)
 
 
@@ -22,7 +22,7 @@ def image_parser(description: str | None, *, image: int) -> ArgumentParser:
 
 
 def random_images(model: Any, options: Namespace) -> tuple[Any, Any]:
-    """The model and its random input ``[batch, 3, image, image]``, both in the layout asked for."""
+    """Return the model and its random input ``[batch, 3, image, image]``, both in the layout asked for."""
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     for layer in model.modules():
         if isinstance(layer, torch.nn.Conv2d):  # Module.to(memory_format=...) fails on fake tensors (torch 2.13)

@@ -60,7 +60,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def problem(name: str, batch: int, steps: int | None) -> tuple[Any, Any]:
-    """The module of a shape, and its input; ``steps`` cuts a recurrent layer short."""
+    """Return the module of a shape, and its input; ``steps`` cuts a recurrent layer short."""
     kind, shape = SHAPES[name]
     if kind == "gemm":
         m, n, k = shape

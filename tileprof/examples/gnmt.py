@@ -19,7 +19,7 @@ FIRST_RESIDUAL = 2
 
 
 def unrolled(cell: Any, steps: list[Any]) -> list[Any]:
-    """The outputs of an LSTM cell for each step."""
+    """Return the outputs of an LSTM cell for each step."""
     state, outputs = None, []
     for step in steps:
         state = cell(step, state)

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def build(options: Namespace) -> Any:
-    """The model: weights are random, so nothing is downloaded; dropout is off."""
+    """Return the model: weights are random, so nothing is downloaded; dropout is off."""
     layers, heads, width = PRESETS[options.preset]
     library = transformers()
     config = library.GPT2Config(
@@ -36,7 +36,7 @@ def build(options: Namespace) -> Any:
 
 
 def _output(model: Any, tokens: Any, options: Namespace) -> Any:
-    """The logits, or with ``--train`` the loss of next-token prediction before an optimiser step (AdamW)."""
+    """Return the logits, or with ``--train`` the loss of next-token prediction before an optimiser step (AdamW)."""
     if not options.train:
         return stepped("gpt2", options, lambda: model(tokens).logits)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -15,7 +15,7 @@ nn = torch.nn
 
 
 def convolution(inputs: int, outputs: int, width: int, groups: int = 1) -> Any:
-    """A convolution that keeps the image's size, normalised, with ReLU."""
+    """Return a convolution that keeps the image's size, normalised, with ReLU."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, width, padding=width // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
@@ -24,7 +24,7 @@ def convolution(inputs: int, outputs: int, width: int, groups: int = 1) -> Any:
 
 
 def separable(channels: int, width: int) -> Any:
-    """A convolution of each channel by itself, then one of each pixel."""
+    """Return a convolution of each channel by itself, then one of each pixel."""
     return nn.Sequential(convolution(channels, channels, width, groups=channels), convolution(channels, channels, 1))
 
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def build(options: Namespace) -> Any:
-    """The model: weights are random, so nothing is downloaded; no key-value cache is kept."""
+    """Return the model: weights are random, so nothing is downloaded; no key-value cache is kept."""
     layers, heads, kv_heads, width, inner = PRESETS[options.preset]
     library = transformers()
     config = library.LlamaConfig(

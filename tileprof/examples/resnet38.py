@@ -28,7 +28,9 @@ class Residual(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def build() -> Any:
-    """The network. Batch norms are folded into the convolutions' biases, as for inference.
+    """Return the network.
+
+    Batch norms are folded into the convolutions' biases, as for inference.
 
     A strided 1x1 convolution stands between stages, so that every block has the shapes of the paper's table.
     """

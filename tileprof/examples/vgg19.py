@@ -23,7 +23,7 @@ SHRINK = 2 ** len(STAGES)
 
 
 def build(image: int) -> Any:
-    """The network for square images of ``image`` pixels, with dropout off."""
+    """Return the network for square images of ``image`` pixels, with dropout off."""
     model = nn.Sequential()
     before = 3
     for number, (channels, convolutions) in enumerate(STAGES, start=1):

@@ -68,7 +68,7 @@ class Options:
                 raise UserError(f"{option} {pattern!r} is not a regular expression: {error}.") from None
 
     def arguments(self) -> list[str]:
-        """The command line of ``tileprof record`` that gives these options, without the program."""
+        """Return the command line of ``tileprof record`` that gives these options, without the program."""
         options = [f"--output={self.output}", f"--device={self.device}", f"--skip={self.skip}"]
         options += ["--force"] * self.force + ["--fake"] * self.fake + ["--initialisation"] * self.initialisation
         options += ["--json"] * self.json
@@ -85,7 +85,7 @@ class Recorder(Protocol):
 
 
 def recorder(name: str) -> Recorder:
-    """The recorder of that name; "auto" is `automatic`."""
+    """Return the recorder of that name; "auto" is `automatic`."""
     return cast("Recorder", import_module(RECORDERS[automatic().name if name == "auto" else name]))
 
 
@@ -98,7 +98,8 @@ class Choice:
 
 
 def automatic() -> Choice:
-    """What "auto" stands for: "cuda" where this machine has all that recording real kernels needs, "model" elsewhere.
+    """Return what "auto" stands for: "cuda" where this machine has all that recording real kernels needs, "model"
+    elsewhere.
 
     Only looks: a GPU that can be instrumented, NVIDIA's library, compilers, and no other tool in CUDA programs.
     """

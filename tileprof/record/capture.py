@@ -32,7 +32,7 @@ def listen(listener: Listener) -> None:
 
 
 def listening() -> bool:
-    """Whether anything is being recorded."""
+    """Return whether anything is being recorded."""
     return bool(_listeners)
 
 

@@ -56,13 +56,13 @@ class Command:
         return self.target.rpartition(".")[2] if self.kind == "module" else "python-c"
 
     def line(self) -> list[str]:
-        """The command without interpreter and interpreter options."""
+        """Return the command without interpreter and interpreter options."""
         flag = {"script": [], "module": ["-m"], "code": ["-c"]}[self.kind]
         return [*flag, self.target, *self.arguments]
 
 
 def parse(words: tuple[str, ...]) -> Command:
-    """The command in ``words``: ``python [options] FILE|-m MODULE|-c CODE …``, or a script alone.
+    """Return the command in ``words``: ``python [options] FILE|-m MODULE|-c CODE …``, or a script alone.
 
     Raises `UserError` for what runs no Python program.
     """
@@ -105,7 +105,7 @@ def _interpreter(python: str, words: list[str]) -> Command:
 
 
 def _script(words: tuple[str, ...]) -> Command:
-    """A script without an interpreter: a file, or a Python program on the PATH such as a console script."""
+    """Return a script without an interpreter: a file, or a Python program on the PATH such as a console script."""
     target, arguments = words[0], tuple(words[1:])
     path = Path(target)
     if path.suffix in {".py", ".pyw", ".pyc"} or path.is_dir() or (path.is_file() and zipfile.is_zipfile(path)):
@@ -127,7 +127,7 @@ def check_target(command: Command) -> None:
 
 
 def other_interpreter(command: Command) -> str | None:
-    """The interpreter that has to run ``command``, or None where it is the running one.
+    """Return the interpreter that has to run ``command``, or None where it is the running one.
 
     A bare ``python`` is the one on the PATH where that can record, else the running one, and stderr says so. An
     interpreter named by its path is never replaced: raises `UserError` when it cannot record.
@@ -165,12 +165,14 @@ def _that_finds_us(here: str | None, options: tuple[str, ...]) -> str | None:
 
 
 def _obstacle(python: str, options: tuple[str, ...]) -> str | None:
-    """Why an interpreter with these options cannot record; None where it can."""
+    """Return why an interpreter with these options cannot record; None where it can."""
     check = [python, *options, "-c", _CAN_RECORD]
     answer = subprocess.run(check, capture_output=True, text=True, errors="replace", check=False)
     return (answer.stderr.strip() or "it does not start").splitlines()[-1] if answer.returncode else None
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Equal environment: a virtual environment's python links to its base's, so the folder decides."""
+    """Return whether the environment is equal: a virtual environment's python links to its base's, so the
+    folder decides.
+    """
     return one.absolute().parent == other.absolute().parent and one.resolve() == other.resolve()

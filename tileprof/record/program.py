@@ -91,7 +91,7 @@ def _run_code(main: types.ModuleType, code: Any, path: Path) -> None:
 
 
 def _is_source(path: Path) -> bool:
-    """No null byte: archives and byte code have them, and Python refuses source that does."""
+    """Return whether there is no null byte: archives and byte code have them, and Python refuses source that does."""
     with path.open("rb") as file:
         return b"\0" not in file.read(4096)
 

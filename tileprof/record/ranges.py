@@ -9,7 +9,7 @@ _MOST_NAMES: Final = 12
 
 
 def why_empty(pattern: str, matched: int, names: Mapping[str, int], *, others: bool = False) -> str:
-    """A sentence for a recording without a launch.
+    """Return a sentence for a recording without a launch.
 
     ``names`` are those of the ranges that were opened, with how often; ``others``: there were more. ``matched`` is how
     many of them ``pattern`` (of ``--nvtx``) matched.

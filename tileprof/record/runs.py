@@ -22,7 +22,9 @@ def runs(addresses: NDArray[np.uint64], active: NDArray[np.bool_] | None, itemsi
 
 
 def _rows(addresses: NDArray[np.uint64], itemsize: int) -> tuple[I64, I64] | None:
-    """The runs of a block of contiguous rows or columns, as nearly all accesses are, without sorting its lanes."""
+    """Return the runs of a block of contiguous rows or columns, as nearly all accesses are, without sorting its
+    lanes.
+    """
     block = addresses.astype(np.int64).reshape(-1, addresses.shape[-1] if addresses.ndim else 1)
     for lines in (block, block.T):
         if bool((np.diff(lines, axis=1) == itemsize).all()):

@@ -40,7 +40,10 @@ class Chain:
 
     @classmethod
     def of_policy(cls, policy: Policy) -> Chain:
-        """The operators that a policy's stages name. Raises `UserError` for a stage without one or of another grid."""
+        """Return the operators that a policy's stages name.
+
+        Raises `UserError` for a stage without one or of another grid.
+        """
         operators = []
         for number, stage in enumerate(policy.stages):
             place = f"stage {number} ({stage.name})"
@@ -91,8 +94,8 @@ class Chain:
         return views_of
 
     def inputs(self) -> dict[str, View]:
-        """Tensors that a stage reads before any has written them, each as its largest view; flat, where that does not
-        hold the others.
+        """Return tensors that a stage reads before any has written them, each as its largest view; flat, where that
+        does not hold the others.
         """
         written: set[str] = set()
         first: dict[str, int] = {}
@@ -110,7 +113,7 @@ class Chain:
         return views_of
 
     def outputs(self) -> dict[str, View]:
-        """Tensors that no later stage reads, as they are written last."""
+        """Return tensors that no later stage reads, as they are written last."""
         views_of: dict[str, View] = {}
         for operator in self.operators:
             for role, view in operator.views().items():
@@ -120,7 +123,7 @@ class Chain:
         return views_of
 
     def before(self) -> list[frozenset[int]]:
-        """The stages that each stage must follow: they write what it reads or writes, or read what it writes."""
+        """Return the stages that each stage must follow: they write what it reads or writes, or read what it writes."""
         earlier_stages = []
         for stage, operator in enumerate(self.operators):
             touched = {view.tensor for view in operator.views().values()}
@@ -134,12 +137,12 @@ class Chain:
         return earlier_stages
 
     def memory(self) -> Memory:
-        """What the tiles touch, for the executor; buffers are numbered as in `tensors`."""
+        """Return what the tiles touch, for the executor; buffers are numbered as in `tensors`."""
         numbers = {name: number for number, name in enumerate(self.tensors())}
         return Memory.build([o.tiles for o in self.operators], [o.touches(numbers) for o in self.operators])
 
     def policy(self, memory: Memory | None = None) -> Policy:
-        """The policy with the fewest semaphores that waits for what the tiles need, verified."""
+        """Return the policy with the fewest semaphores that waits for what the tiles need, verified."""
         stages = tuple(
             Stage(name, operator.grid, op=operator.NAME, operator=operator.describe())
             for name, operator in zip(self.names, self.operators, strict=True)
@@ -172,7 +175,7 @@ class Chain:
         )
 
     def verify(self, policy: Policy, memory: Memory | None = None) -> Verification:
-        """The verdict on a policy for these stages: does it wait for everything that the tiles need."""
+        """Return the verdict on a policy for these stages: does it wait for everything that the tiles need."""
         from tileprof.policy.verification.relation_graph import graph_of_edges  # noqa: PLC0415 - slow to import
         from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - slow to import
 
@@ -180,7 +183,7 @@ class Chain:
         return verify(policy, graph_of_edges(grids, self._needs(memory or self.memory())), range(len(grids)))
 
     def _needs(self, memory: Memory) -> dict[tuple[int, int], tuple[I64, I64]]:
-        """Tiles (producer, consumer) that depend on each other, by pair of stages."""
+        """Return tiles (producer, consumer) that depend on each other, by pair of stages."""
         parents, children = memory.needs()
         stages = len(self.operators)
         from_, to = (np.searchsorted(memory.base, nodes, "right") - 1 for nodes in (parents, children))

@@ -12,7 +12,7 @@ class WaitTimeoutError(UserError):
 
 
 def gave_up(stage: int, name: str, tile: int, semaphore: int, seen: int, expected: int, timeout_ns: int) -> str:
-    """The sentence of a `WaitTimeoutError`."""
+    """Return the sentence of a `WaitTimeoutError`."""
     return (
         f"stage {stage} ({name}), tile {tile}: semaphore {semaphore} did not reach its value in "
         f"{timeout_ns / 1e9:g} s; seen {seen}, expected {expected}. The results of this run are wrong. "

@@ -44,8 +44,8 @@ class Rounds:
 
 
 def check_exported(header: Path) -> Policy:
-    """The policy that a header was exported from; raises `UserError` where the folder does not hold what an export
-    writes.
+    """Return the policy that a header was exported from; raises `UserError` where the folder does not hold what an
+    export writes.
     """
     folder = header.parent
     try:
@@ -106,7 +106,7 @@ def _rounds(policy: Policy, program: Path) -> Rounds:
 
 
 def _code(text: str) -> list[str]:
-    """Lines without comments and blank ones; the exporter writes comments as lines of their own, and no others in
-    strings.
+    """Return lines without comments and blank ones; the exporter writes comments as lines of their own, and no others
+    in strings.
     """
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("//")]

@@ -80,16 +80,16 @@ class GpuPipeline:
         self._allocate()
 
     def twin(self) -> GpuPipeline:
-        """Another pipeline of the policy, with memory and semaphores of its own; what is compiled and looked up is
-        shared.
+        """Return another pipeline of the policy, with memory and semaphores of its own; what is compiled and looked up
+        is shared.
         """
         other = copy(self)
         other._allocate()  # noqa: SLF001 - of its own class
         return other
 
     def _persistent_kernel(self) -> PersistentKernel | None:
-        """The persistent kernel, or None and another scheduler in its place, with a warning, where it cannot run the
-        policy.
+        """Return the persistent kernel, or None and another scheduler in its place, with a warning, where it cannot run
+        the policy.
         """
         from tileprof.runtime.persistent.run import PersistentKernel  # noqa: PLC0415 - only where it is asked for
 
@@ -120,7 +120,7 @@ class GpuPipeline:
         return choice.scheduler, choice.reason
 
     def _prepare_kernels(self, *, ahead: bool) -> None:
-        """One Triton kernel per stage, and the tables that they read."""
+        """Prepare one Triton kernel per stage, and the tables that they read."""
         self._kernels = [kernel_of(operator, ahead=ahead) for operator in self.chain.operators]
         tables = Tables.of(self.policy)
         self._hooks = [self._hooks_of(n, tables) for n in range(len(self.policy.stages))]
@@ -134,7 +134,7 @@ class GpuPipeline:
         self._holds = [self._hold(number) for number in range(begun)]
 
     def _allocate(self) -> None:
-        """What stages write, and what tiles count: all new."""
+        """Allocate what stages write and what tiles count."""
         self.seed, self._record = self._zeros(1), self._zeros(RECORD_WORDS)
         self._pinned_record = torch.zeros(RECORD_WORDS, dtype=torch.int32, pin_memory=self.device.type == "cuda")
         self._last_stream: torch.cuda.Stream | None = None
@@ -157,8 +157,8 @@ class GpuPipeline:
 
     @classmethod
     def from_policy(cls, path: Path | str, **options: Any) -> GpuPipeline | SizedPipeline:
-        """The pipeline of a policy file, for a symbolic one that of every size, compiled when it first comes up; raises
-        `PolicyError` or `UserError` naming what is wrong with it.
+        """Return the pipeline of a policy file, for a symbolic one that of every size, compiled when it first comes up;
+        raises `PolicyError` or `UserError` naming what is wrong with it.
         """
         symbolic = load_symbolic(path)
         if symbolic is not None:
@@ -223,14 +223,16 @@ class GpuPipeline:
         self._last_stream = stream
 
     def _look_later(self) -> None:
-        """Have the record of waits that gave up brought here, without waiting for it."""
+        """Fetch the record of waits that gave up, without waiting for it."""
         if self.scheduler.waits and not torch.cuda.is_current_stream_capturing():
             with torch.cuda.device(self.device):
                 self._pinned_record.copy_(self._record, non_blocking=True)
 
     def _disproved(self, inputs: Mapping[str, Any]) -> str | None:
-        """Why the results of the kernels are not to be used; None where they are. Found out once, in the first call
-        that is not captured and whose inputs tell one kernel from another: zeros come out right of nearly all.
+        """Return why the results of the kernels are not to be used; None where they are.
+
+        Found out once, in the first call that is not captured and whose inputs tell one kernel from another: zeros come
+        out right of nearly all.
         """
         looked = self._unchecked or not self.scheduler.correct or self._proved
         if not looked and not torch.cuda.is_current_stream_capturing():
@@ -292,7 +294,7 @@ class GpuPipeline:
         return self._kernels[number].launch(self._tensors(number, inputs), self._shared[number], self._hooks[number])
 
     def _tensors(self, number: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """A stage's tensors by role, as its operator describes them."""
+        """Return a stage's tensors by role, as its operator describes them."""
         return {
             role: _strided(
                 inputs[view.tensor],
@@ -321,11 +323,11 @@ class GpuPipeline:
             tensor.fill_(float("nan"))
 
     def example(self, seed: int = 0) -> dict[str, Any]:
-        """Random inputs on the device; see `Pipeline.example`."""
+        """Return random inputs on the device; see `Pipeline.example`."""
         return self._plain.example(seed, self.device)
 
     def reference(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Every stage's result by plain PyTorch."""
+        """Return every stage's result by plain PyTorch."""
         return self._plain.reference(inputs)
 
     def check(self) -> None:
@@ -370,7 +372,7 @@ class GpuPipeline:
         )
 
     def _hold(self, number: int) -> torch.Tensor:
-        """What the wait kernel in front of a stage reads: a table as a tile's, of one semaphore."""
+        """Return what the wait kernel in front of a stage reads: a table as a tile's, of one semaphore."""
         before = max(0, number - 1)
         tiles = self.policy.stages[before].tiles
         entry = [self._hooks[before].STARTED, tiles, tiles]
@@ -390,7 +392,7 @@ class GpuPipeline:
             )
 
     def _scheduler(self, name: str) -> Scheduler:
-        """The scheduler of a name, on the GPU here; raises `UserError`."""
+        """Return the scheduler of a name, on the GPU here; raises `UserError`."""
         major, minor = torch.cuda.get_device_capability(self.device)
         chosen = scheduler("cusync-streams" if name == "cusync" and major < 9 else name)
         if major < 9 and chosen.overlapped and not chosen.persistent:
@@ -402,7 +404,9 @@ class GpuPipeline:
         return chosen
 
     def _unsuited(self, inputs: Mapping[str, Any]) -> str | None:
-        """Why the kernels are not to have these tensors, although shapes, strides and dtypes are the policy's."""
+        """Return why the kernels are not to have these tensors, although shapes, strides and dtypes are the
+        policy's.
+        """
         for name, tensor in inputs.items():
             if tensor.data_ptr() % 16:
                 return f"input {name} begins at an address that 16 does not divide"
@@ -421,7 +425,7 @@ def _strided(tensor: Any, view: View) -> Any:
 
 
 def _numbered(device: torch.device) -> torch.device:
-    """A GPU by its number: ``cuda`` is another one tomorrow."""
+    """Return a GPU by its number: ``cuda`` is another one tomorrow."""
     if device.type != "cuda" or device.index is not None:
         return device
     return torch.device("cuda", torch.cuda.current_device())

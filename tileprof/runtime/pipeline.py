@@ -60,8 +60,8 @@ class Pipeline:
 
     @classmethod
     def from_policy(cls, path: Path | str) -> Pipeline | SizedPipeline:
-        """The pipeline of a policy file, for a symbolic one that of every size; raises `PolicyError` or `UserError`
-        naming what is wrong with it.
+        """Return the pipeline of a policy file, for a symbolic one that of every size; raises `PolicyError` or
+        `UserError` naming what is wrong with it.
         """
         symbolic = load_symbolic(path)
         return cls(load_policy(path)) if symbolic is None else SizedPipeline(symbolic, cls)
@@ -100,7 +100,9 @@ class Pipeline:
         return results, execution
 
     def reference(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Every stage's result by plain PyTorch, in stream order, for inputs of any shape that it can compute."""
+        """Return every stage's result by plain PyTorch, in stream order, for inputs of any shape that it can
+        compute.
+        """
         values = dict(inputs)
         layouts = dict(self.inputs)
         for name, operator in zip(self.chain.names, self.chain.operators, strict=True):
@@ -123,8 +125,9 @@ class Pipeline:
         return values
 
     def example(self, seed: int = 0, device: Any = _CPU) -> dict[str, Any]:
-        """Random inputs whose products stay near 1 in size; variances are positive. Another device has other random
-        numbers.
+        """Return random inputs whose products stay near 1 in size; variances are positive.
+
+        Another device has other random numbers.
         """
         generator = torch.Generator(device).manual_seed(seed)
         scales: dict[str, float] = {}
@@ -164,7 +167,7 @@ class Pipeline:
         return {name: bound[name] for name in names}
 
     def _unfit(self, inputs: Mapping[str, Any]) -> str | None:
-        """Why the tensors are not those for which the policy was made; None where they are."""
+        """Return why the tensors are not those for which the policy was made; None where they are."""
         for name, view in self.inputs.items():
             tensor = inputs[name]
             properties = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(tensor.stride())
@@ -176,7 +179,7 @@ class Pipeline:
         return None
 
     def _storage(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Memory of every tensor, flat; poison where nothing is given."""
+        """Return memory of every tensor, flat; poison where nothing is given."""
         storage = {}
         for name, views in self.chain.tensors().items():
             if name in inputs:
@@ -206,7 +209,7 @@ def _strided(flat: Any, view: View) -> Any:
 
 
 def _part(tensor: Any, view: View, layout: View) -> Any:
-    """The view's part of a tensor that was described as ``layout``; both may have grown or shrunk together."""
+    """Return the view's part of a tensor that was described as ``layout``; both may have grown or shrunk together."""
     if view.shape == layout.shape and view.strides == layout.strides and view.offset == layout.offset:
         return tensor
     if view.elements > layout.elements:

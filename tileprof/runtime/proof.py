@@ -26,7 +26,7 @@ _PIECE: Final = 2**24
 
 
 def first_wrong_stage(chain: Chain, computed: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
-    """A sentence about the first stage whose result differs by more than `TOLERANCE` from ``wanted``, or None.
+    """Return a sentence about the first stage whose result differs by more than `TOLERANCE` from ``wanted``, or None.
 
     Both hold tensors by name, shaped as the stages' operators write them; what a later stage overwrites is left out.
     """
@@ -45,8 +45,8 @@ def first_wrong_stage(chain: Chain, computed: Mapping[str, Any], wanted: Mapping
 
 
 def varies(tensor: Any) -> bool:
-    """Whether a tensor holds different finite numbers, or has but one element: from zeros or NaN alone nearly every
-    kernel computes what PyTorch does.
+    """Return whether a tensor holds different finite numbers, or has but one element: from zeros or NaN alone nearly
+    every kernel computes what PyTorch does.
     """
     if tensor.numel() == 1:
         return True
@@ -55,8 +55,9 @@ def varies(tensor: Any) -> bool:
 
 
 def _off(seen: Any, wanted: Any, share: float) -> int:
-    """How many elements differ too much; what is not a number on one side only does. Piece by piece: what is compared
-    may fill half of the memory.
+    """Return how many elements differ too much; what is not a number on one side only does.
+
+    Piece by piece: what is compared may fill half of the memory.
     """
     pieces = [tensor.reshape(-1).split(_PIECE) for tensor in (seen, wanted)]
     squares = sum(_finite(w).double().square().sum() for w in pieces[1])
@@ -71,5 +72,5 @@ def _differing(seen: Any, wanted: Any, share: float, size: Any) -> Any:
 
 
 def _finite(tensor: Any) -> Any:
-    """The tensor with zeros for NaN and infinities."""
+    """Return the tensor with zeros for NaN and infinities."""
     return torch.nan_to_num(tensor, 0.0, 0.0, 0.0)

@@ -91,7 +91,7 @@ def right() -> list[str]:
 
 
 def scheduler(name: str) -> Scheduler:
-    """The scheduler of a name; raises `UserError`."""
+    """Return the scheduler of a name; raises `UserError`."""
     if name not in SCHEDULERS:
         raise UserError(f"there is no scheduler {name!r}; known: auto, {', '.join(right())}")
     return SCHEDULERS[name]
@@ -106,7 +106,7 @@ class Lane:
 
 
 def lanes(before: Sequence[frozenset[int]], most: int = 8) -> list[Lane]:
-    """Streams for stages in issue order; ``before[i]`` are the stages, all below i, that stage i must follow.
+    """Return streams for stages in issue order; ``before[i]`` are the stages, all below i, that stage i must follow.
 
     A stage follows the latest of its producers on that one's stream, if nothing else has been put there since;
     otherwise it takes a new stream, up to ``most`` of them, then the one that was used least recently. No stage waits

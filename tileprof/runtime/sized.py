@@ -37,7 +37,7 @@ class SizedPipeline:
         return self._pipelines[self.policy.recorded]
 
     def at(self, size: int) -> Any:
-        """The pipeline of a size; raises `UserError` for one outside the guard."""
+        """Return the pipeline of a size; raises `UserError` for one outside the guard."""
         if size not in self._pipelines:
             made = self._make(self.policy.at(size))
             if len(self._pipelines) == MOST_KEPT:

@@ -26,7 +26,8 @@ class Suited:
 
 
 def suited(policy: Policy, sms: int, *, thorough: bool = False) -> Suited | None:
-    """The best tiles of the model for the policy's stages on a device of ``sms`` SMs with compute capability 9.0.
+    """Return the best tiles of the model for the policy's stages on a device of ``sms`` SMs with compute capability
+    9.0.
 
     The policy needs stages with operators alone. ``thorough``: every number of blocks and height is planned with its
     waits, not the one that the cost model likes best. None where the persistent kernel does not take them.
@@ -55,8 +56,8 @@ def _planned(chain: Chain, sms: int) -> Suited | None:
 
 
 def modelled_us(policy: Policy, sms: int) -> float | None:
-    """Microseconds of the policy in one launch of the persistent kernel, by its model; None where it takes no such
-    policy.
+    """Return microseconds of the policy in one launch of the persistent kernel, by its model; None where it takes no
+    such policy.
     """
     try:
         plan = plan_of(policy, Chain.of_policy(policy), clusters=clusters_on(sms))
@@ -66,6 +67,6 @@ def modelled_us(policy: Policy, sms: int) -> float | None:
 
 
 def with_exact_waits(policy: Policy) -> Policy:
-    """The same stages with the semaphores and waits that their operators' own tiles ask for."""
+    """Return the same stages with the semaphores and waits that their operators' own tiles ask for."""
     exact = Chain.of_policy(policy).policy()
     return replace(policy, semaphores=exact.semaphores, edges=exact.edges)

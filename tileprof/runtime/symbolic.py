@@ -56,8 +56,8 @@ class Proof:
 def for_sizes(
     policy: Policy, symbol: Symbol, say: Callable[[str], None] = lambda _: None
 ) -> tuple[Proof, Proof | None]:
-    """The policy for a range of sizes with its proof; and the proof of the waits as they were, where these hold for
-    some only.
+    """Return the policy for a range of sizes with its proof; and the proof of the waits as they were, where these hold
+    for some only.
 
     The waits of the policy are tried first, as they are; where they break, waits by rows of tiles. Raises `UserError`
     where the stages are not products or convolutions over the same rows.
@@ -69,7 +69,7 @@ def for_sizes(
 
 
 def prove(policy: SymbolicPolicy, say: Callable[[str], None] = lambda _: None) -> Proof:
-    """The proof of a symbolic policy from a file."""
+    """Return the proof of a symbolic policy from a file."""
     return _proved([policy], _operators(policy.at()), say)[0]
 
 
@@ -100,12 +100,12 @@ def _row_tiles(operator: Tiled, size: int) -> int:
 
 
 def _per_size(operator: Tiled) -> int:
-    """Rows of the tiling per unit of the symbol: pixels of an image."""
+    """Return rows of the tiling per unit of the symbol: pixels of an image."""
     return operator.out.shape[1] * operator.out.shape[2] if isinstance(operator, Conv2d) else 1
 
 
 def _tiles_text(operator: Tiled, name: str) -> str:
-    """The number of row tiles, as an expression of the symbol."""
+    """Return the number of row tiles, as an expression of the symbol."""
     per, height = _per_size(operator), operator.tile[0]
     if per % height == 0:
         return f"{per // height}*{name}" if per > height else name
@@ -117,7 +117,7 @@ def _row_axis(operator: Tiled) -> int:
 
 
 def _template(policy: Policy, operators: Sequence[Tiled], symbol: Symbol, *, by_rows: bool) -> SymbolicPolicy:
-    """The document with the symbol in it; ``by_rows``: semaphores per row tile, else the policy's own waits."""
+    """Return the document with the symbol in it; ``by_rows``: semaphores per row tile, else the policy's own waits."""
     recorded, name = operators[0].out.shape[0], symbol.name
     ascending = tuple(replace(stage, order=None, launch=stage.launch) for stage in policy.stages)
     guard: dict[str, Any] = {
@@ -148,7 +148,9 @@ def _sized(role: str, view: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _by_rows(edges: Sequence[dict[str, Any]], operators: Sequence[Tiled], name: str) -> dict[str, Any]:
-    """Semaphores, one per row tile of the producer, and edges that await those that a consumer's row tile reads."""
+    """Return semaphores, one per row tile of the producer, and edges that await those that a consumer's row tile
+    reads.
+    """
     semaphores: dict[int, dict[str, Any]] = {}
     row_edges = []
     for edge in edges:
@@ -168,7 +170,9 @@ def _by_rows(edges: Sequence[dict[str, Any]], operators: Sequence[Tiled], name: 
 
 
 def _span(producer: Tiled, consumer: Tiled, rows: str) -> str:
-    """The row tiles of the producer that a row tile of the consumer reads, as ``low..high`` of its coordinate."""
+    """Return the row tiles of the producer that a row tile of the consumer reads, as ``low..high`` of its
+    coordinate.
+    """
     here, height, other = "xy"[_row_axis(consumer)], consumer.tile[0], producer.tile[0]
     reach = 0
     if isinstance(consumer, Conv2d):  # pixels before and behind its own: rows of the halo, and columns
@@ -182,7 +186,7 @@ def _span(producer: Tiled, consumer: Tiled, rows: str) -> str:
 
 
 def _classes(symbol: Symbol, operators: Sequence[Tiled]) -> Iterator[tuple[int, ...]]:
-    """Sizes that have the same relation between tiles, together."""
+    """Yield sizes that have the same relation between tiles, together."""
     if any(isinstance(operator, Conv2d) for operator in operators):
         yield from ((size,) for size in symbol.sizes())
         return
@@ -191,7 +195,7 @@ def _classes(symbol: Symbol, operators: Sequence[Tiled]) -> Iterator[tuple[int, 
 
 
 def _proved(policies: Sequence[SymbolicPolicy], operators: Sequence[Tiled], say: Callable[[str], None]) -> list[Proof]:
-    """The proofs of policies that differ in their waits alone."""
+    """Return the proofs of policies that differ in their waits alone."""
     symbol = policies[0].symbol
     classes = list(_classes(symbol, operators))
     most = MOST_WITH_IMAGES if any(isinstance(operator, Conv2d) for operator in operators) else MOST_CLASSES
@@ -220,7 +224,7 @@ def _proved(policies: Sequence[SymbolicPolicy], operators: Sequence[Tiled], say:
 
 
 def _missing(policy: SymbolicPolicy, size: int, chain: Chain, memory: Memory) -> str:
-    """A dependency that the policy of a size does not wait for, in words; empty where it waits for all."""
+    """Return a dependency that the policy of a size does not wait for, in words; empty where it waits for all."""
     try:
         policy_at = policy.at(size)
         verdict = chain.verify(policy_at, memory)
@@ -240,7 +244,7 @@ def _missing(policy: SymbolicPolicy, size: int, chain: Chain, memory: Memory) ->
 
 
 def spans_text(ranges: Sequence[range]) -> str:
-    """Sizes as a reader writes them: ``65..4096``."""
+    """Return sizes as a reader writes them: ``65..4096``."""
     joined: list[tuple[int, int]] = []
     for one in ranges:
         first, last = one[0], one[-1]

@@ -125,7 +125,7 @@ def leave(sync, tile):
 
 
 def unsynchronised(device: str | torch.device = "cpu") -> torch.Tensor:
-    """A table with which `enter` and `leave` do nothing."""
+    """Return a table with which `enter` and `leave` do nothing."""
     return torch.zeros(_WORDS, dtype=torch.int64, device=device)
 
 
@@ -153,14 +153,17 @@ class Synchroniser:
 
     @classmethod
     def from_policy(cls, path: Path | str, **options: Any) -> Synchroniser:
-        """The synchroniser of a policy file. Raises `PolicyError` or `UserError` naming what is wrong with it."""
+        """Return the synchroniser of a policy file.
+
+        Raises `PolicyError` or `UserError` naming what is wrong with it.
+        """
         return cls(load_policy(path), **options)
 
     def __getitem__(self, stage: int) -> torch.Tensor:
         return self._stages[stage]
 
     def launch(self, stage: int) -> dict[str, Any]:
-        """Keywords of the launch: all stages but the first may begin beside the one before."""
+        """Return keywords of the launch: all stages but the first may begin beside the one before."""
         return {"launch_pdl": True} if stage > 0 else {}
 
     def check(self) -> None:

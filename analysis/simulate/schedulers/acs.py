@@ -23,6 +23,9 @@ times they meet within 30%.
 RECORD_NS, WAIT_NS, HOP_NS = 180.0, 200.0, 1000.0
 """The first two are an H200's, measured by `tileprof.runtime.acs.costs`; the last is assumed."""
 
+JOIN_NS = 500.0
+"""Assumed: as ``HOP_NS``, between branches of a CUDA graph."""
+
 
 @dataclass(frozen=True)
 class AcsSoftware(Options):
@@ -42,6 +45,10 @@ class AcsSoftware(Options):
     takes a stream whose work is over for it; each event that is recorded and awaited costs the host ``record_ns`` and
     ``wait_ns``, and where one is awaited ``hop_ns`` pass. ``sync_ns`` and ``threads`` then mean nothing.
 
+    ``captured=1`` is the same for launches that the program captures into a CUDA graph of its own: the streams become
+    branches of the graph, the host's costs and the events are gone, ``gap_ns`` is the device's gap inside a graph, and
+    ``hop_ns`` what a kernel loses that also waits for another branch.
+
     ``published=1`` keeps what the check as printed finds: it holds the segments that the new kernel writes against
     those of the window, so that a kernel that only reads what another writes waits for nothing. The note says which
     dependencies are then missed, and the schedule is one that would compute wrong results.
@@ -60,7 +67,7 @@ class AcsSoftware(Options):
 
     window: int = option(32, "launches in the window", least=1)
     streams: int = option(8, "streams, each with a host thread that launches and waits", least=1)
-    gap_ns: float | None = option(None, "ns to launch; the device's launch gap by default")
+    gap_ns: float | None = option(None, "ns to launch; the device's gap between launches or in a graph by default")
     issue_ns: float | None = option(
         None, "ns of host time per launch; the device's figure for so many threads by default"
     )
@@ -73,10 +80,28 @@ class AcsSoftware(Options):
     events: int = option(0, "1: order by events on the GPU, 0: by host threads that wait", most=1)
     record_ns: float = option(RECORD_NS, "ns of host time to record an event (events=1)")
     wait_ns: float = option(WAIT_NS, "ns of host time to make a stream wait for an event (events=1)")
-    hop_ns: float = option(HOP_NS, "ns more where another stream's event is awaited (events=1)")
+    hop_ns: float | None = option(None, "ns more where another stream is awaited (events=1: 1000; captured=1: 500)")
+    captured: int = option(
+        0, "1: the launches are captured into a CUDA graph, whose branches the streams become", most=1
+    )
 
     def draft(self, program: Program) -> Draft:
+        if self.captured:
+            return self._by_branches(program)
         return self._by_events(program) if self.events else self._by_workers(program)
+
+    def _by_branches(self, program: Program) -> Draft:
+        device = program.device
+        gap = device.graph_gap_ns if self.gap_ns is None else self.gap_ns
+        hop = JOIN_NS if self.hop_ns is None else self.hop_ns
+        draft = windowed(program, self.window, exact=bool(self.exact), published=bool(self.published))
+        draft.window, draft.period_ns = 0, device.graph_issue_ns
+        lanes = Lanes(self.streams, self.window)
+        for launch in range(program.count):
+            placed = lanes.place(launch, draft.after[launch])
+            draft.after[launch] = {*placed.awaited, *({placed.before} if placed.before >= 0 else ())}
+            draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (hop if placed.awaited else 0.0)
+        return draft
 
     def _by_events(self, program: Program) -> Draft:
         device = program.device
@@ -84,6 +109,7 @@ class AcsSoftware(Options):
         each = device.issue_ns() if self.issue_ns is None else self.issue_ns
         draft = windowed(program, self.window, exact=bool(self.exact), published=bool(self.published))
         draft.window, draft.period_ns = 0, device.graph_issue_ns
+        hop = HOP_NS if self.hop_ns is None else self.hop_ns
         lanes, host = Lanes(self.streams, self.window), 0.0
         for launch in range(program.count):
             placed = lanes.place(launch, draft.after[launch])
@@ -91,7 +117,7 @@ class AcsSoftware(Options):
             if launch:
                 host += each + placed.recorded * self.record_ns + len(placed.awaited) * self.wait_ns
             draft.issue_ns[launch] = host
-            draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (self.hop_ns if placed.awaited else 0.0)
+            draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (hop if placed.awaited else 0.0)
         return draft
 
     def _by_workers(self, program: Program) -> Draft:

@@ -14,7 +14,7 @@ import torch
 from functorch.compile import make_boxed_func
 
 from tileprof.runtime.compile.tracing import traced
-from tileprof.runtime.convnet import find as finding
+from tileprof.runtime.convnet import network_matcher as finding
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.launch import PLACES
 from tileprof.runtime.convnet.network import INPUT, Convolution, computed

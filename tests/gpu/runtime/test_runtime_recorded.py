@@ -114,7 +114,7 @@ def test_torch_compile_takes_the_file(road):
     with torch.no_grad(), reports() as found:
         out = torch.compile(net, backend="tileprof", options=options)(x)
         assert close(out, net(x))
-    assert [name for report in found for name in report.taken] == ["a chain of 2 stages by a policy file"]
+    assert [name for report in found for name in report.region_counts] == ["a chain of 2 stages by a policy file"]
 
 
 def test_one_file_serves_a_range_of_sizes(road):

@@ -54,6 +54,15 @@ def test_events_leave_the_host_out_of_the_order_but_not_out_of_the_bill():
     assert time_of(g, "acs-sw:events=1,gap_ns=0,hop_ns=0,issue_ns=50,record_ns=0,wait_ns=0") == 110
 
 
+def test_a_captured_program_costs_the_host_nothing_and_a_join_its_hop():
+    g = with_trace(graph([1, 1, 1], [(0, 2, all_to_all(1, 1)), (1, 2, all_to_all(1, 1))]), [[10.0], [20.0], [10.0]])
+    free = "acs-sw:captured=1,gap_ns=0,hop_ns=0"
+    assert time_of(g, free) == time_of(g, free + ",issue_ns=50,record_ns=50,wait_ns=50") == 30
+    assert time_of(g, free + ",streams=1") == 40
+    assert time_of(g, "acs-sw:captured=1,gap_ns=3,hop_ns=0") == 33
+    assert time_of(g, "acs-sw:captured=1,gap_ns=3,hop_ns=5") == 38
+
+
 def test_the_share_of_independent_launches_counts_the_launch_before():
     g = with_trace(graph([1, 1, 1, 1], [(0, 1, all_to_all(1, 1)), (0, 2, all_to_all(1, 1))]), [[10.0]] * 4)
     found = independence(program_of(g))

@@ -12,8 +12,8 @@ import torch
 
 pytest.importorskip("triton")
 
+from tileprof.cli import add_predictions
 from tileprof.cli import compare as comparing
-from tileprof.cli import compared
 from tileprof.cli.run import VERB
 from tileprof.devices import get, of_driver
 from tileprof.errors import UserError
@@ -178,7 +178,7 @@ def test_a_trace_and_a_comparison_exclude_each_other(tmp_path) -> None:
 
 def test_predictions_are_put_beside_what_was_measured_elsewhere(monkeypatch, tmp_path, mlp) -> None:
     """The stages' times come from the file; a chain that is no case, or whose stages were not timed, stays as it is."""
-    monkeypatch.setattr(compared, "cases", lambda: iter([Case("an MLP", mlp), Case("another", mlp)]))
+    monkeypatch.setattr(add_predictions, "cases", lambda: iter([Case("an MLP", mlp), Case("another", mlp)]))
     times = [asdict(alone(us)) for us in (200.0, 150.0)]
     rows = [
         {
@@ -191,7 +191,7 @@ def test_predictions_are_put_beside_what_was_measured_elsewhere(monkeypatch, tmp
         for name in ("PyTorch in a graph", "graph", "pdl", "cusync", "hooks")
     ]
     (tmp_path / "out.json").write_text(json.dumps({"device": "NVIDIA H200", "rows": rows}))
-    compared.main([str(tmp_path / "out.json")])
+    add_predictions.main([str(tmp_path / "out.json")])
     found = json.loads((tmp_path / "out.json").read_text())["rows"]
     told = {row["row"]: row["predicted_us"] for row in found if "predicted_us" in row}
     assert told == pytest.approx(

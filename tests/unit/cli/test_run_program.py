@@ -138,8 +138,8 @@ def test_a_compiler_that_fails_costs_its_own_column_only(monkeypatch) -> None:
 def test_what_is_left_is_told_with_its_share_of_the_time(monkeypatch) -> None:
     def compiled(model, variant):
         if variant == "tileprof":
-            report = Report(kept="a decoder")
-            report.left.update(["addmm", "softmax", "softmax"])
+            report = Report(winner="a decoder")
+            report.inductor_operators.update(["addmm", "softmax", "softmax"])
             announce(report)
         return model
 
@@ -170,7 +170,7 @@ def test_stdout_and_exit_code_are_the_programs_and_the_table_goes_to_stderr(
     tmp_path, monkeypatch, capsys, main_restored
 ) -> None:
     (tmp_path / "infer.py").write_text(PROGRAM.format(code=0))
-    row = compare.Compared("Sequential(2x8 float32)", 3, us={"eager": 30.0, "inductor": 20.0, "tileprof": 10.0})
+    row = compare.Comparison("Sequential(2x8 float32)", 3, us={"eager": 30.0, "inductor": 20.0, "tileprof": 10.0})
     monkeypatch.setattr(compare, "compare", lambda _, **_options: row)
     with pytest.raises(SystemExit) as stop:
         main(["run", "--csv", str(tmp_path / "rows.csv"), "--", str(tmp_path / "infer.py")])
@@ -195,7 +195,7 @@ def test_a_model_that_is_called_once_is_measured_with_the_inputs_of_that_call(
         with torch.no_grad():
             call.model(*inputs)
         rows.append((call.count, call.args is inputs))
-        return compare.Compared(call.name, call.count)
+        return compare.Comparison(call.name, call.count)
 
     monkeypatch.setattr(compare, "compare", measuring)
     with pytest.raises(SystemExit):

@@ -20,8 +20,8 @@ from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.tracing import inference_graphs
 from tileprof.runtime.encoder import reference
+from tileprof.runtime.encoder.block_regions import find
 from tileprof.runtime.encoder.constants import constant
-from tileprof.runtime.encoder.find import find
 from tileprof.runtime.encoder.plan import faults, plan_of, without_task
 from tileprof.runtime.encoder.program import Attention, Program
 

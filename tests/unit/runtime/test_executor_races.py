@@ -162,7 +162,7 @@ def test_consumers_that_take_every_slot_first_deadlock() -> None:
     stuck = execute(program, stream(program), slots=6, dispatch=consumers_first).deadlock
     assert stuck is not None
     assert stuck.waiting == 18
-    assert {m.seen for m in stuck.first} == {0}
+    assert {m.actual for m in stuck.first} == {0}
 
 
 def test_overwriting_what_a_late_reader_needs_is_found() -> None:

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from tileprof.runtime.compile import Options, asked, products
-from tileprof.runtime.compile.find import chains
+from tileprof.runtime.compile.chain_matcher import chains
 from tileprof.runtime.compile.gates import joined
 from tileprof.runtime.compile.products import _side_by_side, finder, suited
 from tileprof.runtime.pipeline import Pipeline

@@ -12,7 +12,7 @@ from torch import nn
 
 from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.tracing import inference_graphs, traced
-from tileprof.runtime.convnet import find as finding
+from tileprof.runtime.convnet import network_matcher as finding
 from tileprof.runtime.convnet.network import Convolution, Flat, Maximum, Network, computed
 
 

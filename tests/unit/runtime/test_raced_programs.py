@@ -125,9 +125,9 @@ def test_ours_is_kept_only_where_it_is_four_percent_faster(monkeypatch, said, ti
     assert (harness.inductor == before) == ours
     (report,) = found
     assert (report.ours_us, report.inductor_us) == times
-    assert (report.kept, bool(report.reason)) == (("an attention", False) if ours else ("", True))
-    assert report.left["addmm"] == 2
-    assert report.taken == {"an attention": 1}
+    assert (report.winner, bool(report.reason)) == (("an attention", False) if ours else ("", True))
+    assert report.inductor_operators["addmm"] == 2
+    assert report.region_counts == {"an attention": 1}
     assert f"kept {'ours' if ours else 'Inductor'}" in said()
 
 

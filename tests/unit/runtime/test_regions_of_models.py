@@ -74,8 +74,8 @@ def test_a_residual_network() -> None:
     x = torch.randn(1, 3, 64, 64).half().to(memory_format=torch.channels_last)
     with torch.no_grad(), reports() as found:
         assert torch.allclose(compiled(model)(x), model(x), atol=1e-3)
-    assert "convolutional network" in found[0].kept
-    assert not found[0].left
+    assert "convolutional network" in found[0].winner
+    assert not found[0].inductor_operators
 
 
 @pytest.mark.parametrize("sequences", [1, 4])
@@ -108,4 +108,4 @@ def test_a_decoder_with_a_static_cache(sequences) -> None:
             assert torch.allclose(mine.keys.float(), theirs.keys.float(), atol=1e-2)
             assert torch.allclose(mine.values.float(), theirs.values.float(), atol=1e-2)
             assert mine.cumulative_length == theirs.cumulative_length == 20
-    assert [r.kept for r in found] == [f"decoder, 2 layers, {sequences} sequences of bfloat16"]
+    assert [r.winner for r in found] == [f"decoder, 2 layers, {sequences} sequences of bfloat16"]

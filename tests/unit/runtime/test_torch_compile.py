@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from tileprof.errors import UserError
 from tileprof.runtime.compile import Options
-from tileprof.runtime.compile.find import chains
+from tileprof.runtime.compile.chain_matcher import chains
 from tileprof.runtime.compile.lanes import RegionError
 from tileprof.runtime.compile.products import finder, suited
 

@@ -26,7 +26,7 @@ class CommandList:
 
 
 def read_list(path: Path) -> CommandList:
-    """The commands of a list, or of the ``kernelslist.g`` in a folder. Raises `UserError` with file and line."""
+    """Return the commands of a list, or of the ``kernelslist.g`` in a folder. Raises `UserError` with file and line."""
     if path.is_dir():
         path /= "kernelslist.g"
     try:

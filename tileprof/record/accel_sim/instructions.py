@@ -75,7 +75,7 @@ PLAIN: Final = Instruction(Kind.PLAIN)
 
 
 def parse(line: bytes, skipped: int) -> Instruction:
-    """The instruction of a line whose first ``skipped`` words say where it comes from.
+    """Return the instruction of a line whose first ``skipped`` words say where it comes from.
 
     Raises ValueError, with the reason, for a line that does not follow the format.
     """
@@ -115,7 +115,9 @@ def _arithmetic(base: bytes, suffixes: list[bytes], mask: int) -> Instruction:
 
 
 def _width(suffixes: list[bytes]) -> int:
-    """Bytes per thread, from the opcode: NVBit's own number is wrong for some, and Accel-Sim does not use it either."""
+    """Return bytes per thread, from the opcode: NVBit's own number is wrong for some, and Accel-Sim does not use it
+    either.
+    """
     matches = (_WIDTH.fullmatch(suffix) for suffix in suffixes)
     return max((int(match[1]) // 8 for match in matches if match), default=4)
 

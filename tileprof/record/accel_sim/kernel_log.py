@@ -86,7 +86,7 @@ class KernelLog:
 
 
 def read_kernel(path: Path) -> KernelLog:
-    """The log at ``path``. Raises `UserError` with file and line where it does not follow the format."""
+    """Return the log at ``path``. Raises `UserError` with file and line where it does not follow the format."""
     if not path.is_file():
         raise UserError(f"cannot read {path}: it is no file; kernelslist.g names it")
     try:
@@ -126,7 +126,7 @@ class _Reader:
         return log
 
     def _stripped(self) -> Iterator[bytes]:
-        """Lines that are not empty."""
+        """Yield lines that are not empty."""
         for line in self._lines:
             self._number += 1
             self._bytes += len(line)
@@ -249,7 +249,7 @@ class _Reader:
         return len(instruction.addresses)
 
     def _united(self, accesses: dict[tuple[int, int], list[int]], block: int) -> Entries:
-        """What one block touches as strided boxes; each byte once per mode."""
+        """Return what one block touches as strided boxes; each byte once per mode."""
         if not accesses:
             return np.empty(0, ENTRY)
         low = [np.array(addresses, np.int64) for addresses in accesses.values()]

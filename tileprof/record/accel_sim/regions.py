@@ -39,13 +39,13 @@ def buffers(touched: Sequence[tuple[I64, I64]], copies: Sequence[tuple[int, int]
 
 
 def joined(low: I64, high: I64, gap: int = GAP_BYTES) -> tuple[I64, I64]:
-    """The union of ranges sorted by ``low``, those at most ``gap`` apart as one."""
+    """Return the union of ranges sorted by ``low``, those at most ``gap`` apart as one."""
     joined_low, joined_high = union(low, high + gap)
     return joined_low, joined_high - gap
 
 
 def _cut(low: I64, high: I64, at: I64) -> tuple[I64, I64]:
-    """The ranges, cut where one of ``at`` lies inside."""
+    """Return the ranges, cut where one of ``at`` lies inside."""
     owner = np.searchsorted(low, at, side="right") - 1
     inside = at[(owner >= 0) & (at > low[owner]) & (at < high[owner])] if len(low) else at[:0]
     begins = np.sort(np.concatenate([low, inside]))

@@ -79,7 +79,7 @@ class _Importer:
         self.now_ns = self.tiles = self.conservative = 0
 
     def add(self, log: KernelLog) -> None:
-        """One launch, behind all before it."""
+        """Add one launch, behind all before it."""
         header = log.header
         geometry = Geometry(header.grid, header.block, (1, 1, 1))
         doubts = _doubts(log)
@@ -135,7 +135,7 @@ class _Importer:
             self._writer.describe_buffer(self._buffers[n], kind=kind)
 
     def _touched(self, log: KernelLog) -> tuple[list[int], I64]:
-        """Buffers that a launch touches, by address, and the lowest address that it touches in each."""
+        """Return buffers that a launch touches, by address, and the lowest address that it touches in each."""
         low, high = log.touched
         first = np.searchsorted(self._low, low, side="right") - 1
         last = np.searchsorted(self._low, high - 1, side="right") - 1

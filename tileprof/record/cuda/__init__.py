@@ -17,7 +17,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
 
 
 def has_gpu() -> bool:
-    """Whether NVIDIA's driver shows a GPU here."""
+    """Return whether NVIDIA's driver shows a GPU here."""
     from tileprof.errors import UserError  # noqa: PLC0415 - as above
     from tileprof.record.cuda import gpu  # noqa: PLC0415
 
@@ -28,8 +28,9 @@ def has_gpu() -> bool:
 
 
 def missing() -> str:
-    """What this machine lacks of what recording needs, "" for nothing. Looks, but builds and runs nothing: `doctor`
-    does.
+    """Return what this machine lacks of what recording needs, "" for nothing.
+
+    Looks, but builds and runs nothing: `doctor` does.
     """
     from tileprof.errors import UserError  # noqa: PLC0415 - as above
     from tileprof.record.cuda import gpu, locate, recorded_run  # noqa: PLC0415

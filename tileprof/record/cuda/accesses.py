@@ -17,7 +17,7 @@ from tileprof.trace import ATOMIC, READ, WRITE
 
 
 def touched(entries: raw.Entries, granule: int) -> I64:
-    """Addresses of which one lies in every buffer of 512 bytes and more that a launch touches."""
+    """Return addresses of which one lies in every buffer of 512 bytes and more that a launch touches."""
     kind = raw.kinds(entries)
     accesses, bulk, maps = (entries[kind == k] for k in (raw.ACCESS, raw.RANGE, raw.MAP))
     bits = np.bitwise_or.reduce(accesses["payload"][:, :3], axis=1).astype(np.int64)
@@ -53,7 +53,7 @@ def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lif
 def tensor_loads(
     entries: raw.Entries, geometry: Geometry, map_uses: writes.Maps, split: Items | None = None, *, im2col: bool = True
 ) -> tuple[list[writes.Loads], bool]:
-    """The loads through each tensor map, each once a tile, and whether there are some whose map is unknown.
+    """Return the loads through each tensor map, each once a tile, and whether there are some whose map is unknown.
 
     With ``split`` tiles are its work items. ``im2col``: maps in that mode are laid out as we read them.
     """
@@ -77,7 +77,10 @@ def tensor_loads(
 
 
 def all_seen(entries: raw.Entries, geometry: Geometry) -> bool:
-    """Every block of the launch entered once. Code that is not patched leaves no trace of itself; this shows it."""
+    """Return whether every block of the launch entered once.
+
+    Code that is not patched leaves no trace of itself; this shows it.
+    """
     blocks = np.sort(entries["block"][raw.kinds(entries) == raw.BLOCK])
     return np.array_equal(blocks, np.arange(geometry.grid[0] * geometry.grid[1] * geometry.grid[2]))
 
@@ -87,7 +90,7 @@ def _tiles(entries: raw.Entries, geometry: Geometry) -> I64:
 
 
 def united(tile: I64, start: I64, end: I64, first: I64) -> Runs:
-    """Ranges that may overlap as runs that do not."""
+    """Return ranges that may overlap as runs that do not."""
     if not len(tile):
         return Runs(tile, start, end, first)
     order = np.lexsort((start, tile))
@@ -97,7 +100,7 @@ def united(tile: I64, start: I64, end: I64, first: I64) -> Runs:
 
 
 def union(parts: list[Strided]) -> Runs:
-    """All bytes of the boxes, of all tiles together, as disjoint runs."""
+    """Return all bytes of the boxes, of all tiles together, as disjoint runs."""
     each = [bind.expanded(boxes) for boxes in parts if len(boxes)]
     if not each:
         none = np.empty(0, np.int64)
@@ -107,7 +110,7 @@ def union(parts: list[Strided]) -> Runs:
 
 
 def outside(ranges: I64, covered: Runs) -> int:
-    """Bytes of ``ranges`` ``[n, 2]`` outside the disjoint, sorted ``covered``."""
+    """Return bytes of ``ranges`` ``[n, 2]`` outside the disjoint, sorted ``covered``."""
     before = np.concatenate([[0], np.cumsum(covered.end - covered.start)])
 
     def inside(address: I64) -> I64:

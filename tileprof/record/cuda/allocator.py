@@ -8,8 +8,8 @@ from typing import Any
 
 
 def merged(events: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """The events with "tensor", "untensor" and "live" ones among them, from ``allocator.json`` in ``folder`` if it is
-    there.
+    """Return the events with "tensor", "untensor" and "live" ones among them, from ``allocator.json`` in ``folder`` if
+    it is there.
 
     Both clocks count from 1970, the allocator's in microseconds. A launch, seen through its callbacks, takes longer
     than that, so an allocation of the same microsecond came before it.

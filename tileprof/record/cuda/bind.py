@@ -48,7 +48,7 @@ def from_runs(addressed: Runs, lifetimes: Lifetimes, overhang: int = 0) -> Strid
 
 
 def within_buffers(strided: Strided, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
-    """The same bytes; boxes that leave their buffer are taken apart, as in `from_runs`."""
+    """Return the same bytes; boxes that leave their buffer are taken apart, as in `from_runs`."""
     leaves = _leaves_at(strided.address, lifetimes)
     piece = leaves.find(strided.address)
     end = strided.address + strided.length + ((strided.count - 1) * strided.stride).sum(axis=1)
@@ -72,7 +72,7 @@ def take(boxes: Strided, rows: I64 | NDArray[np.bool_]) -> Strided:
 
 
 def join(parts: list[Strided]) -> Strided:
-    """All boxes of the parts, in order."""
+    """Return all boxes of the parts, in order."""
     columns = ("tile", "address", "length", "count", "stride", "first")
     return Strided(*(np.concatenate([getattr(p, c) for p in parts]) for c in columns))
 
@@ -119,7 +119,9 @@ def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes, o
 
 
 def _origins(buffer: I64, touched: I64, leaves: Leaves, addresses: Sequence[int]) -> I64:
-    """Where operands begin in their buffers: at the last of ``addresses`` that is not behind ``touched``, or there."""
+    """Return where operands begin in their buffers: at the last of ``addresses`` that is not behind
+    ``touched``, or there.
+    """
     begin = np.full(len(touched), -1, np.int64)
     at = np.array(addresses, np.int64)
     piece = leaves.find(at)
@@ -130,7 +132,9 @@ def _origins(buffer: I64, touched: I64, leaves: Leaves, addresses: Sequence[int]
 
 
 def _fractions(boxes: Strided, times: Times) -> NDArray[np.float64]:
-    """When in its tile's life each box is first touched. Entries hold the low 32 bits of the clock, -1: unknown."""
+    """Return when in its tile's life each box is first touched. Entries hold the low 32 bits of the clock, -1:
+    unknown.
+    """
     begin, end = times.begin[boxes.tile], times.end[boxes.tile]
     timed = times.has_times[boxes.tile] & (boxes.first >= 0)
     since = (boxes.first - (begin & 0xFFFFFFFF)) & 0xFFFFFFFF
@@ -155,7 +159,7 @@ def _leaves_at(address: I64, lifetimes: Lifetimes) -> Leaves:
 
 
 def expanded(boxes: Strided) -> Runs:
-    """Every run of the boxes, by tile and start."""
+    """Return every run of the boxes, by tile and start."""
     count, stride = boxes.count, boxes.stride
     row, start = runs_of(boxes.address, count[:, 0], stride[:, 0], count[:, 1], stride[:, 1])
     order = np.lexsort((start, boxes.tile[row]))

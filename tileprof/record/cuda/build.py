@@ -37,7 +37,7 @@ class Built:
 
 
 def build(architecture: str) -> Built:
-    """The recorder for GPUs of ``architecture`` ("sm_90"), compiled now if no build of it is in the cache.
+    """Return the recorder for GPUs of ``architecture`` ("sm_90"), compiled now if no build of it is in the cache.
 
     Raises `UserError` with the compiler's own words when it fails.
     """
@@ -65,12 +65,12 @@ def build(architecture: str) -> Built:
 
 
 def key_of(parts: dict[str, object]) -> str:
-    """The cache key of what goes into a build: equal parts give equal keys, whatever their order."""
+    """Return the cache key of what goes into a build: equal parts give equal keys, whatever their order."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def hash_files(paths: list[Path]) -> str:
-    """A hash of names and contents."""
+    """Return a hash of names and contents."""
     digest = hashlib.sha256()
     for path in paths:
         if path.is_file():

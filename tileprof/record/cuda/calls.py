@@ -31,7 +31,7 @@ class Tensor:
 
     @property
     def layout(self) -> dict[str, Any]:
-        """As in the ``call`` column."""
+        """Return the layout as in the ``call`` column."""
         return {
             "argument": self.argument, "shape": list(self.shape), "strides": list(self.strides), "dtype": self.dtype,
         }  # fmt: skip
@@ -52,16 +52,17 @@ class OperatorCall:
 
     @classmethod
     def of(cls, event: dict[str, Any]) -> OperatorCall:
-        """The call of a ``called`` event."""
+        """Return the call of a ``called`` event."""
         tensors = (Tensor(t[0], t[1], tuple(t[2]), tuple(t[3]), *t[4:]) for t in event["tensors"])
         return cls(event["op"], event["arguments"], tuple(tensors))
 
     def origins(self) -> list[int]:
-        """Addresses at which its tensors on the GPU begin."""
+        """Return addresses at which its tensors on the GPU begin."""
         return sorted({t.address for t in self.tensors if t.device == "cuda" and t.address})
 
     def column(self, number: int, operands: Sequence[tuple[int, int]], lifetimes: Lifetimes) -> str:
-        """The text of ``launches.call`` for one of its launches; ``number`` is the same for all launches of the call.
+        """Return the text of ``launches.call`` for one of its launches; ``number`` is the same for all launches of the
+        call.
 
         Beside what the model recorder writes it holds every tensor of the call with buffer (-1: unknown) and offset in
         bytes, whether or not this launch touches it.
@@ -83,8 +84,8 @@ class OperatorCall:
         return json.dumps(text, separators=(",", ":"))
 
     def _slot(self, operand: tuple[int, int], places: Sequence[tuple[int, int]]) -> dict[str, Any] | None:
-        """The layout of the tensor that an operand slot is; empty for workspace, None where several tensors share a
-        buffer.
+        """Return the layout of the tensor that an operand slot is; empty for workspace, None where several tensors
+        share a buffer.
         """
         buffer, offset = operand
         here = {t.view: (t, at) for t, (b, at) in zip(self.tensors, places, strict=True) if b == buffer}
@@ -95,7 +96,7 @@ class OperatorCall:
 
 
 def by_mark(events: Iterable[dict[str, Any]]) -> dict[int, OperatorCall]:
-    """The call that was made under each mark, by the identity of the mark's event."""
+    """Return the call that was made under each mark, by the identity of the mark's event."""
     calls: dict[int, OperatorCall] = {}
     mark: dict[str, Any] | None = None
     for event in events:
@@ -107,7 +108,7 @@ def by_mark(events: Iterable[dict[str, Any]]) -> dict[int, OperatorCall]:
 
 
 def _place(tensor: Tensor, lifetimes: Lifetimes) -> tuple[int, int]:
-    """Buffer and offset in bytes of a tensor's first element; -1 where its memory is not in the trace."""
+    """Return buffer and offset in bytes of a tensor's first element; -1 where its memory is not in the trace."""
     leaves = lifetimes.leaves()
     if tensor.device != "cuda" or not tensor.address or not len(leaves.edges):
         return -1, 0

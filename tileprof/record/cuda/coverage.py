@@ -70,7 +70,7 @@ class Examined:
         return int((written.end - written.start).sum())
 
     def lower(self, level: str, note: str) -> None:
-        """Its coverage is at most this, and why."""
+        """Lower the coverage to at most ``level``; ``note`` says why."""
         self.levels.append(level)
         self.notes += [note] if note else []
 
@@ -83,7 +83,7 @@ def missing_reason(
     entries: raw.Entries,
     attribution: Attribution,
 ) -> str:
-    """Why a launch's records do not hold all that it writes, "" when they may."""
+    """Return why a launch's records do not hold all that it writes, "" when they may."""
     if event.get("aside"):
         return "it is known to wait for other launches, GPUs or processes, and was left alone (--include records it)"
     if records.process.events[0].get("pass") != "accesses":
@@ -103,7 +103,7 @@ def missing_reason(
 
 
 def examine(records: Records, launch: Examined, reason: str) -> Examined:
-    """The launch with all rules applied; ``reason`` is its `missing_reason`."""
+    """Return the launch with all rules applied; ``reason`` is its `missing_reason`."""
     if reason:
         launch.parts += _anything(records, launch)
         launch.lower("conservative", f"{reason}: every tile stands for all memory")

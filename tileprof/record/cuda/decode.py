@@ -197,7 +197,7 @@ class Decoder:
         self._captures.append(len(self._captured))
 
     def _on_graph(self, event: dict[str, Any]) -> None:
-        """What is known of a graph's nodes: what was when the same kernels were last captured."""
+        """Take from the last capture of the same kernels what is known of a graph's nodes."""
         kernels = [e["kernel"] for e in self.process.events if e["e"] == "launch" and e["graph"] == event["graph"]]
         places = join.captured(kernels, [c.kernel for c in self._captured], self._captures)
         self._nodes = [self._captured[at] if at >= 0 else None for at in places]
@@ -214,7 +214,7 @@ class Decoder:
             self._on_learn(event)
 
     def _records(self) -> Records:
-        """What the rules of `tileprof.record.cuda.coverage` look things up in."""
+        """Return what the rules of `tileprof.record.cuda.coverage` look things up in."""
         return Records(
             self.process, self.lifetimes, self.owners, int(self.device.architecture.removeprefix("sm_")), self._spilled,
             self._constants, self._spinning, self.im2col,
@@ -272,7 +272,7 @@ class Decoder:
             self.writer.add_times(launch, tile, ran.sm[tile], begin, begin + ran.end[tile] - ran.begin[tile])
 
     def _call_text(self, call: OperatorCall | None, graph: int, operands: tuple[tuple[int, int], ...]) -> str:
-        """The ``call`` column; launches of one call have one number."""
+        """Return the ``call`` column; launches of one call have one number."""
         if call is None:
             return ""
         if self._latest_call != (call, graph):
@@ -311,7 +311,7 @@ class Decoder:
         self._single(event, "memset", [(WRITE, accesses.rectangle(event["to"], event, "to_pitch", size))], size)
 
     def _on_array_copy(self, event: dict[str, Any]) -> None:
-        """From or to a CUDA array, which has no addresses: a buffer at its handle stands for it.
+        """Decode a copy from or to a CUDA array, which has no addresses: a buffer at its handle stands for it.
 
         Kernels reach arrays through textures and surfaces, and then stand as touching all memory, this among it.
         """
@@ -408,6 +408,6 @@ class Decoder:
 
 
 def fused_operators(symbol: str) -> str:
-    """What a kernel of torch.compile is called after: its operators, run together; "" for other kernels."""
+    """Return what a kernel of torch.compile is called after: its operators, run together; "" for other kernels."""
     match = re.fullmatch(r"triton_[a-z]+_fused_(\w+?)_*\d*", symbol)
     return f"fused {match[1]}" if match else ""

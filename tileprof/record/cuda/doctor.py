@@ -30,7 +30,7 @@ class Check:
 
 
 def checks() -> list[Check]:
-    """All checks, in the order in which things are needed; those that depend on a failed one are left out."""
+    """Return all checks, in the order in which things are needed; those that depend on a failed one are left out."""
     out = [
         _check("driver and GPU", _gpus),
         *_sharing(),
@@ -63,7 +63,7 @@ def _gpus() -> str:
 
 
 def _sharing() -> list[Check]:
-    """Of the GPU that is looked at; none without one."""
+    """Return the checks of the GPU that is looked at; none without one."""
     try:
         first = gpu.gpus()[0]
     except UserError:

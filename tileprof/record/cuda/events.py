@@ -477,7 +477,7 @@ class Mark(Event):
 
 
 @dataclass(frozen=True)
-class Called(Event):
+class OperatorCall(Event):
     """How the operator of the last mark was called: see inprocess/tileprof_calls.py."""
 
     KIND: ClassVar[str] = "called"
@@ -543,7 +543,7 @@ KINDS: dict[str, type[Event]] = _kinds(Event)
 
 
 def fields_of(kind: str) -> dict[str, bool]:
-    """The fields of a kind, and whether every event of it has them."""
+    """Return the fields of a kind, and whether every event of it has them."""
     own = {field.name: field.default is MISSING for field in fields(KINDS[kind])}
     return own | _WORDS.get(kind, {})
 
@@ -552,7 +552,7 @@ _NEEDED = {kind: [name for name, needed in fields_of(kind).items() if needed] fo
 
 
 def checked(event: dict[str, Any], where: str) -> dict[str, Any]:
-    """The event itself. Raises `UserError` for an unknown kind, and for one that lacks a field."""
+    """Return the event itself. Raises `UserError` for an unknown kind, and for one that lacks a field."""
     kind = event.get("e", "")
     needed = _NEEDED.get(kind)
     if needed is None:

@@ -83,7 +83,9 @@ def driver() -> ctypes.CDLL:
 
 
 def gpus() -> list[Gpu]:
-    """Every GPU that the driver shows, in its order: the first one is what a program uses that does not choose."""
+    """Return every GPU that the driver shows, in its order: the first one is what a program uses that does not
+    choose.
+    """
     library = driver()
     count, version = ctypes.c_int(), ctypes.c_int()
     library.cuDeviceGetCount(ctypes.byref(count))
@@ -123,7 +125,7 @@ def _visible() -> str:
 
 
 def described(devices: list[Gpu]) -> str:
-    """The GPUs as a sentence: which one is checked and described, which others there are, and who chose them."""
+    """Return the GPUs as a sentence: which one is checked and described, which others there are, and who chose them."""
     first, others = devices[0], devices[1:]
     text = f"{_one(first)}; driver for CUDA {first.driver}"
     if others:
@@ -138,8 +140,8 @@ def _one(gpu: Gpu) -> str:
 
 
 def shared(gpu: Gpu) -> str:
-    """What it means for a recording that others use this GPU at the same time, or that it is a part of one; "" if
-    neither.
+    """Return what it means for a recording that others use this GPU at the same time, or that it is a part of one; ""
+    if neither.
     """
     sentences = []
     if gpu.mps:
@@ -157,7 +159,8 @@ def shared(gpu: Gpu) -> str:
 
 
 def device(gpu: Gpu) -> Device:
-    """What tileprof knows of this GPU, with the SMs, and for a slice the memory and rates, that the driver says it has.
+    """Return what tileprof knows of this GPU, with the SMs, and for a slice the memory and rates, that the driver says
+    it has.
 
     A client of an MPS server with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE has fewer SMs, and its blocks run on these alone
     (25: on 32 of an H200's 132, driver 580).

@@ -62,7 +62,7 @@ class Graphs:
         self._spinning = {e["launch"] for e in process.events if e["e"] == "spinning" and "graph" in e}
 
     def entries(self, event: dict[str, Any]) -> tuple[raw.Entries, Attribution]:
-        """The entries of a launch, and what they are."""
+        """Return the entries of a launch, and what they are."""
         launch, place = event["launch"], event["generation"]
         if event.get("aside"):
             return self._process.entries[:0], Attribution.EXACT
@@ -82,7 +82,7 @@ class Graphs:
         return shared, Attribution.INCOMPLETE if self._is_lost(launch) else Attribution.AMBIGUOUS
 
     def _told_apart(self, launch: int) -> int:
-        """The first place that is not one node's own; beyond the last place when every node has its own."""
+        """Return the first place that is not one node's own; beyond the last place when every node has its own."""
         if not self._adds_up(launch):
             return 0
         entry_of: dict[int, set[int]] = defaultdict(set)
@@ -99,14 +99,16 @@ class Graphs:
         return _PLACES
 
     def _adds_up(self, launch: int) -> bool:
-        """As many nodes ended as were launched, and no thread's end is left over. Older records do not say."""
+        """Return whether as many nodes ended as were launched and no thread's end is left over. Older records
+        do not say.
+        """
         if launch not in self._launched or launch not in self._ended:
             return True
         ended, threads = self._ended[launch]
         return threads == 0 and ended == min(self._launched[launch], raw.LAST_GENERATION)
 
     def _is_lost(self, launch: int) -> bool:
-        """Nodes that never ended under this launch's id may have written their records under another."""
+        """Return whether nodes that never ended under this launch's id may have written records under another."""
         if not self._adds_up(launch):
             return self._ended[launch][0] < min(self._launched[launch], raw.LAST_GENERATION)
         if launch in self._ended:
@@ -116,7 +118,7 @@ class Graphs:
         return entered < sum(prod(Geometry.of(event).grid) for event in self._nodes[launch])
 
     def _is_at_home(self, event: dict[str, Any], entries: raw.Entries) -> bool:
-        """All blocks entered inside their kernel's code, where that is known."""
+        """Return whether all blocks entered inside their kernel's code, where that is known."""
         if event["kernel"] not in self._code:
             return True
         start, size = self._code[event["kernel"]]

@@ -50,7 +50,7 @@ class Window:
 
 
 def window(map_: TensorMap) -> Window:
-    """Of a map in im2col mode."""
+    """Return the window of a map in im2col mode."""
     dims = len(map_.sizes)
     bits, spatial = _CORNER_BITS[dims], dims - 2
     corners = map_.shape_words[_CORNERS]
@@ -62,7 +62,7 @@ def window(map_: TensorMap) -> Window:
 
 
 def boxes(map_: TensorMap, coordinates: I64, offsets: I64) -> Boxes:
-    """What loads at ``coordinates`` ``[loads, 5]`` with packed ``offsets`` ``[loads]`` read, one box a row of
+    """Return what loads at ``coordinates`` ``[loads, 5]`` with packed ``offsets`` ``[loads]`` read, one box a row of
     pixels.
     """
     box, dims = window(map_), len(map_.sizes)
@@ -132,7 +132,7 @@ def _compare(encode: Callable[..., int]) -> None:
 
 
 def _linear(coordinates: I64, box: Window, step: I64, dims: int) -> I64:
-    """The number of each load's first pixel among all of the bounding boxes of all images."""
+    """Return the number of each load's first pixel among all of the bounding boxes of all images."""
     number = coordinates[:, dims - 1]
     for d in range(dims - 3, -1, -1):
         number = number * box.positions[d] + (coordinates[:, 1 + d] - box.first[d]) // step[d]
@@ -140,7 +140,7 @@ def _linear(coordinates: I64, box: Window, step: I64, dims: int) -> I64:
 
 
 def _rows(begin: I64, end: I64, width: int) -> tuple[I64, I64, I64]:
-    """Ranges cut where a row of the bounding box ends: load, begin and end of each piece."""
+    """Return ranges cut where a row of the bounding box ends: load, begin and end of each piece."""
     count = (end - 1) // width - begin // width + 1
     load, index = ragged(count)
     row = (begin // width)[load] + index

@@ -50,8 +50,8 @@ class Walk:
 
     @classmethod
     def of(cls, entries: raw.Entries) -> Walk | None:
-        """The loads among a launch's entries, which are in the order of the arena; None when some lost their other
-        half.
+        """Return the loads among a launch's entries, which are in the order of the arena; None when some lost their
+        other half.
         """
         kind = raw.kinds(entries)
         head, tail = entries[kind == raw.TENSOR], entries[kind == raw.TENSOR_TAIL]
@@ -101,18 +101,20 @@ class Items:
         return np.asarray(self.first[self.tile_of_load] + self.of_load)
 
     def everywhere(self, boxes: Strided) -> Strided:
-        """What a tile touches in an item that is not known: all of its items stand for it."""
+        """Return what a tile touches in an item that is not known: all of its items stand for it."""
         each = self.count[boxes.tile]
         row, item = ragged(each)
         columns = (boxes.address, boxes.length, boxes.count, boxes.stride, boxes.first)
         return Strided(self.first[boxes.tile[row]] + item, *(c[row] for c in columns))
 
     def places(self, places: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Grid coordinates of each item: those of its block or cluster."""
+        """Return grid coordinates of each item: those of its block or cluster."""
         return np.repeat(places, self.count, axis=0)
 
     def times(self, walk: Walk, ran: Times) -> Times:
-        """When each item ran: from its first load to the first of the next, the last one to the end of its block."""
+        """Return when each item ran: from its first load to the first of the next, the last one to the end of
+        its block.
+        """
         tile = np.repeat(np.arange(len(self.count)), self.count)
         since = np.full(self.total, np.iinfo(np.int64).max)
         begin_low = ran.begin[self.tile_of_load] & 0xFFFFFFFF
@@ -129,7 +131,9 @@ class Items:
 
 
 def readings(walk: Walk | None, geometry: Geometry, maps: dict[int, TensorMap]) -> list[Items]:
-    """Ways to read the loads of a launch as work items, at least one block with several; by the depth of each map."""
+    """Yield ways to read the loads of a launch as work items, at least one block with several; by the depth of
+    each map.
+    """
     if walk is None or not len(walk) or (walk.mode != raw.TILED).any():
         return []
     addresses = np.unique(walk.map).tolist()
@@ -168,7 +172,8 @@ def _reading(walk: Walk, geometry: Geometry, depth: dict[int, int]) -> Items | N
 
 
 def product(result: TensorMap, walk: Walk, items: Items, maps: dict[int, TensorMap]) -> Strided | None:
-    """The part of a result that each item writes, its rows by its columns; None unless every element is written once.
+    """Return the part of a result that each item writes, its rows by its columns; None unless every element is written
+    once.
 
     ``maps`` are those that the walk loads through. A square result could as well be the transpose: then None.
     """
@@ -194,7 +199,7 @@ def product(result: TensorMap, walk: Walk, items: Items, maps: dict[int, TensorM
 
 
 def _outer(map_: TensorMap, depth: int) -> int:
-    """The one other dimension of more than one element; -1 when there are others."""
+    """Return the one other dimension of more than one element; -1 when there are others."""
     others = [d for d, size in enumerate(map_.sizes) if size > 1 and d != depth]
     return others[0] if len(others) == 1 else -1
 
@@ -218,7 +223,7 @@ def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMa
 
 
 def _covers_once(rows: int, columns: int, spans: list[tuple[I64, I64]]) -> bool:
-    """Rectangles tile the whole: their area is right, and no two of them share a cell between their edges."""
+    """Return whether rectangles tile the whole: their area is right, and no two share a cell between their edges."""
     (low, high), (left, right) = spans
     if int(((high - low) * (right - left)).sum()) != rows * columns:
         return False

@@ -50,7 +50,7 @@ class Reference:
 
     @classmethod
     def of(cls, process: raw.Process) -> Reference:
-        """Of a process's events."""
+        """Return the reference of a process's events."""
         kernels = {e["id"]: e for e in process.events if e["e"] == "kernel"}
         launches = [e for e in process.events if e["e"] == "launch"]
         ordinals = [e["ordinal"] for e in launches]
@@ -63,7 +63,7 @@ class Reference:
 
 
 def _begins(events: Sequence[dict[str, Any]]) -> tuple[int, ...]:
-    """How many launches there were when ranges began."""
+    """Return how many launches there were when ranges began."""
     begins, launches = {0: None}, 0
     for event in events:
         launches += event["e"] == "launch"
@@ -73,12 +73,12 @@ def _begins(events: Sequence[dict[str, Any]]) -> tuple[int, ...]:
 
 
 def key_of(symbol: str, row: dict[str, Any]) -> Key:
-    """What two runs of a launch have in common."""
+    """Return what two runs of a launch have in common."""
     return symbol, tuple(row["grid"]), tuple(row["block"])
 
 
 def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Sequence[int] | None = None) -> Matched:
-    """The rows of another pass that belong to the launches of ``reference``.
+    """Return the rows of another pass that belong to the launches of ``reference``.
 
     ``ordinals`` are the places of its rows in issue order; without them the rows are all launches of the program.
     """
@@ -113,8 +113,8 @@ def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Seque
 
 
 def windows(keys: Sequence[object], begins: Sequence[int], other: Sequence[object]) -> list[int]:
-    """The places in ``other`` of the stretches of ``keys`` that begin there, each whole, the last ones in that order;
-    or none.
+    """Return the places in ``other`` of the stretches of ``keys`` that begin there, each whole, the last ones in that
+    order; or none.
     """
     places: list[int] = []
     for begin, end in reversed(list(zip(begins, [*begins[1:], len(keys)], strict=True))):
@@ -128,7 +128,7 @@ def windows(keys: Sequence[object], begins: Sequence[int], other: Sequence[objec
 
 
 def window(keys: Sequence[object], other: Sequence[object]) -> int | None:
-    """Where the whole sequence of ``keys`` last stands in ``other``, None where it does not."""
+    """Return where the whole sequence of ``keys`` last stands in ``other``, None where it does not."""
     for start in range(len(other) - len(keys), -1, -1):
         if other[start] == keys[0] and list(other[start : start + len(keys)]) == list(keys):
             return start
@@ -136,7 +136,7 @@ def window(keys: Sequence[object], other: Sequence[object]) -> int | None:
 
 
 def captured(kernels: Sequence[int], launches: Sequence[int], begins: Sequence[int]) -> list[int]:
-    """For each kernel node of a graph the launch that was captured for it, -1 for none.
+    """Return for each kernel node of a graph the launch that was captured for it, -1 for none.
 
     The nodes' order is that of the whole of a capture, the last that fits; a launch of -1, of a kernel that never ran
     by itself, fits any node. Where a library adds nodes to the graph without a launch, no capture fits as a whole: then
@@ -186,7 +186,7 @@ class TimePass:
 
 
 def time_passes(folder: Path) -> list[TimePass]:
-    """The time pass of each process that left one, most kernels first."""
+    """Return the time pass of each process that left one, most kernels first."""
     passes = []
     for process in sorted(folder.glob("process-*")):
         rows, failed = process / "kernels.jsonl", process / "failed.txt"
@@ -206,7 +206,7 @@ def _timed(path: Path) -> TimePass:
 
 
 def block_times(process: raw.Process) -> tuple[Reference, list[Times]]:
-    """The launches of a blocks pass, and when their tiles ran."""
+    """Return the launches of a blocks pass, and when their tiles ran."""
     reference = Reference.of(process)
     block_rows = []
     graphs = Graphs(process)

@@ -63,7 +63,7 @@ class _Ranges:
         return at if at >= 0 and address < self.ends[at] else -1
 
     def gap(self, address: int, low: int, high: int) -> tuple[int, int]:
-        """The part of ``[low, high)`` around an address that no range holds."""
+        """Return the part of ``[low, high)`` around an address that no range holds."""
         after = bisect.bisect_right(self.bases, address)
         if after:
             low = max(low, self.ends[after - 1])
@@ -84,7 +84,7 @@ class Leaves:
     base: NDArray[np.int64]
 
     def find(self, address: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The piece of each address; -1 below the first."""
+        """Return the piece of each address; -1 below the first."""
         return np.asarray(np.searchsorted(self.edges, address, side="right") - 1)
 
 
@@ -153,7 +153,7 @@ class Lifetimes:
             self._free(base)
 
     def in_trace(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where these stand in the trace, which is elsewhere where memory has several addresses."""
+        """Return where these stand in the trace, which is elsewhere where memory has several addresses."""
         moved = addresses.copy()
         leaves = self.leaves()
         if self._views and len(leaves.edges):
@@ -188,13 +188,13 @@ class Lifetimes:
             self.allocate_tensor(base, end - base, kind)
 
     def tensors(self) -> Ranges:
-        """What a framework has handed out now, ``[base, end)``, in order."""
+        """Return what a framework has handed out now, ``[base, end)``, in order."""
         if self._tensors_now is None:
             self._tensors_now = tuple(sorted(self._of_tensors))
         return self._tensors_now
 
     def return_to(self, ranges: Ranges, addresses: NDArray[np.int64], own: AbstractSet[tuple[int, int]]) -> None:
-        """Those of ``ranges`` in which an address lies are buffers again.
+        """Make those of ``ranges`` buffers again in which an address lies.
 
         For memory that a CUDA graph keeps: its nodes use the tensors that were there when they were captured, one after
         another in the same places, long after the framework has taken them back. ``own`` are all tensors that any of
@@ -221,7 +221,7 @@ class Lifetimes:
             self._writer.describe_buffer(self._buffers.numbers[at], name=name, kind=kind)
 
     def leaves(self) -> Leaves:
-        """The address space as it is now."""
+        """Return the address space as it is now."""
         if self._leaves is None:
             self._leaves = self._build()
         return self._leaves
@@ -246,8 +246,9 @@ class Lifetimes:
         return [*zip(self._segments.bases, self._segments.ends, strict=True), *self._beside]
 
     def holds(self, base: int, end: int) -> bool:
-        """Whether all of ``[base, end)`` is `live`. It may be several mappings side by side, as with expandable
-        segments.
+        """Return whether all of ``[base, end)`` is `live`.
+
+        It may be several mappings side by side, as with expandable segments.
         """
         at = base
         while at < end:

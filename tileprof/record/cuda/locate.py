@@ -34,7 +34,7 @@ class Sanitizer:
 
 
 def sanitizer() -> Sanitizer:
-    """The installed Compute Sanitizer API."""
+    """Return the installed Compute Sanitizer API."""
     version = wheel_version()
     for folder in _sanitizer_folders():
         include, library = folder / "include", folder / "libsanitizer-public.so"
@@ -52,7 +52,7 @@ def sanitizer() -> Sanitizer:
 
 
 def wheel_version() -> str:
-    """The wheel's version, "" when it is not installed as one."""
+    """Return the wheel's version, "" when it is not installed as one."""
     try:
         return metadata.version(WHEEL)
     except metadata.PackageNotFoundError:
@@ -60,12 +60,12 @@ def wheel_version() -> str:
 
 
 def nvcc() -> Path:
-    """The CUDA compiler; see `tileprof.building.nvcc`."""
+    """Return the CUDA compiler; see `tileprof.building.nvcc`."""
     return building.nvcc("Recording real kernels compiles device code")
 
 
 def cuda_include() -> Path:
-    """The folder of cuda.h."""
+    """Return the folder of cuda.h."""
     compiler = nvcc()
     homes = [compiler.resolve().parent.parent]
     if text := _script_target(compiler):
@@ -79,7 +79,7 @@ def cuda_include() -> Path:
 
 
 def host_compiler() -> Path:
-    """The C++ compiler; see `tileprof.building.host_compiler`."""
+    """Return the C++ compiler; see `tileprof.building.host_compiler`."""
     return building.host_compiler()
 
 
@@ -93,7 +93,7 @@ def _sanitizer_folders() -> list[Path]:
 
 
 def _script_target(path: Path) -> str:
-    """The absolute path that a small shell wrapper executes; some systems put one in the place of nvcc."""
+    """Return the absolute path that a small shell wrapper executes; some systems put one in the place of nvcc."""
     if path.stat().st_size > 4096:
         return ""
     match = re.search(r"exec\s+\"?(/[^\s\"]+)", path.read_text(errors="replace"))

@@ -26,7 +26,7 @@ class Physical:
 
     @classmethod
     def of(cls, events: Iterable[dict[str, Any]]) -> Physical:
-        """Of all events of a process."""
+        """Follow all events of a process; return what handles and addresses mean in the end."""
         now, ends, mappings = cls({}), Counter[Key](), Counter[Key]()
         for event in events:
             if event["e"] == "map":
@@ -39,7 +39,7 @@ class Physical:
         return cls({key: (number, ends[key]) for number, key in enumerate(several)})
 
     def follow(self, event: dict[str, Any]) -> None:
-        """What handles mean from now on; other events say nothing."""
+        """Note what handles mean from now on; other events say nothing."""
         if event["e"] == "physical":
             self._created[event["handle"]] += 1
         elif event["e"] == "exported":

@@ -74,18 +74,20 @@ class Process:
         return f"ended early: launches after the records were last copied are not here{count}"
 
     def of(self, launch: int, generation: int) -> Entries:
-        """The entries of a launch."""
+        """Return the entries of a launch."""
         first, end = self._starts.get((launch, generation), (0, 0))
         return self.entries[first:end]
 
     def owners(self, name: str) -> NDArray[np.int32]:
-        """One file of owners; empty when it is not there."""
+        """Read one file of owners; empty when it is not there."""
         path = self.folder / Path(name).name
         return np.fromfile(path, dtype="<i4") if path.exists() else np.empty(0, np.int32)
 
 
 def processes(folder: Path) -> list[Process]:
-    """Every process that recorded under ``folder``, in order of process id. Raises UserError when there is none.
+    """Return every process that recorded under ``folder``, in order of process id.
+
+    Raises UserError when there is none.
 
     That the recorder did not start in some of several is a complaint of the others.
     """
@@ -110,7 +112,9 @@ def processes(folder: Path) -> list[Process]:
 
 
 def hung(folder: Path) -> str:
-    """The kernel that a process under ``folder`` was ended for, because it did not end; "" where there is none."""
+    """Return the kernel that a process under ``folder`` was ended for, because it did not end; "" where there is
+    none.
+    """
     for path in sorted(folder.glob("process-*/events.jsonl")):
         last = path.read_bytes().splitlines()[-1:]
         if last and last[0].startswith(b'{"e":"hung"'):
@@ -119,7 +123,9 @@ def hung(folder: Path) -> str:
 
 
 def read(folder: Path) -> Process:
-    """One process's records. Raises UserError for records of another version or a recorder that failed to start."""
+    """Read one process's records. Raises UserError for records of another version or a recorder that failed to
+    start.
+    """
     events = list(_events(folder / "events.jsonl"))
     for event in events:
         if event["e"] == "failed":
@@ -135,7 +141,9 @@ def read(folder: Path) -> Process:
 
 
 def _of_the_program(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without what a compiler launched to choose between kernels, and without the pauses that it made."""
+    """Return the events without what a compiler launched to choose between kernels, and without the pauses that
+    it made.
+    """
     events_kept, timing = [], False
     for event in events:
         timing = bool(event["on"]) if event["e"] == "benchmark" else timing
@@ -145,7 +153,7 @@ def _of_the_program(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, Any]], int]:
-    """What a process that ended early has surely copied from the device, and how many launches come after.
+    """Return what a process that ended early has surely copied from the device, and how many launches come after.
 
     Records leave the device at a drain. A launch without records looks like one that touches nothing, so what comes
     after the last drain is left out; with several contexts, which drain one by one, everything is. The same where the
@@ -164,7 +172,10 @@ def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, 
 
 
 def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Process:
-    """A process with its entries sorted by launch and generation. Unused room in the arena (launch 0) is left out."""
+    """Return a process with its entries sorted by launch and generation.
+
+    Unused room in the arena (launch 0) is left out.
+    """
     entries = entries[entries["launch"] != 0]
     order_of = entries["launch"].astype(np.uint64) << np.uint64(12) | generations(entries)
     order = np.argsort(order_of, kind="stable")
@@ -196,17 +207,17 @@ def number_sms(processes: list[Process], sms: int) -> int:
 
 
 def kinds(entries: Entries) -> NDArray[np.uint64]:
-    """The kind of each entry."""
+    """Return the kind of each entry."""
     return np.asarray(entries["key"] >> np.uint64(KIND_SHIFT))
 
 
 def generations(entries: Entries) -> NDArray[np.uint64]:
-    """Which of the graph's kernel nodes each entry belongs to, in order."""
+    """Return which of the graph's kernel nodes each entry belongs to, in order."""
     return np.asarray(entries["key"] >> np.uint64(GENERATION_SHIFT) & np.uint64(LAST_GENERATION))
 
 
 def low(entries: Entries) -> NDArray[np.int64]:
-    """The low key bits of each entry: window, SM or address."""
+    """Return the low key bits of each entry: window, SM or address."""
     return np.asarray(entries["key"] & np.uint64(LOW_MASK)).astype(np.int64)
 
 

@@ -27,7 +27,7 @@ _COMPANION_S: Final = 2
 
 
 def command_of(words: tuple[str, ...]) -> list[str]:
-    """What to execute: a program, or a Python script that is none by itself."""
+    """Return what to execute: a program, or a Python script that is none by itself."""
     program = shutil.which(words[0])
     if program is None and words[0].endswith(".py") and Path(words[0]).is_file():
         return [sys.executable, *words]
@@ -58,7 +58,7 @@ def refuse_ranges_taken() -> None:
 def environment(
     pass_: str, raw: Path, built: Built, sanitizer: Sanitizer, settings: Settings, *, skip: int, count: int | None
 ) -> dict[str, str]:
-    """The environment of one pass."""
+    """Return the environment of one pass."""
     out = {**os.environ, "TILEPROF_RAW": str(raw)}
     out["PYTHONPATH"] = os.pathsep.join([str(INPROCESS), *filter(None, [os.environ.get("PYTHONPATH")])])
     if pass_ == "time":  # noqa: S105 - the name of a pass over the program
@@ -127,7 +127,7 @@ class _Companion:
         return subprocess.Popen(["/bin/sh", "-c", "read _"], stdin=subprocess.PIPE, stdout=null, stderr=null)
 
     def was_interrupted(self) -> bool:
-        """Whether a SIGINT that came now came to the group."""
+        """Return whether a SIGINT that came now came to the group."""
         try:
             code = self._process.wait(_COMPANION_S)
         except subprocess.TimeoutExpired:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.record import ranges
+from tileprof.record.closing_line import ended_json
 from tileprof.record.cuda import allocator, build, gpu, im2col, join, locate, raw, recorded_run, tensormap
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.settings import PASSES, Settings
 from tileprof.record.cuda.tiles import Times
-from tileprof.record.ended import ended_json
 from tileprof.shell_words import shell_word
 from tileprof.terminal_text import harmless
 from tileprof.trace import TraceWriter
@@ -109,7 +109,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
 
 
 def _layouts() -> str:
-    """Why maps in im2col mode cannot be read here, "" if they can. Raises `UserError` when no tensor map can."""
+    """Return why maps in im2col mode cannot be read here, "" if they can. Raises `UserError` when no tensor map can."""
     tensormap.calibrate(gpu.driver())
     try:
         im2col.calibrate(gpu.driver())
@@ -129,7 +129,7 @@ def convert(
     *,
     check_writes: bool = False,
 ) -> list[Path]:
-    """The traces of the raw records in ``folder``, one a process, the one with the most launches first.
+    """Return the traces of the raw records in ``folder``, one a process, the one with the most launches first.
 
     ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others
     on the GPU. ``check_writes``: memory around launches was to be compared.
@@ -164,7 +164,7 @@ def convert(
 
 
 def _no_range(processes: list[raw.Process]) -> str:
-    """Why ranges left nothing to record; "" where none were asked for."""
+    """Return why ranges left nothing to record; "" where none were asked for."""
     range_events = [event for process in processes for event in process.events if event["e"] == "ranges"]
     names: Counter[str] = Counter()
     for event in range_events:
@@ -178,8 +178,8 @@ def _no_range(processes: list[raw.Process]) -> str:
 
 
 def _second(folder: Path) -> tuple[list[raw.Process], str]:
-    """The processes of the blocks pass, most launches first; without any why: what the first pass saw is a trace even
-    so.
+    """Return the processes of the blocks pass, most launches first; without any why: what the first pass saw is a trace
+    even so.
     """
     try:
         return sorted(raw.processes(folder), key=lambda p: -_launches(p)), ""
@@ -190,7 +190,7 @@ def _second(folder: Path) -> tuple[list[raw.Process], str]:
 def _write(
     process: raw.Process, extra: Extra, options: Options, device: Device, exit_code: int
 ) -> tuple[Path, Decoder]:
-    """Where the trace is, and what wrote it; a process that ended early leaves a partial one."""
+    """Write the trace; return where it is and what wrote it. A process that ended early leaves a partial one."""
     writer = TraceWriter(
         options.output,
         recorder="cuda",
@@ -238,7 +238,7 @@ def _extra(process: raw.Process, other: raw.Process | None, timings: list[join.T
 
 
 def write_check(events: list[dict[str, Any]], checked: int, missed: int) -> str:
-    """What ``--check-writes`` found, and what it did not look at: kernels in CUDA graphs run behind one call.
+    """Return what ``--check-writes`` found, and what it did not look at: kernels in CUDA graphs run behind one call.
 
     ``checked``: bytes that changed around launches; ``missed``: those of them outside every recorded write.
     """

@@ -62,7 +62,7 @@ def from_masks(tile: I64, window: I64, mask: NDArray[np.uint32], first: I64, gra
 
 
 def cut(runs: Runs, edges: I64) -> Runs:
-    """The same bytes, with runs cut at the sorted addresses ``edges``."""
+    """Return the same bytes, with runs cut at the sorted addresses ``edges``."""
     lowest = np.searchsorted(edges, runs.start, side="right")
     highest = np.searchsorted(edges, runs.end, side="left")
     pieces = highest - lowest + 1
@@ -91,7 +91,10 @@ class Strided:
 
 
 def boxes(runs: Runs, group: I64 | None = None) -> Strided:
-    """The same bytes as few strided boxes, exactly. Runs of different ``group`` (a buffer, say) do not share a box."""
+    """Return the same bytes as few strided boxes, exactly.
+
+    Runs of different ``group`` (a buffer, say) do not share a box.
+    """
     group = np.zeros(len(runs), np.int64) if group is None else group
     ones, zeros = np.ones(len(runs), np.int64), np.zeros(len(runs), np.int64)
     shape = np.stack([runs.tile, group, runs.end - runs.start, ones, zeros, ones, zeros], axis=1)

@@ -48,7 +48,7 @@ class Difference:
 
 
 def program(folder: Path, architecture: str) -> Path:
-    """The self-test, compiled into ``folder``. Raises `UserError` with nvcc's words."""
+    """Return the self-test, compiled into ``folder``. Raises `UserError` with nvcc's words."""
     out = folder / "selftest"
     command = [
         str(locate.nvcc()),
@@ -65,8 +65,8 @@ def program(folder: Path, architecture: str) -> Path:
 
 
 def launches(architecture: str) -> int:
-    """How many launches of kernels with a formula the program makes on a GPU of this architecture, those in graphs
-    included.
+    """Return how many launches of kernels with a formula the program makes on a GPU of this architecture, those in
+    graphs included.
 
     cp.async exists from sm_80 on; bulk copies, tensor maps and clusters from sm_90 on.
     """
@@ -75,7 +75,7 @@ def launches(architecture: str) -> int:
 
 
 def buffers(output: str) -> Buffers:
-    """Addresses of the program's buffers by name, from its output."""
+    """Return addresses of the program's buffers by name, from its output."""
     lines = (line.split() for line in output.splitlines() if line.startswith("buffer "))
     return {words[1]: int(words[2]) for words in lines}
 

@@ -84,7 +84,7 @@ class Settings:
                 raise UserError(f"{option} {pattern!r} is not a regular expression: {error}.") from None
 
     def environment(self, pass_: str, *, skip: int, count: int | None) -> dict[str, str]:
-        """The variables that tell the injection library what to do in one pass."""
+        """Return the variables that tell the injection library what to do in one pass."""
         out = {
             "TILEPROF_PASS": pass_, "TILEPROF_GRANULE": str(self.granule), "TILEPROF_ARENA": str(self.arena_bytes),
             "TILEPROF_REPLAY": str(int(self.replay)), "TILEPROF_CAPTURE": str(int(not self.capture_only)),

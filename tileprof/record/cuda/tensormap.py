@@ -56,13 +56,13 @@ class TensorMap:
 
     @property
     def bytes(self) -> int:
-        """From the base to the end of the last element."""
+        """Return the bytes from the base to the end of the last element."""
         outer = zip(self.sizes[1:], self.strides[1:], strict=True)
         return self.sizes[0] * self.element + sum((size - 1) * stride for size, stride in outer)
 
 
 def decode(words: NDArray[np.uint32]) -> TensorMap | None:
-    """The map in 16 words; None when they cannot be one."""
+    """Return the map in 16 words; None when they cannot be one."""
     w = [int(x) for x in words]
     base = w[0] | w[1] << 32
     dims, type_ = (w[2] >> 4 & 7) + 1, w[2] >> 7 & 15
@@ -100,7 +100,7 @@ def whole(map_: TensorMap, loads: int) -> Boxes:
 
 
 def boxes(map_: TensorMap, coordinates: NDArray[np.int64]) -> Boxes:
-    """What tiled loads at ``coordinates`` ``[loads, 5]`` read, clipped to the tensor.
+    """Return what tiled loads at ``coordinates`` ``[loads, 5]`` read, clipped to the tensor.
 
     ``count`` and ``stride`` are ``[boxes, 2]``, inner level first. A load whose box lies outside reads nothing. A
     tensor with more than two outer dimensions of more than one element gives several boxes a load.

@@ -24,7 +24,7 @@ class Geometry:
 
     @classmethod
     def of(cls, event: dict[str, Any]) -> Geometry:
-        """Of a launch event."""
+        """Return the geometry of a launch event."""
         return cls(*(_dim(event[name]) for name in ("grid", "block", "cluster")))
 
     @property
@@ -37,7 +37,7 @@ class Geometry:
         return prod(self.clusters)
 
     def tile_of(self, block: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tile of each linear block id; x runs fastest in both."""
+        """Return the tile of each linear block id; x runs fastest in both."""
         if prod(self.cluster) == 1:
             return block
         gx, gy, _ = self.grid
@@ -47,7 +47,7 @@ class Geometry:
         return x // cx + nx * (y // cy + ny * (z // cz))
 
     def places(self) -> NDArray[np.int32]:
-        """Grid coordinates of each tile's first block, ``[tiles, 3]``."""
+        """Return grid coordinates of each tile's first block, ``[tiles, 3]``."""
         nx, ny, _ = self.clusters
         tile = np.arange(self.tiles)
         places = np.stack([tile % nx, tile // nx % ny, tile // (nx * ny)], axis=1)
@@ -70,7 +70,7 @@ class Times:
 
 
 def times(entries: raw.Entries, geometry: Geometry) -> Times:
-    """The times in a launch's entries."""
+    """Return the times in a launch's entries."""
     kind = raw.kinds(entries)
     enter, leave = entries[kind == raw.BLOCK], entries[(kind == raw.BLOCK) | (kind == raw.EXIT)]
     tiles = geometry.tiles

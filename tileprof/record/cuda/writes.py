@@ -59,7 +59,7 @@ class Loads:
     """They are in a mode that is decoded; otherwise each stands for the whole tensor."""
 
     def boxes(self, of: TensorMap | None = None) -> Strided:
-        """What they read; or the same coordinates of another tensor, with this one's boxes."""
+        """Return what they read; or the same coordinates of another tensor, with this one's boxes."""
         map_ = self.map
         if of is not None:
             map_ = replace(map_, base=of.base, strides=of.strides)
@@ -94,7 +94,7 @@ class WrittenBoxes:
 
 
 def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0), *, graph: bool = False) -> Maps:
-    """The tensor maps among a launch's entries.
+    """Return the tensor maps among a launch's entries.
 
     The device copies the launch's parameters, or, where it does not find their bounds, the page of the first map that
     is loaded through. ``parameters`` is where in such a page the parameters begin and their size, 0 where that is not
@@ -161,7 +161,8 @@ class Owners:
         lifetimes: Lifetimes,
         walk: Walk | None = None,
     ) -> WrittenBoxes:
-        """What a launch of a kernel that stores through tensor maps wrote; ``loads`` is what it loaded through them.
+        """Return what a launch of a kernel that stores through tensor maps wrote; ``loads`` is what it loaded through
+        them.
 
         ``walk``: the same loads in order, which may show work items.
         """
@@ -200,7 +201,7 @@ class Owners:
     def _outputs_of(
         self, kernel: int, geometry: Geometry, map_uses: Maps, lifetimes: Lifetimes
     ) -> tuple[list[TensorMap], bool]:
-        """The tensors that a launch may write, each once, and whether there are no others.
+        """Return the tensors that a launch may write, each once, and whether there are no others.
 
         Of a launch whose parameters were not all seen there are none where it has maps like those of one whose were.
         """
@@ -231,15 +232,15 @@ class Owners:
         return []
 
     def _all_regions(self, regions: list[tuple[int, int, int]]) -> bool:
-        """Whether these are all that the equal launch wrote."""
+        """Return whether these are all that the equal launch wrote."""
         ids = {result for result, _, _ in regions}
         return all(
             {i for r, i, _ in regions if r == one} == set(range(len(self.results[one]["regions"]))) for one in ids
         )
 
     def _loads_alike(self, launch: int, result: int) -> bool:
-        """Whether each tile loads what it did when the launch was replayed: sizes that lie in memory may have changed
-        since.
+        """Return whether each tile loads what it did when the launch was replayed: sizes that lie in memory may have
+        changed since.
         """
         replayed = self._loaded.get(self.results[result]["launch"])
         return replayed == self._loaded[launch]
@@ -307,19 +308,19 @@ class Owners:
 
 
 def _signature(loads: list[Loads]) -> bytes:
-    """Which pieces each tile loads of tensors of which shape, wherever they lie."""
+    """Return which pieces each tile loads of tensors of which shape, wherever they lie."""
     rows = [np.column_stack([load.tile, load.offsets, load.coordinates]) for load in loads]
     parts = [(repr(load.map.shape_words).encode(), row.tobytes()) for load, row in zip(loads, rows, strict=True)]
     return hashlib.blake2b(b"".join(a + b for a, b in sorted(parts)), digest_size=16).digest()
 
 
 def _granules(event: dict[str, Any]) -> list[int]:
-    """Of each region of a replay's result."""
+    """Return how many granules each region of a replay's result has."""
     return [-(-length // event["granule"]) for _, length in event["regions"]]
 
 
 def whole(ranges: list[tuple[int, int]], tiles: int) -> Strided:
-    """Every tile touches all of each ``[base, end)``."""
+    """Return touches of every tile in all of each ``[base, end)``."""
     base = np.tile(np.array([b for b, _ in ranges], np.int64), tiles)
     length = np.tile(np.array([e - b for b, e in ranges], np.int64), tiles)
     tile = np.repeat(np.arange(tiles), len(ranges))
@@ -339,7 +340,9 @@ def _inside(
 
 
 def _mirrored(other: TensorMap, loads: list[Loads]) -> Strided | None:
-    """The places of ``other`` at which an input of equal sizes is loaded, if each of the input's was by one tile."""
+    """Return the places of ``other`` at which an input of equal sizes is loaded, if each of the input's was by one
+    tile.
+    """
     for load in loads:
         map_ = load.map
         if map_.sizes != other.sizes or map_.element != other.element or map_.im2col or not load.decodable:
@@ -360,8 +363,8 @@ def _mirrored(other: TensorMap, loads: list[Loads]) -> Strided | None:
 def _products(
     others: list[TensorMap], walk: Walk | None, geometry: Geometry, map_uses: Maps
 ) -> tuple[Items | None, Strided | None]:
-    """The one way to read the loads as work items whose products are these tensors, and what the items write; else
-    None.
+    """Return the one way to read the loads as work items whose products are these tensors, and what the items write;
+    else None.
     """
     candidates = []
     for reading in items.readings(walk, geometry, map_uses.loaded):
@@ -374,13 +377,15 @@ def _products(
 
 
 def _outputs(others: list[TensorMap], map_uses: Maps) -> list[TensorMap]:
-    """Those that are not inputs: cuBLAS's parameters hold the maps of its inputs twice. All, when it loads them all."""
+    """Return those that are not inputs: cuBLAS's parameters hold the maps of its inputs twice. All, when it
+    loads them all.
+    """
     inputs = {map_.base for map_ in map_uses.loaded.values()}
     return [map_ for map_ in others if map_.base not in inputs] or others
 
 
 def _same_bytes(replayed: Strided, by_item: Strided, split: Items) -> bool:
-    """The items of each tile together write what replays saw the tile write."""
+    """Return whether the items of each tile together write what replays saw the tile write."""
     tile = np.repeat(np.arange(len(split.count)), split.count)[by_item.tile]
     replayed_runs, inferred_runs = (_merged(bind.expanded(boxes)) for boxes in (replayed, replace(by_item, tile=tile)))
     return all(np.array_equal(getattr(replayed_runs, c), getattr(inferred_runs, c)) for c in ("tile", "start", "end"))

@@ -46,7 +46,7 @@ class CachingAllocator:
         self._end = _FIRST_SEGMENT
 
     def allocate(self, wanted_bytes: int) -> int:
-        """The address of a new allocation of ``wanted_bytes`` > 0."""
+        """Return the address of a new allocation of ``wanted_bytes`` > 0."""
         size = max(_round_up(wanted_bytes, GRANULE_BYTES), GRANULE_BYTES)
         small = size <= _SMALL_BYTES
         block = self._best_fit(size, small) or self._segment(size, small)

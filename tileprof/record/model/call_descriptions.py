@@ -24,7 +24,7 @@ _MOST_DIMENSIONS: Final = 25
 
 
 def described_calls(trace: Recording) -> dict[int, list[tuple[int, dict[str, Any]]]]:
-    """The launches and texts of each operator call that is described in full, by the number of the call.
+    """Return the launches and texts of each operator call that is described in full, by the number of the call.
 
     Raises `TraceError` where a description is no JSON of the recorder's form, or a tensor leaves its buffer.
     """
@@ -44,7 +44,7 @@ def described_calls(trace: Recording) -> dict[int, list[tuple[int, dict[str, Any
 
 
 def refusing(operator: Operator, launch: int) -> Operator:
-    """The operator with a tile model that raises `TraceError` for arguments that it cannot take."""
+    """Return the operator with a tile model that raises `TraceError` for arguments that it cannot take."""
     entry = operator.entry
     if entry is None:
         return operator
@@ -76,7 +76,7 @@ def _check(launch: int, call: dict[str, Any], sizes: list[int]) -> None:
 
 
 def _wrong_tensor(tensor: Any, sizes: list[int]) -> str:
-    """What is wrong with the description of a tensor; empty where nothing is."""
+    """Return what is wrong with the description of a tensor; empty where nothing is."""
     if not isinstance(tensor, dict) or not isinstance(tensor.get("argument"), str):
         return "has no argument"
     shape, strides = tensor.get("shape"), tensor.get("strides")
@@ -108,7 +108,7 @@ def _whole_numbers(value: Any) -> TypeGuard[list[int]]:
 
 
 def _refers(value: Any, tensors: int) -> bool:
-    """Whether a value is a list, at any level, of tensors of the call and of plain values."""
+    """Return whether a value is a list, at any level, of tensors of the call and of plain values."""
     if isinstance(value, list):
         return all(_refers(one, tensors) for one in value)
     if isinstance(value, dict):

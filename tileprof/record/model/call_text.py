@@ -16,7 +16,9 @@ _MOST_OPERANDS: Final = 32
 
 
 def call_description(call: Call, kernel: Kernel) -> str:
-    """The JSON text for one kernel of the call; empty for lists of tensors and where there are too many operands."""
+    """Return the JSON text for one kernel of the call; empty for lists of tensors and where there are too many
+    operands.
+    """
     if len(kernel.operands) > _MOST_OPERANDS or call.op.startswith("aten::_foreach_"):
         return ""
     names = _names(call)
@@ -28,7 +30,7 @@ def call_description(call: Call, kernel: Kernel) -> str:
 
 
 def _names(call: Call) -> dict[int, str]:
-    """The argument that each tensor is, by its place in the call; results are ``out``, ``out1`` and so on."""
+    """Return the argument that each tensor is, by its place in the call; results are ``out``, ``out1`` and so on."""
     names: dict[int, str] = {}
     for name, value in call.arguments.items():
         for operand in value if isinstance(value, list) else [value]:

@@ -30,7 +30,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No wrapper around `__torch_dispatch__`: it would import the compiler and lengthen every traceback."""
+        """Refuse a wrapper around `__torch_dispatch__`: it would import the compiler and lengthen every traceback."""
         return False
 
     def __torch_dispatch__(
@@ -78,8 +78,8 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
 
 
 def _dense(values: Iterable[Any]) -> bool:
-    """Whether all tensors are plain: sparse, nested and quantised ones have kernels of their own for what is composite
-    else.
+    """Return whether all tensors are plain: sparse, nested and quantised ones have kernels of their own for what is
+    composite else.
     """
     for value in values:
         if isinstance(value, torch.Tensor):

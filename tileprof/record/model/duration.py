@@ -56,7 +56,7 @@ class Duration:
 
 
 def model(kernel: Kernel, device: Device) -> Duration:
-    """The modelled life of each tile and of the launch.
+    """Return the modelled life of each tile and of the launch.
 
     Raises UserError when one block does not fit on an SM of ``device``.
     """
@@ -85,7 +85,7 @@ def model(kernel: Kernel, device: Device) -> Duration:
 
 
 def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
-    """Bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size).
+    """Return bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size).
 
     A conservative footprint says that every tile may touch an operand whole; the kernel moves it once all the same.
     """
@@ -110,7 +110,7 @@ def _bytes(operand: Operand) -> int:
 
 
 def _makespan(tile_ns: NDArray[np.float64], slots: int) -> float:
-    """When the last tile ends, each dispatched to the slot that is free first."""
+    """Return when the last tile ends, each dispatched to the slot that is free first."""
     if not len(tile_ns):
         return 0.0
     longest = float(tile_ns.max())

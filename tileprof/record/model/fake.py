@@ -52,11 +52,11 @@ class Mode(FakeTensorMode):  # type: ignore[misc] # typed as Any
     """
 
     def may_turn_const(self, t: torch.Tensor) -> bool:
-        """Whether a result of constants is a constant."""
+        """Return whether a result of constants is a constant."""
         return t.numel() <= SMALL and t.layout is torch.strided and not self.is_our_fake(t) and t.device.type != "meta"
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As PyTorch's; factories and seeds for real."""
+        """Dispatch as PyTorch does; factories and seeds for real."""
         kwargs = kwargs or {}
         if isinstance(func, OpOverload):
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -73,7 +73,7 @@ class Mode(FakeTensorMode):  # type: ignore[misc] # typed as Any
         return super().dispatch(func, types, args, kwargs)
 
     def _constant(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
-        """The factory's result with its values; None where it is large or on another device."""
+        """Return the factory's result with its values; None where it is large or on another device."""
         if str(kwargs.get("device") or "cpu") != "cpu":
             return None
         result = super().dispatch(func, (), args, kwargs)
@@ -107,7 +107,9 @@ def _is_draw(func: OpOverload) -> bool:
 
 
 def mode() -> FakeTensorMode:
-    """The mode in which tensors are fake; what the program got from elsewhere (numpy, files) becomes fake as well."""
+    """Return the mode in which tensors are fake; what the program got from elsewhere (numpy, files) becomes fake as
+    well.
+    """
     return Mode(allow_non_fake_inputs=True)
 
 
@@ -152,12 +154,12 @@ def conversions() -> Iterator[None]:
 
 
 def only_fake(types: Iterable[type]) -> bool:
-    """Whether all tensor subclasses among ``types`` are fake tensors."""
+    """Return whether all tensor subclasses among ``types`` are fake tensors."""
     return all(issubclass(t, FakeTensor) for t in types)
 
 
 def obstacle(error: BaseException) -> str | None:
-    """A sentence on why the program cannot run fake and where; None for errors that are the program's own."""
+    """Return a sentence on why the program cannot run fake and where; None for errors that are the program's own."""
     for kind, why in _WHY.items():
         if isinstance(error, kind):
             reason = why.format(*(str(a) for a in error.args[:1] or ("unknown",)))
@@ -192,7 +194,7 @@ def _own(name: str) -> bool:
 
 
 def _place(error: BaseException) -> Line:
-    """The innermost line of the user's own files: neither installed, nor Python's, nor ours."""
+    """Return the innermost line of the user's own files: neither installed, nor Python's, nor ours."""
     foreign = (*_installed(), str(Path(torch.__file__).parent))
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(foreign) and not _own(f.filename)] or frames[-1:]
@@ -206,7 +208,7 @@ _MACHINERY = (
 
 
 def _library(error: BaseException) -> Line | None:
-    """The innermost line of a library that the user's line called, if it did: not of what makes tensors fake."""
+    """Return the innermost line of a library that the user's line called, if it did: not of what makes tensors fake."""
     home = Path(torch.__file__).parent
     innermost = None
     for frame in traceback.extract_tb(error.__traceback__):

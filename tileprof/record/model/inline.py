@@ -27,7 +27,7 @@ class Recording:
     notes: list[str] = field(default_factory=list)
 
     def trace(self) -> tileprof.LoadedTrace:
-        """The trace, as `tileprof.load` gives it. Raises UserError before the end of the ``with`` block."""
+        """Return the trace, as `tileprof.load` gives it. Raises UserError before the end of the ``with`` block."""
         if self.state != "written":
             raise UserError(f"{self.path} {self.state}: ask for its trace after the `with` block.")
         return tileprof.load(self.path)

@@ -159,7 +159,7 @@ class Modules:
 
     @staticmethod
     def constructing() -> bool:
-        """Whether this thread is in the constructor of a module, however deep.
+        """Return whether this thread is in the constructor of a module, however deep.
 
         Constructors cannot be wrapped: each class has its own, and may do its work before it calls its base class's.
         """
@@ -178,7 +178,7 @@ class Modules:
         self._root_called(module)
 
     def here(self) -> str:
-        """The module of the operator that is being dispatched in this thread, forward or backward."""
+        """Return the module of the operator that is being dispatched in this thread, forward or backward."""
         node = torch._C._current_autograd_node()  # noqa: SLF001 - the only way to ask
         stack, nodes = self._here.stack, self._here.nodes
         if node is None:

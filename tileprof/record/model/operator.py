@@ -34,8 +34,8 @@ HOST_READS = frozenset({"aten::_local_scalar_dense"})
 
 
 def reads_a_step() -> bool:
-    """Whether an optimizer of PyTorch is reading a step counter, which it keeps on the host even for parameters on a
-    GPU (unless it is capturable, and then it does not read it).
+    """Return whether an optimizer of PyTorch is reading a step counter, which it keeps on the host even for parameters
+    on a GPU (unless it is capturable, and then it does not read it).
     """
     frame = sys._getframe(1)  # noqa: SLF001 - what `inspect.stack` reads, without the source
     while frame.f_back is not None:
@@ -83,7 +83,7 @@ class Operator:
         self.mutates = any(a.written for a in self.arguments)
 
     def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The value of every argument in schema order, defaults filled in."""
+        """Return the value of every argument in schema order, defaults filled in."""
         positional = len(args)
         return [
             args[n] if n < positional else kwargs.get(argument.name, argument.default)
@@ -96,17 +96,17 @@ class Operator:
         return not self.name.startswith("aten::")
 
     def distrusted(self) -> Operator:
-        """The same with every argument taken to be written, whatever the schema says."""
+        """Return the same with every argument taken to be written, whatever the schema says."""
         arguments = tuple(replace(a, written=True) for a in self.arguments)
         return replace(self, arguments=arguments, entry=None, returns_given=True)
 
     def opaque(self) -> Operator:
-        """The same for a call with tensors that are not strided: tile models do not know those."""
+        """Return the same for a call with tensors that are not strided: tile models do not know those."""
         return replace(self, entry=None, strided=False)
 
 
 def describe(overload: OpOverload) -> Operator:
-    """What is known of ``overload``."""
+    """Return what is known of ``overload``."""
     schema = overload._schema  # noqa: SLF001 - has no public name
     name = _name(schema)
     arguments = tuple(
@@ -131,7 +131,7 @@ def describe(overload: OpOverload) -> Operator:
 
 
 def _of_functional(overload: OpOverload) -> Entry | None:
-    """For an ``out=`` overload the model of the overload with the same arguments that returns a new tensor."""
+    """Return for an ``out=`` overload the model of the overload with the same arguments that returns a new tensor."""
     schema = overload._schema  # noqa: SLF001
     inputs = [a.name for a in schema.arguments if not a.is_out]
     if len(inputs) == len(schema.arguments):
@@ -149,7 +149,7 @@ def _name(schema: Any) -> str:
 
 
 def higher_order(operator: Any) -> Operator:
-    """An operator without a schema, which takes functions (`torch.cond`, flex attention): seen as one piece."""
+    """Return an operator without a schema, which takes functions (`torch.cond`, flex attention): seen as one piece."""
     arguments = (Argument("args", None, written=False), Argument("kwargs", None, written=False))
     return _Pieces(
         operator, f"higher_order::{operator.name()}", arguments, None, silent=False, composite=False, explicit=False

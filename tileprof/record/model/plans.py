@@ -76,7 +76,9 @@ _EMPTY = Footprint(np.zeros((0, 3), np.int32), Boxes.concat(()))
 
 
 def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: set[str]) -> list[Planned]:
-    """The launches of ``call`` on ``device``; ``key`` is its layout. Adds to ``notes`` what the trace must confess.
+    """Return the launches of ``call`` on ``device``; ``key`` is its layout.
+
+    Adds to ``notes`` what the trace must confess.
 
     An operator without a model becomes conservative; so does one whose model fails, after its traceback.
     """
@@ -121,7 +123,7 @@ def _operands(value: Any) -> list[Operand]:
 
 
 def own(kernel: Kernel, op: str, device: Device, key: Hashable) -> Planned:
-    """A kernel ready to be bound; ``key`` is its layout, or `content`."""
+    """Return a kernel ready to be bound; ``key`` is its layout, or `content`."""
     lives = duration.model(kernel, device)
     identity = repr((op, key, kernel.name, kernel.grid, kernel.block, kernel.cluster))
     footprint = replace(kernel.footprint, duration_ns=lives.tile_ns)

@@ -38,7 +38,7 @@ class PlansByValue:
     def find(
         self, layout: Hashable, tensors: Sequence[torch.Tensor], earlier: Mapping[int, torch.Tensor | None]
     ) -> list[Planned] | None:
-        """The plan of an equal call; None where there was none.
+        """Return the plan of an equal call; None where there was none.
 
         ``earlier``: by id, what the tensors that the operator wrote to held before.
         """
@@ -68,7 +68,7 @@ class PlansByValue:
 def _digest(
     read: tuple[int, ...], tensors: Sequence[torch.Tensor], earlier: Mapping[int, torch.Tensor | None]
 ) -> bytes | None:
-    """Of the values of the tensors at these places; None where they are many."""
+    """Return a digest of the values of the tensors at these places; None where they are many."""
     total = blake2b(digest_size=16)
     for place in read:
         tensor: Any = earlier.get(id(tensors[place]), tensors[place])

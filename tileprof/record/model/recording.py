@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record import program, ranges
-from tileprof.record.ended import ended_json
+from tileprof.record.closing_line import ended_json
 from tileprof.record.model import fake, triton_kernels
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all
@@ -202,7 +202,7 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
 
 
 def _hints(reason: str) -> list[str]:
-    """What to do about an exception of the program's."""
+    """Return what to do about an exception of the program's."""
     hints = [_NO_GPU_NEEDED] if any(words in reason for words in _NO_CUDA) else []
     return hints + ([_NO_NVTX_NEEDED] if _NO_NVTX in reason else [])
 

@@ -102,8 +102,8 @@ def _group(
     planned: dict[str, list[plans.Planned]],
     tiles: Mapping[int, str],
 ) -> _Group | None:
-    """The group of these launches; None where no tile model cuts the call exactly, or a tensor's memory is not in the
-    trace.
+    """Return the group of these launches; None where no tile model cuts the call exactly, or a tensor's memory is not
+    in the trace.
     """
     launches, (_, text) = [launch for launch, _ in members], members[-1]
     name = str(trace.launches["op"].iloc[launches[0]])
@@ -131,7 +131,7 @@ def _group(
 
 
 def _is_allocated(trace: Recording, buffer: int, launch: int) -> bool:
-    """Whether a buffer is in the trace and has memory when a launch begins."""
+    """Return whether a buffer is in the trace and has memory when a launch begins."""
     if buffer < 0:
         return False
     row = trace.buffers.iloc[buffer]
@@ -139,7 +139,7 @@ def _is_allocated(trace: Recording, buffer: int, launch: int) -> bool:
 
 
 def _by_rows(planned: list[plans.Planned], call: Call) -> list[plans.Planned]:
-    """One pointwise launch over operands that lie alike, with a tile per row of the innermost dimension.
+    """Return one pointwise launch over operands that lie alike, with a tile per row of the innermost dimension.
 
     As an epilogue it then depends on no tile beyond the rows that it reads. Other launches stay as they are.
     """
@@ -170,7 +170,9 @@ def _by_rows(planned: list[plans.Planned], call: Call) -> list[plans.Planned]:
 
 
 def _as_epilogue(operator: Operator, call: Call) -> Operator:
-    """A batch norm in evaluation as one launch, which a stage can take as its epilogue; other operators as they are."""
+    """Return a batch norm in evaluation as one launch, which a stage can take as its epilogue; other operators as they
+    are.
+    """
     names = ("input", "running_mean", "running_var")
     evaluates = not call.arguments.get("training", "batch_norm_with_update" in call.op)
     normalises_only = all(call.arguments.get(name) is not None for name in names) and call.outputs
@@ -180,7 +182,7 @@ def _as_epilogue(operator: Operator, call: Call) -> Operator:
 
 
 def _tiles(call: Call, sms: int) -> tuple[str, str]:
-    """Tiles that the persistent kernel takes: 64 or 128 rows of a product, 16 or 64 pixels of a convolution, 64
+    """Return tiles that the persistent kernel takes: 64 or 128 rows of a product, 16 or 64 pixels of a convolution, 64
     columns.
 
     A convolution whose result would give less than a tile of 64 pixels to each SM has smaller ones.
@@ -225,7 +227,7 @@ def _operand(number: int, tensor: dict[str, Any]) -> Operand:
 
 
 def _deal_out_durations(trace: Recording, groups: list[_Group]) -> None:
-    """Equal calls share a plan, whose launches together take the mean of what was recorded for such a call."""
+    """Give the launches of a plan that equal calls share the mean of what was recorded for such a call."""
     recorded: dict[str, list[int]] = defaultdict(list)
     duration = trace.launches["duration_ns"].to_numpy()
     for group in groups:
@@ -253,7 +255,7 @@ class _Writing:
         self._scratch_base = -(-end // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
 
     def run(self, by_last: dict[int, _Group], replaced: set[int]) -> dict[int, tuple[int, ...]]:
-        """The new launches of every recorded one that stands for itself or ends a group."""
+        """Return the new launches of every recorded one that stands for itself or ends a group."""
         begun, ended = defaultdict(list), defaultdict(list)
         for row in _rows(self._trace.buffers):
             begun[max(row["allocated_at"], -1)].append(row)

@@ -127,7 +127,7 @@ class Session:
         return notes
 
     def notes(self) -> list[str]:
-        """What the trace has to confess so far."""
+        """Return what the trace has to confess so far."""
         recurrent = [
             f"{name} was recorded step by step, as PyTorch computes it without cuDNN: on a GPU cuDNN's own kernels "
             "run, and launches, gaps and times differ."
@@ -199,7 +199,7 @@ class Session:
     # ---- operators
 
     def operator(self, func: Any) -> Operator:
-        """The schema, model and kind of an operator, looked up once."""
+        """Return the schema, model and kind of an operator, looked up once."""
         operator = self._operators.get(func)
         if operator is None:
             try:
@@ -308,8 +308,9 @@ class Session:
         self._launch(operator.name, planned, tensors, places, inputs, path, texts)
 
     def _initialises(self, operator: Operator, places: list[Buffer | None], inputs: int) -> bool:
-        """A write to a parameter, the construction of a module, or a conversion of its tensors, before any module ran:
-        on a GPU it is done once, and mostly by the CPU.
+        """Return whether an operator initialises a parameter, a module or its tensors before any module ran.
+
+        On a GPU that is done once, and mostly by the CPU.
         """
         if self.options.initialisation or self.modules.any_called or not places or places[0] is None:
             return False
@@ -330,7 +331,9 @@ class Session:
         values: dict[int, Any],
         read: set[int] | None = None,
     ) -> Call:
-        """The call as tile models see it; ``read`` learns the places of the tensors whose values they ask for."""
+        """Return the call as tile models see it; ``read`` learns the places of the tensors whose values they
+        ask for.
+        """
         operands: list[Operand] = []
         by_name = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
         first = len(operands)
@@ -462,7 +465,7 @@ class Session:
 
 
 def _aliases(places: list[Buffer | None], inputs: int) -> bool:
-    """Whether every output lies in an input's memory: a view, whatever its schema says."""
+    """Return whether every output lies in an input's memory: a view, whatever its schema says."""
     if len(places) <= inputs:
         return False
     for output in places[inputs:]:

@@ -147,7 +147,9 @@ class Buffers:
                 self._drop(entry.buffer)
 
     def _drop(self, buffer: Buffer) -> None:
-        """One storage less shows the buffer. Memory from outside is not known to be free when no tensor shows it."""
+        """Note that one storage less shows the buffer. Memory from outside is not known to be free when no
+        tensor shows it.
+        """
         buffer.holders -= 1
         if buffer.holders:
             return
@@ -167,7 +169,7 @@ class Buffers:
             self.writer.free_buffer(buffer.id)
 
     def places(self, tensors: Sequence[torch.Tensor], made_from: int) -> list[Buffer | None]:
-        """The buffers of an operator's tensors; those from ``made_from`` on it just returned."""
+        """Return the buffers of an operator's tensors; those from ``made_from`` on it just returned."""
         merges, live = self._merges, self._live
         buffers: list[Buffer | None] = []
         for n, tensor in enumerate(tensors):
@@ -182,7 +184,7 @@ class Buffers:
         return buffers
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor lies in a live buffer, whose size has not changed since."""
+        """Return whether the tensor lies in a live buffer, whose size has not changed since."""
         if not _has_storage(tensor):
             return False
         storage = tensor.untyped_storage()
@@ -190,7 +192,9 @@ class Buffers:
         return entry is not None and entry.bytes == storage.nbytes()
 
     def of(self, tensor: torch.Tensor, *, is_result: bool) -> Buffer | None:
-        """The buffer ``tensor`` lies in, None for memory of no size; ``is_result``: an operator just returned it."""
+        """Return the buffer ``tensor`` lies in, None for memory of no size; ``is_result``: an operator just returned
+        it.
+        """
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 - the only stable identity of a storage
         entry = self._live.get(key)
@@ -255,7 +259,7 @@ class Buffers:
     # ---- memory that several storages show
 
     def _registered(self, storage: torch.UntypedStorage, size: int, outside: bool) -> _LiveStorage | None:
-        """Where in a known buffer the memory of a new storage lies; buffers that it joins become one.
+        """Return where in a known buffer the memory of a new storage lies; buffers that it joins become one.
 
         Two storages of memory that PyTorch allocated never overlap, so one of them must be from ``outside``.
         """
@@ -279,7 +283,9 @@ class Buffers:
         return _LiveStorage(buffer, size, True, begin - start)
 
     def _shown(self, keys: Iterable[int]) -> list[tuple[int, Buffer]]:
-        """The real addresses at which buffers begin now: a storage's memory can move, to be shared for instance."""
+        """Return the real addresses at which buffers begin now: a storage's memory can move, to be shared for
+        instance.
+        """
         shown = []
         for key in keys:
             entry, storage = self._live.get(key), self._references[key]()
@@ -288,7 +294,9 @@ class Buffers:
         return shown
 
     def _merge(self, parts: list[tuple[int, Buffer]], begin: int, end: int) -> tuple[int, Buffer]:
-        """One buffer in place of ``parts``, ``(address, buffer)``, and of what lies between ``begin`` and ``end``."""
+        """Make one buffer in place of ``parts``, ``(address, buffer)``, and of what lies between ``begin`` and
+        ``end``.
+        """
         self._merges += 1
         self._shifted = True
         begin = min(begin, *(start for start, _ in parts))
@@ -342,13 +350,13 @@ class Buffers:
                     self._free(buffer)
 
     def ends(self, move: Move, kernel: Kernel) -> tuple[tuple[int, int], ...]:
-        """What each operand slot of a move's kernel is bound to."""
+        """Return what each operand slot of a move's kernel is bound to."""
         ends = (move.old, move.at), (move.new, move.to)
         both = [(self.bind(buffer, new=True), at) for buffer, at in ends]
         return tuple(both[o.ref] for o in kernel.operands if isinstance(o, Operand))
 
     def bind(self, buffer: Buffer, *, new: bool) -> int:
-        """The buffer's id in the trace, which it enters now if need be; ``new``: the launch's own output."""
+        """Return the buffer's id in the trace, which it enters now if need be; ``new``: the launch's own output."""
         if buffer.id == ABSENT:
             buffer.id = self.writer.add_buffer(
                 base=buffer.base,
@@ -376,12 +384,12 @@ class Buffers:
             self.writer.describe_buffer(buffer.id, kind=kind, name=buffer.name)
 
     def is_parameter(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor lies in a parameter's memory."""
+        """Return whether the tensor lies in a parameter's memory."""
         buffer = self.of(tensor, is_result=False)
         return buffer is not None and buffer.kind == "parameter"
 
     def scratch(self, size: int) -> Buffer:
-        """Workspace that lives until `release`."""
+        """Return workspace that lives until `release`."""
         base = self.allocator.allocate(size)
         return Buffer(base, size, "workspace", "uint8", (size,), (1,), self.writer.launches)
 
@@ -396,7 +404,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _address(storage: torch.UntypedStorage) -> int:
-    """Where the storage's bytes are; 0 if nowhere, as those of a fake tensor."""
+    """Return where the storage's bytes are; 0 if nowhere, as those of a fake tensor."""
     try:
         return int(storage.data_ptr()) if storage.device.type == "cpu" else 0
     except RuntimeError:  # a tensor subclass that has no memory of its own
@@ -404,7 +412,9 @@ def _address(storage: torch.UntypedStorage) -> int:
 
 
 def _without_transforms(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor below the wrappers of `torch.func`: inside ``grad`` and ``vmap`` a module's parameters are wrapped."""
+    """Return the tensor below the wrappers of `torch.func`: inside ``grad`` and ``vmap`` a module's parameters are
+    wrapped.
+    """
     functorch = torch._C._functorch  # noqa: SLF001 - has no public name
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
@@ -416,7 +426,7 @@ def _has_storage(tensor: torch.Tensor) -> bool:
 
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The strided tensors that hold a tensor's data: itself, or the components of a sparse or nested one.
+    """Return the strided tensors that hold a tensor's data: itself, or the components of a sparse or nested one.
 
     Empty where they cannot be had (opaque layouts).
     """

@@ -131,12 +131,12 @@ def models(*ops: str, data_dependent: bool = False, any_number: bool = False) ->
 
 
 def find(op: str) -> Entry | None:
-    """The model of an operator: its own overload first, then any overload."""
+    """Return the model of an operator: its own overload first, then any overload."""
     return REGISTRY.get(op) or REGISTRY.get(op.split(".", 1)[0])
 
 
 def distinct(operands: Iterable[Operand]) -> tuple[Operand, ...]:
-    """Operands in order, each ref once."""
+    """Return operands in order, each ref once."""
     operands_by_ref: dict[int, Operand] = {}
     for operand in operands:
         operands_by_ref.setdefault(operand.ref, operand)

@@ -29,7 +29,7 @@ _LSTM = "LSTM layers are recorded as cells in time order; cuDNN would fuse a lay
 
 
 def notes() -> frozenset[str]:
-    """What was taken apart so far, as sentences."""
+    """Return what was taken apart so far, as sentences."""
     return frozenset(_used)
 
 

@@ -58,7 +58,7 @@ class Window:
         return (self.captures and not self._open) or self._count == 0
 
     def covers(self, module: str) -> bool:
-        """Whether operators of ``module`` are looked at now; a whole operator is, or is not."""
+        """Return whether operators of ``module`` are looked at now; a whole operator is, or is not."""
         if self.captures and not self._open:
             reason = self._outside
         elif self._count == 0:
@@ -71,7 +71,7 @@ class Window:
         return False
 
     def keeps(self) -> bool:
-        """Whether to keep the next launch of an operator that is covered."""
+        """Return whether to keep the next launch of an operator that is covered."""
         if self._skip:
             self._skip -= 1
         elif self._count is None:
@@ -83,7 +83,7 @@ class Window:
         return False
 
     def notes(self) -> list[str]:
-        """What the trace has to say about its being a window."""
+        """Return what the trace has to say about its being a window."""
         sentences = [
             f"{count} operator{'s or launches' if count > 1 else ' or launch'} {reason} "
             f"{'were' if count > 1 else 'was'} left out; "

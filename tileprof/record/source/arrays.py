@@ -35,7 +35,7 @@ class Array:
 
 
 def of(value: Any) -> Array | None:
-    """The array that ``value`` is, or None when it is none."""
+    """Return the array that ``value`` is, or None when it is none."""
     if hasattr(value, "untyped_storage"):
         return _tensor(value)
     if hasattr(value, "__cuda_array_interface__"):
@@ -48,7 +48,7 @@ def of(value: Any) -> Array | None:
 
 
 def _tensor(tensor: Any) -> Array:
-    """A PyTorch tensor; the allocation is its storage, which other views share."""
+    """Return a PyTorch tensor; the allocation is its storage, which other views share."""
     storage = tensor.untyped_storage()
     return Array(
         address=tensor.data_ptr() or storage.data_ptr(),
@@ -64,7 +64,9 @@ def _tensor(tensor: Any) -> Array:
 
 
 def _described(value: Any, interface: dict[str, Any], *, on_gpu: bool) -> Array:
-    """By NumPy's array interface, or CUDA's, which is the same; the allocation is the array's own where it tells."""
+    """Describe a value by NumPy's array interface, or CUDA's, which is the same; the allocation is the array's
+    own where it tells.
+    """
     dtype = np.dtype(interface["typestr"])
     shape = tuple(interface["shape"])
     steps = interface.get("strides") or _contiguous(shape, dtype.itemsize)
@@ -84,7 +86,7 @@ def _described(value: Any, interface: dict[str, Any], *, on_gpu: bool) -> Array:
 
 
 def _allocation(value: Any) -> tuple[int, int] | None:
-    """Where the memory that a view is cut from begins, and its size, as NumPy and CuPy know it."""
+    """Return where the memory that a view is cut from begins, and its size, as NumPy and CuPy know it."""
     if isinstance(value, np.ndarray):
         while isinstance(value.base, np.ndarray):
             value = value.base
@@ -94,7 +96,7 @@ def _allocation(value: Any) -> tuple[int, int] | None:
 
 
 def _extent(address: int, shape: tuple[int, ...], steps: tuple[int, ...], itemsize: int) -> tuple[int, int]:
-    """First byte and bytes of what a strided view can reach."""
+    """Return the first byte and the bytes of what a strided view can reach."""
     if not prod(shape):
         return address, 0
     spans = [(n - 1) * s for n, s in zip(shape, steps, strict=True)]
@@ -107,7 +109,7 @@ def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _dlpack(value: Any) -> Array:
-    """By DLPack: NumPy reads what lies in the CPU's memory, cuda.core what lies in a GPU's."""
+    """Describe a value by DLPack: NumPy reads what lies in the CPU's memory, cuda.core what lies in a GPU's."""
     if value.__dlpack_device__()[0] == _DLPACK_HOST:
         described = of(np.from_dlpack(value))
         assert described is not None

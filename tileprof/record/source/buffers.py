@@ -37,7 +37,7 @@ class Buffers:
         self.live: list[Buffer] = []
 
     def of(self, array: Array, name: str = "", kind: str = "") -> Buffer | None:
-        """The buffer that an array lies in, new if need be; None for an array without elements.
+        """Return the buffer that an array lies in, new if need be; None for an array without elements.
 
         Raises UserError when its memory overlaps a known buffer without lying in it.
         """

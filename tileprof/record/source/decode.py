@@ -47,12 +47,14 @@ class Stray:
 
 
 def entered(blocks: Blocks) -> NDArray[np.bool_]:
-    """Which blocks said when they began and ended."""
+    """Return which blocks said when they began and ended."""
     return np.asarray((blocks["begin_ns"] != _NEVER) & (blocks["end_clock"] != 0))
 
 
 def boxes(entries: Entries, blocks: Blocks, spans: list[Span]) -> Boxes:
-    """The accesses of each tile, relative to operands; operand i is ``spans[i]``. Tiles are linear block ids.
+    """Return the accesses of each tile, relative to operands; operand i is ``spans[i]``.
+
+    Tiles are linear block ids.
 
     ``first`` and ``last`` are the begin and end of the eighth of the tile's life in which the bytes were touched, NaN
     where the block did not say when it lived. Entries outside all spans are left out: ask `stray` first.
@@ -64,7 +66,7 @@ def boxes(entries: Entries, blocks: Blocks, spans: list[Span]) -> Boxes:
 
 
 def stray(entries: Entries, spans: list[Span]) -> Stray | None:
-    """The first entry that lies outside the spans; None when all of them are inside one each or several adjacent
+    """Return the first entry that lies outside the spans; None when all of them are inside one each or several adjacent
     ones.
     """
     low, high = extents(entries)
@@ -93,7 +95,7 @@ def extents(entries: Entries) -> tuple[I64, I64]:
 
 
 def _parts(entries: Entries, blocks: Blocks) -> I64:
-    """The part of its block's life that each entry falls into, 0 to PARTS - 1; -1 unknown."""
+    """Return the part of its block's life that each entry falls into, 0 to PARTS - 1; -1 unknown."""
     row = entries["block"]
     begin = blocks["begin_clock"][row]
     life = np.where(entered(blocks), blocks["end_clock"] - blocks["begin_clock"], 0)[row].astype(np.int64)
@@ -104,7 +106,7 @@ def _parts(entries: Entries, blocks: Blocks) -> I64:
 
 
 def _batches(entries: Entries) -> Iterator[slice]:
-    """Slices of entries that end where a block ends, of about as many runs as fit in memory."""
+    """Yield slices of entries that end where a block ends, of about as many runs as fit in memory."""
     through = np.cumsum(entries["count_0"].astype(np.int64) * entries["count_1"])
     ends = np.append(np.flatnonzero(np.diff(entries["block"])) + 1, len(entries))
     begin = 0
@@ -153,14 +155,14 @@ def _boxes(entries: Entries, part: I64, spans: list[Span]) -> Boxes:
 
 
 def runs(entries: Entries) -> tuple[I64, I64, I64]:
-    """Every run of every entry: its entry, begin and end."""
+    """Return every run of every entry: its entry, begin and end."""
     address = entries["address"].astype(np.int64)
     entry, start = runs_of(address, *(entries[name] for name in ("count_0", "stride_0", "count_1", "stride_1")))
     return entry, start, start + entries["length"][entry].astype(np.int64)
 
 
 def _operand(start: I64, spans: list[Span]) -> I64:
-    """The span in which each address lies; -1 for none."""
+    """Return the span in which each address lies; -1 for none."""
     order = np.argsort([s.low for s in spans])
     low = np.array([spans[i].low for i in order], np.int64)
     high = np.array([spans[i].high for i in order], np.int64)

@@ -32,7 +32,7 @@ def modules() -> tuple[Any, Any]:
 
 
 def compile_cubin(program: Program, architecture: str, *, record: bool) -> Any:
-    """The program's cubin, a ``cuda.core.ObjectCode``; needs no GPU.
+    """Return the program's cubin, a ``cuda.core.ObjectCode``; needs no GPU.
 
     Raises UserError with the compiler's own words, and for architectures that this NVRTC does not know.
     """
@@ -151,7 +151,7 @@ class Gpu:
         self.ask(self.driver.cuCtxSynchronize(), what)
 
     def allocate(self, size: int) -> int:
-        """Memory, not zeroed."""
+        """Return memory, not zeroed."""
         (address,) = self.ask(self.driver.cuMemAlloc(max(size, 1)), f"allocating {size:,} bytes")
         return int(address)
 
@@ -165,7 +165,7 @@ class Gpu:
         self.ask(self.driver.cuMemcpyHtoD(address, values.ctypes.data, values.nbytes), "copying to the GPU")
 
     def read(self, address: int, size: int) -> NDArray[np.uint8]:
-        """A copy of the bytes at an address."""
+        """Return a copy of the bytes at an address."""
         values = np.empty(size, np.uint8)
         if size:
             self.ask(self.driver.cuMemcpyDtoH(values.ctypes.data, address, size), "copying from the GPU")
@@ -176,14 +176,14 @@ class Gpu:
         self.ask(self.driver.cuMemcpyDtoD(to, source, size), "copying on the GPU")
 
     def ask(self, answer: tuple[Any, ...], what: str) -> tuple[Any, ...]:
-        """The driver's answer without its error code. Raises UserError when it failed."""
+        """Return the driver's answer without its error code. Raises UserError when it failed."""
         if int(answer[0]) != 0:
             _, name = self.driver.cuGetErrorName(answer[0])
             self._fail(what, name.decode() if name else f"CUDA error {int(answer[0])}")
         return answer[1:]
 
     def checked(self, call: Any, what: str) -> Any:
-        """What ``call()`` gives. Raises UserError for an error of CUDA's."""
+        """Return what ``call()`` gives. Raises UserError for an error of CUDA's."""
         try:
             return call()
         except Exception as error:

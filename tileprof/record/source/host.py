@@ -108,7 +108,7 @@ class Host:
         return HostKernel(library, program)
 
     def synchronise(self) -> None:
-        """Nothing is ever under way."""
+        """Do nothing: nothing is ever under way."""
 
     def allocate(self, size: int) -> int:
         """Zeroed memory."""
@@ -126,7 +126,7 @@ class Host:
         ctypes.memmove(address, values.ctypes.data, values.nbytes)
 
     def read(self, address: int, size: int) -> NDArray[np.uint8]:
-        """A copy of the bytes at an address."""
+        """Return a copy of the bytes at an address."""
         return np.frombuffer(ctypes.string_at(address, size), np.uint8)
 
     def copy(self, to: int, source: int, size: int) -> None:

@@ -52,7 +52,7 @@ class Launches:
         self._now_ns = 0
 
     def add(self, place: Place, arguments: list[Buffer], captured: Captured, about: About) -> int:
-        """The launch's id. Raises UserError when it touched memory that is in no known buffer."""
+        """Return the launch's id. Raises UserError when it touched memory that is in no known buffer."""
         bound = arguments + [b for b in self._buffers.live if b not in arguments]
         spans = [decode.Span(b.base, b.high, b.origin) for b in bound]
         outside = decode.stray(captured.entries, spans)
@@ -73,7 +73,7 @@ class Launches:
         return self._write(place, bound, boxes, captured, about, unknown)
 
     def _unknown(self, captured: Captured, arguments: list[Buffer], about: About) -> str:
-        """What is not known of a launch's accesses, as a sentence; "" when all of them are."""
+        """Return what is not known of a launch's accesses, as a sentence; "" when all of them are."""
         if captured.lost:
             return (
                 f"the log had room for {len(captured.entries):,} of {captured.requested_entries:,} entries, so every "

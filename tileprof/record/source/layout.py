@@ -52,5 +52,5 @@ def fresh_blocks(count: int) -> Blocks:
 
 
 def log(entries: int, blocks: int, count: int, capacity: int) -> bytes:
-    """The bytes of `SYMBOL` for a log at these addresses."""
+    """Return the bytes of `SYMBOL` for a log at these addresses."""
     return np.array([(entries, blocks, count, capacity)], LOG).tobytes()

@@ -82,7 +82,8 @@ class Machine(Protocol):
 
 
 def scalar(value: Any, size: int, place: str) -> np.generic:
-    """A kernel argument of ``size`` bytes: NumPy scalars as they are, bool, int and float in the parameter's size.
+    """Return a kernel argument of ``size`` bytes: NumPy scalars as they are, bool, int and float in the parameter's
+    size.
 
     Raises UserError for a value that the parameter cannot hold; ``place`` names it.
     """

@@ -237,7 +237,7 @@ def _machine(machine: str | Machine, device: str | Path | None) -> Machine:
 
 
 def _described(name: str) -> Device:
-    """The device of a driver's name ("Tesla V100-SXM2-16GB"): as a whole, else by the first of its words that is
+    """Return the device of a driver's name ("Tesla V100-SXM2-16GB"): as a whole, else by the first of its words that is
     one.
     """
     for word in name.replace("-", " ").split():

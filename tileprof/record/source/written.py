@@ -12,7 +12,7 @@ from tileprof.trace.footprint import READ
 
 
 def unrecorded(before: NDArray[np.uint8], after: NDArray[np.uint8], base: int, entries: Entries) -> int:
-    """Bytes of the memory at ``base`` that changed outside all recorded writes and updates."""
+    """Return bytes of the memory at ``base`` that changed outside all recorded writes and updates."""
     changed = np.flatnonzero(before != after) + base
     if not len(changed):
         return 0

@@ -38,13 +38,15 @@ _FAMILIES: Final = (
 
 
 def family(name: str) -> str:
-    """The kind of kernel that a name stands for, of a library or of a tile model; the bare name where none fits."""
+    """Return the kind of kernel that a name stands for, of a library or of a tile model; the bare name where none
+    fits.
+    """
     lower = name.lower()
     return next((kind for kind, pattern in _FAMILIES if re.search(pattern, lower)), bare_name(name))
 
 
 def bare_name(name: str) -> str:
-    """A demangled name without return type, namespaces, template arguments and parameters."""
+    """Return a demangled name without return type, namespaces, template arguments and parameters."""
     characters, depth = [], 0
     for character in name.replace("(anonymous namespace)::", ""):
         depth -= character in ">)"
@@ -58,7 +60,7 @@ def bare_name(name: str) -> str:
 
 
 def matched_kernels(launches: Sequence[tuple[str, str]], kernels: Sequence[tuple[str, str]]) -> list[NDArray[np.int64]]:
-    """For each repetition of the program in ``kernels``, ``[launches]`` the kernel of each launch, -1 for none.
+    """Return for each repetition of the program in ``kernels`` the kernel of each launch, ``[launches]``, -1 for none.
 
     Both are pairs of kernel name and operator. Where the launches fit one by one more than once, there are as many
     arrays; otherwise one, the alignment of most points. Raises `UserError` where that would take too much memory.
@@ -100,7 +102,7 @@ def _keys(side: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, ...]], ...]:
 
 
 def _repetitions(launch_keys: _Keys, kernel_keys: _Keys) -> list[NDArray[np.int64]]:
-    """Every place where the launches' families follow each other without a gap, one behind the other."""
+    """Return every place where the launches' families follow each other without a gap, one behind the other."""
     count = len(launch_keys)
     if not count:
         return []

@@ -59,7 +59,7 @@ class KernelTimes:
 
 
 def read_times(path: Path) -> KernelTimes:
-    """The kernels of a file of either kind, told apart by its first bytes. Raises `UserError`."""
+    """Return the kernels of a file of either kind, told apart by its first bytes. Raises `UserError`."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise UserError(f"{path} is larger than {_MOST_BYTES >> 30} GiB; profile fewer iterations")

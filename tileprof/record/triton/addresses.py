@@ -139,7 +139,10 @@ class AddressRun:
                     raise DependsOnValues
 
     def _extrapolated(self, places: list[Place], spans: list[Span]) -> dict[Place, tuple[Boxes, int]] | None:
-        """All programs from a few; the upper edges too where no mask cuts them. None where they do not follow."""
+        """Return all programs from a few; the upper edges too where no mask cuts them.
+
+        None where they do not follow.
+        """
         last = tuple(n - 1 for n in self.grid)
         inner = [p for p in places if all(c < e or e == 0 for c, e in zip(p, last, strict=True))]
         edge = sorted(set(places) - set(inner))
@@ -158,7 +161,9 @@ class AddressRun:
     def _moved(
         self, places: list[Place], steps: list[Place], checks: list[Place], spans: list[Span]
     ) -> dict[Place, tuple[Boxes, int]] | None:
-        """The first program's boxes, moved in proportion to the place; None where a program in ``checks`` differs."""
+        """Return the first program's boxes, moved in proportion to the place; None where a program in ``checks``
+        differs.
+        """
         origin = (0, 0, 0)
         logs = self._run({origin, *steps, *checks}, 0)
         base, flops = logs[origin].boxes(0, spans), logs[origin].flops
@@ -173,7 +178,7 @@ class AddressRun:
 
 
 def _sample(places: list[Place], count: int) -> list[Place]:
-    """The first, the last and some at random, the same ones every time."""
+    """Return the first, the last and some at random, the same ones every time."""
     if not places:
         return []
     random = np.random.default_rng(0)
@@ -224,7 +229,7 @@ def _blind(module: Any, builder: Any, watch: Watch, fill: int) -> None:
 
 
 def _reduced(module: Any) -> Callable[..., Any]:
-    """What makes a tensor of a reduction's result: of stand-ins it is one, too."""
+    """Return what makes a tensor of a reduction's result: of stand-ins it is one, too."""
     original = module.ReduceScanOpInterface.to_tensor
 
     def to_tensor(self: Any, result: Any, dtype: Any) -> Any:
@@ -249,7 +254,7 @@ def _dot(watch: Watch, left: Any, total: Any) -> Any:
 
 
 def named_arguments(executor: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """The kernel's own arguments by name, launch options left out."""
+    """Return the kernel's own arguments by name, launch options left out."""
     spec = inspect.getfullargspec(executor.fn)
     own = {k: v for k, v in options.items() if k in spec.args or k in spec.kwonlyargs}
     return inspect.getcallargs(executor.fn, *arguments, **own)

@@ -36,7 +36,7 @@ _ADDRESS_SPACE, _GAP = 1 << 40, 1 << 21
 
 
 def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any], *, fake: bool = False) -> None:
-    """From now on, hand each launch of an interpreted Triton kernel to ``sink``, after it has run.
+    """Hand from now on each launch of an interpreted Triton kernel to ``sink``, after it has run.
 
     ``active()`` says whether launches are wanted now; ``outside()`` is a context manager under which the interpreter's
     own tensor operations are not the program's. ``fake``: tensors have no values; kernels run on addresses alone.
@@ -107,7 +107,7 @@ def _whole(
 
 
 def _stand_ins(tensors: list[torch.Tensor]) -> tuple[list[Span], list[int], dict[int, int]]:
-    """Spans and slots as `_spans`, at made-up addresses; and the address of each tensor by its id."""
+    """Return spans and slots as `_spans`, at made-up addresses; and the address of each tensor by its id."""
     spans: list[Span] = []
     slots: list[int] = []
     lows: dict[int, int] = {}
@@ -137,7 +137,7 @@ def _as_pointers(value: Any, addresses: dict[int, int]) -> Any:
 
 
 def _tensors(values: list[Any]) -> list[torch.Tensor]:
-    """Every tensor among arguments, through tuples, descriptors and dtype wrappers; empty ones left out."""
+    """Return every tensor among arguments, through tuples, descriptors and dtype wrappers; empty ones left out."""
     tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, tuple | list):
@@ -183,7 +183,7 @@ def _kernel(
 
 
 def _spans(tensors: list[torch.Tensor]) -> tuple[list[Span], list[int]]:
-    """One span a storage, bound through the first tensor in it; ``slots[operand]`` is that tensor's place."""
+    """Return one span per storage, bound through the first tensor in it; ``slots[operand]`` is that tensor's place."""
     spans: list[Span] = []
     slots: list[int] = []
     starts: set[int] = set()
@@ -208,7 +208,7 @@ def _operand(tensor: torch.Tensor, ref: int) -> Operand:
 
 
 def _rate(tensors: list[torch.Tensor]) -> str:
-    """The rate of the dot products: that of the narrowest floating point argument."""
+    """Return the rate of the dot products: that of the narrowest floating point argument."""
     names = {"float16": "fp16", "bfloat16": "bf16", "float32": "tf32", "float64": "fp64"}
     kinds = [(t.element_size(), str(t.dtype).removeprefix("torch.")) for t in tensors if t.is_floating_point()]
     return names.get(min(kinds)[1], "fp8") if kinds else "fp32"

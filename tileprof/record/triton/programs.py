@@ -37,7 +37,7 @@ class ProgramLog:
         self.accesses.append((mode, *runs(addresses, active, itemsize)))
 
     def boxes(self, tile: int, spans: list[Span]) -> Boxes:
-        """The program's boxes, relative to operands.
+        """Return the program's boxes, relative to operands.
 
         ``first`` and ``last`` are places in the sequence of the program's memory accesses: an order, not a clock.
         Raises `ValueError` for an address outside every span.

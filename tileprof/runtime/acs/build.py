@@ -27,7 +27,7 @@ WHAT: Final = "the library that issues launches out of order"
 
 
 def build() -> Path:
-    """The library, compiled now if no build of it is in the cache.
+    """Return the library, compiled now if no build of it is in the cache.
 
     Raises `UserError` with the compiler's own words when it fails, and on machines other than x86-64.
     """

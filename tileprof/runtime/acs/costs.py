@@ -62,8 +62,8 @@ def measure() -> dict[str, Any]:
 
 
 def device_file(costs: dict[str, Any], like: str | None = None) -> dict[str, Any]:
-    """The measured GPU as the JSON of a device file, with all else from the device ``like``, by default the one of its
-    name.
+    """Return the measured GPU as the JSON of a device file, with all else from the device ``like``, by default the one
+    of its name.
     """
     device = devices.get(like) if like else of_driver(str(costs["name"]))
     source = f"measured {datetime.now(UTC):%Y-%m-%d} by tileprof.runtime.acs.costs on {costs['name']}"

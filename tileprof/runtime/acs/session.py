@@ -47,7 +47,9 @@ class Settings:
 
 
 def environment(library: Path, settings: Settings) -> dict[str, str]:
-    """The variables that the program needs on top of its own; writes the library's configuration into the folder."""
+    """Return the variables that the program needs on top of its own; writes the library's configuration into the
+    folder.
+    """
     lines = [
         f"{name} {getattr(settings, name)}"
         for name in ("mode", "lanes", "issuer", "window", "segment", "orders", "seed", "rest", "delay_us")
@@ -60,6 +62,6 @@ def environment(library: Path, settings: Settings) -> dict[str, str]:
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
-    """What the library counted, by process, most launches first."""
+    """Return what the library counted, by process, most launches first."""
     counts_of_processes = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("acs-*.json")]
     return sorted(counts_of_processes, key=lambda counts: -int(counts["launches"]))

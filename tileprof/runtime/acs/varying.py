@@ -21,7 +21,7 @@ Key = tuple[str, tuple[int, ...], int]
 
 
 def repeats(runs: Sequence[Sequence[Logged]]) -> bool:
-    """Whether all runs made the same launches in the same order, but for their parameters."""
+    """Return whether all runs made the same launches in the same order, but for their parameters."""
     return all([key_of(call) for call in run] == [key_of(call) for call in runs[0]] for run in runs[1:])
 
 
@@ -30,7 +30,8 @@ def key_of(call: Logged) -> Key:
 
 
 def varying_words(recorded: Sequence[Logged], runs: Sequence[Sequence[Logged]]) -> dict[int, tuple[int, ...]]:
-    """By place in ``recorded``: words (of 4 bytes) in which a launch's counterparts in ``runs`` differ from it.
+    """Return, by place in ``recorded``, the words (of 4 bytes) in which a launch's counterparts in ``runs`` differ from
+    it.
 
     A kernel and shape that another run launched more often or less has no counterparts there.
     """

@@ -34,8 +34,9 @@ class Ahead:
         pool.shutdown(wait=False)
 
     def take(self, region: Region) -> Runner | None:
-        """The runner of a region, once it is built; None if it was taken before or is not among them. Raises what
-        `Region.build` raised.
+        """Return the runner of a region, once it is built; None if it was taken before or is not among them.
+
+        Raises what `Region.build` raised.
         """
         future = self._runners.pop(id(region), None)
         return None if future is None else future.result()

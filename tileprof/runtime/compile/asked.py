@@ -42,13 +42,14 @@ AnyPolicy = Policy | SymbolicPolicy
 
 
 def load_asked(path: Path) -> AnyPolicy:
-    """The policy of a file, for one size or for a range; raises `PolicyError`."""
+    """Return the policy of a file, for one size or for a range; raises `PolicyError`."""
     return load_symbolic(path) or load_policy(path)
 
 
 def finder(policies: Mapping[Path, AnyPolicy], scheduler: str) -> Finder:
-    """Who looks for the stages of policy files; a file that fits nowhere is warned of. ``scheduler``: as of
-    `tileprof.runtime.gpu.GpuPipeline`.
+    """Yield who looks for the stages of policy files; a file that fits nowhere is warned of.
+
+    ``scheduler``: as of `tileprof.runtime.gpu.GpuPipeline`.
     """
 
     def regions(graph: fx.Graph) -> Iterator[Region]:
@@ -65,7 +66,7 @@ def finder(policies: Mapping[Path, AnyPolicy], scheduler: str) -> Finder:
 
 
 def _at_sizes(policy: AnyPolicy, graph: fx.Graph) -> Iterator[Policy]:
-    """The policy; of one for a range of sizes, those that products of the graph have."""
+    """Yield the policy; of one for a range of sizes, those that products of the graph have."""
     if isinstance(policy, Policy):
         yield policy
         return
@@ -97,7 +98,7 @@ class _Match:
         self.values: dict[str, fx.Node] = {}
 
     def stages_from(self, graph: fx.Graph, number: int, node: fx.Node, matched_nodes: set[fx.Node]) -> bool:
-        """Whether stage ``number`` begins at a node, and the later ones somewhere behind it."""
+        """Return whether stage ``number`` begins at a node, and the later ones somewhere behind it."""
         before = dict(self.values)
         if node not in matched_nodes and self._stage(number, node):
             rest = number + 1
@@ -175,14 +176,14 @@ class _Match:
         return node is None if view is None else self._binds(view, node)
 
     def _binds(self, view: View, node: Any) -> bool:
-        """Whether a tensor of the chain may be this value, which it is from now on."""
+        """Return whether a tensor of the chain may be this value, which it is from now on."""
         if not _lies_as(view, node):
             return False
         bound_node = self.values.setdefault(view.tensor, node)
         return aten.source(bound_node) is aten.source(node)
 
     def nodes(self) -> set[fx.Node]:
-        """What computes the stages."""
+        """Return what computes the stages."""
         inputs = {aten.source(self.values[name]) for name in self.chain.inputs()}
         (result,) = (self.values[name] for name in self.chain.outputs())
         stage_nodes: set[fx.Node] = set()
@@ -196,7 +197,7 @@ class _Match:
         return stage_nodes
 
     def region(self, policy: Policy, scheduler: str) -> Region:
-        """The stages as one call."""
+        """Return the stages as one call."""
         nodes = tuple(sorted(self.nodes()))
         read = aten.inputs_of(nodes)
         by_source = {aten.source(node): node for node in reversed(read)}
@@ -239,7 +240,7 @@ class PolicyRunner:
             self._refuse()
 
     def twin(self) -> PolicyRunner:
-        """Another runner with semaphores and memory of its own."""
+        """Return another runner with semaphores and memory of its own."""
         pipeline = self.pipeline if isinstance(self.pipeline, Pipeline) else self.pipeline.twin()
         return PolicyRunner(pipeline, self._at, self._shape, self._strides)
 
@@ -258,7 +259,7 @@ def _pipeline(policy: Policy, scheduler: str, device: torch.device) -> Any:
 
 
 def _activated(value: fx.Node | None, name: str) -> fx.Node | None:
-    """The value behind an activation; itself for none."""
+    """Return the value behind an activation; itself for none."""
     if value is None or name == "none":
         return value
     user = _next(value)
@@ -271,7 +272,7 @@ def _function(node: fx.Node) -> str | None:
 
 
 def _next(node: fx.Node) -> fx.Node | None:
-    """The only operation that reads a value, seen through reshapes."""
+    """Return the only operation that reads a value, seen through reshapes."""
     user = aten.only_user(node)
     while user is not None and user.target in aten.RESHAPES:
         user = aten.only_user(user)
@@ -279,7 +280,7 @@ def _next(node: fx.Node) -> fx.Node | None:
 
 
 def _lies_as(view: View, node: Any) -> bool:
-    """Whether a value has a view's elements in the view's order and places, whatever its shape."""
+    """Return whether a value has a view's elements in the view's order and places, whatever its shape."""
     value = aten.tensor(node)
     if value is None or str(value.dtype) != f"torch.{view.dtype}" or view.offset:
         return False
@@ -294,5 +295,5 @@ def _lies_as(view: View, node: Any) -> bool:
 
 
 def _layout(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Sizes and strides; of a size of one the stride means nothing."""
+    """Return sizes and strides; of a size of one the stride means nothing."""
     return [(n, s if n > 1 else 0) for n, s in zip(shape, strides, strict=True)]

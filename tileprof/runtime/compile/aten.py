@@ -34,8 +34,8 @@ VIEWS: Final = RESHAPES | {
 
 
 def tensor(node: Any) -> torch.Tensor | None:
-    """The fake tensor that a node stands for; None for what is no node, a tuple, or a tensor with symbolic sizes or
-    strides.
+    """Return the fake tensor that a node stands for; None for what is no node, a tuple, or a tensor with symbolic sizes
+    or strides.
     """
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
@@ -44,53 +44,53 @@ def tensor(node: Any) -> torch.Tensor | None:
 
 
 def shape(node: Any) -> tuple[int, ...] | None:
-    """Sizes of the node's tensor; None where it is none."""
+    """Return sizes of the node's tensor; None where it is none."""
     value = tensor(node)
     return None if value is None else tuple(value.shape)
 
 
 def strides(node: Any) -> tuple[int, ...] | None:
-    """Strides of the node's tensor, in elements; None where it is none."""
+    """Return strides of the node's tensor, in elements; None where it is none."""
     value = tensor(node)
     return None if value is None else tuple(value.stride())
 
 
 def dtype(node: Any) -> torch.dtype | None:
-    """The dtype of the node's tensor; None where it is none."""
+    """Return the dtype of the node's tensor; None where it is none."""
     value = tensor(node)
     return None if value is None else value.dtype
 
 
 def calls(node: Any, *targets: Any) -> bool:
-    """Whether a node calls one of some operators (overloads, as ``ATEN.mm.default``)."""
+    """Return whether a node calls one of some operators (overloads, as ``ATEN.mm.default``)."""
     return isinstance(node, fx.Node) and node.op == "call_function" and node.target in targets
 
 
 def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
-    """An argument of a call by its position or, where it is not given so, by its name."""
+    """Return an argument of a call by its position or, where it is not given so, by its name."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
 def users(node: fx.Node) -> tuple[fx.Node, ...]:
-    """Who reads a node's value, the graph's output node included."""
+    """Return who reads a node's value, the graph's output node included."""
     return tuple(node.users)
 
 
 def only_user(node: fx.Node) -> fx.Node | None:
-    """The only operation that reads a value; None for no reader, for several, and for a result of the graph."""
+    """Return the only operation that reads a value; None for no reader, for several, and for a result of the graph."""
     readers = users(node)
     return readers[0] if len(readers) == 1 and readers[0].op == "call_function" else None
 
 
 def source(node: Any, through: frozenset[Any] = RESHAPES) -> Any:
-    """The node behind the views ``through``."""
+    """Return the node behind the views ``through``."""
     while isinstance(node, fx.Node) and node.op == "call_function" and node.target in through:
         node = node.args[0]
     return node
 
 
 def item(node: Any, index: int) -> fx.Node | None:
-    """The node that takes item ``index`` of an operation with several results; None if no node or several nodes
+    """Return the node that takes item ``index`` of an operation with several results; None if no node or several nodes
     do.
     """
     items = [u for u in users(node) if calls(u, operator.getitem) and u.args[1] == index]
@@ -98,24 +98,24 @@ def item(node: Any, index: int) -> fx.Node | None:
 
 
 def parameter(node: Any) -> bool:
-    """Whether a value comes into the graph as it is: a parameter, a buffer or an input."""
+    """Return whether a value comes into the graph as it is: a parameter, a buffer or an input."""
     return isinstance(node, fx.Node) and node.op == "placeholder"
 
 
 def outputs_of(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
-    """The nodes of a set whose values are used outside of it, in order of the graph."""
+    """Return the nodes of a set whose values are used outside of it, in order of the graph."""
     inside = dict.fromkeys(nodes)
     return tuple(sorted(n for n in inside if any(u not in inside for u in n.users)))
 
 
 def inputs_of(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
-    """The nodes that a set reads and does not hold, in order of the graph."""
+    """Return the nodes that a set reads and does not hold, in order of the graph."""
     inside = dict.fromkeys(nodes)
     return tuple(sorted({a for n in inside for a in n.all_input_nodes if a not in inside}))
 
 
 def convex(nodes: Iterable[fx.Node]) -> bool:
-    """Whether no path leaves a set of nodes and comes back into it: then one call can take their place."""
+    """Return whether no path leaves a set of nodes and comes back into it: then one call can take their place."""
     inside = set(nodes)
     if not inside:
         return True
@@ -133,7 +133,7 @@ def convex(nodes: Iterable[fx.Node]) -> bool:
 
 
 def copies_into(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node, fx.Node]]:
-    """The updates of a graph's inputs: (``copy_`` node, placeholder, new value)."""
+    """Yield the updates of a graph's inputs: (``copy_`` node, placeholder, new value)."""
     for node in graph.nodes:
         if calls(node, ATEN.copy_.default) and parameter(node.args[0]):
             yield node, node.args[0], node.args[1]
@@ -165,8 +165,8 @@ class Attention:
 
 
 def attention(node: Any) -> Attention | None:
-    """The attention that a node calls, on a CPU or a GPU; None for other nodes, for dropout, and where anything but the
-    result is read.
+    """Return the attention that a node calls, on a CPU or a GPU; None for other nodes, for dropout, and where anything
+    but the result is read.
     """
     name = getattr(getattr(node, "target", None), "_opname", None) if isinstance(node, fx.Node) else None
     if name not in _MASK_AT:

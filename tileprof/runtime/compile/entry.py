@@ -36,8 +36,9 @@ FOLDED_BYTES: Final = 512 * 10**6
 def backend(
     module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """What `torch.compile` calls with a graph and example inputs; returns what runs in its place. Raises `UserError`
-    for options that mean nothing.
+    """Return what `torch.compile` calls with a graph and example inputs; returns what runs in its place.
+
+    Raises `UserError` for options that mean nothing.
     """
     chosen = Options.of(options)
     policies = {path: asked.load_asked(path) for path in chosen.policies}
@@ -48,7 +49,7 @@ def backend(
         device = _device(inputs)
         question = verdicts.question(module, inputs, chosen, device)
         verdict = None if chosen.remeasure else verdicts.recall(question)
-        if verdict is not None and not verdict.kept:
+        if verdict is not None and not verdict.winner:
             report.ours_us, report.inductor_us = verdict.ours_us, verdict.inductor_us
             reason = f"measured before: {verdict.sentence}"
     if reason is None:
@@ -72,7 +73,7 @@ def backend(
 
 
 def _regions(graph: Traced, options: Options, policies: Mapping[Path, asked.AnyPolicy], report: Report) -> list[Region]:
-    """What kernels of ours compute of a graph; the report says what, and what they do not."""
+    """Return what kernels of ours compute of a graph; the report says what, and what they do not."""
     assert graph.module is not None
     nodes = graph.module.graph
     reason = _unraced(nodes)
@@ -84,13 +85,18 @@ def _regions(graph: Traced, options: Options, policies: Mapping[Path, asked.AnyP
         regions = proposed(nodes, [products.finder(options, region_nodes)], regions)
     regions = _without_large_copies(regions, options)
     region_nodes = {n for region in regions for n in region.nodes}
-    report.taken.update(r.name for r in regions)
+    report.region_counts.update(r.name for r in regions)
     report.regions = regions
-    report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in region_nodes and _works(n))
-    for name, count in report.taken.items():
+    report.inductor_operators.update(
+        _name(n) for n in nodes.nodes if n.op == "call_function" and n not in region_nodes and _works(n)
+    )
+    for name, count in report.region_counts.items():
         LOG.info("taken: %s%s", f"{count} times " if count > 1 else "", name)
-    if report.left:
-        LOG.info("left to Inductor: %s", ", ".join(f"{count} {name}" for name, count in report.left.most_common()))
+    if report.inductor_operators:
+        LOG.info(
+            "left to Inductor: %s",
+            ", ".join(f"{count} {name}" for name, count in report.inductor_operators.most_common()),
+        )
     return regions
 
 
@@ -110,14 +116,14 @@ def _program(
     region_nodes = {n for region in regions for n in (*region.nodes, *region.inputs, *region.unread)}
     outer_products_as_multiplications(graph.module.graph, region_nodes)
     selections = _selections(regions) if options.use == "measured" else [regions]
-    if race.known is not None:
-        selections = [each for each in selections if names_of(each) == race.known.kept]
+    if race.earlier_verdict is not None:
+        selections = [each for each in selections if names_of(each) == race.earlier_verdict.winner]
         if not selections:
-            race = replace(race, known=None)  # by another state of this package; measured again
+            race = replace(race, earlier_verdict=None)  # by another state of this package; measured again
             selections = _selections(regions)
     alone = [region for region in selections[0] if not _chain(region)]  # chains share what is not made for threads
     ahead = Ahead(alone, device)
-    first = options.use == "measured" and race.known is None and not race.later
+    first = options.use == "measured" and race.earlier_verdict is None and not race.later
     inductor_program = inductor(module, inputs) if first else _Later(plain)
     ways = [partial(Way, graph, each, device, compiler, ahead) for each in selections]
     program = Program(graph, plain, ways, inductor_program, device, report, race if options.use == "measured" else None)
@@ -143,7 +149,7 @@ class _Later:
 
 
 def left_to_inductor(inputs: Sequence[Any], options: Options) -> str | None:
-    """Why nothing is looked for in a graph with these inputs; None where it is."""
+    """Return why nothing is looked for in a graph with these inputs; None where it is."""
     tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
     on_gpu = {t.device for t in tensors if t.device.type == "cuda"}
     if options.use == "never":
@@ -178,7 +184,7 @@ def _device(inputs: Sequence[Any]) -> torch.device:
 
 
 def _unraced(graph: fx.Graph) -> str | None:
-    """Why two runs of a graph cannot be compared; None where they can."""
+    """Return why two runs of a graph cannot be compared; None where they can."""
     for node in graph.nodes:
         random = node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         if random and aten.attention(node) is None:
@@ -187,7 +193,9 @@ def _unraced(graph: fx.Graph) -> str | None:
 
 
 def _without_large_copies(regions: list[Region], options: Options) -> list[Region]:
-    """Without regions whose copies of weights, all together, would need more memory than is taken unasked."""
+    """Return the regions without those whose copies of weights, all together, would need more memory than is
+    taken unasked.
+    """
     small_enough: list[Region] = []
     total = 0
     for region in regions:
@@ -207,8 +215,8 @@ def _without_large_copies(regions: list[Region], options: Options) -> list[Regio
 
 
 def _selections(regions: list[Region]) -> list[list[Region]]:
-    """Which regions to try together: all; without chains of products, which win alone more often than inside of a
-    model; each of a few alone.
+    """Return which regions to try together: all; without chains of products, which win alone more often than inside of
+    a model; each of a few alone.
     """
     chains = [r for r in regions if _chain(r)]
     others = [r for r in regions if r not in chains]
@@ -225,7 +233,7 @@ def _chain(region: Region) -> bool:
 
 
 def _works(node: fx.Node) -> bool:
-    """Whether an operation computes anything: taking an item of a tuple, or a view, does not."""
+    """Return whether an operation computes anything: taking an item of a tuple, or a view, does not."""
     return node.target not in aten.VIEWS and _name(node) != "getitem"
 
 

@@ -11,29 +11,29 @@ from tileprof.runtime.compile.region import Finder, Region
 
 
 def whole_decoders(graph: fx.Graph) -> Iterator[Region]:
-    """See `tileprof.runtime.decode.find`, which imports this package."""
-    from tileprof.runtime.decode.find import decoders  # noqa: PLC0415
+    """See `tileprof.runtime.decode.decoder_regions`, which imports this package."""
+    from tileprof.runtime.decode.decoder_regions import decoders  # noqa: PLC0415
 
     yield from decoders(graph)
 
 
 def whole_prefills(graph: fx.Graph) -> Iterator[Region]:
-    """See `tileprof.runtime.prefill.find`, which imports this package."""
-    from tileprof.runtime.prefill.find import prefills  # noqa: PLC0415
+    """See `tileprof.runtime.prefill.prefill_regions`, which imports this package."""
+    from tileprof.runtime.prefill.prefill_regions import prefills  # noqa: PLC0415
 
     yield from prefills(graph)
 
 
 def convolutional_networks(graph: fx.Graph) -> Iterator[Region]:
-    """See `tileprof.runtime.convnet.find`, which imports this package."""
-    from tileprof.runtime.convnet.find import find  # noqa: PLC0415
+    """See `tileprof.runtime.convnet.network_matcher`, which imports this package."""
+    from tileprof.runtime.convnet.network_matcher import find  # noqa: PLC0415
 
     yield from find(graph)
 
 
 def transformer_blocks(graph: fx.Graph) -> Iterator[Region]:
-    """See `tileprof.runtime.encoder.find`, which imports this package."""
-    from tileprof.runtime.encoder.find import find  # noqa: PLC0415
+    """See `tileprof.runtime.encoder.block_regions`, which imports this package."""
+    from tileprof.runtime.encoder.block_regions import find  # noqa: PLC0415
 
     yield from find(graph)
 

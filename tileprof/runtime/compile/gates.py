@@ -16,8 +16,8 @@ Pairs = dict[str, tuple[str, str]]
 
 
 def joined(chain: Chain) -> tuple[Chain, Pairs]:
-    """The chain with one product for each ``silu(x @ gate) * (x @ up)`` whose weights lie as nn.Linear keeps them;
-    which tensors are then made of which.
+    """Return the chain with one product for each ``silu(x @ gate) * (x @ up)`` whose weights lie as nn.Linear keeps
+    them; which tensors are then made of which.
     """
     names: list[str] = []
     operators: list[Operator] = []
@@ -32,7 +32,9 @@ def joined(chain: Chain) -> tuple[Chain, Pairs]:
 
 
 def _gate(before: list[Operator], operator: Operator, pairs: Pairs) -> Gemm | None:
-    """The product of a gate and the two before it, of which ``pairs`` is told; None where these are no such three."""
+    """Return the product of a gate and the two before it, of which ``pairs`` is told; None where these are no such
+    three.
+    """
     if not isinstance(operator, Pointwise) or operator.function != "silu_mul" or operator.y is None:
         return None
     producers = {o.out.tensor: o for o in before[-2:] if isinstance(o, Gemm)}

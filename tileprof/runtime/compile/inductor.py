@@ -13,7 +13,10 @@ from tileprof.runtime.compile.region_op import NAMESPACE
 
 
 def inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A graph of Dynamo by Inductor, as ``torch.compile`` has it by default. The graph is Inductor's from then on."""
+    """Return a graph of Dynamo by Inductor, as ``torch.compile`` has it by default.
+
+    The graph is Inductor's from then on.
+    """
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - slow to import
 
     program: Callable[..., Any] = compile_fx(module, inputs)
@@ -21,8 +24,8 @@ def inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any
 
 
 def rest_by_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A graph of ATen operations by Inductor, on its own: not as a part of what Dynamo or AOTAutograd may be tracing
-    now. A graph that consists of regions alone runs as it is: importing Inductor takes seconds.
+    """Return a graph of ATen operations by Inductor, on its own: not as a part of what Dynamo or AOTAutograd may be
+    tracing now. A graph that consists of regions alone runs as it is: importing Inductor takes seconds.
     """
     if not any(_computes(node) for node in module.graph.nodes):
         return rest_by_pytorch(module, inputs)
@@ -34,20 +37,20 @@ def rest_by_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[
 
 
 def rest_by_pytorch(module: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-    """A graph of ATen operations one by one."""
+    """Return a graph of ATen operations one by one."""
     forward: Callable[..., Any] = module.forward
     return forward
 
 
 def _computes(node: fx.Node) -> bool:
-    """Whether a node is an operation of PyTorch's that a kernel is needed for."""
+    """Return whether a node is an operation of PyTorch's that a kernel is needed for."""
     if node.op != "call_function":
         return node.op in {"call_method", "call_module"}
     return node.target is not operator.getitem and getattr(node.target, "namespace", "") != NAMESPACE
 
 
 def own_copy(module: fx.GraphModule) -> fx.GraphModule:
-    """A graph of Dynamo that may be traced while the first one is given to Inductor. Attributes are shared."""
+    """Return a graph of Dynamo that may be traced while the first one is given to Inductor. Attributes are shared."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:

@@ -44,8 +44,9 @@ class Lane:
     def built(
         cls, regions: Mapping[str, Region], device: torch.device, like: Lane | None = None, ahead: Ahead | None = None
     ) -> Lane:
-        """A lane with runners of its own; what a runner of ``like`` shares with its twins is shared. Raises
-        `RegionError`.
+        """Return a lane with runners of its own; what a runner of ``like`` shares with its twins is shared.
+
+        Raises `RegionError`.
         """
         runners, folded = {}, {}
         for key, region in regions.items():
@@ -62,7 +63,7 @@ class Lane:
         return lane
 
     def follow(self, key: str, device: torch.device, folded: Sequence[Any]) -> None:
-        """Have a runner that keeps copies of weights made anew if these are no longer the ones that it saw."""
+        """Make a runner that keeps copies of weights anew if these are no longer the ones that it saw."""
         if not self._runners[key].frozen:
             return
         if any(t.is_inference() for t in folded):
@@ -88,7 +89,7 @@ class Lane:
             raise RegionError(f"{region.name}: {_first_line(error)}") from error
 
     def inputs(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> list[Any]:
-        """What a region's runner is given for what the region reads and updates."""
+        """Return what a region's runner is given for what the region reads and updates."""
         region, inputs = self._regions[key], list(read)
         for number, tensor in sorted(zip(region.mutated, updated, strict=True), key=lambda pair: pair[0]):
             inputs.insert(number, tensor)
@@ -124,12 +125,12 @@ class Lane:
 
 
 def _state(weights: Sequence[Any]) -> tuple[Any, ...]:
-    """What tells a weight from another, and from itself before a change, as far as PyTorch counts changes."""
+    """Return what tells a weight from another, and from itself before a change, as far as PyTorch counts changes."""
     return tuple((t.data_ptr(), t._version) for t in weights)  # noqa: SLF001 - the counter's name
 
 
 def _strides(tensor: Any) -> tuple[int, ...]:
-    """Strides of the dimensions that have more than one element: those of the others say nothing."""
+    """Return strides of the dimensions that have more than one element: those of the others say nothing."""
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
 
 

@@ -20,7 +20,7 @@ _MASK_AT: Final = 3
 
 
 def write_out_masks(module: fx.GraphModule) -> int:
-    """Have a graph of Dynamo copy each mask that is broadcast along its last dimension; how many there are."""
+    """Make a graph of Dynamo copy masks that are broadcast along their last dimension; return how many."""
     copies: dict[fx.Node, fx.Node] = {}
     for node in list(module.graph.nodes):
         if node.op != "call_function" or node.target not in _ATTENTION:

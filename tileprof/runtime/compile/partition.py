@@ -20,8 +20,8 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def proposed(graph: fx.Graph, finders: Sequence[Finder], before: Sequence[Region] = ()) -> list[Region]:
-    """The regions ``before`` and those that the finders propose and that can be replaced: no node is in two of them.
-    What cannot is logged and left out.
+    """Return the regions ``before`` and those that the finders propose and that can be replaced: no node is in two of
+    them. What cannot is logged and left out.
     """
     regions = list(before)
     region_nodes = {node for region in before for node in region.nodes}
@@ -41,7 +41,7 @@ def proposed(graph: fx.Graph, finders: Sequence[Finder], before: Sequence[Region
 
 
 def unfit(graph: fx.Graph, region: Region) -> str | None:
-    """Why a region cannot be replaced by one call; None where it can."""
+    """Return why a region cannot be replaced by one call; None where it can."""
     nodes = set(region.nodes)
     if not nodes or not region.outputs:
         return "it holds no nodes" if not nodes else "it has no outputs"
@@ -63,8 +63,8 @@ def unfit(graph: fx.Graph, region: Region) -> str | None:
 
 
 def partitioned(module: fx.GraphModule, regions: Sequence[Region]) -> tuple[fx.GraphModule, dict[str, Region]]:
-    """The module with a call of `region_op` in each region's place, and the regions by the key that these calls give.
-    The module itself stays as it is.
+    """Return the module with a call of `region_op` in each region's place, and the regions by the key that these calls
+    give. The module itself stays as it is.
     """
     order = _order(module.graph, regions)
     assert order is not None
@@ -90,8 +90,8 @@ def partitioned(module: fx.GraphModule, regions: Sequence[Region]) -> tuple[fx.G
 
 
 def digest(region: Region) -> str:
-    """What a region computes, as a hash: the same in every process, so that Inductor's cache may know the graph around
-    it.
+    """Return what a region computes, as a hash: the same in every process, so that Inductor's cache may know the graph
+    around it.
     """
     numbers: dict[fx.Node, int] = {}
     text: list[str] = []
@@ -118,8 +118,8 @@ def _like(node: fx.Node) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 def _order(graph: fx.Graph, regions: Iterable[Region]) -> list[fx.Node | Region] | None:
-    """Nodes outside of regions and the regions, each behind all that it needs, otherwise in the graph's order; None if
-    some need each other.
+    """Return nodes outside of regions and the regions, each behind all that it needs, otherwise in the graph's order;
+    None if some need each other.
 
     A region that changes an input of the graph comes behind all others that read it.
     """
@@ -165,7 +165,7 @@ def _sorted(units: Mapping[int, fx.Node | Region], before: Mapping[int, set[int]
 
 
 def _readers(node: fx.Node) -> Iterable[fx.Node]:
-    """Who reads a tensor, through views too."""
+    """Yield who reads a tensor, through views too."""
     for user in node.users:
         yield user
         if aten.calls(user, *aten.VIEWS):

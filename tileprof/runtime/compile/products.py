@@ -15,7 +15,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.find import Found, chains
+from tileprof.runtime.compile.chain_matcher import ChainMatch, chains
 from tileprof.runtime.compile.gates import Pairs, joined
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.region import Finder, Region, Runner
@@ -29,7 +29,7 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def finder(options: Options, used_nodes: Collection[fx.Node] = ()) -> Finder:
-    """Who looks for chains of products without nodes that are ``used_nodes``."""
+    """Yield who looks for chains of products without nodes that are ``used_nodes``."""
     pipelines: dict[tuple[Chain, str, torch.device], Any] = {}
 
     def regions(graph: fx.Graph) -> Iterator[Region]:
@@ -59,7 +59,7 @@ class _Plan:
     pairs: Pairs
 
 
-def _region(match: Found, plan: _Plan, pipelines: dict[tuple[Chain, str, torch.device], Any]) -> Region:
+def _region(match: ChainMatch, plan: _Plan, pipelines: dict[tuple[Chain, str, torch.device], Any]) -> Region:
     nodes = _between(match)
     inputs = aten.inputs_of(nodes)
     sources = {name: node.args[0] if node in nodes else node for name, node in match.inputs.items()}
@@ -77,8 +77,8 @@ def _region(match: Found, plan: _Plan, pipelines: dict[tuple[Chain, str, torch.d
     return Region(name, nodes, inputs, (match.last,), (), build, folded)
 
 
-def _between(match: Found) -> tuple[fx.Node, ...]:
-    """The products, what stands between them, and transposed weights without another reader."""
+def _between(match: ChainMatch) -> tuple[fx.Node, ...]:
+    """Return the products, what stands between them, and transposed weights without another reader."""
     needed: set[fx.Node] = set()
     waiting = [match.last]
     while waiting:
@@ -107,7 +107,9 @@ def _pipeline(policy: Policy, scheduler: str, device: torch.device) -> Any:
 
 
 def _another(pipeline: Any) -> Any:
-    """A pipeline with memory and semaphores of its own, and the same code: layers of a model are the same chain."""
+    """Return a pipeline with memory and semaphores of its own, and the same code: layers of a model are the same
+    chain.
+    """
     return pipeline if isinstance(pipeline, Pipeline) else pipeline.twin()
 
 
@@ -134,7 +136,7 @@ class ChainRunner:
         self._refuse()
 
     def twin(self) -> ChainRunner:
-        """Another runner with semaphores and memory of its own."""
+        """Return another runner with semaphores and memory of its own."""
         return ChainRunner(_another(self.pipeline), self._at, self._turned, self._pairs)
 
     def _refuse(self) -> None:
@@ -142,7 +144,9 @@ class ChainRunner:
             raise RuntimeError(self.pipeline.refused)
 
     def _arguments(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
-        """The pipeline's inputs by its own names, which a policy file may have chosen, in the order of the chain."""
+        """Return the pipeline's inputs by its own names, which a policy file may have chosen, in the order of the
+        chain.
+        """
         arguments = {name: inputs[at].t() if name in self._turned else inputs[at] for name, at in self._at.items()}
         for whole, (first, second) in self._pairs.items():
             if whole not in self._wholes:
@@ -153,16 +157,16 @@ class ChainRunner:
 
 
 def _side_by_side(first: Any, second: Any) -> Any:
-    """A copy of both along their last dimension, which lies outermost in memory."""
+    """Return a copy of both along their last dimension, which lies outermost in memory."""
     if first.dim() == 1:
         return torch.cat([first.detach(), second.detach()])
     return torch.cat([first.detach().t(), second.detach().t()]).t()
 
 
-def suited(match: Found, options: Options) -> tuple[Chain, str, Pairs, str | None]:
-    """The chain in tiles for the scheduler asked for, its name, which of its tensors are made of two, and why the
-    persistent kernel is not what runs it on a GPU that has it. Of itself the scheduler is the persistent kernel where
-    that can compute the chain, otherwise ``cusync``.
+def suited(match: ChainMatch, options: Options) -> tuple[Chain, str, Pairs, str | None]:
+    """Return the chain in tiles for the scheduler asked for, its name, which of its tensors are made of two, and why
+    the persistent kernel is not what runs it on a GPU that has it. Of itself the scheduler is the persistent kernel
+    where that can compute the chain, otherwise ``cusync``.
     """
     chain, name, reason = match.chain, options.scheduler, None
     device = match.last.meta["val"].device

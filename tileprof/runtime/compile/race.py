@@ -68,8 +68,8 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
 
 
 def in_float32(module: fx.GraphModule, args: Sequence[Any]) -> list[Any] | None:
-    """What a graph of Dynamo returns in float32, computed one operation after the other; None where its operations do
-    not take that. Inputs are copied first.
+    """Return what a graph of Dynamo returns in float32, computed one operation after the other; None where its
+    operations do not take that. Inputs are copied first.
     """
     try:
         with torch.no_grad():
@@ -105,8 +105,8 @@ def _as_float32(value: Any, *, copy: bool) -> Any:
 
 
 def times_in_turn(works: Sequence[Callable[[], Any]], before: Callable[[], None]) -> list[float]:
-    """Microseconds of each work in a CUDA graph, medians of replays that take turns; ``before`` runs before each, and
-    is not counted.
+    """Return microseconds of each work in a CUDA graph, medians of replays that take turns; ``before`` runs before
+    each, and is not counted.
 
     Raises what a work raises while it is captured.
     """

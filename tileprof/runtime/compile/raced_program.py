@@ -53,7 +53,7 @@ class Program:
         self._device, self.report, self._race = device, report, race
         self._deciding = threading.Lock()
         self._decided = False
-        self._later = race is not None and race.later and race.known is None
+        self._later = race is not None and race.later and race.earlier_verdict is None
         self._way: Way | None = None
         self._warnings_given: set[str] = set()
 
@@ -86,7 +86,7 @@ class Program:
     def _give_up(self, reason: str) -> None:
         LOG.warning("whole program: Inductor's from now on: %s", reason)
         self._way, self._decided = None, True
-        self.report.kept, self.report.reason = "", reason
+        self.report.winner, self.report.reason = "", reason
 
     def _tell_once(self, sentence: str) -> None:
         if sentence not in self._warnings_given:
@@ -109,7 +109,7 @@ class Program:
                 break
             self._decided = True
             if verdict is not False:
-                self._way, self.report.kept, self.report.reason = verdict, verdict.name, ""
+                self._way, self.report.winner, self.report.reason = verdict, verdict.name, ""
                 break
         if self._decided:
             self._ways = ()  # what has lost gives its memory back
@@ -119,7 +119,7 @@ class Program:
         return self._run(args)
 
     def _run_unraced(self, call: _Call) -> bool:
-        """Whether the first way is right, which then runs until the next call has raced it."""
+        """Return whether the first way is right, which then runs until the next call has raced it."""
         make, *others = self._ways
         way = _Run(call, self._inductor_program, self._plain, self._device, self.report, None).run(make)
         if not isinstance(way, Way):
@@ -144,7 +144,7 @@ class _Call:
             tensor.copy_(saved)
 
     def results(self, run: Callable[..., Any]) -> list[Any]:
-        """What a program returns and what it makes of the tensors that it updates."""
+        """Return what a program returns and what it makes of the tensors that it updates."""
         self.restore()
         result = run(*self.args)
         results = list(result) if isinstance(result, tuple | list) else [result]
@@ -153,12 +153,14 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """``asked``: where the verdict is kept for later processes; ``known``: that of an earlier one, so that nothing need
-    be timed.
+    """The race of a program against Inductor's.
+
+    ``key``: under which the verdict is kept for later processes. ``earlier_verdict``: that of an earlier process, with
+    which nothing need be timed.
     """
 
-    asked: str | None
-    known: Verdict | None = None
+    key: str | None
+    earlier_verdict: Verdict | None = None
     later: bool = False
     """The race is the second call's, so that the first need not wait for Inductor."""
 
@@ -179,15 +181,15 @@ class _Run:
     ) -> None:
         self._call, self._inductor_program, self._plain, self._device = call, inductor_program, plain, device
         self._report, self._race = report, race
-        self._measured = race is not None and race.known is None
+        self._measured = race is not None and race.earlier_verdict is None
         self._reference: list[Any] | None = None
         self._failed = False
-        if race is not None and race.known is not None:
-            LOG.info("whole program: measured before: %s", race.known.sentence)
-            report.ours_us, report.inductor_us = race.known.ours_us, race.known.inductor_us
+        if race is not None and race.earlier_verdict is not None:
+            LOG.info("whole program: measured before: %s", race.earlier_verdict.sentence)
+            report.ours_us, report.inductor_us = race.earlier_verdict.ours_us, race.earlier_verdict.inductor_us
 
     def run(self, make: Callable[[], Way]) -> Way | Literal[False] | None:
-        """The way, if it is kept. None: these inputs cannot tell, another call may."""
+        """Return the way, if it is kept. None: these inputs cannot tell, another call may."""
         try:
             way = make()
             results = self._call.results(way)
@@ -259,7 +261,7 @@ class _Run:
             and inductor_us is not None
             and self._race is not None
         ):
-            keep(self._race.asked, Verdict("" if winner is None else winner.name, ours_us, inductor_us))
+            keep(self._race.key, Verdict("" if winner is None else winner.name, ours_us, inductor_us))
 
 
 def _wide(values: Sequence[Any]) -> list[Any]:

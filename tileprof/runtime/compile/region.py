@@ -28,8 +28,8 @@ class Runner(Protocol):
     """
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        """The region's outputs, in the order of `Region.outputs`, each with the shape, strides and dtype of its node's
-        ``meta["val"]``.
+        """Return the region's outputs, in the order of `Region.outputs`, each with the shape, strides and dtype of its
+        node's ``meta["val"]``.
 
         ``inputs`` are in the order of `Region.inputs`, with the shapes, strides and dtypes of their nodes, and begin at
         multiples of 16 bytes. Activations may have another address at each call. Launches on the current stream, may be

@@ -35,7 +35,7 @@ def declare(key: str, outputs: tuple[Like, ...]) -> None:
 
 
 def region_call(results: int, *, updating: bool) -> Any:
-    """The operator for a number of results, defined at first use."""
+    """Return the operator for a number of results, defined at first use."""
     with _DEFINING:
         return _defined(results, updating)
 

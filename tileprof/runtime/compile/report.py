@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Report:
-    """One graph. ``taken``: names of regions; ``left``: operators, by the name that ATen gives them, that Inductor
-    compiles in our program; times in microseconds, of the race.
+    """What became of one graph.
+
+    ``region_counts``: regions by name. ``inductor_operators``: operators that Inductor compiles in our program, by
+    their name in ATen. Times in microseconds, of the race.
     """
 
-    taken: Counter[str] = field(default_factory=Counter)
-    left: Counter[str] = field(default_factory=Counter)
+    region_counts: Counter[str] = field(default_factory=Counter)
+    inductor_operators: Counter[str] = field(default_factory=Counter)
     reason: str = ""
     """Why Inductor's program runs; empty while ours does, or nothing has been decided."""
     ours_us: float | None = None
     inductor_us: float | None = None
-    kept: str = ""
-    """The regions of the program that was kept; empty where it is Inductor's."""
+    winner: str = ""
+    """The regions of the program that runs; empty where it is Inductor's."""
     regions: Sequence[Region] = ()
     """All that were found; before anything runs, what predictions are made from."""
 

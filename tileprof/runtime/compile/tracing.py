@@ -14,8 +14,8 @@ def traced(
     inputs: Sequence[Any],
     compiler: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """A graph of Dynamo lowered to ATen without Inductor's decompositions: ``compiler`` gets it with fake inputs and
-    returns what runs it, given a list of inputs.
+    """Return a graph of Dynamo lowered to ATen without Inductor's decompositions: ``compiler`` gets it with fake inputs
+    and returns what runs it, given a list of inputs.
 
     Layer norms, activations, convolutions, batch norms and attention are single nodes; inputs that the module changes
     are changed by ``copy_`` nodes at the end.
@@ -29,7 +29,7 @@ def traced(
 
 
 def inference_graphs(module: Callable[..., Any], *args: Any, **kwargs: Any) -> list[fx.GraphModule]:
-    """The ATen graphs of one call without gradients: one, unless Dynamo breaks the program. The call runs."""
+    """Return the ATen graphs of one call without gradients: one, unless Dynamo breaks the program. The call runs."""
     graphs: list[fx.GraphModule] = []
 
     def keep(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:

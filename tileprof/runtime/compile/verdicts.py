@@ -12,7 +12,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -30,11 +30,11 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``kept``: the regions of the program that won, as `Way.name` says them, empty where Inductor's did; times in
+    """``winner``: the regions of the program that won, as `Way.name` says them, empty where Inductor's did; times in
     microseconds; ``measured``: the day.
     """
 
-    kept: str
+    winner: str
     ours_us: float
     inductor_us: float
     measured: str = ""
@@ -42,12 +42,14 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict in words."""
-        winner = f"ours ({self.kept})" if self.kept else "Inductor's"
+        winner = f"ours ({self.winner})" if self.winner else "Inductor's"
         return f"{self.ours_us:.1f} us against Inductor's {self.inductor_us:.1f} us on {self.measured}; kept {winner}"
 
 
 def question(module: fx.GraphModule, inputs: Sequence[Any], options: Options, device: torch.device) -> str | None:
-    """What a race about this graph would answer, as a hash; None where two processes may not mean the same by it."""
+    """Return what a race about this graph would answer, as a hash; None where two processes may not mean the same by
+    it.
+    """
     if device.type != "cuda" or options.use != "measured" or options.policies:
         return None
     text = _text(module.graph, inputs)
@@ -57,7 +59,7 @@ def question(module: fx.GraphModule, inputs: Sequence[Any], options: Options, de
 
 
 def recall(key: str | None) -> Verdict | None:
-    """The verdict of an earlier process; a file that holds none is as good as no file."""
+    """Return the verdict of an earlier process; a file that holds none is as good as no file."""
     if key is None:
         return None
     try:
@@ -74,7 +76,12 @@ def keep(key: str | None, verdict: Verdict) -> None:
     if key is None:
         return
     path = _file(key)
-    row = asdict(verdict) | {"measured": verdict.measured or datetime.now(UTC).date().isoformat()}
+    row = {
+        "kept": verdict.winner,
+        "ours_us": verdict.ours_us,
+        "inductor_us": verdict.inductor_us,
+        "measured": verdict.measured or datetime.now(UTC).date().isoformat(),
+    }
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
@@ -89,7 +96,7 @@ def _file(key: str) -> Path:
 
 
 def _text(graph: fx.Graph, inputs: Sequence[Any]) -> str:
-    """A graph of Dynamo in words that another process would use, too."""
+    """Return a graph of Dynamo in words that another process would use, too."""
     numbers: dict[fx.Node, int] = {}
     lines = [_shape(value) for value in inputs]
     for node in graph.nodes:
@@ -142,7 +149,7 @@ def _surroundings(device: torch.device) -> list[str]:
 
 @cache
 def _sources() -> str:
-    """A hash of this package's runtime: another kernel may win where this one has lost."""
+    """Return a hash of this package's runtime: another kernel may win where this one has lost."""
     hashed = sha256()
     folder = Path(__file__).parents[1]
     for path in sorted(p for p in folder.rglob("*") if p.suffix in {".py", ".cu", ".cuh", ".h"}):

@@ -50,12 +50,12 @@ class Traced:
         return [n for n in self.module.graph.nodes if n.op == "placeholder"]
 
     def run(self, inside: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:
-        """What the graph returns if ``inside`` computes it from the values of its placeholders."""
+        """Return what the graph returns if ``inside`` computes it from the values of its placeholders."""
         with _inside(inside):
             return self.outside(*args)
 
     def changed(self, args: Sequence[Any]) -> list[Any]:
-        """The tensors that a call changes in place. Nothing is computed."""
+        """Return the tensors that a call changes in place. Nothing is computed."""
         at = {node: number for number, node in enumerate(self.placeholders)}
         assert self.module is not None
         numbers = [at[into] for _, into, _ in aten.copies_into(self.module.graph)]
@@ -93,7 +93,7 @@ class _Folded:
 
 
 def names_of(regions: Sequence[Region]) -> str:
-    """Regions in words, equal ones counted."""
+    """Return regions in words, equal ones counted."""
     counted = Counter(region.name for region in regions)
     return ", ".join(name if count == 1 else f"{count} times {name}" for name, count in counted.items())
 
@@ -126,11 +126,11 @@ class Way:
         return names_of(self.regions)
 
     def __call__(self, *args: Any) -> Any:
-        """What the graph returns. Raises `NotNowError` and `RegionError`."""
+        """Return what the graph returns. Raises `NotNowError` and `RegionError`."""
         return self._graph.run(self._run, args)
 
     def in_lane(self, lane: Lane, args: Sequence[Any]) -> Any:
-        """What the graph returns, by the runners of a lane, whatever the stream."""
+        """Return what the graph returns, by the runners of a lane, whatever the stream."""
         return self._graph.run(lambda values: self._run_in(lane, values), args)
 
     def _run(self, values: list[Any]) -> Any:

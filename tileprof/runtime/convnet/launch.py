@@ -44,7 +44,7 @@ _KINDS: Final = {Convolution: 0, Maximum: 1, Average: 2, Windows: 3, Flat: 4}  #
 
 
 def stage_numbers(plan: Plan, number: int) -> list[int]:
-    """The 32-bit words of Stage of common.cuh behind its pointers; those that are missing are 0."""
+    """Return the 32-bit words of Stage of common.cuh behind its pointers; those that are missing are 0."""
     network, layer, tiling = plan.network, plan.network.layers[number], plan.tilings[number]
     images, rows, columns, channels = layer.shape
     _, in_rows, in_columns, in_channels = layer.reads
@@ -95,7 +95,7 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
 
 
 def layer_results(plan: Plan, memory: Any) -> list[Any]:
-    """The results of all layers but the last in a launch's ``memory`` (uint8, `Plan.memory_bytes`)."""
+    """Return the results of all layers but the last in a launch's ``memory`` (uint8, `Plan.memory_bytes`)."""
     dtype, layers = getattr(torch, plan.network.dtype), plan.network.layers[:-1]
     return [
         memory[at : at + layer_bytes(layer)].view(dtype).view(layer.shape)
@@ -110,8 +110,10 @@ def stage_table(
     sums: Any,
     arguments: type[Arguments] = Arguments,
 ) -> Any:
-    """The kernel's table of layers, int64 on the CPU. ``results``: memory of each layer, None where the launch is given
-    it; ``weights``: None where there are none; ``sums``: of parts of tiles, as many bytes as `sum_bytes` says.
+    """Return the kernel's table of layers, int64 on the CPU.
+
+    ``results``: memory of each layer, None where the launch is given it; ``weights``: None where there are none;
+    ``sums``: of parts of tiles, as many bytes as `sum_bytes` says.
     """
     network, sums_at = plan.network, sums.data_ptr()
     table = arguments(STAGE_WORDS * len(network.layers))
@@ -165,7 +167,7 @@ def _put_map(table: Arguments, at: int, plan: Plan, number: int, source: Any) ->
 
 
 def _put_weight_map(table: Arguments, at: int, plan: Plan, number: int, weights: Any) -> None:
-    """Of weights [channels out, taps, channels in]: see Row of common.cuh."""
+    """Encode the map of weights [channels out, taps, channels in]: see Row of common.cuh."""
     network, layer, tiling = plan.network, plan.network.layers[number], plan.tilings[number]
     assert isinstance(layer, Convolution)
     (out, taps, deep), load = weights.shape, weight_load(network, layer, tiling)
@@ -178,18 +180,18 @@ def _put_weight_map(table: Arguments, at: int, plan: Plan, number: int, weights:
 
 
 def layer_sum_bytes(plan: Plan, number: int) -> int:
-    """Bytes of the sums of a layer's parts of tiles: 64 rows each."""
+    """Return bytes of the sums of a layer's parts of tiles: 64 rows each."""
     layer, tiling = plan.network.layers[number], plan.tilings[number]
     return 64 * tiling.width * 4 * tiling.parts * tiles(layer, tiling) if tiling.parts > 1 else 0
 
 
 def sum_bytes(plan: Plan) -> int:
-    """Bytes of the sums of all parts of tiles."""
+    """Return bytes of the sums of all parts of tiles."""
     return sum(layer_sum_bytes(plan, number) for number in range(len(plan.tilings)))
 
 
 def plan_tables(plan: Plan) -> tuple[Any, Any, Any]:
-    """Heads, tasks and waits as the kernel reads them, int32 on the CPU."""
+    """Return heads, tasks and waits as the kernel reads them, int32 on the CPU."""
     heads, tasks, waits = (torch.from_numpy(table.reshape(-1).copy()) for table in (plan.heads, plan.tasks, plan.waits))
     return heads, tasks, waits
 

@@ -39,22 +39,22 @@ class Rows:
 
 
 def layer_bytes(layer: Layer) -> int:
-    """Bytes of a layer's results."""
+    """Return bytes of a layer's results."""
     return prod(layer.shape) * ELEMENT_BYTES
 
 
 def row_bytes(layer: Layer) -> int:
-    """Bytes of a row of pixels of one image."""
+    """Return bytes of a row of pixels of one image."""
     return prod(layer.shape[2:]) * ELEMENT_BYTES
 
 
 def scattered(layer: Layer) -> bool:
-    """Whether a row of pixels is spread over its image: channels lie in front of pixels."""
+    """Return whether a row of pixels is spread over its image: channels lie in front of pixels."""
     return isinstance(layer, Convolution) and layer.flat
 
 
 def spans(layer: Layer, offset: int, rows: tuple[int, int], images: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """The bytes, from and to, that hold rows of images of a layer which lies at ``offset``."""
+    """Yield the bytes, from and to, that hold rows of images of a layer which lies at ``offset``."""
     height, size = layer.shape[1], row_bytes(layer)
     first, last = (0, height) if scattered(layer) else rows
     for image in range(*images):
@@ -62,7 +62,9 @@ def spans(layer: Layer, offset: int, rows: tuple[int, int], images: tuple[int, i
 
 
 def rows_in(layer: Layer, offset: int, begin: int, end: int) -> range:
-    """The rows (numbered through all images) of a layer at ``offset`` that have bytes from ``begin`` to ``end``."""
+    """Return the rows (numbered through all images) of a layer at ``offset`` that have bytes from ``begin`` to
+    ``end``.
+    """
     begin, end, size = max(begin, offset), min(end, offset + layer_bytes(layer)), row_bytes(layer)
     if begin >= end:
         return range(0)
@@ -74,7 +76,9 @@ def rows_in(layer: Layer, offset: int, begin: int, end: int) -> range:
 
 
 def replaces_residual(layer: Layer, residual: int) -> bool:
-    """Whether a layer's tiles read a layer's results only where they write themselves, given room of the same shape."""
+    """Return whether a layer's tiles read a layer's results only where they write themselves, given room of the same
+    shape.
+    """
     return isinstance(layer, Convolution) and layer.residual == residual != layer.source and not layer.flat
 
 
@@ -168,7 +172,7 @@ class Memory:
         )
 
     def _missing(self, layer: Layer, offset: int, rows: Rows, implied: int) -> set[int]:
-        """The semaphores to await in addition before rows are written at an offset: none implies another."""
+        """Return the semaphores to await in addition before rows are written at an offset: none implies another."""
         users = 0
         for begin, end in spans(layer, offset, (rows.row, rows.row_end), (rows.image, rows.image_end)):
             for first, last, owner in self._owners:

@@ -109,12 +109,12 @@ class Network:
     """Names of the layers, for reports."""
 
     def name(self, number: int) -> str:
-        """The name of a layer."""
+        """Return the name of a layer."""
         return self.names[number] if number < len(self.names) else f"layer {number}"
 
 
 def windowed(network: Network, layer: Layer) -> bool:
-    """Whether a layer is a convolution that reads the input as windows."""
+    """Return whether a layer is a convolution that reads the input as windows."""
     return isinstance(layer, Convolution) and isinstance(network.layers[layer.source], Windows)
 
 
@@ -137,7 +137,7 @@ def ending(layer: Convolution, parameters: Sequence[Any] | Mapping[int, Any]) ->
 
 
 def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
-    """The results of all layers for an input (images, channels, rows, columns), by PyTorch.
+    """Return the results of all layers for an input (images, channels, rows, columns), by PyTorch.
 
     They are rounded where the kernel rounds: after each layer.
     """

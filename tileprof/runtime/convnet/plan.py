@@ -56,7 +56,7 @@ class Bands:
     posts: int
 
     def of(self, image: int, row: int) -> int:
-        """The semaphore that tiles post which hold a row of an image."""
+        """Return the semaphore that tiles post which hold a row of an image."""
         return self.first + image // self.images * self.per_image + row // self.rows
 
 
@@ -85,7 +85,7 @@ class Read:
     rows: tuple[int, int]
 
     def numbered(self, layer: Layer) -> Iterator[int]:
-        """The rows of the layer, numbered through all images."""
+        """Yield the rows of the layer, numbered through all images."""
         height = layer.shape[1]
         for image in range(*self.images):
             yield from range(image * height + self.rows[0], image * height + self.rows[1])
@@ -133,7 +133,7 @@ class Plan:
 
 
 def reads(network: Network, tiling: Tiling, tile: Tile) -> Iterator[Read]:
-    """What a tile reads of other layers: the source, then the residual."""
+    """Yield what a tile reads of other layers: the source, then the residual."""
     layer = network.layers[tile.layer]
     images, out_rows, _, _ = layer.shape
     last_image, last_row = min(images, tile.image + tiling.images), min(out_rows, tile.y + tiling.rows)
@@ -159,7 +159,7 @@ def reads(network: Network, tiling: Tiling, tile: Tile) -> Iterator[Read]:
 
 
 def tiles_of(layer: Layer, number: int, tiling: Tiling) -> Iterator[Tile]:
-    """A layer's tiles, those of a band behind each other, parts of a tile behind each other."""
+    """Yield a layer's tiles, those of a band behind each other, parts of a tile behind each other."""
     images, rows, columns, channels = layer.shape
     starts = product(
         range(0, images, tiling.images), range(0, rows, tiling.rows), range(0, columns, tiling.columns),
@@ -170,7 +170,7 @@ def tiles_of(layer: Layer, number: int, tiling: Tiling) -> Iterator[Tile]:
 
 
 def bands_of(layer: Layer, tiling: Tiling, first: int) -> Bands:
-    """The semaphores of a layer, from number ``first`` on."""
+    """Return the semaphores of a layer, from number ``first`` on."""
     images, rows, columns, channels = layer.shape
     down = ceil(rows / tiling.rows)
     posts = ceil(columns / tiling.columns) * ceil(channels / tiling.width) * tiling.parts
@@ -178,8 +178,9 @@ def bands_of(layer: Layer, tiling: Tiling, first: int) -> Bands:
 
 
 def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None, *, reuse: bool = True) -> Plan:
-    """A network's plan for ``blocks`` blocks, tiled by the model unless ``tilings`` are given. Layers use memory again,
-    unless ``reuse`` says that every layer has its own.
+    """Return a network's plan for ``blocks`` blocks, tiled by the model unless ``tilings`` are given.
+
+    Layers use memory again, unless ``reuse`` says that every layer has its own.
 
     Raises `UserError` where a layer does not fit the kernel.
     """
@@ -219,7 +220,7 @@ def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = 
 
 
 def _rows_of(network: Network, number: int, tilings: tuple[Tiling, ...], bands: list[Bands]) -> Iterator[Rows]:
-    """The rows of tiles of a layer: what all tiles of one read, and the semaphores of that."""
+    """Yield the rows of tiles of a layer: what all tiles of one read, and the semaphores of that."""
     layer, tiling = network.layers[number], tilings[number]
     images, rows, *_ = layer.shape
     for image, y in product(range(0, images, tiling.images), range(0, rows, tiling.rows)):
@@ -347,14 +348,14 @@ def _verify_memory(plan: Plan) -> None:
 
 
 def written(plan: Plan, number: int, image: int, y: int) -> Read:
-    """The rows that tiles of a layer write which begin at an image and a row."""
+    """Return the rows that tiles of a layer write which begin at an image and a row."""
     (images, rows, *_), tiling = plan.network.layers[number].shape, plan.tilings[number]
     return Read(number, (image, min(images, image + tiling.images)), (y, min(rows, y + tiling.rows)))
 
 
 def overwritten(plan: Plan, number: int, image: int, y: int) -> Iterator[tuple[int, int, int | None]]:
-    """What tiles of a layer overwrite, of all layers before it: layer, row (numbered through all images), and the layer
-    whose own reading of it is no conflict, if any: that of a residual in whose place the sum is written.
+    """Yield what tiles of a layer overwrite, of all layers before it: layer, row (numbered through all images), and the
+    layer whose own reading of it is no conflict, if any: that of a residual in whose place the sum is written.
     """
     layers = plan.network.layers
     if number == len(layers) - 1:  # its memory is the caller's

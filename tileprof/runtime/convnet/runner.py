@@ -52,7 +52,7 @@ class NetworkRunner:
         self._weights: list[Weights | None] = []  # one list of all twins, filled by the first of them that is called
 
     def __call__(self, x: Any, *parameters: Any) -> tuple[Any, ...]:
-        """The network's result, in a tensor of its own."""
+        """Return the network's result, in a tensor of its own."""
         if self._memory is None:
             self._bind(parameters)
         out = torch.empty(self.shape, dtype=getattr(torch, self.network.dtype), device=self.device)
@@ -60,7 +60,7 @@ class NetworkRunner:
         return (out,)
 
     def twin(self) -> NetworkRunner:
-        """A runner with semaphores and memory of its own, and the same weights."""
+        """Return a runner with semaphores and memory of its own, and the same weights."""
         other = copy(self)
         other._launcher = Launcher(self.plan, self.device, self._options)  # noqa: SLF001 - of its own class
         other._memory = None  # noqa: SLF001
@@ -110,7 +110,7 @@ class NetworkRunner:
 
 
 def timed_run(network: Network, shape: Sequence[int], device: torch.device, inputs: Sequence[Any]) -> Timeline:
-    """What each task did in a run that is not the first, by a kernel with clocks."""
+    """Return what each task did in a run that is not the first, by a kernel with clocks."""
     runner = NetworkRunner(network, device, shape, Options(timeline=True))
     for _ in range(3):
         runner(*inputs)

@@ -58,12 +58,12 @@ _BYTES_PER_US: Final = 65_000
 
 
 def block_us(width: int, *, deep: bool) -> float:
-    """A block of k of 64 rows (``deep``) or 128, by what it takes through shared memory."""
+    """Return a block of k of 64 rows (``deep``) or 128, by what it takes through shared memory."""
     return 0.07 + 0.0005 * width if deep else 0.08 + 0.0014 * width
 
 
 def end_us(tiling: Tiling) -> float:
-    """Microseconds of a tile's sums on their way to memory; the last of its parts loads those of all."""
+    """Return microseconds of a tile's sums on their way to memory; the last of its parts loads those of all."""
     if not tiling.deep:
         return 0.2 + 0.0125 * tiling.width
     added = _PARTS_US + tiling.parts * 64 * tiling.width * 4 / _BYTES_PER_US
@@ -87,27 +87,27 @@ class Tiling:
     parts: int = 1
 
     def step(self, layer: Layer) -> int:
-        """Rows of shared memory from a row of pixels to the next."""
+        """Return rows of shared memory from a row of pixels to the next."""
         if not isinstance(layer, Convolution):
             return self.columns
         return self.columns * layer.pool + (layer.size[1] - 1 if self.halo else 0)
 
     def box_rows(self, layer: Layer) -> int:
-        """Rows of shared memory that one load fills."""
+        """Return rows of shared memory that one load fills."""
         if not isinstance(layer, Convolution):
             return self.images * self.rows * self.columns
         return self.images * (self.rows * layer.pool + (layer.size[0] - 1 if self.halo else 0)) * self.step(layer)
 
 
 def k_blocks(network: Network, layer: Convolution) -> int:
-    """Blocks of 64 along k."""
+    """Return blocks of 64 along k."""
     if windowed(network, layer):
         return ceil(layer.size[0] / 2)
     return layer.size[0] * layer.size[1] * (layer.reads[3] // K_BLOCK)
 
 
 def tiles(layer: Layer, tiling: Tiling) -> int:
-    """Tiles of a layer, whatever their parts."""
+    """Return tiles of a layer, whatever their parts."""
     sides = (tiling.images, tiling.rows, tiling.columns, tiling.width)
     return prod(ceil(whole / side) for whole, side in zip(layer.shape, sides, strict=True))
 
@@ -129,7 +129,7 @@ def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
 
 
 def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
-    """The tiling that ends first on ``blocks`` blocks, by the model. Raises `UserError` where there is none."""
+    """Return the tiling that ends first on ``blocks`` blocks, by the model. Raises `UserError` where there is none."""
     images, rows, columns, channels = layer.shape
     match layer:
         case Windows():
@@ -182,7 +182,7 @@ def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
 
 
 def divisible(layer: Convolution, tiling: Tiling, parts: int) -> bool:
-    """Whether k can be cut: where a part is a whole number of loads, and sums of a tile are few."""
+    """Return whether k can be cut: where a part is a whole number of loads, and sums of a tile are few."""
     taps = layer.size[0] * layer.size[1]
     blocks = taps * (layer.reads[3] // K_BLOCK)
     unit = taps if tiling.halo else 1
@@ -190,7 +190,7 @@ def divisible(layer: Convolution, tiling: Tiling, parts: int) -> bool:
 
 
 def load_bytes(network: Network, layer: Layer, tiling: Tiling) -> int:
-    """The least that a slot of activations must hold."""
+    """Return the least that a slot of activations must hold."""
     if windowed(network, layer):
         assert isinstance(layer, Convolution)
         return (layer.stride + 2 * k_blocks(network, layer)) * WINDOW_PITCH
@@ -198,7 +198,7 @@ def load_bytes(network: Network, layer: Layer, tiling: Tiling) -> int:
 
 
 def slot_blocks(network: Network, layer: Convolution, tiling: Tiling, slot_bytes: int) -> int:
-    """Blocks of k in a slot of activations of ``slot_bytes``."""
+    """Return blocks of k in a slot of activations of ``slot_bytes``."""
     if windowed(network, layer):
         return k_blocks(network, layer)
     if tiling.halo:
@@ -207,19 +207,19 @@ def slot_blocks(network: Network, layer: Convolution, tiling: Tiling, slot_bytes
 
 
 def joined(layer: Convolution, tiling: Tiling) -> bool:
-    """Whether a load is a box with all blocks of a slot: one tap, and rows that fill blocks without a gap."""
+    """Return whether a load is a box with all blocks of a slot: one tap, and rows that fill blocks without a gap."""
     rows, wide = block_bytes(layer, tiling) // ROW_BYTES, tiling.columns * layer.pool
     return layer.size == (1, 1) and layer.padding == 0 and tiling.images == 1 and rows % wide == 0
 
 
 def block_bytes(layer: Layer, tiling: Tiling) -> int:
-    """Bytes from a block of k in a slot to the next, where each is a load of its own."""
+    """Return bytes from a block of k in a slot to the next, where each is a load of its own."""
     return ceil(tiling.box_rows(layer) * ROW_BYTES / 1024) * 1024
 
 
 def weight_load(network: Network, layer: Convolution, tiling: Tiling) -> int:
-    """Blocks of k per load of weights: taps of 64 channels, as many as divide all taps; where there is one tap, as
-    many blocks as a slot holds.
+    """Return blocks of k per load of weights: taps of 64 channels, as many as divide all taps; where there is one tap,
+    as many blocks as a slot holds.
     """
     room, taps = WEIGHT_BYTES // (tiling.width * ROW_BYTES), weight_taps(network, layer)
     if taps == 1:
@@ -228,11 +228,11 @@ def weight_load(network: Network, layer: Convolution, tiling: Tiling) -> int:
 
 
 def weight_blocks(network: Network, layer: Convolution, tiling: Tiling) -> int:
-    """Blocks of k in a slot of weights: whole loads. Of three by three taps three or a multiple."""
+    """Return blocks of k in a slot of weights: whole loads. Of three by three taps three or a multiple."""
     load = weight_load(network, layer, tiling)
     return load if weight_taps(network, layer) == 1 else WEIGHT_BYTES // (tiling.width * ROW_BYTES) // load * load
 
 
 def weight_taps(network: Network, layer: Convolution) -> int:
-    """Taps as the kernel sees them: windows are rows of channels of one tap."""
+    """Return taps as the kernel sees them: windows are rows of channels of one tap."""
     return 1 if windowed(network, layer) else layer.size[0] * layer.size[1]

@@ -31,8 +31,9 @@ class Weights:
 
 
 def laid_out(network: Network, layer: Convolution, tiling: Tiling, parameters: Sequence[Any]) -> Weights:
-    """What the kernel loads for a layer. The weights share memory with their parameter unless `copied` says otherwise
-    or its address suits no TMA.
+    """Return what the kernel loads for a layer.
+
+    The weights share memory with their parameter unless `copied` says otherwise or its address suits no TMA.
     """
     weight = parameters[layer.weight].detach()
     if windowed(network, layer):
@@ -50,7 +51,9 @@ def laid_out(network: Network, layer: Convolution, tiling: Tiling, parameters: S
 
 
 def _windows(network: Network, layer: Convolution, tiling: Tiling, weight: Any) -> Any:
-    """Taps of rows of windows behind each other, zeros where a window has more and where a tile has more channels."""
+    """Return taps of rows of windows behind each other, zeros where a window has more and where a tile has more
+    channels.
+    """
     rows, window = weight.permute(0, 2, 3, 1), network.layers[layer.source].shape[3]
     blocks = k_blocks(network, layer)
     columns = ceil(len(rows) / tiling.width)
@@ -62,8 +65,8 @@ def _windows(network: Network, layer: Convolution, tiling: Tiling, weight: Any) 
 
 
 def copied(network: Network, layer: Convolution, weight: Any) -> bool:
-    """Whether the kernel needs a copy of a weight: those of windows, of another dtype, and those of convolutions of
-    several taps that are not channels last. ``weight`` may be without memory.
+    """Return whether the kernel needs a copy of a weight: those of windows, of another dtype, and those of convolutions
+    of several taps that are not channels last. ``weight`` may be without memory.
     """
     if windowed(network, layer) or weight.dtype != getattr(torch, network.dtype):
         return True

@@ -27,7 +27,7 @@ _KIN: Final = 64
 
 
 def compiled(plan: Plan, choices: Choices, source: str | None = None) -> Path:
-    """The library of a plan's co-pilot, compiled now if it is not in the cache.
+    """Return the library of a plan's co-pilot, compiled now if it is not in the cache.
 
     ``source``: another text of pilot.cpp. Raises `UserError` as `building.kept`.
     """
@@ -35,7 +35,7 @@ def compiled(plan: Plan, choices: Choices, source: str | None = None) -> Path:
 
 
 def compiled_tower() -> Path:
-    """The library of the thread in which co-pilots fly."""
+    """Return the library of the thread in which co-pilots fly."""
     return _compiled(TOWER.read_text(encoding="utf-8"), "")
 
 
@@ -52,7 +52,7 @@ def _compiled(text: str, graph: str) -> Path:
 
 
 def header(plan: Plan, choices: Choices) -> str:
-    """The text of graph.h."""
+    """Return the text of graph.h."""
     graph, place = TaskGraph.of(plan), places(plan, choices)
     constants = {
         "TASKS": len(plan.tasks), "CLUSTERS": plan.clusters, "SPLIT": plan.split,

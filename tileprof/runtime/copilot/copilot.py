@@ -46,7 +46,7 @@ class Copilot:
     """
 
     def __init__(self, plan: Plan, library: Path, *, pinned: bool = True, flies: bool = True) -> None:
-        self._library, self._flies = _loaded(library), flies
+        self._library, self._flies = _copilot_library(library), flies
         self.memory = torch.zeros(link_words(plan), dtype=torch.int64, pin_memory=pinned)
         _MEMORIES.append(self.memory)
         self._begin()
@@ -59,7 +59,7 @@ class Copilot:
         self._end = weakref.finalize(self, _land, self._library, self._pilot, tower)
 
     def data_ptr(self) -> int:
-        """The address of the memory, the same on CPU and GPU."""
+        """Return the address of the memory, the same on CPU and GPU."""
         return int(self.memory.data_ptr())
 
     def zero_(self) -> None:
@@ -78,7 +78,7 @@ class Copilot:
         return self._library.pilot_step, int(self._pilot)
 
     def counts(self) -> Counts:
-        """What it has done; to be asked while no kernel runs."""
+        """Return what it has done; to be asked while no kernel runs."""
         six = (ctypes.c_uint64 * 6)()
         self._library.pilot_counts(self._pilot, six)
         return Counts(*six)
@@ -121,7 +121,7 @@ def _tower() -> Tower:
 
 
 @cache
-def _loaded(library: Path) -> ctypes.CDLL:
+def _copilot_library(library: Path) -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library))
     loaded.pilot_new.restype = ctypes.c_void_p
     for name, arguments in (

@@ -47,7 +47,7 @@ class Handover:
         return -(-cached // chunk)
 
     def tiles(self, kind: str) -> int:
-        """Tiles of a stage: groups of rows that are handed on together, chunks, or heads of a sequence."""
+        """Return tiles of a stage: groups of rows that are handed on together, chunks, or heads of a sequence."""
         shape = self.shape
         rows = {"qkv": shape.qkv, "output": shape.hidden, "gate": shape.intermediate, "down": shape.hidden}
         if kind in rows:
@@ -55,7 +55,7 @@ class Handover:
         return shape.batch * shape.kv_heads * (self.chunks if kind == "attention" else shape.sharers)
 
     def writes(self, layer: int, kind: str, tile: int) -> NDArray[np.int64]:
-        """Words that a tile hands on."""
+        """Return words that a tile hands on."""
         shape = self.shape
         if kind == "attention":
             pair, chunk = divmod(tile, self.chunks)
@@ -68,7 +68,7 @@ class Handover:
         return self._rows(layer, _WRITES[kind], range(shape.batch), tile * GROUP, GROUP)
 
     def reads(self, layer: int, kind: str, tile: int) -> NDArray[np.int64]:
-        """Words of earlier tiles that a tile's result depends on."""
+        """Return words of earlier tiles that a tile's result depends on."""
         shape, everyone = self.shape, range(self.shape.batch)
         entering = [] if layer == 0 else [self._rows(layer - 1, "out", everyone, 0, shape.hidden)]
         own = tile * GROUP
@@ -92,7 +92,7 @@ class Handover:
         return np.concatenate([np.empty(0, np.int64), *needed])
 
     def touches(self, layers: int) -> list[Touches]:
-        """Bytes that the tiles of each stage read and write, of layers one after the other."""
+        """Return bytes that the tiles of each stage read and write, of layers one after the other."""
         touches = []
         for layer in range(layers):
             for kind in KINDS:
@@ -109,8 +109,8 @@ class Handover:
         return touches
 
     def polled(self, layer: int, kind: str, tile: int) -> NDArray[np.int64]:
-        """Words that a tile's warps poll, from the addresses in product.cuh and attention.cuh: vectors of eight halves,
-        words, pairs of floats.
+        """Return words that a tile's warps poll, from the addresses in product.cuh and attention.cuh: vectors of eight
+        halves, words, pairs of floats.
         """
         shape, batch = self.shape, np.arange(self.shape.batch)[:, None]
         at, before = self._offsets(layer), self._offsets(layer - 1)
@@ -151,7 +151,7 @@ class Handover:
                 return np.concatenate([vectors(at["activated"], shape.intermediate), residual(at["middle"])])
 
     def policy(self, layers: int) -> Policy:
-        """A semaphore for each tile that hands words on; a tile awaits those of the words that it polls."""
+        """Return a semaphore for each tile that hands words on; a tile awaits those of the words that it polls."""
         names = [(layer, kind) for layer in range(layers) for kind in KINDS]
         writer = np.full((layers * self._layer_words, 2), -1, np.int64)
         for stage, (layer, kind) in enumerate(names):
@@ -209,7 +209,7 @@ class Handover:
 
 
 def _runs(words: I64) -> Iterator[tuple[int, int]]:
-    """Ranges of neighbouring words."""
+    """Yield ranges of neighbouring words."""
     if len(words):
         ordered = np.unique(words)
         ends = np.flatnonzero(np.diff(ordered) != 1)

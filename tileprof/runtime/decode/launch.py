@@ -31,8 +31,8 @@ class Decoder(ModelLauncher[DecoderShape]):
         self._sets = torch.full((words,), ABSENT, dtype=torch.int32, device=self.device)
 
     def launch(self, layers: Sequence[dict[str, Any]], model: dict[str, Any], logits: Any) -> None:
-        """One token of each sequence: logits [batch, vocabulary], caches and counters are updated. May be captured into
-        a graph.
+        """Compute one token of each sequence: logits [batch, vocabulary], caches and counters are updated. May be
+        captured into a graph.
 
         ``layers`` and ``model``: tensors by role; a role that the shape has not may be missing. The rotary tables are
         [1 or batch, head_dim], a mask [1 or batch, cache] of bytes. Without tokens, "embedding" holds the activations

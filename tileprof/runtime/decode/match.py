@@ -63,8 +63,8 @@ def _need(holds: object, reason: str) -> None:
 
 
 def matched(logits: fx.Node, *, prefill: bool = False) -> Matched:
-    """The decoder whose logits a node is: of one token and a static cache, or of a ``prefill`` with no tokens before.
-    Raises `Mismatch` that says what differs.
+    """Return the decoder whose logits a node is: of one token and a static cache, or of a ``prefill`` with no tokens
+    before. Raises `Mismatch` that says what differs.
     """
     value = aten.tensor(logits)
     _need(value is not None and len(value.shape) == 3, "the logits are not of tokens")
@@ -136,7 +136,7 @@ def _counters(decoder: Matched) -> None:
 
 
 def _layer(decoder: Matched, x: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
-    """One layer backwards; the node that enters it."""
+    """Match one layer, from its end; return the node that enters it."""
     hidden = decoder.sizes["hidden"]
     middle, down_out = _residual(decoder, x)
     activated, down = _plain_linear(decoder, down_out, "down")
@@ -257,14 +257,14 @@ def _fresh(decoder: Matched, *attended: fx.Node) -> tuple[fx.Node, fx.Node]:
 
 
 def _after_nothing(node: fx.Node) -> bool:
-    """Whether a node puts tokens behind an empty tensor."""
+    """Return whether a node puts tokens behind an empty tensor."""
     parts = node.args[0]
     empty = aten.tensor(parts[0])
     return len(parts) == 2 and empty is not None and empty.numel() == 0 and aten.shape(node) == aten.shape(parts[1])
 
 
 def _not_repeated(decoder: Matched, node: fx.Node) -> fx.Node:
-    """The heads of keys or values behind a node that may repeat them for the heads of queries."""
+    """Return the heads of keys or values behind a node that may repeat them for the heads of queries."""
     node = _through(decoder, node, *aten.RESHAPES, ATEN.clone.default)
     if not aten.calls(node, ATEN.expand.default):
         return node
@@ -311,7 +311,7 @@ def _what_mask(decoder: Matched, mask: Any) -> tuple[str, fx.Node, float, frozen
 
 
 def _once(decoder: Matched, check: Callable[[Computed, int], bool], of: Computed) -> bool:
-    """A check for all positions of the cache, once for all layers that compute the same."""
+    """Return whether a check holds for all positions of the cache: found once for layers that compute the same."""
     key = check.__name__, of.structure
     if key not in decoder.position_checks:
         decoder.position_checks[key] = check(of, decoder.sizes["cache"])
@@ -415,7 +415,7 @@ def _split(decoder: Matched, node: Any, heads: int) -> Any:
 
 
 def _heads(decoder: Matched, node: Any, heads: int) -> Any:
-    """A view of a product's result as heads."""
+    """Return a view of a product's result as heads."""
     batch, tokens, head_dim = (decoder.sizes[name] for name in ("batch", "tokens", "head_dim"))
     _need(
         aten.calls(node, *aten.RESHAPES) and aten.shape(node) == (batch, tokens, heads, head_dim),
@@ -444,7 +444,7 @@ def _residual(decoder: Matched, node: Any) -> tuple[Any, Any]:
 
 
 def _norm(decoder: Matched, node: fx.Node, size: str) -> tuple[fx.Node, fx.Node]:
-    """An RMS norm: what it normalises, and its weight."""
+    """Return an RMS norm: what it normalises, and its weight."""
     _need(aten.calls(node, ATEN.mul.Tensor), "no RMS norm")
     weight, narrow = node.args
     _need(aten.parameter(weight) and aten.calls(narrow, ATEN._to_copy.default), "no RMS norm")  # noqa: SLF001
@@ -484,7 +484,7 @@ def _plain_linear(decoder: Matched, node: fx.Node, role: str) -> tuple[fx.Node, 
 
 
 def _linear(decoder: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None]:
-    """A product with a weight [out, in]: activations, weight, bias."""
+    """Return a product with a weight [out, in]: activations, weight, bias."""
     product = _through(decoder, node, *aten.RESHAPES)
     _need(aten.calls(product, ATEN.mm.default, ATEN.addmm.default) and not product.kwargs, "no product with a weight")
     bias = product.args[0] if product.target is ATEN.addmm.default else None
@@ -501,7 +501,7 @@ def _linear(decoder: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node 
 
 
 def _through(decoder: Matched, node: Any, *targets: Any) -> Any:
-    """The node behind views, which are taken along."""
+    """Return the node behind views, which are taken along."""
     while aten.calls(node, *targets):
         decoder.nodes.add(node)
         node = node.args[0]
@@ -510,7 +510,7 @@ def _through(decoder: Matched, node: Any, *targets: Any) -> Any:
 
 
 def _same_shape(decoder: Matched, node: Any) -> Any:
-    """The node behind views that keep everything."""
+    """Return the node behind views that keep everything."""
     while aten.calls(node, ATEN.alias.default, ATEN.slice.Tensor, *aten.RESHAPES) and aten.shape(node) == aten.shape(
         node.args[0]
     ):

@@ -85,7 +85,7 @@ class Computed:
         )
 
     def values(self, most: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Each number below ``most``, and what the node is where the counter has it."""
+        """Yield each number below ``most``, and what the node is where the counter has it."""
         for count in range(most):
             values_of: dict[fx.Node, Any] = {} if self.counter is None else {self.counter: torch.tensor(count)}
             for node in self.nodes:
@@ -96,7 +96,7 @@ class Computed:
 
 
 def computed(node: fx.Node) -> Computed | None:
-    """The subgraph behind a node, if it reads one counter at most and nothing else."""
+    """Return the subgraph behind a node, if it reads one counter at most and nothing else."""
     operations: set[fx.Node] = set()
     counters: set[fx.Node] = set()
     waiting = [node]
@@ -118,14 +118,14 @@ def computed(node: fx.Node) -> Computed | None:
 
 
 def is_counter(index: Computed, cache: int) -> bool:
-    """Whether an index is the counter itself, for all positions of the cache."""
+    """Return whether an index is the counter itself, for all positions of the cache."""
     return index.counter is not None and all(
         value.numel() == 1 and int(value) == count for count, value in index.values(cache)
     )
 
 
 def is_causal(mask: Computed, cache: int) -> bool:
-    """Whether a mask to be added attends the positions up to the counter's, and no others."""
+    """Return whether a mask to be added attends the positions up to the counter's, and no others."""
     positions = torch.arange(cache)
     for count, value in mask.values(cache):
         row = value.reshape(-1, cache)
@@ -136,7 +136,7 @@ def is_causal(mask: Computed, cache: int) -> bool:
 
 
 def is_triangle(mask: Computed, tokens: int) -> bool:
-    """Whether a constant mask that is added lets each token attend to itself and earlier tokens only."""
+    """Return whether a constant mask that is added lets each token attend to itself and earlier tokens only."""
     ((_, value),) = mask.values(1)
     rows = value.reshape(-1, tokens, tokens)
     attended = torch.ones(tokens, tokens, dtype=torch.bool).tril().expand_as(rows)

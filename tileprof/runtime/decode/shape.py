@@ -40,7 +40,7 @@ class DecoderShape(ModelShape):
         return self.heads // self.kv_heads
 
     def most_chunks(self, blocks: int) -> int:
-        """Into how many chunks the context of a sequence and head of keys is cut at most."""
+        """Return into how many chunks the context of a sequence and head of keys is cut at most."""
         return max(1, blocks // (self.batch * self.kv_heads))
 
     def handed_words(self, blocks: int) -> dict[str, int]:
@@ -58,7 +58,7 @@ class DecoderShape(ModelShape):
         return {name: self.batch * width // 2 for name, width in halves.items()} | {"parts": parts}
 
     def set_words(self, blocks: int) -> int:
-        """Words of one of the two sets of memory between stages: SET_WORDS of common.cuh."""
+        """Return words of one of the two sets of memory between stages: SET_WORDS of common.cuh."""
         return -(-sum(self.handed_words(blocks).values()) // 32) * 32 * self.layers
 
     @property

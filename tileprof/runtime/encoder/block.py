@@ -38,18 +38,19 @@ class Refused(Exception):  # noqa: N818 - an answer
 
 @dataclass
 class Stack:
-    """Blocks that feed each other. ``known``: where the values of nodes are that stages compute; ``nodes``: all that a
-    region replaces.
+    """Blocks that feed each other.
+
+    ``matrices``: where the values of nodes are that stages compute. ``nodes``: all that a region replaces.
     """
 
     stages: list[Stage] = field(default_factory=list)
-    known: dict[fx.Node, Matrix] = field(default_factory=dict)
+    matrices: dict[fx.Node, Matrix] = field(default_factory=dict)
     nodes: set[fx.Node] = field(default_factory=set)
     parameters: set[fx.Node] = field(default_factory=set)
     activations: set[fx.Node] = field(default_factory=set)
     unread: set[fx.Node] = field(default_factory=set)
     """Constants that nodes read and the kernel does not."""
-    kept: list[tuple[fx.Node, str]] = field(default_factory=list)
+    cache_outputs: list[tuple[fx.Node, str]] = field(default_factory=list)
     """Copies of keys and values that are read outside, and their names."""
     end: fx.Node | None = None
     last: tuple[Matrix, Norm] | None = None
@@ -60,8 +61,8 @@ class Stack:
 
     def copy(self) -> Stack:
         return replace(
-            self, stages=[*self.stages], known={**self.known}, nodes={*self.nodes}, parameters={*self.parameters},
-            activations={*self.activations}, unread={*self.unread}, kept=[*self.kept],
+            self, stages=[*self.stages], matrices={**self.matrices}, nodes={*self.nodes}, parameters={*self.parameters},
+            activations={*self.activations}, unread={*self.unread}, cache_outputs=[*self.cache_outputs],
         )  # fmt: skip
 
     @property
@@ -79,12 +80,12 @@ class _Entry:
 
 
 def add_block(stack: Stack, attention: Attended) -> Stack:
-    """The stack with the block around one more attention, which its last block must feed. Raises `Refused`."""
+    """Return the stack with the block around one more attention, which its last block must feed. Raises `Refused`."""
     return _Block(stack.copy(), attention).match()
 
 
 def with_last_norm(stack: Stack) -> Stack:
-    """The stack with the norm of its last rows, where one is the only reader of them; as it is elsewhere."""
+    """Return the stack with the norm of its last rows, where one is the only reader of them; as it is elsewhere."""
     extended = stack.copy()
     return extended if _take_last_norm(extended) else stack
 
@@ -103,7 +104,7 @@ def _take_last_norm(stack: Stack) -> bool:
     stack.parameters |= set(parameters)
     stack.nodes |= {call, rows}
     norm = Norm(parameters[0].name, parameters[1].name, float(call.args[4]), rows.name)
-    stack.last, stack.end = (stack.known[stack.end], norm), rows
+    stack.last, stack.end = (stack.matrices[stack.end], norm), rows
     return True
 
 
@@ -135,7 +136,7 @@ class _Block:
         up = self._reader(middle)
         inner, epilogue = self._activation(up)
         self._product(up, self._entry_of(up), inner, epilogue)
-        stack.known.update(self._kept_norms)
+        stack.matrices.update(self._kept_norms)
         end = self._with_residual(self._only_product(inner), inner)
         stack.end, stack.blocks = end, stack.blocks + 1
         return stack
@@ -152,13 +153,13 @@ class _Block:
         entry = entries.pop()
         if (
             stack.blocks
-            and entry.rows not in stack.known
+            and entry.rows not in stack.matrices
             and (entry.norm is None or self._behind(entry.norm.args[0]) is not stack.end)
         ):
             raise Refused("the block before does not feed it")
         for product in products:
             self._product(product, entry)
-        stack.known.update(self._kept_norms)
+        stack.matrices.update(self._kept_norms)
         if places[1][1] != places[2][1]:
             raise Refused("keys and values have rows of different lengths")
         query, key, value = (Matrix(product.name, pitch, column) for product, pitch, column in places)
@@ -182,11 +183,11 @@ class _Block:
             )
         )
         stack.nodes |= self._attended
-        stack.known[call.out] = out
+        stack.matrices[call.out] = out
         return call.out
 
     def _heads(self, node: fx.Node, batch: int, length: int) -> tuple[fx.Node, int, int]:
-        """The product of whose columns a tensor of heads consists, its rows' pitch and the first column."""
+        """Return the product of whose columns a tensor of heads consists, its rows' pitch and the first column."""
         layout = node
         while aten.calls(layout, *_COPIES) or _appends_to_nothing(layout):
             self._stack.nodes.add(layout)
@@ -210,7 +211,9 @@ class _Block:
         return base, columns, int(value.storage_offset())
 
     def _unscaled(self, node: fx.Node) -> fx.Node:
-        """The product that is multiplied by a power of two, as OPT's queries are; that changes no bit of a mantissa."""
+        """Return the product that is multiplied by a power of two, as OPT's queries are; that changes no bit of a
+        mantissa.
+        """
         if not aten.calls(node, ATEN.mul.Tensor, ATEN.mul.Scalar) or node.kwargs or aten.only_user(node) is None:
             return node
         factor, product = node.args[1], self._behind(node.args[0])
@@ -228,11 +231,13 @@ class _Block:
             return None
         if not all(outside) or not all(_appends_to_nothing(n) and _dense(n) for n in copies):
             raise Refused("its keys or values are read outside in a form that the kernel does not store")
-        stack.kept += [(node, node.name) for node in copies]
+        stack.cache_outputs += [(node, node.name) for node in copies]
         return copies[0].name, copies[1].name
 
     def _mask(self, batch: int, heads: int, length: int) -> tuple[Mask | None, bool]:
-        """The mask that the kernel has to read, if any, and whether queries see the keys up to their own alone."""
+        """Return the mask that the kernel has to read, if any, and whether queries see the keys up to their own
+        alone.
+        """
         node = self._call.mask
         if node is None:
             return None, False
@@ -264,7 +269,7 @@ class _Block:
         return Mask(source.name, (strides[0], strides[1], strides[2]), boolean, false if boolean else 0.0), False
 
     def _behind_attention(self, heads: int) -> fx.Node:
-        """The product of what attention gives, heads side by side again."""
+        """Return the product of what attention gives, heads side by side again."""
         node = aten.only_user(self._call.out)
         while node is not None and aten.calls(node, *_STEPS) and aten.shape(node) == aten.shape(self._call.out):
             self._stack.nodes.add(node)
@@ -280,10 +285,10 @@ class _Block:
     # Rows.
 
     def _behind(self, node: Any) -> Any:
-        """The node behind reshapes and copies of rows, as far as a value that stages compute, or a copy that puts rows
-        in order.
+        """Return the node behind reshapes and copies of rows, as far as a value that stages compute, or a copy that
+        puts rows in order.
         """
-        while aten.calls(node, *_STEPS) and node not in self._stack.known:
+        while aten.calls(node, *_STEPS) and node not in self._stack.matrices:
             if aten.calls(node, *_COPIES) and not _dense(node.args[0]):
                 break
             node = node.args[0]
@@ -295,21 +300,21 @@ class _Block:
             node = node.args[0]
 
     def _source(self, node: fx.Node, columns: int) -> Matrix:
-        """Rows that stages compute, or that come in from outside as one dense matrix."""
+        """Return rows that stages compute, or that come in from outside as one dense matrix."""
         stack, origin = self._stack, self._behind(node)
         sizes = aten.shape(origin)
         if (
             sizes is None
             or _product_of(sizes) != stack.rows * columns
-            or (origin not in stack.known and sizes[-1] != columns)
+            or (origin not in stack.matrices and sizes[-1] != columns)
         ):
             raise Refused(f"{getattr(origin, 'name', origin)} is no matrix of {stack.rows} rows of {columns} columns")
-        if origin not in stack.known and not (_dense(origin) and aten.dtype(origin) == stack.dtype):
+        if origin not in stack.matrices and not (_dense(origin) and aten.dtype(origin) == stack.dtype):
             raise Refused(f"{origin.name} is not dense, or of another dtype")
         self._take_steps(node, origin)
-        if origin not in stack.known:
+        if origin not in stack.matrices:
             stack.activations.add(origin)
-        return stack.known.get(origin, Matrix(origin.name, columns))
+        return stack.matrices.get(origin, Matrix(origin.name, columns))
 
     def _entry_of(self, product: fx.Node) -> _Entry:
         rows = product.args[1] if aten.calls(product, ATEN.addmm.default) else product.args[0]
@@ -319,7 +324,7 @@ class _Block:
             and origin.args[1] == 0
             and aten.calls(origin.args[0], ATEN.native_layer_norm.default)
         )
-        if origin in self._stack.known or not normed:
+        if origin in self._stack.matrices or not normed:
             return _Entry(origin, None, depth)
         return _Entry(origin, origin.args[0], depth)
 
@@ -357,7 +362,7 @@ class _Block:
             )
         )
         stack.nodes |= {node, stored}
-        stack.known[stored] = out
+        stack.matrices[stored] = out
 
     def _parameter(self, node: Any, shape: tuple[int, ...]) -> str:
         if not _is_parameter(node, shape, self._stack.dtype):
@@ -381,7 +386,7 @@ class _Block:
         return matrix, Norm(*names, float(epsilon), kept_name)
 
     def _is_residual(self, rows: fx.Node) -> bool:
-        """Whether normalised rows are read by anything but products."""
+        """Return whether normalised rows are read by anything but products."""
         waiting = list(rows.users)
         while waiting:
             user = waiting.pop()
@@ -392,7 +397,7 @@ class _Block:
         return False
 
     def _with_residual(self, product: fx.Node, read: fx.Node) -> fx.Node:
-        """The stage for a product and the addition behind it, which is returned."""
+        """Return the stage for a product and the addition behind it, which is returned."""
         node = product
         while aten.calls(node, *_PRODUCTS, *_STEPS):
             user = aten.only_user(node)
@@ -414,7 +419,7 @@ class _Block:
         columns = (aten.shape(product) or (0, 0))[1]
         entry = _Entry(read, None, (aten.shape(product.args[-2]) or (0, 0))[-1])
         self._product_behind(product, entry, node, self._source(other, columns))
-        self._stack.known[node] = Matrix(node.name, columns)
+        self._stack.matrices[node] = Matrix(node.name, columns)
         return node
 
     def _product_behind(self, product: fx.Node, entry: _Entry, result: fx.Node, residual: Matrix) -> None:
@@ -424,7 +429,7 @@ class _Block:
         if entry.rows is self._call.out:  # heads side by side: matched in _behind_attention
             self._take_steps(rows, origin)
             alias = _Entry(origin, None, entry.depth)
-            self._stack.known[origin] = self._stack.known[entry.rows]
+            self._stack.matrices[origin] = self._stack.matrices[entry.rows]
             self._product(product, alias, result, "none", residual)
             self._stack.nodes.add(origin)
             return
@@ -433,7 +438,9 @@ class _Block:
         self._product(product, entry, result, "none", residual)
 
     def _only_product(self, node: fx.Node, columns: int | None = None) -> fx.Node:
-        """The one product that reads a value, through reshapes and copies; ``columns``: of the rows that it reads."""
+        """Return the one product that reads a value, through reshapes and copies; ``columns``: of the rows that it
+        reads.
+        """
         user = aten.only_user(node)
         while user is not None and aten.calls(user, *_STEPS):
             user = aten.only_user(user)
@@ -445,7 +452,7 @@ class _Block:
         return user
 
     def _reader(self, middle: fx.Node) -> fx.Node:
-        """The product behind the sum: of its norm, or of itself."""
+        """Return the product behind the sum: of its norm, or of itself."""
         products: set[fx.Node] = set()
         waiting = list(middle.users)
         while waiting:
@@ -459,7 +466,7 @@ class _Block:
         return products.pop()
 
     def _activation(self, product: fx.Node) -> tuple[fx.Node, Epilogue]:
-        """The activation behind a product: the node of its result, and which it is."""
+        """Return the activation behind a product: the node of its result, and which it is."""
         node = product
         steps = []
         while (user := aten.only_user(node)) is not None and aten.calls(user, *_STEPS):
@@ -483,7 +490,9 @@ class _Block:
 
 
 def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:
-    """Nodes, the result last, of 0.5 v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) as transformers writes it out."""
+    """Return nodes, the result last, of 0.5 v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) as transformers writes it
+    out.
+    """
     half = next((u for u in v.users if _scalar(u, ATEN.mul.Tensor, v, 0.5)), None)
     cube = next((u for u in v.users if _scalar(u, ATEN.pow.Tensor_Scalar, v, 3.0)), None)
     if half is None or cube is None or len(v.users) != 3:
@@ -531,7 +540,7 @@ def _constant(node: Any) -> float | None:
 
 
 def _appends_to_nothing(node: Any) -> bool:
-    """Whether a node concatenates an empty tensor and another: a cache before its first token."""
+    """Return whether a node concatenates an empty tensor and another: a cache before its first token."""
     if not aten.calls(node, ATEN.cat.default) or len(node.args[0]) != 2:
         return False
     empty = aten.shape(node.args[0][0])

@@ -23,7 +23,9 @@ _PURE: Final = frozenset({
 
 
 def constant(node: Any) -> Tensor | None:
-    """The value of a node on the CPU; None if it depends on an input, is too large or comes from unknown operators."""
+    """Return the value of a node on the CPU; None if it depends on an input, is too large or comes from unknown
+    operators.
+    """
     with torch.no_grad(), _disable_current_modes():
         return _Values().of(node)
 

@@ -64,7 +64,7 @@ class Launcher:
         self._cached_arguments: dict[tuple[int, ...], tuple[Arguments, list[Tensor]]] = {}
 
     def times(self) -> Tensor:
-        """When each task of the plan began, had its activations, had its sums and ended in the last run, in
+        """Return when each task of the plan began, had its activations, had its sums and ended in the last run, in
         nanoseconds; int64 [tasks, 4]. The kernel writes them block by block.
         """
         dealt = torch.tensor([task for block in self.plan.blocks for task in block], device=self.stamps.device)
@@ -81,18 +81,20 @@ class Launcher:
         return self._counts[2 * _LINE : 2 * _LINE + 5]
 
     def ended(self) -> Tensor:
-        """How many blocks have ended each generation, in all runs so far; int32 [generations]."""
+        """Return how many blocks have ended each generation, in all runs so far; int32 [generations]."""
         return self._counts[3 * _LINE :: _LINE]
 
     def buffer(self, name: str) -> Tensor:
-        """A matrix between stages, as the last run left it: its memory may have become absent, or another matrix's."""
+        """Return a matrix between stages, as the last run left it: its memory may have become absent, or another
+        matrix's.
+        """
         rows, columns, size = self.plan.sizes[name]
         dtype = torch.float32 if size == 4 else getattr(torch, self.plan.program.dtype)
         begin = self.memory.places(int(self._counts[0]) - 1)[name] // size
         return self._workspace.view(dtype)[begin : begin + rows * columns].view(rows, columns)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """New outputs of one launch on the current stream."""
+        """Return new outputs of one launch on the current stream."""
         program = self.plan.program
         dtype = getattr(torch, program.dtype)
         outputs = [
@@ -178,13 +180,13 @@ class Runner:
         self._shapes = [tuple(shape) for shape in shapes]
 
     def twin(self) -> Runner:
-        """A runner of the same plan, with semaphores and memory of its own."""
+        """Return a runner of the same plan, with semaphores and memory of its own."""
         other = copy(self)
         other._launcher = Launcher(self._launcher.plan, self._launcher.device, memory=self._launcher.memory)  # noqa: SLF001
         return other
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Outputs of one launch on the current stream."""
+        """Return outputs of one launch on the current stream."""
         tensors = dict(zip(self._launcher.plan.program.inputs, inputs, strict=True))
         return tuple(out.view(shape) for out, shape in zip(self._launcher(tensors), self._shapes, strict=True))
 
@@ -194,7 +196,7 @@ class Runner:
 
 
 def timed_run(program: Program, device: torch.device, inputs: Sequence[Tensor], cluster: int = 2) -> Timeline:
-    """What each task did in a run that is not the first, by a kernel with clocks."""
+    """Return what each task did in a run that is not the first, by a kernel with clocks."""
     with torch.cuda.device(device):
         plan = plan_of(program, max_clusters(cluster) * cluster, cluster)
         launcher = Launcher(plan, device, Options(stamps=True))

@@ -54,11 +54,11 @@ class Ring:
     offset: int
 
     def slot(self, number: int, run: int) -> int:
-        """The slot of a matrix in a run."""
+        """Return the slot of a matrix in a run."""
         return (number + run * len(self.names)) % self.slots
 
     def at(self, number: int, run: int) -> int:
-        """The offset of a matrix in all memory in a run, in bytes."""
+        """Return the offset of a matrix in all memory in a run, in bytes."""
         return self.offset + self.slot(number, run) * self.slot_bytes
 
 
@@ -78,11 +78,11 @@ class Memory:
         return sum(ring.slots * ring.slot_bytes for ring in self.rings)
 
     def places(self, run: int) -> dict[str, int]:
-        """Offsets of matrices in a run, in bytes."""
+        """Return offsets of matrices in a run, in bytes."""
         return {name: ring.at(number, run) for ring in self.rings for number, name in enumerate(ring.names)}
 
     def wiped(self, run: int) -> dict[str, int]:
-        """Offsets of what tasks make absent that write a matrix, in bytes, where they do."""
+        """Return offsets of what tasks make absent that write a matrix, in bytes, where they do."""
         return {
             name: ring.at(number + ring.ahead, run)
             for ring in self.rings
@@ -101,7 +101,7 @@ class _Use:
 
 
 def memory_of(plan: Plan, *, reuse: bool = True, stages: int = _STAGES) -> Memory:
-    """Memory for a plan. ``reuse``: within a run, too; ``stages``: of a generation, at least."""
+    """Return memory for a plan. ``reuse``: within a run, too; ``stages``: of a generation, at least."""
     generations = _generations(plan, stages) if reuse else (0,) * len(plan.stages)
     uses = _uses(plan, generations)
     classes: dict[tuple[int, int, int], list[str]] = {}
@@ -123,7 +123,9 @@ def _is_sums(size: int) -> bool:
 
 
 def _generations(plan: Plan, least: int) -> tuple[int, ...]:
-    """Of each stage. In all but the last, every block has a task, so that no block passes over one."""
+    """Return the generation of each stage. In all but the last, every block has a task, so that no block passes
+    over one.
+    """
     of_stage: list[set[int]] = [set() for _ in plan.stages]
     for number, block in enumerate(plan.blocks):
         for task in block:
@@ -141,7 +143,7 @@ def _generations(plan: Plan, least: int) -> tuple[int, ...]:
 
 
 def _uses(plan: Plan, generations: tuple[int, ...]) -> dict[str, _Use]:
-    """Of the matrices between stages, in order of the stages that write them."""
+    """Return the uses of the matrices between stages, in order of the stages that write them."""
     written: dict[str, tuple[int, int]] = {}
     read: dict[str, int] = {}
     for task in plan.tasks:
@@ -156,7 +158,7 @@ def _uses(plan: Plan, generations: tuple[int, ...]) -> dict[str, _Use]:
 
 
 def _ring(uses: list[_Use], runs: int, *, once: bool) -> tuple[int, int]:
-    """Slots, and how far ahead writers wipe: the fewest slots with which memory repeats soon enough."""
+    """Return slots, and how far ahead writers wipe: the fewest slots with which memory repeats soon enough."""
     behind = _distance([use.read for use in uses], uses)
     ahead = 0 if once else _distance([use.last for use in uses], uses)
     count = len(uses)
@@ -169,8 +171,8 @@ def _ring(uses: list[_Use], runs: int, *, once: bool) -> tuple[int, int]:
 
 
 def _distance(ends: list[int], uses: list[_Use]) -> int:
-    """Of matrices in a ring, the least so that what ended with the one is fenced off from the first task of the other;
-    the next run's are.
+    """Return the least distance of matrices in a ring with which what ended with the one is fenced off from
+    the first task of the other; the next run's are.
     """
     count = len(uses)
     return next(
@@ -181,7 +183,7 @@ def _distance(ends: list[int], uses: list[_Use]) -> int:
 
 
 def memory_faults(plan: Plan, memory: Memory) -> list[str]:
-    """Why a plan must not be run in this memory; empty where it may."""
+    """Return why a plan must not be run in this memory; empty where it may."""
     problems = list(_generation_faults(plan, memory.generations))
     uses = _uses(plan, memory.generations)
     if sorted(name for ring in memory.rings for name in ring.names) != sorted(plan.sizes):
@@ -213,7 +215,7 @@ Moment = tuple[int, int]
 
 
 def _before(a: Moment, b: Moment) -> bool:
-    """Whether all of a generation has ended when a task of another begins."""
+    """Return whether all of a generation has ended when a task of another begins."""
     return a[0] < b[0] or (a[0] == b[0] and a[1] <= b[1] - FENCE)
 
 
@@ -238,7 +240,7 @@ def _ring_faults(ring: Ring, uses: dict[str, _Use], period: int) -> Iterator[str
 
 
 def _not_read_once(plan: Plan, names: set[str]) -> list[str]:
-    """The matrices of which not each element is read once, by ends of rows, which make it absent."""
+    """Return the matrices of which not each element is read once, by ends of rows, which make it absent."""
     count = {name: np.zeros(plan.sizes[name][:2], np.int64) for name in names & plan.sizes.keys()}
     for task in plan.tasks:
         stage = plan.stages[task.stage]

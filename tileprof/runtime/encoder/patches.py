@@ -46,11 +46,11 @@ class Patches:
         return (result if self.out_last else result.contiguous(),)
 
     def check(self) -> None:
-        """Nothing waits."""
+        """Do nothing: nothing waits."""
 
 
 def patches(graph: fx.Graph) -> Iterator[Region]:
-    """Each such convolution as a region."""
+    """Yield each such convolution as a region."""
     for node in graph.nodes:
         if (convolution := _patches_of(node)) is None:
             continue
@@ -90,7 +90,7 @@ def _patches_of(node: Any) -> Patches | None:
 
 
 def _dense_in(node: Any, order: tuple[int, ...]) -> bool:
-    """Whether a tensor is dense with its dimensions in an order, the innermost last."""
+    """Return whether a tensor is dense with its dimensions in an order, the innermost last."""
     sizes, strides = aten.shape(node), aten.strides(node)
     if sizes is None or strides is None:
         return False

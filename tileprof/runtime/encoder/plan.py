@@ -103,8 +103,8 @@ class Plan:
 
 
 def plan_of(program: Program, blocks: int, cluster: int, width: int | None = None, splits: int | None = None) -> Plan:
-    """Tiles for ``blocks`` blocks in clusters of ``cluster``; ``width`` and ``splits``, of products that may be cut, if
-    not the best by `_cost`.
+    """Return tiles for ``blocks`` blocks in clusters of ``cluster``; ``width`` and ``splits``, of products that may be
+    cut, if not the best by `_cost`.
 
     Raises `UserError` where the kernel cannot take the program.
     """
@@ -120,7 +120,10 @@ def plan_of(program: Program, blocks: int, cluster: int, width: int | None = Non
 def plan_without_tasks(
     program: Program, blocks: int, cluster: int, width: int | None = None, splits: int | None = None
 ) -> Plan:
-    """What `plan_of` decides before it gives tasks to blocks: enough to compile the kernel. Raises `UserError`."""
+    """Return what `plan_of` decides before it gives tasks to blocks: enough to compile the kernel.
+
+    Raises `UserError`.
+    """
     clusters, columns = blocks // cluster, activation_columns(program)
     cut = _Cut(clusters, cluster, columns, splits)
     chosen = width or min(_widths(program), key=lambda w: sum(cut.cost(p, w) for p in program.products()))
@@ -129,8 +132,8 @@ def plan_without_tasks(
 
 
 def cluster_for(program: Program) -> int:
-    """Blocks that share weights, each a tile of rows: two, unless one of them would have none in the last group of
-    rows.
+    """Return blocks that share weights, each a tile of rows: two, unless one of them would have none in the last group
+    of rows.
     """
     tiles = max(-(-product.rows // ROWS) for product in program.products())
     return 1 if tiles % 2 else 2
@@ -145,7 +148,7 @@ def _widths(program: Program) -> Iterator[int]:
 
 
 def activation_columns(program: Program) -> int:
-    """Columns of activations that shared memory holds at a time."""
+    """Return columns of activations that shared memory holds at a time."""
     if any(product.columns > MOST_ROW_COLUMNS for product in program.products() if product.residual is not None):
         raise UserError(f"{program.name}: rows of more than {MOST_ROW_COLUMNS} columns are normalised or added up")
     return min(MOST_ROW_COLUMNS, *(product.depth for product in program.products()))
@@ -160,14 +163,14 @@ class _Cut:
     clusters: int
     cluster: int
     columns: int
-    asked: int | None
+    fixed_splits: int | None
 
     def splits(self, product: Product, width: int) -> int:
         if product.residual is None:
             return 1
         fitting = [s for s in range(1, MOST_SPLITS + 1) if product.depth % (s * K_CHUNK) == 0]
-        if self.asked is not None:
-            return max(s for s in fitting if s <= self.asked)
+        if self.fixed_splits is not None:
+            return max(s for s in fitting if s <= self.fixed_splits)
         return min(fitting, key=lambda s: self._time(product, width, s))
 
     def cost(self, product: Product, width: int) -> float:
@@ -228,8 +231,9 @@ def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[P
 
 
 def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
-    """The norm of each matrix that is normalised, and the name of the result. Raises `UserError` where it is normalised
-    in two ways.
+    """Return the norm of each matrix that is normalised, and the name of the result.
+
+    Raises `UserError` where it is normalised in two ways.
     """
     norms: dict[str, tuple[Norm, str]] = {}
     for product in program.products():
@@ -237,15 +241,15 @@ def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
             continue
         name = product.activations.tensor
         earlier = norms.get(name)
-        if product.activations.column or (earlier and replace(earlier[0], kept=None) != replace(norm, kept=None)):
+        if product.activations.column or (earlier and replace(earlier[0], output=None) != replace(norm, output=None)):
             raise UserError(f"{program.name}: {name} is normalised in two ways, or in part")
-        kept_name = norm.kept or (earlier[0].kept if earlier else None)
-        norms[name] = replace(norm, kept=kept_name), kept_name or f"{name} normed"
+        output_name = norm.output or (earlier[0].output if earlier else None)
+        norms[name] = replace(norm, output=output_name), output_name or f"{name} normed"
     if program.last is not None:
         matrix, norm = program.last
-        if matrix.column or matrix.tensor in norms or norm.kept is None:
+        if matrix.column or matrix.tensor in norms or norm.output is None:
             raise UserError(f"{program.name}: {matrix.tensor} is normalised in two ways, or in part")
-        norms[matrix.tensor] = norm, norm.kept
+        norms[matrix.tensor] = norm, norm.output
     return norms
 
 
@@ -301,7 +305,7 @@ def _deal(number: int, stage: Planned, cluster: int, at: int, tasks: list[Task],
 
 
 def touches(stage: Planned, task: Task) -> Touches:
-    """What a task reads of matrices and what it writes; parts of k follow each other as rows."""
+    """Return what a task reads of matrices and what it writes; parts of k follow each other as rows."""
     match stage:
         case Tiled(product, source, width, splits, parts):
             rows = min(task.row, product.rows), min(task.row + ROWS, product.rows)
@@ -341,7 +345,7 @@ def _box(matrix: Matrix, rows: tuple[int, int], columns: tuple[int, int]) -> Box
 
 
 def faults(plan: Plan) -> list[str]:
-    """Why a plan must not be run; empty where it may.
+    """Return why a plan must not be run; empty where it may.
 
     Then no run can deadlock or differ: blocks take stages in order, a task reads elements that tasks of earlier stages
     write, and since a block waits for each element itself, it sees the one value that this run writes there. Every
@@ -378,5 +382,5 @@ def faults(plan: Plan) -> list[str]:
 
 
 def without_task(plan: Plan, number: int) -> Plan:
-    """The plan with a task that no block takes; for tests."""
+    """Return the plan with a task that no block takes; for tests."""
     return replace(plan, blocks=tuple(tuple(task for task in block if task != number) for block in plan.blocks))

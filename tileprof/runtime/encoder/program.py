@@ -25,14 +25,14 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """LayerNorm over whole rows: gamma and beta, tensors' names. ``kept``: where the normalised rows are stored too,
+    """LayerNorm over whole rows: gamma and beta, tensors' names. ``output``: where the normalised rows are stored too,
     because other stages read them.
     """
 
     gamma: str
     beta: str
     epsilon: float
-    kept: str | None = None
+    output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Attention:
     scale: float
     causal: bool = False
     mask: Mask | None = None
-    kept: tuple[str, str] | None = None
+    cache_outputs: tuple[str, str] | None = None
     """Outputs of the program that get keys and values as (sequence, head, row, column)."""
 
 
@@ -111,11 +111,11 @@ class Program:
     """Rows whose norm is a result, under the name by which it is kept."""
 
     def products(self) -> tuple[Product, ...]:
-        """The stages that are products."""
+        """Return the stages that are products."""
         return tuple(stage for stage in self.stages if isinstance(stage, Product))
 
     def read_plain(self) -> frozenset[str]:
-        """Tensors that stages read as they are, not normalised, or that the caller gets."""
+        """Return tensors that stages read as they are, not normalised, or that the caller gets."""
         tensors = {name for name, _, _ in self.outputs}
         for stage in self.stages:
             if isinstance(stage, Attention):

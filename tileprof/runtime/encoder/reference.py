@@ -21,7 +21,7 @@ _EPILOGUES: Final[dict[Epilogue, Callable[[Tensor], Tensor]]] = {
 
 
 def run(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every matrix of the program by name, two-dimensional, in float32 within a stage and in the program's dtype
+    """Return every matrix of the program by name, two-dimensional, in float32 within a stage and in the program's dtype
     between them.
     """
     dtype: torch.dtype = getattr(torch, program.dtype)
@@ -38,7 +38,7 @@ def run(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
             _attention(stage, tensors)
     if program.last is not None:
         matrix, norm = program.last
-        _, rows, columns = next(output for output in program.outputs if output[0] == norm.kept)
+        _, rows, columns = next(output for output in program.outputs if output[0] == norm.output)
         _normalise(_window(tensors, matrix, rows, columns), norm, tensors)
     return tensors
 
@@ -65,13 +65,13 @@ def _product(stage: Product, tensors: dict[str, Tensor]) -> None:
 def _normalise(rows: Tensor, norm: Norm, tensors: dict[str, Tensor]) -> Tensor:
     gamma, beta = tensors[norm.gamma].float(), tensors[norm.beta].float()
     normed = functional.layer_norm(rows.float(), (rows.shape[1],), gamma, beta, norm.epsilon).to(rows.dtype)
-    if norm.kept is not None:
-        tensors[norm.kept] = normed
+    if norm.output is not None:
+        tensors[norm.output] = normed
     return normed
 
 
 def activated(epilogue: Epilogue, values: Tensor) -> Tensor:
-    """What an epilogue makes of values."""
+    """Return what an epilogue makes of values."""
     return _EPILOGUES[epilogue](values)
 
 
@@ -83,8 +83,8 @@ def _attention(stage: Attention, tensors: dict[str, Tensor]) -> None:
         return flat.float().reshape(batch, stage.length, number, HEAD).transpose(1, 2)
 
     query = heads(stage.query, stage.heads)
-    if stage.kept is not None:
-        for name, matrix in zip(stage.kept, (stage.key, stage.value), strict=True):
+    if stage.cache_outputs is not None:
+        for name, matrix in zip(stage.cache_outputs, (stage.key, stage.value), strict=True):
             tensors[name].view(batch, stage.key_heads, stage.length, HEAD).copy_(heads(matrix, stage.key_heads))
     key, value = (heads(m, stage.key_heads).repeat_interleave(share, 1) for m in (stage.key, stage.value))
     scores = query @ key.transpose(2, 3) * stage.scale

@@ -130,14 +130,14 @@ constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull, DELAY_NS = {o
 
 
 def task_tables(plan: Plan) -> tuple[Table, Table]:
-    """Tasks, block by block, and where each block's end."""
+    """Return tasks, block by block, and where each block's end."""
     tasks = [plan.tasks[number] for block in plan.blocks for number in block]
     rows = [(task.stage, task.row, task.column, task.part) for task in tasks]
     return np.array(rows, np.int32).reshape(-1, 4), np.cumsum([0, *map(len, plan.blocks)]).astype(np.int32)
 
 
 def stream_tables(plan: Plan) -> tuple[Table, Table]:
-    """What each cluster multiplies, `Stream` of kernel.cu, and where each cluster's ends."""
+    """Return what each cluster multiplies, `Stream` of kernel.cu, and where each cluster's ends."""
     rows, ends = [], [0]
     for first in range(0, len(plan.blocks), plan.cluster):
         for number in plan.blocks[first]:
@@ -214,8 +214,8 @@ def _put(row: Any, stage: Planned, address: Address, wiped: Address) -> None:
             row["out_wiped"] = _wiped_at(stage.out, wiped)
             row["scale"], row["causal"], row["keys"] = stage.scale, stage.causal, stage.length
             row["splits"] = stage.heads // stage.key_heads
-            if stage.kept is not None:
-                row["normalised"], row["partials"] = map(address, stage.kept)
+            if stage.cache_outputs is not None:
+                row["normalised"], row["partials"] = map(address, stage.cache_outputs)
             if (mask := stage.mask) is not None:
                 row["mask"], row["masked"] = address(mask.tensor), mask.false
                 row["mask_batch"], row["mask_head"], row["mask_row"] = mask.strides

@@ -23,7 +23,7 @@ class Attended:
 
 
 def attended(node: Any) -> Attended | None:
-    """The attention that a node calls, or whose softmax it is; None for other nodes."""
+    """Return the attention that a node calls, or whose softmax it is; None for other nodes."""
     if (call := aten.attention(node)) is not None:
         return Attended(call, frozenset({call.call, call.out}))
     if not aten.calls(node, ATEN._safe_softmax.default):  # noqa: SLF001 - ATen's own name
@@ -67,14 +67,14 @@ class _Match:
         return Attended(call, frozenset(self._nodes))
 
     def _behind(self, node: Any) -> Any:
-        """The node behind steps that keep the order of elements and the two last sizes."""
+        """Return the node behind steps that keep the order of elements and the two last sizes."""
         while aten.calls(node, *_STEPS) and self._same_rows(node):
             self._nodes.add(node)
             node = node.args[0]
         return node
 
     def _before(self, node: fx.Node) -> fx.Node | None:
-        """The only reader of a node, through such steps, which must read it as its first argument."""
+        """Return the only reader of a node, through such steps, which must read it as its first argument."""
         while (user := aten.only_user(node)) is not None and user.args[0] is node:
             if not aten.calls(user, *_STEPS) or not self._same_rows(user):
                 return user
@@ -90,7 +90,7 @@ class _Match:
         return not aten.calls(step, ATEN.expand.default) or sizes == before
 
     def _scaled(self, node: Any, *, turned: bool) -> tuple[Any, float | None]:
-        """What is multiplied by a scale, and the scale; ``turned``: its transpose is."""
+        """Return what is multiplied by a scale, and the scale; ``turned``: its transpose is."""
         node = self._behind(node)
         if not aten.calls(node, ATEN.mul.Scalar) or node.kwargs:
             return None, None
@@ -104,7 +104,7 @@ class _Match:
         return self._widened(source), float(scale)
 
     def _widened(self, node: Any) -> Any:
-        """The halves that a node turns into float32."""
+        """Return the halves that a node turns into float32."""
         if not aten.calls(node, ATEN._to_copy.default) or dict(node.kwargs) != {"dtype": torch.float32}:  # noqa: SLF001
             return None
         self._nodes.add(node)

@@ -97,8 +97,8 @@ class Cells:
 
 
 def _grid(touches: list[Touches], first: int) -> _Grid:
-    """The grid of a buffer: at the stride of most runs, or, where that makes too many cells, as one long row; raises
-    `UserError`.
+    """Return the grid of a buffer: at the stride of most runs, or, where that makes too many cells, as one long row;
+    raises `UserError`.
     """
     runs = [(np.abs(t.stride_0), t.count_0 * t.count_1 * ((t.count_0 > 1) & (t.stride_0 != 0))) for t in touches]
     stride, count = (np.concatenate(c) for c in zip(*runs, strict=True))

@@ -69,12 +69,12 @@ class Program:
         return int(self.base[-1])
 
     def place(self, node: int) -> tuple[int, int]:
-        """Stage and tile of a node."""
+        """Return stage and tile of a node."""
         stage = int(np.searchsorted(self.base, node, "right")) - 1
         return stage, node - int(self.base[stage])
 
     def stage_of(self) -> I64:
-        """The stage of every node."""
+        """Return the stage of every node."""
         return owners(self.base)
 
 

@@ -19,13 +19,13 @@ _MOST_RACES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A wait that did not end: ``semaphore`` of ``array``, at ``seen`` instead of ``expected``."""
+    """A wait that did not end: ``semaphore`` of ``array``, at ``actual`` instead of ``expected``."""
 
     stage: int
     tile: int
     array: int
     semaphore: int
-    seen: int
+    actual: int
     expected: int
 
 

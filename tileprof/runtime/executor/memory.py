@@ -79,7 +79,7 @@ class Memory:
 
     @classmethod
     def build(cls, tiles: Sequence[int], stages: Sequence[Touches]) -> Memory:
-        """Memory for stages in order, with ``tiles`` tiles each."""
+        """Return memory for stages in order, with ``tiles`` tiles each."""
         base = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(tiles, np.int64))])
         cells = Cells.of(stages)
         builder = _Builder(len(cells.low))
@@ -88,7 +88,7 @@ class Memory:
         return builder.build(base, cells)
 
     def start(self) -> I64:
-        """How many tiles of each slot have run: none yet."""
+        """Return how many tiles of each slot have run: none yet."""
         return np.zeros(len(self.kind), np.int64)
 
     def touch(self, node: int, completed: I64) -> NDArray[np.int64]:
@@ -102,7 +102,7 @@ class Memory:
         return np.concatenate(broken) if broken else np.empty((0, 2), np.int64)
 
     def races(self, node: int, broken: NDArray[np.int64], ran: NDArray[np.bool_]) -> list[Race]:
-        """What `touch` found, one race a tile that had not run and hazard."""
+        """Return what `touch` found, one race a tile that had not run and hazard."""
         needed = broken[:, 1]
         owner, place = ragged(np.diff(self.of)[needed])
         late = self.nodes[self.of[needed[owner]] + place]
@@ -120,18 +120,20 @@ class Memory:
         return races
 
     def _span(self, cells: I64) -> tuple[int, int, int, int]:
-        """Buffer and first run of bytes of the first of some cells, and the bytes of all."""
+        """Return buffer and first run of bytes of the first of some cells, and the bytes of all."""
         first, cell_table = cells[0], self.cells
         low = int(cell_table.low[first])
         return int(cell_table.buffer[first]), low, low + int(cell_table.run[first]), int(cell_table.bytes[cells].sum())
 
     def place(self, node: int) -> tuple[int, int]:
-        """Stage and tile of a node."""
+        """Return stage and tile of a node."""
         stage = int(np.searchsorted(self.base, node, "right")) - 1
         return stage, node - int(self.base[stage])
 
     def needs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Every dependency as ``(producer nodes, consumer nodes)``, each pair once: what a sound policy guarantees."""
+        """Return every dependency as ``(producer nodes, consumer nodes)``, each pair once: what a sound policy
+        guarantees.
+        """
         producers, consumers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         every = np.arange(len(self.kind), dtype=np.int64)
         for head in (self.after_write, self.after_read):
@@ -150,7 +152,7 @@ class Memory:
         return pairs[:, 0], pairs[:, 1]
 
     def _pairs(self, needed: I64, slot: I64) -> list[NDArray[np.int64]]:
-        """Nodes of one slot times nodes of the other, in pieces of bounded size."""
+        """Return nodes of one slot times nodes of the other, in pieces of bounded size."""
         sizes = np.diff(self.of)
         product = sizes[needed] * sizes[slot]
         pieces, begin = [], 0

@@ -21,19 +21,19 @@ class Order:
 
 
 def stream(program: Program) -> Order:
-    """Stage by stage, as blocks take tiles: what a stream would do."""
+    """Return stage by stage, as blocks take tiles: what a stream would do."""
     rank = np.empty(program.nodes)
     rank[program.dispatch] = np.arange(program.nodes)
     return Order("stream", rank)
 
 
 def reversed_(program: Program) -> Order:
-    """The last tile first."""
+    """Return the last tile first."""
     return Order("reversed", -stream(program).rank)
 
 
 def latest_first(program: Program) -> Order:
-    """Tiles of later stages as early as they may, each stage in its own order."""
+    """Return tiles of later stages as early as they may, each stage in its own order."""
     return Order("latest stage first", stream(program).rank - 2.0 * program.nodes * program.stage_of())
 
 
@@ -54,7 +54,7 @@ PLAIN: Final = (stream, reversed_, latest_first)
 
 
 def orders(program: Program, *, random: int, delayed: int, seed: int) -> Iterator[Order]:
-    """The orders worth trying: the plain ones, ``random`` random ones, and one for each of ``delayed`` tiles.
+    """Yield the orders worth trying: the plain ones, ``random`` random ones, and one for each of ``delayed`` tiles.
 
     With at least as many ``delayed`` as tiles each tile is delayed once, which finds every race that any order has.
     """

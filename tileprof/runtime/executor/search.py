@@ -39,7 +39,7 @@ class Findings:
             self.deadlock = execution.deadlock, execution.order
 
     def sentences(self, buffers: dict[int, str] | None = None, first: int = 10) -> list[str]:
-        """What went wrong, the first few of each; ``buffers`` names buffers."""
+        """Return what went wrong, the first few of each; ``buffers`` names buffers."""
         names = buffers or {}
         sentences = []
         for race, order in list(self.races.values())[:first]:
@@ -56,7 +56,7 @@ class Findings:
             deadlock, order = self.deadlock
             sentences.append(f"deadlock: {deadlock.waiting:,} tiles never run; order: {order}")
             sentences += [
-                f"  {self._at(m.stage, m.tile)} awaits semaphore {m.semaphore} of array {m.array}: seen {m.seen}, "
+                f"  {self._at(m.stage, m.tile)} awaits semaphore {m.semaphore} of array {m.array}: seen {m.actual}, "
                 f"expected {m.expected}"
                 for m in deadlock.first[:first]
             ]

@@ -35,7 +35,7 @@ class Touches:
 
     @classmethod
     def of(cls, rows: list[tuple[int, ...]]) -> Touches:
-        """Touches from rows in the order of the columns."""
+        """Return touches from rows in the order of the columns."""
         columns = np.array(rows, np.int64).reshape(-1, 9).T
         return cls(*(np.ascontiguousarray(c) for c in columns))
 
@@ -67,7 +67,7 @@ class _Footprint(Protocol):
 
 
 def recorded(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, int, int]) -> Touches:
-    """Touches of a recorded launch; ``operands`` are the buffer and the offset of each operand slot.
+    """Return touches of a recorded launch; ``operands`` are the buffer and the offset of each operand slot.
 
     ``grid`` is the stage's; raises `UserError` where the launch's tiles do not fill it.
     """
@@ -85,8 +85,8 @@ def recorded(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, 
 
 
 def recycled(touches: Touches, base: I64, size: I64) -> Touches:
-    """Touches by address: buffers that ever had an address in common become one; ``base`` and ``size`` of every buffer,
-    in bytes.
+    """Return touches by address: buffers that ever had an address in common become one; ``base`` and ``size`` of every
+    buffer, in bytes.
 
     For policies whose stages use the memory that was recorded. A read of what an earlier buffer left at an address then
     counts as a read.

@@ -297,7 +297,7 @@ def _check_rows(name: str, *views: View | None) -> None:
 
 
 def _check_reach(name: str, part: View) -> None:
-    """What a kernel walks through in whole numbers of 32 bits."""
+    """Refuse what a kernel cannot walk through in whole numbers of 32 bits."""
     reach = part.elements - part.offset
     if reach > _REACH:
         raise UserError(

@@ -55,7 +55,9 @@ class Case:
 
 
 def copy_pair(tiles: int, rows: int = 4) -> Chain:
-    """Two copies, tile by tile: nothing but synchronisation. A tile is ``rows`` of 2 KiB; 16 of 8 KiB fill an SM."""
+    """Return two copies, tile by tile: nothing but synchronisation. A tile is ``rows`` of 2 KiB; 16 of 8 KiB
+    fill an SM.
+    """
     shape = rows * tiles, 1024
     x, y, z = (View.contiguous(name, shape, "float16") for name in "xyz")
     return Chain(("first", "second"), (Pointwise(x, y, tile=(rows, 1024)), Pointwise(y, z, tile=(rows, 1024))))
@@ -98,7 +100,7 @@ def attention_block(tokens: int, width: int, heads: int) -> Chain:
 
 
 def convolution_pair(batch: int, size: int, channels: int, tile: tuple[int, int]) -> Chain:
-    """Two 3x3 convolutions of equal width with bias and ReLU, as in a residual block."""
+    """Return two 3x3 convolutions of equal width with bias and ReLU, as in a residual block."""
     x, h, y = (View.contiguous(n, (batch, size, size, channels), "float16") for n in "xhy")
     w1, w2 = (View.contiguous(n, (channels, 3, 3, channels), "float16") for n in ("w1", "w2"))
     b1, b2 = (View.contiguous(n, (channels,), "float16") for n in ("b1", "b2"))
@@ -108,7 +110,7 @@ def convolution_pair(batch: int, size: int, channels: int, tile: tuple[int, int]
 
 
 def cases() -> Iterator[Case]:
-    """What is measured, in order."""
+    """Yield what is measured, in order."""
     for rows in (4, 8, 16):
         for waves in (1, 4, 16):
             tiles = 2112 * waves * 4 // rows
@@ -139,5 +141,5 @@ def _both(name: str, chain: Chain, *, thorough: bool) -> Case:
 
 
 def _weight(name: str, k: int, n: int) -> View:
-    """A weight as nn.Linear keeps it."""
+    """Return a weight as nn.Linear keeps it."""
     return View(name, (k, n), (1, k), "float16")

@@ -10,8 +10,8 @@ torch.compile gets a chain. What cannot be measured is said, and the rest goes o
 
 The persistent kernel is compiled for all chains before the first is timed: compilers beside it disturb the times, with
 half of the cores idle, too. ``--prepare`` compiles it into $TILEPROF_CACHE on a machine without a GPU; the cache counts
-where the compiler is the same. ``python -m tileprof.cli.compared OUT.json`` puts predictions beside Triton's rows,
-afterwards, and ``python -m tileprof.runtime.measuring.summary OUT.json`` makes tables.
+where the compiler is the same. ``python -m tileprof.cli.add_predictions OUT.json`` then puts predictions beside
+Triton's rows, and ``python -m tileprof.runtime.measuring.summary OUT.json`` makes tables.
 
 Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`; the rows of a
 chain take turns. A graph holds several instances of a chain, each with tensors of its own, so that weights do not stay
@@ -83,8 +83,8 @@ _WITH_POLICY: Final = ("cusync", "persistent")
 
 
 def runnable(chain: Chain) -> tuple[str, ...]:
-    """What a chain can be measured under on the GPU here: Triton's kernels and the persistent one ask for different
-    tiles.
+    """Return what a chain can be measured under on the GPU here: Triton's kernels and the persistent one ask for
+    different tiles.
 
     Raises `UserError` with the reason of Triton's where neither takes the chain's.
     """
@@ -108,7 +108,7 @@ def _fits(attempt: Callable[[], Any]) -> bool:
 
 
 def row_name(schedule: str, number: int, policies: int) -> str:
-    """What a row is called; a policy is named by its place where there are several."""
+    """Return what a row is called; a policy is named by its place where there are several."""
     return schedule if policies == 1 or schedule not in _WITH_POLICY else f"{schedule}, policy {number + 1}"
 
 
@@ -120,7 +120,7 @@ def measure(
     ahead: bool = False,
     beside_torch: bool = True,
 ) -> list[dict[str, Any]]:
-    """Rows of one chain, microseconds per run: PyTorch, and the chain's own kernels under every scheduler, those
+    """Return rows of one chain, microseconds per run: PyTorch, and the chain's own kernels under every scheduler, those
     that wait with each policy. All but PyTorch without a graph are timed in turn.
 
     ``relative_error`` is against PyTorch's result; None where it is not a number, as poison makes it that no tile has
@@ -155,7 +155,9 @@ def measure(
 
 
 def measure_compiled(chain: Chain, policy: Policy, limit_s: float) -> dict[str, Any]:
-    """The row of torch.compile; without ``us`` and with ``said`` where it has none to show in ``limit_s`` seconds."""
+    """Return the row of torch.compile; without ``us`` and with ``said`` where it has none to show in ``limit_s``
+    seconds.
+    """
     pipeline = GpuPipeline(policy, schedule="graph", unchecked=True)
     times = compiled_times(pipeline.reference, rotated(pipeline, instances(chain)), limit_s)
     if isinstance(times, str):
@@ -182,8 +184,8 @@ def _row(chain: Chain, name: str, times: Sequence[float]) -> dict[str, Any]:
 
 
 def with_gains(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, each with ``gain`` over the row named in ``gain_over``: the same kernels in stream order in a graph.
-    Rows without such a one stay as they are.
+    """Return the rows, each with ``gain`` over the row named in ``gain_over``: the same kernels in stream order in a
+    graph. Rows without such a one stay as they are.
     """
     us = {row["row"]: row["us"] for row in rows if "us" in row}
     for row in (row for row in rows if "us" in row):
@@ -196,7 +198,7 @@ def with_gains(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _error(pipeline: GpuPipeline, inputs: dict[str, Any], expected_out: Any) -> float | None:
-    """How far the result of a run on poisoned memory is from PyTorch's; None: not a number."""
+    """Return how far the result of a run on poisoned memory is from PyTorch's; None: not a number."""
     pipeline.poison()
     out = pipeline(**inputs)
     pipeline.check()
@@ -206,7 +208,7 @@ def _error(pipeline: GpuPipeline, inputs: dict[str, Any], expected_out: Any) -> 
 
 
 def _roof_us(chain: Chain) -> float:
-    """The larger of arithmetic and of what must come from and go to DRAM, stage by stage."""
+    """Return the larger of arithmetic and of what must come from and go to DRAM, stage by stage."""
     total = 0.0
     for operator in chain.operators:
         views = operator.views()
@@ -259,7 +261,7 @@ class Job:
         return {"persistent": "persistent", "triton": "graph", "compiled": COMPILED}[self.kind]
 
     def run(self, limit_s: float) -> list[dict[str, Any]]:
-        """Its rows; raises `UserError` where a kernel does not take the case."""
+        """Return its rows. Raises `UserError` where a kernel does not take the case."""
         if self.kind == "persistent":
             policy = _policy(self.case.wide)
             rows = measure(self.case.wide, [policy], schedulers=PERSISTENT_ROWS)
@@ -278,7 +280,7 @@ class Job:
 
 
 def jobs(chosen: Sequence[Case], capability: tuple[int, int], options: Namespace) -> list[Job]:
-    """What is measured, what is worth most first."""
+    """Return what is measured, what is worth most first."""
     wide = [case for case in chosen if case.persistent and capability == (9, 0)]
     others = [case for case in chosen if case not in wide]
     return [
@@ -342,7 +344,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _clusters_here() -> Callable[[int], int]:
-    """How many clusters of a size the GPU holds, asked now."""
+    """Return how many clusters of a size the GPU holds, asked now."""
     from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
 
     return {split: max_clusters(split) for split in SPLITS}.__getitem__
@@ -351,7 +353,7 @@ def _clusters_here() -> Callable[[int], int]:
 def _compiling(
     pool: ThreadPoolExecutor, chosen: Sequence[Case], clusters: Callable[[int], int]
 ) -> dict[str, Future[None]]:
-    """The persistent kernel of every case that it takes, being compiled, by the case's name."""
+    """Return the persistent kernel of every case that it takes, being compiled, by the case's name."""
 
     def make(chain: Chain) -> None:
         compile_for(chain.policy(), chain, map(scheduler, PERSISTENT_ROWS), clusters)
@@ -360,7 +362,7 @@ def _compiling(
 
 
 def _rows(job: Job, kernels: dict[str, Future[None]], limit_s: float) -> list[dict[str, Any]]:
-    """What a job measures; nothing, and a sentence, where it cannot."""
+    """Return what a job measures; nothing, and a sentence, where it cannot."""
     begun = time.monotonic()
     try:
         if job.kind == "persistent":
@@ -380,7 +382,9 @@ def _rows(job: Job, kernels: dict[str, Future[None]], limit_s: float) -> list[di
 
 
 def _joined(rows: list[dict[str, Any]], job: Job, job_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with those of a job: in the place of rows of the same names, and with gains over what is there now."""
+    """Return the rows with those of a job: in the place of rows of the same names, and with gains over what is there
+    now.
+    """
     if not job_rows:
         return rows
     chain, names = job.case.name, {row["row"] for row in job_rows}
@@ -411,7 +415,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _rows_on_file(path: Path) -> list[dict[str, Any]]:
-    """Rows of an earlier call on a device of the same name."""
+    """Return rows of an earlier call on a device of the same name."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         return list(document["rows"]) if document["device"] == torch.cuda.get_device_name() else []

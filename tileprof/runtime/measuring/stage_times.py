@@ -30,7 +30,7 @@ class StageTime:
 
 
 def stage_times(chain: Chain, device: Device) -> list[StageTime]:
-    """Every stage of a chain by itself on the GPU here, weights rotated out of L2."""
+    """Return every stage of a chain by itself on the GPU here, weights rotated out of L2."""
     times = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
         alone = Chain((name,), (operator,))
@@ -52,8 +52,8 @@ def stage_times(chain: Chain, device: Device) -> list[StageTime]:
 
 
 def persistent_stage_us(policy: Policy) -> list[float]:
-    """Every stage of the persistent kernel alone, in a graph, one launch after the other: what `predicted_us` starts
-    from.
+    """Return every stage of the persistent kernel alone, in a graph, one launch after the other: what `predicted_us`
+    starts from.
     """
     chain = Chain.of_policy(policy)
     count = instances(chain)
@@ -80,7 +80,7 @@ def pipelines_of(policy: Policy, schedule: str, count: int, *, ahead: bool = Fal
 
 
 def rotated(pipeline: GpuPipeline, count: int) -> list[dict[str, Any]]:
-    """Inputs for ``count`` pipelines, each in memory of its own."""
+    """Return inputs for ``count`` pipelines, each in memory of its own."""
     input_sets = [pipeline.example()]
     return input_sets + [{name: tensor.clone() for name, tensor in input_sets[0].items()} for _ in range(count - 1)]
 

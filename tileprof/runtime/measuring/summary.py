@@ -40,7 +40,7 @@ _HEAD: Final = (
 
 
 def by_chain(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
-    """Rows by chain and by name."""
+    """Return rows by chain and by name."""
     rows_of: dict[str, dict[str, Row]] = {}
     for row in rows:
         rows_of.setdefault(row["chain"], {})[row["row"]] = row
@@ -48,13 +48,13 @@ def by_chain(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
 
 
 def gain(chain: Rows) -> float | None:
-    """What synchronisation gains over the same kernels in stream order, as a share of that."""
+    """Return what synchronisation gains over the same kernels in stream order, as a share of that."""
     stream, _, synchronised, _ = _of(chain)
     return None if stream is None or synchronised is None else 1 - synchronised["us"] / stream["us"]
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """A table a kind of chain, each with its means below."""
+    """Return a table a kind of chain, each with its means below."""
     kinds: dict[str, dict[str, Rows]] = {}
     for name, chain in by_chain(results["rows"]).items():
         for rows in _by_kernel(chain):
@@ -64,7 +64,7 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def _by_kernel(chain: Rows) -> list[Rows]:
-    """The chain's rows with the persistent kernel's alone, and with Triton's alone, if it has both."""
+    """Return the chain's rows with the persistent kernel's alone, and with Triton's alone, if it has both."""
     kernel_names = [name for names in _KERNELS for name in names]
     others = {name: row for name, row in chain.items() if name not in kernel_names}
     parts = [{n: chain[n] for n in names if n in chain} for names in _KERNELS]
@@ -138,7 +138,7 @@ def _means(chains: Sequence[Rows]) -> str:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     return math.exp(sum(map(math.log, values)) / len(values))
 
 

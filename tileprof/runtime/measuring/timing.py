@@ -17,7 +17,7 @@ _WARM: Final = 5
 
 
 def captured(work: Callable[[], Any]) -> Any:
-    """A CUDA graph of what ``work`` launches, which runs once before it is captured."""
+    """Return a CUDA graph of what ``work`` launches, which runs once before it is captured."""
     side = _side_stream()
     side.wait_stream(torch.cuda.current_stream())  # what work reads may still be written there
     with torch.cuda.stream(side):
@@ -32,8 +32,8 @@ def captured(work: Callable[[], Any]) -> Any:
 
 
 def _side_stream() -> Any:
-    """The stream of this thread for captures on the current device: cuBLAS keeps 32 MB for each stream that it has ever
-    seen.
+    """Return the stream of this thread for captures on the current device: cuBLAS keeps 32 MB for each stream that it
+    has ever seen.
     """
     device = torch.cuda.current_device()
     streams: dict[int, Any] = _SIDE.__dict__.setdefault("streams", {})
@@ -43,13 +43,14 @@ def _side_stream() -> Any:
 
 
 def time_graph(work: Callable[[], Any]) -> list[float]:
-    """Microseconds of `REPEATS` replays of what ``work`` launches."""
+    """Return microseconds of `REPEATS` replays of what ``work`` launches."""
     return time_in_turn([captured(work)])[0]
 
 
 def time_in_turn(graphs: Sequence[Any]) -> list[list[float]]:
-    """Microseconds of `REPEATS` replays of each graph. They take turns: a clock that falls as the GPU warms up falls
-    for all of them.
+    """Return microseconds of `REPEATS` replays of each graph.
+
+    They take turns: a clock that falls as the GPU warms up falls for all of them.
     """
     times: list[list[float]] = [[] for _ in graphs]
     for number in range(REPEATS + _WARM):
@@ -61,7 +62,7 @@ def time_in_turn(graphs: Sequence[Any]) -> list[list[float]]:
 
 
 def time_eager(work: Callable[[], Any]) -> list[float]:
-    """Microseconds of `REPEATS` runs of what ``work`` launches."""
+    """Return microseconds of `REPEATS` runs of what ``work`` launches."""
     return [_time(work) for _ in range(REPEATS + _WARM)][_WARM:]
 
 

@@ -130,7 +130,7 @@ def clusters_on(sms: int) -> Callable[[int], int]:
 
 
 def finish_us(stage: StagePlan, split: int) -> float:
-    """Microseconds from the last product of a tile to its post."""
+    """Return microseconds from the last product of a tile to its post."""
     sums = _height(stage) * stage.columns
     if stage.pair:
         return HANDED_US + sums / HANDED_PER_US
@@ -144,14 +144,14 @@ def finish_us(stage: StagePlan, split: int) -> float:
 
 
 def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
-    """A task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split`` blocks,
-    among others. ``under_way``: k-blocks that the rings hold, 0 for enough.
+    """Return a task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split``
+    blocks, among others. ``under_way``: k-blocks that the rings hold, 0 for enough.
     """
     return _tile_us(stage, split, stage.columns / 2 if stage.pair else stage.columns, under_way)
 
 
 def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -> float:
-    """A tile that loads ``columns`` weight rows."""
+    """Return a tile that loads ``columns`` weight rows."""
     part_blocks, pace = -(-stage.longest // stage.parts(split)), _pace(stage, split)
     load = part_blocks * 2 * K_BLOCK * (_loaded_rows(stage, split) + columns) / pace.bytes_per_us
     multiply = part_blocks * 2 * K_BLOCK * stage.rows * stage.columns / pace.flop_per_us + finish_us(stage, split)
@@ -166,15 +166,15 @@ def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -
 
 
 def shared_us(stage: StagePlan) -> float:
-    """A k-block of 128 rows, for what goes through shared memory: each warpgroup reads its 64 rows and all weights, and
-    all of that has come from L2 before.
+    """Return a k-block of 128 rows, for what goes through shared memory: each warpgroup reads its 64 rows and all
+    weights, and all of that has come from L2 before.
     """
     read = 2 * 2 * K_BLOCK * (stage.rows // 2 + stage.columns)
     return (read + 2 * K_BLOCK * (stage.rows + stage.columns)) / SHARED_BYTES_PER_US
 
 
 def paced_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
-    """A tile, if the stage has the device to itself: no faster than memory gives the weights."""
+    """Return a tile, if the stage has the device to itself: no faster than memory gives the weights."""
     weight = stage.operator.b if isinstance(stage.operator, Gemm) else stage.operator.weight
     bytes_, pace = weight.item_bytes, _pace(stage, split)
     for size in weight.shape:
@@ -185,18 +185,18 @@ def paced_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) ->
 
 
 def stage_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
-    """A stage alone, without what a launch costs."""
+    """Return a stage alone, without what a launch costs."""
     rounds = -(-stage.tasks // clusters)
     return rounds * paced_us(stage, split, clusters, under_way) + _pace(stage, split).lag_us + finish_us(stage, split)
 
 
 def lag_us(stage: StagePlan, split: int) -> float:
-    """Microseconds from a stage's last load to its last product, by the fit that it belongs to."""
+    """Return microseconds from a stage's last load to its last product, by the fit that it belongs to."""
     return _pace(stage, split).lag_us
 
 
 def waits_for_memory(stage: StagePlan, split: int, clusters: int) -> bool:
-    """Whether a stage alone takes as long as its weights take to come from memory."""
+    """Return whether a stage alone takes as long as its weights take to come from memory."""
     return paced_us(stage, split, clusters) > tile_us(stage, split)
 
 
@@ -209,8 +209,8 @@ def _pace(stage: StagePlan, split: int) -> _Pace:
 
 
 def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> float:
-    """What is left of a tile's life when its activations are there, after its loader has waited for them with what the
-    ring holds of the weights.
+    """Return what is left of a tile's life when its activations are there, after its loader has waited for them with
+    what the ring holds of the weights.
     """
     part_bytes = -(-stage.longest // stage.parts(split)) * stage.columns * K_BLOCK * 2
     fetched = min(waited_us, life_us * min(1.0, RING_BYTES / part_bytes))
@@ -218,8 +218,10 @@ def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> f
 
 
 def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
-    """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows
-    that it reads of an earlier stage.
+    """Return all stages in one launch.
+
+    Row by row, each tile goes to the cluster that is free first, and begins after the rows that it reads of an earlier
+    stage.
     """
     free = [0.0] * min(clusters, sum(stage.tasks for stage in stages))
     under_way = (
@@ -252,20 +254,20 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
 
 
 def _activations(stage: StagePlan) -> str:
-    """The tensor that a stage loads beside its weights."""
+    """Return the tensor that a stage loads beside its weights."""
     return stage.operator.a.tensor if isinstance(stage.operator, Gemm) else stage.operator.x.tensor
 
 
 def _overlapping(rows: Sequence[float], height: int, low: int, high: int) -> Sequence[float]:
-    """Of what is known by rows of tiles, those that matrix rows ``low`` to ``high`` meet; the last where the reader
-    takes the tensor in another shape, with more rows.
+    """Return, of what is known by rows of tiles, those that matrix rows ``low`` to ``high`` meet; the last
+    where the reader takes the tensor in another shape, with more rows.
     """
     first = min(low // height, len(rows) - 1)
     return rows[first : max(first + 1, -(-high // height))]
 
 
 def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:
-    """Rows of the stage before that rows of the result are computed from."""
+    """Return rows of the stage before that rows of the result are computed from."""
     operator = stage.operator
     if not isinstance(operator, Conv2d):
         return low, high
@@ -276,7 +278,7 @@ def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:
 
 
 def _rows(stage: StagePlan) -> int:
-    """Rows of the result as a matrix."""
+    """Return rows of the result as a matrix."""
     total = 1
     for size in stage.operator.out.shape[:-1]:
         total *= size
@@ -284,16 +286,16 @@ def _rows(stage: StagePlan) -> int:
 
 
 def _tall(stage: StagePlan) -> bool:
-    """Whether a product has more rows than a block multiplies."""
+    """Return whether a product has more rows than a block multiplies."""
     return isinstance(stage.operator, Gemm) and stage.rows < stage.operator.out.shape[0]
 
 
 def _loaded_rows(stage: StagePlan, split: int) -> float:
-    """Rows of activations that are loaded per k-block."""
+    """Return rows of activations that are loaded per k-block."""
     halo = stage.halo(split)
     return halo.pixels / halo.taps if halo else _height(stage)
 
 
 def _height(stage: StagePlan) -> int:
-    """Rows of a block that hold something."""
+    """Return rows of a block that hold something."""
     return min(stage.operator.tile[0], stage.rows, _rows(stage))

@@ -92,7 +92,7 @@ class TaskGraph:
         return np.concatenate([part.reshape(-1) for part in self._parts().values()])
 
     def offsets(self) -> dict[str, int]:
-        """The offset of each array in `table`, by the names of dealing.cuh."""
+        """Return the offset of each array in `table`, by the names of dealing.cuh."""
         sizes = [part.size for part in self._parts().values()]
         return dict(zip(self._parts(), np.cumsum([0, *sizes]).tolist(), strict=False))
 
@@ -104,7 +104,7 @@ class TaskGraph:
 
 
 def constants(plan: Plan, dealer: Dealer) -> dict[str, int]:
-    """What dealing.cuh asks of stages.h."""
+    """Return what dealing.cuh asks of stages.h."""
     if dealer is Dealer.LISTS:
         names = ("TASKS", "READY", "CLUSTERS", "COMMANDS", "COMPLETIONS")
         tables = ("READY_AT", "NEEDS_AT", "POSTS_AT", "EVENT_PTR_AT", "EVENTS_AT", "WAITERS_AT", "COUNTS_AT")

@@ -64,7 +64,7 @@ class Function:
     def launch(
         self, blocks: int, threads: int, stream: int, arguments: Arguments, *, programmatic: bool, cooperative: bool
     ) -> None:
-        """One launch with one parameter, a struct, which is copied before the call returns.
+        """Launch once with one parameter, a struct, which is copied before the call returns.
 
         ``programmatic``: blocks may start before the kernel in front has ended, if it too allows that. ``cooperative``:
         none starts before there is room for all.
@@ -76,7 +76,7 @@ class Function:
         _call("cuLaunchKernelEx", ctypes.byref(config), self._handle, arguments.pointers, None)
 
     def clusters(self, blocks: int, threads: int) -> int:
-        """Clusters of ``blocks`` blocks that the device holds at a time."""
+        """Return clusters of ``blocks`` blocks that the device holds at a time."""
         attribute = _Attribute(_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(blocks, 1, 1))
         config = _Config(
             (ctypes.c_uint * 7)(blocks, 1, 1, threads, 1, 1, self._shared_bytes), None, ctypes.addressof(attribute), 1
@@ -149,7 +149,7 @@ class Arguments:
 
 
 def capture_id(stream: int) -> int:
-    """The number of the capture that a stream is in; 0 if it is in none."""
+    """Return the number of the capture that a stream is in; 0 if it is in none."""
     status, number = ctypes.c_int(), ctypes.c_uint64()
     _call(
         "cuStreamGetCaptureInfo_v2",

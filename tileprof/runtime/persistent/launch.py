@@ -99,7 +99,7 @@ class Launcher:
 
 
 def tables_of(plan: Plan, dealer: Dealer = Dealer.LISTS) -> tuple[I32, ...]:
-    """Heads, or what is dealt from, tasks, waits and posts, as the kernel reads them."""
+    """Return heads, or what is dealt from, tasks, waits and posts, as the kernel reads them."""
     posts_end = np.where(plan.early, -1, plan.post_ptr[1:])  # as the kernel knows an early task
     tasks = np.column_stack([plan.tasks, plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], posts_end])
     dealt = _heads(plan, tasks) if dealer is Dealer.LISTS else TaskGraph.of(plan).table
@@ -163,8 +163,8 @@ def _put_conv(arguments: Arguments, at: int, operator: Conv2d, operands: Mapping
 
 
 def max_clusters(split: int) -> int:
-    """Clusters of ``split`` blocks that the current GPU holds at a time, each block with an SM's shared memory to
-    itself.
+    """Return clusters of ``split`` blocks that the current GPU holds at a time, each block with an SM's shared memory
+    to itself.
     """
     return _max_clusters(split, torch.cuda.current_device())
 

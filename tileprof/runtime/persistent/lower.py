@@ -33,7 +33,9 @@ def plan_of(
     abreast: Sequence[bool] | None = None,
     cuts: bool = True,
 ) -> Plan:
-    """The tasks of every cluster for a policy. ``clusters``: how many fit the device, given the blocks of each.
+    """Return the tasks of every cluster for a policy.
+
+    ``clusters``: how many fit the device, given the blocks of each.
 
     ``split``: blocks of a cluster; None: what the model of `cost` likes best. ``abreast``: with a split, the stages in
     which they share no k; None: those whose tiles are too wide for one block. ``cuts``: k may be cut in two tasks. A
@@ -72,8 +74,8 @@ def plan_of(
 
 
 def _order(stage: StagePlan) -> I64:
-    """Tiles in order of their numbers; those of pairs by two rows of tiles at a time, column by column, so that memory
-    gives the weights half as often.
+    """Return tiles in order of their numbers; those of pairs by two rows of tiles at a time, column by column, so that
+    memory gives the weights half as often.
     """
     gx, gy, _ = stage.operator.grid
     tile = np.arange(stage.operator.tiles, dtype=np.int64)
@@ -84,13 +86,14 @@ def _order(stage: StagePlan) -> I64:
 
 
 def without_waits(plan: Plan) -> Plan:
-    """The plan with nothing to wait for, which is wrong: its time shows what the dependency costs."""
+    """Return the plan with nothing to wait for, which is wrong: its time shows what the dependency costs."""
     return replace(plan, wait_ptr=np.zeros_like(plan.wait_ptr), waits=plan.waits[:0])
 
 
 def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
-    """The same kernel and the same tiles, one launch per stage, without waits or posts. ``clusters``: how many fit the
-    device.
+    """Return the same kernel and the same tiles, one launch per stage, without waits or posts.
+
+    ``clusters``: how many fit the device.
     """
     begin = np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
     turn = np.argsort(np.arange(len(plan.tasks)) - begin, kind="stable")  # near enough the order in which they begin
@@ -107,7 +110,7 @@ def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
 
 
 def _chosen(stages: Sequence[StagePlan], clusters: Callable[[int], int]) -> tuple[int, tuple[StagePlan, ...]]:
-    """The blocks of a cluster, and how they share tiles."""
+    """Return the blocks of a cluster, and how they share tiles."""
     most = min(stage.k_blocks for stage in stages)
     splits = (2,) if stages[0].pair else SPLITS
     fitting = [(s, clusters(s)) for s in splits if s <= most]
@@ -142,9 +145,11 @@ def _csr(rows: I64, tiles: int) -> tuple[list[int], list[int]]:
 def _dealt(
     stages: Sequence[StagePlan], orders: Sequence[I64], split: int, clusters: int, links: _Links | None
 ) -> list[list[Piece]]:
-    """The tasks of every cluster. In stage order and the stage's own, each tile goes to the cluster that is free first
-    by the model; of equals to the lowest. A cluster that has to wait for what its tile awaits is free so much later:
-    idle clusters do not collect the tiles of a stage that cannot begin.
+    """Return the tasks of every cluster.
+
+    In stage order and the stage's own, each tile goes to the cluster that is free first by the model; of equals to the
+    lowest. A cluster that has to wait for what its tile awaits is free so much later: idle clusters do not collect the
+    tiles of a stage that cannot begin.
     """
     clusters = min(clusters, sum(len(o) * (2 if s.cut else 1) for o, s in zip(orders, stages, strict=True)))
     free = [(0.0, cluster) for cluster in range(clusters)]
@@ -220,7 +225,7 @@ def _i32(values: I64) -> I32:
 
 
 def _rows(number: int, stage: StagePlan, tile: I64) -> I64:
-    """Rows of `Plan.tasks`."""
+    """Return rows of `Plan.tasks`."""
     operator = stage.operator
     gx, gy, _ = operator.grid
     x, y = tile % gx, tile // gx % gy
@@ -231,7 +236,7 @@ def _rows(number: int, stage: StagePlan, tile: I64) -> I64:
 def _waits(
     lowered: Sequence[Waits], chain: Chain, stages: Sequence[StagePlan], first: dict[int, int], base: I64, split: int
 ) -> I64:
-    """Tile of all stages, and the columns of `Plan.waits`."""
+    """Return tile of all stages, and the columns of `Plan.waits`."""
     columns: list[I64] = []
     for waits in lowered:
         consumer, array = waits.edge.consumer, waits.edge.semaphores
@@ -252,8 +257,8 @@ def _waits(
 
 
 def _reach(chain: Chain, waits: Waits) -> tuple[I64, I64] | None:
-    """The k-blocks of the consumer that the tiles which post a semaphore write, by semaphore; None: a wait is for more
-    than these.
+    """Return the k-blocks of the consumer that the tiles which post a semaphore write, by semaphore; None: a wait is
+    for more than these.
 
     Only where the consumer meets the earlier stages in nothing but its activations, and only this producer writes
     those: otherwise the wait may stand, perhaps through other tiles, for a residual, for memory that is written again,
@@ -282,7 +287,7 @@ def _reach(chain: Chain, waits: Waits) -> tuple[I64, I64] | None:
 
 
 def _posts(lowered: Sequence[Waits], policy: Policy, first: dict[int, int], base: I64) -> I64:
-    """Tile of all stages, semaphore."""
+    """Return tile of all stages, semaphore."""
     posted = {w.edge.semaphores: w.of for w in lowered}
     rows = [
         np.stack([base[policy.semaphores[a].producer] + np.arange(len(of)), first[a] + of], axis=1)

@@ -114,8 +114,8 @@ class Halo:
 
     @classmethod
     def of(cls, operator: Conv2d, rows: int) -> Halo | None:
-        """For all taps; None where a tile takes its input tap by tap: at strides, and where it does not fit ``rows`` of
-        a product or the memory.
+        """Return the halo for all taps; None where a tile takes its input tap by tap: at strides, and where it
+        does not fit ``rows`` of a product or the memory.
         """
         box, (_, r, s, _) = Box.of(operator), operator.weight.shape
         if box is None or operator.stride > 1 or r * s == 1:
@@ -164,7 +164,7 @@ class StagePlan:
     abreast: int = 1
 
     def parts(self, split: int) -> int:
-        """Blocks of a cluster of ``split`` that share k of a tile."""
+        """Return blocks of a cluster of ``split`` that share k of a tile."""
         return 1 if self.pair or self.abreast > 1 else split
 
     @property
@@ -180,7 +180,7 @@ class StagePlan:
         return 32 if self.interleaved else 16 if self.rows == 64 or self.pair else 8
 
     @property
-    def taken(self) -> bool:
+    def is_supported(self) -> bool:
         """Whether the kernel takes tiles so wide, and blocks abreast."""
         alike = isinstance(self.operator, Gemm) and not self.pair and self.operator.tile[1] % (8 * self.abreast) == 0
         return self.columns <= MOST_COLUMNS and self.columns % self.least_columns == 0 and (self.abreast == 1 or alike)
@@ -208,8 +208,8 @@ class StagePlan:
         return self.operator.tile[0] > self.rows
 
     def halo(self, split: int) -> Halo | None:
-        """What is loaded at once for all taps of a convolution, or for a row of them where that does not fit beside
-        enough weights, if that is how its tiles are best loaded by clusters of ``split`` blocks.
+        """Return what is loaded at once for all taps of a convolution, or for a row of them where that does not fit
+        beside enough weights, if that is how its tiles are best loaded by clusters of ``split`` blocks.
         """
         if not isinstance(self.operator, Conv2d):
             return None
@@ -231,13 +231,14 @@ class StagePlan:
         return _RINGS_BYTES[1 if sent <= _BUFFER_BYTES else 2]
 
     def share(self, split: int) -> int:
-        """Blocks of k that are not shared out to several blocks: with a halo, the taps of a row."""
+        """Return blocks of k that are not shared out to several blocks: with a halo, the taps of a row."""
         return self.operator.weight.shape[2] if isinstance(self.operator, Conv2d) and self.halo(split) else 1
 
 
 def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ...]:
-    """The stages, k cut in two where the tiles of pairs would leave half of the clusters idle. The late task gets a
-    little more: the early one's sums take time to arrive.
+    """Return the stages, k cut in two where the tiles of pairs would leave half of the clusters idle.
+
+    The late task gets a little more: the early one's sums take time to arrive.
     """
     if max(stage.columns for stage in stages) > _MAX_COLUMNS_TO_CUT:
         return tuple(replace(stage, cut=0) for stage in stages)
@@ -250,11 +251,11 @@ def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ..
 
 
 def arranged(stages: Sequence[StagePlan], abreast: Sequence[bool], split: int) -> tuple[StagePlan, ...] | None:
-    """The stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not support
-    that.
+    """Return the stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not
+    support that.
     """
     arrangement = tuple(_with_abreast(stage, split if wide else 1) for stage, wide in zip(stages, abreast, strict=True))
-    return arrangement if all(stage.taken for stage in arrangement) else None
+    return arrangement if all(stage.is_supported for stage in arrangement) else None
 
 
 def _with_abreast(stage: StagePlan, count: int) -> StagePlan:
@@ -262,8 +263,8 @@ def _with_abreast(stage: StagePlan, count: int) -> StagePlan:
 
 
 def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[StagePlan, ...]]:
-    """Ways in which clusters of ``split`` blocks may take these tiles: with blocks abreast where tiles are too wide for
-    one, and where that has been seen to gain.
+    """Return the ways in which clusters of ``split`` blocks may take these tiles: with blocks abreast where
+    tiles are too wide for one, and where that has been seen to gain.
     """
     choices: list[tuple[bool, ...]] = [(stage.abreast > 1,) for stage in stages]
     if split >= LEAST_ABREAST and all(may_stand_abreast(stage.operator, stage.rows) for stage in stages):
@@ -274,12 +275,12 @@ def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[Stag
 
 
 def may_stand_abreast(operator: Gemm | Conv2d, rows: int) -> bool:
-    """Whether blocks abreast may pay: in products with a single row of tiles of ``rows`` rows."""
+    """Return whether blocks abreast may pay: in products with a single row of tiles of ``rows`` rows."""
     return isinstance(operator, Gemm) and operator.out.shape[0] <= rows
 
 
 def taps_of(stage: StagePlan) -> int:
-    """Taps of a convolution; 1 for a product."""
+    """Return taps of a convolution; 1 for a product."""
     return stage.operator.weight.shape[1] * stage.operator.weight.shape[2] if isinstance(stage.operator, Conv2d) else 1
 
 
@@ -322,7 +323,7 @@ class Plan:
         return self.stages[0].pair
 
     def part(self, task: int, rank: int) -> tuple[int, int]:
-        """The k-blocks that block ``rank`` of a cluster sums for a task."""
+        """Return the k-blocks that block ``rank`` of a cluster sums for a task."""
         stage = self.stages[int(self.tasks[task, 0])]
         k_blocks, share = stage.k_blocks, stage.share(self.split)
         if self.paired:

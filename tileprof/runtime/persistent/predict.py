@@ -28,9 +28,9 @@ bias, 48 of them within 5 points, from stages that were timed alone.
 def predicted_us(
     plan: Plan, alone_us: Sequence[float], gap_us: float, boundary_us: Sequence[float] | None = None
 ) -> float:
-    """The whole plan in a graph; ``alone_us``: each stage alone, in a graph, too, ``gap_us`` between two launches of a
-    graph included in each. ``boundary_us``: the part of each that the next stage does not wait for, `BOUNDARY_US` where
-    stages were timed.
+    """Return the whole plan in a graph; ``alone_us``: each stage alone, in a graph, too, ``gap_us`` between two
+    launches of a graph included in each. ``boundary_us``: the part of each that the next stage does not wait for,
+    `BOUNDARY_US` where stages were timed.
     """
     boundaries = boundary_us or [BOUNDARY_US] * len(plan.stages)
     rounds = [-(-stage.tasks // plan.clusters) for stage in plan.stages]
@@ -66,7 +66,7 @@ class Modelled:
 
 
 def modelled(plan: Plan, gap_us: float) -> Modelled:
-    """What a plan saves by the model alone.
+    """Return what a plan saves by the model alone.
 
     Of a stage's time the next one does not wait for what sets a launch up, and where memory is the limit not for the
     lag behind the last load either: the loader goes on with the next stage's weights. A convolution alone has no such

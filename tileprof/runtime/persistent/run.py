@@ -76,8 +76,8 @@ class PersistentKernel:
             ]
 
     def counts(self) -> list[Any]:
-        """New memory for what tiles count: semaphores, then one state per launch, then the co-pilot where there is one.
-        Zeros make it new again.
+        """Return new memory for what tiles count: semaphores, then one state per launch, then the co-pilot
+        where there is one. Zeros make it new again.
         """
         words = [max(flag_words(plan, self._dealer) for plan in self.plans), *(_STATE_WORDS for _ in self.plans)]
         counts: list[Any] = [torch.zeros(n, dtype=torch.int32, device=self._device) for n in words]
@@ -118,7 +118,7 @@ def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clust
 
 
 def _plans(plan: Plan, chosen: Scheduler, clusters: int) -> list[Plan]:
-    """What is launched one after the other under a scheduler."""
+    """Return what is launched one after the other under a scheduler."""
     if chosen.waits:
         return [plan]
     return [without_waits(plan)] if not chosen.correct else plans_by_stage(plan, clusters)

@@ -154,12 +154,12 @@ def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
 
 
 def _chunks_per_warp(stage: StagePlan, segments: int) -> int:
-    """Segments of which a warpgroup has sums."""
+    """Return segments of which a warpgroup has sums."""
     return 2 if segments == 4 or (segments == 2 and stage.rows == 128) else 1
 
 
 def _box_rows(stage: StagePlan, plan: Plan) -> int:
-    """Rows that TMA writes into a slot of activations."""
+    """Return rows that TMA writes into a slot of activations."""
     operator = stage.operator
     if isinstance(operator, Gemm):
         return min(stage.rows, operator.tile[0])
@@ -169,25 +169,25 @@ def _box_rows(stage: StagePlan, plan: Plan) -> int:
 
 
 def _height(stage: StagePlan, plan: Plan) -> int:
-    """Rows of a block's product that may hold something."""
+    """Return rows of a block's product that may hold something."""
     halo = stage.halo(plan.split)
     return halo.height if halo else min(stage.rows, tile_of(stage)[0])
 
 
 def _slot_taps(stage: StagePlan, plan: Plan) -> int:
-    """Blocks of k that a slot of activations is for."""
+    """Return blocks of k that a slot of activations is for."""
     halo = stage.halo(plan.split)
     return halo.taps if halo else 1
 
 
 def _group(stage: StagePlan, plan: Plan, layout: Layout) -> int:
-    """Blocks of k that are multiplied together."""
+    """Return blocks of k that are multiplied together."""
     share = stage.share(plan.split)
     return share if layout.b_slots > 2 * share else 1  # two groups hold slots, and one more has to come
 
 
 def _reach(stage: StagePlan, plan: Plan) -> int:
-    """Rows from the first of a slot of activations to the last that a product may read."""
+    """Return rows from the first of a slot of activations to the last that a product may read."""
     halo = stage.halo(plan.split)
     if halo is None:
         return stage.rows
@@ -198,7 +198,7 @@ def _reach(stage: StagePlan, plan: Plan) -> int:
 
 
 def paired(plan: Plan) -> bool:
-    """Whether pairs of blocks take half of a tile's rows each, and share its weights."""
+    """Return whether pairs of blocks take half of a tile's rows each, and share its weights."""
     heights = {tile_of(stage)[0] for stage in plan.stages}
     if max(heights) <= plan.stages[0].rows:
         return False
@@ -211,25 +211,25 @@ def paired(plan: Plan) -> bool:
 
 
 def parts_of(plan: Plan) -> int:
-    """Blocks that share k of a tile, but where they stand abreast."""
+    """Return blocks that share k of a tile, but where they stand abreast."""
     return plan.split // 2 if paired(plan) else plan.split
 
 
 def alone(plan: Plan) -> bool:
-    """Whether every warp finishes what it has multiplied: nothing of a sum, and not the other half of a gate, is
+    """Return whether every warp finishes what it has multiplied: nothing of a sum, and not the other half of a gate, is
     another's.
     """
     return parts_of(plan) == 1 and all(stage.rows == 128 or tile_of(stage)[1] == stage.columns for stage in plan.stages)
 
 
 def tile_of(stage: StagePlan) -> tuple[int, int]:
-    """Rows and columns of a stage's tiles."""
+    """Return rows and columns of a stage's tiles."""
     assert isinstance(stage.operator, Gemm | Conv2d)
     return stage.operator.tile
 
 
 def header(plan: Plan, options: Options) -> str:
-    """The text of stages.h."""
+    """Return the text of stages.h."""
     layout = Layout.of(plan, options)
     dtype = plan.stages[0].operator.out.dtype
     values = {
@@ -264,20 +264,20 @@ def header(plan: Plan, options: Options) -> str:
 
 
 def _bias_of(stage: StagePlan) -> int:
-    """Bytes of a stage's bias."""
+    """Return bytes of a stage's bias."""
     bias = stage.operator.bias
     return 0 if bias is None else 2 * bias.shape[0]
 
 
 def _bias_bytes(plan: Plan) -> int:
-    """Bytes of the biases of all stages in shared memory: all or none."""
+    """Return bytes of the biases of all stages in shared memory: all or none."""
     total = sum(_bias_of(stage) for stage in plan.stages)
     return total if total <= _MOST_BIAS_BYTES and not paired(plan) else 0
 
 
 def _under_way(stage: StagePlan, plan: Plan, options: Options, slot_bytes: int) -> tuple[int, int]:
-    """Slots that the blocks of a stage may have under way, and those of them that are ahead of their activations; 0: as
-    many as there are.
+    """Return slots that the blocks of a stage may have under way, and those of them that are ahead of their
+    activations; 0: as many as there are.
 
     Limited where memory is the limit: for products that stream their weights once, by so few rows that activations are
     no load beside them.
@@ -292,7 +292,7 @@ def _under_way(stage: StagePlan, plan: Plan, options: Options, slot_bytes: int) 
 
 
 def _width(stage: StagePlan) -> int:
-    """Columns of a warpgroup: with 64 rows the two share the columns, with 128 the rows."""
+    """Return columns of a warpgroup: with 64 rows the two share the columns, with 128 the rows."""
     return stage.columns // (2 if stage.rows == 64 else 1)
 
 

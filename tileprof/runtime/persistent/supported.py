@@ -35,7 +35,7 @@ _ITEMS: Final = 8
 
 
 def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
-    """What is compiled in for every stage; raises `UserError` with what the kernel cannot take."""
+    """Return what is compiled in for every stage; raises `UserError` with what the kernel cannot take."""
     if len(chain.operators) > MOST_STAGES:
         raise UserError(
             f"the persistent kernel takes at most {MOST_STAGES} stages; the policy has {len(chain.operators)}"
@@ -70,7 +70,7 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
     rows = 64 if max(heights) <= 64 else MOST_ROWS
     plans = tuple(_plan(o, rows) for o in operators)
     for name, plan in zip(chain.names, plans, strict=True):
-        if not plan.taken:
+        if not plan.is_supported:
             raise UserError(
                 f"the persistent kernel does not take stage {name}: a tile multiplies {weight_rows(plan.operator)} "
                 f"weight rows; in tiles of {plan.operator.tile[0]} rows it takes multiples "
@@ -80,19 +80,19 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
 
 
 def _plan(operator: Gemm | Conv2d, rows: int) -> StagePlan:
-    """A stage whose tiles as few blocks as can take."""
+    """Return a stage whose tiles as few blocks as can take."""
     columns, k = weight_rows(operator), k_blocks(operator)
     plans = [StagePlan(operator, rows, columns // n, k, abreast=n) for n in SPLITS]
-    return next((plan for plan in plans if plan.taken), plans[0])
+    return next((plan for plan in plans if plan.is_supported), plans[0])
 
 
 def weight_rows(operator: Gemm | Conv2d) -> int:
-    """Rows of the weight that a tile multiplies: two for each column of the result with a gate."""
+    """Return rows of the weight that a tile multiplies: two for each column of the result with a gate."""
     return operator.tile[1] * (2 if operator.epilogue == GATE else 1)
 
 
 def k_blocks(operator: Gemm | Conv2d) -> int:
-    """Blocks of `K_BLOCK` along k."""
+    """Return blocks of `K_BLOCK` along k."""
     if isinstance(operator, Gemm):
         return -(-operator.a.shape[-1] // K_BLOCK)
     _, r, s, c = operator.weight.shape

@@ -42,21 +42,22 @@ Tiled = Gemm | Conv2d
 
 
 def preferred(us: float, split: int) -> float:
-    """The cost of a split for choosing among splits."""
+    """Return the cost of a split for choosing among splits."""
     return us * _WORTH ** (split.bit_length() - 1)
 
 
 def tiled(chain: Chain, clusters: Callable[[int], int]) -> tuple[Chain, int]:
-    """The chain with the tiles that the model likes best, and the blocks of a cluster. Raises `UserError` where a stage
-    is neither product nor convolution.
+    """Return the chain with the tiles that the model likes best, and the blocks of a cluster.
+
+    Raises `UserError` where a stage is neither product nor convolution.
     """
     _, split, tiled_chain = min(tilings(chain, clusters), key=lambda f: f[:2])
     return tiled_chain, split
 
 
 def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, int, Chain]]:
-    """The best tiles for each number of blocks of a cluster and each height: modelled cost, blocks, and the chain in
-    these tiles.
+    """Return the best tiles for each number of blocks of a cluster and each height: modelled cost, blocks, and the
+    chain in these tiles.
     """
     operators: list[Tiled] = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
@@ -74,8 +75,9 @@ def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, i
 
 
 def _worth_a_look(operators: Sequence[Tiled], split: int, height: int) -> bool:
-    """Whether tiles of up to ``height`` rows are another choice than lower ones. Higher than a block multiplies are
-    those of pairs, for products.
+    """Return whether tiles of up to ``height`` rows are another choice than lower ones.
+
+    Higher than a block multiplies are those of pairs, for products.
     """
     highest = max(_rows(o) for o in operators)
     if height > MOST_ROWS:
@@ -113,7 +115,7 @@ def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) ->
 
 
 def _tilings(operator: Tiled, height: int, abreast: int) -> Iterator[StagePlan]:
-    """The operator in tiles of up to ``height`` rows that the kernel supports, with ``abreast`` blocks."""
+    """Yield the operator in tiles of up to ``height`` rows that the kernel supports, with ``abreast`` blocks."""
     sides = 2 if operator.epilogue == GATE else 1
     heights = list(_heights(operator, height))
     widest = min(MOST_COLUMNS // sides, -(-operator.out.shape[-1] // 16) * 16)
@@ -128,7 +130,7 @@ def _tilings(operator: Tiled, height: int, abreast: int) -> Iterator[StagePlan]:
                 k_blocks(tiled_operator),
                 abreast=abreast,
             )
-            if abreast == 1 or stage.taken:
+            if abreast == 1 or stage.is_supported:
                 yield stage
 
 
@@ -142,7 +144,7 @@ def _heights(operator: Tiled, height: int) -> Iterator[int]:
 
 
 def _rows(operator: Tiled) -> int:
-    """Rows of the result as a matrix."""
+    """Return rows of the result as a matrix."""
     total = 1
     for size in operator.out.shape[:-1]:
         total *= size

@@ -44,7 +44,7 @@ class PrefillShape(ModelShape):
         return self.batch * self.length
 
     def splits(self, blocks: int) -> dict[str, int]:
-        """Into how many parts the k of each product is cut: as many as there are blocks for."""
+        """Return into how many parts the k of each product is cut: as many as there are blocks for."""
         products = {
             "QKV": (self.qkv, self.hidden, _MOST_QKV_SPLITS),
             "OUTPUT": (self.hidden, self.query, _MOST_SPLITS),
@@ -57,7 +57,7 @@ class PrefillShape(ModelShape):
         return splits | dict.fromkeys(("OUTPUT", "DOWN"), min(splits["OUTPUT"], splits["DOWN"]))
 
     def part_vectors(self, blocks: int) -> dict[str, int]:
-        """Vectors of four floats of the parts of each product, in the order of memory.
+        """Return vectors of four floats of the parts of each product, in the order of memory.
 
         QKV_PARTS and so on of common.cuh.
         """
@@ -66,7 +66,9 @@ class PrefillShape(ModelShape):
         return {"queries, keys and values": 2 * qkv, "the output product": rows, "the down product": rows}
 
     def flags(self) -> dict[str, int]:
-        """How many flags there are of each kind, in the order of memory: NORMED_FLAGS and so on of common.cuh."""
+        """Return how many flags there are of each kind, in the order of memory: NORMED_FLAGS and so on of
+        common.cuh.
+        """
         return {
             "row that enters the layer": self.rows,
             "row in the middle of the layer": self.rows,
@@ -75,7 +77,7 @@ class PrefillShape(ModelShape):
         }
 
     def matrices(self) -> dict[str, int]:
-        """Columns of the matrices of halves between products, in the order of memory, behind the parts.
+        """Return columns of the matrices of halves between products, in the order of memory, behind the parts.
 
         RESIDUAL_AT and so on of common.cuh.
         """

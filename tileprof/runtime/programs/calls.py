@@ -39,7 +39,7 @@ class Call:
         return f"{type(self.model).__name__}({', '.join(shapes)})"
 
     def shown(self) -> list[Any]:
-        """The tensors that are given as such."""
+        """Return the tensors that are given as such."""
         return [v for v in (*self.args, *self.kwargs.values()) if isinstance(v, torch.Tensor)]
 
 
@@ -105,7 +105,7 @@ def _capturing() -> bool:
 
 
 def tensors_in(value: Any, deep: int = _DEEP) -> list[Any]:
-    """The tensors that a value holds, in containers and attributes of objects, each once."""
+    """Return the tensors that a value holds, in containers and attributes of objects, each once."""
     tensors: dict[int, Any] = {}
     _collect(value, deep, tensors, set())
     return list(tensors.values())

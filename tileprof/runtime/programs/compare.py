@@ -24,7 +24,7 @@ _WARM: Final = 5
 
 
 @dataclass(slots=True)
-class Compared:
+class Comparison:
     """One call, measured. ``us``: medians, by variant; ``graph``: whether they are those of CUDA graphs; ``failures``:
     sentences, by variant.
 
@@ -45,28 +45,28 @@ class Compared:
     """Timelines of one run of each kernel that has clocks, if they were asked for."""
 
     @property
-    def kept(self) -> str:
+    def winners(self) -> str:
         """What of the model runs in kernels of this package; empty where nothing does."""
-        return ", ".join(r.kept for r in self.reports if r.kept)
+        return ", ".join(r.winner for r in self.reports if r.winner)
 
     @property
-    def left(self) -> list[tuple[str, int, float]]:
+    def inductor_operators(self) -> list[tuple[str, int, float]]:
         """Operators that those kernels do not take: name, how many, and their part of eager PyTorch's time; the longest
         first.
         """
         counts: Counter[str] = Counter()
         for report in self.reports:
-            counts.update(report.left)
+            counts.update(report.inductor_operators)
         return sorted(((n, c, self.shares.get(n, 0.0)) for n, c in counts.items()), key=lambda row: -row[2])
 
 
-def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: bool = False) -> Compared:
+def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: bool = False) -> Comparison:
     """Measure a call; what fails of it is said in ``failures``. ``clock`` measures: `time_calls`, unless told
     otherwise.
 
     ``timelines``: also run kernels that have clocks once with these.
     """
-    comparison = Compared(call.name, call.count)
+    comparison = Comparison(call.name, call.count)
     state = _State(call)
     works: dict[str, Callable[[], Any]] = {}
     torch._dynamo.reset()  # noqa: SLF001 - its public name
@@ -96,8 +96,9 @@ def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: b
 
 
 def expected(reports: list[Report]) -> float | None:
-    """Microseconds predicted for programs with kernels of this package, on the current GPU. None where none is a
-    program of these, or no model of it is there.
+    """Return microseconds predicted for programs with kernels of this package, on the current GPU.
+
+    None where none is a program of these, or no model of it is there.
     """
     if not torch.cuda.is_available():
         return None
@@ -105,11 +106,11 @@ def expected(reports: list[Report]) -> float | None:
         device = of_driver(torch.cuda.get_device_name())
     except UserError:
         return None
-    each = [expected_us(report.regions, report.left, device) for report in reports]
+    each = [expected_us(report.regions, report.inductor_operators, device) for report in reports]
     return sum(us for us in each if us is not None) if each and None not in each else None
 
 
-def _time_region(comparison: Compared, region: Any, device: Any, inputs: list[Any]) -> None:
+def _time_region(comparison: Comparison, region: Any, device: Any, inputs: list[Any]) -> None:
     """Run a region once more, with clocks; what it updates is put back."""
     if region.timed is None:
         return
@@ -153,8 +154,8 @@ class _State:
 
 
 def time_calls(works: dict[str, Callable[[], Any]], restore: Callable[[], None]) -> tuple[dict[str, float], bool]:
-    """Microseconds of each, medians of calls that take turns, in CUDA graphs; without graphs, where one of them cannot
-    be captured.
+    """Return microseconds of each, medians of calls that take turns, in CUDA graphs; without graphs, where one of them
+    cannot be captured.
     """
     from statistics import median  # noqa: PLC0415 - beside its use
 
@@ -181,7 +182,7 @@ def time_calls(works: dict[str, Callable[[], Any]], restore: Callable[[], None])
 
 
 def _shares(work: Callable[[], Any]) -> dict[str, float]:
-    """The share of each ATen operator's own kernels in the kernel time of one eager call."""
+    """Return the share of each ATen operator's own kernels in the kernel time of one eager call."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - slow to import
 
     there = torch.cuda.is_available()
@@ -200,7 +201,7 @@ def _shares(work: Callable[[], Any]) -> dict[str, float]:
 
 
 def _bound(call: Call) -> float | None:
-    """Microseconds in which the GPU's memory hands over every weight once; None where the GPU is not known."""
+    """Return microseconds in which the GPU's memory hands over every weight once; None where the GPU is not known."""
     device = next((p.device for p in call.model.parameters() if p.is_cuda), None)
     if device is None:
         return None

@@ -99,8 +99,9 @@ _MOST_KERNELS: Final = 3
 
 
 def expected_us(regions: Sequence[Region], inductor_operators: Counter[str], device: Device) -> float | None:
-    """Microseconds of a program of these regions and of what is left to Inductor, in a CUDA graph. None for other
-    devices, and kernels without a model.
+    """Return microseconds of a program of these regions and of what is left to Inductor, in a CUDA graph.
+
+    None for other devices, and kernels without a model.
     """
     constants = CALIBRATED.get(device.name)
     if constants is None or not regions:
@@ -121,7 +122,7 @@ def expected_us(regions: Sequence[Region], inductor_operators: Counter[str], dev
 
 
 def _decoder(shape: DecoderShape, constants: Constants, device: Device) -> float:
-    """Weights at the device's sustained bandwidth; per layer a stall."""
+    """Return weights at the device's sustained bandwidth; per layer a stall."""
     into = shape.hidden * (shape.qkv + 3 * shape.intermediate) + shape.query * shape.hidden
     attended = 2 * shape.batch * shape.kv_heads * shape.head_dim * shape.cache // 2  # keys and values of half a cache
     per_us = device.sustained_bytes_per_s / 1e6
@@ -130,7 +131,7 @@ def _decoder(shape: DecoderShape, constants: Constants, device: Device) -> float
 
 
 def _prefill(shape: PrefillShape, constants: Constants, device: Device) -> float:
-    """Weights at the device's sustained bandwidth; per layer a longer stall than in decoding."""
+    """Return weights at the device's sustained bandwidth; per layer a longer stall than in decoding."""
     into = shape.hidden * (shape.qkv + 3 * shape.intermediate) + shape.query * shape.hidden
     per_us = device.sustained_bytes_per_s / 1e6
     head = _ITEM * shape.vocabulary * shape.hidden / per_us
@@ -138,8 +139,8 @@ def _prefill(shape: PrefillShape, constants: Constants, device: Device) -> float
 
 
 def _network(network: Network, constants: Constants, device: Device) -> float:
-    """The end of the plan's own schedule: tiles in order of layers, to the block that is free first, no layer faster
-    than its weights come.
+    """Return the end of the plan's own schedule: tiles in order of layers, to the block that is free first, no layer
+    faster than its weights come.
     """
     per_us = constants.network * device.sustained_bytes_per_s / 1e6
     tilings = [tiled(network, layer, device.sms) for layer in network.layers]
@@ -172,7 +173,7 @@ def _blocks(program: Program, constants: Constants, device: Device) -> float:
 
 
 def _patches(_: Patches, constants: Constants, __: Device) -> float:
-    """A copy and a product."""
+    """Return a copy and a product."""
     return 2 * constants.rest
 
 

@@ -78,7 +78,7 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 def observer() -> Observer | None:
-    """Who wants to see regions that this thread runs."""
+    """Return who wants to see regions that this thread runs."""
     return _OBSERVER.get()
 
 
@@ -87,7 +87,7 @@ class _Buffers:
         self.rows: dict[str, tuple[int, int, str]] = {}
 
     def number(self, name: str, size: int, kind: str) -> int:
-        """The number of a buffer, which grows to the largest size that is asked for."""
+        """Return the number of a buffer, which grows to the largest size that is asked for."""
         at, earlier_size, kind = self.rows.get(name, (len(self.rows), 0, kind))
         self.rows[name] = at, max(size, earlier_size), kind
         return at
@@ -98,8 +98,10 @@ class _Buffers:
 
 
 def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timeline:
-    """A run of transformer blocks. ``stamps`` [tasks, 4]: when a task was taken, its first activations were there, its
-    sums were complete, it had ended.
+    """Return a run of transformer blocks.
+
+    ``stamps`` [tasks, 4]: when a task was taken, its first activations were there, its sums were complete, it had
+    ended.
     """
     from tileprof.runtime.encoder.plan import Finish, Tiled, touches  # noqa: PLC0415 - beside its use
 
@@ -164,8 +166,9 @@ def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timel
 
 
 def of_decoder(shape: DecoderShape, blocks: int, cached: int, clocks: Any, threads: int, shared_bytes: int) -> Timeline:
-    """A run of a decoder with ``cached`` positions attended. ``clocks`` [blocks, layers + 1, stages, 4]: a stage
-    begins, its activations are there, it computes, it has ended.
+    """Return a run of a decoder with ``cached`` positions attended.
+
+    ``clocks`` [blocks, layers + 1, stages, 4]: a stage begins, its activations are there, it computes, it has ended.
 
     Sums of chunks that blocks add up within the attention stage are not among the touches.
     """
@@ -196,8 +199,10 @@ def of_decoder(shape: DecoderShape, blocks: int, cached: int, clocks: Any, threa
 
 
 def of_network(plan: NetworkPlan, times: Any, threads: int, shared_bytes: int) -> Timeline:
-    """A run of a convolutional network. ``times`` [tasks, moments]: a task begins to wait, has what it awaits, ..., has
-    stored, has posted; 0 where it has no such moment.
+    """Return a run of a convolutional network.
+
+    ``times`` [tasks, moments]: a task begins to wait, has what it awaits, ..., has stored, has posted; 0 where it has
+    no such moment.
     """
     from tileprof.runtime.convnet.network import INPUT, Convolution  # noqa: PLC0415 - beside its use
     from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415
@@ -312,7 +317,7 @@ class _Shares:
         return 2 * shape.batch * into * self._groups[kind] * _GROUP * (2 if kind == "gate" else 1)
 
     def touches(self, layer: int, kind: str, block: int) -> Iterator[tuple[int, ...]]:
-        """Rows of `Touches` without their tile."""
+        """Yield rows of `Touches` without their tile."""
         shape = self._shape
         if kind == "attention":
             yield from self._attention(layer, block)

@@ -54,11 +54,11 @@ class WholePlan:
         return tuple(map(len, self.posts))
 
     def graph(self) -> Any:
-        """What must be waited for, as the verifier takes it (a `TileGraph`)."""
+        """Return what must be waited for, as the verifier takes it (a `TileGraph`)."""
         return graph_of_edges([(n, 1, 1) for n in self.tiles], dict(sorted(self.needed.items())))
 
     def policy(self) -> Policy:
-        """What is waited for; an edge whose tiles all await the same semaphores in a row is a range."""
+        """Return what is waited for; an edge whose tiles all await the same semaphores in a row is a range."""
         producers = sorted({producer for producer, _ in self.awaited})
         number = {producer: n for n, producer in enumerate(producers)}
         arrays = tuple(_semaphores(producer, self.posts[producer]) for producer in producers)
@@ -78,7 +78,7 @@ class WholePlan:
         return Policy(stages, arrays, tuple(edges))
 
     def verified(self) -> Verification:
-        """The verdict of the verifier on the kernel's plan."""
+        """Return the verdict of the verifier on the kernel's plan."""
         return verify(self.policy(), self.graph(), range(len(self.names)), excess=False)
 
 
@@ -115,7 +115,7 @@ def _edge(
 
 
 def _by_pair(rows: Iterable[tuple[int, int, I64]]) -> Pairs:
-    """Pairs from (consumer stage, consumer tile, tiles of all stages that it depends on, each once)."""
+    """Return pairs from (consumer stage, consumer tile, tiles of all stages that it depends on, each once)."""
     of_consumer: dict[int, list[tuple[int, I64]]] = {}
     for stage, tile, owners in rows:
         of_consumer.setdefault(stage, []).append((tile, owners))
@@ -130,7 +130,7 @@ def _by_pair(rows: Iterable[tuple[int, int, I64]]) -> Pairs:
 
 
 def of_decoder(handover: Handover, layers: int | None = None) -> WholePlan:
-    """The stages of a decoder's layers (all, unless fewer are asked for), without its head."""
+    """Yield the stages of a decoder's layers (all, unless fewer are asked for), without its head."""
     layers = handover.shape.layers if layers is None else layers
     names = [(layer, kind) for layer in range(layers) for kind in KINDS]
     writes = {
@@ -154,14 +154,16 @@ def of_decoder(handover: Handover, layers: int | None = None) -> WholePlan:
 
 
 def _owners(codes: I64) -> I64:
-    """Each once; neighbouring words mostly have the same owner."""
+    """Return each once; neighbouring words mostly have the same owner."""
     flat = codes.ravel()
     return np.unique(flat[np.flatnonzero(np.diff(flat, prepend=-2))]) if len(flat) else flat
 
 
 def of_blocks(plan: BlocksPlan, memory: Memory | None = None) -> WholePlan:
-    """The stages of a stack of transformer blocks. A task loads each element until it is there: it awaits the tasks
-    that write what it reads. Before it uses memory again, it awaits the generations that `memory.FENCE` says.
+    """Return the stages of a stack of transformer blocks.
+
+    A task loads each element until it is there: it awaits the tasks that write what it reads. Before it uses memory
+    again, it awaits the generations that `memory.FENCE` says.
     """
     from tileprof.runtime.encoder.memory import FENCE, memory_of  # noqa: PLC0415 - decoders do without it
     from tileprof.runtime.encoder.plan import touches  # noqa: PLC0415
@@ -253,8 +255,10 @@ def _cut(owner: Mapping[str, I64], box: Sequence[Any]) -> I64:
 
 
 def of_network(plan: NetworkPlan) -> WholePlan:
-    """The layers of a convolutional network. A tile needs all that write rows which it reads, and all that used rows
-    which it overwrites; it awaits the bands of its table.
+    """Return the layers of a convolutional network.
+
+    A tile needs all that write rows which it reads, and all that used rows which it overwrites; it awaits the bands of
+    its table.
     """
     from tileprof.runtime.convnet.plan import Tile, overwritten, reads, written  # noqa: PLC0415
 

@@ -80,7 +80,7 @@ class Attention(Operator):
         return value[0]
 
     def _parts(self, y: int, z: int) -> tuple[tuple[Span, Span, Span], tuple[Span, Span, Span]]:
-        """A tile's rows of q and out, and the keys that it needs."""
+        """Return a tile's rows of q and out, and the keys that it needs."""
         _, m, d = self.q.shape
         last = min(m, (y + 1) * self.rows)
         group = z // (self.q.shape[0] // self.k.shape[0])

@@ -143,7 +143,9 @@ class Conv2d(Operator):
         return max(0, min(low, self.x.shape[1 + axis])), max(0, min(high, self.x.shape[1 + axis]))
 
     def _patch(self, image: Any, p: int, columns: Span) -> Any:
-        """The input behind one row of the result, zeros where it leaves the image, as [1, c, r, width] float32."""
+        """Return the input behind one row of the result, zeros where it leaves the image, as [1, c, r, width]
+        float32.
+        """
         rows, span = self._window(p, p + 1, 0), self._window(*columns, 1)
         inside = image[slice(*rows), slice(*span)].float().permute(2, 0, 1)[None]
         top, left = (low - (at * self.stride - self.padding) for low, at in ((rows[0], p), (span[0], columns[0])))

@@ -35,13 +35,13 @@ def check(dropout: float, seed: int) -> None:
 
 
 def threshold(dropout: float) -> int:
-    """Elements whose word is below this are dropped: a share ``dropout`` of all words."""
+    """Return elements whose word is below this are dropped: a share ``dropout`` of all words."""
     return min(_WORD, round(dropout * 2**32))
 
 
 def words(seed: int, number: Any) -> Any:
-    """The random words, 0 to 2^32 - 1, of elements of these numbers (int64, not negative); int64 of the same shape and
-    device.
+    """Return the random words, 0 to 2^32 - 1, of elements of these numbers (int64, not negative); int64 of the same
+    shape and device.
     """
     key = [seed & _WORD, seed >> 32]
     zero = torch.zeros_like(number)

@@ -73,7 +73,7 @@ class Elementwise(Operator):
 
 
 def _boxes(shape: tuple[int, ...], begin: int, end: int) -> Iterator[Spans]:
-    """Elements ``begin`` to ``end`` of the row-major numbering of ``shape``, as disjoint boxes."""
+    """Yield elements ``begin`` to ``end`` of the row-major numbering of ``shape``, as disjoint boxes."""
     if begin >= end:
         return
     if len(shape) == 1:

@@ -48,7 +48,7 @@ def normalised(value: Any, mean: Any, var: Any, scale: Any, shift: Any, epsilon:
 
 
 def apply(epilogue: str, value: Any) -> Any:
-    """The activation of a whole row or of a tile that holds both halves side by side."""
+    """Return the activation of a whole row or of a tile that holds both halves side by side."""
     if epilogue == GATE:
         gate, up = value.chunk(2, dim=-1)
         return functional.silu(gate) * up

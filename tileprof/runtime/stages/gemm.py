@@ -117,7 +117,7 @@ class Gemm(Operator):
         return epilogues.finish(a @ b, self.epilogue, bias, residual, self.combine)
 
     def _depth(self, z: int) -> tuple[tuple[Span, ...], Span]:
-        """The batch of tile z, if there are any, and its part of k."""
+        """Return the batch of tile z, if there are any, and its part of k."""
         k = self.a.shape[-1]
         if self.split_k == 1:
             return (((z, z + 1),) if len(self.out.shape) == 3 else ()), (0, k)
@@ -125,7 +125,7 @@ class Gemm(Operator):
         return (), (min(k, z * part), min(k, (z + 1) * part))
 
     def _columns(self, columns: Span) -> tuple[Span, ...]:
-        """Columns of b behind columns of the result."""
+        """Return columns of b behind columns of the result."""
         if self.epilogue != epilogues.GATE:
             return (columns,)
         half = self.out.shape[-1]

@@ -54,7 +54,7 @@ class Operator(ABC):
 
     @abstractmethod
     def regions(self, x: int, y: int, z: int) -> Iterator[Region]:
-        """What tile (x, y, z) touches; what it writes lies in ``out``."""
+        """Return what tile (x, y, z) touches; what it writes lies in ``out``."""
 
     @abstractmethod
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:
@@ -62,10 +62,10 @@ class Operator(ABC):
 
     @abstractmethod
     def reference(self, tensors: Mapping[str, Any]) -> Any:
-        """The whole result by plain PyTorch, of whatever shape the tensors given have."""
+        """Return the whole result by plain PyTorch, of whatever shape the tensors given have."""
 
     def views(self) -> dict[str, View]:
-        """Operands by role."""
+        """Return operands by role."""
         values = ((f.name, getattr(self, f.name)) for f in _fields(self))
         return {name: value for name, value in values if isinstance(value, View)}
 
@@ -75,11 +75,11 @@ class Operator(ABC):
         return x * y * z
 
     def place(self, tile: int) -> tuple[int, int, int]:
-        """Coordinates of a tile by its number."""
+        """Return coordinates of a tile by its number."""
         return grids.place(self.grid, tile)
 
     def touches(self, buffers: Mapping[str, int]) -> Touches:
-        """What all tiles touch; ``buffers`` numbers the tensors."""
+        """Return what all tiles touch; ``buffers`` numbers the tensors."""
         views = self.views()
         rows: list[tuple[int, ...]] = []
         for tile in range(self.tiles):
@@ -90,7 +90,7 @@ class Operator(ABC):
         return Touches.of(rows)
 
     def describe(self) -> dict[str, Any]:
-        """The form in a policy file; `operator_of` gives an equal operator back."""
+        """Return the form in a policy file; `operator_of` gives an equal operator back."""
         parameters = {}
         for f in _fields(self):
             value = getattr(self, f.name)
@@ -101,7 +101,7 @@ class Operator(ABC):
 
 
 def operator_of(description: Mapping[str, Any]) -> Operator:
-    """The operator that a stage describes; raises `UserError` with what is wrong."""
+    """Return the operator that a stage describes; raises `UserError` with what is wrong."""
     name = description.get("name")
     if not isinstance(name, str) or name not in _MODULES:
         raise UserError(f"there is no stage operator {name!r}; known: {', '.join(_MODULES)}")
@@ -127,7 +127,7 @@ def operator_of(description: Mapping[str, Any]) -> Operator:
 
 
 def cut(tensor: Any, spans: Spans) -> Any:
-    """The part of a tensor between ``spans``."""
+    """Return the part of a tensor between ``spans``."""
     return tensor[tuple(slice(low, high) for low, high in spans)]
 
 

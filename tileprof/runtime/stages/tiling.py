@@ -30,7 +30,7 @@ class Tiling:
         return (across, down) if self.rows_along == "y" else (down, across)
 
     def spans(self, x: int, y: int) -> tuple[Span, Span]:
-        """Rows and columns of tile (x, y), cut at the edge of the matrix."""
+        """Return rows and columns of tile (x, y), cut at the edge of the matrix."""
         row, column = (y, x) if self.rows_along == "y" else (x, y)
         height, width = self.tile
         return (

@@ -51,7 +51,7 @@ class View:
 
     @classmethod
     def parse(cls, value: Any) -> View:
-        """A view from its JSON form; raises `UserError`."""
+        """Return a view from its JSON form; raises `UserError`."""
         keys = {"tensor", "shape", "strides", "dtype", "offset"}
         if not isinstance(value, dict) or not {"tensor", "shape", "strides", "dtype"} <= set(value) <= keys:
             raise UserError(
@@ -64,15 +64,16 @@ class View:
         return cls(str(value["tensor"]), shape, strides, str(value["dtype"]), value.get("offset", 0))
 
     def describe(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Return the JSON form."""
         document: dict[str, Any] = {
             "tensor": self.tensor, "shape": list(self.shape), "strides": list(self.strides), "dtype": self.dtype,
         }  # fmt: skip
         return document | ({"offset": self.offset} if self.offset else {})
 
     def overlaps(self) -> bool:
-        """Whether two of its elements may be one: a stride lies within what smaller strides span. Views that are
-        interleaved count as such, which no stage needs.
+        """Return whether two of its elements may be one: a stride lies within what smaller strides span.
+
+        Views that are interleaved count as such, which no stage needs.
         """
         span = 1
         for stride, size in sorted(zip(self.strides, self.shape, strict=True)):
@@ -95,7 +96,7 @@ class View:
         return tuple((0, n) for n in self.shape)
 
     def boxes(self, spans: Spans) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """A part of the view as boxes in bytes: offset, length, count_0, stride_0, count_1, stride_1."""
+        """Yield a part of the view as boxes in bytes: offset, length, count_0, stride_0, count_1, stride_1."""
         if any(begin >= end for begin, end in spans):
             return
         begin = self.offset + sum(low * stride for (low, _), stride in zip(spans, self.strides, strict=True))

@@ -35,7 +35,7 @@ RECORD_WORDS = 8
 
 @triton.jit
 def load_acquire_gpu_s32(pointer):
-    """One ``ld.acquire.gpu`` an element."""
+    """Load each element with one ``ld.acquire.gpu``."""
     return tl.inline_asm_elementwise(
         "ld.acquire.gpu.global.s32 $0, [$1];", "=r,l,~{memory}", [pointer], dtype=tl.int32, is_pure=False, pack=1
     )

@@ -20,7 +20,7 @@ from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.tracing import inference_graphs
 from tileprof.runtime.decode import match
-from tileprof.runtime.decode.find import decoders, shape_of
+from tileprof.runtime.decode.decoder_regions import decoders, shape_of
 from tileprof.runtime.decode.match import matched
 from tileprof.runtime.decode.positions import is_causal
 

@@ -19,7 +19,7 @@ from tileprof.runtime.compile.aten import ATEN
 from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.tracing import inference_graphs
 from tileprof.runtime.decode.match import matched
-from tileprof.runtime.prefill.find import prefills, shape_of
+from tileprof.runtime.prefill.prefill_regions import prefills, shape_of
 
 SIZES = {
     "hidden_size": 128,

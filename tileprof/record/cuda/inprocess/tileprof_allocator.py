@@ -84,7 +84,7 @@ class History:
             json.dump(self.rows, file)
 
     def tried(self, action: Callable[[], None]) -> bool:
-        """Whether it worked. What did not is a sentence in the trace, once."""
+        """Return whether it worked. What did not is a sentence in the trace, once."""
         if self.refused:
             return False
         try:

@@ -23,7 +23,9 @@ MOST_TENSORS = 64
 
 
 def described(torch: Any, function: Any, arguments: tuple[Any, ...], options: dict[str, Any], result: Any) -> Any:
-    """The event for a call that has returned ``result``; None for what launches nothing or cannot be described."""
+    """Return the event for a call that has returned ``result``; None for what launches nothing or cannot be
+    described.
+    """
     schema = getattr(function, "_schema", None)
     if schema is None or getattr(function, "is_view", False):
         return None

@@ -55,7 +55,7 @@ last = [""]
 
 
 def mark(op: str, module: str) -> None:
-    """What is launched from now on belongs to these operators and modules; "" for none."""
+    """Say that what is launched from now on belongs to these operators and modules; "" for none."""
     last[0] = module
     say(op, module)
 
@@ -137,7 +137,7 @@ def remember_modules(utils: Any) -> None:
 
 
 def module_paths(metas: Iterable[dict[str, Any]]) -> list[str]:
-    """The innermost module of each node that has one, as in ``named_modules()``, each once, in order of name."""
+    """Return the innermost module of each node that has one, as in ``named_modules()``, each once, in order of name."""
     paths = set()
     for meta in metas:
         stack = meta.get("nn_module_stack")
@@ -148,7 +148,7 @@ def module_paths(metas: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def activation_of(nodes: Iterable[Any]) -> str:
-    """The activation that these nodes of the graph compute and nothing else does; empty for others.
+    """Return the activation that these nodes of the graph compute and nothing else does; empty for others.
 
     PyTorch takes a GELU apart before kernels are made: whether it is the one with tanh is in the parts.
     """
@@ -181,7 +181,9 @@ def operators(text: str) -> str:
 
 
 def instrumented(source: str) -> str:
-    """The wrapper module with calls of `mark` above its calls and before its returns; unchanged when it is none."""
+    """Return the wrapper module with calls of `mark` above its calls and before its returns; unchanged when it is
+    none.
+    """
     out, inside, changed, activation = [], -1, False, ""
     for line in source.splitlines(keepends=True):
         function = _FUNCTION.match(line)
@@ -204,7 +206,7 @@ def instrumented(source: str) -> str:
 
 
 def _around(line: str, activation: str) -> str:
-    """A line whose extern kernel, or Triton kernel of one activation, is called through us."""
+    """Return a line whose extern kernel, or Triton kernel of one activation, is called through us."""
     line = _EXTERN.sub(lambda m: f"_tileprof_extern({m['name']!r}, extern_kernels.{m['name']}, ", line)
     if activation in _ACTIVATIONS:
         line = _TRITON.sub(lambda m: f"{m['indent']}_tileprof_pointwise({activation!r}, {m['run']}, ", line)
@@ -212,14 +214,16 @@ def _around(line: str, activation: str) -> str:
 
 
 def _with_head(source: str) -> str:
-    """The import first, but behind what must come before it: comments, and imports from the future."""
+    """Return the import first, but behind what must come before it: comments, and imports from the future."""
     lines = source.splitlines(keepends=True)
     last = max((i for i, line in enumerate(lines) if line.startswith("from __future__")), default=-1)
     return "".join([*lines[: last + 1], _HEAD, *lines[last + 1 :]])
 
 
 def _named_path(path: str) -> str:
-    """A copy of a generated module that names its calls, beside it; the path itself when there is nothing to name."""
+    """Return a copy of a generated module that names its calls, beside it; the path itself when there is nothing to
+    name.
+    """
     with open(path, encoding="utf-8") as file:
         source = file.read()
     text = instrumented(source)

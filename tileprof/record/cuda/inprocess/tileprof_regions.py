@@ -33,7 +33,10 @@ def start() -> None:
 
 
 def by_ranges() -> bool:
-    """Whether NVTX ranges alone say what is recorded. With ``--capture``, too, hooks follow the regions around them."""
+    """Return whether NVTX ranges alone say what is recorded.
+
+    With ``--capture``, too, hooks follow the regions around them.
+    """
     return "TILEPROF_NVTX" in os.environ and os.environ.get("TILEPROF_CAPTURE") != "0"
 
 

@@ -228,7 +228,7 @@ class _Hooks:
         return Marks()
 
     def is_composite(self, function: Any) -> bool:
-        """Whether PyTorch itself makes the operator of others on every device."""
+        """Return whether PyTorch itself makes the operator of others on every device."""
         composite = self.composite.get(function)
         if composite is None:
             has_kernel = self.torch._C._dispatch_has_kernel_for_dispatch_key
@@ -253,7 +253,7 @@ class _Hooks:
             self.say(e="mark", op="", module=module)
 
     def without_mode(self, name: str, function: Any) -> Any:
-        """The function, run as in a plain program, where our mode is the innermost."""
+        """Return the function, run as in a plain program, where our mode is the innermost."""
         from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
         @functools.wraps(function)
@@ -277,8 +277,9 @@ class _Hooks:
     # ---- modules and parameters
 
     def running(self) -> list[Any]:
-        """Modules whose forward this thread is in, innermost first. From the stack: outside regions no call is
-        hooked.
+        """Return modules whose forward this thread is in, innermost first.
+
+        From the stack: outside regions no call is hooked.
         """
         modules, frame = [], sys._getframe(1)
         while frame is not None:
@@ -288,7 +289,7 @@ class _Hooks:
         return modules
 
     def where(self) -> str:
-        """The path of the innermost module."""
+        """Return the path of the innermost module."""
         running = self.running()
         return self.modules.get(id(running[0]), type(running[0]).__name__) if running else ""
 

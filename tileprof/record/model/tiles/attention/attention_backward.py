@@ -180,7 +180,7 @@ def _mask_parts(
 
 
 def _query_blocks(problem: Attention, blocks: Blocks) -> tuple[np.ndarray, np.ndarray]:
-    """First and last block of queries that each block of keys meets; causal: query i >= key j."""
+    """Return the first and last block of queries that each block of keys meets; causal: query i >= key j."""
     total = -(-problem.queries // blocks.queries)
     first_key = np.arange(-(-problem.keys // blocks.keys)) * blocks.keys
     begin = np.minimum(first_key // blocks.queries, total) if problem.causal else 0 * first_key

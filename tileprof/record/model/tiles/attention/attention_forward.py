@@ -89,7 +89,7 @@ def fused_sdp_choice(_call: Call, _device: Device) -> list[Kernel]:
 
 
 def _is_cudnn(op: str, problem: Attention, device: Device) -> bool:
-    """Whether PyTorch takes cuDNN's kernel: it prefers it on Hopper for half types; calls that name another take
+    """Return whether PyTorch takes cuDNN's kernel: it prefers it on Hopper for half types; calls that name another take
     that.
     """
     override = dictated("attention", (problem.queries, problem.keys))
@@ -115,7 +115,7 @@ def _cudnn_kernels(
 
 
 def slice_count(problem: Attention, blocks: Blocks, device: Device) -> int:
-    """Into how many slices the keys are cut: the fewest that fill waves to 85% of the best, as FlashAttention-2
+    """Return into how many slices the keys are cut: the fewest that fill waves to 85% of the best, as FlashAttention-2
     chooses.
     """
     override = dictated("attention", (problem.queries, problem.keys))
@@ -178,8 +178,8 @@ def _main_kernel(
 
 
 def _slices(count: I64, slices: int) -> tuple[I64, I64]:
-    """First and last block of keys, ``[slices * query blocks]``: equal slices of all keys, cut off where causality ends
-    them.
+    """Return the first and last block of keys, ``[slices * query blocks]``: equal slices of all keys, cut off
+    where causality ends them.
     """
     per_slice = -(-int(count.max(initial=0)) // slices)
     edges = np.minimum(np.arange(slices + 1)[:, None] * per_slice, count)
@@ -192,7 +192,7 @@ def _unpadded(statistics: Operand, queries: int) -> Operand:
 
 
 def _padding(problem: Attention, statistics: Operand, slot: int, grid: Grid) -> Boxes:
-    """Rows that some kernels keep behind the last query, which the last tile of a head fills."""
+    """Return rows that some kernels keep behind the last query, which the last tile of a head fills."""
     block = grid.block.astype(np.int64)
     tile = np.flatnonzero(block[:, 0] == grid.across - 1)
     start = np.full(len(tile), problem.queries)
@@ -225,7 +225,7 @@ def _combine_kernel(
 
 
 def _cut(operand: Operand, slot: int, mode: int, tile: NDArray[np.int64], start: I64, stop: I64, head: int) -> Boxes:
-    """Rectangles ``[batch, head, row]`` of an operand, all of its further dimensions; heads shifted."""
+    """Return rectangles ``[batch, head, row]`` of an operand, all of its further dimensions; heads shifted."""
     rest = np.broadcast_to(operand.shape[3:], (len(tile), len(operand.shape) - 3))
     shift = np.array((0, head, 0))
     low, high = np.hstack([start + shift, 0 * rest]), np.hstack([stop + shift, rest])

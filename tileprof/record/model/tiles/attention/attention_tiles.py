@@ -87,7 +87,7 @@ class Blocks:
 
 
 def attention_of(call: Call) -> Attention:
-    """The problem of a call, forward or backward."""
+    """Return the problem of a call, forward or backward."""
     q, k, v = call["query"], call["key"], call["value"]
     mask = call.arguments.get("attn_mask")
     mask = call.arguments.get("attn_bias") if mask is None else mask
@@ -97,7 +97,7 @@ def attention_of(call: Call) -> Attention:
 
 
 def blocks_of(attention: Attention, device: Device, *, backward: bool = False) -> Blocks:
-    """Tile sizes by head width and type, as dictated or as the libraries' own tables have them."""
+    """Return tile sizes by head width and type, as dictated or as the libraries' own tables have them."""
     width = max(attention.width, attention.value_width)
     half = attention.q.dtype in HALF
     if half and backward:
@@ -116,7 +116,7 @@ def blocks_of(attention: Attention, device: Device, *, backward: bool = False) -
 
 
 def cudnn_blocks(attention: Attention, device: Device) -> Blocks:
-    """Tiles of cuDNN on Hopper: 128 queries of two warpgroups, 128 keys, a third warpgroup that loads.
+    """Return tiles of cuDNN on Hopper: 128 queries of two warpgroups, 128 keys, a third warpgroup that loads.
 
     Source: recorded on an H200 (PyTorch 2.11, causal, bf16, width 64: ``flash_fprop_wgmma_f16_knob_7_64x128x64``).
     """
@@ -172,7 +172,7 @@ def walk(begin: I64, end: I64, size: int, share: NDArray[np.float64], *, backwar
 
 
 def key_blocks(attention: Attention, blocks: Blocks) -> I64:
-    """How many blocks of keys each block of queries meets, ``[query blocks]``; causal means key j <= query i."""
+    """Return how many blocks of keys each block of queries meets, ``[query blocks]``; causal means key j <= query i."""
     total = -(-attention.keys // blocks.keys)
     first = np.arange(-(-attention.queries // blocks.queries)) * blocks.queries
     if not attention.causal:
@@ -183,7 +183,9 @@ def key_blocks(attention: Attention, blocks: Blocks) -> I64:
 def rows(
     operand: Operand, slot: int, mode: int, tile: I64, at: tuple[I64, I64], start: I64, stop: I64, **life: Any
 ) -> Boxes:
-    """Rows of ``[batch, heads, rows, ...]`` for each entry: ``at`` is its batch and head, ``stop`` is clipped."""
+    """Return rows of ``[batch, heads, rows, ...]`` for each entry: ``at`` is its batch and head, ``stop`` is
+    clipped.
+    """
     rest = operand.shape[3:]
     batch, head = at
     stop = np.minimum(stop, operand.shape[2])
@@ -195,8 +197,8 @@ def rows(
 def own_rows(
     operand: Operand, slot: int, mode: int, grid: Grid, size: int, *, sliced: bool = False, group: int = 1, **life: Any
 ) -> Boxes:
-    """Each tile's own block of ``size`` rows; ``sliced`` operands have a copy of all heads a slice, and ``group``
-    heads share a head of the operand.
+    """Return each tile's own block of ``size`` rows; ``sliced`` operands have a copy of all heads a slice, and
+    ``group`` heads share a head of the operand.
     """
     block = grid.block.astype(np.int64)
     head = block[:, 2] if sliced else block[:, 2] % grid.heads // group
@@ -205,7 +207,9 @@ def own_rows(
 
 
 def walked_rows(operand: Operand, slot: int, grid: Grid, loop: Walk, *, group: int = 1, mode: int = READ) -> Boxes:
-    """What each tile's walk touches of an operand of which ``group`` heads share a head: each walk computed once."""
+    """Return what each tile's walk touches of an operand of which ``group`` heads share a head: each walk computed
+    once.
+    """
     walks, heads = len(loop.start), operand.shape[1]
     head, batch, at, chunk = (i.ravel() for i in np.indices((heads, grid.batch, walks, CHUNKS)))
     key = (head * grid.batch + batch) * walks + at
@@ -220,8 +224,8 @@ def walked_rows(operand: Operand, slot: int, grid: Grid, loop: Walk, *, group: i
 
 
 def walked_scores(mask: Operand, slot: int, mode: int, grid: Grid, loop: Walk, size: int, *, over_keys: bool) -> Boxes:
-    """Each tile's part of an operand of the scores' shape: its own ``size`` rows of queries by a walk over keys, or
-    its own keys by a walk over queries.
+    """Return each tile's part of an operand of the scores' shape: its own ``size`` rows of queries by a walk over keys,
+    or its own keys by a walk over queries.
     """
     block = grid.block.astype(np.int64)
     tile, chunk = (i.ravel() for i in np.indices((len(block), CHUNKS)))

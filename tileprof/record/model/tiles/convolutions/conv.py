@@ -63,7 +63,7 @@ def convolution_backward(call: Call, device: Device) -> list[Kernel]:
 
 
 def _axes(call: Call, source: Operand, weight: Operand, *, transposed: bool) -> tuple[Axis, ...]:
-    """The window along each spatial dimension; ``source`` is what is gathered from."""
+    """Return the window along each spatial dimension; ``source`` is what is gathered from."""
     rank = len(weight.shape) - 2
 
     def each(values: Any) -> list[int]:

@@ -84,7 +84,7 @@ class Window:
 
 
 def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
-    """One kernel, or two with split-k; none without results."""
+    """Model one kernel, or two with split-k; none without results."""
     if window.out.numel == 0:
         return []
     per_group = window.channels
@@ -137,7 +137,7 @@ def _main_kernel(window: Window, tile: gemm_tiles.Tile, name: str, rate: str) ->
 
 
 def _source_reads(window: Window, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
-    """The halo of each tile of pixels, computed once for all channel tiles."""
+    """Return the halo of each tile of pixels, computed once for all channel tiles."""
     total = int(np.prod(window.pixels))
     pixel_tiles = -(-total // tile.m)
     splits, chunks = loop.start.shape
@@ -162,7 +162,9 @@ def _gather(
     stop: NDArray[np.int64],
     channels: tuple[NDArray[np.int64], NDArray[np.int64]], *, first: NDArray[np.float64], last: NDArray[np.float64],
 ) -> Boxes:  # fmt: skip
-    """What rectangles ``[image, positions...]`` of results need of ``channels`` of the source; rows sorted by tile."""
+    """Return what rectangles ``[image, positions...]`` of results need of ``channels`` of the source; rows sorted by
+    tile.
+    """
     pieces = [axis.sources(start[:, 1 + i], stop[:, 1 + i]) for i, axis in enumerate(axes)]
     parts = []
     for combination in itertools.product(*pieces):
@@ -207,7 +209,7 @@ def _results(
     block: NDArray[np.int32],
     first: float,
 ) -> Boxes:
-    """Each tile's own pixels and channels of an operand ``[slices, images, channels, ...]``."""
+    """Return each tile's own pixels and channels of an operand ``[slices, images, channels, ...]``."""
     total, results = int(np.prod(window.pixels)), window.channels[0]
     lo = block[:, 0] * np.int64(tile.m)
     row, start, stop = regions.linear(window.pixels, lo, np.minimum(lo + tile.m, total))
@@ -258,7 +260,7 @@ def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
 
 
 def _bias_of(window: Window) -> Operand:
-    """The bias as an operand of the output's shape."""
+    """Return the bias as an operand of the output's shape."""
     assert window.bias is not None
     ones = (1,) * len(window.axes)
     return regions.expand(

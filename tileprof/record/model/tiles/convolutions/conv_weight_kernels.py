@@ -54,7 +54,7 @@ class WeightGradient:
 
 
 def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
-    """One kernel, or two with split-k."""
+    """Model one kernel, or two with split-k."""
     if problem.weight.numel == 0:
         return []
     lines, line = problem.small.shape[0] * problem.small.shape[2], int(np.prod(problem.small.shape[3:]))
@@ -92,7 +92,7 @@ def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
 
 
 def _small_reads(problem: WeightGradient, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
-    """Rows of the product: channels of ``small``, line by line."""
+    """Return rows of the product: channels of ``small``, line by line."""
     row_tiles = -(-problem.rows // tile.m)
     depth = _runs_of_lines(problem, loop)
     group, at, run = (i.ravel() for i in np.indices((problem.groups, row_tiles, len(depth.part))))
@@ -111,7 +111,9 @@ def _small_reads(problem: WeightGradient, tile: gemm_tiles.Tile, loop: Loop, blo
 
 
 def _large_reads(problem: WeightGradient, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
-    """Columns of the product: channels of ``large``, at the positions that the columns' taps touch from the lines."""
+    """Return columns of the product: channels of ``large``, at the positions that the columns' taps touch from the
+    lines.
+    """
     total = int(np.prod(problem.columns))
     column_tiles = -(-total // tile.n)
     lo = np.arange(column_tiles) * tile.n
@@ -156,8 +158,8 @@ def _runs_of_lines(problem: WeightGradient, loop: Loop) -> _Runs:
 
 
 def _touched(axis: Axis, lo: I64, hi: I64, begin: I64, end: I64) -> Iterator[tuple[NDArray[np.bool_], Piece]]:
-    """Positions of ``large`` that results ``lo`` to ``hi`` touch with taps ``begin`` to ``end``, and which entries use
-    them.
+    """Yield positions of ``large`` that results ``lo`` to ``hi`` touch with taps ``begin`` to ``end``, and which
+    entries use them.
 
     Entries with all taps share merged pieces, the others take each of their taps.
     """

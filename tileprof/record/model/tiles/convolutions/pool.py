@@ -52,13 +52,13 @@ class Axis:
         return self.dilation > 1 or self.stride > self.kernel
 
     def window(self, start: I64, stop: I64) -> tuple[I64, I64]:
-        """Inputs of outputs ``[start, stop)`` as a range, in steps of the dilation where there is one output."""
+        """Return inputs of outputs ``[start, stop)`` as a range, in steps of the dilation where there is one output."""
         low = start * self.stride - self.padding
         high = (stop - 1) * self.stride - self.padding + (self.kernel - 1) * self.dilation + 1
         return np.where(low < 0, low % self.dilation, low), np.minimum(high, self.size)
 
     def seen_by(self, start: I64, stop: I64) -> tuple[I64, I64]:
-        """Outputs whose windows span inputs ``[start, stop)``, as the backward kernels scan them."""
+        """Return outputs whose windows span inputs ``[start, stop)``, as the backward kernels scan them."""
         reach = (self.kernel - 1) * self.dilation + 1
         low = np.where(start + self.padding < reach, 0, (start + self.padding - reach) // self.stride + 1)
         return low, np.minimum((stop - 1 + self.padding) // self.stride + 1, self.outputs)
@@ -149,7 +149,7 @@ def _scanned(name: str, reads: Sequence[Operand], out: Operand, axes: Sequence[A
 
 
 def _walk(out: Operand, chunk: int, units: Sequence[bool]) -> tuple[Sketch, I64, tuple[I64, I64, I64]]:
-    """Blocks of ``chunk`` elements of ``out`` in memory order, as rectangles; ``units``: one index at a time."""
+    """Return blocks of ``chunk`` elements of ``out`` in memory order, as rectangles; ``units``: one index at a time."""
     order = memory_order([out])
     back = np.argsort(order)
     sketch = Sketch(blocks(out.numel, chunk))
@@ -164,7 +164,7 @@ def _walk(out: Operand, chunk: int, units: Sequence[bool]) -> tuple[Sketch, I64,
 
 
 def split(which: I64, start: I64, stop: I64, dim: int) -> tuple[I64, I64, I64]:
-    """Rectangles cut into single indices along ``dim``."""
+    """Return rectangles cut into single indices along ``dim``."""
     count = stop[:, dim] - start[:, dim]
     again, turn = ragged(count)
     start, stop = start[again], stop[again]

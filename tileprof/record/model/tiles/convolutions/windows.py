@@ -29,7 +29,8 @@ class Axis:
     transposed: bool = False
 
     def sources(self, lo: I64, hi: I64) -> list[Piece]:
-        """The positions in the source that results ``lo <= p < hi`` need: their union is exact, pieces may be empty.
+        """Return the positions in the source that results ``lo <= p < hi`` need: their union is exact, pieces may be
+        empty.
 
         One piece when taps lie side by side and leave no holes, else one a tap.
         """
@@ -47,7 +48,7 @@ class Axis:
         return [self.tap(lo, hi, tap) for tap in range(self.taps)]
 
     def tap(self, lo: I64, hi: I64, tap: int) -> Piece:
-        """The positions that one tap of results ``lo <= p < hi`` touches, of a window that is not transposed."""
+        """Return the positions that one tap of results ``lo <= p < hi`` touches, of a window that is not transposed."""
         base = tap * self.dilation - self.padding
         low = np.maximum(lo, _ceil(np.int64(-base), self.stride))
         high = np.minimum(hi, (self.size - 1 - base) // self.stride + 1)

@@ -160,7 +160,7 @@ def _shown(call: Call, whole: Operand) -> Operand:
 
 
 def diagonal(operand: Operand, offset: int, dim1: int, dim2: int) -> Operand:
-    """The operand's diagonals, their elements along a last dimension, as ``torch.diagonal``."""
+    """Return the operand's diagonals, their elements along a last dimension, as ``torch.diagonal``."""
     rank = len(operand.shape)
     rows, columns = dim1 % rank, dim2 % rank
     length = min(operand.shape[rows] + min(offset, 0), operand.shape[columns] - max(offset, 0))
@@ -240,7 +240,9 @@ def roll(call: Call, _device: Device) -> list[Kernel]:
 
 
 def _wrap(start: I64, stop: I64, dim: int, shift: int, size: int) -> list[tuple[I64, I64]]:
-    """The rectangles that land on ``[start, stop)`` when ``dim`` is rolled by ``shift``: before and behind the seam."""
+    """Return the rectangles that land on ``[start, stop)`` when ``dim`` is rolled by ``shift``: before and behind the
+    seam.
+    """
     seam = shift % size
     pieces = []
     for low, high, move in ((0, seam, size - seam), (seam, size, -seam)):

@@ -104,7 +104,7 @@ def _classes(call: Call, stride: int) -> NDArray[np.int64] | None:
 
 
 def _picked(call: Call, operand: Operand) -> NDArray[np.int64] | None:
-    """Where in ``operand``, laid out as the loss's input, each row's own class stands; -1: nowhere."""
+    """Return where in ``operand``, laid out as the loss's input, each row's own class stands; -1: nowhere."""
     if len(operand.shape) == 1:  # one row without a batch
         return _classes(call, operand.strides[0])
     classes = _classes(call, 1)

@@ -92,7 +92,7 @@ def elementwise(
     whole: Sequence[Operand] = (),
     **fields: Any,
 ) -> list[Kernel]:
-    """One element-wise launch: ``writes[i] = f(reads broadcast to the output)``; none for no elements.
+    """Model one element-wise launch: ``writes[i] = f(reads broadcast to the output)``; none for no elements.
 
     Operands in ``writes`` have the same shape, ``reads`` broadcast to it. ``each`` overrides the elements per thread;
     ``whole`` operands are read whole by every tile.
@@ -141,7 +141,7 @@ def _kernel_kind(
 
 
 def _narrows(source: str, target: str) -> bool:
-    """A copy that converts as it computes, not as it loads."""
+    """Return whether a copy converts as it computes, not as it loads."""
     return (source == "float32" and target in _HALVES) or (
         source in {"float32", *_HALVES} and target.startswith("float8")
     )
@@ -206,7 +206,7 @@ def fill(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::arange", "aten::range", "aten::linspace", "aten::logspace")
 def range_(call: Call, _device: Device) -> list[Kernel]:
-    """One number per thread, computed from its place."""
+    """Model one number per thread, computed from its place."""
     numbers = (call.arguments.get(n) for n in ("start", "end"))
     reads = [v for v in numbers if isinstance(v, Operand)]
     kernels = elementwise(short(call.op), reads, call.outputs[:1], flops_each=2, threads=RANGE_THREADS, each=1)
@@ -238,7 +238,7 @@ def glu_backward(call: Call, _device: Device) -> list[Kernel]:
 
 
 def halves(operand: Operand, dim: int) -> Operand:
-    """The operand cut in two along ``dim``: a new first dimension of two."""
+    """Return the operand cut in two along ``dim``: a new first dimension of two."""
     dim %= len(operand.shape)
     size = operand.shape[dim] // 2
     shape = (2, *operand.shape[:dim], size, *operand.shape[dim + 1 :])

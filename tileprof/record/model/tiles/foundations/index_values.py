@@ -12,13 +12,13 @@ from tileprof.record.model.tile_model import Call, Operand
 
 
 def recorded_values(call: Call, operand: Operand) -> NDArray[Any] | None:
-    """The operand's values as an array of its shape; None where the program runs on fake tensors."""
+    """Return the operand's values as an array of its shape; None where the program runs on fake tensors."""
     tensor = call.value(operand)
     return None if tensor is None else np.asarray(tensor.detach().cpu().numpy())
 
 
 def without_values(what: str) -> dict[str, Any]:
-    """Fields of a `Kernel` whose accesses are a superset because the indices have no values."""
+    """Return fields of a `Kernel` whose accesses are a superset because the indices have no values."""
     return {"coverage": "conservative", "note": f"indices without values: {what}"}
 
 
@@ -31,6 +31,6 @@ def positions(operand: Operand) -> I64:
 
 
 def wrapped(index: NDArray[Any], size: int) -> I64:
-    """Indices with negative ones counted from the end."""
+    """Return indices with negative ones counted from the end."""
     index = index.astype(np.int64)
     return np.where(index < 0, index + size, index)

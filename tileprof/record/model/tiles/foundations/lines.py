@@ -62,7 +62,7 @@ def strips(
 
 
 def inner_size(operand: Operand, dim: int) -> int:
-    """Elements of the dimensions inside ``dim``."""
+    """Return elements of the dimensions inside ``dim``."""
     return int(np.prod(operand.shape[dim + 1 :], dtype=np.int64))
 
 

@@ -62,7 +62,7 @@ class Override:
 
 
 def parse(text: str) -> Override:
-    """An override from its word. Raises UserError when it is not one."""
+    """Return an override from its word. Raises UserError when it is not one."""
     match = _SYNTAX.fullmatch(text.strip())
     if match is None:
         raise UserError(
@@ -94,7 +94,7 @@ def override(*tiles: Override | str) -> Iterator[None]:
 
 
 def dictated(family: str, problem: tuple[int, ...]) -> Override | None:
-    """The override in force for a problem of these sizes, or None."""
+    """Return the override in force for a problem of these sizes, or None."""
     fitting = [o for o in _active if o.family == family and o.fits(problem)]
     return (
         max(enumerate(fitting), key=lambda e: (sum(s is not None for s in e[1].problem), e[0]))[1] if fitting else None

@@ -45,7 +45,7 @@ def boxes(
     first: ArrayLike = np.nan,
     last: ArrayLike = np.nan,
 ) -> Boxes:
-    """Rows whose union is, per region, exactly the bytes of ``operand[start:stop:step]``.
+    """Return rows whose union is, per region, exactly the bytes of ``operand[start:stop:step]``.
 
     ``tile``, ``first`` and ``last`` are ``[regions]`` or scalars; ``start`` and ``stop`` ``[regions, dims]`` or
     ``[dims]``, in elements, within the operand's shape; ``step`` is one positive step a dimension. ``slot`` and
@@ -76,7 +76,7 @@ def boxes(
 def whole(
     operand: Operand, slot: int, mode: int, tile: ArrayLike, *, first: ArrayLike = np.nan, last: ArrayLike = np.nan
 ) -> Boxes:
-    """The whole operand, for each of ``tile``."""
+    """Return the whole operand, for each of ``tile``."""
     rank = len(operand.shape)
     return boxes(operand, slot, mode, tile, np.zeros(rank, np.int64), operand.shape, first=first, last=last)
 
@@ -128,7 +128,7 @@ def linear_boxes(
     first: ArrayLike = np.nan,
     last: ArrayLike = np.nan,
 ) -> Boxes:
-    """Elements ``lo`` to ``hi`` of the operand in row-major order of its own (expanded) shape, per tile.
+    """Return elements ``lo`` to ``hi`` of the operand in row-major order of its own (expanded) shape, per tile.
 
     ``tile``, ``lo``, ``hi``, ``first``, ``last`` are ``[ranges]`` or scalars. Give the operand as the kernel iterates
     it: `expand` for broadcasting, `permute` for an iteration order other than the tensor's.
@@ -142,7 +142,7 @@ def linear_boxes(
 
 
 def expand(operand: Operand, shape: Sequence[int]) -> Operand:
-    """The operand broadcast to ``shape``, as ``torch.Tensor.expand`` does: stride 0 where it repeats."""
+    """Return the operand broadcast to ``shape``, as ``torch.Tensor.expand`` does: stride 0 where it repeats."""
     missing = len(shape) - len(operand.shape)
     own = (1,) * missing + operand.shape
     strides = (0,) * missing + operand.strides
@@ -153,14 +153,14 @@ def expand(operand: Operand, shape: Sequence[int]) -> Operand:
 
 
 def permute(operand: Operand, dims: Sequence[int]) -> Operand:
-    """The operand with its dimensions in the order ``dims``."""
+    """Return the operand with its dimensions in the order ``dims``."""
     return replace(
         operand, shape=tuple(operand.shape[d] for d in dims), strides=tuple(operand.strides[d] for d in dims)
     )
 
 
 def coalesce(operand: Operand) -> Operand:
-    """The same elements in the same row-major order with as few dimensions as possible (at least one)."""
+    """Return the same elements in the same row-major order with as few dimensions as possible (at least one)."""
     shape, strides = [1], [0]
     for size, stride in zip(operand.shape, operand.strides, strict=True):
         if size == 1:
@@ -175,7 +175,8 @@ def coalesce(operand: Operand) -> Operand:
 
 
 def repeat(unique: Boxes, pick: ArrayLike, tile: ArrayLike) -> Boxes:
-    """For each pair of ``pick`` and ``tile``, the rows that ``unique`` has under tile number ``pick``, now of ``tile``.
+    """Return for each pair of ``pick`` and ``tile`` the rows that ``unique`` has under tile number ``pick``, now of
+    ``tile``.
 
     Rows of ``unique`` are sorted by tile. For launches whose tiles share regions: model each region once.
     """
@@ -188,7 +189,7 @@ def repeat(unique: Boxes, pick: ArrayLike, tile: ArrayLike) -> Boxes:
 
 
 def by_tile(unsorted: Boxes) -> Boxes:
-    """The same rows, sorted by tile; rows of a tile keep their order."""
+    """Return the same rows, sorted by tile; rows of a tile keep their order."""
     order = np.argsort(unsorted.tile, kind="stable")
     return Boxes(**{name: getattr(unsorted, name)[order] for name in Boxes.__slots__})
 
@@ -205,7 +206,9 @@ def _strides(operand: Operand) -> I64:
 def _slabs(
     source: I64, corner: I64, shape: Sequence[int], dim: int, begin: I64, end: I64, chosen: NDArray[np.bool_]
 ) -> tuple[I64, I64, I64]:
-    """The rectangles ``[begin, end)`` along ``dim``, whole in every later dimension, fixed in every earlier one."""
+    """Return the rectangles ``[begin, end)`` along ``dim``, whole in every later dimension, fixed in every earlier
+    one.
+    """
     start = corner[chosen].copy()
     stop = start + 1
     start[:, dim], stop[:, dim] = begin[chosen], end[chosen]

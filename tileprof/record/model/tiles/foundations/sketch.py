@@ -61,7 +61,7 @@ class Sketch:
         self._parts: list[Boxes] = []
 
     def slot(self, operand: Operand, *, awaited: bool = False) -> int:
-        """The operand's slot, a new one on first sight; ``awaited``: the one of `awaits`."""
+        """Return the operand's slot, a new one on first sight; ``awaited``: the one of `awaits`."""
         key = operand.ref, awaited
         if key not in self._slots:
             self._slots[key] = len(self._operands)
@@ -137,7 +137,7 @@ class Sketch:
 
 
 def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, I64, I64, I64]:
-    """The operand with merged dimensions, and rectangles of it: ``range``, ``start``, ``stop``.
+    """Return the operand with merged dimensions, and rectangles of it: ``range``, ``start``, ``stop``.
 
     Several spans multiply range by range: rectangle rows are the pairs of rectangles of equal range.
     """
@@ -184,7 +184,7 @@ def ranges(total: int, chunk: int, tiles: int | None = None) -> tuple[I64, I64, 
 
 
 def cut(lo: I64, hi: I64, size: int) -> tuple[I64, I64, I64]:
-    """Ranges cut at multiples of ``size``: range id, begin and end of each piece."""
+    """Return ranges cut at multiples of ``size``: range id, begin and end of each piece."""
     count = np.maximum((hi - 1) // size - lo // size + 1, 0)
     which, turn = ragged(count)
     line = (lo // size)[which] + turn
@@ -209,19 +209,19 @@ def scratch(slot: int, *shape: int, itemsize: int = 4) -> Part:
 
 
 def narrow(operand: Operand, dim: int, start: int, length: int, step: int = 1) -> Part:
-    """Every ``step``-th of the indices from ``start`` along ``dim``, ``length`` of them."""
+    """Return every ``step``-th of the indices from ``start`` along ``dim``, ``length`` of them."""
     shape = (*operand.shape[:dim], length, *operand.shape[dim + 1 :])
     strides = (*operand.strides[:dim], operand.strides[dim] * step, *operand.strides[dim + 1 :])
     return part(operand, shape, strides, start * operand.strides[dim])
 
 
 def select(operand: Operand, dim: int, index: int) -> Part:
-    """The operand without ``dim``, at ``index`` of it."""
+    """Return the operand without ``dim``, at ``index`` of it."""
     return part(operand, _without(operand.shape, dim), _without(operand.strides, dim), index * operand.strides[dim])
 
 
 def part(operand: Operand, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Part:
-    """The operand's memory as another shape, ``offset`` elements on."""
+    """Return the operand's memory as another shape, ``offset`` elements on."""
     if isinstance(operand, Part):
         return replace(operand, shape=tuple(shape), strides=tuple(strides), begin=operand.begin + offset)
     fields = (operand.dtype, operand.itemsize, operand.alignment, operand.ref)
@@ -229,13 +229,13 @@ def part(operand: Operand, shape: Sequence[int], strides: Sequence[int], offset:
 
 
 def is_contiguous(operand: Operand) -> bool:
-    """Elements lie back to back in row-major order."""
+    """Return whether elements lie back to back in row-major order."""
     flat = regions.coalesce(operand)
     return len(flat.shape) == 1 and (flat.strides[0] == 1 or flat.shape[0] == 1)
 
 
 def memory_order(operands: Sequence[Operand]) -> tuple[int, ...]:
-    """Dimensions from the outermost to the innermost in memory, as TensorIterator sorts them.
+    """Return dimensions from the outermost to the innermost in memory, as TensorIterator sorts them.
 
     The first operand (the output) decides; where it has stride 0 or a size of 1, the next ones do.
     """
@@ -247,7 +247,7 @@ def memory_order(operands: Sequence[Operand]) -> tuple[int, ...]:
 
 
 def rate_of(*operands: Operand) -> str:
-    """The peak that element-wise arithmetic on these types runs at: half types compute in fp32."""
+    """Return the peak that element-wise arithmetic on these types runs at: half types compute in fp32."""
     return "fp64" if any(o.dtype in {"float64", "complex128"} for o in operands) else "fp32"
 
 

@@ -98,7 +98,7 @@ def _by_sorted_rows(gradient: Operand, indices: Operand, out: Operand, rows: Any
 
 
 def sorted_keys(count: int) -> Part:
-    """The workspace that holds sorted indices."""
+    """Return the workspace that holds sorted indices."""
     return scratch(20, count, itemsize=8)
 
 

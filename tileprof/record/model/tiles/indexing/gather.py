@@ -62,7 +62,10 @@ def _over(index: Operand) -> tuple[Sketch, I64, Span]:
 
 
 def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, span: Span, mode: int) -> dict[str, Any]:
-    """The indexed side: element by element, neighbours joined. ``span`` holds the index elements of each tile."""
+    """Return the indexed side: element by element, neighbours joined.
+
+    ``span`` holds the index elements of each tile.
+    """
     values = recorded_values(call, index)
     if values is None:
         sketch.whole(operand, mode)

@@ -181,7 +181,7 @@ def _masks_to_positions(call: Call, device: Device) -> tuple[list[Kernel], dict[
 def _target(
     call: Call, operand: Operand, places: dict[int, list[Operand]]
 ) -> tuple[Target, tuple[int, ...], list[Operand]]:
-    """The indexed operand, the shape of the broadcast indices, and the lists of positions that the index kernel
+    """Return the indexed operand, the shape of the broadcast indices, and the lists of positions that the index kernel
     reads.
     """
     dims: list[int] = []
@@ -216,7 +216,7 @@ def _target(
 
 
 def _index_shape(call: Call, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...]:
-    """The indices' broadcast shape on fake tensors: from the result, or from the index tensors themselves."""
+    """Return the indices' broadcast shape on fake tensors: from the result, or from the index tensors themselves."""
     if short(call.op).endswith("index"):
         shape = call.outputs[0].shape
         return shape[len(before) : len(shape) - len(after)]

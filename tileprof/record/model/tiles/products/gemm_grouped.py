@@ -86,7 +86,7 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
 
 
 def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tiles.Tile) -> _Items:
-    """The tiles of all groups; an empty group has none, except along k, where its results are zeros."""
+    """Return the tiles of all groups; an empty group has none, except along k, where its results are zeros."""
     (m0, m1), (n0, n1), (k0, k1) = ranges["m"], ranges["n"], ranges["k"]
     grids = [raster(x, y, 1) for x, y in zip(-(-(m1 - m0) // tile.m), -(-(n1 - n0) // tile.n), strict=True)]
     group = np.repeat(np.arange(len(grids)), [len(g) for g in grids])
@@ -138,7 +138,7 @@ def _rectangles(
     columns: tuple[I64, ...],
     **life: Any,
 ) -> Boxes:
-    """Rectangles of a matrix, or of the group's own matrix where the operand has three dimensions."""
+    """Return rectangles of a matrix, or of the group's own matrix where the operand has three dimensions."""
     lead = [(group, group + 1)] if len(operand.shape) == 3 else []
     start, stop = (np.column_stack([side[i] for side in (*lead, rows, columns)]) for i in (0, 1))
     return regions.boxes(operand, slot, mode, tile, start, stop, **life)

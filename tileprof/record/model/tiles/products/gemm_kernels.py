@@ -53,12 +53,12 @@ class Product:
 
 
 def as_batch(operand: Operand) -> Operand:
-    """A matrix as a batch of one."""
+    """Return a matrix as a batch of one."""
     return replace(operand, shape=(1, *operand.shape), strides=(0, *operand.strides))
 
 
 def kernels(product: Product, device: Device, *, name: str = "gemm", tf32: bool = False) -> list[Kernel]:
-    """One kernel, or two with split-k; none where d is empty."""
+    """Model one kernel, or two with split-k; none where d is empty."""
     m, n, k = product.sizes
     batch = product.d.shape[0]
     if 0 in (m, n, batch):
@@ -120,7 +120,7 @@ def strips(
 
 
 def _by_turns(operand: Operand, dim: int, splits: int, piece: int) -> Operand:
-    """The operand with ``dim`` as (turn, slice, element of a piece)."""
+    """Return the operand with ``dim`` as (turn, slice, element of a piece)."""
     step = operand.strides[dim]
     sizes = (operand.shape[dim] // (splits * piece), splits, piece)
     strides = (splits * piece * step, piece * step, step)
@@ -134,7 +134,7 @@ def _by_turns(operand: Operand, dim: int, splits: int, piece: int) -> Operand:
 def squares(
     operand: Operand, slot: int, mode: int, tile: gemm_tiles.Tile, block: NDArray[np.int32], *, first: float
 ) -> Boxes:
-    """Each tile's own rectangle of a ``[slices, batch, m, n]`` operand, at the end of its life."""
+    """Return each tile's own rectangle of a ``[slices, batch, m, n]`` operand, at the end of its life."""
     slices, batches = np.divmod(block[:, 2], operand.shape[1])
     start = np.column_stack([slices, batches, block[:, 0] * np.int64(tile.rows), block[:, 1] * np.int64(tile.columns)])
     stop = np.minimum(start + np.array((1, 1, tile.rows, tile.columns)), operand.shape)
@@ -204,7 +204,7 @@ def _epilogue_reads(product: Product) -> Sequence[Operand]:
 
 
 def _label(product: Product, tile: gemm_tiles.Tile) -> str:
-    """Tile, pipeline and layouts, as in 128x256x64_4_nt: n where rows of a matrix lie contiguously."""
+    """Return tile, pipeline and layouts, as in 128x256x64_4_nt: n where rows of a matrix lie contiguously."""
     layouts = "".join("n" if o.strides[2] == 1 or o.shape[2] == 1 else "t" for o in (product.a, product.b))
     cluster = "_cluster{}x{}".format(*tile.cluster) if tile.rows * tile.columns > tile.m * tile.n else ""
     split = f"_splitk{tile.split}" if tile.split > 1 else ""

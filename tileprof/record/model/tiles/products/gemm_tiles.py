@@ -90,7 +90,7 @@ class Tile:
 
 
 def rate_of(dtype: str, device: Device, *, tf32: bool = False) -> str:
-    """The peak that a product of this type runs at on the device; fp32 where it has no unit for the type.
+    """Return the peak that a product of this type runs at on the device; fp32 where it has no unit for the type.
 
     PyTorch's defaults are fp32 for matrix products of float32 and, with ``tf32``, tensor cores for convolutions.
     """
@@ -103,7 +103,9 @@ def rate_of(dtype: str, device: Device, *, tf32: bool = False) -> str:
 def choose(
     family: str, sizes: tuple[int, int, int], batch: int, *, itemsize: int, out_itemsize: int, rate: str, device: Device
 ) -> Tile:
-    """The tile for a product of ``sizes`` m, n, k, ``batch`` times: as dictated, else the fastest by the rule."""
+    """Return the tile for a product of ``sizes`` m, n, k, ``batch`` times: as dictated, else the fastest by the
+    rule.
+    """
     override = dictated(family, sizes)
     if override is not None:
         return _dictated_tile(override, sizes, batch, itemsize, out_itemsize, rate, device)
@@ -118,8 +120,8 @@ def choose(
 
 
 def _shapes(family: str, sizes: tuple[int, int, int], rate: str) -> Iterator[tuple[int, int]]:
-    """Candidates for a problem; convolutions on tensor cores have pixel tiles of 64 and more, and as many channels if
-    there are.
+    """Yield candidates for a problem; convolutions on tensor cores have pixel tiles of 64 and more, and as many
+    channels if there are.
     """
     narrow = min(sizes[:2]) <= NARROW
     for m, n in CANDIDATES:
@@ -132,7 +134,7 @@ def make_tile(
     m: int, n: int, k: int, *, itemsize: int, rate: str, device: Device, split: int = 1, tensor_maps: bool = True,
     stages: int | None = None, threads: int | None = None, registers: int | None = None,
 ) -> Tile:  # fmt: skip
-    """A tile with the threads, registers and pipeline that a library's kernel of this shape has.
+    """Return a tile with the threads, registers and pipeline that a library's kernel of this shape has.
 
     A warp owns at most 64 x 64 results on tensor cores (sm_90, with ``tensor_maps``: a warpgroup 64 x 256, and one
     warpgroup that only loads; cuDNN's convolutions were recorded to use none), a thread 8 x 8 of them without.
@@ -193,8 +195,8 @@ def modelled_ns(
 
 
 def _splits(tile: Tile, sizes: tuple[int, int, int], batch: int, rate: str, device: Device) -> Iterator[Tile]:
-    """The tile with every split-k worth trying: none but 1 when the tiles of d fill the SMs, k is short, or products
-    are batched.
+    """Yield the tile with every split-k worth trying: none but 1 when the tiles of d fill the SMs, k is short, or
+    products are batched.
     """
     m, n, depth = sizes
     starved = batch == 1 and -(-m // tile.m) * -(-n // tile.n) < device.sms

@@ -40,7 +40,9 @@ class Loop:
 
 
 def raster(tiles_m: int, tiles_n: int, depth: int) -> NDArray[np.int32]:
-    """Grid coordinates ``[tiles, 3]`` in dispatch order: z slowest, groups of `SWIZZLE` columns, rows, columns."""
+    """Return grid coordinates ``[tiles, 3]`` in dispatch order: z slowest, groups of `SWIZZLE` columns, rows,
+    columns.
+    """
     z, x, y = (i.ravel() for i in np.indices((depth, tiles_m, tiles_n), dtype=np.int32))
     order = np.lexsort((y, x, y // SWIZZLE, z))
     return np.column_stack([x, y, z])[order]
@@ -69,5 +71,5 @@ def chunks_for(tiles: int) -> int:
 
 
 def flops(dtype: str, multiply_adds: int) -> int:
-    """Two for each multiply-add, four times that for complex numbers."""
+    """Return two for each multiply-add, four times that for complex numbers."""
     return 2 * multiply_adds * (4 if dtype.startswith("complex") else 1)

@@ -50,7 +50,7 @@ _BYTES_PER_CLOCK: Final = 88
 def choose(
     sizes: tuple[int, int, int], batch: int, *, itemsize: int, out_itemsize: int, rate: str, device: Device
 ) -> Tile | None:
-    """The block and cluster for a product of ``sizes`` m, n, k; None where these kernels do not serve."""
+    """Return the block and cluster for a product of ``sizes`` m, n, k; None where these kernels do not serve."""
     aligned = all(size * itemsize % _ALIGNMENT == 0 for size in sizes[1:])
     if device.architecture != ARCHITECTURE or rate not in RATES or not aligned or not 0 < sizes[2] <= DEEPEST:
         return None
@@ -63,7 +63,7 @@ def choose(
 
 
 def modelled_clocks(tile: Tile, depth: int, itemsize: int, out_itemsize: int) -> tuple[float, float]:
-    """The launch in clocks of an SM and, for ties, the clocks of its loads."""
+    """Return the launch in clocks of an SM and, for ties, the clocks of its loads."""
     along_m, along_n = tile.cluster
     arithmetic = depth / 16 * tile.n / 64 * max(16, tile.m / 2)
     loads = (tile.m / along_n + tile.n / along_m) * depth * itemsize / _BYTES_PER_CLOCK
@@ -75,7 +75,7 @@ def _clusters(tile: Tile, sizes: tuple[int, int, int], batch: int) -> int:
 
 
 def _at_once(tile: Tile, device: Device) -> int:
-    """Clusters that run at once: small ones find a place in every GPC, of large ones the GPCs cut some off."""
+    """Return clusters that run at once: small ones find a place in every GPC, of large ones the GPCs cut some off."""
     blocks = tile.cluster[0] * tile.cluster[1]
     lost = blocks if blocks > _SMALL else 0
     return (device.sms - lost) // blocks

@@ -25,17 +25,17 @@ REDUCE_THREADS, REDUCE_ELEMENTS = 128, 512
 
 
 def memory_order(operand: Operand) -> tuple[int, ...]:
-    """Dimensions from the outermost in memory to the innermost."""
+    """Return dimensions from the outermost in memory to the innermost."""
     return tuple(sorted(range(len(operand.shape)), key=lambda d: (-operand.strides[d], d)))
 
 
 def one_slice(operand: Operand) -> Operand:
-    """The operand with a leading dimension of one: results that need no reduction, beside `partial_sums`."""
+    """Return the operand with a leading dimension of one: results that need no reduction, beside `partial_sums`."""
     return replace(operand, shape=(1, *operand.shape), strides=(0, *operand.strides))
 
 
 def partial_sums(results: Operand, slices: int) -> Operand:
-    """The workspace as an operand ``[slices, *results.shape]``."""
+    """Return the workspace as an operand ``[slices, *results.shape]``."""
     strides, run = [0] * len(results.shape), 1
     for dim in reversed(memory_order(results)):
         strides[dim], run = run, run * results.shape[dim]
@@ -72,7 +72,7 @@ def reduce_kernel(results: Operand, slices: int, reads: Sequence[Operand] = ()) 
 
 
 def row_of_blocks(blocks: int) -> NDArray[np.int32]:
-    """Grid coordinates of a one-dimensional grid."""
+    """Return grid coordinates of a one-dimensional grid."""
     block = np.zeros((blocks, 3), np.int32)
     block[:, 0] = np.arange(blocks)
     return block

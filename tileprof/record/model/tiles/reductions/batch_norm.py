@@ -118,7 +118,7 @@ def _by_channel(
     results: Sequence[Operand],
     flops_each: float,
 ) -> list[Kernel]:
-    """One block per channel."""
+    """Model one block per channel."""
     channels = reads[0].shape[1]
     sketch = Sketch(channels)
     tile, lo, hi = ranges(channels, 1)
@@ -198,7 +198,7 @@ def _by_rows(name: str, source: Operand, vectors: Sequence[Operand], out: Operan
 
 
 def _power(number: int) -> int:
-    """The greatest power of two that is not greater."""
+    """Return the greatest power of two that is not greater."""
     return 1 << (number.bit_length() - 1)
 
 

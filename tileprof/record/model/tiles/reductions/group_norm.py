@@ -80,7 +80,7 @@ def group_norm_backward(call: Call, _device: Device) -> list[Kernel]:
 
 
 def _channel_sums(gradient: Operand, source: Operand, products: Operand, sums: Operand) -> Kernel:
-    """One block per channel of an image."""
+    """Model one block per channel of an image."""
     count = products.numel
     sketch = Sketch(count)
     tile, lo, hi = ranges(count, 1)
@@ -94,7 +94,7 @@ def _channel_sums(gradient: Operand, source: Operand, products: Operand, sums: O
 def _group_terms(
     statistics: list[Operand], vectors: list[Operand], channel_sums: list[Operand], terms: list[Operand]
 ) -> Kernel:
-    """One block per group."""
+    """Model one block per group."""
     images, groups = terms[0].shape
     sketch = Sketch(images, groups)
     tile = np.arange(images * groups)

@@ -66,7 +66,9 @@ def _rows(
     flops_each: float,
     row_statistics: Sequence[Operand] = (),
 ) -> list[Kernel]:
-    """One block per row of ``reads`` and ``writes``; ``vectors`` as long as a row; statistics one number per row."""
+    """Model one block per row of ``reads`` and ``writes``; ``vectors`` as long as a row; statistics one number
+    per row.
+    """
     source = reads[0]
     if source.numel == 0:
         return []

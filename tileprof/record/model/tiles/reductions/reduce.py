@@ -57,7 +57,7 @@ class Plan:
 
 
 def plan(outputs: int, inputs: int, device: Device, *, row_wise: bool, dense: bool, itemsize: int) -> Plan:
-    """The configuration for ``outputs`` results of ``inputs`` elements each.
+    """Return the configuration for ``outputs`` results of ``inputs`` elements each.
 
     ``row_wise``: the reduced dimension is the faster one in memory. ``dense``: that dimension has stride 1 (kept or
     reduced), so that threads load vectors: 4 elements along a full reduction, up to 16 bytes of outputs along columns.
@@ -135,7 +135,9 @@ def reduction(
 
 
 def without_dims(result: Operand, rank: int, dims: Sequence[int]) -> Operand:
-    """The result of reducing ``dims`` of ``rank``, without the dimensions of size 1 that ``keepdim`` left in it."""
+    """Return the result of reducing ``dims`` of ``rank``, without the dimensions of size 1 that ``keepdim`` left in
+    it.
+    """
     if len(result.shape) < rank or rank == 0:
         return result
     reduced_dims = {d % rank for d in dims}
@@ -143,7 +145,7 @@ def without_dims(result: Operand, rank: int, dims: Sequence[int]) -> Operand:
 
 
 def reduced_dims(call: Call, rank: int) -> list[int]:
-    """The dimensions of ``dim`` (None or an empty list: all of them)."""
+    """Return the dimensions of ``dim`` (None or an empty list: all of them)."""
     dim = call.arguments.get("dim")
     if dim is None or dim == []:
         return list(range(rank))
@@ -176,7 +178,7 @@ def reduce(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::logsumexp", "aten::_logsumexp")
 def logsumexp(call: Call, device: Device) -> list[Kernel]:
-    """As ATen composes it: the maxima, then exponentials less the maxima summed, then the logarithm put back."""
+    """Model what ATen composes: the maxima, then exponentials less the maxima summed, then the logarithm put back."""
     source, out = call["self"], call.outputs[0]
     rank = len(source.shape)
     dims = reduced_dims(call, rank)
@@ -193,7 +195,7 @@ def logsumexp(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::equal")
 def equal(call: Call, device: Device) -> list[Kernel]:
-    """One answer for the host: an element-wise comparison, then a reduction of it."""
+    """Model one answer for the host: an element-wise comparison, then a reduction of it."""
     source, other = call["self"], call["other"]
     if source.shape != other.shape or source.numel == 0:
         return []
@@ -202,7 +204,7 @@ def equal(call: Call, device: Device) -> list[Kernel]:
 
 
 def reduce_all(name: str, source: Operand, result: Operand, device: Device) -> list[Kernel]:
-    """One number from everything; what a loss with ``reduction='mean'`` ends with."""
+    """Model one number from everything; what a loss with ``reduction='mean'`` ends with."""
     return reduction(name, source, [replace(result, shape=(), strides=())], range(len(source.shape)), device)
 
 
@@ -257,7 +259,9 @@ def _read(
 
 
 def _output_vector(outputs: int, itemsize: int) -> int:
-    """Outputs a thread of a column reduction loads at once: at most 4, and a whole number of vectors in the row."""
+    """Return outputs a thread of a column reduction loads at once: at most 4, and a whole number of vectors in the
+    row.
+    """
     return next(v for v in (4, 2, 1) if outputs % v == 0 and v * itemsize <= 16)
 
 

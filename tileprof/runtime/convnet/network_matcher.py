@@ -73,7 +73,7 @@ class _Growing:
     parameters: list[fx.Node] = field(default_factory=list)
 
     def parameter(self, node: Any, *size: int) -> int:
-        """The index of a parameter of a size, in the network's type."""
+        """Return the index of a parameter of a size, in the network's type."""
         if not parameter(node) or shape(node) != size or dtype(node) not in {dtype(self.image), torch.float32}:
             raise Unmatched("a weight that is no parameter of the graph")
         if node not in self.parameters:
@@ -89,7 +89,7 @@ class _Growing:
 
 
 def find(graph: fx.Graph) -> Iterator[Region]:
-    """The network that begins at the graph's first convolution of an image of at most four channels.
+    """Yield the network that begins at the graph's first convolution of an image of at most four channels.
 
     Nothing where it is not one that the kernel can run.
     """
@@ -148,7 +148,7 @@ def _value(net: _Growing, node: Any) -> int:
 
 
 def _tail(net: _Growing, node: fx.Node) -> tuple[fx.Node, list[fx.Node], fx.Node | None, bool]:
-    """What follows a convolution alone: the last node, all nodes, its residual, and whether ReLU is last."""
+    """Return what follows a convolution alone: the last node, all nodes, its residual, and whether ReLU is last."""
     nodes, residual = [node], None
     after = only_user(node)
     if after is not None and calls(after, ATEN.add.Tensor) and argument(after, 2, "alpha", 1) == 1:
@@ -207,7 +207,7 @@ def _take_convolution(net: _Growing, node: fx.Node) -> None:
 def _add_windows(
     net: _Growing, x: fx.Node, size: tuple[int, ...], step: int, padding: int, out: tuple[int, ...]
 ) -> int:
-    """The layer that lays the image out in windows of 32 elements.
+    """Return the layer that lays the image out in windows of 32 elements.
 
     Its pixels have 4 or 8 channels, so that a step is 16 bytes.
     """
@@ -378,7 +378,7 @@ def _region(net: _Growing) -> Region:
 
 
 def _ordered(net: _Growing) -> Network:
-    """Layers by how many are in front of them at most, so that branches run side by side."""
+    """Return layers by how many are in front of them at most, so that branches run side by side."""
     layers, names = _flats_fused(*_pools_fused(_residuals_moved(net.layers), net.names))
     depth: dict[int, int] = {INPUT: 0}
 
@@ -395,7 +395,7 @@ def _ordered(net: _Growing) -> Network:
 
 
 def _pools_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], list[str]]:
-    """The same layers, where a convolution keeps the largest of two by two pixels that nothing else reads."""
+    """Return the same layers, where a convolution keeps the largest of two by two pixels that nothing else reads."""
     new_layers, fused = list(layers), dict[int, int]()
     for number, layer in enumerate(layers):
         if not isinstance(layer, Maximum) or (layer.size, layer.stride, layer.padding) != (2, 2, 0):
@@ -409,7 +409,9 @@ def _pools_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], li
 
 
 def _flats_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], list[str]]:
-    """The same layers, where a convolution that pools puts channels in front of pixels if nothing else reads it."""
+    """Return the same layers, where a convolution that pools puts channels in front of pixels if nothing else reads
+    it.
+    """
     new_layers, fused = list(layers), dict[int, int]()
     for number, layer in enumerate(layers):
         source = layers[layer.source]
@@ -421,7 +423,7 @@ def _flats_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], li
 
 
 def _without(layers: list[Layer], names: list[str], fused: dict[int, int]) -> tuple[list[Layer], list[str]]:
-    """The layers without those that others compute: ``fused`` says which."""
+    """Return the layers without those that others compute: ``fused`` says which."""
     remaining = [number for number in range(len(layers)) if number not in fused]
     place = {number: at for at, number in enumerate(remaining)} | {INPUT: INPUT}
     place |= {number: place[source] for number, source in fused.items()}

@@ -10,7 +10,9 @@ from tileprof.trace import manifest
 
 
 def ended_json(path: Path, *, shown: Path | None = None) -> str:
-    """One line: where the trace is (``shown`` where it is named otherwise), what it holds, and what was not covered."""
+    """Return one line: where the trace is (``shown`` where it is named otherwise), what it holds, and what was
+    not covered.
+    """
     about = manifest.read(path)
     rows = about["rows"]
     return json.dumps(

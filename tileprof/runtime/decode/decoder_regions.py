@@ -24,8 +24,9 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def decoders(graph: fx.Graph) -> Iterator[Region]:
-    """The decoder that ends in a result of the graph, if there is one that the kernel takes. A graph with a cache that
-    is not taken is logged with the reason.
+    """Yield the decoder that ends in a result of the graph, if there is one that the kernel takes.
+
+    A graph with a cache that is not taken is logged with the reason.
     """
     if not any(aten.calls(node, aten.ATEN.index_copy.default) for node in graph.nodes):
         return
@@ -41,7 +42,7 @@ def decoders(graph: fx.Graph) -> Iterator[Region]:
 
 
 def shape_of(decoder: Matched) -> DecoderShape:
-    """The sizes of a decoder. Raises `UserError` where the kernel does not take them."""
+    """Return the sizes of a decoder. Raises `UserError` where the kernel does not take them."""
     dtype: Literal["float16", "bfloat16"] = "float16" if decoder.dtype is torch.float16 else "bfloat16"
     names = ("batch", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary", "cache")
     optional = [sum(role in layer for layer in decoder.layers) for role in ("query_bias", "query_norm")]
@@ -65,7 +66,7 @@ def shape_of(decoder: Matched) -> DecoderShape:
 
 
 def region_of(decoder: Matched) -> Region:
-    """The region of a decoder. Raises `UserError` where the kernel does not take it."""
+    """Return the region of a decoder. Raises `UserError` where the kernel does not take it."""
     shape = shape_of(decoder)
     if shape.masked is not None:
         raise UserError(
@@ -94,7 +95,9 @@ def region_of(decoder: Matched) -> Region:
 
 
 def _closed(decoder: Matched) -> tuple[fx.Node, ...]:
-    """The nodes whose results have no other reader: ranges and masks with another reader are left to the graph."""
+    """Return the nodes whose results have no other reader: ranges and masks with another reader are left to the
+    graph.
+    """
     nodes = set(decoder.nodes)
     while spare := {
         node for node in nodes if node is not decoder.logits and any(user not in nodes for user in node.users)
@@ -115,8 +118,9 @@ class _Roles:
         return _Runner(self, device)
 
     def timed(self, device: torch.device, inputs: Sequence[Any]) -> Timeline:
-        """What each block did in a launch that is not the first, by a kernel with clocks. Counters are put back between
-        launches.
+        """Return what each block did in a launch that is not the first, by a kernel with clocks.
+
+        Counters are put back between launches.
         """
         decoder = Decoder(self.shape, device, LaunchOptions(profile=True))
         updated = [

@@ -21,7 +21,7 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def prefills(graph: fx.Graph) -> Iterator[Region]:
-    """The decoder over several tokens that ends in a result of the graph, if there is one that the kernel takes.
+    """Yield the decoder over several tokens that ends in a result of the graph, if there is one that the kernel takes.
 
     Others are logged with the reason.
     """
@@ -37,7 +37,7 @@ def prefills(graph: fx.Graph) -> Iterator[Region]:
 
 
 def shape_of(decoder: Matched) -> PrefillShape:
-    """The sizes of a prefill. Raises `UserError` where the kernel does not take them."""
+    """Return the sizes of a prefill. Raises `UserError` where the kernel does not take them."""
     dtype: Literal["float16", "bfloat16"] = "float16" if decoder.dtype is torch.float16 else "bfloat16"
     if any(role.endswith(("_bias", "query_norm", "key_norm")) for layer in decoder.layers for role in layer):
         raise UserError("the prefill has biases or norms of heads")
@@ -61,7 +61,7 @@ def shape_of(decoder: Matched) -> PrefillShape:
 
 
 def region_of(decoder: Matched) -> Region:
-    """The region of a prefill. Raises `UserError` where the kernel does not take it."""
+    """Return the region of a prefill. Raises `UserError` where the kernel does not take it."""
     shape = shape_of(decoder)
     results = [decoder.logits, *(node for pair in decoder.cached_pairs for node in pair)]
     nodes = _closed(decoder, set(results))
@@ -90,7 +90,7 @@ def _plain(node: fx.Node) -> bool:
 
 
 def _closed(decoder: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
-    """The nodes whose results have no other reader, and the results.
+    """Return the nodes whose results have no other reader, and the results.
 
     Constants and masks that something else reads too are left to the graph.
     """

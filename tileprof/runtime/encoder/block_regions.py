@@ -67,13 +67,13 @@ def _region(stack: Stack) -> Iterator[Region]:
 
 
 def _checked(stack: Stack) -> Region:
-    """The stack as a region. Raises `Refused` or `UserError` where it is none."""
+    """Return the stack as a region. Raises `Refused` or `UserError` where it is none."""
     stack = with_last_norm(stack)
     nodes = _closed(stack)
     outputs, read = aten.outputs_of(nodes), aten.inputs_of(nodes)
     unread = tuple(node for node in read if node in stack.unread - stack.activations)
     inputs = tuple(node for node in read if node not in unread)
-    if strange := set(outputs) - {stack.end, *(node for node, _ in stack.kept)}:
+    if strange := set(outputs) - {stack.end, *(node for node, _ in stack.cache_outputs)}:
         raise Refused(f"{min(strange).name} is read outside")
     if missing := (stack.parameters | stack.activations) - set(inputs):
         raise Refused(f"{min(missing).name} is not an input")
@@ -110,7 +110,7 @@ def _rows_and_columns(node: fx.Node, stack: Stack) -> tuple[int, int]:
 
 
 def _closed(stack: Stack) -> set[fx.Node]:
-    """The stack's nodes less constants that others read too, which then come in from outside."""
+    """Return the stack's nodes less constants that others read too, which then come in from outside."""
     nodes = set(stack.nodes)
     for node in aten.outputs_of(nodes):
         if aten.calls(node, ATEN.scalar_tensor.default, ATEN.lift_fresh_copy.default):

@@ -27,7 +27,7 @@ _SMALLEST_SIDE: Final = 16
 
 
 @dataclass(slots=True)
-class Found:
+class ChainMatch:
     """A chain in a graph: ``inputs`` by the name of its tensor, and the node whose value it computes."""
 
     inputs: dict[str, fx.Node] = field(default_factory=dict)
@@ -43,8 +43,8 @@ class Found:
         return self.products[-1]
 
 
-def chains(graph: fx.Graph) -> Iterator[Found]:
-    """The chains of a graph in order; no node is in two of them."""
+def chains(graph: fx.Graph) -> Iterator[ChainMatch]:
+    """Yield the chains of a graph in order; no node is in two of them."""
     used_products: set[fx.Node] = set()
     for node in graph.nodes:
         if node.target in _PRODUCTS and node not in used_products and _fits(node):
@@ -54,8 +54,8 @@ def chains(graph: fx.Graph) -> Iterator[Found]:
                 yield match
 
 
-def _longest(first: fx.Node, used_products: set[fx.Node]) -> Found | None:
-    match = Found()
+def _longest(first: fx.Node, used_products: set[fx.Node]) -> ChainMatch | None:
+    match = ChainMatch()
     value = _input(match, "x", _factor(first))
     at = first
     while len(match.stages) < MOST_STAGES:
@@ -81,7 +81,7 @@ class _Step:
 
 
 def _activation(product: fx.Node) -> _Step | None:
-    """The next product behind at most one activation."""
+    """Return the next product behind at most one activation."""
     value, node, function = product, _only_user(product), "none"
     if node is not None and (name := _function(node)) is not None:
         value, node, function = node, _only_user(node), name
@@ -89,7 +89,7 @@ def _activation(product: fx.Node) -> _Step | None:
 
 
 def _gate(product: fx.Node) -> _Step | None:
-    """The product behind ``silu(gate) * up``, where ``product`` is the first of the two in the graph."""
+    """Return the product behind ``silu(gate) * up``, where ``product`` is the first of the two in the graph."""
     for gate, multiply in _gates(product):
         others = [_source(a) for a in multiply.args if _source(a) is not gate]
         if len(others) != 1 or not isinstance(others[0], fx.Node):
@@ -118,7 +118,7 @@ def _gate(product: fx.Node) -> _Step | None:
 
 
 def _gates(product: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """The value that may be multiplied, the product itself or its silu, and the multiplication."""
+    """Yield the value that may be multiplied, the product itself or its silu, and the multiplication."""
     user = _only_user(product)
     if user is not None and user.target is _ATEN.mul.Tensor:
         yield product, user
@@ -139,7 +139,7 @@ def _function(node: fx.Node) -> str | None:
     return None
 
 
-def _product(match: Found, value: View, node: fx.Node, function: str) -> View:
+def _product(match: ChainMatch, value: View, node: fx.Node, function: str) -> View:
     """Add a product as a stage; its result."""
     number = len(match.products)
     a_at = _PRODUCTS[node.target]
@@ -154,7 +154,7 @@ def _product(match: Found, value: View, node: fx.Node, function: str) -> View:
     return out
 
 
-def _gated_stages(match: Found, value: View, step: _Step) -> View:
+def _gated_stages(match: ChainMatch, value: View, step: _Step) -> View:
     assert step.gate is not None
     assert step.up is not None
     gate, up = _product(match, value, step.gate, "none"), _product(match, value, step.up, "none")
@@ -173,7 +173,7 @@ def _tile(rows: int, columns: int) -> tuple[int, int]:
     return height, width
 
 
-def _input(match: Found, name: str, node: Any) -> View:
+def _input(match: ChainMatch, name: str, node: Any) -> View:
     value = node.meta["val"]
     match.inputs[name] = node
     shape, strides = (tuple(int(n) for n in numbers) for numbers in (value.shape, value.stride()))
@@ -185,15 +185,15 @@ def _factor(product: fx.Node) -> Any:
 
 
 def _source(value: Any) -> Any:
-    """The node behind views that change nothing but the shape."""
+    """Return the node behind views that change nothing but the shape."""
     while isinstance(value, fx.Node) and value.target in _VIEWS:
         value = value.args[0]
     return value
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
-    """The one operation that reads a value, seen through reshapes; None where there are several or none, or where it is
-    a result.
+    """Return the one operation that reads a value, seen through reshapes; None where there are several or none, or
+    where it is a result.
     """
     users = list(node.users)
     if len(users) != 1 or users[0].op != "call_function":
@@ -202,8 +202,8 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 
 def _takes(node: fx.Node, value: fx.Node, product: fx.Node) -> bool:
-    """Whether a node is a product with ``value`` as its first factor and nowhere else, in rows as long as those of
-    ``product``, from which it comes.
+    """Return whether a node is a product with ``value`` as its first factor and nowhere else, in rows as long as those
+    of ``product``, from which it comes.
     """
     if node.target not in _PRODUCTS:
         return False
@@ -213,8 +213,8 @@ def _takes(node: fx.Node, value: fx.Node, product: fx.Node) -> bool:
 
 
 def _fits(product: fx.Node) -> bool:
-    """Whether a product is one that the runtime's kernel takes: known sizes, one dtype of its own, rows of unit stride,
-    no scaling.
+    """Return whether a product is one that the runtime's kernel takes: known sizes, one dtype of its own, rows of unit
+    stride, no scaling.
     """
     if set(product.kwargs.values()) - {1}:
         return False
@@ -238,7 +238,7 @@ def _fits(product: fx.Node) -> bool:
 
 
 def _is_bias(added: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether what is added to a product is a row of its own numbers: one number for all columns would be stretched,
-    which no epilogue does.
+    """Return whether what is added to a product is a row of its own numbers: one number for all columns would be
+    stretched, which no epilogue does.
     """
     return bool(added.dim() == 1 and added.stride(0) == 1 and added.shape[0] == weight.shape[1])

@@ -1,4 +1,4 @@
-"""Predictions beside the rows that were measured: ``python -m tileprof.cli.compared OUT.json``, on any machine.
+"""Predictions beside the rows that were measured: ``python -m tileprof.cli.add_predictions OUT.json``, on any machine.
 
 `tileprof.runtime.measuring.measure` writes how long each of a chain's Triton kernels takes alone, with what its blocks
 hold of an SM. From that ``tileprof run --compare`` predicts the schedulers' rows while the GPU waits; here the same is

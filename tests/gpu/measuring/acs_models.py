@@ -1,0 +1,141 @@
+"""Models of transformers, torchvision and torch_geometric, small and with random weights, as programs for ACS.
+
+    python tests/gpu/measuring/acs_models.py NAME [--train] [--device cuda] [--steps N] [--digest]
+
+A step is a forward pass, with ``--train`` one of the optimiser too; its result is then what it made of the weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products, read when CUDA begins
+
+import torch
+
+from tileprof.examples.common import building, print_result, stepped, stepping
+
+Step = Callable[[], torch.Tensor]
+SIZE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def _tokens(vocabulary: int = 500) -> torch.Tensor:
+    return torch.randint(0, vocabulary, (2, 16))
+
+
+def _transformer(configuration: str, model: str, inputs: Callable[[], dict[str, Any]], **sizes: Any) -> Any:
+    """A maker of a model of transformers and of its first result."""
+
+    def make() -> tuple[torch.nn.Module, Step]:
+        library = import_module("transformers")
+        network = getattr(library, model)(getattr(library, configuration)(**sizes))
+        given = inputs()
+        return network, lambda: network(**given)[0]
+
+    return make
+
+
+def _image(name: str, side: int = 64, **more: Any) -> Any:
+    def make() -> tuple[torch.nn.Module, Step]:
+        network = getattr(import_module("torchvision.models"), name)(weights=None, num_classes=10, **more)
+        images = torch.randn(2, 3, side, side)
+        return network, lambda: network(images)
+
+    return make
+
+
+def _graph(layer: str, **more: Any) -> Any:
+    """Two layers of torch_geometric over a random graph of 200 nodes and 1,200 edges."""
+
+    def make() -> tuple[torch.nn.Module, Step]:
+        kind = getattr(import_module("torch_geometric.nn"), layer)
+        layers = torch.nn.ModuleList([kind(32, 32, **more), kind(32, 32, **more)])
+        nodes, edges = torch.randn(200, 32), torch.randint(0, 200, (2, 1200))
+
+        def step() -> torch.Tensor:
+            x = nodes
+            for each in layers:
+                x = each(x, edges).relu()
+            return x
+
+        return layers, step
+
+    return make
+
+
+MODELS: dict[str, Callable[[], tuple[torch.nn.Module, Step]]] = {
+    "bert": _transformer(
+        "BertConfig", "BertModel", lambda: {"input_ids": _tokens()}, vocab_size=500, **SIZE, **WITHOUT_DROPOUT
+    ),
+    "llama": _transformer(
+        "LlamaConfig", "LlamaForCausalLM", lambda: {"input_ids": _tokens(), "use_cache": False}, vocab_size=500, **SIZE
+    ),
+    "t5": _transformer(
+        "T5Config",
+        "T5Model",
+        lambda: {"input_ids": _tokens(), "decoder_input_ids": _tokens(), "use_cache": False},
+        vocab_size=500,
+        d_model=64,
+        d_kv=32,
+        d_ff=128,
+        num_layers=2,
+        num_heads=2,
+        dropout_rate=0.0,
+    ),
+    "vit": _transformer(
+        "ViTConfig",
+        "ViTModel",
+        lambda: {"pixel_values": torch.randn(2, 3, 32, 32)},
+        image_size=32,
+        patch_size=8,
+        **SIZE,
+        **WITHOUT_DROPOUT,
+    ),
+    "resnet18": _image("resnet18"),
+    "googlenet": _image("googlenet", aux_logits=False, init_weights=False),
+    "shufflenet": _image("shufflenet_v2_x0_5"),
+    "squeezenet": _image("squeezenet1_1"),
+    "gcn": _graph("GCNConv"),
+    "gat": _graph("GATConv", heads=2, concat=False),
+    "sage": _graph("SAGEConv"),
+}
+
+
+def _training(network: torch.nn.Module, forward: Step) -> Step:
+    """One step of Adam on the mean square of the result."""
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-3, foreach=False)
+
+    def step() -> torch.Tensor:
+        with torch.enable_grad():
+            optimiser.zero_grad()
+            forward().square().mean().backward()
+            optimiser.step()
+        # Sums of bit patterns: a digest of all weights would have to copy them to the host in each step.
+        return torch.stack([weights.detach().view(torch.int32).sum() for weights in network.parameters()])
+
+    return step
+
+
+def main() -> None:
+    """Run the model that the first word names."""
+    options = stepping(__doc__)
+    options.add_argument("name", choices=sorted(MODELS))
+    options.add_argument("--train", action="store_true", help="a step of an optimiser too")
+    values = options.parse_args()
+    torch.use_deterministic_algorithms(mode=True)
+    torch.backends.cudnn.benchmark = False
+    with building(values):
+        network, step = MODELS[values.name]()
+        network.train(values.train)
+        for module in network.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        print_result(values.name, stepped(values.name, values, _training(network, step) if values.train else step))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Foretell what `measure_acs_simulated.py` measured, from its recordings and the times of single kernels; needs no GPU.
+
+    python tests/gpu/measuring/acs_simulated.py FOLDER [-o ROWS.json]
+
+A step's kernels take what each took alone in stream order. The gap between two of them is what stream order leaves: its
+measured step without its kernels, by the number of kernels. The time under ACS is not used but to compare with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import tarfile
+import tempfile
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tileprof
+from tileprof.analysis.simulate.schedulers.acs import AcsSoftware
+from tileprof.analysis.simulate.schedulers.graph import Graph
+from tileprof.analysis.simulate.simulator import Simulator
+
+WINDOW = 128
+"""As `tileprof run --scheduler acs` looks back."""
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "", name.removeprefix("void ").replace("(anonymous namespace)", ""))[:40]
+
+
+def last_step(names: list[str], kernels: list[str]) -> tuple[int, float]:
+    """Where among the launches the last run of the kernels begins, and the share of names that agree there."""
+    mine, theirs = [_letters(name) for name in names], [_letters(name) for name in kernels]
+    best = (0, 0.0)
+    for at in range(len(mine) - len(theirs), -1, -1):
+        share = sum(a == b for a, b in zip(mine[at:], theirs, strict=False)) / len(theirs)
+        if share > best[1]:
+            best = (at, share)
+        if share == 1:
+            break
+    return best
+
+
+def foretold(path: Path, kernels: list[dict[str, Any]], plain_us: float, *, captured: bool) -> dict[str, Any]:
+    """Microseconds of a step in stream order and under ACS, as simulated."""
+    trace = tileprof.load(path)
+    at, share = last_step(trace.launches["kernel"].tolist(), [kernel["name"] for kernel in kernels])
+    count = len(kernels)
+    if share < 0.98:
+        return {"error": f"of {count} kernels only {share:.0%} are found in a row among the recorded launches"}
+    times = np.array([kernel["us"] for kernel in kernels]) * 1e3
+    duration = trace.launches["duration_ns"].to_numpy(np.int64, copy=True)
+    duration[at : at + count] = times
+    trace.launches["duration_ns"] = duration
+    simulator = Simulator(trace.graph())
+    chosen = range(at, at + count)
+    each = plain_us * 1e3 / count
+    gap = max(0.0, (plain_us * 1e3 - times.sum()) / count)
+    if captured:
+        order, ours = Graph(gap_ns=gap), AcsSoftware(captured=1, window=WINDOW, gap_ns=gap)
+    else:
+        order, ours = Graph(gap_ns=gap), AcsSoftware(events=1, window=WINDOW, issue_ns=each)
+    found = {name: simulator.run(way, launches=chosen).time_ns / 1e3 for name, way in (("plain", order), ("acs", ours))}
+    return {"kernels": count, "kernels_us": float(times.sum() / 1e3), "gap_ns": gap, **found}
+
+
+def main() -> None:
+    """Print measured times beside simulated ones."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("-o", type=Path)
+    options = parser.parse_args()
+    measured = json.loads((options.folder / "rows.json").read_text())
+    rows = []
+    print(
+        "program                                                 order us   ACS us  simulated    error   gain  foretold"
+    )
+    with tempfile.TemporaryDirectory() as place:
+        with tarfile.open(options.folder / "recordings.tar.xz") as tar:
+            tar.extractall(place, filter="data")
+        for words in dict.fromkeys(row["program"] for row in measured["rows"]):
+            mine = [row for row in measured["rows"] if row["program"] == words]
+            times = {
+                mode: [row["us"] for row in mine if row["mode"] == mode and row["us"]] for mode in ("plain", "streams")
+            }
+            kernels = next((row["kernels"] for row in mine if row["kernels"]), [])
+            if not (times["plain"] and times["streams"] and kernels):
+                print(f"{words:55s} was not measured")
+                continue
+            plain, acs = (statistics.median(times[mode]) for mode in ("plain", "streams"))
+            path = Path(place) / words.replace(" --", "-").replace(" ", "_") / "recorded.tileprof"
+            row = {"program": words, "plain_us": plain, "acs_us": acs}
+            row |= foretold(path, kernels, plain, captured="--graph" in words)
+            rows.append(row)
+            if "error" in row:
+                print(f"{words:54s} {plain:9.1f} {acs:8.1f}  {row['error']}")
+                continue
+            print(
+                f"{words:54s} {plain:9.1f} {acs:8.1f} {row['acs']:10.1f} {row['acs'] / acs - 1:+8.1%} "
+                f"{plain / acs:5.2f}x {row['plain'] / row['acs']:8.2f}x"
+            )
+    if options.o:
+        options.o.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
