@@ -50,41 +50,43 @@ def cusync_files(
     waiting blocks could keep out the blocks that they wait for: more blocks may wait once the policy is
     over-synchronised, and then there is a wait kernel.
     """
-    made = express(policy, several=several)
-    reasons = () if policy.options.wait_kernel or blocked is None else blocked(made.inside())
+    expressed = express(policy, several=several)
+    reasons = () if policy.options.wait_kernel or blocked is None else blocked(expressed.inside())
     if reasons:
         options = replace(
             policy.options, wait_kernel=True, reasons={**policy.options.reasons, "wait_kernel": reasons[0]}
         )
-        made = replace(made, policy=replace(made.policy, options=options))
-    lowered = {(w.edge.producer, w.edge.consumer): w for w in lower(made.policy)}
-    names = identifiers([stage.name for stage in made.policy.stages])
-    stages = [_stage(made, lowered, number, name) for number, name in enumerate(names)]
+        expressed = replace(expressed, policy=replace(expressed.policy, options=options))
+    lowered = {(w.edge.producer, w.edge.consumer): w for w in lower(expressed.policy)}
+    names = identifiers([stage.name for stage in expressed.policy.stages])
+    stages = [_stage(expressed, lowered, number, name) for number, name in enumerate(names)]
     if not any(part.waits for part in stages):
         raise UserError("no stage of this policy waits inside its kernel: there is nothing for cuSync to do")
-    header = "\n".join([_comment(made, names, lowered), _opening(), *map(_structs, stages), _wiring(made, stages)])
-    most = [_most(made, lowered, number) for number in range(len(names))]
-    return {HEADER: header, EXAMPLE: example(made, names, most)}, made
+    header = "\n".join(
+        [_comment(expressed, names, lowered), _opening(), *map(_structs, stages), _wiring(expressed, stages)]
+    )
+    most = [_most(expressed, lowered, number) for number in range(len(names))]
+    return {HEADER: header, EXAMPLE: example(expressed, names, most)}, expressed
 
 
-def _stage(made: Expressed, lowered: Mapping[tuple[int, int], Waits], number: int, name: str) -> _Parts:
-    stage = made.policy.stages[number]
-    into, out = made.edge_into(number), made.edge_from(number)
-    array_in = made.policy.semaphores[into.semaphores] if into else None
-    array_out = made.policy.semaphores[out.semaphores] if out else None
+def _stage(expressed: Expressed, lowered: Mapping[tuple[int, int], Waits], number: int, name: str) -> _Parts:
+    stage = expressed.policy.stages[number]
+    into, out = expressed.edge_into(number), expressed.edge_from(number)
+    array_in = expressed.policy.semaphores[into.semaphores] if into else None
+    array_out = expressed.policy.semaphores[out.semaphores] if out else None
     single = bool(out) and bool((lowered[out.producer, out.consumer].posts <= 1).all()) if out else False
     return _Parts(
         name,
         tile_order(f"{name}Order", stage),
         waits(f"{name}Waits", stage, array_in, into, lowered[into.producer, number]) if into and array_in else None,
         posts(f"{name}Posts", stage, array_out) if array_out else None,
-        _options(made.policy, stage, single=single, waits=into is not None),
-        wait_function(name, stage, _most(made, lowered, number)) if into else "",
+        _options(expressed.policy, stage, single=single, waits=into is not None),
+        wait_function(name, stage, _most(expressed, lowered, number)) if into else "",
     )
 
 
-def _most(made: Expressed, lowered: Mapping[tuple[int, int], Waits], number: int) -> int:
-    into = made.edge_into(number)
+def _most(expressed: Expressed, lowered: Mapping[tuple[int, int], Waits], number: int) -> int:
+    into = expressed.edge_into(number)
     return most_waits(lowered[into.producer, number]) if into else 0
 
 
@@ -96,7 +98,7 @@ def _options(policy: Policy, stage: Stage, *, single: bool, waits: bool) -> str:
         ("AvoidCustomOrder", stage.order is None and not policy.options.custom_order),
         ("ReorderTileLoads", reorders),
     ]
-    names = [f"cusync::{name}" for name, wanted in chosen if wanted]
+    names = [f"cusync::{name}" for name, enabled in chosen if enabled]
     return " | ".join(names) or "cusync::NoOptimization"
 
 
@@ -107,7 +109,7 @@ def _never_waits(policy: Policy) -> bool:
 def _optimisations(policy: Policy) -> list[str]:
     """What the comment says of the optimisations, with the reasons that the policy gives."""
     options = policy.options
-    said = {
+    words = {
         "wait_kernel": "a wait kernel" if options.wait_kernel else "no wait kernel",
         "custom_order": "tiles in a fixed order" if options.custom_order else "tiles in the hardware's order",
         "reordered_loads": "loads that depend on nothing before the wait"
@@ -116,9 +118,9 @@ def _optimisations(policy: Policy) -> list[str]:
     }
     reasons = dict(options.reasons)
     if options.reordered_loads and _never_waits(policy):
-        said["reordered_loads"] = "loads in order, although the policy asks for reordered ones"
+        words["reordered_loads"] = "loads in order, although the policy asks for reordered ones"
         reasons["reordered_loads"] = "on sm_80 cuSync's kernels never wait for a row once loads are reordered"
-    return [f"{text}{f': {reasons[name]}' if name in reasons else ''}" for name, text in said.items()]
+    return [f"{text}{f': {reasons[name]}' if name in reasons else ''}" for name, text in words.items()]
 
 
 def _opening() -> str:
@@ -150,12 +152,14 @@ def _structs(part: _Parts) -> str:
     )
 
 
-def _wiring(made: Expressed, parts: list[_Parts]) -> str:
+def _wiring(expressed: Expressed, parts: list[_Parts]) -> str:
     members = "".join(map(_members, range(len(parts)), parts))
-    built = ",\n".join(_initial(n, made.policy.stages[n], part) for n, part in enumerate(parts))
-    pairs = [(e.producer, e.consumer) for e in made.policy.edges if (e.producer, e.consumer) not in made.events]
+    built = ",\n".join(_initial(n, expressed.policy.stages[n], part) for n, part in enumerate(parts))
+    pairs = [
+        (e.producer, e.consumer) for e in expressed.policy.edges if (e.producer, e.consumer) not in expressed.events
+    ]
     wired = "".join(f"    check(cusync::CuSync::setProducerConsumerPair(stage_{p}, stage_{c}));\n" for p, c in pairs)
-    before = "".join(_before(made, n, part) for n, part in enumerate(parts))
+    before = "".join(_before(expressed, n, part) for n, part in enumerate(parts))
     checks = "".join(f"  cusync::check(stages.stage_{n});\n" for n in range(len(parts)))
     steps = "".join(f"  stages.stage_{n}.incrementIter();\n" for n in range(len(parts)))
     return f"""\
@@ -217,23 +221,23 @@ def _initial(number: int, stage: Stage, part: _Parts) -> str:
     )
 
 
-def _before(made: Expressed, number: int, part: _Parts) -> str:
-    into = made.edge_into(number)
-    producers = [p for p, c in made.events if c == number]
+def _before(expressed: Expressed, number: int, part: _Parts) -> str:
+    into = expressed.edge_into(number)
+    producers = [p for p, c in expressed.events if c == number]
     events = "".join(f", cudaEvent_t end_of_stage_{p}" for p in producers)
     body = "".join(
         f'  if (cudaStreamWaitEvent(stream, end_of_stage_{p}, 0) != cudaSuccess) throw std::runtime_error("no '
         'event");\n'
         for p in producers
     )
-    if into and made.policy.options.wait_kernel:
+    if into and expressed.policy.options.wait_kernel:
         body += f"  check(stages.stage_{into.producer}.invokeWaitKernel(stream));\n"
     unused = "" if body else "  (void)stages, (void)stream;\n"
     return f"inline void before_{part.name}(Stages& stages, cudaStream_t stream{events}) {{\n{body or unused}}}\n"
 
 
-def _comment(made: Expressed, names: list[str], lowered: Mapping[tuple[int, int], Waits]) -> str:
-    policy = made.policy
+def _comment(expressed: Expressed, names: list[str], lowered: Mapping[tuple[int, int], Waits]) -> str:
+    policy = expressed.policy
     lines = [
         f"A policy for cuSync, written by tileprof {__version__} (https://github.com/parasailteam/cusync).",
         "",
@@ -246,16 +250,16 @@ def _comment(made: Expressed, names: list[str], lowered: Mapping[tuple[int, int]
         )
     lines += ["", "Waits"]
     for edge in policy.edges:
-        ours, theirs = names[edge.consumer], names[edge.producer]
-        if (edge.producer, edge.consumer) in made.events:
-            lines.append(f"  {ours} is launched after the end of {theirs} (an event)")
+        consumer, producer = names[edge.consumer], names[edge.producer]
+        if (edge.producer, edge.consumer) in expressed.events:
+            lines.append(f"  {consumer} is launched after the end of {producer} (an event)")
             continue
-        lines.append(f"  {ours} on {theirs}: {comment(edge.reason) or edge.kind}")
+        lines.append(f"  {consumer} on {producer}: {comment(edge.reason) or edge.kind}")
         lines += _shown(policy.stages[edge.consumer], lowered[edge.producer, edge.consumer])
     lines += ["", "Optimisations"]
     lines += [f"  {comment(part)}" for reason in _optimisations(policy) for part in _folded(reason)]
     lines += ["", "What cuSync cannot express and this header over-synchronises"]
-    lines += [f"  {comment(part)}" for reason in made.reasons for part in _folded(reason)] or ["  nothing"]
+    lines += [f"  {comment(part)}" for reason in expressed.reasons for part in _folded(reason)] or ["  nothing"]
     lines += [
         "",
         "How to use it",

@@ -44,14 +44,14 @@ static void check(cudaError_t error) {
 """
 
 
-def example(made: Expressed, names: list[str], most: list[int]) -> str:
+def example(expressed: Expressed, names: list[str], most: list[int]) -> str:
     """The text of the program; ``names`` are the identifiers of the stages, ``most`` the waits of a tile of each."""
-    stages = made.policy.stages
+    stages = expressed.policy.stages
     count = len(stages)
     largest = max(stage.tiles for stage in stages)
-    starting = {p for p, _ in made.events}
-    kernels = "".join(_kernel(made, n, name, most[n]) for n, name in enumerate(names))
-    launches = "".join(_launch(made, n, name, event=n in starting) for n, name in enumerate(names))
+    starting = {p for p, _ in expressed.events}
+    kernels = "".join(_kernel(expressed, n, name, most[n]) for n, name in enumerate(names))
+    launches = "".join(_launch(expressed, n, name, event=n in starting) for n, name in enumerate(names))
     tiles = sum(stage.tiles for stage in stages)
     return f"""\
 {_KERNEL}
@@ -86,20 +86,20 @@ def example(made: Expressed, names: list[str], most: list[int]) -> str:
 """
 
 
-def _kernel(made: Expressed, number: int, name: str, most: int) -> str:
-    into, out = made.edge_into(number), made.edge_from(number)
+def _kernel(expressed: Expressed, number: int, name: str, most: int) -> str:
+    into, out = expressed.edge_into(number), expressed.edge_from(number)
     wait = f"""\
   wait_as_{name}(stage, tile);
   if (threadIdx.x == 0) look(waits, tile, grid, {most}u, round);
 """
     work = "  if (threadIdx.x == 0) atomicAdd(&round.done[posts.tileIndex(tile, grid)], 1u);\n" if out else ""
     post = "  stage.post(tile);\n" if out else ""
-    given = [f"{name}Stage stage"]
-    given += [f"{name}Waits waits"] if into else []
-    given += [f"{name}Posts posts"] if out else []
+    parameters = [f"{name}Stage stage"]
+    parameters += [f"{name}Waits waits"] if into else []
+    parameters += [f"{name}Posts posts"] if out else []
     unused = "" if into or out else "  (void)tile, (void)grid, (void)round;\n"
     return f"""\
-__global__ void run_{name}({", ".join(given)}, dim3 grid, Round round) {{
+__global__ void run_{name}({", ".join(parameters)}, dim3 grid, Round round) {{
   __shared__ uint32_t slot[3];
   dim3 tile = stage.tile(reinterpret_cast<dim3*>(slot));
 {wait if into else ""}  // The tile's work belongs here.
@@ -108,19 +108,19 @@ __global__ void run_{name}({", ".join(given)}, dim3 grid, Round round) {{
 """
 
 
-def _launch(made: Expressed, number: int, name: str, *, event: bool) -> str:
+def _launch(expressed: Expressed, number: int, name: str, *, event: bool) -> str:
     """One launch; a stage whose whole end others await records an event."""
-    into, out = made.edge_into(number), made.edge_from(number)
-    events = "".join(f", ends[{p}]" for p, c in made.events if c == number)
-    grid = f"dim3({', '.join(map(str, made.policy.stages[number].grid))})"
+    into, out = expressed.edge_into(number), expressed.edge_from(number)
+    events = "".join(f", ends[{p}]" for p, c in expressed.events if c == number)
+    grid = f"dim3({', '.join(map(str, expressed.policy.stages[number].grid))})"
     before = f"done[{into.producer}]" if into else "nullptr"
     ended = f"    check(cudaEventRecord(ends[{number}], streams[{number}]));\n" if event else ""
-    given = [f"made.stage_{number}"]
-    given += [f"made.waits_{number}"] if into else []
-    given += [f"made.posts_{number}"] if out else []
+    arguments = [f"made.stage_{number}"]
+    arguments += [f"made.waits_{number}"] if into else []
+    arguments += [f"made.posts_{number}"] if out else []
     return (
         f"    before_{name}(made, streams[{number}]{events});\n"
-        f"    run_{name}<<<{grid}, 32, 0, streams[{number}]>>>({', '.join(given)}, {grid},\n"
+        f"    run_{name}<<<{grid}, 32, 0, streams[{number}]>>>({', '.join(arguments)}, {grid},\n"
         f"        Round{{{before}, done[{number}], early, round}});\n"
         f"    check(cudaGetLastError());\n{ended}"
     )

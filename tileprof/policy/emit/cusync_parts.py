@@ -207,9 +207,9 @@ def _policy(name: str, tables: Sequence[str], value: str, index: str, some: str,
     initial = ", ".join(f"{table}(nullptr)" for table in tables)
     constructors = f"  CUSYNC_DEVICE_HOST {name}(){' : ' + initial if initial else ''} {{}}\n"
     if tables:
-        given = ", ".join(f"const uint32_t* {table}_" for table in tables)
+        parameters = ", ".join(f"const uint32_t* {table}_" for table in tables)
         initial = ", ".join(f"{table}({table}_)" for table in tables)
-        constructors += f"  explicit {name}({given}) : {initial} {{}}\n"
+        constructors += f"  explicit {name}({parameters}) : {initial} {{}}\n"
     methods = "".join(
         f"  CUSYNC_DEVICE {result} {method}(const dim3& tile, const dim3& grid) {{\n    {body}\n  }}\n"
         for result, method, body in (

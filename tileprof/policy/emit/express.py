@@ -73,13 +73,13 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
         (int(p), int(c)): needed.blocks[int(b)]
         for p, c, b in zip(needed.links["producer"], needed.links["consumer"], needed.links["block"], strict=True)
     }
-    kept, events = _one_producer(sorted(blocks))
-    reasons = [_event_reason(policy, kept, pair) for pair in events]
+    pairs, events = _one_producer(sorted(blocks))
+    reasons = [_event_reason(policy, pairs, pair) for pair in events]
     changed = set(events)
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
-    for producer in sorted({p for p, _ in kept}):
-        consumers = [c for p, c in kept if p == producer]
+    for producer in sorted({p for p, _ in pairs}):
+        consumers = [c for p, c in pairs if p == producer]
         own = _as_it_is(policy, producer, consumers, several=several)
         if own is None:
             own = _merged(policy, producer, [(c, blocks[producer, c]) for c in consumers])
@@ -91,14 +91,14 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
         array, edge = _whole(policy, producer, consumer)
         edges.append(replace(edge, semaphores=len(semaphores)))
         semaphores.append(array)
-    made = replace(policy, semaphores=tuple(semaphores), edges=tuple(edges), prediction={})
-    _check(made, replace(needed, links=needed.links[np.array([pair in changed for pair in blocks], bool)]))
-    return Expressed(made, tuple(events), tuple(reasons))
+    expressed = replace(policy, semaphores=tuple(semaphores), edges=tuple(edges), prediction={})
+    _check(expressed, replace(needed, links=needed.links[np.array([pair in changed for pair in blocks], bool)]))
+    return Expressed(expressed, tuple(events), tuple(reasons))
 
 
-def _check(made: Policy, needed: TileGraph) -> None:
+def _check(expressed: Policy, needed: TileGraph) -> None:
     """``needed``: what the edges that were changed awaited; the others are as they were."""
-    verdict = verify(replace(made, guard={}), needed, range(len(made.stages)))
+    verdict = verify(replace(expressed, guard={}), needed, range(len(expressed.stages)))
     if not verdict.sound:
         raise AssertionError(f"over-synchronised to less: {len(verdict.missing)} waits lost, {verdict.never}")
 
@@ -130,9 +130,9 @@ def _as_it_is(
 def _merged(policy: Policy, producer: int, needs: Sequence[tuple[int, EdgeBlock]]) -> tuple[Semaphores, list[Edge]]:
     grid = policy.stages[producer].grid
     of = _components(policy.stages[producer].tiles, [block for _, block in needs])
-    named = _by_axes(policy, producer, needs, int(of.max()) + 1)
-    if named is not None:
-        return named
+    by_axes = _by_axes(policy, producer, needs, int(of.max()) + 1)
+    if by_axes is not None:
+        return by_axes
     size = np.bincount(of)
     edges = []
     for consumer, block in needs:
@@ -171,14 +171,14 @@ def _by_axes(
     for grouping in groupings(grid, parents, owner_of):
         if grouping.count != count:
             continue
-        made = [
+        trials = [
             edge_for(block, grouping, at, grids.places(policy.stages[consumer].grid), (producer, consumer), ("RAW",))
             for consumer, block in needs
         ]
-        array = made[0][0]
-        trial = replace(policy, semaphores=(array,), edges=tuple(edge for _, edge in made))
+        array = trials[0][0]
+        trial = replace(policy, semaphores=(array,), edges=tuple(edge for _, edge in trials))
         if all(np.diff(waits.indptr).max(initial=0) <= 1 for waits in lower(trial)):
-            return array, [edge for _, edge in made]
+            return array, [edge for _, edge in trials]
     return None
 
 
@@ -190,9 +190,9 @@ def _whole(policy: Policy, producer: int, consumer: int) -> tuple[Semaphores, Ed
     return Semaphores(producer, (1, 1, 1), (zero, zero, zero)), edge
 
 
-def _event_reason(policy: Policy, kept: list[tuple[int, int]], pair: tuple[int, int]) -> str:
+def _event_reason(policy: Policy, pairs: list[tuple[int, int]], pair: tuple[int, int]) -> str:
     producer, consumer = (_label(policy, n) for n in pair)
-    other = next(_label(policy, p) for p, c in kept if c == pair[1])
+    other = next(_label(policy, p) for p, c in pairs if c == pair[1])
     return (
         f"{consumer} depends on {producer} and on {other}, and a stage of cuSync waits for one producer: it waits for "
         "tiles of "
@@ -203,11 +203,11 @@ def _event_reason(policy: Policy, kept: list[tuple[int, int]], pair: tuple[int, 
 def _merge_reason(policy: Policy, producer: int, consumers: Sequence[int], count: int) -> str:
     names = ", ".join(_label(policy, c) for c in consumers)
     kinds = ", ".join(sorted({e.kind for e in policy.edges if e.producer == producer and e.consumer in consumers}))
-    left = "one for the whole grid" if count == 1 else f"{count}"
+    total = "one for the whole grid" if count == 1 else f"{count}"
     return (
         f"{names} may await several semaphores of {_label(policy, producer)} at once ({kinds}), and a tile of cuSync "
         "waits for one: "
-        f"semaphores that are awaited together are one, {left}; --several-waits keeps them and waits for one after "
+        f"semaphores that are awaited together are one, {total}; --several-waits keeps them and waits for one after "
         "the other"
     )
 

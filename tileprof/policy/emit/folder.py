@@ -32,12 +32,12 @@ def write_folder(folder: Path, texts: Mapping[str, str], *, force: bool) -> list
     # writable.
     beside = folder if folder.exists() else folder.resolve().parent
     try:
-        with tempfile.TemporaryDirectory(prefix=".tileprof.", dir=beside) as made:
+        with tempfile.TemporaryDirectory(prefix=".tileprof.", dir=beside) as work:
             for name, text in texts.items():
-                (Path(made) / name).write_text(text, encoding="utf-8")
+                (Path(work) / name).write_text(text, encoding="utf-8")
             folder.mkdir(exist_ok=True)
             for name in texts:
-                (Path(made) / name).replace(folder / name)
+                (Path(work) / name).replace(folder / name)
     except OSError as error:
         raise UserError(f"Could not write into {folder}: {error.strerror or error}") from error
     return [folder / name for name in texts]

@@ -24,19 +24,19 @@ def identifiers(names: Sequence[str]) -> list[str]:
     empty or taken gets a number.
     """
     used: set[str] = set()
-    found = []
+    taken_names = []
     for number, name in enumerate(names):
         words = re.findall(r"[A-Za-z0-9]+", name)
-        made = "".join(word[0].upper() + word[1:] for word in words)[:_MOST_CHARACTERS]
-        if not made or made[0].isdigit():
-            made = f"Stage{made}"
-        candidate, again = made, 1
+        base = "".join(word[0].upper() + word[1:] for word in words)[:_MOST_CHARACTERS]
+        if not base or base[0].isdigit():
+            base = f"Stage{base}"
+        candidate, again = base, 1
         while candidate.lower() in used:
             again += 1
-            candidate = f"{made}_{again}" if again < len(names) + 2 else f"Stage_{number}"
+            candidate = f"{base}_{again}" if again < len(names) + 2 else f"Stage_{number}"
         used.add(candidate.lower())
-        found.append(candidate)
-    return found
+        taken_names.append(candidate)
+    return taken_names
 
 
 def comment(text: str) -> str:

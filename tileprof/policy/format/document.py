@@ -176,16 +176,16 @@ class Policy:
         target = Path(path)
         if target.exists() and not force:
             raise UserError(f"Will not overwrite {target} without --force")
-        made = target.with_name(f".{target.name}.{os.getpid()}")
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            with made.open("w", encoding="utf-8") as file:
+            with partial.open("w", encoding="utf-8") as file:
                 json.dump(to_dict(self), file, indent=1)
                 file.write("\n")
-            made.replace(target)
+            partial.replace(target)
         except OSError as error:
             raise UserError(f"Could not write {target}: {error.strerror or error}") from error
         finally:
-            made.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -214,13 +214,13 @@ def load_policy(path: Path | str) -> Policy:
 
 def from_dict(value: Any) -> Policy:
     """A policy from parsed JSON; raises `PolicyError` with the place that is wrong."""
-    found = value.get("tileprof_policy") if isinstance(value, dict) else None
+    version = value.get("tileprof_policy") if isinstance(value, dict) else None
     if isinstance(value, dict) and "tileprof_symbolic_policy" in value:
         raise PolicyError(
             "this is a policy for a range of sizes: say for which, for example --at 64, or load it as one"
         )
-    if isinstance(found, int) and found != POLICY_VERSION:
-        raise PolicyError(f"policy format {found}; this tileprof ({__version__}) reads format {POLICY_VERSION}")
+    if isinstance(version, int) and version != POLICY_VERSION:
+        raise PolicyError(f"policy format {version}; this tileprof ({__version__}) reads format {POLICY_VERSION}")
     error = schema_error(value)
     if error is not None:
         message = error.message
@@ -289,11 +289,11 @@ def _plain_edge(edge: Edge) -> dict[str, Any]:
 
 
 def _stage(value: dict[str, Any]) -> Stage:
-    given = dict(value, grid=tuple(value["grid"]))
+    fields = dict(value, grid=tuple(value["grid"]))
     if "order" in value:
         order = value["order"]
-        given["order"] = axes_order(given["grid"], order) if isinstance(order, str) else tuple(order)
-    return Stage(**given)
+        fields["order"] = axes_order(fields["grid"], order) if isinstance(order, str) else tuple(order)
+    return Stage(**fields)
 
 
 def _semaphores(value: dict[str, Any]) -> Semaphores:
@@ -313,9 +313,9 @@ def _edge(value: dict[str, Any]) -> Edge:
         waits = (x, y, z)
     text = value["value"]
     reached = parse(text, _TILE + _SEMAPHORE) if isinstance(text, str) else tuple(text)
-    given = {name: value[name] for name in ("producer", "consumer", "kind", "semaphores")}
+    fields = {name: value[name] for name in ("producer", "consumer", "kind", "semaphores")}
     return Edge(
-        **given,
+        **fields,
         hazards=tuple(value["hazards"]),
         waits=waits,
         value=reached,

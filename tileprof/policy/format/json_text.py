@@ -50,18 +50,18 @@ def _validator() -> Any:
     import jsonschema  # noqa: PLC0415 - slow to import
 
     text = files("tileprof.policy.format").joinpath("policy.schema.json").read_text(encoding="utf-8")
-    known = jsonschema.Draft202012Validator
-    types = known.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    strict = jsonschema.validators.extend(known, {"items": _items}, type_checker=types)  # type: ignore[no-untyped-call]  # of the stubs
+    plain = jsonschema.Draft202012Validator
+    types = plain.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    strict = jsonschema.validators.extend(plain, {"items": _items}, type_checker=types)  # type: ignore[no-untyped-call]  # of the stubs
     return strict(json.loads(text))
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise UserError(f"{twice[:80]!r} stands twice in one object; which of the two counts is not said")
-    return made
+    return values
 
 
 def _finite(text: str) -> float:

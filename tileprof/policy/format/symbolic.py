@@ -128,22 +128,22 @@ def symbolic_from_dict(value: Any) -> SymbolicPolicy:
     """A symbolic policy from parsed JSON; raises `PolicyError` with what is wrong. The policy of the recorded size is
     checked.
     """
-    found = value[SYMBOLIC_KEY]
-    if found != SYMBOLIC_VERSION or isinstance(found, bool):
+    version = value[SYMBOLIC_KEY]
+    if version != SYMBOLIC_VERSION or isinstance(version, bool):
         raise PolicyError(
-            f"symbolic policy format {found!r:.40}; this tileprof ({__version__}) reads format {SYMBOLIC_VERSION}"
+            f"symbolic policy format {version!r:.40}; this tileprof ({__version__}) reads format {SYMBOLIC_VERSION}"
         )
-    given, document, notes = value.get("symbol"), value.get("policy"), value.get("notes", [])
-    if not isinstance(given, dict) or set(given) != {"name", "low", "high", "multiple", "recorded"}:
+    fields, document, notes = value.get("symbol"), value.get("policy"), value.get("notes", [])
+    if not isinstance(fields, dict) or set(fields) != {"name", "low", "high", "multiple", "recorded"}:
         raise PolicyError("at $.symbol: an object of name, low, high, multiple and recorded")
-    if not isinstance(document, dict) or not isinstance(given["name"], str) or type(given["recorded"]) is not int:
+    if not isinstance(document, dict) or not isinstance(fields["name"], str) or type(fields["recorded"]) is not int:
         raise PolicyError("at $.policy: an object, and at $.symbol: a name and whole numbers")
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise PolicyError("at $.notes: a list of sentences")
-    symbol = Symbol(given["name"], given["low"], given["high"], given["multiple"])
-    made = SymbolicPolicy(symbol, given["recorded"], document, tuple(notes))
-    made.at()
-    return made
+    symbol = Symbol(fields["name"], fields["low"], fields["high"], fields["multiple"])
+    policy = SymbolicPolicy(symbol, fields["recorded"], document, tuple(notes))
+    policy.at()
+    return policy
 
 
 def load_symbolic(path: Path | str) -> SymbolicPolicy | None:

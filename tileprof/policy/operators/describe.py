@@ -26,17 +26,17 @@ def describe(graph: TileGraph, stages: Sequence[Stage], folded: Sequence[int] = 
 
     ``folded``: launches that are taken as part of the stage before them (`tileprof.policy.synthesis.epilogue_fusion`).
     """
-    found = [_attempt(graph, int(stage.launch or 0)) for stage in stages]
-    drafts, reasons = [d for d, _ in found], [r for _, r in found]
+    attempts = [_attempt(graph, int(stage.launch or 0)) for stage in stages]
+    drafts, reasons = [d for d, _ in attempts], [r for _, r in attempts]
     for launch in folded:
         latest = max((n for n, s in enumerate(stages) if (s.launch or 0) < launch), default=0)
         absorb(graph, launch, drafts, reasons, latest)
     names = _Names(graph, [d for d in drafts if d is not None])
-    made = []
+    described = []
     for stage, one, reason in zip(stages, drafts, reasons, strict=True):
         operator: dict[str, Any] = {} if one is None else names.bind(one)
-        made.append(replace(stage, operator=operator, reason=reason))
-    return tuple(made)
+        described.append(replace(stage, operator=operator, reason=reason))
+    return tuple(described)
 
 
 def _attempt(graph: TileGraph, launch: int) -> tuple[Draft | None, str]:
@@ -89,7 +89,7 @@ class _Names:
 
 def _base_names(graph: TileGraph, buffers: Sequence[int]) -> dict[int, str]:
     """The trace's names where they tell buffers apart, else numbers."""
-    known = graph.recording.buffers["name"].astype(str)
-    named = {buffer: known.iloc[buffer] for buffer in dict.fromkeys(buffers)}
-    taken = list(named.values())
-    return {b: name if name and taken.count(name) == 1 else f"{name or 't'}{b}" for b, name in named.items()}
+    recorded_names = graph.recording.buffers["name"].astype(str)
+    names = {buffer: recorded_names.iloc[buffer] for buffer in dict.fromkeys(buffers)}
+    all_names = list(names.values())
+    return {b: name if name and all_names.count(name) == 1 else f"{name or 't'}{b}" for b, name in names.items()}

@@ -38,8 +38,8 @@ def _taken(one: Draft, drafts: list[Draft | None]) -> tuple[int, str]:
     for stage in reversed(range(len(drafts))):
         before = drafts[stage]
         for role in ("x", "y"):
-            given = one.operands.get(role)
-            if before is not None and given is not None and _same(before.operands["out"], given):
+            operand = one.operands.get(role)
+            if before is not None and operand is not None and _same(before.operands["out"], operand):
                 return stage, role
     raise UnknownStageError(f"{one.parameters.get('function', one.name)} takes the result of no stage")
 

@@ -143,10 +143,10 @@ class RecordedCall:
         return None
 
     def need(self, *names: str) -> Slot:
-        found = self.find(*names)
-        if found is None:
+        slot = self.find(*names)
+        if slot is None:
             raise UnknownStageError(f"{self.op} touches no {names[0]}")
-        return found
+        return slot
 
     def written(self) -> Slot:
         """The operand that the launch writes; raises `UnknownStageError` for none, or for several that later stages
@@ -154,10 +154,10 @@ class RecordedCall:
         """
         boxes = self.footprint.boxes
         numbers = np.unique(boxes.operand[boxes.mode == WRITE]).tolist()
-        found: Slot | None = self.slots[numbers[0]] if numbers else None
-        if found is None:
+        slot: Slot | None = self.slots[numbers[0]] if numbers else None
+        if slot is None:
             raise UnknownStageError(f"{self.kernel} writes workspace")
-        return found
+        return slot
 
     def only(self, **expected: Any) -> None:
         """Raise `UnknownStageError` unless each of these arguments has the value expected or is not there."""
@@ -215,18 +215,18 @@ def _is_slot(value: Any) -> bool:
 
 def place(element: int, slot: Slot) -> Shape:
     """Coordinates in ``slot`` of an element, counted from its first; dimensions that repeat elements are at 0."""
-    found = [0] * len(slot.shape)
+    coordinates = [0] * len(slot.shape)
     sizes = [(s, d) for d, (n, s) in enumerate(zip(slot.shape, slot.strides, strict=True)) if n > 1 and s > 0]
     for stride, dim in sorted(sizes, reverse=True):
-        found[dim], element = divmod(element, stride)
-    return tuple(found)
+        coordinates[dim], element = divmod(element, stride)
+    return tuple(coordinates)
 
 
-def _slot(number: int, given: dict[str, Any], buffer: int, offset: int) -> Slot:
-    dtype = str(given["dtype"])
+def _slot(number: int, description: dict[str, Any], buffer: int, offset: int) -> Slot:
+    dtype = str(description["dtype"])
     if dtype not in ITEM_BYTES:
-        raise UnknownStageError(f"{given['argument']} is {dtype}; stages compute in {', '.join(ITEM_BYTES)}")
+        raise UnknownStageError(f"{description['argument']} is {dtype}; stages compute in {', '.join(ITEM_BYTES)}")
     if offset % ITEM_BYTES[dtype]:
-        raise UnknownStageError(f"{given['argument']} does not begin at a whole element of its buffer")
-    shape, strides = tuple(given["shape"]), tuple(given["strides"])
-    return Slot(number, str(given["argument"]), shape, strides, dtype, buffer, offset // ITEM_BYTES[dtype])
+        raise UnknownStageError(f"{description['argument']} does not begin at a whole element of its buffer")
+    shape, strides = tuple(description["shape"]), tuple(description["strides"])
+    return Slot(number, str(description["argument"]), shape, strides, dtype, buffer, offset // ITEM_BYTES[dtype])
