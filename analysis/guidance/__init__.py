@@ -3,6 +3,7 @@ goes.
 """
 
 from tileprof.analysis.guidance.guide import guide
+from tileprof.analysis.guidance.ladder import simulated_times
 from tileprof.analysis.guidance.values import Action, Guidance, Rung, Share, Verdict
 
-__all__ = ["Action", "Guidance", "Rung", "Share", "Verdict", "guide"]
+__all__ = ["Action", "Guidance", "Rung", "Share", "Verdict", "guide", "simulated_times"]

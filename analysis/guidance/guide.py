@@ -9,7 +9,7 @@ import numpy as np
 
 from tileprof.analysis.gains import direct_and_known
 from tileprof.analysis.guidance.chains import Chain, chains
-from tileprof.analysis.guidance.ladder import APART, SPREAD, in_a_graph, ladder, simulated_times
+from tileprof.analysis.guidance.ladder import APART, SPREAD, in_a_graph, ladder, meaningful, simulated_times
 from tileprof.analysis.guidance.shares import by_module, by_operator
 from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
 from tileprof.analysis.independence import independence
@@ -47,11 +47,11 @@ tile).
 """
 
 
-def guide(report: Report, simulator: Simulator) -> Guidance:
+def guide(report: Report, simulator: Simulator, times: dict[str, float] | None = None) -> Guidance:
     """Verdict, ladder and actions of the program that ``report`` speaks of; ``simulator`` is of the same graph and
-    machine.
+    machine, and ``times`` what `simulated_times` says of it, where somebody has asked before.
     """
-    times = simulated_times(report, simulator)
+    times = meaningful(simulated_times(simulator) if times is None else times, report)
     made = _Actions(report, simulator, times)
     graph_first = _limit(report, simulator.narrow)[0] == "launch-bound"
     ranked = sorted(made.all(), key=lambda action: _rank(action, graph_first=graph_first))

@@ -42,18 +42,25 @@ def in_a_graph(simulator: Simulator) -> str:
     return f"pdl:issue_ns={simulator.machine.device.graph_issue_ns:g}"
 
 
-def simulated_times(report: Report, simulator: Simulator) -> dict[str, float]:
+def simulated_times(simulator: Simulator) -> dict[str, float]:
     """Scheduler to the program's time in ns, without those that cannot be simulated; empty for very long programs."""
-    p = report.program
-    if not p.launches or p.recorded_ns <= 0 or p.tiles > MOST_TILES:
+    launches = simulator.graph.launches
+    if not len(launches) or int(launches["tiles"].sum()) > MOST_TILES:
         return {}
-    names = [name for name in _LABELS if name != SPREAD or p.launches <= MOST_SPREAD]
-    if not report.dependencies_known:
-        names = ["graph"]
+    names = [name for name in _LABELS if name != SPREAD or len(launches) <= MOST_SPREAD]
     simulator.prepare()
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         times = list(threads.map(partial(_time, simulator), names))
     return {name: ns for name, ns in zip(names, times, strict=True) if ns is not None}
+
+
+def meaningful(times: dict[str, float], report: Report) -> dict[str, float]:
+    """Those of `simulated_times` that say something of a program: none of one without recorded times, and where
+    dependencies are unknown only that of launches in order.
+    """
+    if report.program.recorded_ns <= 0:
+        return {}
+    return times if report.dependencies_known else {name: ns for name, ns in times.items() if name == "graph"}
 
 
 def _time(simulator: Simulator, name: str) -> float | None:

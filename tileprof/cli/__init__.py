@@ -44,18 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A user's error prints one paragraph on stderr and returns its code; any other exception is a bug of ours,
     prints its traceback and returns 70. What `record`, or `run --`, runs owns stdout, and may close it.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    ours = given[:1] != ["record"] and not (given[:1] == ["run"] and "--" in given)
-    if ours and sys.stdout is None:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own_verb = words[:1] != ["record"] and not (words[:1] == ["run"] and "--" in words)
+    if own_verb and sys.stdout is None:
         say("tileprof: cannot write to stdout: it is closed")
         return BAD_USAGE
     small = address_space.too_small()
-    if ours and small and given[:1] and given[0] in VERBS:
+    if own_verb and small and words[:1] and words[0] in VERBS:
         say(f"tileprof: {small}")
         return BAD_USAGE
     try:
-        code = _run(given)
-        if ours:
+        code = _run(words)
+        if own_verb:
             sys.stdout.flush()  # a closed pipe or a full disk shows here, not while the interpreter shuts down
     except UserError as error:
         say(f"tileprof: {error!s}")
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.excepthook = lambda *_: None  # the interpreter still ends by SIGINT, as shells expect, but says nothing
         raise
     except Exception as error:  # noqa: BLE001 - the one place that reports bugs
-        if ours and isinstance(error, OSError) and _stdout_refuses():
+        if own_verb and isinstance(error, OSError) and _stdout_refuses():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
             if isinstance(error, BrokenPipeError):  # `tileprof report … | head`
                 return 0

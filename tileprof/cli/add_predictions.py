@@ -21,14 +21,14 @@ from tileprof.runtime.measuring.stage_times import StageTime
 from tileprof.runtime.measuring.summary import by_chain
 
 
-def add_predictions(found: dict[str, Any]) -> int:
+def add_predictions(result: dict[str, Any]) -> int:
     """Put ``predicted_us`` and ``predicted_gain`` into the rows of a result whose stages were timed; how many chains
     got them.
     """
-    device = of_driver(found["device"])
+    device = of_driver(result["device"])
     chains: dict[str, Chain] = {case.name: case.chain for case in cases()}
     count = 0
-    for name, rows in by_chain(found["rows"]).items():
+    for name, rows in by_chain(result["rows"]).items():
         stages = rows.get("cusync", {}).get("stages")
         if stages is None or name not in chains:
             continue
@@ -46,9 +46,9 @@ def add_predictions(found: dict[str, Any]) -> int:
 def main(arguments: Sequence[str]) -> None:
     """See the module."""
     path = Path(arguments[0])
-    found = json.loads(path.read_text(encoding="utf-8"))
-    count = add_predictions(found)
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    result = json.loads(path.read_text(encoding="utf-8"))
+    count = add_predictions(result)
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     sys.stderr.write(f"{count} chains are predicted\n")
 
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 def launches_of(options: Namespace, graph: TileGraph) -> list[int] | None:
     """The launches that the options name, in order; None where they name none. Raises `UserError`."""
     module = getattr(options, "module", None)
-    given = [o for o in (options.launches, options.pair, module) if o is not None]
-    if len(given) > 1:
+    choices = [o for o in (options.launches, options.pair, module) if o is not None]
+    if len(choices) > 1:
         raise UserError("--launches, --pair and --module each say which launches: give one of them")
-    if not given:
+    if not choices:
         return None
     if module is not None:
         return of_module(graph, module)
     separator = ":" if options.pair is not None else ","
-    words = given[0].replace(" ", "").split(separator)
+    words = choices[0].replace(" ", "").split(separator)
     if not all(word.isdecimal() and len(word) < 10 for word in words) or (options.pair is not None and len(words) != 2):
         example = "--pair 12:13" if options.pair is not None else "--launches 12,13"
-        raise UserError(f"{given[0]!r} names no launches; write {example}")
+        raise UserError(f"{choices[0]!r} names no launches; write {example}")
     return checked(graph, [int(word) for word in words])

@@ -87,13 +87,13 @@ def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, 
     from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - as above
 
     stage_us, gap_us = persistent_stage_us(policies[0]), device.graph_gap_ns / 1e3
-    found = {"persistent-stages": sum(stage_us)}
+    times = {"persistent-stages": sum(stage_us)}
     for number, policy in enumerate(policies):
         plan = GpuPipeline(policy, schedule="persistent", unchecked=True).plan
         if plan is not None:
-            found[row_name("persistent", number, len(policies))] = predicted_us(plan, stage_us, gap_us)
-            found.setdefault("persistent-unsynchronised", predicted_us(without_waits(plan), stage_us, gap_us))
-    return found
+            times[row_name("persistent", number, len(policies))] = predicted_us(plan, stage_us, gap_us)
+            times.setdefault("persistent-unsynchronised", predicted_us(without_waits(plan), stage_us, gap_us))
+    return times
 
 
 def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Sequence[StageTime]) -> dict[str, float]:
@@ -171,18 +171,18 @@ def expected_recording(chain: Chain, device: Device, times: Sequence[StageTime])
     return MemoryRecording("chain", device, buffers=buffers, footprints=footprints, launches=launches, recorder="model")
 
 
-def print_table(found: dict[str, Any]) -> None:
+def print_table(result: dict[str, Any]) -> None:
     """The rows for a reader."""
     print(
-        f"{found['device']}, driver {found['driver']}, CUDA {found['cuda']}, PyTorch {found['torch']}, Triton "
-        f"{found['triton']}, {found['date']}"
+        f"{result['device']}, driver {result['driver']}, CUDA {result['cuda']}, PyTorch {result['torch']}, Triton "
+        f"{result['triton']}, {result['date']}"
     )
     print(
-        f"{found['repeats']} replays of a CUDA graph each, weights rotated out of L2, clocks as found; roof "
-        f"{found['roof']}"
+        f"{result['repeats']} replays of a CUDA graph each, weights rotated out of L2, clocks as found; roof "
+        f"{result['roof']}"
     )
     print(f"{'':32}{'us':>9}{'10-90%':>18}{'x roof':>8}{'gain':>8}{'predicted':>11}{'residual':>10}  over")
-    for row in found["rows"]:
+    for row in result["rows"]:
         if "us" not in row:
             print(f"{row['row']:32}{row['said']}")
             continue
@@ -202,27 +202,27 @@ def print_table(found: dict[str, Any]) -> None:
     )
 
 
-def write_csv(found: dict[str, Any], path: Path, *, force: bool) -> None:
+def write_csv(result: dict[str, Any], path: Path, *, force: bool) -> None:
     """The rows as CSV; raises `UserError` rather than overwrite."""
-    names = list(dict.fromkeys(key for row in found["rows"] for key in row))
+    names = list(dict.fromkeys(key for row in result["rows"] for key in row))
     try:
         with path.open("w" if force else "x", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, names)
             writer.writeheader()
-            writer.writerows(found["rows"])
+            writer.writerows(result["rows"])
     except FileExistsError:
         raise UserError(f"{path} exists; choose another name or give --force") from None
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def report(found: dict[str, Any], *, as_json: bool) -> None:
+def report(result: dict[str, Any], *, as_json: bool) -> None:
     """Print what `compare` found."""
     if as_json:
-        json.dump(found, sys.stdout, indent=1, allow_nan=False)
+        json.dump(result, sys.stdout, indent=1, allow_nan=False)
         print()
     else:
-        print_table(found)
+        print_table(result)
 
 
 def _common_chain(policies: Sequence[Policy]) -> Chain:

@@ -58,10 +58,10 @@ def condition(text: str, *, changes: bool) -> Condition:
         raise UserError(f"--fail-if {text!r}: a change needs two traces; use `tileprof diff A B`")
     is_time, is_share = unit in {"ns", "us", "ms", "s"}, unit == "%"
     if is_time != (UNITS[name] == "ns") and not (is_share and plus):
-        wanted = {"ns": "a time, as 1.5ms", "share": "a percentage, as 30%", "count": "a number, as 200"}[UNITS[name]]
+        expected = {"ns": "a time, as 1.5ms", "share": "a percentage, as 30%", "count": "a number, as 200"}[UNITS[name]]
         if is_time or UNITS[name] == "ns":
             raise UserError(
-                f"--fail-if {text!r}: {name} is compared with {wanted}{' or a change, as +5%' if changes else ''}"
+                f"--fail-if {text!r}: {name} is compared with {expected}{' or a change, as +5%' if changes else ''}"
             )
     if UNITS[name] == "share" and not unit and float(number) > 1:
         raise UserError(f"--fail-if {text!r}: {name} is a share, which no program has above 1; write {number}%")

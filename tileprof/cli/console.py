@@ -58,11 +58,11 @@ def terminal(*, plain: bool = False, file: TextIO | None = None) -> Terminal:
     """Stdout (or ``file``); ``plain`` asks for ASCII without colour, which a stdout of another encoding gets anyway."""
     file = file or sys.stdout
     if not plain and _carries(file.encoding or "ascii"):
-        made = Terminal(file=file, highlight=False)
+        console = Terminal(file=file, highlight=False)
     else:
-        made = Terminal(file=cast("TextIO", _Plain(file)), highlight=False, no_color=plain or None)
-    made.width = min(made.width, WIDEST)
-    return made
+        console = Terminal(file=cast("TextIO", _Plain(file)), highlight=False, no_color=plain or None)
+    console.width = min(console.width, WIDEST)
+    return console
 
 
 def _carries(encoding: str) -> bool:
@@ -82,6 +82,6 @@ def plain(text: str, most: int = 0) -> str:
     """Untrusted text on one line, control and format characters as escapes; longer than ``most`` loses its middle."""
     shown = "".join(c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text)
     if most and len(shown) > most:
-        left = (most - 1) // 2
-        shown = f"{shown[:left]}…{shown[len(shown) - (most - 1 - left) :]}"
+        half = (most - 1) // 2
+        shown = f"{shown[:half]}…{shown[len(shown) - (most - 1 - half) :]}"
     return shown

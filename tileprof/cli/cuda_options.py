@@ -53,23 +53,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--keep-raw", type=Path, metavar="FOLDER", help="keep the raw records there")
 
 
-def settings(given: argparse.Namespace) -> Settings:
+def settings(options: argparse.Namespace) -> Settings:
     """The recorder's settings. Raises `UserError` for values that cannot be."""
     from tileprof.record.cuda.settings import Settings  # noqa: PLC0415 - keeps --help fast
 
     return Settings(
-        passes=tuple(word for word in given.passes.split(",") if word),
-        granule=given.granule,
-        arena_bytes=given.arena << 20,
-        replay=not given.no_replay,
-        hooks=not given.no_names,
-        verify=given.check_writes,
-        kernel=given.kernel,
-        exclude=given.exclude,
-        include=given.include,
-        wait_s=given.wait,
-        capture_only=given.capture,
-        nvtx=given.nvtx,
-        patch=given.patch,
-        raw=given.keep_raw,
+        passes=tuple(word for word in options.passes.split(",") if word),
+        granule=options.granule,
+        arena_bytes=options.arena << 20,
+        replay=not options.no_replay,
+        hooks=not options.no_names,
+        verify=options.check_writes,
+        kernel=options.kernel,
+        exclude=options.exclude,
+        include=options.include,
+        wait_s=options.wait,
+        capture_only=options.capture,
+        nvtx=options.nvtx,
+        patch=options.patch,
+        raw=options.keep_raw,
     )

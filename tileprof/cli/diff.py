@@ -81,10 +81,10 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
         return signed_percent(after / before - 1, plus=True) if before else "new"
 
     def table(*columns: str) -> Table:
-        made = Table(box=None, pad_edge=False)
+        grid = Table(box=None, pad_edge=False)
         for n, name in enumerate(columns):
-            made.add_column(name, justify="left" if n == 0 else "right", no_wrap=True)
-        return made
+            grid.add_column(name, justify="left" if n == 0 else "right", no_wrap=True)
+        return grid
 
     console.width = max(console.width, 80)
     program = table("", "A", "B", "change")

@@ -19,14 +19,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the checks as JSON, for programs")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Look; 0 when real kernels can be recorded here, 1 when not."""
     from tileprof.record.cuda import doctor  # noqa: PLC0415 - it loads the driver
 
     checks = doctor.checks()
     able = all(check.ok for check in checks if check.needed)
     recorders = _recorders(able=able)
-    if given.json:
+    if options.json:
         print(
             json.dumps({"able": able, "recorders": recorders, "checks": [asdict(check) for check in checks]}, indent=2)
         )
@@ -35,8 +35,8 @@ def run(given: argparse.Namespace) -> int:
     for check in checks:
         print(f"{MARKS[check.ok, check.needed]:>4}  {check.name:<{width}}  {check.result}")
     print()
-    for name, found in recorders.items():
-        print(f"{name + ' recorder:':<17} {found}")
+    for name, state in recorders.items():
+        print(f"{name + ' recorder:':<17} {state}")
     print("Real kernels can be recorded here." if able else "Real kernels cannot be recorded here; models of them can.")
     return 0 if able else 1
 
@@ -44,15 +44,15 @@ def run(given: argparse.Namespace) -> int:
 def _recorders(*, able: bool) -> dict[str, str]:
     """What each recorder works with here, or the command that gives it what is missing."""
 
-    def found(package: str, extra: str) -> str:
+    def version_of(package: str, extra: str) -> str:
         try:
             return f"ok, {package} {version(package)}"
         except PackageNotFoundError:
             return f"needs {package}; type: {sys.executable} -m pip install 'tileprof[{extra}]'"
 
     return {
-        "model": found("torch", "torch"),
-        "triton": found("triton", "triton"),
+        "model": version_of("torch", "torch"),
+        "triton": version_of("triton", "triton"),
         "cuda": "ok" if able else "needs what is marked FAIL above",
     }
 

@@ -158,17 +158,17 @@ def _stages(
 
     if launches is not None and len(launches) < 2:
         raise UserError("a policy is for at least two launches: --launches 12,13")
-    made = recut_operators.in_tiles_of_stages(graph)
-    cut = made or recut_operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))}, graph)
+    recut = recut_operators.in_tiles_of_stages(graph)
+    cut = recut or recut_operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))}, graph)
     fit = None
-    suited = _suited(options, made, launches) if made is not None else None
+    suited = _suited(options, recut, launches) if recut is not None else None
     if suited is not None:
         cut, stages, fit = suited
     elif launches is None:
         first = recut_operators.best_stages(graph, cut, around=not options.no_fuse)
         which = "the first pair of `tileprof report`"
         if first is None:
-            cut, made, stages = replace(cut, graph=graph), None, list(best_pair(graph))
+            cut, recut, stages = replace(cut, graph=graph), None, list(best_pair(graph))
         else:
             stages, which = first, which + " that the runtime computes"
         names = [_module_or_op(cut.graph, n) for n in stages]
@@ -177,7 +177,7 @@ def _stages(
         stages = cut.numbers(launches)
         if len(stages) < 2:  # several kernels of one operator
             return graph, launches, None
-    if made is not None:
+    if recut is not None:
         say(
             "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded "
             "kernels; "
@@ -202,9 +202,9 @@ def _suited(
         return None
     cut = recut_operators.retiled(cut, chosen)
     if launches is None:
-        named = [f"{n} ({_module_or_op(cut.graph, n)})" for n in chosen.stages]
+        names = [f"{n} ({_module_or_op(cut.graph, n)})" for n in chosen.stages]
         which = "of the products that need each other, those for which one launch should save most"
-        say(f"Launches {', '.join(named)}: {which}.")
+        say(f"Launches {', '.join(names)}: {which}.")
     return cut, list(chosen.stages), chosen.suited
 
 
@@ -242,19 +242,23 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
     from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - as above
 
     policy = policies.load(options.policy)
-    named = launches if launches is not None else [s.launch for s in policy.stages if s.launch is not None]
-    if options.fuse and named:
-        graph = fuse(graph, named)
+    numbers = launches if launches is not None else [s.launch for s in policy.stages if s.launch is not None]
+    if options.fuse and numbers:
+        graph = fuse(graph, numbers)
     elif launches is None:
         graph = fused_for(policy, graph)
-    found = verify(policy, graph, launches)
-    if not found.sound:
-        why = f"{len(found.missing):,} dependencies are not waited for" if len(found.missing) else found.never[0]
+    verification = verify(policy, graph, launches)
+    if not verification.sound:
+        why = (
+            f"{len(verification.missing):,} dependencies are not waited for"
+            if len(verification.missing)
+            else verification.never[0]
+        )
         raise UserError(
             f"{options.policy} is not sound for {options.source}: {why}; `tileprof verify {options.policy} "
             f"{options.source}` names all"
         )
-    return with_prediction(rebound(policy, graph, named), graph, named)
+    return with_prediction(rebound(policy, graph, numbers), graph, numbers)
 
 
 def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> Policy:
@@ -295,12 +299,12 @@ def _texts(
     if options.format == "counters":
         return counters_files(policy)
     if options.format == "cusync":
-        texts, made = cusync_files(policy, several=options.several_waits, blocked=blocked)
-        for reason in made.reasons[:REASONS]:
+        texts, files = cusync_files(policy, several=options.several_waits, blocked=blocked)
+        for reason in files.reasons[:REASONS]:
             say(f"Over-synchronised: {reason}.")
-        if len(made.reasons) > REASONS:
-            say(f"… and {len(made.reasons) - REASONS} more; policy.h names all.")
-        policy = made.policy
+        if len(files.reasons) > REASONS:
+            say(f"… and {len(files.reasons) - REASONS} more; policy.h names all.")
+        policy = files.policy
     else:
         texts = {}
     if options.sizes:

@@ -67,59 +67,59 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("program", nargs=argparse.REMAINDER, help="the program and its arguments")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Record; the exit code is the program's own."""
-    program = tuple(given.program[1:] if given.program[:1] == ["--"] else given.program)
-    if given.accel_sim is not None:
-        return _read_logs(given)
-    if given.program[:1] != ["--"]:
+    program = tuple(arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program)
+    if arguments.accel_sim is not None:
+        return _read_logs(arguments)
+    if arguments.program[:1] != ["--"]:
         _hint_at_own_options(program)
     options = Options(
         program=program,
-        output=given.output or (default_output(program) if program else Path()),
-        force=given.force,
-        device=given.device,
-        fake=given.fake,
-        skip=given.skip,
-        count=given.count,
-        module=given.module,
-        nvtx=given.nvtx,
-        initialisation=given.initialisation,
-        json=given.json,
-        tile=tuple(given.tile),
+        output=arguments.output or (default_output(program) if program else Path()),
+        force=arguments.force,
+        device=arguments.device,
+        fake=arguments.fake,
+        skip=arguments.skip,
+        count=arguments.count,
+        module=arguments.module,
+        nvtx=arguments.nvtx,
+        initialisation=arguments.initialisation,
+        json=arguments.json,
+        tile=tuple(arguments.tile),
     )
     folder.refuse_existing(folder.places(options.output)[0], force=options.force)
-    name = _chosen(given) if given.recorder == "auto" else given.recorder
-    _refuse_foreign(given, name)
+    name = _chosen(arguments) if arguments.recorder == "auto" else arguments.recorder
+    _refuse_foreign(arguments, name)
     if name == "cuda":
         from tileprof.record import cuda  # noqa: PLC0415 - only here
 
-        return cuda.record(options, cuda_options.settings(given))
+        return cuda.record(options, cuda_options.settings(arguments))
     return recorder(name).record(options)
 
 
-def _read_logs(given: argparse.Namespace) -> int:
+def _read_logs(arguments: argparse.Namespace) -> int:
     """Write the trace of logs; no program runs, so that no option that limits or changes one has a meaning."""
-    foreign = _given(given, [*{*_MODEL_ONLY, *cuda_options.NAMES, *_OF_A_RUN} - {"device"}])
-    if foreign or given.program:
-        what = f"--{min(foreign).replace('_', '-')}" if foreign else shlex.join(given.program)
+    foreign = _given(arguments, [*{*_MODEL_ONLY, *cuda_options.NAMES, *_OF_A_RUN} - {"device"}])
+    if foreign or arguments.program:
+        what = f"--{min(foreign).replace('_', '-')}" if foreign else shlex.join(arguments.program)
         raise UserError(f"--accel-sim reads logs and runs no program: leave out {what}")
     from tileprof.record.accel_sim import import_logs  # noqa: PLC0415 - heavy, and not needed for --help
 
-    path = given.accel_sim.resolve()
-    output = given.output or Path((path if path.is_dir() else path.parent).name or "logs")
-    folder.refuse_existing(folder.places(output)[0], force=given.force)
-    done = import_logs(given.accel_sim, output, device=given.device, force=given.force)
-    if given.json:
-        sys.stderr.write(f"{ended_json(done.path)}\n")
+    path = arguments.accel_sim.resolve()
+    output = arguments.output or Path((path if path.is_dir() else path.parent).name or "logs")
+    folder.refuse_existing(folder.places(output)[0], force=arguments.force)
+    imported = import_logs(arguments.accel_sim, output, device=arguments.device, force=arguments.force)
+    if arguments.json:
+        sys.stderr.write(f"{ended_json(imported.path)}\n")
         return 0
     say(
-        f"tileprof: wrote {done.path}: {done.launches:,} launches of {done.tiles:,} tiles, "
-        f"{done.modelled_ns / 1e6:,.3f} ms modelled on {given.device}"
+        f"tileprof: wrote {imported.path}: {imported.launches:,} launches of {imported.tiles:,} tiles, "
+        f"{imported.modelled_ns / 1e6:,.3f} ms modelled on {arguments.device}"
     )
-    if done.conservative:
-        say(f"tileprof: conservative: {done.conservative:,} launches; column note of the launches says why")
-    say(f"tileprof: next: tileprof report {shell_word(done.path)}")
+    if imported.conservative:
+        say(f"tileprof: conservative: {imported.conservative:,} launches; column note of the launches says why")
+    say(f"tileprof: next: tileprof report {shell_word(imported.path)}")
     return 0
 
 
@@ -127,17 +127,17 @@ def _hint_at_own_options(program: Sequence[str]) -> None:
     """The program gets every word after its name; one that is an option of ours may have been meant for us."""
     parser = argparse.ArgumentParser()
     prepare(parser)
-    ours = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}  # noqa: SLF001 - argparse tells its options nowhere else
+    own = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}  # noqa: SLF001 - argparse tells its options nowhere else
     for word in program[1:]:
-        if word.partition("=")[0] in ours - {"--help"}:
+        if word.partition("=")[0] in own - {"--help"}:
             say(
                 f"tileprof: note: {word} goes to the program; if it is meant for tileprof, write it before {program[0]}"
             )
 
 
-def _chosen(given: argparse.Namespace) -> str:
+def _chosen(arguments: argparse.Namespace) -> str:
     """The model where its own options ask for it; otherwise the machine decides, which is said."""
-    if _given(given, _MODEL_ONLY):
+    if _given(arguments, _MODEL_ONLY):
         return "model"
     choice = automatic()
     if choice.why:
@@ -152,10 +152,10 @@ def _given(given: argparse.Namespace, options: Sequence[str]) -> list[str]:
     return [option for option in options if getattr(given, option) != parser.get_default(option)]
 
 
-def _refuse_foreign(given: argparse.Namespace, name: str) -> None:
+def _refuse_foreign(arguments: argparse.Namespace, name: str) -> None:
     """Options of the other recorder would do nothing: say so before the program runs."""
     other = "model" if name == "cuda" else "cuda"
-    for option in _given(given, cuda_options.NAMES if name == "model" else _MODEL_ONLY):
+    for option in _given(arguments, cuda_options.NAMES if name == "model" else _MODEL_ONLY):
         flag = "--" + option.replace("_", "-")
         raise UserError(
             f"{flag} is for --recorder {other}, and this is the {name} recorder; leave it out, or change --recorder"

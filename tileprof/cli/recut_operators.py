@@ -91,8 +91,8 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
         return None
     folder = Path(tempfile.mkdtemp(prefix="tileprof-"))
     try:
-        made = recut(trace, folder / "operators.tileprof", tiles)
-        cut = Cut(build_graph(load(made.path)), made.launches, graph) if made.operators else None
+        recutting = recut(trace, folder / "operators.tileprof", tiles)
+        cut = Cut(build_graph(load(recutting.path)), recutting.launches, graph) if recutting.operators else None
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -113,22 +113,22 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
     device = graph.device
     if device.architecture != ARCHITECTURE:
         return None
-    found: dict[str, tuple[Chosen, Policy] | None] = {}
+    fits: dict[str, tuple[Chosen, Policy] | None] = {}
     for stages in sets:
         folded = epilogues_between(graph, stages)
         policy = stages_with(graph, stages, folded)
         if policy is None:
             continue
         key = json.dumps([{**s.operator, "operands": _layouts(s)} for s in policy.stages], sort_keys=True)
-        if key not in found:
-            if len(found) == MOST_SETS:
+        if key not in fits:
+            if len(fits) == MOST_SETS:
                 break
             fit = suited(policy, device.sms)
-            found[key] = None if fit is None else (Chosen(tuple(stages), tuple(folded), fit), policy)
-    taken = [each for each in found.values() if each is not None]
-    if not taken:
+            fits[key] = None if fit is None else (Chosen(tuple(stages), tuple(folded), fit), policy)
+    accepted = [each for each in fits.values() if each is not None]
+    if not accepted:
         return None
-    chosen, policy = max(taken, key=lambda each: each[0].suited.alone_us - each[0].suited.together_us)
+    chosen, policy = max(accepted, key=lambda each: each[0].suited.alone_us - each[0].suited.together_us)
     return replace(chosen, suited=suited(policy, device.sms, thorough=True) or chosen.suited)
 
 
@@ -222,17 +222,17 @@ def fitting(policy: Policy, graph: TileGraph) -> TileGraph:
 
 def _words(policy: Policy) -> dict[int, str]:
     """The tiles of a policy's stages, by launch."""
-    found = {}
+    words = {}
     for stage in policy.stages:
         name, tile = stage.operator.get("name"), stage.operator.get("parameters", {}).get("tile")
         sizes = isinstance(tile, list) and len(tile) == 2 and all(type(n) is int and 0 < n <= MOST_SIDE for n in tile)
         if name in TILED and sizes and stage.launch is not None:
-            found[stage.launch] = tile_word(str(name), tile)
+            words[stage.launch] = tile_word(str(name), tile)
     epilogues = policy.guard.get("epilogues", [])
-    return found | {launch: ROWS for launch in epilogues if type(launch) is int}
+    return words | {launch: ROWS for launch in epilogues if type(launch) is int}
 
 
 def _names(policy: Policy, graph: TileGraph) -> bool:
     kernels = graph.launches["kernel"].astype(str)
-    named = [s for s in policy.stages if s.launch is not None and s.kernel]
-    return all(s.launch is not None and s.launch < len(kernels) and s.kernel == kernels.iloc[s.launch] for s in named)
+    stages = [s for s in policy.stages if s.launch is not None and s.kernel]
+    return all(s.launch is not None and s.launch < len(kernels) and s.kernel == kernels.iloc[s.launch] for s in stages)

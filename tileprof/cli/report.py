@@ -4,9 +4,11 @@ recorded.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tileprof.cli.epilogs import devices
@@ -67,7 +69,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - as above
     from tileprof.analysis.comparison import facts  # noqa: PLC0415 - as above
-    from tileprof.analysis.guidance import guide  # noqa: PLC0415 - as above
+    from tileprof.analysis.guidance import guide, simulated_times  # noqa: PLC0415 - as above
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
     from tileprof.cli.conditions import condition, shown  # noqa: PLC0415 - as above
@@ -78,16 +80,19 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.trace import manifest  # noqa: PLC0415 - as above
     from tileprof.viz.report_curves import Curves  # noqa: PLC0415 - as above
 
+    gc.set_threshold(50_000)  # a report makes many small arrays and hardly a cycle: a tenth of its time
     conditions = [condition(text, changes=False) for text in options.fail_if]
     device = get(options.device) if options.device else None
     machine = machine_of(trace, device, options.sms or 0, options.occupancy)
     with steps() as step:
         step("finding dependencies")
         graph = build_graph(trace)
-        step(f"bounding pairs of launches{first_time()}")
-        report = build_report(graph, machine)
-        step(f"simulating{first_time()}")
-        guidance = guide(report, Simulator(graph, machine))
+        step(f"bounding pairs of launches, and simulating{first_time()}")
+        simulator = Simulator(graph, machine)
+        with ThreadPoolExecutor(1) as beside:  # most of a simulation needs no interpreter
+            times = beside.submit(simulated_times, simulator)
+            report = build_report(graph, machine)
+            guidance = guide(report, simulator, times.result())
         curves = Curves(graph)
     if options.json:
         json.dump(report.to_json() | {"guidance": guidance.to_json()}, sys.stdout, indent=1, allow_nan=False)

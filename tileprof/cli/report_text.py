@@ -316,9 +316,9 @@ def _pair_cells(row: dict[Any, Any], program_ns: float, width: int, curves: Curv
     gains = (row["gain_ns"], row["listed_gain_ns"])
     gain, share = Text(), Text()
     for ns, style in zip(gains, ("", "dim"), strict=True):
-        known = program_ns > 0 and not math.isnan(ns)
-        gain.append(f"{duration(ns) if known else '-'}\n", style=style)
-        share.append(f"{percent(ns / program_ns) if known else '-'}\n", style=style)
+        timed = program_ns > 0 and not math.isnan(ns)
+        gain.append(f"{duration(ns) if timed else '-'}\n", style=style)
+        share.append(f"{percent(ns / program_ns) if timed else '-'}\n", style=style)
     return [names, pattern, early, gain, share]
 
 

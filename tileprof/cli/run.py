@@ -78,6 +78,7 @@ def _prepare(parser: ArgumentParser) -> None:
         help="with --scheduler acs: make launches in other orders as well, then in stream order, and compare memory",
     )
     add("--table", type=Path, metavar="FILE", help="with --scheduler acs: footprint table; made there where it is not")
+    add("--fine", action="store_true", help="with --scheduler acs: a table of the bytes touched, not of whole ranges")
     add("--streams", type=int, metavar="N", help="with --scheduler acs: streams to issue on")
     add("--window", type=int, metavar="N", help="with --scheduler acs: launches that a new one is compared with")
     add(
@@ -151,17 +152,17 @@ def _run(options: Namespace) -> int:
         policy = policies.load(options.policy[0], options.at)
         if not options.trace:
             check_device(policy)
-        found = _over_trace(policy, options, say) if options.trace else _over_operators(policy, options, say)
+        result = _over_trace(policy, options, say) if options.trace else _over_operators(policy, options, say)
     if options.json:
-        json.dump(found, sys.stdout, indent=1, allow_nan=False)
+        json.dump(result, sys.stdout, indent=1, allow_nan=False)
         print()
     else:
-        _print(found)
-    return 0 if found["clean"] else 1
+        _print(result)
+    return 0 if result["clean"] else 1
 
 
 def _refuse_acs(options: Namespace) -> None:
-    for name in ("check", "table", "streams", "window"):
+    for name in ("check", "table", "fine", "streams", "window"):
         if getattr(options, name, None):
             raise UserError(f"--{name} goes with --scheduler acs and a program behind --")
 
@@ -169,14 +170,14 @@ def _refuse_acs(options: Namespace) -> None:
 def _settle_orders(options: Namespace) -> None:
     """Numbers for the options of orders; raises `UserError` for those that mean nothing, alone or beside --compare."""
     for name, default in (("random", RANDOM), ("delayed", DELAYED), ("seed", 0)):
-        given = getattr(options, name)
-        if given is not None and options.compare:
+        number = getattr(options, name)
+        if number is not None and options.compare:
             raise UserError(
                 f"--{name} is about orders in which tiles are executed; --compare measures and executes none"
             )
-        if given is not None and given < 0:
-            raise UserError(f"--{name} {given}: give a number from 0")
-        setattr(options, name, default if given is None else given)
+        if number is not None and number < 0:
+            raise UserError(f"--{name} {number}: give a number from 0")
+        setattr(options, name, default if number is None else number)
     if options.compile is not None and not (options.compare and options.compile > 0):
         raise UserError("--compile SECONDS goes with --compare, and is above 0")
 
@@ -186,14 +187,14 @@ def _compare(options: Namespace) -> int:
 
     if options.csv:
         check_file(options.csv, force=options.force)
-    given = [policies.load(path, options.at) for path in options.policy]
-    for policy in given:
+    policies_at = [policies.load(path, options.at) for path in options.policy]
+    for policy in policies_at:
         check_device(policy)
     with steps() as say:
-        found = compare(given, options.compile, say)
-    report(found, as_json=options.json)
+        result = compare(policies_at, options.compile, say)
+    report(result, as_json=options.json)
     if options.csv:
-        write_csv(found, options.csv, force=options.force)
+        write_csv(result, options.csv, force=options.force)
     return 0
 
 
@@ -250,14 +251,14 @@ def _over_operators(policy: Policy, options: Namespace, say: Callable[[str], Non
     names = dict(enumerate(pipeline.chain.tensors()))
     say("working out what the tiles touch")
     findings = search(policy, pipeline.memory, **_orders(options, say))
-    found = _found(policy, findings, names)
+    result = _found(policy, findings, names)
     if findings.deadlock is None:
-        found["numbers"] = _numbers(pipeline, options, say)
-        found["clean"] = found["clean"] and all(n["agrees"] and n["same_in_every_order"] for n in found["numbers"])
-    if found["clean"]:
-        found["gpu"] = run_on_gpu(policy, options.scheduler, options.seed, TOLERANCE, say)
-        found["clean"] = found["gpu"] is None or found["gpu"].get("clean", True)
-    return found
+        result["numbers"] = _numbers(pipeline, options, say)
+        result["clean"] = result["clean"] and all(n["agrees"] and n["same_in_every_order"] for n in result["numbers"])
+    if result["clean"]:
+        result["gpu"] = run_on_gpu(policy, options.scheduler, options.seed, TOLERANCE, say)
+        result["clean"] = result["gpu"] is None or result["gpu"].get("clean", True)
+    return result
 
 
 def _numbers(pipeline: Pipeline, options: Namespace, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -266,24 +267,24 @@ def _numbers(pipeline: Pipeline, options: Namespace, say: Callable[[str], None])
 
     from tileprof.runtime.executor import Program, randomly, reversed_, stream  # noqa: PLC0415 - heavy
 
-    given = pipeline.example(options.seed)
+    inputs = pipeline.example(options.seed)
     say("computing the stages by PyTorch")
-    wanted = pipeline.reference(given)
+    reference = pipeline.reference(inputs)
     program = Program.of(pipeline.policy)
     say("computing every tile, order 1 of 3")
-    first, _ = pipeline.run(given, stream(program))
+    first, _ = pipeline.run(inputs, stream(program))
     same = dict.fromkeys(pipeline.outputs, True)
     for number, order in enumerate((reversed_(program), randomly(program, options.seed)), start=2):
         say(f"computing every tile, order {number} of 3")
-        again, _ = pipeline.run(given, order)
+        again, _ = pipeline.run(inputs, order)
         for name in same:
             same[name] = same[name] and bool(torch.equal(again[name], first[name]))
-    found = []
+    rows = []
     for name, view in pipeline.outputs.items():
-        value, exact = first[name].double(), wanted[name].double()
+        value, exact = first[name].double(), reference[name].double()
         error = float((value - exact).norm() / exact.norm())
         finite = error == error and error != float("inf")  # noqa: PLR0124 - NaN differs from itself
-        found.append(
+        rows.append(
             {
                 "output": name,
                 "shape": list(view.shape),
@@ -294,7 +295,7 @@ def _numbers(pipeline: Pipeline, options: Namespace, say: Callable[[str], None])
                 "same_in_every_order": same[name],
             }
         )
-    return found
+    return rows
 
 
 def _found(policy: Policy, findings: Findings, names: dict[int, str]) -> dict[str, Any]:
@@ -311,18 +312,18 @@ def _found(policy: Policy, findings: Findings, names: dict[int, str]) -> dict[st
     }
 
 
-def _print(found: dict[str, Any]) -> None:
-    print(f"{len(found['stages'])} stages, {found['tiles']:,} tiles, {found['semaphores']:,} semaphores.")
-    what = "found neither race nor deadlock" if not found["findings"] else "found:"
-    count = found["executions"]
+def _print(result: dict[str, Any]) -> None:
+    print(f"{len(result['stages'])} stages, {result['tiles']:,} tiles, {result['semaphores']:,} semaphores.")
+    what = "found neither race nor deadlock" if not result["findings"] else "found:"
+    count = result["executions"]
     print(
         f"{count:,} executions, in plain, random and adversarial orders, {what}"
         if count != 1
         else f"1 execution, in stream order, {what}"
     )
-    for line in found["findings"]:
+    for line in result["findings"]:
         print(f"  {line}")
-    for number in found.get("numbers", ()):
+    for number in result.get("numbers", ()):
         shape = "x".join(map(str, number["shape"]))
         error = "not finite" if number["relative_error"] is None else f"{number['relative_error']:.1e}"
         verdict = "agrees with PyTorch" if number["agrees"] else "DIFFERS from PyTorch"
@@ -333,9 +334,9 @@ def _print(found: dict[str, Any]) -> None:
             f"{number['output']} {shape} {number['dtype']}: {verdict} (relative error {error}, at most "
             f"{number['tolerance']:g}); {order}."
         )
-    if not found.get("gpu"):
+    if not result.get("gpu"):
         print("Executed tile by tile on the CPU: nothing was measured.")
-    for line in sentences(found["gpu"]) if found.get("gpu") else ():
+    for line in sentences(result["gpu"]) if result.get("gpu") else ():
         print(line)
 
 

@@ -52,7 +52,7 @@ def run_acs(options: Namespace) -> int:
         folder = Path(name)
         path = options.table or folder / "table"
         if not path.exists():
-            table = record_table(tuple(options.program), folder, library)
+            table = record_table(tuple(options.program), folder, library, fine=options.fine)
             table.write(path)
             _say_table(table, options.table)
         mode: Mode = "check" if options.check else SCHEDULERS[options.scheduler]
@@ -61,16 +61,16 @@ def run_acs(options: Namespace) -> int:
         )
         environment = {**os.environ, **acs.environment(library, settings)}
         code = subprocess.run(command, env=environment, check=False).returncode
-        found = acs.results(folder)
-        for counts in found:
+        results = acs.results(folder)
+        for counts in results:
             _say_counts(counts, checked=options.check)
-        if not found:
+        if not results:
             _say("no launch of the program came by: it used no CUDA, or its environment was cleaned")
         code = code if code >= 0 else 128 - code
-        return code or int(any(counts["differing"] for counts in found))
+        return code or int(any(counts["differing"] for counts in results))
 
 
-def record_table(program: tuple[str, ...], folder: Path, library: Path) -> Table:
+def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine: bool = False) -> Table:
     """Record the program once, with the log of its launches beside, and tabulate what they touched.
 
     First the launches of `_LOGGED` plain runs are logged: what differs between them and the recording in a launch's
@@ -99,8 +99,9 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path) -> Table
             "the program's launches were recorded, but their parameters were not seen: nothing was preloaded"
         )
     logged = acs.read_log(log)
-    joined = acs.instances(load(trace), process.events, logged, acs.varying_words(logged, runs))
-    table = acs.tabulate(joined.instances, " ".join(program))
+    varying = acs.varying_words(logged, runs)
+    joined = acs.instances(load(trace), process.events, logged, varying, fine=fine)
+    table = acs.tabulate(joined.instances, " ".join(program), fine=fine)
     table.without = joined.without
     return table
 
@@ -137,8 +138,8 @@ def _logs(program: tuple[str, ...], places: Sequence[Path], library: Path) -> li
             (place, subprocess.Popen(command_of(program), env=environment, stdin=silent, stdout=silent, stderr=silent))
         )
     ended = [place for place, process in running if process.wait() == 0]
-    found = [sorted(place.glob("launches-*"), key=lambda path: path.stat().st_size) for place in ended]
-    return [paths[-1] for paths in found if paths]
+    logs = [sorted(place.glob("launches-*"), key=lambda path: path.stat().st_size) for place in ended]
+    return [paths[-1] for paths in logs if paths]
 
 
 @contextmanager
@@ -156,11 +157,11 @@ def _variables(added: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _say_table(table: Table, kept: Path | None) -> None:
+def _say_table(table: Table, path: Path | None) -> None:
     lost = sum(table.without.values())
     _say(
         f"the footprint table has {table.count:,} entries for {table.launches:,} of {table.launches + lost:,} recorded "
-        "launches" + (f"; it is kept in {kept}" if kept else "; --table FILE keeps it")
+        "launches" + (f"; it is kept in {path}" if path else "; --table FILE keeps it")
     )
     for why, count in sorted(table.without.items(), key=lambda item: -item[1])[:_SHOWN]:
         _say(f"  {count:,} launches stand for all memory: {why}")
@@ -169,21 +170,21 @@ def _say_table(table: Table, kept: Path | None) -> None:
 def _say_counts(counts: dict[str, Any], *, checked: bool) -> None:
     launches = int(counts["launches"])
     if checked:
-        said = (
+        sentence = (
             f"{counts['checked']:,} of {launches:,} launches were made in other orders as well, then in stream order: "
         )
         differing = int(counts["differing"])
         _say(
-            said
+            sentence
             + (f"memory DIFFERED after {differing:,} segments" if differing else "memory was the same, bit for bit")
         )
         for symbol, count in sorted(counts["differences"].items(), key=lambda item: -item[1])[:_SHOWN]:
             _say(f"  {count:,} times where {symbol} writes")
     else:
         rested = int(counts["rested"])
-        known = 1 - int(counts["unknown"]) / max(1, launches - rested)
+        share = 1 - int(counts["unknown"]) / max(1, launches - rested)
         _say(
-            f"the table knew {known:.0%} of {launches:,} launches; {counts['spread']:,} went to other streams, with "
+            f"the table knew {share:.0%} of {launches:,} launches; {counts['spread']:,} went to other streams, with "
             f"{counts['waits']:,} waits; {counts['graph_kernels']:,} ran in {counts['graph_launches']:,} launches of "
             f"{counts['graphs']:,} graphs; everything was ordered around {counts['barriers']:,} calls"
         )

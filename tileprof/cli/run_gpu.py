@@ -49,12 +49,12 @@ def check_program_scheduler(name: str) -> None:
 
     if name == AUTO or name in OF_PROGRAMS:
         return
-    known = " and ".join(OF_PROGRAMS)
+    names = " and ".join(OF_PROGRAMS)
     if name in SCHEDULERS:
         raise UserError(
-            f"{name} runs the stages of a policy: tileprof run --scheduler {name} POLICY; of programs {known}"
+            f"{name} runs the stages of a policy: tileprof run --scheduler {name} POLICY; of programs {names}"
         )
-    raise UserError(f"there is no scheduler {name!r} for a program; known: {known}, or leave --scheduler out")
+    raise UserError(f"there is no scheduler {name!r} for a program; known: {names}, or leave --scheduler out")
 
 
 def check_device(policy: Policy) -> None:
@@ -68,10 +68,10 @@ def check_device(policy: Policy) -> None:
     if not torch.cuda.is_available():
         return
     major, minor = torch.cuda.get_device_capability()
-    named, here = policy.guard.get("architecture"), f"sm_{major}{minor}"
+    architecture, here = policy.guard.get("architecture"), f"sm_{major}{minor}"
     again = "`tileprof record` here and `tileprof export` make one for it. Nothing was run"
-    if named is not None and named != here:
-        raise UserError(f"the policy was verified for {named!r:.40}, and this GPU is {here}: {again}")
+    if architecture is not None and architecture != here:
+        raise UserError(f"the policy was verified for {architecture!r:.40}, and this GPU is {here}: {again}")
     name = policy.guard.get("device")
     if policy.options.wait_kernel or name is None:
         return
@@ -101,12 +101,12 @@ def run_on_gpu(
         prepare(policy, name)
         say("running on the GPU")
         pipeline = GpuPipeline(policy, schedule=name, unchecked=True)  # what the kernels compute, right or wrong
-        given = pipeline.example(seed)
-        first = _outputs(pipeline, given)
+        inputs = pipeline.example(seed)
+        first = _outputs(pipeline, inputs)
         same = True
         for _ in range(RUNS - 1):
             pipeline.poison()
-            again = _outputs(pipeline, given)
+            again = _outputs(pipeline, inputs)
             same = same and all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
     except torch.cuda.OutOfMemoryError as error:
         raise UserError(f"the GPU's memory does not hold the stages: {str(error).splitlines()[0]}") from None
@@ -114,10 +114,10 @@ def run_on_gpu(
         if name != AUTO:
             raise
         return {"scheduler": None, "reason": str(error)}
-    wanted = pipeline.reference(given)
+    reference = pipeline.reference(inputs)
     numbers = []
     for (output, view), value in zip(pipeline.outputs.items(), first, strict=True):
-        exact = wanted[output].double()
+        exact = reference[output].double()
         far = float((value.double() - exact).norm() / exact.norm())
         numbers.append(
             {"output": output, "relative_error": far if isfinite(far) else None, "agrees": far < tolerance[view.dtype]}
@@ -162,42 +162,42 @@ def _times(policy: Policy, name: str, say: Callable[[str], None]) -> list[dict[s
     return measure(Chain.of_policy(policy), [policy], schedulers=schedulers)
 
 
-def _outputs(pipeline: Any, given: Mapping[str, Any]) -> list[Any]:
-    out = pipeline(**given)
+def _outputs(pipeline: Any, inputs: Mapping[str, Any]) -> list[Any]:
+    out = pipeline(**inputs)
     pipeline.check()
     return [value.clone() for value in (out if isinstance(out, tuple) else (out,))]
 
 
-def sentences(found: Mapping[str, Any]) -> list[str]:
+def sentences(result: Mapping[str, Any]) -> list[str]:
     """What `run_on_gpu` found, for a reader."""
-    if found["scheduler"] is None:
-        return [f"Not run on the GPU: {found['reason']}."]
-    told = [f"On {found['device']} under {found['scheduler']} ({found['reason']}):"]
-    for number in found["numbers"]:
+    if result["scheduler"] is None:
+        return [f"Not run on the GPU: {result['reason']}."]
+    lines = [f"On {result['device']} under {result['scheduler']} ({result['reason']}):"]
+    for number in result["numbers"]:
         verdict = "agrees with PyTorch" if number["agrees"] else "DIFFERS from PyTorch"
         far = "not finite" if number["relative_error"] is None else f"{number['relative_error']:.1e}"
-        told.append(f"  {number['output']}: {verdict} (relative error {far})")
-    bits = "the same bits" if found["same_in_every_run"] else "DIFFERENT BITS"
-    return [*told, f"  {found['runs']} runs, {bits} in each.", *_measured(found)]
+        lines.append(f"  {number['output']}: {verdict} (relative error {far})")
+    bits = "the same bits" if result["same_in_every_run"] else "DIFFERENT BITS"
+    return [*lines, f"  {result['runs']} runs, {bits} in each.", *_measured(result)]
 
 
-def _measured(found: Mapping[str, Any]) -> list[str]:
+def _measured(result: Mapping[str, Any]) -> list[str]:
     """The times, and in one sentence what they mean."""
-    rows = {row["row"]: row for row in found["times"]}
+    rows = {row["row"]: row for row in result["times"]}
     if not rows:
         return []
-    told = ["Measured, median of replays of a CUDA graph, weights not in L2:"]
+    lines = ["Measured, median of replays of a CUDA graph, weights not in L2:"]
     names = {"graph": "stream order", "persistent-stages": "stream order", "PyTorch in a graph": "PyTorch"}
-    mine = rows[found["scheduler"]]
+    own = rows[result["scheduler"]]
     for name, row in rows.items():
         if row["correct"] and name != "PyTorch eager":
-            label = "this policy" if row is mine and name not in names else names.get(name, name)
-            change = f"{100 * (mine['us'] / row['us'] - 1):+8.1f}%" if row is not mine else " " * 9
-            told.append(f"  {label:14}{row['us']:9.1f} us{change}{'  (' + name + ')' if label != name else ''}")
+            label = "this policy" if row is own and name not in names else names.get(name, name)
+            change = f"{100 * (own['us'] / row['us'] - 1):+8.1f}%" if row is not own else " " * 9
+            lines.append(f"  {label:14}{row['us']:9.1f} us{change}{'  (' + name + ')' if label != name else ''}")
     best = min((row for row in rows.values() if row["correct"]), key=lambda row: row["us"])
-    if best is mine and found["scheduler"] not in names:
-        return [*told, "The policy is the fastest of these."]
-    if best is mine:
-        return [*told, "Stream order is the fastest of these: the policy is not used."]
+    if best is own and result["scheduler"] not in names:
+        return [*lines, "The policy is the fastest of these."]
+    if best is own:
+        return [*lines, "Stream order is the fastest of these: the policy is not used."]
     label = names.get(best["row"], best["row"])
-    return [*told, f"{label[0].upper()}{label[1:]} is faster here: this policy does not pay on this GPU."]
+    return [*lines, f"{label[0].upper()}{label[1:]} is faster here: this policy does not pay on this GPU."]

@@ -83,9 +83,9 @@ def _check_gpu() -> None:
 def _check(options: Namespace) -> None:
     for name in ("policy", "compare", "trace", "compile", "json"):
         if getattr(options, name):
-            said = "a policy" if name == "policy" else f"--{name}"
+            what = "a policy" if name == "policy" else f"--{name}"
             why = "; stdout is the program's, --csv FILE keeps the rows" if name == "json" else ""
-            raise UserError(f"{said} does not go with a program behind --{why}")
+            raise UserError(f"{what} does not go with a program behind --{why}")
     if options.models < 1:
         raise UserError(f"--models {options.models}: give a number from 1")
     if options.csv:
@@ -180,19 +180,19 @@ def _us(value: float | None) -> str:
 
 def sentences(row: Comparison) -> list[str]:
     """What of a model kernels of ours run, what they do not and why, and what failed."""
-    said = [f"in kernels of tileprof: {row.winners}" if row.winners else "nothing runs in kernels of tileprof"]
-    said += [f"Inductor's program runs: {report.reason}" for report in row.reports if report.reason]
-    left = [
+    lines = [f"in kernels of tileprof: {row.winners}" if row.winners else "nothing runs in kernels of tileprof"]
+    lines += [f"Inductor's program runs: {report.reason}" for report in row.reports if report.reason]
+    refused = [
         f"{name} ({count}, {100 * share:.0f}% of eager PyTorch's time)"
         for name, count, share in row.inductor_operators[:_SHOWN]
         if share > 0
     ]
-    if left:
-        said.append(f"not taken: {', '.join(left)}")
+    if refused:
+        lines.append(f"not taken: {', '.join(refused)}")
     if not row.graph:
-        said.append("times are those of single calls: it cannot be captured in a CUDA graph")
-    said += [f"{variant} failed: {why}" for variant, why in row.failures.items()]
-    return said
+        lines.append("times are those of single calls: it cannot be captured in a CUDA graph")
+    lines += [f"{variant} failed: {why}" for variant, why in row.failures.items()]
+    return lines
 
 
 def write_rows(rows: list[Comparison], path: Path) -> None:

@@ -96,12 +96,12 @@ def _run(options: Namespace) -> int:
 
 
 def _check_machine(options: Namespace) -> None:
-    for given, flag, most, what in (
+    for number, flag, most, what in (
         (options.sms, "--sms", _MOST_SMS, "SMs"),
         (options.occupancy, "--occupancy", _MOST_BLOCKS, "resident blocks per SM"),
     ):
-        if given is not None and not 1 <= given <= most:
-            raise UserError(f"{flag} {given}: expected from 1 to {most:,} {what}")
+        if number is not None and not 1 <= number <= most:
+            raise UserError(f"{flag} {number}: expected from 1 to {most:,} {what}")
 
 
 def _check_export(options: Namespace) -> None:
@@ -117,13 +117,13 @@ def _check_export(options: Namespace) -> None:
 def _check_workload(options: Namespace) -> None:
     if len(options.trace) > 1:
         raise UserError(f"a workload is simulated by itself; give {spawning.PREFIX}NAME alone")
-    for given, flag in (
+    for value, flag in (
         (options.occupancy, "--occupancy"),
         (options.dask, "--dask"),
         (options.export, "--export"),
         (options.page, "--page"),
     ):
-        if given is not None:
+        if value is not None:
             raise UserError(f"{flag} needs a trace; workloads of spawn events take --scheduler spawn:key=value,…")
     if options.durations != "recorded":
         raise UserError("--durations needs a trace: work items of a workload take as long as its generator says")
@@ -141,7 +141,7 @@ def _one(options: Namespace, path: str) -> int:
     from tileprof.devices import get  # noqa: PLC0415 - as above
 
     # Bloom filters over all tiles take as long as everything else together: last, unless it was asked for.
-    wanted = [(t, scheduler(t)) for t in options.scheduler or sorted(SCHEDULERS, key=lambda name: name == _SLOWEST)]
+    schedulers = [(t, scheduler(t)) for t in options.scheduler or sorted(SCHEDULERS, key=lambda name: name == _SLOWEST)]
     lives = life_model(options.durations)
     trace = load_trace(path)
     machine = machine_of(trace, get(options.device) if options.device else None, options.sms or 0, options.occupancy)
@@ -153,11 +153,11 @@ def _one(options: Namespace, path: str) -> int:
         step(f"simulating stream order{first_time()}")
         stream = simulator.run(SCHEDULERS["stream"])
     console = text.wide_terminal(plain=options.plain)
-    table = None if options.json else ScheduleTable(console, [name for name, _ in wanted], stream)
+    table = None if options.json else ScheduleTable(console, [name for name, _ in schedulers], stream)
     if table is not None:
         text.print_standing(console, trace)
         table.head()
-    schedules = _schedules(simulator, wanted, table, all_asked=bool(options.scheduler))
+    schedules = _schedules(simulator, schedulers, table, all_asked=bool(options.scheduler))
     with steps() as step:
         step("bounding the program")
         bounds = bounder.of(stream.time_ns)
@@ -185,16 +185,16 @@ def _exported(options: Namespace, path: str) -> Path:
 
 
 def _schedules(
-    simulator: Simulator, wanted: list[tuple[str, Scheduler]], table: ScheduleTable | None, *, all_asked: bool
+    simulator: Simulator, schedulers: list[tuple[str, Scheduler]], table: ScheduleTable | None, *, all_asked: bool
 ) -> list[Schedule]:
     """Each scheduler, printed as it ends. What was asked for by name must run; of the others, those that cannot are
     named.
     """
     schedules = []
-    for number, (name, chosen) in enumerate(wanted, 1):
+    for number, (name, chosen) in enumerate(schedulers, 1):
         try:
             with steps() as step:
-                step(f"simulating {name} ({number} of {len(wanted)}){first_time()}")
+                step(f"simulating {name} ({number} of {len(schedulers)}){first_time()}")
                 schedules.append(simulator.run(chosen, name))
         except UserError as refused:
             if all_asked:
@@ -216,11 +216,11 @@ def _advice(graph: TileGraph, machine: Machine, simulator: Simulator) -> list[Op
 def _export(target: Path, graph: TileGraph, schedules: list[Schedule]) -> None:
     from tileprof.policy.emit.perfetto import perfetto_of_schedules  # noqa: PLC0415 - heavy
 
-    named: dict[str, Schedule] = {}
+    by_name: dict[str, Schedule] = {}
     for s in schedules:
-        again = sum(n == s.scheduler or n.startswith(f"{s.scheduler} (") for n in named)
-        named[f"{s.scheduler} ({again + 1})" if again else s.scheduler] = s
-    text = perfetto_of_schedules(graph, named)
+        again = sum(n == s.scheduler or n.startswith(f"{s.scheduler} (") for n in by_name)
+        by_name[f"{s.scheduler} ({again + 1})" if again else s.scheduler] = s
+    text = perfetto_of_schedules(graph, by_name)
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:

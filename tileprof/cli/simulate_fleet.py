@@ -43,20 +43,20 @@ def run(options: Namespace) -> int:
     life_model(options.durations)
     paths = [str(Path(trace).resolve()) if options.dask is not None else trace for trace in options.trace]
     sources = [Source(path, options.device or "", options.sms or 0, options.durations) for path in paths]
-    found = fleet(sources, names, swept, options.dask)
+    results = fleet(sources, names, swept, options.dask)
     if options.json:
-        _print_json(options.trace, swept, found)
+        _print_json(options.trace, swept, results)
     else:
-        _print(options.trace, names, swept, found)
-    return 1 if any(s["deadlock"] for points in found for point in points for s in point) else 0
+        _print(options.trace, names, swept, results)
+    return 1 if any(s["deadlock"] for points in results for point in points for s in point) else 0
 
 
-def _print_json(traces: list[str], swept: Sweep | None, found: list[list[Point]]) -> None:
+def _print_json(traces: list[str], swept: Sweep | None, results: list[list[Point]]) -> None:
     from tileprof.cli.simulate_text import standing_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - as above
 
     answers: list[dict[str, Any]] = []
-    for trace, points in zip(traces, found, strict=True):
+    for trace, points in zip(traces, results, strict=True):
         answer: dict[str, Any] = {"schema": SCHEMA, "version": VERSION, "trace": trace, **standing_of(load(trace))}
         if swept is None:
             answer["schedules"] = points[0]
@@ -68,7 +68,7 @@ def _print_json(traces: list[str], swept: Sweep | None, found: list[list[Point]]
     print()
 
 
-def _print(traces: list[str], names: list[str], swept: Sweep | None, found: list[list[Point]]) -> None:
+def _print(traces: list[str], names: list[str], swept: Sweep | None, results: list[list[Point]]) -> None:
     from tileprof.analysis.simulate.sweep import without  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.cli.simulate_text import print_standing, wide_terminal  # noqa: PLC0415 - as above
     from tileprof.trace import load  # noqa: PLC0415 - as above
@@ -77,10 +77,10 @@ def _print(traces: list[str], names: list[str], swept: Sweep | None, found: list
     if swept is None:
         for trace in traces:
             print_standing(console, load(trace), Path(trace).name)
-        _table(console, "trace", names, [Path(trace).name for trace in traces], [points[0] for points in found])
+        _table(console, "trace", names, [Path(trace).name for trace in traces], [points[0] for points in results])
         return
     heads = [without(name, swept.key) for name in names]
-    for trace, points in zip(traces, found, strict=True):
+    for trace, points in zip(traces, results, strict=True):
         if len(traces) > 1:
             console.print(f"\n{Path(trace).name}", style="bold", markup=False)
         print_standing(console, load(trace))

@@ -142,9 +142,9 @@ def _below_the_bound(schedules: list[Schedule], bounds: Bounds) -> list[str]:
     below = [s.scheduler for s in schedules if s.time_ns < bounds.bound_ns * (1 - 1e-9)]
     if not below:
         return []
-    said = f"Simulated faster than the {bounds.binding} bound: {', '.join(map(plain, below))}."
+    sentence = f"Simulated faster than the {bounds.binding} bound: {', '.join(map(plain, below))}."
     return [
-        f"{said} Lives as recorded do not share bandwidth and arithmetic; with --durations shared-roofline they do."
+        f"{sentence} Lives as recorded do not share bandwidth and arithmetic; with --durations shared-roofline they do."
     ]
 
 
@@ -180,9 +180,9 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
             "launch alone takes its uninstrumented time."
         )
     recorded = agrees.recorded_running_ns + agrees.recorded_between_ns
-    said = f"Recorded were {duration(recorded)}"
+    sentence = f"Recorded were {duration(recorded)}"
     if agrees.recorded_between_ns > 1.1 * agrees.simulated_between_ns:
-        said += (
+        sentence += (
             f", of which no kernel ran for {duration(agrees.recorded_between_ns)}; as simulated that is "
             f"{duration(agrees.simulated_between_ns)}, for the "
             f"simulated host takes {duration(simulator.machine.device.issue_ns())} per launch (stream:issue=5us makes "
@@ -197,14 +197,14 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
         else ""
     )
     lines.append(
-        f"{said}; as simulated it is {duration(stream.time_ns)} "
+        f"{sentence}; as simulated it is {duration(stream.time_ns)} "
         f"({signed_percent(stream.time_ns / max(recorded, 1e-9) - 1, plus=True)}){held_up}."
     )
     return lines
 
 
 def _reproduced(agrees: Agreement) -> str:
-    made, free = agrees.by_construction, agrees.launches - agrees.by_construction
+    constructed, free = agrees.by_construction, agrees.launches - agrees.by_construction
     if agrees.off:
         return (
             f"Stream order as simulated is more than 5% off the recorded time of {agrees.off:,} of "
@@ -213,13 +213,13 @@ def _reproduced(agrees: Agreement) -> str:
             "another time together than they did."
         )
     fitted = (
-        f"{counted(made, 'launch')} by construction (lives of tiles are scaled so that each launch alone takes "
+        f"{counted(constructed, 'launch')} by construction (lives of tiles are scaled so that each launch alone takes "
         "its recorded time)"
     )
     if not free:
         return f"Stream order as simulated takes the recorded time of its {fitted}."
-    known = f"Stream order as simulated reproduces the recorded time of {counted(free, 'launch')} within 5%"
-    return f"{known}, and of {fitted}." if made else f"{known}."
+    sentence = f"Stream order as simulated reproduces the recorded time of {counted(free, 'launch')} within 5%"
+    return f"{sentence}, and of {fitted}." if constructed else f"{sentence}."
 
 
 def print_triggers(console: Console, pairs: list[Trigger]) -> None:

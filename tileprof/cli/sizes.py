@@ -45,20 +45,20 @@ def at_size(symbolic: SymbolicPolicy, size: int | None, graph: TileGraph) -> Pol
     from tileprof.policy.format import PolicyError  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.stage_choice import stages_with  # noqa: PLC0415 - as above
 
-    known = symbolic.at()
-    launches = [stage.launch for stage in known.stages if stage.launch is not None]
-    graph = recut_operators.fitting(known, graph)
-    here = stages_with(graph, launches, known.guard.get("epilogues", [])) if _in(launches, graph) else None
+    example = symbolic.at()
+    launches = [stage.launch for stage in example.stages if stage.launch is not None]
+    graph = recut_operators.fitting(example, graph)
+    here = stages_with(graph, launches, example.guard.get("epilogues", [])) if _in(launches, graph) else None
     if here is None:
         if size is None:
             raise UserError("the trace does not say for which size its launches are: give --at N")
         return symbolic.at(size)
-    found = next(iter(here.stages[0].operator["operands"].values()))["shape"][0]
-    policy = symbolic.at(found if size is None else size)
-    for number, (mine, its) in enumerate(zip(policy.stages, here.stages, strict=True)):
-        if _layout(mine) != _layout(its):
+    recorded_size = next(iter(here.stages[0].operator["operands"].values()))["shape"][0]
+    policy = symbolic.at(recorded_size if size is None else size)
+    for number, (own, its) in enumerate(zip(policy.stages, here.stages, strict=True)):
+        if _layout(own) != _layout(its):
             raise PolicyError(
-                f"stage {number} ({mine.name}) computes {_short(mine)}; launch {its.launch} computes {_short(its)}: "
+                f"stage {number} ({own.name}) computes {_short(own)}; launch {its.launch} computes {_short(its)}: "
                 "the policy is for another program or size"
             )
     return policy

@@ -34,19 +34,19 @@ def _run(options: Namespace) -> int:
     output = options.output or Path(f"{Path(options.trace).resolve().stem}-timed")
     folder.refuse_existing(folder.places(output)[0], force=options.force)
     trace = load_trace(options.trace)
-    done = attach_times(trace, read_times(options.file), output, source=options.file.name, force=options.force)
+    attached = attach_times(trace, read_times(options.file), output, source=options.file.name, force=options.force)
     if options.json:
-        facts = {name: getattr(done, name) for name in done.__slots__ if name != "path"}
-        print(json.dumps({"trace": str(done.path), **facts}))
+        facts = {name: getattr(attached, name) for name in attached.__slots__ if name != "path"}
+        print(json.dumps({"trace": str(attached.path), **facts}))
         return 0
-    repeated = f", medians of {done.repetitions:,} repetitions" if done.repetitions > 1 else ""
+    repeated = f", medians of {attached.repetitions:,} repetitions" if attached.repetitions > 1 else ""
     say(
-        f"tileprof: wrote {done.path}: {done.matched:,} of {done.launches:,} launches measured{repeated}; together "
-        f"{duration(done.measured_ns)}, modelled {duration(done.modelled_ns)}"
+        f"tileprof: wrote {attached.path}: {attached.matched:,} of {attached.launches:,} launches "
+        f"measured{repeated}; together {duration(attached.measured_ns)}, modelled {duration(attached.modelled_ns)}"
     )
-    if done.matched < done.launches:
+    if attached.matched < attached.launches:
         say("tileprof: note: the other launches keep modelled durations; column note of the launches says which.")
-    say(f"tileprof: next: tileprof report {shell_word(done.path)}")
+    say(f"tileprof: next: tileprof report {shell_word(attached.path)}")
     return 0
 
 

@@ -77,13 +77,15 @@ def _run(options: Namespace) -> int:
         graph = fuse(graph, launches if launches is not None else _named(policy))
     elif launches is None:
         graph = fused_for(policy, graph)
-    found = assess(policy, graph, launches)
+    assessment = assess(policy, graph, launches)
     if options.json:
-        json.dump(found.to_json(options.first or len(found.verdict.missing)), sys.stdout, indent=1, allow_nan=False)
+        json.dump(
+            assessment.to_json(options.first or len(assessment.verdict.missing)), sys.stdout, indent=1, allow_nan=False
+        )
         print()
     else:
-        _print(name, options, found)
-    return 0 if found.verdict.sound else 1
+        _print(name, options, assessment)
+    return 0 if assessment.verdict.sound else 1
 
 
 def _load(name: str, size: int | None) -> Policy | None:
@@ -109,40 +111,40 @@ def _shipped(
 
 
 def _named(policy: Policy) -> list[int]:
-    named = [stage.launch for stage in policy.stages if stage.launch is not None]
-    if len(named) < len(policy.stages):
+    launches = [stage.launch for stage in policy.stages if stage.launch is not None]
+    if len(launches) < len(policy.stages):
         raise UserError("the policy does not name its launches; say which they are: --launches N,N,…")
-    return named
+    return launches
 
 
-def _print(name: str, options: Namespace, found: Assessment) -> None:
+def _print(name: str, options: Namespace, assessment: Assessment) -> None:
     from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
-    verdict, policy = found.verdict, found.policy
+    verdict, policy = assessment.verdict, assessment.policy
     print(f"{name} on {options.trace}")
-    for launch, stage in list(zip(found.launches, policy.stages, strict=True))[:STAGES]:
+    for launch, stage in list(zip(assessment.launches, policy.stages, strict=True))[:STAGES]:
         print(f"  launch {launch}: {plain(stage.name)}, {' x '.join(map(str, stage.grid))} tiles")
     if len(policy.stages) > STAGES:
         print(f"  … and {len(policy.stages) - STAGES} more stages")
-    for note in (*policy.notes, *found.remarks):
+    for note in (*policy.notes, *assessment.remarks):
         print(f"  {plain(note)}")
     needed = len(verdict.missing) + verdict.covered
     if verdict.missing.empty:
         print(f"Dependencies: {needed:,}, all waited for.")
     else:
         print(f"UNSOUND: {len(verdict.missing):,} of {needed:,} dependencies are not waited for.")
-    _print_missing(found, options.first)
+    _print_missing(assessment, options.first)
     for sentence in verdict.never:
         print(f"UNSOUND: {plain(sentence)}.")
-    _print_costs(found)
-    if found.corrected is not None:
-        _print_corrected(options, found, found.corrected)
+    _print_costs(assessment)
+    if assessment.corrected is not None:
+        _print_corrected(options, assessment, assessment.corrected)
 
 
-def _print_missing(found: Assessment, first: int) -> None:
+def _print_missing(assessment: Assessment, first: int) -> None:
     from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
-    missing = found.missing()
+    missing = assessment.missing()
     shown = missing.head(first) if first else missing
     for row in shown.to_dict("records"):
         print(
@@ -157,36 +159,38 @@ def _at(tile: list[int]) -> str:
     return f"({', '.join(map(str, tile))})"
 
 
-def _print_costs(found: Assessment) -> None:
-    excess, verdict = found.verdict.excess, found.verdict
+def _print_costs(assessment: Assessment) -> None:
+    excess, verdict = assessment.verdict.excess, assessment.verdict
     print(
         f"Waits: {int(excess['waits'].sum()):,}, {int(excess['idle_waits'].sum()):,} of them useless; "
         f"together they cover {int(excess['excess_tiles'].sum()):,} tiles beyond the dependencies."
     )
-    exact = f"{found.exact_us:.2f} us with one wait per dependency"
-    if found.policy_us is None or found.excess_us is None:
-        print(f"Time, modelled: none under this policy; {exact}; {found.stream_us:.2f} us in stream order.")
+    exact = f"{assessment.exact_us:.2f} us with one wait per dependency"
+    if assessment.policy_us is None or assessment.excess_us is None:
+        print(f"Time, modelled: none under this policy; {exact}; {assessment.stream_us:.2f} us in stream order.")
     else:
         print(
-            f"Time, modelled: {found.policy_us:.2f} us; {exact} ({found.excess_us:+.2f} us for the excess); "
-            f"{found.stream_us:.2f} us in stream order."
+            f"Time, modelled: {assessment.policy_us:.2f} us; {exact} ({assessment.excess_us:+.2f} us for the excess); "
+            f"{assessment.stream_us:.2f} us in stream order."
         )
     if len(verdict.renamable):
-        left = "they are harmless where each stage has memory of its own" if not _strict(found) else "counted above"
-        print(f"Hazards from recycled memory that no wait covers: {len(verdict.renamable):,}; {left}.")
+        consequence = (
+            "they are harmless where each stage has memory of its own" if not _strict(assessment) else "counted above"
+        )
+        print(f"Hazards from recycled memory that no wait covers: {len(verdict.renamable):,}; {consequence}.")
 
 
-def _print_corrected(options: Namespace, found: Assessment, made: Policy) -> None:
-    kinds = ", ".join(edge.kind for edge in made.edges) or "no waits"
-    print(f"A sound policy for these launches ({kinds}) takes {made.prediction['policy_us']:.2f} us; to write it:")
+def _print_corrected(options: Namespace, assessment: Assessment, policy: Policy) -> None:
+    kinds = ", ".join(edge.kind for edge in policy.edges) or "no waits"
+    print(f"A sound policy for these launches ({kinds}) takes {policy.prediction['policy_us']:.2f} us; to write it:")
     fused = ["--fuse"] if options.fuse else []
-    launches = ",".join(map(str, found.launches))
+    launches = ",".join(map(str, assessment.launches))
     command = ["tileprof", "export", "--format", "json", "-o", SOUND, "--launches", launches, *fused]
     print(f"  {shlex.join(command)} {shell_word(options.trace)}")
 
 
-def _strict(found: Assessment) -> bool:
-    return not found.policy.guard.get("renamed", False)
+def _strict(assessment: Assessment) -> bool:
+    return not assessment.policy.guard.get("renamed", False)
 
 
 VERB = Verb("verify", "check a policy against the dependencies of a trace", _prepare, _run)

@@ -29,24 +29,24 @@ def watch(path: str, show: Callable[[Trace], None], *, plain: bool) -> int:
     at all.
     """
     whole, partial = folder.places(path)
-    seen: tuple[object, ...] | None = None
+    last_state: tuple[object, ...] | None = None
     try:
         while True:
             recording = manifest.live_writer(partial) is not None
             trace = _loaded(partial, whole, recording=recording)
             if trace is not None:
                 state = (recording, trace.count("launches"), trace.count("times"))
-                clear = sys.stdout.isatty() and not plain and (recording or seen is not None)
-                if state != seen and _shown(trace, show, recording=recording, clear=clear):
-                    seen = state
+                clear = sys.stdout.isatty() and not plain and (recording or last_state is not None)
+                if state != last_state and _shown(trace, show, recording=recording, clear=clear):
+                    last_state = state
                 if not recording:
                     return 0
                 if sys.stderr.isatty():
-                    said = (
+                    line = (
                         f"recording: {trace.count('launches'):,} launches so far; Ctrl-C ends the watch, not the "
                         "recording"
                     )
-                    say(said, end="\r")
+                    say(line, end="\r")
             time.sleep(LOOK_AGAIN_S)
     except KeyboardInterrupt:
         say("")

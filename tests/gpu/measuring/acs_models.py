@@ -19,6 +19,9 @@ import torch
 from tileprof.examples.common import building, print_result, stepped, stepping
 
 Step = Callable[[], torch.Tensor]
+Made = tuple[torch.nn.Module, Step, list[torch.Tensor]]
+"""A model, a call of it, and the inputs of that."""
+
 SIZE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -30,20 +33,20 @@ def _tokens(vocabulary: int = 500) -> torch.Tensor:
 def _transformer(configuration: str, model: str, inputs: Callable[[], dict[str, Any]], **sizes: Any) -> Any:
     """A maker of a model of transformers and of its first result."""
 
-    def make() -> tuple[torch.nn.Module, Step]:
+    def make() -> Made:
         library = import_module("transformers")
         network = getattr(library, model)(getattr(library, configuration)(**sizes))
         given = inputs()
-        return network, lambda: network(**given)[0]
+        return network, lambda: network(**given)[0], [t for t in given.values() if isinstance(t, torch.Tensor)]
 
     return make
 
 
 def _image(name: str, side: int = 64, **more: Any) -> Any:
-    def make() -> tuple[torch.nn.Module, Step]:
+    def make() -> Made:
         network = getattr(import_module("torchvision.models"), name)(weights=None, num_classes=10, **more)
         images = torch.randn(2, 3, side, side)
-        return network, lambda: network(images)
+        return network, lambda: network(images), [images]
 
     return make
 
@@ -51,7 +54,7 @@ def _image(name: str, side: int = 64, **more: Any) -> Any:
 def _graph(layer: str, **more: Any) -> Any:
     """Two layers of torch_geometric over a random graph of 200 nodes and 1,200 edges."""
 
-    def make() -> tuple[torch.nn.Module, Step]:
+    def make() -> Made:
         kind = getattr(import_module("torch_geometric.nn"), layer)
         layers = torch.nn.ModuleList([kind(32, 32, **more), kind(32, 32, **more)])
         nodes, edges = torch.randn(200, 32), torch.randint(0, 200, (2, 1200))
@@ -62,12 +65,12 @@ def _graph(layer: str, **more: Any) -> Any:
                 x = each(x, edges).relu()
             return x
 
-        return layers, step
+        return layers, step, [nodes]
 
     return make
 
 
-MODELS: dict[str, Callable[[], tuple[torch.nn.Module, Step]]] = {
+MODELS: dict[str, Callable[[], Made]] = {
     "bert": _transformer(
         "BertConfig", "BertModel", lambda: {"input_ids": _tokens()}, vocab_size=500, **SIZE, **WITHOUT_DROPOUT
     ),
@@ -120,6 +123,17 @@ def _training(network: torch.nn.Module, forward: Step) -> Step:
     return step
 
 
+def _moving(step: Step, inputs: list[torch.Tensor]) -> Step:
+    """``step`` with other inputs each time, so that what a step left in memory is not what the next one writes."""
+
+    def moved() -> torch.Tensor:
+        for tensor in inputs:
+            tensor.copy_(tensor.roll(1, dims=-1))
+        return step()
+
+    return moved
+
+
 def main() -> None:
     """Run the model that the first word names."""
     options = stepping(__doc__)
@@ -129,7 +143,8 @@ def main() -> None:
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
     with building(values):
-        network, step = MODELS[values.name]()
+        network, step, inputs = MODELS[values.name]()
+        step = _moving(step, inputs)
         network.train(values.train)
         for module in network.modules():
             if isinstance(module, torch.nn.Dropout):

@@ -75,11 +75,11 @@ def main() -> None:
     module = importlib.import_module(f"tileprof.examples.{values.words[0]}")
 
     def measured(_name: str, asked: Any, step: Any) -> Any:
-        if getattr(asked, "keep", False):
-            step = common._keeping(step)
-        if getattr(asked, "graph", False):
-            step = common._captured(step)
-        with torch.no_grad():
+        with torch.no_grad():  # around the capture too: autograd would keep what the caching allocator else recycles
+            if getattr(asked, "keep", False):
+                step = common._keeping(step)
+            if getattr(asked, "graph", False):
+                step = common._captured(step)
             for _ in range(3):
                 result = step()
             torch.cuda.synchronize()

@@ -57,7 +57,10 @@ def measure(options: argparse.Namespace) -> None:
     """Models one after the other, so that those who run at once are the ways of one model, or of a few."""
     end = time.monotonic() + options.budget
     found: dict[str, Any] = {"measured": datetime.now(UTC).date().isoformat(), "rows": {}}
-    with tempfile.TemporaryDirectory() as caches, ThreadPoolExecutor(options.at_once) as pool:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches,  # compilers' workers may still write there
+        ThreadPoolExecutor(options.at_once) as pool,
+    ):
         compile_bytecode(Path(caches) / "bytecode")
         jobs = [(n, w, pool.submit(both, n, w, Path(caches), end, options)) for n in options.only for w in WAYS]
         for name, way, job in jobs:

@@ -20,13 +20,16 @@ from tileprof.runtime.acs.table import Instance, Range, united
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Boxes, Trace
 
 BY_DATA: Final = re.compile(
     r"index|gather|scatter|embedding|take|masked|nonzero|unique|sort|topk|select|bucket|histogram|put_|where_scan|cub",
     re.IGNORECASE,
 )
 """Kernels that may write where their data says: they stand for the whole buffer that they wrote into."""
+
+_MOST_RUNS: Final = 1 << 18
+"""Pieces of memory per operand that are told apart for a fine table."""
 
 _POINTER_BYTES: Final = 8
 _SINGLES: Final = ("memcpy", "memset", "stream write value", "stream wait value")
@@ -84,16 +87,19 @@ def instances(
     events: Iterable[Mapping[str, Any]],
     logged: Sequence[Logged],
     varying: Mapping[int, tuple[int, ...]] | None = None,
+    *,
+    fine: bool = False,
 ) -> Joined:
     """Return an instance for each launch of the trace whose parameters are in the log and explain what it touched.
 
     ``events``: the recorder's log of the process. ``varying``: by place in ``logged``, words that differ in other runs.
+    ``fine``: the bytes that were touched; otherwise the range around what was written, and whole buffers for reads.
     """
     place_of = {id(call): place for place, call in enumerate(logged)}
     without: dict[str, int] = {}
     out: list[Instance] = []
     columns = trace.columns("launches")
-    reader = _Footprints(trace)
+    reader = _Footprints(trace, fine=fine)
     for row, call, replayed in _pairs(columns, events, logged):
         why = "" if call is not None and call.whole else "its call may not be moved"
         if call is None:
@@ -152,8 +158,9 @@ def stored_events(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 class _Footprints:
     """What launches of a trace touched, by buffer, at absolute addresses."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, fine: bool) -> None:
         self._trace = trace
+        self._fine = fine
         buffers = trace.columns("buffers")
         self._base = np.asarray(buffers["base"], np.int64)
         self._end = self._base + np.asarray(buffers["bytes"], np.int64)
@@ -186,17 +193,19 @@ class _Footprints:
             # distances.
             slot = max(of_buffer[buffer], key=lambda s: (address[s] <= low, -abs(address[s] - low)))
             if mode in {READ, ATOMIC}:
-                reads.append((slot, base - address[slot], end - address[slot]))
+                begin, stop = (low, high) if self._fine and not by_data else (base, end)
+                reads.append((slot, begin - address[slot], stop - address[slot]))
             if mode in {WRITE, ATOMIC}:
                 begin, stop = (base, end) if by_data else (low, high)
                 writes.append((slot, begin - address[slot], stop - address[slot]))
         apart = tuple(
             (group[0], other, address[other] - address[group[0]]) for group in of_buffer.values() for other in group[1:]
         )
-        return Instance(call.symbol, call.shape, call.parameters, slots, united(reads), united(writes), apart, unused)
+        read, written = united(reads, fine=self._fine), united(writes, fine=self._fine)
+        return Instance(call.symbol, call.shape, call.parameters, slots, read, written, apart, unused)
 
     def _touched(self, row: int) -> list[tuple[int, int, int, int]]:
-        """Return buffer, mode, first address and end, a row for each buffer and mode."""
+        """Return buffer, mode, first address and end: a row for each buffer and mode, in a fine table one per range."""
         buffers, offsets = self._trace.operands_of(row)
         return [
             (
@@ -222,7 +231,11 @@ class _Footprints:
             for slot in np.unique(boxes.operand):
                 for mode in (READ, WRITE, ATOMIC):
                     here = (boxes.operand == slot) & (boxes.mode == mode)
-                    if here.any():
+                    if not here.any():
+                        continue
+                    if self._fine and (runs := _runs(boxes.take(here))) is not None:
+                        rows += [(int(slot), mode, first, last) for first, last in runs]
+                    else:
                         rows.append((int(slot), mode, int(low[here].min()), int(high[here].max())))
             self._hulls[footprint] = rows
         return self._hulls[footprint]
@@ -239,3 +252,18 @@ class _Footprints:
             if place >= 0 and word < self._end[order[place]] and word > 0:
                 out[number * _POINTER_BYTES] = (word, int(order[place]))
         return out
+
+
+def _runs(boxes: Boxes) -> list[tuple[int, int]] | None:
+    """Return first byte and end of what boxes of one operand cover, as a fine table keeps it; None where they are
+    more than `_MOST_RUNS`.
+    """
+    count_0, count_1 = boxes.count_0.astype(np.int64), boxes.count_1.astype(np.int64)
+    if int((count_0 * count_1).sum()) > _MOST_RUNS:
+        return None
+    box = np.repeat(np.arange(len(boxes)), count_0 * count_1)
+    number = np.arange(len(box)) - np.repeat(np.cumsum(count_0 * count_1) - count_0 * count_1, count_0 * count_1)
+    inner, outer = number % count_0[box], number // count_0[box]
+    low = boxes.offset[box] + inner * boxes.stride_0[box] + outer * boxes.stride_1[box]
+    pairs = np.unique(np.stack([low, low + boxes.length[box]], axis=1), axis=0).tolist()
+    return [(first, last) for _, first, last in united([(0, first, last) for first, last in pairs], fine=True)]

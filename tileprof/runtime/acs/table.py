@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 
 MOST_RANGES: Final = 8
 """Ranges per slot and mode; where there are more, one range around all of them stands for them."""
+
+MOST_FINE: Final = 64
+"""The same in a fine table, where the narrowest gaps are closed until no more ranges than these are left."""
 
 Range = tuple[int, int, int]
 """Slot, first byte and end, from the slot's address on."""
@@ -92,8 +96,8 @@ class Table:
         path.write_text("\n".join(self.lines()) + "\n", encoding="utf-8")
 
 
-def tabulate(instances: Iterable[Instance], program: str) -> Table:
-    """Return the table of all instances.
+def tabulate(instances: Iterable[Instance], program: str, *, fine: bool = False) -> Table:
+    """Return the table of all instances; a ``fine`` one keeps up to `MOST_FINE` ranges per slot and mode.
 
     Words of the parameters that differ between launches which touch the same bytes (seeds, scalars, padding), or
     between runs of the program, do not decide what is touched and are not compared; where the others do not tell two
@@ -113,11 +117,11 @@ def tabulate(instances: Iterable[Instance], program: str) -> Table:
         )
         groups[key].append(instance)
     for group in groups.values():
-        table.entries.setdefault(group[0].symbol, []).extend(_entries(group))
+        table.entries.setdefault(group[0].symbol, []).extend(_entries(group, fine=fine))
     return table
 
 
-def _entries(group: Sequence[Instance]) -> list[Entry]:
+def _entries(group: Sequence[Instance], *, fine: bool) -> list[Entry]:
     """Return entries of launches of one kernel, shape and structure of parameters, those that compare fewest words
     first.
 
@@ -146,8 +150,8 @@ def _entries(group: Sequence[Instance]) -> list[Entry]:
             continue
         covered |= alike
         members = [group[row] for row in np.flatnonzero(alike).tolist()]
-        reads = united([r for instance in members for r in instance.reads])
-        writes = united([r for instance in members for r in instance.writes])
+        reads = united([r for instance in members for r in instance.reads], fine=fine)
+        writes = united([r for instance in members for r in instance.writes], fine=fine)
         mask = np.where(free, 0, 0xFFFFFFFF).astype("<u4").tobytes()[: len(group[0].parameters)]
         out.append(Entry(group[at], mask, reads, writes, len(members)))
     return out
@@ -172,8 +176,8 @@ def _pointers(instance: Instance) -> list[int]:
     return [word for offset in (*instance.slots, *instance.unused) for word in (offset // 4, offset // 4 + 1)]
 
 
-def united(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """Return the same bytes in as few ranges, at most `MOST_RANGES` a slot."""
+def united(ranges: Iterable[Range], *, fine: bool = False) -> tuple[Range, ...]:
+    """Return the same bytes, and more where there are many ranges, as at most `MOST_RANGES` (`MOST_FINE`) per slot."""
     by_slot: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for slot, low, high in ranges:
         by_slot[slot].append((low, high))
@@ -185,7 +189,16 @@ def united(ranges: Iterable[Range]) -> tuple[Range, ...]:
                 merged[-1] = (merged[-1][0], max(merged[-1][1], high))
             else:
                 merged.append((low, high))
-        if len(merged) > MOST_RANGES:
+        if fine:
+            merged = _without_narrow_gaps(merged)
+        elif len(merged) > MOST_RANGES:
             merged = [(merged[0][0], merged[-1][1])]
         out += [(slot, low, high) for low, high in merged]
     return tuple(out)
+
+
+def _without_narrow_gaps(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ascending ranges with their narrowest gaps closed, at most `MOST_FINE` of them."""
+    gaps = sorted(range(1, len(ranges)), key=lambda at: ranges[at - 1][1] - ranges[at][0])[: MOST_FINE - 1]
+    edges = [0, *sorted(gaps), len(ranges)]
+    return [(ranges[first][0], ranges[last - 1][1]) for first, last in itertools.pairwise(edges)]

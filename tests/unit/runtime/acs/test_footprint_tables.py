@@ -46,6 +46,16 @@ def test_many_ranges_become_the_one_around_them():
     assert united([(0, 16 * i, 16 * i + 4) for i in range(20)]) == ((0, 0, 16 * 19 + 4),)
 
 
+def test_a_fine_table_keeps_ranges_and_closes_the_narrowest_gaps():
+    rows = [(0, 16 * i, 16 * i + 4) for i in range(20)]
+    assert united(rows, fine=True) == tuple(rows)
+    many = [(0, 16 * i, 16 * i + 4) for i in range(100)] + [(0, 10_000, 10_004)]
+    kept = united(many, fine=True)
+    assert len(kept) == 64
+    assert kept[-1] == (0, 10_000, 10_004)
+    assert all(any(low <= first and last <= high for _, low, high in kept) for _, first, last in many)
+
+
 def a_trace(folder: Path) -> Path:
     """Two launches that read x and write the halves of y; then one that reaches memory of no parameter."""
     writer = TraceWriter(folder / "t.tileprof", recorder="test", command=["t"], device=get("H200"))
@@ -78,6 +88,32 @@ def test_a_trace_and_a_log_are_joined_by_time_and_relative_to_pointers(tmp_path:
     assert sum(joined.without.values()) == 1
     (entry,) = tabulate(joined.instances, "p").entries["k"]
     assert entry.count == 2
+
+
+def test_a_fine_table_knows_the_bytes_that_a_launch_read(tmp_path: Path):
+    call = Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<QQ", 8192, 4096))
+    trace = load(a_trace(tmp_path))
+    (made,) = instances(trace, [an_event(110)], [call], fine=True).instances
+    assert made.reads == ((1, 0, 64),)
+    assert made.writes == ((0, 0, 32),)
+    by_data = replace(call, symbol="gather_kernel")  # its next launch may read elsewhere
+    (made,) = instances(trace, [an_event(110)], [by_data], fine=True).instances
+    assert made.reads == ((1, 0, 128),)
+
+
+def test_a_fine_table_tells_the_columns_of_a_matrix_apart(tmp_path: Path):
+    writer = TraceWriter(tmp_path / "t.tileprof", recorder="test", command=["t"], device=get("H200"))
+    boxes = Boxes.of(tile=0, operand=0, mode=WRITE, offset=16, length=16, count_0=4, stride_0=64)
+    y = writer.add_buffer(base=8192, bytes=256, kind="activation", name="y")
+    made = {"grid": (4, 1, 1), "block": (128, 1, 1), "duration_ns": 10, "timing": "modelled", "coverage": "exact"}
+    footprint = writer.add_footprint(Footprint(np.zeros((1, 3), np.int32), boxes))
+    writer.add_launch(Launch(footprint, ((y, 0),), kernel="k", **made))
+    trace = load(writer.close())
+    call = Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<Q", 8192))
+    (fine,) = instances(trace, [an_event(110)], [call], fine=True).instances
+    (coarse,) = instances(trace, [an_event(110)], [call]).instances
+    assert fine.writes == tuple((0, 64 * row + 16, 64 * row + 32) for row in range(4))
+    assert coarse.writes == ((0, 16, 64 * 3 + 32),)
 
 
 def test_replays_of_graphs_are_told_apart_from_calls_that_were_missed(tmp_path: Path):
