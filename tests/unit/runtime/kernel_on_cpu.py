@@ -35,6 +35,9 @@ from tileprof.runtime.sync.tables import FLAG_BYTES
 EMULATED: Final = Path(__file__).parent / "emulated"
 FLAGS: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", f"-I{EMULATED}")
 
+# -Og: half the time of -O1 to compile, and as long to run.
+_KERNEL_FLAGS: Final = (*FLAGS, "-w", "-Og", *SHARED)
+
 _MULTIPLY: Final = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
 _STORE: Final = re.compile(r"\*reinterpret_cast<u32\*>\(([^;]*)\)\s*=\s*([^;]*);")
 _NAMED: Final = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED|AWAITED|LOADED|BEGUN) = ")
@@ -123,11 +126,16 @@ def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, ent
 
     def link(to: Path) -> None:
         machine = str(folder.parent / "machine.o")
-        # Half the time of -O1 to compile, and as long to run.
-        flags = ("-w", "-Og", "-include", "cuda.h", f"-I{folder}", *SHARED)
-        _run("g++", *FLAGS, *flags, str(EMULATED / entry), machine, "-o", str(to))
+        headers = once("cuda.h.gch", _precompile).parent  # searched first: a quarter less to compile
+        flags = (f"-I{headers}", *_KERNEL_FLAGS, "-include", "cuda.h", f"-I{folder}")
+        _run("g++", *flags, str(EMULATED / entry), machine, "-o", str(to))
 
     return Path(shutil.copy(once(f"{key}.so", link), folder / "kernel.so"))
+
+
+def _precompile(to: Path) -> None:
+    """Compile the header in front of every kernel, with the flags that kernels have."""
+    _run("g++", *_KERNEL_FLAGS, "-x", "c++-header", str(EMULATED / "cuda.h"), "-o", str(to))
 
 
 def without_products(header: str) -> str:

@@ -26,7 +26,7 @@ class Physical:
 
     @classmethod
     def of(cls, events: Iterable[dict[str, Any]]) -> Physical:
-        """Follow all events of a process; return what handles and addresses mean in the end."""
+        """Return the allocations that the events of a process map several times."""
         now, ends, mappings = cls({}), Counter[Key](), Counter[Key]()
         for event in events:
             if event["e"] == "map":
