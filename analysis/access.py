@@ -32,7 +32,7 @@ class Accesses:
         self._offset = operands["offset"].to_numpy()
         self._footprint = trace.launches["footprint"].to_numpy()
         self._starts = np.searchsorted(launch, np.arange(len(self._footprint) + 1))
-        self._known: dict[tuple[int, tuple[tuple[int, int], ...]], Access] = {}
+        self._accesses: dict[tuple[int, tuple[tuple[int, int], ...]], Access] = {}
         self._tracked = self._tracked_buffers()
 
     def of(self, launch: int) -> list[tuple[int, Access]]:
@@ -50,10 +50,10 @@ class Accesses:
 
     def _access(self, footprint: int, bindings: tuple[tuple[int, int], ...]) -> Access:
         key = (footprint, bindings)
-        cached = self._known.get(key)
+        cached = self._accesses.get(key)
         if cached is None:
-            cached = access(len(self._known), self._trace.footprint(footprint), bindings)
-            self._known[key] = cached
+            cached = access(len(self._accesses), self._trace.footprint(footprint), bindings)
+            self._accesses[key] = cached
         return cached
 
     def _tracked_buffers(self) -> NDArray[np.bool_]:

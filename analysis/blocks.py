@@ -140,13 +140,13 @@ class Joins:
 
     def _digests(self, touch: Touch) -> tuple[bytes, bytes]:
         """Of what a join reads of a touch as its source, and of the other one."""
-        known = self._touches.get(id(touch))
-        if known is None:
+        digests = self._touches.get(id(touch))
+        if digests is None:
             base = touch.lo[0]
             tiles = _digest(touch.indptr, touch.tiles)
-            known = touch, tiles, _digest(touch.lo - base, touch.hi - base, touch.cls, touch.first, touch.class_of)
-            self._touches[id(touch)] = known
-        return known[1:]
+            digests = touch, tiles, _digest(touch.lo - base, touch.hi - base, touch.cls, touch.first, touch.class_of)
+            self._touches[id(touch)] = digests
+        return digests[1:]
 
 
 def _digest(*columns: NDArray[np.generic]) -> bytes:

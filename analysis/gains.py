@@ -224,7 +224,7 @@ class _Binding(NamedTuple):
 
 def _bindings(trace: Recording) -> list[_Binding]:
     """``[launches]`` of a recording."""
-    kept = (trace.buffers["freed_at"].to_numpy(np.int64) == NEVER).tolist()
+    lasting = (trace.buffers["freed_at"].to_numpy(np.int64) == NEVER).tolist()
     bindings = []
     for launch in range(len(trace.launches)):
         slots: dict[int, int] = {}
@@ -232,7 +232,7 @@ def _bindings(trace: Recording) -> list[_Binding]:
         alone_ = []
         for slot, (buffer, offset) in enumerate(zip(*(c.tolist() for c in trace.operands_of(launch)), strict=True)):
             first = offsets.setdefault(buffer, offset)
-            alone_.append((slots.setdefault(buffer, slot), offset - first, kept[buffer]))
+            alone_.append((slots.setdefault(buffer, slot), offset - first, lasting[buffer]))
         bindings.append(_Binding(slots, offsets, tuple(alone_)))
     return bindings
 
@@ -327,8 +327,8 @@ def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:
     """
     worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
     worth &= groups["last_producer"].to_numpy(bool)
-    known = (groups["coverage"] != "conservative").to_numpy(bool) & ~groups["reuse_only"].to_numpy(bool)
-    return np.asarray(worth & known, dtype=np.bool_)
+    certain = (groups["coverage"] != "conservative").to_numpy(bool) & ~groups["reuse_only"].to_numpy(bool)
+    return np.asarray(worth & certain, dtype=np.bool_)
 
 
 def described_edges(row: Mapping[Any, Any]) -> int:

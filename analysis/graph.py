@@ -175,21 +175,21 @@ class _Builder:
         while self._born < len(self._allocated_at) and self._allocated_at[self._born] <= launch:
             self._memories[self._born] = self._heir(self._inheritances.get(self._born, []))
             self._born += 1
-        found: dict[tuple[int, str, bool], list[int]] = defaultdict(list)
+        blocks_of: dict[tuple[int, str, bool], list[int]] = defaultdict(list)
         for buffer, access in self._accesses.of(launch):
             memory = self._memories[buffer]
             key = (id(memory.shadow), access.number)
-            done = self._steps.get(key)
-            if done is None:
-                done = step(memory.shadow, access, self._join)
-                done = Step(done.relations, self._intern(done.shadow), done.kept)
-                self._steps[key] = done
-            for relation in done.relations:
+            effect = self._steps.get(key)
+            if effect is None:
+                effect = step(memory.shadow, access, self._join)
+                effect = Step(effect.relations, self._intern(effect.shadow), effect.kept)
+                self._steps[key] = effect
+            for relation in effect.relations:
                 producer = memory.launches[relation.slot]
-                found[producer, relation.hazard, relation.reuse].append(self._number(relation))
-            kept = tuple(launch if slot < 0 else memory.launches[slot] for slot in done.kept)
-            self._memories[buffer] = _Memory(done.shadow, kept)
-        for (producer, hazard, reuse), blocks in found.items():
+                blocks_of[producer, relation.hazard, relation.reuse].append(self._number(relation))
+            survivors = tuple(launch if slot < 0 else memory.launches[slot] for slot in effect.kept)
+            self._memories[buffer] = _Memory(effect.shadow, survivors)
+        for (producer, hazard, reuse), blocks in blocks_of.items():
             self._rows.append((producer, launch, hazard, reuse, self._merge(tuple(sorted(blocks)))))
 
     def links(self) -> pd.DataFrame:
@@ -229,13 +229,13 @@ class _Builder:
         )
         inherited = self._inherited.get(key)
         if inherited is None:
-            shadow, kept = inherit(
+            shadow, survivors = inherit(
                 (memory.shadow, -part.shift, part.begin, part.end, slots)
                 for (part, memory), slots in zip(pairs, renumber, strict=True)
             )
-            inherited = self._inherited[key] = (self._intern(shadow), kept)
-        shadow, kept = inherited
-        return _Memory(shadow, tuple(launches[slot] for slot in kept))
+            inherited = self._inherited[key] = (self._intern(shadow), survivors)
+        shadow, survivors = inherited
+        return _Memory(shadow, tuple(launches[slot] for slot in survivors))
 
     def _intern(self, shadow: Shadow) -> Shadow:
         return self._shadows.setdefault(shadow.digest(self._touches), shadow)

@@ -84,7 +84,7 @@ def _run(
     ends = np.zeros(p.tile_base[-1])
     # When a set's parents allow a consumer that needs them at its start, and the largest part of them that scales with
     # its life.
-    known = np.full(states[-1], np.nan)
+    begin_of = np.full(states[-1], np.nan)
     running = [(0.0, 0)]
     free = capacity
     now = 0.0
@@ -118,12 +118,12 @@ def _run(
                     end = max(end, ready + (1.0 - p.first[entry]) * life)
             else:
                 state = states[link] + which
-                if np.isnan(known[state]):
+                if np.isnan(begin_of[state]):
                     ready = 0.0
                     for entry in range(low, high):
                         ready = max(ready, ends[base + p.parent[entry]])
-                    known[state] = ready + wait_ns
-                end = max(end, known[state] + life)
+                    begin_of[state] = ready + wait_ns
+                end = max(end, begin_of[state] + life)
         if posts[launch]:
             end += post_ns
         ends[tile] = end

@@ -42,7 +42,7 @@ def inheritances(buffers: pd.DataFrame) -> dict[int, list[Inheritance]]:
         if start < len(begins) and spans[start][0] <= low:
             start += 1
         stop = bisect_left(begins, high)
-        kept: list[tuple[int, int, int]] = []
+        parts: list[tuple[int, int, int]] = []
         for begin, (end, earlier) in zip(begins[start:stop], spans[start:stop], strict=True):
             if died[earlier] == NEVER or died[earlier] > max(born[buffer], 0):
                 raise TraceError(
@@ -53,11 +53,11 @@ def inheritances(buffers: pd.DataFrame) -> dict[int, list[Inheritance]]:
             overlap = Inheritance(earlier, max(begin, low) - low, min(end, high) - low, low - int(base[earlier]))
             inheritances.setdefault(buffer, []).append(overlap)
             if begin < low:
-                kept.append((begin, low, earlier))
+                parts.append((begin, low, earlier))
             if end > high:
-                kept.append((high, end, earlier))
-        kept.append((low, high, buffer))
-        kept.sort()
-        begins[start:stop] = [k[0] for k in kept]
-        spans[start:stop] = [(k[1], k[2]) for k in kept]
+                parts.append((high, end, earlier))
+        parts.append((low, high, buffer))
+        parts.sort()
+        begins[start:stop] = [k[0] for k in parts]
+        spans[start:stop] = [(k[1], k[2]) for k in parts]
     return inheritances

@@ -150,8 +150,8 @@ def _because(row: dict[Any, Any], graph: Schedule, prologue: float) -> str:
 
 
 def _held_back(row: dict[Any, Any], then: Schedule, stream: Schedule) -> str:
-    left = float(row["gain_ns"]) / row["times"] - (stream.time_ns - then.time_ns)
-    if left <= 0.1 * max(float(row["gain_ns"]) / row["times"], 1.0):
+    remaining = float(row["gain_ns"]) / row["times"] - (stream.time_ns - then.time_ns)
+    if remaining <= 0.1 * max(float(row["gain_ns"]) / row["times"], 1.0):
         return "next to nothing: the bound is reached"
     if row["early"] == 0:
         return f"{row['pattern']}: no tile's inputs are complete before the producer's last wave ends"

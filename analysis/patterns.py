@@ -84,12 +84,12 @@ class _Sets:
     """Parent sets without bytes and times, each once, with their extent in the producer's grid."""
 
     def __init__(self, block: EdgeBlock, producer: Footprint) -> None:
-        group, kept = equal_lists(block.indptr, (block.parent,))
+        group, first_of_group = equal_lists(block.indptr, (block.parent,))
         self.of_block_set = group
-        self.uses = np.bincount(group, weights=block.uses(), minlength=len(kept)).astype(np.int64)
-        self.size = np.diff(block.indptr)[kept]
+        self.uses = np.bincount(group, weights=block.uses(), minlength=len(first_of_group)).astype(np.int64)
+        self.size = np.diff(block.indptr)[first_of_group]
         owner, place = ragged(self.size)
-        self.parent = block.parent[block.indptr[kept][owner] + place].astype(np.int64)
+        self.parent = block.parent[block.indptr[first_of_group][owner] + place].astype(np.int64)
         self.starts = np.cumsum(self.size) - self.size
         self.at = producer.block[self.parent].astype(np.int64)
         self.low = np.minimum.reduceat(self.at, self.starts)

@@ -172,7 +172,7 @@ def build_report(graph: TileGraph, machine: Machine | None = None) -> Report:
     waves = launch_waves(trace.launches, bounder.slots, bounder.durations)
     program = _program(trace, bounder, waves)
     gains = pair_gains(bounder)
-    known = not program.tiles or program.bytes_read + program.bytes_written > 0
+    recorded = not program.tiles or program.bytes_read + program.bytes_written > 0
     bounds = bounder.of(program.recorded_ns)
     return Report(
         source=_source(trace),
@@ -180,11 +180,11 @@ def build_report(graph: TileGraph, machine: Machine | None = None) -> Report:
         sms=bounder.machine.sms,
         replayed=bounder.replayed,
         program=program,
-        bounds=bounds if known else replace(bounds, listed_ns=None, listed_reuse_ns=None),
-        dependencies_known=known,
+        bounds=bounds if recorded else replace(bounds, listed_ns=None, listed_reuse_ns=None),
+        dependencies_known=recorded,
         unknown_lags=_unknown_lags(graph),
-        layers=repeated_layers(bounder) if known else [],
-        step_graphs=step_graphs(graph) if known else None,
+        layers=repeated_layers(bounder) if recorded else [],
+        step_graphs=step_graphs(graph) if recorded else None,
         launch_waves=waves,
         pairs=gains,
         groups=fold(gains, trace.launches),

@@ -59,10 +59,10 @@ class Event:
     def inherited(self, slot: int, shift: int, begin: int, end: int) -> Event:
         """The event in another buffer at the same addresses: moved by ``shift``, cut to ``[begin, end)``."""
         lo, hi = np.maximum(self.lo + shift, begin), np.minimum(self.hi + shift, end)
-        kept = np.flatnonzero(lo < hi)
-        lo, hi = lo[kept], hi[kept]
+        inside = np.flatnonzero(lo < hi)
+        lo, hi = lo[inside], hi[inside]
         order = np.argsort(lo, kind="stable")
-        return self._with(slot, True, lo[order], hi[order], kept[order])
+        return self._with(slot, True, lo[order], hi[order], inside[order])
 
     def _with(
         self,
@@ -220,8 +220,8 @@ def _without_own_writes(event: Event, write: Touch) -> Event:
     lo, hi, piece = subtract(begin[order], (event.hi[rows] - floor + reader * span)[order], *holes)
     piece = order[piece]
     base = reader[piece] * span - floor
-    kept = np.concatenate([np.flatnonzero(rows)[piece], np.flatnonzero(~rows)])
+    rows_left = np.concatenate([np.flatnonzero(rows)[piece], np.flatnonzero(~rows)])
     lo = np.concatenate([lo - base, event.lo[~rows]])
     hi = np.concatenate([hi - base, event.hi[~rows]])
     order = np.argsort(lo, kind="stable")
-    return event._with(event.slot, event.foreign, lo[order], hi[order], kept[order])  # noqa: SLF001 (same module)
+    return event._with(event.slot, event.foreign, lo[order], hi[order], rows_left[order])  # noqa: SLF001 (same module)

@@ -97,8 +97,8 @@ def busy_share(lanes: Lanes, *, sms: int, bins: int, weight: ArrayLike = 1.0) ->
     # Slot-time before each bin's right edge, as a piecewise linear function of the edge: slopes are differenced.
     used = np.zeros((sms, bins + 1))
     slope = np.zeros((sms, bins + 2))
-    held = np.broadcast_to(np.asarray(weight, np.float64), begin.shape)
-    for sign, at in ((held, begin), (-held, end)):
+    weights = np.broadcast_to(np.asarray(weight, np.float64), begin.shape)
+    for sign, at in ((weights, begin), (-weights, end)):
         whole = np.minimum(at.astype(np.int64), bins)
         np.add.at(used, (lanes.sm, whole), sign * (whole + 1 - at))
         np.add.at(slope, (lanes.sm, whole + 1), sign)

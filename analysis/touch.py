@@ -172,7 +172,7 @@ def _elementary(
     order = np.argsort(piece, kind="stable")
     piece, owner = piece[order], owner[order]
     starts = group_starts(piece)
-    kept = piece[starts]
+    cut = piece[starts]
     earliest = np.minimum.reduceat(first[owner], starts)
     latest = np.maximum.reduceat(last[owner], starts)
-    return cuts[kept], cuts[kept + 1], earliest, latest
+    return cuts[cut], cuts[cut + 1], earliest, latest

@@ -141,10 +141,10 @@ def _njit(function: F, **options: Any) -> F:
     """The function as numba compiles it, without a cache where neither the package's folder nor the user's can be
     written.
     """
-    made = njit(nogil=True, **options)(function)
+    compiled = njit(nogil=True, **options)(function)
     try:
-        made._cache = CallGraphCache(function)  # noqa: SLF001 - as above
+        compiled._cache = CallGraphCache(function)  # noqa: SLF001 - as above
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
-    return cast("F", made)
+    return cast("F", compiled)

@@ -78,7 +78,7 @@ def tile_durations(trace: Recording, slots: NDArray[np.int64]) -> Durations:
     took_ns = trace.times["end_ns"].to_numpy() - trace.times["begin_ns"].to_numpy()
     assumed_ns: NDArray[np.float64] | None = None
     arrays: list[NDArray[np.float64]] = []
-    known: dict[tuple[object, ...], int] = {}
+    end_of: dict[tuple[object, ...], int] = {}
     begins = np.zeros(len(launches), np.int64)
     source: list[str] = []
     calibration: dict[int, float] = {}
@@ -97,7 +97,7 @@ def tile_durations(trace: Recording, slots: NDArray[np.int64]) -> Durations:
                 whole_ns[i] = assumed_ns[i]
             key = int(tiles[i]), int(slots[i]), whole_ns[i]
         source.append(word)
-        if key not in known:
+        if key not in end_of:
             if word == MEASURED:
                 life = np.full(tiles[i], np.nan)
                 life[tile[timed[i]]] = took_ns[timed[i]]
@@ -106,10 +106,10 @@ def tile_durations(trace: Recording, slots: NDArray[np.int64]) -> Durations:
                 life *= calibration[i]
             elif life is None:
                 life = np.full(tiles[i], whole_ns[i] / max(-(-tiles[i] // slots[i]), 1))
-            known[key] = end
+            end_of[key] = end
             arrays.append(life)
             end += len(life)
-        begins[i] = known[key]
+        begins[i] = end_of[key]
     return Durations(np.concatenate([*arrays, np.empty(0)]), begins, source, calibration)
 
 

@@ -126,13 +126,13 @@ class Machine:
         shared = rounded(
             launches["shared_bytes"].to_numpy(np.int64) + device.shared_bytes_reserved, device.shared_allocation_bytes
         )
-        held = np.stack([np.ones_like(threads), threads, registers, shared], axis=1)
+        demand = np.stack([np.ones_like(threads), threads, registers, shared], axis=1)
         blocks = self.blocks(launches)
         most = self.capacity // blocks[:, None]
-        held = np.minimum(held, most)
-        more_fit = (self.capacity // np.maximum(held, 1)).min(axis=1) > blocks
-        held[more_fit, RESOURCES.index("registers")] = most[more_fit, RESOURCES.index("registers")]
-        return np.asarray(held, dtype=np.int64)
+        demand = np.minimum(demand, most)
+        more_fit = (self.capacity // np.maximum(demand, 1)).min(axis=1) > blocks
+        demand[more_fit, RESOURCES.index("registers")] = most[more_fit, RESOURCES.index("registers")]
+        return np.asarray(demand, dtype=np.int64)
 
     def units(self, launches: pd.DataFrame) -> tuple[NDArray[np.int64], int]:
         """Integer slot units: ``[launches]`` units that a tile holds, and the units of the whole GPU.

@@ -117,8 +117,8 @@ def problem(
     chosen = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
     inner = (links or Links.of(graph)).between(chosen)
     _check_order(inner, chosen)
-    kept = inner if reuse else inner.where(~inner.reuse)
-    rows = sorted(set(zip(kept.consumer.tolist(), kept.producer.tolist(), kept.block.tolist(), strict=True)))
+    used = inner if reuse else inner.where(~inner.reuse)
+    rows = sorted(set(zip(used.consumer.tolist(), used.producer.tolist(), used.block.tolist(), strict=True)))
     consumer, producer, block = (
         (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else [_NONE] * 3
     )

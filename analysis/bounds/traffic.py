@@ -33,7 +33,7 @@ class Traffic:
         self._touched: dict[int, dict[int, tuple[Ranges, Ranges]]] = {}
         self._footprint = trace.launches["footprint"].to_numpy(np.int64)
         self._guessed = (trace.launches["coverage"] == "conservative").to_numpy()
-        self._kept = (trace.buffers["freed_at"] == NEVER).to_numpy()
+        self._lasting = (trace.buffers["freed_at"] == NEVER).to_numpy()
 
     def compulsory(self, launches: Iterable[int]) -> tuple[int, int]:
         """(read, written) bytes: those read before any of these launches wrote them, each once however often
@@ -42,7 +42,7 @@ class Traffic:
         Conservative launches may touch less than they say: their reads count as nothing, their writes hide
         later reads all the same, and they are not counted as written.
         """
-        seen: dict[int, Ranges] = {}
+        ranges_of: dict[int, Ranges] = {}
         written: dict[int, Ranges] = {}
         read_bytes = written_bytes = 0
         bindings = [(launch, *self._binding(launch)) for launch in launches]
@@ -54,18 +54,18 @@ class Traffic:
                 if uses[buffer] == 1:
                     if not self._guessed[launch]:
                         read_bytes += total(reads)
-                        written_bytes += total(writes) if self._kept[buffer] else 0
+                        written_bytes += total(writes) if self._lasting[buffer] else 0
                     continue
-                before = seen.get(buffer, NONE)
+                before = ranges_of.get(buffer, NONE)
                 after = union(before, reads + offset)
                 if not self._guessed[launch]:
                     read_bytes += total(after) - total(before)
-                seen[buffer] = after
+                ranges_of[buffer] = after
                 bound.append((buffer, writes + offset))
             for buffer, ranges in bound:  # a launch reads what was there before it
                 if len(ranges):
-                    seen[buffer] = union(seen[buffer], ranges)
-                    if self._kept[buffer] and not self._guessed[launch]:
+                    ranges_of[buffer] = union(ranges_of[buffer], ranges)
+                    if self._lasting[buffer] and not self._guessed[launch]:
                         written[buffer] = union(written.get(buffer, NONE), ranges)
         return read_bytes, written_bytes + sum(total(r) for r in written.values())
 

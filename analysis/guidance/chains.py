@@ -40,7 +40,7 @@ def chains(graph: TileGraph, gap_ns: float) -> list[Chain]:
     fusible, foreign = _pairs(graph)
     stream = launches["stream"].to_numpy(np.int64)
     guessed = (launches["coverage"] == "conservative").to_numpy(bool)
-    kept: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     at = 0
     while at < len(launches):
         end = at
@@ -49,9 +49,9 @@ def chains(graph: TileGraph, gap_ns: float) -> list[Chain]:
                 break
             end += 1
         if end > at:
-            kept.append((at, end))
+            spans.append((at, end))
         at = end + 1
-    return _folded(graph, kept, gap_ns)
+    return _folded(graph, spans, gap_ns)
 
 
 def _pairs(graph: TileGraph) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

@@ -52,9 +52,9 @@ def guide(report: Report, simulator: Simulator, times: dict[str, float] | None =
     machine, and ``times`` what `simulated_times` says of it, where somebody has asked before.
     """
     times = meaningful(simulated_times(simulator) if times is None else times, report)
-    made = _Actions(report, simulator, times)
+    options = _Actions(report, simulator, times)
     graph_first = _limit(report, simulator.narrow)[0] == "launch-bound"
-    ranked = sorted(made.all(), key=lambda action: _rank(action, graph_first=graph_first))
+    ranked = sorted(options.all(), key=lambda action: _rank(action, graph_first=graph_first))
     actions = tuple(a for a in ranked if a.saves_share >= WORTH)[:MOST_ACTIONS]
     launches = simulator.graph.launches
     return Guidance(
@@ -283,10 +283,10 @@ class _Actions:
             "the chain takes as long as its longest launch"
         )
         if more:
-            named = "; ".join(
+            rest = "; ".join(
                 f"{c.operators} ({duration(c.saves_ns)}{_times(c.times)})" for c in fusible[1:_MOST_CHAINS]
             )
-            reason += f"; {duration(largest.saves_ns)} of it here, then {named}"
+            reason += f"; {duration(largest.saves_ns)} of it here, then {rest}"
         return self._action(
             "fuse",
             f"fusing {largest.operators} {_at(largest.first, largest.last, largest.times, largest.module)}{others}",

@@ -124,9 +124,9 @@ def probe(table: Bits, side: Side, filters: Filters) -> Bits:
     """``[tiles, words]``: the tiles in whose filter some granule of a tile may be."""
     boxes = np.zeros((side.boxes, table.shape[1]), np.uint64)
     _look_up(table, filters.rows(side.granule), side.box, boxes)
-    found = np.zeros((side.tiles, table.shape[1]), np.uint64)
-    np.bitwise_or.at(found, side.owner, boxes[side.owned])
-    return found
+    bits = np.zeros((side.tiles, table.shape[1]), np.uint64)
+    np.bitwise_or.at(bits, side.owner, boxes[side.owned])
+    return bits
 
 
 @compiled
@@ -144,13 +144,13 @@ def _mark(table: Bits, tiles: Bits, rows: NDArray[np.int64], box: NDArray[np.int
 
 
 @compiled
-def _look_up(table: Bits, rows: NDArray[np.int64], box: NDArray[np.int64], found: Bits) -> None:
+def _look_up(table: Bits, rows: NDArray[np.int64], box: NDArray[np.int64], bits: Bits) -> None:
     for g in range(rows.shape[0]):
         for w in range(table.shape[1]):
             all_set = table[rows[g, 0], w]
             for j in range(1, rows.shape[1]):
                 all_set &= table[rows[g, j], w]
-            found[box[g], w] |= all_set
+            bits[box[g], w] |= all_set
 
 
 def conflicts(before: tuple[Bits, Bits], after: Touched, filters: Filters) -> Bits:
@@ -158,10 +158,10 @@ def conflicts(before: tuple[Bits, Bits], after: Touched, filters: Filters) -> Bi
     the earlier launch's reads and writes.
     """
     read, written = before
-    found = probe(written, after.read, filters)
-    found |= probe(written, after.written, filters)
-    found |= probe(read, after.written, filters)
-    return found
+    bits = probe(written, after.read, filters)
+    bits |= probe(written, after.written, filters)
+    bits |= probe(read, after.written, filters)
+    return bits
 
 
 def numbered(launches: list[Touched]) -> tuple[list[Touched], Filters]:
@@ -173,9 +173,9 @@ def numbered(launches: list[Touched]) -> tuple[list[Touched], Filters]:
 
     def renamed(side: Side) -> Side:
         at = np.searchsorted(every, side.granule)
-        kept = at < len(every)
-        kept[kept] = every[at[kept]] == side.granule[kept]
-        return side._replace(granule=at[kept].astype(np.int64), box=side.box[kept])
+        common = at < len(every)
+        common[common] = every[at[common]] == side.granule[common]
+        return side._replace(granule=at[common].astype(np.int64), box=side.box[common])
 
     return [Touched(renamed(t.read), renamed(t.written)) for t in launches], Filters(max(1, len(every)), 0)
 
@@ -184,7 +184,7 @@ def pair_bits(launches: list[Touched], filters: Filters) -> dict[tuple[int, int]
     """`conflicts` of every ordered pair of launches that has any. Raises UserError where two launches have too many
     tiles.
     """
-    found: dict[tuple[int, int], Bits] = {}
+    pairs_of: dict[tuple[int, int], Bits] = {}
     for p, before in enumerate(launches):
         words = before.read.words
         results = {
@@ -197,8 +197,8 @@ def pair_bits(launches: list[Touched], filters: Filters) -> dict[tuple[int, int]
             tables = marks(before.read, filters, some), marks(before.written, filters, some)
             for c, bits in results.items():
                 bits[:, some] = conflicts(tables, launches[c], filters)
-        found |= {(p, c): bits for c, bits in results.items() if bits.any()}
-    return found
+        pairs_of |= {(p, c): bits for c, bits in results.items() if bits.any()}
+    return pairs_of
 
 
 def _checked(tiles: int, words: int) -> int:

@@ -30,15 +30,15 @@ def deadlock(p: Problem, plan: Plan, outcome: Outcome) -> str:
     stuck = waiting if waiting.any() else ~np.isfinite(outcome.end_ns)
     launch: int | None = _launch_of(p, int(np.flatnonzero(stuck)[0]))
     reasons: list[str] = []
-    seen: list[int] = []
-    while launch is not None and launch not in seen and len(seen) < _MOST_STEPS:
-        seen.append(launch)
+    visited: list[int] = []
+    while launch is not None and launch not in visited and len(visited) < _MOST_STEPS:
+        visited.append(launch)
         step = _step(p, plan, outcome, launch)
         reasons.append(step.says)
         launch = step.waits_for
-    cycle = f"; that is a cycle through launch {p.launch[launch]}" if launch in seen and launch is not None else ""
-    held = f": {int(waiting.sum()):,} tiles hold slots and wait" if waiting.any() else ""
-    return "; ".join(reasons) + cycle + held
+    cycle = f"; that is a cycle through launch {p.launch[launch]}" if launch in visited and launch is not None else ""
+    waiting_tiles = f": {int(waiting.sum()):,} tiles hold slots and wait" if waiting.any() else ""
+    return "; ".join(reasons) + cycle + waiting_tiles
 
 
 def _step(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:

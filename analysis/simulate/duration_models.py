@@ -140,8 +140,8 @@ class SharedRoofline(_AsRecorded):
         dram_ns = distinct_bytes(trace) / device.sustained_bytes_per_s * 1e9
         arithmetic_ns = compute_ns(trace, device, sustained=True) * device.sms / machine.sms
         at_a_time = np.maximum(np.minimum(machine.slots(launches), launches["tiles"].to_numpy(np.int64)), 1)
-        asked = np.stack([dram_ns, arithmetic_ns], axis=1) / work_ns[:, None]
-        loads = np.floor(FULL * np.minimum(asked, 1.0 / at_a_time[:, None])).astype(np.int64)
+        share = np.stack([dram_ns, arithmetic_ns], axis=1) / work_ns[:, None]
+        loads = np.floor(FULL * np.minimum(share, 1.0 / at_a_time[:, None])).astype(np.int64)
         return lives, Sharing(4, by_sm=False, base=0, loads=loads)
 
 

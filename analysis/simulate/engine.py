@@ -201,15 +201,15 @@ def _serve(plan: Plan, z: State, now: float) -> None:
     d = plan.deciding
     for k in range(d.servers):
         while z.n[DECIDED] < z.n[ASKED] and z.server_free[k] <= now:
-            taken = min(d.batch, z.n[ASKED] - z.n[DECIDED])
-            done = now + taken * d.decide_ns + d.commit_ns
-            for _ in range(taken):
-                _schedule(z, done + d.deliver_ns, DECISION_ARRIVES, z.queue[z.n[DECIDED]])
+            batch = min(d.batch, z.n[ASKED] - z.n[DECIDED])
+            end = now + batch * d.decide_ns + d.commit_ns
+            for _ in range(batch):
+                _schedule(z, end + d.deliver_ns, DECISION_ARRIVES, z.queue[z.n[DECIDED]])
                 z.n[DECIDED] += 1
-            z.server_free[k] = done
-            z.deciding[0] += done - now
-            if done > now:
-                _schedule(z, done, SERVER_FREE, k)
+            z.server_free[k] = end
+            z.deciding[0] += end - now
+            if end > now:
+                _schedule(z, end, SERVER_FREE, k)
 
 
 @apart
@@ -375,10 +375,10 @@ def _unparked(z: State, launch: int) -> None:
 def _bring_back(z: State, launch: int) -> None:
     """The first parked tile of a launch is ready again."""
     if z.parked_count[launch] > 0:
-        held = z.parked[z.first_key[launch] :]
-        push_tile(z.ready, z.n[DISPATCHABLE], held[0])
+        tiles_back = z.parked[z.first_key[launch] :]
+        push_tile(z.ready, z.n[DISPATCHABLE], tiles_back[0])
         z.n[DISPATCHABLE] += 1
-        pop_tile(held, z.parked_count[launch])
+        pop_tile(tiles_back, z.parked_count[launch])
         z.parked_count[launch] -= 1
 
 
@@ -524,11 +524,11 @@ def _tile_ends(
         _launch_ends(p, plan, room, sharing, z, now, i)
     if plan.nodes.resident > 0:
         z.n[RESIDENT] -= 1
-        found = _note_children(p, s, plan, z, tile, i, 0, 3)
-        if found > 0:
-            fits = z.n[PENDING] + found <= plan.nodes.pending
+        children = _note_children(p, s, plan, z, tile, i, 0, 3)
+        if children > 0:
+            fits = z.n[PENDING] + children <= plan.nodes.pending
             _note_children(p, s, plan, z, tile, i, 3, 1 if fits else 2)
-            z.n[PENDING if fits else SPILLED] += found
+            z.n[PENDING if fits else SPILLED] += children
     for o in range(s.out_at[i], s.out_at[i + 1]):
         link = s.out[o]
         r, gate = p.relation[link], plan.gate[p.consumer[link]]

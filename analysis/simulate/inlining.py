@@ -168,11 +168,11 @@ def _ends(p: Problem, s: Successors, o: Inlining, z: _State, now: float, tile: i
         z.n[_RUNNING] -= 1
         if z.n[_RUNNING] == 0:
             z.ns[_BUSY] += now - z.ns[_SINCE]
-    found = _made_ready(p, s, z, tile)
-    while found > 0:
+    ready = _made_ready(p, s, z, tile)
+    while ready > 0:
         child = z.ready[0]
-        pop_tile(z.ready, found)
-        found -= 1
+        pop_tile(z.ready, ready)
+        ready -= 1
         life = _life(p, z, child)
         spared = max(life - o.reload_ns, 0.0)
         by_rule = o.policy in (RULE, PRINTED)

@@ -234,7 +234,7 @@ def _with_declared_types(limits: Limits) -> Limits:
 
 def _waiting(sources: Sequence[set[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """CSR from each source to those that name it."""
-    pairs = sorted((source, launch) for launch, named in enumerate(sources) for source in named)
+    pairs = sorted((source, launch) for launch, targets in enumerate(sources) for source in targets)
     first = np.array([p[0] for p in pairs], np.int64)
     return np.searchsorted(first, np.arange(len(sources) + 1)).astype(np.int64), np.array(
         [p[1] for p in pairs], np.int64

@@ -22,31 +22,31 @@ def range_hazards(trace: Recording, launches: list[int], window: int) -> list[di
     ranges of recycled memory count, since they are compared by address.
     """
     low, high, written, at = _segments(trace, launches)
-    found: list[dict[int, set[str]]] = []
+    hazards_of: list[dict[int, set[str]]] = []
     place = np.repeat(np.arange(len(launches)), np.diff(at))
     for i in range(len(launches)):
-        mine, before = slice(at[i], at[i + 1]), slice(at[max(i - window, 0)], at[i])
-        meets = (low[mine, None] < high[None, before]) & (low[None, before] < high[mine, None])
-        own, other = np.nonzero(meets & (written[mine, None] | written[None, before]))
+        current, before = slice(at[i], at[i + 1]), slice(at[max(i - window, 0)], at[i])
+        meets = (low[current, None] < high[None, before]) & (low[None, before] < high[current, None])
+        own, other = np.nonzero(meets & (written[current, None] | written[None, before]))
         hazards: dict[int, set[str]] = {}
-        columns = (place[before][other], written[mine][own], written[before][other])
+        columns = (place[before][other], written[current][own], written[before][other])
         for p, writes, wrote in {*zip(*(column.tolist() for column in columns), strict=True)}:
             hazards.setdefault(p, set()).add("WAW" if writes and wrote else "WAR" if writes else "RAW")
-        found.append(hazards)
-    return found
+        hazards_of.append(hazards)
+    return hazards_of
 
 
 def _segments(trace: Recording, launches: list[int]) -> tuple[I64, I64, NDArray[np.bool_], I64]:
     """Address ranges ``[low, high)`` of all launches, whether each is written, and where those of a launch begin."""
     base = trace.buffers["base"].to_numpy(np.int64)
     footprint = trace.launches["footprint"].to_numpy(np.int64)
-    known: dict[int, tuple[I64, I64, I64, NDArray[np.bool_]]] = {}
+    extents: dict[int, tuple[I64, I64, I64, NDArray[np.bool_]]] = {}
     lows, highs, kinds, counts = [], [], [], []
     for launch in launches:
         number = int(footprint[launch])
-        if number not in known:
-            known[number] = _extents(trace.footprint(number).boxes)
-        slot, low, high, written = known[number]
+        if number not in extents:
+            extents[number] = _extents(trace.footprint(number).boxes)
+        slot, low, high, written = extents[number]
         buffer, offset = trace.operands_of(launch)
         start = (base[buffer] + offset)[slot]
         lows.append(start + low)

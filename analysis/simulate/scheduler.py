@@ -197,16 +197,16 @@ class Options:
         """Raises UserError for an unknown key (with a close match) and for values that are no numbers or out of
         range.
         """
-        known = {f.name: f for f in fields(self)}
+        by_name = {f.name: f for f in fields(self)}
         changed: dict[str, Any] = {}
-        for given, value in options.items():
+        for name, value in options.items():
             who = f"{self.kind} {self.name}"
-            key, text = plain_key(who, given, value, known)
-            if key not in known:
-                raise UserError(f"{who} has no option {key!r}{close(key, known)}; it has {_listed(known)}")
+            key, text = plain_key(who, name, value, by_name)
+            if key not in by_name:
+                raise UserError(f"{who} has no option {key!r}{close(key, by_name)}; it has {_listed(by_name)}")
             if key in changed:
                 raise UserError(f"{who}: {key} is given twice, once with its unit; give it once")
-            changed[key] = _number(who, known[key], text)
+            changed[key] = _number(who, by_name[key], text)
         return replace(self, **changed)
 
     def options(self) -> dict[str, bool]:
@@ -232,10 +232,12 @@ def option(
     return field(default=default, metadata={"meaning": meaning, "least": least, "most": most, "whole": whole})
 
 
-def _check(who: str, given: Field[Any], value: Any) -> None:
-    least, most = given.metadata["least"], given.metadata["most"]
+def _check(who: str, option: Field[Any], value: Any) -> None:
+    least, most = option.metadata["least"], option.metadata["most"]
     if value is not None and not least <= value <= most:
-        raise UserError(f"{who}: {given.name} is {short(value)}, expected at least {least:g} and at most {short(most)}")
+        raise UserError(
+            f"{who}: {option.name} is {short(value)}, expected at least {least:g} and at most {short(most)}"
+        )
 
 
 def short(value: float) -> str:
@@ -263,11 +265,11 @@ def key_values(text: str, kind: str = "scheduler") -> tuple[str, dict[str, str]]
     return name, options
 
 
-def plain_key(who: str, key: str, text: str, known: Iterable[str]) -> tuple[str, str]:
+def plain_key(who: str, key: str, text: str, names: Iterable[str]) -> tuple[str, str]:
     """``gap=2us`` as ``gap_ns=2000.0``; what has its unit in its name already is as it was. Raises UserError for
     ``gap=2``.
     """
-    if key in known or f"{key}_ns" not in known:
+    if key in names or f"{key}_ns" not in names:
         return key, text
     number = text.rstrip("nums")
     unit = text[len(number) :]
@@ -279,20 +281,20 @@ def plain_key(who: str, key: str, text: str, known: Iterable[str]) -> tuple[str,
     raise UserError(f"{who}: {key}={text} is no time with a unit; write {key}=2us or {key}_ns=2000")
 
 
-def _number(who: str, wanted: Field[Any], text: str) -> float | int:
-    whole = wanted.metadata["whole"]
+def _number(who: str, option: Field[Any], text: str) -> float | int:
+    whole = option.metadata["whole"]
     try:
         return int(text) if whole else float(text)
     except ValueError:
         kind = "a whole number" if whole else "a number"
-        raise UserError(f"{who}: {wanted.name}={text} is not {kind} ({wanted.metadata['meaning']})") from None
+        raise UserError(f"{who}: {option.name}={text} is not {kind} ({option.metadata['meaning']})") from None
 
 
-def _listed(known: Iterable[str]) -> str:
-    return ", ".join(known) or "none"
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
 
 
-def close(word: str, known: Iterable[str]) -> str:
+def close(word: str, names: Iterable[str]) -> str:
     """``; did you mean X?`` for the best match of a mistyped word, or nothing."""
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(word, list(names), n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -153,8 +153,10 @@ class Simulator:
         """
         if isinstance(scheduler, Chooses) and (choices := scheduler.choices()):
             ways = {label: self.run(way, name or scheduler.name, launches) for label, way in choices.items()}
-            kept = min(ways, key=lambda label: ways[label].time_ns)
-            return replace(ways[kept], notes=(*ways[kept].notes, f"Of its ways it takes the fastest here: {kept}."))
+            fastest = min(ways, key=lambda label: ways[label].time_ns)
+            return replace(
+                ways[fastest], notes=(*ways[fastest].notes, f"Of its ways it takes the fastest here: {fastest}.")
+            )
         p = self._problem(scheduler, launches)
         draft = scheduler.draft(self.program if launches is None else program_of(self.graph, launches, self.machine))
         notes = list(draft.notes)
@@ -248,36 +250,36 @@ def _difference(held_ns: float, worked_ns: float) -> float:
 
 
 def _overheads(
-    plan: Plan, tiles: NDArray[np.int64], found: Outcome, looped_ns: float, slowed_ns: float
+    plan: Plan, tiles: NDArray[np.int64], outcome: Outcome, looped_ns: float, slowed_ns: float
 ) -> dict[str, float]:
     """By kind, those that cost anything: gaps before launches, what tiles do besides their work (posts, waits in their
     loops), decisions, what others beside them cost tiles.
     """
     kinds = {
         "gaps": float(plan.gap_ns.sum()),
-        "launching": found.launching_ns,
+        "launching": outcome.launching_ns,
         "posts": float((plan.overhead_ns * tiles).sum()),
         "loop waits": looped_ns,
-        "decisions": found.deciding_ns,
+        "decisions": outcome.deciding_ns,
         "slowed": slowed_ns,
     }
     return {kind: ns for kind, ns in kinds.items() if ns > 0}
 
 
-def boundary_ns(tile_base: NDArray[np.int64], found: Outcome, units: NDArray[np.int64], pool: int) -> float:
+def boundary_ns(tile_base: NDArray[np.int64], outcome: Outcome, units: NDArray[np.int64], pool: int) -> float:
     """See ``Schedule.boundary_ns``: the integral of the idle share between the last dispatch of the launches so far and
     the first of the next.
     """
     filled = np.flatnonzero(np.diff(tile_base))
     if not len(filled):
         return 0.0
-    first = np.minimum.reduceat(found.begin_ns, tile_base[filled])
-    last = np.maximum.reduceat(found.begin_ns, tile_base[filled])
+    first = np.minimum.reduceat(outcome.begin_ns, tile_base[filled])
+    last = np.maximum.reduceat(outcome.begin_ns, tile_base[filled])
     order = np.argsort(first, kind="stable")
     opens, closes = first[order][1:], np.maximum.accumulate(last[order])[:-1]
-    held = np.repeat(units, np.diff(tile_base))
-    when = np.concatenate([found.begin_ns, found.end_ns])
-    change = np.concatenate([held, -held])
+    weight = np.repeat(units, np.diff(tile_base))
+    when = np.concatenate([outcome.begin_ns, outcome.end_ns])
+    change = np.concatenate([weight, -weight])
     at = np.argsort(when, kind="stable")
     when, level = when[at], np.cumsum(change[at])
     # Kernels of which each fills an SM by another resource can fill it together to more than one.

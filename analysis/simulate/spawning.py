@@ -154,10 +154,10 @@ def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> S
         threshold = work.threshold
     ran = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
     launched = np.isfinite(ran.took_ns)
-    known = launched & np.isfinite(ran.estimate_ns)
-    errors = np.abs(ran.estimate_ns[known] / ran.took_ns[known] - 1)
+    estimated = launched & np.isfinite(ran.estimate_ns)
+    errors = np.abs(ran.estimate_ns[estimated] / ran.took_ns[estimated] - 1)
     some, spawned = int((work.items > 0).sum()), int(launched.sum())
-    return Spawned(name, ran.time_ns, spawned, some - spawned, float(errors.mean()) if known.any() else np.nan)
+    return Spawned(name, ran.time_ns, spawned, some - spawned, float(errors.mean()) if estimated.any() else np.nan)
 
 
 def compare(work: Spawns, options: Spawning) -> list[Spawned]:
@@ -374,8 +374,8 @@ def _parent_life(
             launch = policy == ALWAYS or (policy >= THRESHOLD and items[t] >= threshold)
             if launch and policy == SPAWN:
                 own = (items[t] + o.child - 1) // o.child
-                known = o.prior > 0 or z.c[_ENDED] > 0
-                launch = not expected >= alone if known else z.c[_QUEUED] + own <= o.untried
+                calibrated = o.prior > 0 or z.c[_ENDED] > 0
+                launch = not expected >= alone if calibrated else z.c[_QUEUED] + own <= o.untried
             if launch:
                 launches += 1
                 z.asked[t], z.estimate[t] = now + o.base_ns, expected

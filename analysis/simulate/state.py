@@ -161,8 +161,8 @@ def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -
     first_key[order] = np.cumsum(count[order]) - count[order]
     waits[np.isin(plan.gate, (FREE, GRID))[launch_of]] = 0
     gates = np.full(launches, 1 if plan.window > 0 else 0, np.int64)
-    for named in (plan.after, plan.started):
-        gates += np.bincount(named, minlength=launches)
+    for sources in (plan.after, plan.started):
+        gates += np.bincount(sources, minlength=launches)
     free = np.tile(room.capacity, (room.sms, 1))
     running = min(room.sms * int(room.capacity[0]), tiles)
     widest = max(1, int(room.cluster.max())) if launches else 1

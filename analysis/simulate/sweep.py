@@ -92,8 +92,8 @@ def sweep_of(text: str) -> Sweep:
     return Sweep(key, tuple(dict.fromkeys(map(round, values) if option_types[key] else values)))
 
 
-def _check_sms(*asked: float) -> None:
-    for sms in asked:
+def _check_sms(*counts: float) -> None:
+    for sms in counts:
         if not 1 <= sms <= MOST_SMS:
             raise UserError(f"--sweep sms: a GPU has from 1 to {MOST_SMS:,} SMs, not {sms:g}")
 
@@ -152,11 +152,11 @@ def _check_any(points: Sequence[Point]) -> None:
 def _points(source: Source, jobs: Sequence[_Job], graph: TileGraph | None) -> list[Point]:
     simulator = source.simulator(graph=graph)
     begin = time.monotonic()
-    done = [_point(simulator, source, jobs[0])]
-    left, cores = jobs[1:], os.cpu_count() or 1
-    if cores == 1 or (time.monotonic() - begin) * len(left) < _WORTH_S:
-        return done + [_point(simulator, source, job) for job in left]
-    return done + in_processes(min(cores, len(left)), _in_process, left, _begin, (source,))
+    points = [_point(simulator, source, jobs[0])]
+    rest, cores = jobs[1:], os.cpu_count() or 1
+    if cores == 1 or (time.monotonic() - begin) * len(rest) < _WORTH_S:
+        return points + [_point(simulator, source, job) for job in rest]
+    return points + in_processes(min(cores, len(rest)), _in_process, rest, _begin, (source,))
 
 
 _Job = tuple[tuple[str, ...], int]
@@ -177,18 +177,18 @@ def with_value(text: str, key: str, value: float) -> str:
     kinds = scheduler(text).options()
     shown = str(round(value)) if kinds.get(key) else repr(value)
     rest = without(text, key)
-    asked = f"{rest}{',' if ':' in rest else ':'}{key}={shown}"
-    scheduler(asked)
-    return asked
+    changed = f"{rest}{',' if ':' in rest else ':'}{key}={shown}"
+    scheduler(changed)
+    return changed
 
 
 def without(text: str, key: str) -> str:
     """A scheduler's text without an option, however its unit is written."""
     name, _, options = text.partition(":")
-    kept = [
+    others = [
         part for part in options.split(",") if part and part.partition("=")[0] not in (key, key.removesuffix("_ns"))
     ]
-    return f"{name}:{','.join(kept)}" if kept else name
+    return f"{name}:{','.join(others)}" if others else name
 
 
 def _point(simulator: Simulator, source: Source, job: _Job) -> Point:

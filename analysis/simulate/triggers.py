@@ -79,8 +79,8 @@ def triggers(simulator: Simulator) -> list[Trigger]:
             kinds.setdefault(key, []).append((producer, consumer))
     took = program.launches["duration_ns"].to_numpy(np.float64)
     longest = sorted(kinds.items(), key=lambda kind: -float(took[list(kind[1][0])].sum()) * len(kind[1]))
-    found = [_trigger(simulator, program, key[2], key[3], pairs) for key, pairs in longest[:MOST_KINDS]]
-    return sorted(found, key=lambda trigger: -trigger.saves_ns)
+    of_kinds = [_trigger(simulator, program, key[2], key[3], pairs) for key, pairs in longest[:MOST_KINDS]]
+    return sorted(of_kinds, key=lambda trigger: -trigger.saves_ns)
 
 
 def _blocks(simulator: Simulator) -> dict[tuple[int, int], set[int]]:

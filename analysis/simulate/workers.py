@@ -29,7 +29,7 @@ def in_processes(
     work: Callable[[J], R],
     jobs: Sequence[J],
     begin: Callable[..., None] | None = None,
-    given: tuple[Any, ...] = (),
+    arguments: tuple[Any, ...] = (),
 ) -> list[R]:
     """``[work(job) for job in jobs]`` in ``many`` new processes, each of which first calls ``begin(*given)``. All must
     be importable.
@@ -39,7 +39,7 @@ def in_processes(
     """
     before = set(active_children())
     try:
-        with ProcessPoolExecutor(many, get_context("spawn"), _begin, (os.getpid(), begin, given)) as pool:
+        with ProcessPoolExecutor(many, get_context("spawn"), _begin, (os.getpid(), begin, arguments)) as pool:
             try:
                 with _no_interrupt():  # for as long as it takes to start processes
                     futures = [pool.submit(work, job) for job in jobs[:many]]
@@ -72,7 +72,7 @@ def _no_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _begin(parent: int, begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+def _begin(parent: int, begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -81,7 +81,7 @@ def _begin(parent: int, begin: Callable[..., None] | None, given: tuple[Any, ...
     else:
         Thread(target=_end_with_parent, daemon=True).start()
     if begin is not None:
-        begin(*given)
+        begin(*arguments)
 
 
 def _end_with_parent() -> None:

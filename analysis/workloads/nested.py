@@ -47,14 +47,14 @@ def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
     a vertex of the frontier, an item an edge.
     """
     g = graph or kronecker(scale, seed)
-    seen = np.zeros(len(g.degree), np.bool_)
+    visited = np.zeros(len(g.degree), np.bool_)
     frontier = np.array([int(np.argmax(g.degree))])
     rounds = []
     while len(frontier):
-        seen[frontier] = True
+        visited[frontier] = True
         rounds.append(g.degree[frontier])
         neighbours = np.unique(_neighbours(g, frontier)[0])
-        frontier = neighbours[~seen[neighbours]]
+        frontier = neighbours[~visited[neighbours]]
     return spawns("bfs", rounds)
 
 

@@ -206,23 +206,23 @@ def windowed(program: Program, window: int, *, exact: bool, published: bool) -> 
 
 def missed(hazards: list[dict[int, set[str]]], after: list[set[int]]) -> list[str]:
     """A sentence about the dependencies that nothing keeps: neither the check nor a chain of checked launches."""
-    kept: list[set[int]] = []
-    found: list[tuple[int, int, set[str]]] = []
+    ancestors: list[set[int]] = []
+    missing: list[tuple[int, int, set[str]]] = []
     total = 0
     for launch, depends in enumerate(hazards):
-        before = set(after[launch]).union(*(kept[p] for p in after[launch]))
-        kept.append(before)
+        before = set(after[launch]).union(*(ancestors[p] for p in after[launch]))
+        ancestors.append(before)
         lost = [p for p in depends if p not in before]
         total += len(depends)
-        found += [(p, launch, depends[p]) for p in sorted(lost)]
-    if not found:
+        missing += [(p, launch, depends[p]) for p in sorted(lost)]
+    if not missing:
         return ["The published check misses no dependency here."]
-    kinds = sorted({kind for _, _, lost_kinds in found for kind in lost_kinds})
-    some = ", ".join(f"{p} to {c}" for p, c, _ in found[:_NAMED])
-    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-    said = (
-        f"The published check misses {len(found):,} of {total:,} dependent pairs of launches ({', '.join(kinds)}): "
+    kinds = sorted({kind for _, _, lost_kinds in missing for kind in lost_kinds})
+    some = ", ".join(f"{p} to {c}" for p, c, _ in missing[:_NAMED])
+    more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+    sentence = (
+        f"The published check misses {len(missing):,} of {total:,} dependent pairs of launches ({', '.join(kinds)}): "
         f"{some}{more}. "
         "This schedule would compute wrong results."
     )
-    return [said]
+    return [sentence]

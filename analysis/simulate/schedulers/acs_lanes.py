@@ -53,21 +53,21 @@ class Lanes:
             if self._tails[lane] == earlier and earlier > newest_launch:
                 newest, newest_launch = lane, earlier
         lane = newest if newest >= 0 else self._free(closure)
-        mine, awaited, recorded = self._clocks[lane], [], 0
+        own, awaited, recorded = self._clocks[lane], [], 0
         for other in range(self.lanes):
-            if other != lane and needs[other] > mine[other]:
+            if other != lane and needs[other] > own[other]:
                 awaited.append(needs[other])
                 recorded += needs[other] not in self._events
                 self._events.add(needs[other])
                 clock = self._clock_of[needs[other]]
-                mine[:] = [max(a, b) for a, b in zip(mine, clock, strict=True)]
+                own[:] = [max(a, b) for a, b in zip(own, clock, strict=True)]
         before = self._tails[lane]
-        self._tails[lane] = mine[lane] = launch
-        self._clock_of[launch] = tuple(mine)
-        self._items.append((launch, lane, tuple(mine)))
+        self._tails[lane] = own[lane] = launch
+        self._clock_of[launch] = tuple(own)
+        self._items.append((launch, lane, tuple(own)))
         if len(self._items) > self.window:
-            gone, its_lane, _ = self._items.popleft()
-            self._evicted[its_lane] = gone
+            evicted, its_lane, _ = self._items.popleft()
+            self._evicted[its_lane] = evicted
         return Placed(lane, tuple(awaited), recorded, before)
 
     def _free(self, closure: list[int]) -> int:

@@ -84,8 +84,8 @@ class BlockMaestro(Options):
         place = np.searchsorted(p.launch, consumer[inside])
         fan_in = np.bincount(place, widest[block[inside]], len(p.launch))
         coarse = np.flatnonzero(fan_in > self.counter)
-        held = np.isin(p.consumer, coarse)
-        pairs = set(zip(p.producer[held].tolist(), p.consumer[held].tolist(), strict=True))
+        coarse_links = np.isin(p.consumer, coarse)
+        pairs = set(zip(p.producer[coarse_links].tolist(), p.consumer[coarse_links].tolist(), strict=True))
         unknown = _irregular(graph, p) if self.static else set()
         notes = []
         if len(coarse):

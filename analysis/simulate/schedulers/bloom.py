@@ -53,8 +53,8 @@ class DataflowBloom(Options):
 
     def draft(self, program: Program) -> Draft:
         n, tiles = program.count, program.launches["tiles"].tolist()
-        asked = [sum(tiles[launch // self.flush * self.flush : launch]) for launch in range(n)]
-        overhead = [self.insert_ns + self.look_up_ns * -(-count // _ASKED_AT_ONCE) for count in asked]
+        earlier = [sum(tiles[launch // self.flush * self.flush : launch]) for launch in range(n)]
+        overhead = [self.insert_ns + self.look_up_ns * -(-count // _ASKED_AT_ONCE) for count in earlier]
         draft = Draft(n, gate=[READY] * n, overhead_ns=overhead, signal_ns=self.signal_ns)
         for launch in range(self.flush, n):
             since = launch // self.flush * self.flush
@@ -63,14 +63,14 @@ class DataflowBloom(Options):
 
     def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
         """What the filters find, beside what was recorded (and is among it where the trace has addresses)."""
-        found, collisions = self.found(graph, p.launch.tolist())
-        edges = sum(count(bits) for bits in found.values())
-        said = (
+        pairs, collisions = self.found(graph, p.launch.tolist())
+        edges = sum(count(bits) for bits in pairs.values())
+        sentence = (
             f"Filters of {self.bits:,} bits find {edges:,} pairs of dependent tiles; {collisions:,} of them share no "
             f"{self.granule}-byte "
             "granule that either writes."
         )
-        return with_pairs(p, found), [said]
+        return with_pairs(p, pairs), [sentence]
 
     def found(self, graph: TileGraph, launches: list[int]) -> tuple[Pairs, int]:
         """Conflicts between launches of one flush, by place in ``launches``; how many pairs of tiles only collide in
@@ -88,11 +88,11 @@ class DataflowBloom(Options):
         return every, collisions
 
 
-def with_pairs(p: Problem, found: Pairs) -> Problem:
+def with_pairs(p: Problem, pairs: Pairs) -> Problem:
     """The problem with more links: for each pair of launches (by place), ``[consumer tiles, words]`` bits of
     parents.
     """
-    return with_links(p, list(found), [_relation(bits) for bits in found.values()])
+    return with_links(p, list(pairs), [_relation(bits) for bits in pairs.values()])
 
 
 Relation = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]
@@ -107,8 +107,8 @@ def with_links(p: Problem, pairs: Sequence[tuple[int, int]], relations: Sequence
     order = np.lexsort((relation, producer, consumer))
     set_of, indptr, parent = ([r[k] for r in relations] for k in range(3))
 
-    def ends(at: NDArray[np.int64], held: int, added: list[NDArray[np.integer]]) -> NDArray[np.int64]:
-        sizes = np.array([held, *(len(a) for a in added)], np.int64)
+    def ends(at: NDArray[np.int64], total: int, added: list[NDArray[np.integer]]) -> NDArray[np.int64]:
+        sizes = np.array([total, *(len(a) for a in added)], np.int64)
         return np.concatenate([at, np.cumsum(sizes)[:-1]]).astype(np.int64)
 
     new = sum(len(x) for x in parent)

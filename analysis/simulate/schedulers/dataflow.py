@@ -47,8 +47,8 @@ class Dataflow(Options):
             order = sorted(range(n), key=lambda launch: (-behind[launch], launch))
             draft.rank = _places(order)
         if self.first:
-            draft.after, seen = barriers(program)
-            draft.notes.append(f"{seen:,} of {n:,} launches are the first of their kind and run behind barriers.")
+            draft.after, firsts = barriers(program)
+            draft.notes.append(f"{firsts:,} of {n:,} launches are the first of their kind and run behind barriers.")
         return draft
 
 

@@ -51,15 +51,15 @@ class Inline(Options):
     def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
         """Every tile's times, and a sentence about how many ran inline."""
         costs = Inlining(workers(p, room), self.policy, self.spawn_ns, self.fetch_ns, self.reload_ns)
-        found = run(p, successors(p), costs)
+        outcome = run(p, successors(p), costs)
         first = np.zeros(len(p.launch))
         filled = np.flatnonzero(np.diff(p.tile_base))
-        first[filled] = np.minimum.reduceat(found.begin_ns, p.tile_base[filled]) if len(filled) else 0.0
-        inline = f"{int(found.inline.sum()):,} of {p.tiles:,} tiles run inline"
-        said = f"{inline}, by the worker of their last parent; {costs.workers:,} workers."
-        fetching_ns = self.fetch_ns * float((~found.inline).sum())
-        sm = (found.worker % room.sms).astype(np.int32)
-        return Outcome(found.begin_ns, found.end_ns, sm, first, p.tiles, fetching_ns, 0), [said]
+        first[filled] = np.minimum.reduceat(outcome.begin_ns, p.tile_base[filled]) if len(filled) else 0.0
+        inline = f"{int(outcome.inline.sum()):,} of {p.tiles:,} tiles run inline"
+        sentence = f"{inline}, by the worker of their last parent; {costs.workers:,} workers."
+        fetching_ns = self.fetch_ns * float((~outcome.inline).sum())
+        sm = (outcome.worker % room.sms).astype(np.int32)
+        return Outcome(outcome.begin_ns, outcome.end_ns, sm, first, p.tiles, fetching_ns, 0), [sentence]
 
 
 def workers(p: Problem, room: Room) -> int:
