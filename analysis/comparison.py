@@ -53,7 +53,7 @@ class Comparison:
 
 
 def facts(report: Report) -> dict[str, float | None]:
-    """What a condition can ask of a program, by the names of `UNITS`; None where the trace does not say.
+    """Return what a condition can ask of a program, by the names of `UNITS`; None where the trace does not say.
 
     ``gap``: share of the recorded time in which no kernel runs; ``idle``: share of slot-time without a tile while
     launches run; ``conservative``: share of launches whose accesses are a superset; ``pairs`` that only recycled memory

@@ -51,7 +51,7 @@ class PairAnswer:
 
 
 def pair_gains(bounder: Bounder) -> pd.DataFrame:
-    """``graph.pairs`` with what overlap could save, one row a pair, in order of producer and consumer.
+    """``graph.pairs`` with what overlap could save, one row per pair, in order of producer and consumer.
 
     Added columns: ``direct`` (no path through a launch in between orders the two anyway), ``apart`` (launches issued
     between them), ``last_producer`` (the consumer needs no launch that is issued after this producer: while everything

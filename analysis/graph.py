@@ -71,12 +71,12 @@ class TileGraph:
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
-        """One row an ordered pair of dependent launches: see `tileprof.analysis.pairs`."""
+        """One row per ordered pair of dependent launches: see `tileprof.analysis.pairs`."""
         return pair_frame(self)
 
     @cached_property
     def edges(self) -> pd.DataFrame:
-        """One row an edge: producer_launch, producer_tile, consumer_launch, consumer_tile, hazard, reuse, bytes, last,
+        """One row per edge: producer_launch, producer_tile, consumer_launch, consumer_tile, hazard, reuse, bytes, last,
         first.
 
         Raises `UserError` above `MOST_EDGES`: use ``links`` and ``blocks``, which are never expanded.
@@ -215,7 +215,7 @@ class _Builder:
         )
 
     def _heir(self, parts: list[Inheritance]) -> _Memory:
-        """What a buffer starts with: the last events at its addresses, in buffers freed before it was allocated."""
+        """Return what a buffer starts with: the last events at its addresses, in buffers freed before it came."""
         pairs = [(part, self._memories[part.buffer]) for part in parts]
         pairs = [(part, memory) for part, memory in pairs if memory.shadow.events]
         if not pairs:

@@ -89,7 +89,7 @@ def loop_steps(launches: pd.DataFrame, *, same_footprints: bool = True) -> list[
 
 
 def _longest_run(same: NDArray[np.bool_]) -> tuple[int, int]:
-    """Where the longest run of true begins, and how long it is."""
+    """Return where the longest run of true begins, and how long it is."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False]))))
     if not len(edges):
         return 0, 0

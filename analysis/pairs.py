@@ -20,7 +20,7 @@ MOST_MAPPED: Final = 4096
 
 
 def pair_frame(graph: TileGraph) -> pd.DataFrame:
-    """One row an ordered pair of dependent launches.
+    """One row per ordered pair of dependent launches.
 
     Columns: producer, consumer; pattern, map, tightness (`tileprof.analysis.patterns`) of the RAW edges, or where there
     are none of the other edges that renaming cannot remove, or of the ``reuse`` edges (then without a map: hundreds of

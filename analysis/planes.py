@@ -24,7 +24,7 @@ _MOST_PLANES = 4_000_000
 
 
 def windows_of_planes(parent: I64, sizes: I64, producer: Footprint, consumer: Footprint) -> bool:
-    """Whether each parent set is one window of every plane that it reaches, at one pitch for all sets.
+    """Return whether each parent set is one window of every plane that it reaches, at one pitch for all sets.
 
     ``parent`` holds the sets one after another, each ascending, ``sizes`` their lengths (at least 1).
     """
@@ -35,7 +35,7 @@ def windows_of_planes(parent: I64, sizes: I64, producer: Footprint, consumer: Fo
 
 
 def _wraps(parent: I64, sizes: I64) -> bool:
-    """Whether sets in several runs reach from a plane's first tile to its last, all planes having as many tiles."""
+    """Return whether sets in several runs reach from a plane's first tile to its last; planes have as many tiles."""
     starts = np.cumsum(sizes) - sizes
     low, high = parent[starts], parent[starts + sizes - 1]
     several = high - low + 1 > sizes
@@ -67,7 +67,7 @@ def _pitches(consumer: Footprint, piece: int) -> list[int]:
 
 
 def _arcs(parent: I64, sizes: I64, piece: int, pitch: int) -> bool:
-    """Whether the tiles of the smallest arc around each set, between its ends, are the set and nothing else."""
+    """Return whether the tiles of the smallest arc around each set, between its ends, are the set and nothing else."""
     starts = np.cumsum(sizes) - sizes
     low, high = parent[starts], parent[starts + sizes - 1]
     owner, place = ragged(sizes)

@@ -103,7 +103,7 @@ class Report:
     independent; ``unknown_lags`` is the share of edges of which it is not known when in the tiles' lives the bytes are
     touched; ``layers`` as `tileprof.analysis.layers.repeated_layers`; ``step_graphs`` as
     `tileprof.analysis.step_graphs.step_graphs`; ``launch_waves`` as `tileprof.analysis.waves.launch_waves`; ``pairs``
-    as `tileprof.analysis.gains.pair_gains` (one row a dependent pair of launches); ``groups`` as
+    as `tileprof.analysis.gains.pair_gains` (one row per dependent pair of launches); ``groups`` as
     `tileprof.analysis.gains.fold` (repeated layers folded, the best direct pair first); ``conservative``: one row an
     operator and kernel whose accesses are a superset: op, kernel, launches, tiles, notes.
     """
@@ -201,8 +201,8 @@ def recorded_ns(launches: pd.DataFrame) -> float:
 
 
 def quiet_ns(launches: pd.DataFrame) -> float:
-    """How much of the recorded time no kernel ran, between the first launch's begin and the last one's end; 0 without
-    begins.
+    """Return how much of the recorded time no kernel ran, between the first launch's begin and the last one's end; 0
+    without begins.
     """
     begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
     if not begin.any():

@@ -119,7 +119,7 @@ class Step:
 
 
 def step(shadow: Shadow, access: Access, join: Join = edge_block) -> Step:
-    """What ``access`` depends on in ``shadow``, and the shadow after it; ``join`` as `edge_block`."""
+    """Return what ``access`` depends on in ``shadow``, and the shadow after it; ``join`` as `edge_block`."""
     relations: list[Relation] = []
     updated = tuple(_covered(e for e in shadow.events if e.mode == ATOMIC and e.foreign == f) for f in (False, True))
     for touch, mode in ((access.read, READ), (access.atomic, ATOMIC), (access.write, WRITE)):

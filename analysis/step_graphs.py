@@ -49,7 +49,7 @@ class StepGraphs:
 
 
 def step_graphs(graph: TileGraph) -> StepGraphs | None:
-    """What repeats in the loop of a program; None where most of its launches are no loop.
+    """Return what repeats in the loop of a program; None where most of its launches are no loop.
 
     Iterations run the same kernels, operators and modules; their footprints may differ, as where a cache grows.
     """

@@ -55,7 +55,7 @@ def dispatch(tile_ns: ArrayLike, *, sms: int, blocks_per_sm: int, cluster: int =
 
 
 def blocks_of(lanes: Lanes, sms: int) -> Lanes:
-    """One row a block instead of one a tile: the lanes that clusters hold, block after block of all tiles."""
+    """One row per block instead of one per tile: the lanes that clusters hold, block after block of all tiles."""
     if lanes.cluster == 1:
         return lanes
     lane = lanes.sm.astype(np.int64) + np.arange(lanes.cluster)[:, None]
@@ -85,7 +85,7 @@ def recorded(sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> Lanes:
 
 
 def busy_share(lanes: Lanes, *, sms: int, bins: int, weight: ArrayLike = 1.0) -> NDArray[np.float64]:
-    """How full each SM is over time, ``[sms, bins]``: slot-time in use over slot-time there is, 0 to 1.
+    """Return how full each SM is over time, ``[sms, bins]``: slot-time in use over slot-time there is, 0 to 1.
 
     ``weight`` (of all tiles, or ``[tiles]``): slots that a tile holds.
     """

@@ -52,7 +52,7 @@ def whole(waves: float) -> int:
 
 
 def launch_waves(launches: pd.DataFrame, slots: NDArray[np.int64], durations: Durations) -> pd.DataFrame:
-    """One row a launch: ``slots``, ``waves`` (whole), ``last_wave`` (how full the last wave is, 0 to 1), ``alone_ns``
+    """One row per launch: ``slots``, ``waves`` (whole), ``last_wave`` (how full the last wave is, 0 to 1), ``alone_ns``
     (how long its tiles take with the GPU to themselves, each taking the next free slot) and ``idle`` (share of the
     slot-time until then in which a slot has no tile).
 

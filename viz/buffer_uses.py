@@ -105,7 +105,7 @@ def _tensors(
 
 
 def _how(trace: Recording, launches: pd.DataFrame, operands: pd.DataFrame) -> NDArray[np.int64]:
-    """How each operand is used; 0 where its launch's footprint never touches it."""
+    """Return how each operand is used; 0 where its launch's footprint never touches it."""
     footprints = launches["footprint"].to_numpy(np.int64)
     place = {int(launch): int(f) for launch, f in zip(launches["launch"].tolist(), footprints.tolist(), strict=True)}
     modes: dict[int, dict[int, int]] = {}

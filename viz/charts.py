@@ -74,7 +74,8 @@ def dressed(figure: go.Figure, title: str, *, height: int, top: int = 0, legend:
 def level_shares(
     share: NDArray[np.float64], weight: NDArray[np.float64], bounds: Sequence[float] = LEVELS
 ) -> NDArray[np.float64]:
-    """How much of ``weight`` lies below the first bound, from there to below the second, and so on; they sum to 1.
+    """Return how much of ``weight`` lies below the first bound, from there to below the second, and so on; they sum to
+    1.
 
     Raises `UserError` where all weights are 0, or none are given.
     """
@@ -184,7 +185,7 @@ def wave_points(table: pd.DataFrame, *, title: str) -> go.Figure:
 
 
 def _saw(low: float, high: float) -> NDArray[np.float64]:
-    """Where w / ceil(w) turns, and points between for the log axis."""
+    """Return where w / ceil(w) turns, and points between for the log axis."""
     turns = np.arange(1, min(ceil(high), 400) + 1, dtype=np.float64)
     smooth = np.geomspace(low, high, 400)
     return np.sort(np.concatenate([smooth, turns[turns <= high], turns[turns <= high] * (1 + 1e-9)]))

@@ -133,7 +133,7 @@ def _printable(value: Any) -> Any:
 
 
 def _untimed(launches: pd.DataFrame, sources: list[str]) -> list[str]:
-    """What `LaneSource.timed` had to assume."""
+    """Return what `LaneSource.timed` had to assume."""
     notes = []
     if len(launches) > 1 and not launches["begin_ns"].to_numpy().any():
         notes.append("The trace does not say when its launches began: they are drawn one after another, without gaps.")
@@ -219,7 +219,9 @@ def _pairs(pairs: pd.DataFrame, strings: Strings, report: Report | None) -> dict
 
 
 def _gains(pairs: pd.DataFrame, report: Report | None) -> dict[str, Packed]:
-    """What the report says of each pair: gain in ns, share of tiles that could start early (NaN unknown), direct."""
+    """Return what the report says of each pair: gain in ns, share of tiles that could start early (NaN unknown),
+    direct.
+    """
     if report is None:
         unknown = np.full(len(pairs), np.nan)
         alone = np.full(len(pairs), -1)

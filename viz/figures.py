@@ -29,7 +29,7 @@ _BEND = 0.026
 
 
 def tile_graph(graph: TileGraph, launches: Sequence[int], *, title: str = "", reuse: bool = False) -> go.Figure:
-    """Tiles as nodes, one column a launch, dependencies as lines; tiles without parents here are marked.
+    """Tiles as nodes, one column per launch, dependencies as lines; tiles without parents here are marked.
 
     Where several tiles all need the same several tiles, their lines meet in a small square and go on as one to a
     second, from which they part again. Lines that pass over columns are bent, and have a colour for each producer.

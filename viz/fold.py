@@ -90,8 +90,8 @@ def _opened(items: list[Item]) -> list[Item]:
 
 
 def _inside(group: Item) -> list[Item]:
-    """What stands in a module, counted as the module was; of many launches that are the module's own, each run is one
-    module again, so that they do not hide the modules in it.
+    """Return what stands in a module, counted as the module was; of many launches that are the module's own, each run
+    is one module again, so that they do not hide the modules in it.
     """
     start = group["start"]
     moved = [item | {"launch" if "launch" in item else "start": _begin(item) + start} for item in group["items"]]
@@ -197,7 +197,7 @@ def _best_repeat(keys: NDArray[np.int64]) -> tuple[int, int, int] | None:
 
 
 def _phase(numbers: NDArray[np.int64], period: int) -> int:
-    """Where in the stretch the first copy begins: the offset whose cuts see most changes of the number."""
+    """Return where in the stretch the first copy begins: the offset whose cuts see most changes of the number."""
     changes = np.concatenate(([True], numbers[1:] != numbers[:-1]))
     slack = len(numbers) % period
     scores = [int(np.count_nonzero(changes[offset::period])) for offset in range(slack + 1)]

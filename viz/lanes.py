@@ -1,4 +1,4 @@
-"""Lanes of SMs over time and tile coordinates, one table a footprint, packed for the browser."""
+"""Lanes of SMs over time and tile coordinates, one table per footprint, packed for the browser."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def pack(values: ArrayLike, *, delta: bool = False) -> Packed:
 
 
 def packed_bytes(packed: Packed) -> int:
-    """How much of the page a packed column takes, in bytes."""
+    """Return how much of the page a packed column takes, in bytes."""
     return len(packed["data"]) + 60
 
 

@@ -18,7 +18,7 @@ _OTHER = "#b4b8c0"
 
 
 def launch_name(op: object, kernel: object) -> str:
-    """What a launch is called: its operator, else its kernel."""
+    """Return what a launch is called: its operator, else its kernel."""
     return str(op).removeprefix("aten::").split(".", 1)[0] or str(kernel)
 
 

@@ -132,7 +132,9 @@ def _lanes(graph: TileGraph, schedule: Schedule, coarse: bool) -> dict[str, Any]
 
 
 def _aggregated(graph: TileGraph, begin: NDArray[np.int64], end: NDArray[np.int64]) -> dict[str, Any]:
-    """How much of the GPU's slots each kernel holds over time: those with most slot-time first, the rest in one row."""
+    """Return how much of the GPU's slots each kernel holds over time: those with most slot-time first, the rest in one
+    row.
+    """
     launches = graph.launches
     tiles = np.diff(graph.tile_base)
     blocks = np.maximum(launches["blocks_per_sm"].to_numpy(np.float64), 1) * graph.device.sms

@@ -60,7 +60,7 @@ class Study:
 
 
 def cost(graph: TileGraph) -> int:
-    """What one simulation of a program costs, in tiles."""
+    """Return what one simulation of a program costs, in tiles."""
     return max(int(graph.tile_base[-1]), 1) + _LAUNCH_TILES * len(graph.launches)
 
 

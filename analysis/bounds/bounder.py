@@ -156,7 +156,7 @@ class Bounder:
 
     @cached_property
     def replayed(self) -> bool:
-        """Whether the machine is another one than the recorded: launch times are then replayed, not recorded."""
+        """Return whether the machine is another one than the recorded: launch times are then replayed, not recorded."""
         return self.machine != Machine(self.graph.device)
 
     @cached_property

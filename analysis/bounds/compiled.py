@@ -34,7 +34,7 @@ class CallGraphCache(FunctionCache):  # type: ignore[misc]  # numba has no types
         super().save_overload(sig, data)
 
     def is_filled(self) -> bool:
-        """Whether the function was compiled here before, for any types."""
+        """Return whether the function was compiled here before, for any types."""
         self._stamp()
         return bool(self._cache_file._load_index())  # noqa: SLF001 - numba has no public way
 
@@ -96,8 +96,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def in_cache(function: Callable[..., object]) -> bool:
-    """Whether a compiled function, as its source is now, has been compiled here before; if not, its first call takes
-    seconds.
+    """Return whether a compiled function, as its source is now, has been compiled here before; if not, its first call
+    takes seconds.
     """
     cache = function._cache  # type: ignore[attr-defined]  # noqa: SLF001 - numba has no public way
     return isinstance(cache, CallGraphCache) and cache.is_filled()

@@ -117,8 +117,8 @@ def problem(
     chosen = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
     inner = (links or Links.of(graph)).between(chosen)
     _check_order(inner, chosen)
-    used = inner if reuse else inner.where(~inner.reuse)
-    rows = sorted(set(zip(used.consumer.tolist(), used.producer.tolist(), used.block.tolist(), strict=True)))
+    within = inner if reuse else inner.where(~inner.reuse)
+    rows = sorted(set(zip(within.consumer.tolist(), within.producer.tolist(), within.block.tolist(), strict=True)))
     consumer, producer, block = (
         (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else [_NONE] * 3
     )

@@ -70,7 +70,7 @@ class Traffic:
         return read_bytes, written_bytes + sum(total(r) for r in written.values())
 
     def _binding(self, launch: int) -> tuple[dict[int, tuple[Ranges, Ranges]], list[int], list[int]]:
-        """What a launch touches, and the buffer and the offset of each operand slot."""
+        """Return what a launch touches, and the buffer and the offset of each operand slot."""
         buffers, offsets = self._trace.operands_of(launch)
         return self.touched(int(self._footprint[launch])), buffers.tolist(), offsets.tolist()
 

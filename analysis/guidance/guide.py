@@ -75,7 +75,7 @@ def _rank(action: Action, *, graph_first: bool) -> tuple[bool, bool, bool, float
 
 
 def host_is_late(report: Report) -> bool:
-    """Whether a measured program mostly waits for its host, as first calls do while they load and compile."""
+    """Return whether a measured program mostly waits for its host, as first calls do while they load and compile."""
     p = report.program
     return "measured" in p.timing and p.gap_ns >= max(p.recorded_ns / 2, SLOW_HOST_NS * p.launches, 1.0)
 
@@ -96,7 +96,7 @@ def _verdict(report: Report, narrow: float, actions: tuple[Action, ...]) -> Verd
 
 
 def _limit(report: Report, narrow: float) -> tuple[str, str]:
-    """What limits the program, and the numbers that say so."""
+    """Return what limits the program, and the numbers that say so."""
     p, bounds = report.program, report.bounds
     if not p.launches:
         return "empty", "nothing that runs on a GPU was recorded"

@@ -49,8 +49,8 @@ class Agreement:
 
 
 def agreement(graph: TileGraph, stream: Schedule, recorded: Durations) -> Agreement:
-    """How well the schedule of ``stream`` on the recorded device reproduces the recording; ``recorded``: the lives it
-    was simulated from.
+    """Return how well the schedule of ``stream`` on the recorded device reproduces the recording; ``recorded``: the
+    lives it was simulated from.
     """
     launches = graph.launches
     begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)

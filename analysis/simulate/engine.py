@@ -84,7 +84,7 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | No
 
 
 def is_compiled() -> bool:
-    """Whether the engine is in numba's cache; if not, the first simulation compiles it, which takes about a
+    """Return whether the engine is in numba's cache; if not, the first simulation compiles it, which takes about a
     minute.
     """
     return in_cache(_loop)
@@ -255,7 +255,7 @@ def _enter_and_open(p: Problem, plan: Plan, z: State, now: float, tiles: int) ->
 
 @apart
 def _has_its_turn(plan: Plan, z: State, now: float, launch: int) -> bool:
-    """Whether a launch may open now: it has a lane, and the launcher is free. Else it comes again."""
+    """Return whether a launch may open now: it has a lane, and the launcher is free. Else it comes again."""
     if z.launched[launch] == 2:
         return True
     if plan.lanes > 0:
@@ -384,7 +384,7 @@ def _bring_back(z: State, launch: int) -> None:
 
 @internal
 def _will_wait(p: Problem, plan: Plan, z: State, now: float, launch: int, tile: int) -> bool:
-    """Whether a tile that begins still has to wait for the signal of what has ended."""
+    """Return whether a tile that begins still has to wait for the signal of what has ended."""
     inside = plan.gate[launch] == INSIDE or plan.gate[launch] == GRID
     return bool(inside and z.known[tile] > now + _life(p, plan, launch, tile))
 

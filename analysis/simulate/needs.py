@@ -11,7 +11,7 @@ from tileprof.arrays import F64
 
 @internal
 def known_end(p: Problem, link: int, s: int, life: float, ends: F64, signal_ns: float) -> float:
-    """How early a consumer's tile can end for the parents in one set, all of which have ended."""
+    """Return how early a consumer's tile can end for the parents in one set, all of which have ended."""
     r = p.relation[link]
     base = p.tile_base[p.producer[link]]
     earliest = 0.0

@@ -78,7 +78,7 @@ def _outgoing(m: Mapping, plan: Plan) -> int:
 
 @internal
 def may_start(m: Mapping, plan: Plan, launch: int) -> bool:
-    """Whether its queue is mapped; else the launch is parked."""
+    """Return whether its queue is mapped; else the launch is parked."""
     if plan.queues.mapped == 0:
         return True
     q = plan.queue[launch]
@@ -153,7 +153,7 @@ def swap(m: Mapping, plan: Plan, nothing_else: bool) -> int:
 
 @internal
 def goes_on(m: Mapping, plan: Plan) -> bool:
-    """Whether another quantum can change anything: not after all queues have been mapped in turn and nothing
+    """Return whether another quantum can change anything: not after all queues have been mapped in turn and nothing
     started.
     """
     return plan.queues.mapped > 0 and m.n[_IDLE] <= _count(m) and _incoming(m, plan) >= 0

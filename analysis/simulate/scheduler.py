@@ -54,7 +54,7 @@ class Program:
         return len(self.launches)
 
     def issued(self, issue_ns: float | None) -> list[float]:
-        """When a host thread that takes so long per launch (the device's figure unless given) has issued each
+        """Return when a host thread that takes so long per launch (the device's figure unless given) has issued each
         launch.
         """
         each = self.device.issue_ns() if issue_ns is None else issue_ns
@@ -156,7 +156,7 @@ class RunsAlone(Protocol):
     """A scheduler with an event loop of its own, since it decides while tiles run."""
 
     def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
-        """What became of all tiles, and sentences about it."""
+        """Return what became of all tiles, and sentences about it."""
         ...
 
 

@@ -109,7 +109,7 @@ class Simulator:
 
     @cached_property
     def program(self) -> Program:
-        """What schedulers may look at, of all launches."""
+        """Return what schedulers may look at, of all launches."""
         return program_of(self.graph, machine=self.machine)
 
     def prepare(self) -> None:
@@ -245,7 +245,7 @@ def _at_most(launches: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def _difference(held_ns: float, worked_ns: float) -> float:
-    """What is left, or nothing where that is rounding."""
+    """Return what is left, or nothing where that is rounding."""
     return held_ns - worked_ns if held_ns - worked_ns > 1e-9 * held_ns else 0.0
 
 

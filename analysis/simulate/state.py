@@ -200,7 +200,7 @@ def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -
 
 
 def _by_slots(room: Room) -> bool:
-    """Whether an SM holds no more blocks than it has of its first resource."""
+    """Return whether an SM holds no more blocks than it has of its first resource."""
     return bool(np.minimum(room.demand[:, 0], 1).all())
 
 

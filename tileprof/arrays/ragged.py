@@ -33,7 +33,7 @@ def pointers(counts: ArrayLike) -> I64:
 
 
 def group_starts(*keys: NDArray[np.generic]) -> I64:
-    """Where each run of equal rows begins, for rows already sorted by ``keys``."""
+    """Return where each run of equal rows begins, for rows already sorted by ``keys``."""
     if len(keys[0]) == 0:
         return np.empty(0, np.int64)
     changed = np.zeros(len(keys[0]) - 1, bool)

@@ -93,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stdout_refuses() -> bool:
-    """Whether a failed write was one to stdout: what failed may be lost from the buffer, so one more line is tried."""
+    """Return whether a failed write was one to stdout: what failed may be lost from the buffer, so one more line is
+    tried.
+    """
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()

@@ -10,7 +10,7 @@ LEAST_BYTES: Final = 3 << 30
 
 
 def too_small() -> str:
-    """What to say where this process may have less than `LEAST_BYTES` of addresses; "" elsewhere."""
+    """Return what to say where this process may have less than `LEAST_BYTES` of addresses; "" elsewhere."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or limit >= LEAST_BYTES:
         return ""

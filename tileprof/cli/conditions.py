@@ -31,7 +31,7 @@ class Condition:
     relative: bool
 
     def holds(self, value: float | None, before: float | None = None) -> bool:
-        """Whether a program is so; never where the value is unknown. ``before``: the value of A, for changes."""
+        """Return whether a program is so; never where the value is unknown. ``before``: the value of A, for changes."""
         if value is None:
             return False
         if self.change:

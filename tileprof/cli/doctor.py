@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _recorders(*, able: bool) -> dict[str, str]:
-    """What each recorder works with here, or the command that gives it what is missing."""
+    """Return what each recorder works with here, or the command that gives it what is missing."""
 
     def version_of(package: str, extra: str) -> str:
         try:

@@ -24,7 +24,7 @@ _BAR, _SHORTEST_BAR = 24, 8
 
 
 def print_guidance(guidance: Guidance, report: Report, console: Console) -> None:
-    """What limits the program, what it could take, and what to do, the most useful first."""
+    """Print what limits the program, what it could take, and what to do, the most useful first."""
     console.print(Text(_sentence(plain(guidance.verdict.sentence)), style="bold"))
     if len(guidance.ladder) > 1:
         console.print(_ladder(guidance, console.width))
@@ -37,7 +37,7 @@ def print_guidance(guidance: Guidance, report: Report, console: Console) -> None
 
 
 def print_shares(guidance: Guidance, console: Console) -> None:
-    """Where the time goes, by operator and by module."""
+    """Print where the time goes, by operator and by module."""
     for title, rows in (("operator", guidance.operators), ("module", guidance.modules)):
         if rows and not (len(rows) == 1 and title == "module"):
             console.print()

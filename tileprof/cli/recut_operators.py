@@ -61,7 +61,7 @@ class Cut:
         return sorted({new for old in launches for new in self.launches[old]})
 
     def recorded(self, words: Mapping[int, str]) -> dict[int, str]:
-        """What is said of launches of the cut, of the recorded launches that they stand for."""
+        """Return what is said of launches of the cut, of the recorded launches that they stand for."""
         return {old: words[new[0]] for old, new in self.launches.items() if len(new) == 1 and new[0] in words}
 
 

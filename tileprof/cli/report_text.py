@@ -160,7 +160,7 @@ def _program(report: Report, curves: Curves | None) -> Table:
 
 
 def _shape(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
-    """What needs no accesses: launches, waves and time."""
+    """Return what needs no accesses: launches, waves and time."""
     p = report.program
     idle = f"{percent(p.idle)} of slot-time has no tile while launches run"
     return [
@@ -172,7 +172,7 @@ def _shape(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
 
 
 def _busy(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
-    """How full the GPU was over the recorded time, from left to right; nothing for another GPU."""
+    """Return how full the GPU was over the recorded time, from left to right; nothing for another GPU."""
     if curves is None or report.replayed or report.program.recorded_ns <= 0:
         return []
     shares = curves.busy(_BUSY_BINS)
@@ -252,7 +252,7 @@ def _layers(report: Report) -> Table:
 
 
 def step_graphs_sentence(loop: StepGraphs) -> str:
-    """How soon the graph of thread blocks repeats, for a scheduler that stores it."""
+    """Return how soon the graph of thread blocks repeats, for a scheduler that stores it."""
     what = f"Loop of {loop.steps:,} steps of {loop.launches:,} launches:"
     if loop.settled is None:
         if loop.settled_renamed is None:
@@ -407,7 +407,7 @@ def _footnotes(report: Report) -> list[str]:
 
 
 def _worth(row: dict[Any, Any], program_ns: float) -> str:
-    """What overlapping the first pair is worth, and what of it is the launch gap alone."""
+    """Return what overlapping the first pair is worth, and what of it is the launch gap alone."""
     most = f"At most {duration(row['gain_ns'])} can be saved, {percent(row['gain_ns'] / program_ns)} of the program"
     if row["overlap_ns"] > 0:
         return f"{most}; list scheduling saves {duration(row['overlap_ns'])} beyond the launch gap."

@@ -233,7 +233,7 @@ def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) 
 
 
 def _orders(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
-    """What to search: the settings of `search`."""
+    """Return what to search: the settings of `search`."""
     return {
         "random": options.random,
         "delayed": options.delayed or 2**62,
@@ -262,7 +262,7 @@ def _over_operators(policy: Policy, options: Namespace, say: Callable[[str], Non
 
 
 def _numbers(pipeline: Pipeline, options: Namespace, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """How far each output is from PyTorch's, and whether every order gave the same bits."""
+    """Return how far each output is from PyTorch's, and whether every order gave the same bits."""
     import torch  # noqa: PLC0415 - slow to import
 
     from tileprof.runtime.executor import Program, randomly, reversed_, stream  # noqa: PLC0415 - heavy

@@ -89,7 +89,7 @@ def check_device(policy: Policy) -> None:
 def run_on_gpu(
     policy: Policy, name: str, seed: int, tolerance: Mapping[str, float], say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """What the policy's stages compute under a scheduler, or why they do not run; None where there is no GPU."""
+    """Return what the policy's stages compute under a scheduler, or why they do not run; None where there is no GPU."""
     import torch  # noqa: PLC0415 - slow to import
 
     if not torch.cuda.is_available():
@@ -169,7 +169,7 @@ def _outputs(pipeline: Any, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def sentences(result: Mapping[str, Any]) -> list[str]:
-    """What `run_on_gpu` found, for a reader."""
+    """Return what `run_on_gpu` found, for a reader."""
     if result["scheduler"] is None:
         return [f"Not run on the GPU: {result['reason']}."]
     lines = [f"On {result['device']} under {result['scheduler']} ({result['reason']}):"]

@@ -179,7 +179,7 @@ def _us(value: float | None) -> str:
 
 
 def sentences(row: Comparison) -> list[str]:
-    """What of a model kernels of ours run, what they do not and why, and what failed."""
+    """Return what of a model kernels of ours run, what they do not and why, and what failed."""
     lines = [f"in kernels of tileprof: {row.winners}" if row.winners else "nothing runs in kernels of tileprof"]
     lines += [f"Inductor's program runs: {report.reason}" for report in row.reports if report.reason]
     refused = [

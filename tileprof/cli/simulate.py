@@ -180,7 +180,7 @@ def _one(options: Namespace, path: str) -> int:
 
 
 def _exported(options: Namespace, path: str) -> Path:
-    """Where --export writes: what -o says, or beside the caller under the trace's name."""
+    """Return where --export writes: what -o says, or beside the caller under the trace's name."""
     return options.output or Path(Path(path).resolve().name).with_suffix(".perfetto.json")
 
 

@@ -58,8 +58,8 @@ def wide_terminal(*, plain: bool = False) -> Console:
 
 
 def print_standing(console: Console, trace: Trace, name: str = "") -> None:
-    """What keeps the trace from being the whole program, or exactly it; nothing where nothing does. ``name``: of which
-    of several traces.
+    """Print what keeps the trace from being the whole program, or exactly it; nothing where nothing does. ``name``: of
+    which of several traces.
     """
     whose = f"{plain(name)}: " if name else ""
     standing = standing_of(trace)
@@ -84,7 +84,9 @@ def print_standing(console: Console, trace: Trace, name: str = "") -> None:
 
 
 def standing_of(trace: Recording) -> dict[str, Any]:
-    """Whether the trace is complete, why not, and of how many launches it knows only a superset of what they touch."""
+    """Return whether the trace is complete, why not, and of how many launches it knows only a superset of what they
+    touch.
+    """
     return {
         "complete": trace.complete,
         "reason": str(trace.manifest.get("reason") or ""),
@@ -149,7 +151,7 @@ def _below_the_bound(schedules: list[Schedule], bounds: Bounds) -> list[str]:
 
 
 def _without_flops(simulator: Simulator) -> list[str]:
-    """Where the model of lives needs FLOPs that the recorder did not see."""
+    """Return where the model of lives needs FLOPs that the recorder did not see."""
     launches = simulator.graph.launches
     unknown = int((launches["flops"] <= 0).sum())
     if simulator.lives.name != SharedRoofline.name or not unknown:
@@ -223,7 +225,7 @@ def _reproduced(agrees: Agreement) -> str:
 
 
 def print_triggers(console: Console, pairs: list[Trigger]) -> None:
-    """Programmatic dependent launch, one row a kind of neighbours."""
+    """Programmatic dependent launch, one row per kind of neighbours."""
     console.print(Text("\nDependent launch, pair by pair", style="bold"))
     rows = [_trigger(t) for t in pairs[:_MOST_TRIGGERS]]
     others = sum(2 + max(len(row[i]) for row in [*rows, _TRIGGER_COLUMNS]) for i in (0, 2, 3, 4))
@@ -250,7 +252,7 @@ def _trigger(t: Trigger) -> tuple[str, ...]:
 
 
 def print_advice(console: Console, advice: list[Opportunity], page: str | None) -> None:
-    """What to do first, with links into a page where there is one."""
+    """Print what to do first, with links into a page where there is one."""
     from tileprof.viz import link  # noqa: PLC0415 - heavy
 
     title = "\nWhat to do first" if advice else "\nNothing that could be done today saves 0.1% of the program."

@@ -54,7 +54,7 @@ def watch(path: str, show: Callable[[Trace], None], *, plain: bool) -> int:
 
 
 def _loaded(partial: Path, whole: Path, *, recording: bool) -> Trace | None:
-    """What there is; None while the recording's end moves it from one name to the other."""
+    """Return what there is; None while the recording's end moves it from one name to the other."""
     if recording:
         with suppress(TraceError):
             return load(partial)
@@ -63,7 +63,7 @@ def _loaded(partial: Path, whole: Path, *, recording: bool) -> Trace | None:
 
 
 def _shown(trace: Trace, show: Callable[[Trace], None], *, recording: bool, clear: bool) -> bool:
-    """Whether it could be: the end of a recording may move a trace away while it is read."""
+    """Return whether it could be: the end of a recording may move a trace away while it is read."""
     if clear:
         sys.stdout.write("\x1b[H\x1b[2J\x1b[3J")
     try:

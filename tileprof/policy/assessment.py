@@ -38,11 +38,11 @@ class Assessment:
 
     @property
     def excess_us(self) -> float | None:
-        """What the waits that no dependency asks for cost; negative where fewer, coarser waits are cheaper."""
+        """Return what the waits that no dependency asks for cost; negative where fewer, coarser waits are cheaper."""
         return None if self.policy_us is None else self.policy_us - self.exact_us
 
     def missing(self) -> pd.DataFrame:
-        """One row a missing dependency: names and grid coordinates of both tiles, hazard, bytes; most bytes first."""
+        """One row per missing dependency: names and grid coordinates of both tiles, hazard, bytes; most bytes first."""
         return _placed(self.policy, self.verdict.missing)
 
     def to_json(self, rows: int) -> dict[str, Any]:

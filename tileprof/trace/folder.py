@@ -115,7 +115,7 @@ def publish(partial: Path, whole: Path, *, force: bool) -> None:
 
 
 def sentence(error: OSError, doing: str) -> str:
-    """What a user can do about a disk that does not take the trace."""
+    """Return what a user can do about a disk that does not take the trace."""
     if error.errno == errno.ENOSPC:
         return f"the disk is full while {doing}: free some space, or record to another disk with -o"
     if error.errno == errno.EDQUOT:

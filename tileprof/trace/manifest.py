@@ -146,7 +146,7 @@ def _check_version(folder: Path, version: Any) -> None:
 
 
 def is_trace(folder: Path) -> bool:
-    """Whether a folder looks like a trace of any version: what ``force`` may replace."""
+    """Return whether a folder looks like a trace of any version: what ``force`` may replace."""
     path = folder / FILE_NAME
     try:
         if folder.is_symlink() or path.stat().st_size > _LIMIT_BYTES:
@@ -179,7 +179,7 @@ def live_writer(folder: Path) -> int | None:
 
 
 def _ended(pid: int) -> bool:
-    """Whether a process has ended and its parent has not asked how: Linux keeps its number until then.
+    """Return whether a process has ended and its parent has not asked how: Linux keeps its number until then.
 
     False where the system does not say.
     """

@@ -118,13 +118,13 @@ class Recording(ABC):
         return found
 
     def operands_of(self, launch: int) -> tuple[I64, I64]:
-        """What a launch's operand slots are bound to: ``(buffer, offset in bytes)``, int64, by slot."""
+        """Return what a launch's operand slots are bound to: ``(buffer, offset in bytes)``, int64, by slot."""
         operands = self.columns("operands")
         rows = _rows_of(operands["launch"], launch)
         return operands["buffer"][rows], operands["offset"][rows]
 
     def expanded_accesses(self) -> pd.DataFrame:
-        """Every launch's accesses, with buffers for operands: one row a box of a tile of a launch.
+        """Every launch's accesses, with buffers for operands: one row per box of a tile of a launch.
 
         Columns: launch, tile, buffer, mode, offset (in the buffer), length, count_0, stride_0, count_1,
         stride_1, first, last. Raises UserError above `EXPANDED_ROWS_LIMIT` rows.

@@ -3,12 +3,12 @@
 A trace is a folder ``<name>.tileprof/``::
 
     manifest.json                what was recorded, how, on which device, and what is missing
-    launches/000000.parquet      one row a kernel launch, in issue order
+    launches/000000.parquet      one row per kernel launch, in issue order
     operands/000000.parquet      which buffer, at which offset, a launch's operand slot is bound to
-    tiles/000000.parquet         one row a tile of a footprint
-    accesses/000000.parquet      one row a strided box that a tile touches, relative to an operand
+    tiles/000000.parquet         one row per tile of a footprint
+    accesses/000000.parquet      one row per strided box that a tile touches, relative to an operand
     times/000000.parquet         measured begin, end and SM of a tile of a launch (may be empty)
-    buffers/000000.parquet       one row an allocation
+    buffers/000000.parquet       one row per allocation
 
 Each table is a folder of zstd Parquet parts, so that a writer can stream and a killed run leaves whole
 parts; pandas, Polars and DuckDB read the folder as one table.

@@ -61,7 +61,7 @@ def check(trace: Recording, table: str, columns: dict[str, Any]) -> None:
 
 
 def _descends(ids: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where ids are less than the one before, or negative at first; differences of int64 could wrap."""
+    """Return where ids are less than the one before, or negative at first; differences of int64 could wrap."""
     broken = np.zeros(len(ids), dtype=bool)
     broken[:1] = ids[:1] < 0
     np.less(ids[1:], ids[:-1], out=broken[1:])

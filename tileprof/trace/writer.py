@@ -199,7 +199,7 @@ class TraceWriter:
         return self.add_alike(rows, launch.operands, launch.module, launch.begin_ns, launch.call)
 
     def alike(self, launch: Launch) -> LaunchRows:
-        """What `add_alike` needs to add launches like this one, which is not added; their footprint is there."""
+        """Return what `add_alike` needs to add launches like this one, which is not added; their footprint is there."""
         with self._lock:
             self._check_open()
             if not 0 <= launch.footprint < self._new.footprint_count:
@@ -349,7 +349,7 @@ class TraceWriter:
         return len(tiles["tile"]), len(accesses["tile"])
 
     def _write_times(self, new: Sequence[tuple[NDArray[Any], ...]]) -> int:
-        """How many rows they are."""
+        """Return how many rows they are."""
         if new:
             ascending = sorted(new, key=lambda columns: int(columns[0][0]))
             joined = (np.concatenate(column) for column in zip(*ascending, strict=True))

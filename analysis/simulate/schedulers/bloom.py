@@ -62,7 +62,7 @@ class DataflowBloom(Options):
         return draft
 
     def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
-        """What the filters find, beside what was recorded (and is among it where the trace has addresses)."""
+        """Return what the filters find, beside what was recorded (and is among it where the trace has addresses)."""
         pairs, collisions = self.found(graph, p.launch.tolist())
         edges = sum(count(bits) for bits in pairs.values())
         sentence = (

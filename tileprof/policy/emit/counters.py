@@ -10,9 +10,9 @@ look at no other. ::
      "counters": [24, 24, 24, 24],                              # posts that each gets in a round
      "groups":   [{"stage": 1, "tiles": [[0, 48]], "waits": [[0, 24]]}, ...]}
 
-``posts`` holds one list a semaphore array of the stage, with a counter for each tile by number; ``tiles`` are half-open
-ranges of tile numbers. A task runs when its turn comes: in stage order, within a stage in ``order`` (null: ascending),
-nothing deadlocks.
+``posts`` holds one list per semaphore array of the stage, with a counter for each tile by number; ``tiles`` are
+half-open ranges of tile numbers. A task runs when its turn comes: in stage order, within a stage in ``order`` (null:
+ascending), nothing deadlocks.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _never_waits(policy: Policy) -> bool:
 
 
 def _optimisations(policy: Policy) -> list[str]:
-    """What the comment says of the optimisations, with the reasons that the policy gives."""
+    """Return what the comment says of the optimisations, with the reasons that the policy gives."""
     options = policy.options
     words = {
         "wait_kernel": "a wait kernel" if options.wait_kernel else "no wait kernel",

@@ -77,7 +77,7 @@ def tile_order(name: str, stage: Stage) -> Part:
 
 
 def posts(name: str, stage: Stage, array: Semaphores) -> Part:
-    """What a producer posts: 1, to the semaphore of the tile."""
+    """Return what a producer posts: 1, to the semaphore of the tile."""
     if isinstance(array.of[0], Expression):
         u, v, w = (e.cpp() for e in array.of if isinstance(e, Expression))
         index = f"{_coordinates(stage)}\n    return {_linear((u, v, w), array.grid)};"
@@ -91,8 +91,8 @@ def posts(name: str, stage: Stage, array: Semaphores) -> Part:
 
 
 def waits(name: str, stage: Stage, array: Semaphores, edge: Edge, lowered: Waits) -> Part:
-    """What a consumer awaits. Where a tile awaits several semaphores, `wait_function` calls cuSync once for each: the
-    number of the wait comes in ``tile.z``, above the stage's own z.
+    """Return what a consumer awaits. Where a tile awaits several semaphores, `wait_function` calls cuSync once for
+    each: the number of the wait comes in ``tile.z``, above the stage's own z.
     """
     if isinstance(edge.waits, WaitTable):
         return _wait_table(name, stage, lowered) if most_waits(lowered) <= 1 else _wait_lists(name, stage, lowered)
@@ -142,7 +142,7 @@ def most_waits(lowered: Waits) -> int:
 
 
 def wait_function(name: str, stage: Stage, most: int) -> str:
-    """What a kernel calls in place of ``stage.wait(tile)``."""
+    """Return what a kernel calls in place of ``stage.wait(tile)``."""
     if most <= 1:
         body = "  stage.wait(tile);"
     else:

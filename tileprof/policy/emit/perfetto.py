@@ -148,7 +148,7 @@ def _launch_events(shown: _Shown, launch: int) -> list[dict[str, Any]]:
 
 
 def _title(row: Any) -> str:
-    """What a launch is called: its operator without namespace and overload, else its kernel."""
+    """Return what a launch is called: its operator without namespace and overload, else its kernel."""
     ops = [op.rpartition("::")[2].split(".", 1)[0] for op in str(row["op"]).split("+")]
     return "+".join(ops) or str(row["kernel"])
 

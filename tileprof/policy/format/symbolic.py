@@ -79,7 +79,7 @@ class Symbol:
         return range(self.low, self.high + 1, self.multiple)
 
     def refusal(self, size: int) -> str | None:
-        """Why a size is not in the guard; None for one that is."""
+        """Return why a size is not in the guard; None for one that is."""
         if not self.low <= size <= self.high:
             return f"{self.name} is {size}; the policy is for {self}"
         if size % self.multiple:
@@ -120,7 +120,7 @@ class SymbolicPolicy:
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether parsed JSON is a symbolic policy."""
+    """Return whether parsed JSON is a symbolic policy."""
     return isinstance(value, dict) and SYMBOLIC_KEY in value
 
 

@@ -1,4 +1,4 @@
-"""Which stage operator a recorded kernel is: one function a family of kernels, chosen by the framework's operator.
+"""Which stage operator a recorded kernel is: one function per family of kernels, chosen by the framework's operator.
 
 Tile shapes are read off the elements that the tile at the grid's origin writes, so that it does not matter who chose
 them. Whatever an operator cannot say (a scaled product, a grouped convolution) is an `UnknownStageError` that says so.
@@ -135,7 +135,7 @@ def _batchless(slot: Slot) -> Slot:
 
 
 def _addend(call: RecordedCall, addend: Slot, out: Slot, whole: Slot) -> dict[str, Slot]:
-    """What is added to a product: a bias along its columns, or a matrix of its shape."""
+    """Return what is added to a product: a bias along its columns, or a matrix of its shape."""
     call.only(beta=1)
     sizes = [n for n in addend.shape if n > 1]
     if addend.shape == whole.shape:

@@ -182,7 +182,7 @@ class RecordedCall:
         return low // itemsize, high // itemsize - 1
 
     def tile(self, out: Slot) -> Shape:
-        """How far along each dimension of ``out`` the tile at the origin of the grid reaches."""
+        """Return how far along each dimension of ``out`` the tile at the origin of the grid reaches."""
         _, last = self.span(out, WRITE, (0, 0, 0), ITEM_BYTES[out.dtype])
         return tuple(n + 1 for n in place(last, out))
 

@@ -86,7 +86,7 @@ def best_waits(
 
 
 def _reason(tried: list[Candidate], best: Candidate, orders: Sequence[str]) -> str:
-    """What coarser and finer candidates would do to the pair, in the model."""
+    """Return what coarser and finer candidates would do to the pair, in the model."""
     count = best.semaphores.count
     words = [f"{best.edge.kind}, {count:,} semaphore{'s' if count > 1 else ''}"]
     coarser = [c.time_ns for c in tried if c.semaphores.count < count]

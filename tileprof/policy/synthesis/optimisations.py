@@ -48,7 +48,7 @@ def choose_options(policy: Policy, graph: TileGraph, launches: Sequence[int]) ->
 
 
 def rows_on_sm_80(policy: Policy, architecture: str) -> bool:
-    """Whether reordered loads would meet one semaphore a row there."""
+    """Return whether reordered loads would meet one semaphore a row there."""
     return architecture == NO_REORDERED_ROWS and any(edge.kind == "row" for edge in policy.edges)
 
 

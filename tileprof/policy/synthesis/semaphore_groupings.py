@@ -123,7 +123,7 @@ class _Awaited:
 
 
 def waits_of(block: EdgeBlock, grouping: Grouping, producer: I64) -> int:
-    """How many waits a grouping makes of all dependencies, one for each tile and semaphore."""
+    """Return how many waits a grouping makes of all dependencies, one for each tile and semaphore."""
     awaited = _Awaited.of(block, grouping, producer)
     return int(np.diff(awaited.indptr)[block.set_of[block.set_of >= 0]].sum())
 

@@ -172,8 +172,8 @@ def _is_pointwise(graph: TileGraph, launch: int) -> bool:
 
 
 def is_stage(graph: TileGraph, launch: int) -> bool:
-    """Whether a stage operator computes the launch that is worth a kernel: not a pointwise one, which belongs into an
-    epilogue.
+    """Return whether a stage operator computes the launch that is worth a kernel: not a pointwise one, which belongs
+    into an epilogue.
     """
     return _operator_name(graph, launch) not in {"", "pointwise"}
 

@@ -12,7 +12,7 @@ from tileprof.policy.format.lowering import Waits
 
 
 def wait_block(waits: Waits, producer: I64, consumer: I64) -> EdgeBlock | None:
-    """What an edge of a policy waits for, as parent sets over trace tiles; None where it waits for nothing.
+    """Return what an edge of a policy waits for, as parent sets over trace tiles; None where it waits for nothing.
 
     ``producer`` and ``consumer`` give the policy's number of each trace tile. A wait below the full count is taken as a
     wait for all tiles that post: a prediction, not a guarantee.

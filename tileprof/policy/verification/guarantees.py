@@ -37,7 +37,7 @@ class Held:
     bits: NDArray[np.uint8]
 
     def holds(self, parent: I64, child: I64) -> NDArray[np.bool_]:
-        """Whether each (producer tile, consumer tile) is guaranteed."""
+        """Return whether each (producer tile, consumer tile) is guaranteed."""
         byte = self.bits[self.row_of[child], parent >> 3]
         found: NDArray[np.bool_] = (byte >> (parent & 7).astype(np.uint8) & 1).astype(bool)
         return found
@@ -111,8 +111,8 @@ class Guarantees:
                     self._merge((before, stage), weak)
 
     def holds(self, producer: int, consumer: int, parent: I64, child: I64) -> NDArray[np.bool_]:
-        """Whether, for each tile of stage ``producer`` and of ``consumer``, the first has surely ended when the second
-        goes on.
+        """Return whether, for each tile of stage ``producer`` and of ``consumer``, the first has surely ended when the
+        second goes on.
         """
         held = self._held.get((producer, consumer))
         return np.zeros(len(parent), bool) if held is None else held.holds(parent, child)

@@ -38,7 +38,7 @@ class PairWaits:
 def pair_waits(
     policy: Policy, graph: TileGraph, verdict: Verification, launches: Sequence[int] | None = None
 ) -> list[PairWaits]:
-    """One entry a pair of stages that the policy orders or should order; ``launches`` and ``verdict`` as in
+    """One entry per pair of stages that the policy orders or should order; ``launches`` and ``verdict`` as in
     `verify`.
     """
     bound = [int(s.launch or 0) for s in policy.stages] if launches is None else list(launches)
@@ -69,7 +69,7 @@ def _needed(graph: TileGraph, producer: int, consumer: int, *, renamed: bool) ->
 
 
 def _useful(awaited: EdgeBlock, needed: list[EdgeBlock]) -> int:
-    """How many of the awaited pairs of tiles depend on each other."""
+    """Return how many of the awaited pairs of tiles depend on each other."""
     if not needed:
         return 0
     parent, child, _ = merge_blocks(needed).edges()

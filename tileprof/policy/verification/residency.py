@@ -133,8 +133,8 @@ def _blocks(demands: Demands, waiting: I64) -> I64:
 
 
 def _find_no_room(demands: Demands, producers: tuple[int, ...], waiting: I64, sms: int) -> bool:
-    """Whether waiting tiles (``[stages]``) can keep all blocks of all these stages off the device at once. May say yes
-    in vain.
+    """Return whether waiting tiles (``[stages]``) can keep all blocks of all these stages off the device at once. May
+    say yes in vain.
     """
     stages = np.flatnonzero(waiting)
     if not len(stages):
@@ -199,8 +199,8 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
 
 
 def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, blocks: I64, enough: int) -> bool:
-    """Whether so many blocks of the stages can leave no room for a block of any of the producers on each of ``enough``
-    SMs. May say yes in vain.
+    """Return whether so many blocks of the stages can leave no room for a block of any of the producers on each of
+    ``enough`` SMs. May say yes in vain.
     """
     # Per producer and resource: what must be taken of it for the producer to find no room.
     occupied = demands.capacity - demands.held[list(producers)] + 1
@@ -260,8 +260,8 @@ def _weights(mixtures: I64, count: I64) -> F64:
 
 
 def _distribution_exists(mixtures: I64, count: I64, weights: F64, enough: int) -> bool:
-    """Whether ``count`` blocks make ``enough`` of the mixtures, in whole blocks; True where the search would take too
-    long.
+    """Return whether ``count`` blocks make ``enough`` of the mixtures, in whole blocks; True where the search would
+    take too long.
     """
     steps = 0
 

@@ -38,9 +38,9 @@ _MISSING = ["producer", "producer_tile", "consumer", "consumer_tile", "hazard", 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The verdict. ``missing`` and ``renamable``: one row a dependency not covered (stages and tile numbers);
+    """The verdict. ``missing`` and ``renamable``: one row per dependency not covered (stages and tile numbers);
     ``renamable`` are those that exist only because memory was recycled, and vanish where the runtime gives stages
-    memory of their own. ``excess``: one row an edge of the policy, with the waits that guarantee nothing the consumer
+    memory of their own. ``excess``: one row per edge of the policy, with the waits that guarantee nothing the consumer
     needs. ``never``: sentences on waits that cannot end. ``needed`` counts dependencies between stages, ``covered``
     those guaranteed.
     """

@@ -14,7 +14,7 @@ import numpy as np
 from tileprof.arrays import I64
 
 Piece = tuple[I64, I64, int]
-"""``start``, ``stop`` (arrays, one entry a question) and the step of positions."""
+"""``start``, ``stop`` (arrays, one entry per question) and the step of positions."""
 
 
 @dataclass(frozen=True, slots=True)

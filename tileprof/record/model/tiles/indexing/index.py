@@ -259,7 +259,7 @@ def _move(
     """The launch of all index kernels: tiles walk ``(before, indices, after)``, ``chunk`` elements at a time.
 
     ``other`` is the tensor of that shape (None: a number), ``tensors`` the indices. ``most_tiles`` limits the grid,
-    blocks then loop. With ``row_threads`` blocks do not cross rows: one block an index (grid x) and ``chunk`` elements
+    blocks then loop. With ``row_threads`` blocks do not cross rows: one block per index (grid x) and ``chunk`` elements
     of its row (grid y). ``whole`` is read by every tile.
     """
     before, after = target.size(target.before), target.size(target.after)
