@@ -40,8 +40,8 @@ def use_tables(
         notes.append(f"Buffers are named for the first launches only: {MOST_USES:,} of {len(operands):,} operands.")
         operands = operands.head(MOST_USES)
     how = _how(trace, launches, operands)
-    found, buffer = np.unique(operands["buffer"].to_numpy(np.int64), return_inverse=True)
-    buffers = trace.buffers.set_index("buffer").loc[found]
+    numbers, buffer = np.unique(operands["buffer"].to_numpy(np.int64), return_inverse=True)
+    buffers = trace.buffers.set_index("buffer").loc[numbers]
     shape = pd.Series([_TIMES.join(map(str, s)) if s is not None else "" for s in buffers["shape"]], dtype=object)
     tensors = _tensors(launches, operands, buffers, buffer)
     return {
@@ -67,10 +67,10 @@ def use_tables(
 def _operands_of(call: str) -> tuple[tuple[str, str, str] | None, ...]:
     """(dtype, shape, strides) of each operand slot, as a launch's ``call`` says; nothing of a call that is no JSON."""
     try:
-        told = json.loads(call) if call else None
+        record = json.loads(call) if call else None
     except ValueError:
         return ()
-    slots = told.get("operands") if isinstance(told, dict) else None
+    slots = record.get("operands") if isinstance(record, dict) else None
     return tuple(_tensor(slot) for slot in slots) if isinstance(slots, list) else ()
 
 
@@ -99,8 +99,8 @@ def _tensors(
         operands["launch"].tolist(), operands["operand"].tolist(), operands["offset"].tolist(), buffer, strict=True
     ):
         slots = _operands_of(call_of[launch])
-        known = slots[operand] if operand < len(slots) else None
-        rows.append(known or (words[at] if offset == 0 else ("", "", "")))
+        slot = slots[operand] if operand < len(slots) else None
+        rows.append(slot or (words[at] if offset == 0 else ("", "", "")))
     return {name: [row[k] for row in rows] for k, name in enumerate(("dtype", "shape", "strides"))}
 
 

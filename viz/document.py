@@ -100,17 +100,17 @@ def document(
     value |= use_tables(graph.recording, shown, strings.codes, notes) | variant_tables(
         variants if report is None or report.dependencies_known else ()
     )
-    left = PAGE_BYTES - _size(value)
+    room = PAGE_BYTES - _size(value)
     if report is not None and not report.dependencies_known:
         notes.append(
             "The trace has no accesses: which launches depend on each other is unknown, so there are no gains."
         )
         study = None
-    value |= gain_tables(graph, report, study or Study((), (), ()), budget=left // 4, notes=notes)
+    value |= gain_tables(graph, report, study or Study((), (), ()), budget=room // 4, notes=notes)
     if policy is not None:
         tiles = np.diff(graph.tile_base).tolist()
-        left = PAGE_BYTES - _size(value)
-        value["policy"] = overlay_table(policy, pairs, tiles, budget=left // 3, notes=notes)
+        room = PAGE_BYTES - _size(value)
+        value["policy"] = overlay_table(policy, pairs, tiles, budget=room // 3, notes=notes)
     value |= lane_tables(graph.recording, shown, budget=(PAGE_BYTES - _size(value)) // 2, notes=notes)
     value |= box_tables(graph.recording, shown, budget=(PAGE_BYTES - _size(value)) // 4, notes=notes)
     return value | relation_tables(graph, pairs, budget=PAGE_BYTES - _size(value), notes=notes)
@@ -198,14 +198,14 @@ def _codes(column: pd.Series[Any], values: tuple[str, ...]) -> NDArray[np.int64]
 
 
 def _important_pairs(pairs: pd.DataFrame, launches: int, notes: list[str]) -> pd.DataFrame:
-    kept = pairs[(pairs["consumer"] < launches) & (pairs["producer"] < launches)]
-    if len(kept) > MOST_PAIRS:
-        first = kept.assign(real=~kept["reuse_only"].astype(bool)).sort_values(["real", "bytes"], ascending=False)
-        kept = first.head(MOST_PAIRS).drop(columns="real").sort_index()
+    chosen = pairs[(pairs["consumer"] < launches) & (pairs["producer"] < launches)]
+    if len(chosen) > MOST_PAIRS:
+        first = chosen.assign(real=~chosen["reuse_only"].astype(bool)).sort_values(["real", "bytes"], ascending=False)
+        chosen = first.head(MOST_PAIRS).drop(columns="real").sort_index()
         notes.append(
             f"Only the {MOST_PAIRS:,} pairs of launches with most dependent bytes, of {len(pairs):,}, are in this page."
         )
-    return kept
+    return chosen
 
 
 def _pairs(pairs: pd.DataFrame, strings: Strings, report: Report | None) -> dict[str, Packed]:
@@ -257,12 +257,12 @@ def _bounds(report: Report | None) -> dict[str, Any]:
     """The program's bracket: no schedule is faster than ``bound_ns``, list scheduling reaches ``listed_ns``."""
     if report is None:
         return {}
-    bounds, known = report.bounds, report.dependencies_known
-    if not known:
-        return {"recorded_ns": report.program.recorded_ns, "dependencies_known": known}
+    bounds, recorded = report.bounds, report.dependencies_known
+    if not recorded:
+        return {"recorded_ns": report.program.recorded_ns, "dependencies_known": recorded}
     return {
         "recorded_ns": report.program.recorded_ns,
         "bound_ns": bounds.bound_ns,
         "listed_ns": bounds.listed_ns,
-        "dependencies_known": known,
+        "dependencies_known": recorded,
     }

@@ -41,11 +41,11 @@ def lane_tables(trace: Recording, launches: pd.DataFrame, *, budget: int, notes:
     tiles = launches["tiles"].to_numpy(np.int64)
     tables: list[dict[str, Any]] = [{}] * len(first)
     coarse = 0
-    for done, at in enumerate(np.argsort(tiles[first], kind="stable").tolist(), start=1):
+    for count, at in enumerate(np.argsort(tiles[first], kind="stable").tolist(), start=1):
         launch = first[at]
         lanes = source.of(launch)
         table = _whole(lanes) if len(lanes.sm) <= _TOO_MANY else None
-        if table is None or _bytes(table) > budget - (len(first) - done) * _COARSE_BYTES:
+        if table is None or _bytes(table) > budget - (len(first) - count) * _COARSE_BYTES:
             table, coarse = _aggregated(lanes, trace.device.sms), coarse + 1
         table["source"] = source.lives.source[launch]
         budget -= _bytes(table)

@@ -37,17 +37,17 @@ def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes
 
     Small relations are kept whole first; the rest become counts on a coarse grid.
     """
-    wanted = pd.MultiIndex.from_frame(pairs[["producer", "consumer"]])
-    links = graph.links[pd.MultiIndex.from_frame(graph.links[["producer", "consumer"]]).isin(wanted)]
+    shown = pd.MultiIndex.from_frame(pairs[["producer", "consumer"]])
+    links = graph.links[pd.MultiIndex.from_frame(graph.links[["producer", "consumer"]]).isin(shown)]
     first = links.drop_duplicates("block")
     producer_of = dict(zip(first["block"].tolist(), first["producer"].tolist(), strict=True))
     used = sorted(producer_of, key=lambda b: len(graph.blocks[b].parent) + len(graph.blocks[b].set_of))
     tiles = np.diff(graph.tile_base)
     blocks: dict[int, dict[str, Any]] = {}
     coarse = missing = 0
-    for left, block in zip(range(len(used) - 1, -1, -1), used, strict=True):
+    for behind, block in zip(range(len(used) - 1, -1, -1), used, strict=True):
         producers = int(tiles[producer_of[block]])
-        value, size = fitted(graph.blocks[block], producers, budget, reserved=left * _COARSE_BYTES)
+        value, size = fitted(graph.blocks[block], producers, budget, reserved=behind * _COARSE_BYTES)
         coarse, missing = coarse + ("counts" in value), missing + ("left_out" in value)
         budget -= size
         blocks[block] = value
@@ -103,8 +103,8 @@ def whole(block: EdgeBlock) -> dict[str, Any]:
 
 def _shares(values: NDArray[np.float32]) -> NDArray[np.int64]:
     """Fractions of a tile's life in steps of 1/254; unknown as 255."""
-    known = np.nan_to_num(np.asarray(values, np.float64), nan=0.0)
-    return np.where(np.isnan(values), _UNKNOWN_SHARE, np.rint(known * 254)).astype(np.int64)
+    numbers = np.nan_to_num(np.asarray(values, np.float64), nan=0.0)
+    return np.where(np.isnan(values), _UNKNOWN_SHARE, np.rint(numbers * 254)).astype(np.int64)
 
 
 def _aggregated(block: EdgeBlock, producers: int) -> dict[str, Any]:
@@ -114,16 +114,16 @@ def _aggregated(block: EdgeBlock, producers: int) -> dict[str, Any]:
     linked = np.flatnonzero(block.set_of >= 0)
     set_of_parent = owners(block.indptr)
     row_of_parent = block.parent.astype(np.int64) * rows // max(producers, 1)
-    held, edges = np.unique(set_of_parent * rows + row_of_parent, return_counts=True)
+    cells, edges = np.unique(set_of_parent * rows + row_of_parent, return_counts=True)
     column = linked * columns // max(consumers, 1)
     used, users = np.unique(block.set_of[linked].astype(np.int64) * columns + column, return_counts=True)
     # Rows of each set by columns of the same set; in parts, for a set may have all of both.
-    first = np.searchsorted(used // columns, held // rows, side="left")
-    count = np.searchsorted(used // columns, held // rows, side="right") - first
+    first = np.searchsorted(used // columns, cells // rows, side="left")
+    count = np.searchsorted(used // columns, cells // rows, side="right") - first
     counts = np.zeros(rows * columns)
     part = np.cumsum(count) // _CELLS_AT_ONCE
-    for here in np.split(np.arange(len(held)), np.flatnonzero(np.diff(part)) + 1):
+    for here in np.split(np.arange(len(cells)), np.flatnonzero(np.diff(part)) + 1):
         at, times = spans(first[here], count[here]), count[here]
-        cell = np.repeat(held[here] % rows, times) * columns + used[at] % columns
+        cell = np.repeat(cells[here] % rows, times) * columns + used[at] % columns
         counts += np.bincount(cell, np.repeat(edges[here], times) * users[at], rows * columns)
     return {"rows": rows, "columns": columns, "producers": producers, "counts": pack(np.rint(counts).astype(np.int64))}

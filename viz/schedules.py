@@ -83,10 +83,10 @@ def _parts(schedule: Schedule, work_ns: float) -> dict[str, Any]:
     value = {"name": schedule.scheduler, "deadlock": printable(schedule.deadlock), "time_ns": finite(schedule.time_ns)}
     if schedule.deadlock:
         return value
-    held = schedule.busy * schedule.time_ns
-    work = min(work_ns, held) if work_ns else held
-    idle = max(0.0, schedule.time_ns - schedule.gap_ns - held)
-    return value | {"work_ns": work, "wait_ns": held - work, "idle_ns": idle, "gap_ns": schedule.gap_ns}
+    slot_ns = schedule.busy * schedule.time_ns
+    work = min(work_ns, slot_ns) if work_ns else slot_ns
+    idle = max(0.0, schedule.time_ns - schedule.gap_ns - slot_ns)
+    return value | {"work_ns": work, "wait_ns": slot_ns - work, "idle_ns": idle, "gap_ns": schedule.gap_ns}
 
 
 def _gain(report: Report | None, work_ns: float) -> dict[str, Any]:
@@ -141,8 +141,8 @@ def _aggregated(graph: TileGraph, begin: NDArray[np.int64], end: NDArray[np.int6
     weight = np.repeat(1.0 / blocks, tiles)
     kernel, names = pd.factorize(launches["kernel"].astype(str))
     of_tile = np.repeat(kernel, tiles)
-    held = np.bincount(of_tile, weight * (end - begin), minlength=len(names))
-    first = np.argsort(-held, kind="stable")[:_KERNELS]
+    slot_ns = np.bincount(of_tile, weight * (end - begin), minlength=len(names))
+    first = np.argsort(-slot_ns, kind="stable")[:_KERNELS]
     row = np.full(len(names), len(first))
     row[first] = np.arange(len(first))
     rows = len(first) + 1

@@ -182,14 +182,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", "This server answers to the loopback address only.")
         address = urlsplit(self.path)
         prefix = f"/{self.server.secret}/"
-        given = address.path[: len(prefix)].encode("utf-8", "replace")
-        if not secrets.compare_digest(given, prefix.encode()) or len(address.query) > _LONGEST_QUERY:
+        path = address.path[: len(prefix)].encode("utf-8", "replace")
+        if not secrets.compare_digest(path, prefix.encode()) or len(address.query) > _LONGEST_QUERY:
             return self._send(HTTPStatus.NOT_FOUND, "text/plain", "Not here.")
         name = address.path.removeprefix(prefix)
         if not name:
             return self._send(HTTPStatus.OK, "text/html", self.server.answers.html)
         answers = self.server.answers
-        asked = {
+        answer = {
             "block": answers.block,
             "lanes": answers.lanes,
             "grid": answers.grid,
@@ -198,13 +198,13 @@ class _Handler(BaseHTTPRequestHandler):
             "size": answers.size,
             "variant": answers.variant,
         }.get(name)
-        if asked is None:
+        if answer is None:
             return self._send(HTTPStatus.NOT_FOUND, "text/plain", "Not here.")
-        return self._answer(asked, parse_qs(address.query).get("of", [""])[0])
+        return self._answer(answer, parse_qs(address.query).get("of", [""])[0])
 
-    def _answer(self, asked: Callable[[str], dict[str, Any]], of: str) -> None:
+    def _answer(self, question: Callable[[str], dict[str, Any]], of: str) -> None:
         try:
-            value = asked(of)
+            value = question(of)
         except UserError as error:
             self._send(HTTPStatus.BAD_REQUEST, "text/plain", str(error))
         except (OverflowError, MemoryError):  # numbers that no option forbids and no machine word holds

@@ -76,9 +76,9 @@ def study(graph: TileGraph, *, simulated_tiles: int = SIMULATED_TILES) -> Study:
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
         answers = list(pool.map(lambda name: _run(simulator, name), shown))
         schedules = tuple(a for a in answers if not isinstance(a, str))
-        left = simulated_tiles // each - len(shown)
+        room = simulated_tiles // each - len(shown)
         listed = next(s.time_ns for s in schedules if s.scheduler == "list")
-        sizes = tuple(pool.map(lambda at: _size(graph, at[0], at[1], listed), _points(graph.device.sms, left)))
+        sizes = tuple(pool.map(lambda at: _size(graph, at[0], at[1], listed), _points(graph.device.sms, room)))
     skipped = tuple(name for name in SCHEDULERS if name not in chosen)
     return Study(schedules, skipped, sizes, tuple(a for a in answers if isinstance(a, str)))
 

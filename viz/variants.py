@@ -96,19 +96,19 @@ def variants(graph: TileGraph, *, simulated_tiles: int = VARIANT_TILES) -> tuple
     if len(graph.launches) == 0 or tiles > _MOST_TILES:
         return ()
     each = cost(graph)
-    left = simulated_tiles
-    wanted: list[Variant] = []
+    budget = simulated_tiles
+    chosen: list[Variant] = []
     for points in _sliders(graph.device.sms):
         costs = each * sum(_COST.get(point.scheduler, 1) for point in points)
-        if costs <= left and len(wanted) + len(points) <= MOST_VARIANTS:
-            wanted += points
-            left -= costs
+        if costs <= budget and len(chosen) + len(points) <= MOST_VARIANTS:
+            chosen += points
+            budget -= costs
     device = graph.device
-    sizes = dict.fromkeys((w.sms, w.occupancy) for w in wanted)
+    sizes = dict.fromkeys((w.sms, w.occupancy) for w in chosen)
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
-        made = pool.map(lambda at: Simulator(graph, Machine(device, at[0], at[1] or None)), sizes)
-        simulators = dict(zip(sizes, made, strict=True))
-        ran = pool.map(lambda w: _run(simulators[w.sms, w.occupancy], w), wanted)
+        machines = pool.map(lambda at: Simulator(graph, Machine(device, at[0], at[1] or None)), sizes)
+        simulators = dict(zip(sizes, machines, strict=True))
+        ran = pool.map(lambda w: _run(simulators[w.sms, w.occupancy], w), chosen)
         return tuple(v for v in ran if v is not None)
 
 

@@ -41,7 +41,7 @@ def best_orders(
     ascending where that is as fast. ``fixed`` are those that are decided already.
     """
     grids = [stage_of(graph, launch).grid for launch in pair]
-    options = [choices(g) if given is None else (given,) for g, given in zip(grids, fixed, strict=True)]
+    options = [choices(g) if order is None else (order,) for g, order in zip(grids, fixed, strict=True)]
     if len(options[0]) == len(options[1]) == 1:
         return options[0][0], options[1][0]
     timed = []
@@ -73,10 +73,10 @@ def best_waits(
     for grouping in groupings(stages[0].grid, producer[block.parent], owner):
         if grouping.count > 1 and waits_of(block, grouping, producer) > MOST_WAITS:
             continue
-        made = [edge_for(block, grouping, producer, consumer, (0, 1), hazards)]
-        if made[0][1].kind == "table":
-            made += filter(None, [hull_for(block, grouping, producer, consumer, (0, 1), hazards)])
-        for semaphores, edge in made:
+        edges = [edge_for(block, grouping, producer, consumer, (0, 1), hazards)]
+        if edges[0][1].kind == "table":
+            edges += filter(None, [hull_for(block, grouping, producer, consumer, (0, 1), hazards)])
+        for semaphores, edge in edges:
             time_ns = predict(Policy(stages, (semaphores,), (edge,)), pair).policy_ns
             tried.append(Candidate(time_ns, semaphores, edge))
     limit = min(c.time_ns for c in tried) * (1 + TOLERANCE)

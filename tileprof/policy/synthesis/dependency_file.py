@@ -121,47 +121,47 @@ def parse_dependencies(text: str) -> Dependencies:
 
 
 def _check_version(words: str) -> None:
-    found = re.fullmatch(r"tileprof dependencies (\d{1,9})", words)
-    if found is None:
+    match = re.fullmatch(r"tileprof dependencies (\d{1,9})", words)
+    if match is None:
         raise DependencyError(
             f"a file of dependencies begins with `tileprof dependencies {VERSION}`, not {words[:60]!r}"
         )
-    if int(found[1]) != VERSION:
-        raise DependencyError(f"dependencies of version {found[1]}; this tileprof reads version {VERSION}")
+    if int(match[1]) != VERSION:
+        raise DependencyError(f"dependencies of version {match[1]}; this tileprof reads version {VERSION}")
 
 
 def _grid(words: str, stages: list[Stage]) -> Stage:
-    found = _GRID.fullmatch(words)
-    sizes = [] if found is None else [word.strip() for word in found[2].split("x")]
-    if found is None or len(sizes) > 3 or max(map(len, sizes)) > 10:
+    match = _GRID.fullmatch(words)
+    sizes = [] if match is None else [word.strip() for word in match[2].split("x")]
+    if match is None or len(sizes) > 3 or max(map(len, sizes)) > 10:
         raise DependencyError(
             f"{words[:80]!r} is no grid; write for example: grid up 24 x 4, or grid up 24 x 4 launch 12"
         )
     x, y, z = (*(int(s) for s in sizes), 1, 1)[:3]
     if not 0 < x * y * z <= _MOST_TILES:
         raise DependencyError(f"a grid of {x} x {y} x {z} tiles; a grid has 1 to {_MOST_TILES:,}")
-    if found[1] in {stage.name for stage in stages}:
-        raise DependencyError(f"there are two grids named {found[1]}")
-    return Stage(found[1], (x, y, z), None if found[3] is None else int(found[3]))
+    if match[1] in {stage.name for stage in stages}:
+        raise DependencyError(f"there are two grids named {match[1]}")
+    return Stage(match[1], (x, y, z), None if match[3] is None else int(match[3]))
 
 
 def _dep(words: str, stages: list[Stage]) -> tuple[Semaphores, Edge]:
-    found = _DEP.fullmatch(words)
-    if found is None:
+    match = _DEP.fullmatch(words)
+    if match is None:
         raise DependencyError(
             f"{words[:80]!r} is no grid and no dependency; write for example: dep down on up(0..23, y)"
         )
     numbers = {stage.name: n for n, stage in enumerate(stages)}
-    for name in found.group(1, 2):
+    for name in match.group(1, 2):
         if name not in numbers:
-            known = ", ".join(numbers) or "none yet"
-            raise DependencyError(f"there is no grid {name} above this line; known: {known}")
-    consumer, producer = numbers[found[1]], numbers[found[2]]
+            grids = ", ".join(numbers) or "none yet"
+            raise DependencyError(f"there is no grid {name} above this line; known: {grids}")
+    consumer, producer = numbers[match[1]], numbers[match[2]]
     if producer >= consumer:
-        raise DependencyError(f"{found[1]} cannot depend on {found[2]}: stages run in the order of their grid lines")
-    texts = _split(found[3])
+        raise DependencyError(f"{match[1]} cannot depend on {match[2]}: stages run in the order of their grid lines")
+    texts = _split(match[3])
     if len(texts) > 3:
-        raise DependencyError(f"{found[2]} is given {len(texts)} axes; a grid has at most three")
+        raise DependencyError(f"{match[2]} is given {len(texts)} axes; a grid has at most three")
     u, v, w = (Range.parse(text) for text in (*texts, "0", "0")[:3])
     x, y, z = (parse(name, _TILE) for name in _TILE)
     array = Semaphores(producer, stages[producer].grid, (x, y, z))

@@ -44,19 +44,19 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
     hosts = {launch: launch for launch in chosen}
     for launch in sorted({*chosen, *folded}):
         tiles = int(graph.tile_base[launch + 1] - graph.tile_base[launch])
-        found = needs[launch] if launch in chosen else reached.setdefault(launch, {})
+        sources = needs[launch] if launch in chosen else reached.setdefault(launch, {})
         for producer, block in parents.get(launch, {}).items():
             if producer in chosen:
-                _add(found, producer, _dense(block, int(graph.tile_base[producer + 1] - graph.tile_base[producer])))
+                _add(sources, producer, _dense(block, int(graph.tile_base[producer + 1] - graph.tile_base[producer])))
             else:
                 for stage, through in reached[producer].items():
-                    _add(found, stage, _compose(block, through, tiles))
+                    _add(sources, stage, _compose(block, through, tiles))
         if launch not in chosen:
-            hosts[launch] = _host(graph, launch, hosts, found)
-            _hand_over(needs[hosts[launch]], hosts[launch], found)
+            hosts[launch] = _host(graph, launch, hosts, sources)
+            _hand_over(needs[hosts[launch]], hosts[launch], sources)
     keys, blocks = [], []
-    for launch, found in needs.items():
-        for stage, needed in found.items():
+    for launch, sources in needs.items():
+        for stage, needed in sources.items():
             child, parent = np.nonzero(needed)
             keys.append((stage, launch))
             blocks.append(relation(parent, child, len(needed), needed[child, parent]))
@@ -74,12 +74,12 @@ def fused_for(policy: Policy, graph: TileGraph) -> TileGraph:
     return fuse(graph, launches) if set(overtaken_launches(graph, launches)) <= set(epilogues) else graph
 
 
-def _host(graph: TileGraph, launch: int, hosts: dict[int, int], found: _Reached) -> int:
+def _host(graph: TileGraph, launch: int, hosts: dict[int, int], sources: _Reached) -> int:
     """The stage that a launch in between becomes part of: the last one whose result it takes."""
     links = graph.links[(graph.links["consumer"] == launch) & ~graph.links["reuse"]]
     read = [hosts[p] for p in links["producer"][links["hazard"] == "RAW"].tolist() if p in hosts]
-    host = max(read or found)
-    later = [stage for stage in found if stage > host]
+    host = max(read or sources)
+    later = [stage for stage in sources if stage > host]
     if later:
         raise UserError(
             f"launch {launch} cannot be taken as part of launch {host}: it overwrites what launch {max(later)} uses, "
@@ -89,26 +89,26 @@ def _host(graph: TileGraph, launch: int, hosts: dict[int, int], found: _Reached)
     return host
 
 
-def _hand_over(needs: _Reached, host: int, found: _Reached) -> None:
+def _hand_over(needs: _Reached, host: int, sources: _Reached) -> None:
     """What the tiles of a launch in between need, those of its stage need that they take something from."""
-    taken = found[host] > 0
-    for stage, through in found.items():
+    own = sources[host] > 0
+    for stage, through in sources.items():
         if stage != host:
-            _add(needs, stage, np.array([through[tiles].sum(axis=0) for tiles in taken.T], np.int64))
+            _add(needs, stage, np.array([through[tiles].sum(axis=0) for tiles in own.T], np.int64))
 
 
 def _true_blocks(graph: TileGraph, launches: set[int]) -> dict[int, dict[int, EdgeBlock]]:
     """By consumer, by producer: the dependencies among ``launches`` that are not recycled memory."""
     links = graph.links[~graph.links["reuse"]]
     links = links[links["producer"].isin(launches) & links["consumer"].isin(launches)]
-    found: dict[int, dict[int, list[EdgeBlock]]] = {}
+    by_consumer: dict[int, dict[int, list[EdgeBlock]]] = {}
     for p, c, b in zip(links["producer"].tolist(), links["consumer"].tolist(), links["block"].tolist(), strict=True):
-        found.setdefault(c, {}).setdefault(p, []).append(graph.blocks[b])
-    return {c: {p: merge_blocks(blocks) for p, blocks in of.items()} for c, of in found.items()}
+        by_consumer.setdefault(c, {}).setdefault(p, []).append(graph.blocks[b])
+    return {c: {p: merge_blocks(blocks) for p, blocks in of.items()} for c, of in by_consumer.items()}
 
 
-def _add(found: _Reached, stage: int, needed: I64) -> None:
-    found[stage] = found[stage] + needed if stage in found else needed
+def _add(sources: _Reached, stage: int, needed: I64) -> None:
+    sources[stage] = sources[stage] + needed if stage in sources else needed
 
 
 def _dense(block: EdgeBlock, producers: int) -> I64:
@@ -134,9 +134,9 @@ def _compose(block: EdgeBlock, through: I64, tiles: int) -> I64:
 def _links(graph: TileGraph, keys: list[tuple[int, int]], blocks: list[EdgeBlock], chosen: list[int]) -> pd.DataFrame:
     """True dependencies as composed, recycled memory between the stages as it was."""
     links = graph.links
-    kept = links[links["reuse"] & links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
-    made = link_frame(keys, blocks)
-    made["block"] += len(graph.blocks)
-    return pd.concat([kept, made[kept.columns]], ignore_index=True).sort_values(
+    reuse_links = links[links["reuse"] & links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
+    new_links = link_frame(keys, blocks)
+    new_links["block"] += len(graph.blocks)
+    return pd.concat([reuse_links, new_links[reuse_links.columns]], ignore_index=True).sort_values(
         ["producer", "consumer"], ignore_index=True
     )

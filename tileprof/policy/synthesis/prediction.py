@@ -73,9 +73,9 @@ class Predictor:
         """
         p = problem(self.graph, self._bounder.durations, list(launches), reuse=not renamed)
         chosen = np.asarray(launches)
-        given = orders or [None] * len(launches)
-        taken = [_order(o, tile_numbers(self.graph, n)) for o, n in zip(given, launches, strict=True)]
-        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=taken)
+        per_launch = orders or [None] * len(launches)
+        dispatch = [_order(o, tile_numbers(self.graph, n)) for o, n in zip(per_launch, launches, strict=True)]
+        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=dispatch)
         return float(ends.max(initial=0.0))
 
     def stream_ns(self, launches: Sequence[int]) -> float:

@@ -60,10 +60,10 @@ def synthesise(
     if folded:
         guard["epilogues"] = sorted(folded)
     policy = Policy(stages, (), (), Options(), guard)
-    made = _with_edges(policy, graph, chosen, predict, ordered=True)
-    if any(stage.order is not None for stage in made.stages):
-        made = _settled(policy, made, graph, chosen, predict)
-    policy = made
+    candidate = _with_edges(policy, graph, chosen, predict, ordered=True)
+    if any(stage.order is not None for stage in candidate.stages):
+        candidate = _settled(policy, candidate, graph, chosen, predict)
+    policy = candidate
     verdict = verify(policy, graph, chosen, excess=False)
     if not verdict.missing.empty:
         raise AssertionError(f"synthesised an unsound policy: {len(verdict.missing)} dependencies missing")
@@ -139,13 +139,13 @@ def _needs(
     if renamed:
         inside = inside[~inside["reuse"]]
     stage = {launch: number for number, launch in enumerate(launches)}
-    found: dict[tuple[int, int], tuple[set[int], set[str]]] = {}
+    needs: dict[tuple[int, int], tuple[set[int], set[str]]] = {}
     columns = (inside[name].tolist() for name in ("producer", "consumer", "block", "hazard"))
     for producer, consumer, block, hazard in zip(*columns, strict=True):
-        blocks, hazards = found.setdefault((stage[producer], stage[consumer]), (set(), set()))
+        blocks, hazards = needs.setdefault((stage[producer], stage[consumer]), (set(), set()))
         blocks.add(int(block))
         hazards.add(str(hazard))
-    return {pair: (tuple(sorted(blocks)), tuple(sorted(hazards))) for pair, (blocks, hazards) in found.items()}
+    return {pair: (tuple(sorted(blocks)), tuple(sorted(hazards))) for pair, (blocks, hazards) in needs.items()}
 
 
 def _joined(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, consumer: int) -> Policy:

@@ -123,16 +123,16 @@ def product_sets(graph: TileGraph) -> Iterator[tuple[int, ...]]:
     for launch in sorted(read):
         if _cached_name(graph, launch, names) not in PRODUCTS:
             continue
-        found, waiting = set(), list(read[launch])
+        producers, waiting = set(), list(read[launch])
         while waiting:
             producer = waiting.pop()
             name = _cached_name(graph, producer, names)
             if name in PRODUCTS:
-                found.add(producer)
+                producers.add(producer)
             elif name in PASSED:
                 waiting += read.get(producer, [])
-        if found:
-            yield (*sorted(found), launch)
+        if producers:
+            yield (*sorted(producers), launch)
 
 
 def _cached_name(graph: TileGraph, launch: int, names: dict[int, str]) -> str:
@@ -160,11 +160,11 @@ def stages_with(graph: TileGraph, launches: Sequence[int], folded: Sequence[int]
     return Policy(stages, (), ()) if all(stage.operator for stage in stages) else None
 
 
-def _through_memory(graph: TileGraph, known: str, wanted: str, launch: int) -> list[int]:
+def _through_memory(graph: TileGraph, near: str, far: str, launch: int) -> list[int]:
     """Launches at the other end of true RAW dependencies."""
     links = graph.links
-    rows = links[(links[known] == launch) & (links["hazard"] == "RAW") & ~links["reuse"]]
-    return [int(number) for number in rows[wanted]]
+    rows = links[(links[near] == launch) & (links["hazard"] == "RAW") & ~links["reuse"]]
+    return [int(number) for number in rows[far]]
 
 
 def _is_pointwise(graph: TileGraph, launch: int) -> bool:
@@ -188,13 +188,13 @@ def _operator_name(graph: TileGraph, launch: int) -> str:
 def of_module(graph: TileGraph, pattern: str) -> list[int]:
     """Launches whose module path matches a regular expression somewhere; raises `UserError`."""
     try:
-        wanted = compile_pattern(pattern)
+        expression = compile_pattern(pattern)
     except re.error as error:
         raise UserError(f"--module {pattern!r} is not a regular expression: {error}") from None
-    found = [n for n, name in enumerate(graph.launches["module"].astype(str)) if wanted.search(name)]
-    if len(found) < 2:
-        raise UserError(f"--module {pattern!r} matches {len(found)} launches; a policy is for at least two")
-    return found
+    numbers = [n for n, name in enumerate(graph.launches["module"].astype(str)) if expression.search(name)]
+    if len(numbers) < 2:
+        raise UserError(f"--module {pattern!r} matches {len(numbers)} launches; a policy is for at least two")
+    return numbers
 
 
 def checked(graph: TileGraph, launches: Sequence[int]) -> list[int]:

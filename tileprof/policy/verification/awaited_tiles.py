@@ -34,5 +34,5 @@ def wait_block(waits: Waits, producer: I64, consumer: I64) -> EdgeBlock | None:
     renumber = np.where(filled, np.cumsum(filled) - 1, -1).astype(np.int32)
     set_of = renumber[group[consumer]]
     unknown = np.full(len(parent), np.nan, np.float32)
-    kept = np.concatenate([indptr[:-1][filled], indptr[-1:]])
-    return EdgeBlock(set_of, kept, parent[order].astype(np.int32), np.zeros(len(parent), np.int64), unknown, unknown)
+    begins = np.concatenate([indptr[:-1][filled], indptr[-1:]])
+    return EdgeBlock(set_of, begins, parent[order].astype(np.int32), np.zeros(len(parent), np.int64), unknown, unknown)

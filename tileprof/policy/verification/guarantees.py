@@ -39,8 +39,8 @@ class Held:
     def holds(self, parent: I64, child: I64) -> NDArray[np.bool_]:
         """Return whether each (producer tile, consumer tile) is guaranteed."""
         byte = self.bits[self.row_of[child], parent >> 3]
-        found: NDArray[np.bool_] = (byte >> (parent & 7).astype(np.uint8) & 1).astype(bool)
-        return found
+        bits: NDArray[np.bool_] = (byte >> (parent & 7).astype(np.uint8) & 1).astype(bool)
+        return bits
 
     def dense(self) -> Held:
         return self
@@ -48,8 +48,8 @@ class Held:
     def __or__(self, other: Held) -> Held:
         rows = np.stack([self.row_of, other.row_of], axis=1)
         group, first = equal_lists(np.arange(len(rows) + 1, dtype=np.int64) * 2, (rows.reshape(-1),))
-        mine, theirs = rows[first].T
-        return Held(group.astype(np.int64), self.bits[mine] | other.bits[theirs])
+        own, others = rows[first].T
+        return Held(group.astype(np.int64), self.bits[own] | other.bits[others])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Listed:
 
     def holds(self, parent: I64, child: I64) -> NDArray[np.bool_]:
         owner, _ = ragged(np.diff(self.indptr))
-        keys, wanted = owner * self.producers + self.tile, self.row_of[child] * self.producers + parent
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return keys[place] == wanted if len(keys) else np.zeros(len(parent), bool)
+        keys, asked_keys = owner * self.producers + self.tile, self.row_of[child] * self.producers + parent
+        place = np.minimum(np.searchsorted(keys, asked_keys), len(keys) - 1)
+        return keys[place] == asked_keys if len(keys) else np.zeros(len(parent), bool)
 
     def dense(self) -> Held:
         rows = len(self.indptr) - 1

@@ -41,19 +41,19 @@ def _alignment(address: int) -> int:
 def _operands(trace: Recording, launches: Sequence[int]) -> list[list[dict[str, Any]]]:
     launch = trace.operands["launch"].to_numpy()
     buffer, offset = trace.operands["buffer"].to_numpy(), trace.operands["offset"].to_numpy()
-    known = {name: trace.buffers[name].tolist() for name in ("dtype", "shape", "strides", "bytes", "base")}
+    columns = {name: trace.buffers[name].tolist() for name in ("dtype", "shape", "strides", "bytes", "base")}
     operands = []
     for number in launches:
         rows = slice(np.searchsorted(launch, number), np.searchsorted(launch, number, "right"))
         operands.append(
             [
                 {
-                    "dtype": known["dtype"][b],
-                    "shape": [int(n) for n in known["shape"][b]],
-                    "strides": [int(n) for n in known["strides"][b]],
-                    "bytes": known["bytes"][b],
+                    "dtype": columns["dtype"][b],
+                    "shape": [int(n) for n in columns["shape"][b]],
+                    "strides": [int(n) for n in columns["strides"][b]],
+                    "bytes": columns["bytes"][b],
                     "offset": o,
-                    "alignment": _alignment(known["base"][b] + o),
+                    "alignment": _alignment(columns["base"][b] + o),
                 }
                 for b, o in zip(buffer[rows].tolist(), offset[rows].tolist(), strict=True)
             ]

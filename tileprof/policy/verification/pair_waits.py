@@ -51,14 +51,14 @@ def pair_waits(
             awaited.setdefault(key, []).append(block)
     missing = _missing(verdict, numbers)
     renamed = bool(policy.guard.get("renamed", False))
-    found = []
+    rows = []
     for i, j in sorted({*awaited, *missing}):
         block = merge_blocks(awaited[i, j]) if (i, j) in awaited else None
         excess = (
             0 if block is None else block.count - _useful(block, _needed(graph, bound[i], bound[j], renamed=renamed))
         )
-        found.append(PairWaits(bound[i], bound[j], block, missing.get((i, j)), excess))
-    return found
+        rows.append(PairWaits(bound[i], bound[j], block, missing.get((i, j)), excess))
+    return rows
 
 
 def _needed(graph: TileGraph, producer: int, consumer: int, *, renamed: bool) -> list[EdgeBlock]:

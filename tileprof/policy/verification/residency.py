@@ -186,15 +186,15 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
     """``[stages]``: how many tiles wait for ever where no tile of the ``absent`` stages runs and all others find
     room.
     """
-    done = [np.ones(stage.tiles, bool) for stage in policy.stages]
+    completed = [np.ones(stage.tiles, bool) for stage in policy.stages]
     count = np.zeros(len(policy.stages), np.int64)
     for stage in range(len(policy.stages)):
         for waits in edges:
             if waits.edge.consumer == stage:
-                ended = done[waits.edge.producer] & (waits.edge.producer not in absent)
+                ended = completed[waits.edge.producer] & (waits.edge.producer not in absent)
                 posted = np.bincount(waits.of[ended], minlength=len(waits.posts))
-                done[stage][owners(waits.indptr)[posted[waits.semaphore] < waits.value]] = False
-        count[stage] = int((~done[stage]).sum())
+                completed[stage][owners(waits.indptr)[posted[waits.semaphore] < waits.value]] = False
+        count[stage] = int((~completed[stage]).sum())
     return count
 
 
@@ -225,15 +225,15 @@ def _mixtures(kinds: I64, capacity: I64, occupied: I64, count: I64) -> I64 | Non
     if int(np.prod(most + 1, dtype=np.float64)) > _MOST_MIXTURES:
         return None
     grid = np.stack(np.meshgrid(*(np.arange(m + 1) for m in most), indexing="ij"), axis=-1).reshape(-1, len(kinds))
-    held = grid @ kinds
-    shut = np.logical_and.reduce([(held >= each).any(axis=1) for each in occupied])
-    grid = grid[(held <= capacity).all(axis=1) & shut]
+    demand = grid @ kinds
+    shut = np.logical_and.reduce([(demand >= each).any(axis=1) for each in occupied])
+    grid = grid[(demand <= capacity).all(axis=1) & shut]
     grid = grid[np.argsort(grid.sum(axis=1), kind="stable")]
-    kept: list[I64] = []
+    minimal: list[I64] = []
     for mixture in grid:
-        if not any((mixture >= other).all() for other in kept):
-            kept.append(mixture)
-    return np.array(kept, np.int64).reshape(len(kept), len(kinds))
+        if not any((mixture >= other).all() for other in minimal):
+            minimal.append(mixture)
+    return np.array(minimal, np.int64).reshape(len(minimal), len(kinds))
 
 
 def _weights(mixtures: I64, count: I64) -> F64:

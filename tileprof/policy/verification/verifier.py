@@ -79,10 +79,10 @@ def verify(
     covered = needed = 0
     for (i, j), needed_pairs in needs.items():
         for hazard, reuse, parent, child, size in needed_pairs:
-            held = guaranteed.holds(i, j, parent, child)
+            guaranteed_rows = guaranteed.holds(i, j, parent, child)
             needed += len(parent)
-            covered += int(held.sum())
-            lost = ~held
+            covered += int(guaranteed_rows.sum())
+            lost = ~guaranteed_rows
             count = int(lost.sum())
             row = (np.full(count, i), parent[lost], np.full(count, j), child[lost], [hazard] * count)
             for name, values in zip(_MISSING, (*row, np.full(count, reuse), size[lost]), strict=True):
@@ -182,10 +182,10 @@ def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Wai
         return ()
     device = graph.device
     for name, here in (("device", device.name), ("architecture", device.architecture)):
-        named = policy.guard.get(name, here)
-        if named != here:
+        verified = policy.guard.get(name, here)
+        if verified != here:
             sentence = (
-                f"the policy does without a wait kernel because of what resides on {named!r:.80}; this trace is of "
+                f"the policy does without a wait kernel because of what resides on {verified!r:.80}; this trace is of "
                 f"{here}, "
                 "for which `tileprof export` makes another"
             )
