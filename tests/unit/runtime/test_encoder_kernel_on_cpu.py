@@ -133,7 +133,7 @@ def differs(launcher: HostLauncher, given: dict[str, torch.Tensor], expected: li
 
 FAULTS: dict[str, tuple[str, str, str]] = {
     "readers do not check that data are there": (
-        "tables.cuh",
+        "absent.cuh",
         "v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT",
         "false",
     ),
