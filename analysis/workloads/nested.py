@@ -33,13 +33,22 @@ THRESHOLD = 32
 def spawns(
     name: str, rounds: Sequence[NDArray[np.int64]], item_ns: float | NDArray[np.float64] = ITEM_NS,
     base_ns: float = BASE_NS,
-    child_ns: float = CHILD_NS, threshold: int = THRESHOLD,
+    child_ns: float = CHILD_NS, threshold: int = THRESHOLD, below: Sequence[NDArray[np.int64]] = (),
 ) -> Spawns:  # fmt: skip
-    """A workload from the items of every round's threads; ``item_ns`` of all, or of each thread."""
+    """A workload from the items of every round's threads; ``item_ns`` of all, or of each thread.
+
+    ``below`` holds, for each further level, the items of every item of the level before, in order: nested children.
+    """
     at = np.cumsum([0, *(len(r) for r in rounds)]).astype(np.int64)
-    items = np.concatenate([np.empty(0, np.int64), *rounds]).astype(np.int64)
+    items = np.concatenate([np.empty(0, np.int64), *rounds, *below]).astype(np.int64)
     each = np.broadcast_to(np.asarray(item_ns, np.float64), items.shape).copy()
-    return Spawns(name, at, items, each, base_ns, child_ns, threshold)
+    first_child = None
+    if below:
+        # Every level's items are numbered in order, and so item i of them all is thread `at[-1] + i`.
+        parents = len(items) - len(below[-1])
+        first_child = np.full(len(items), -1, np.int64)
+        first_child[:parents] = at[-1] + np.cumsum(items[:parents]) - items[:parents]
+    return Spawns(name, at, items, each, base_ns, child_ns, threshold, first_child)
 
 
 def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:

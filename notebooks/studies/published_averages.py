@@ -252,4 +252,4 @@ def _slower(work: Spawns, by: float) -> Spawns:
 
 
 def _over(rules: Sequence[Spawned], place: int) -> float:
-    return rules[place].time_ns / rules[-1].time_ns
+    return rules[place].time_ns / next(r.time_ns for r in rules if r.policy == "spawn")
