@@ -471,7 +471,7 @@ def _launches(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float)
     if w.policy == THRESHOLD:
         return True
     if o.prior == 0 and z.c[_ENDED] == 0:
-        return z.c[_QUEUED] + _tiles(o, w.items[t]) <= o.untried
+        return bool(z.c[_QUEUED] + _tiles(o, w.items[t]) <= o.untried)
     each, warp_ns = _pace(w, o, z, t, now)
     expected = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + _tiles(o, w.items[t])) * each
     return not expected >= w.items[t] * warp_ns
@@ -526,7 +526,7 @@ def _arrive(z: _State, o: _Costs, t: int, when: float) -> None:
 def _inline(w: _Work, o: _Costs, z: _State, t: int, now: float, begin: float) -> float:
     """The time that a thread takes for its items one after the other, and for theirs where these are not launched."""
     if w.first_child[t] < 0:
-        return w.items[t] * w.item_ns[t]
+        return float(w.items[t] * w.item_ns[t])
     took, depth = 0.0, 0
     z.owner[0], z.next[0] = t, w.first_child[t]
     while depth >= 0:

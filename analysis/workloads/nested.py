@@ -145,6 +145,20 @@ def amr(scale: int = 14, seed: int = 0, levels: int = 4) -> Spawns:
     return spawns("amr", rounds, 3 * ITEM_NS)
 
 
+def amr_nested(scale: int = 14, seed: int = 0) -> Spawns:
+    """`amr` in one launch: cells near the front refine into 32 parts, and of these the nearer ones again, from the
+    thread that computes them.
+    """
+    random = np.random.default_rng(seed)
+    n = 1 << scale
+    away = np.abs(np.arange(n) - int(random.integers(n)))
+    away = np.minimum(away, n - away)
+    coarse = np.where(random.random(n) < np.exp(-away / (n / 16)), 32, 0).astype(np.int64)
+    nearer = np.repeat(away, coarse)
+    fine = np.where(random.random(len(nearer)) < np.exp(-nearer / (n / 64)), 32, 0).astype(np.int64)
+    return spawns("amr-nested", [coarse], 3 * ITEM_NS, below=[fine, np.zeros(int(fine.sum()), np.int64)])
+
+
 REGION = 8
 STEP_NS = 40 * CYCLE_NS
 """An iteration: four dependent instructions of nine to ten cycles each on Kepler."""
