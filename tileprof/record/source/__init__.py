@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from tileprof.record.source.machine import INCLUDE
 
 if TYPE_CHECKING:
-    from tileprof.record.source.recording import Kernel, Recording, Settings
+    from tileprof.record.source.recording import Filtered, FilterSettings, Kernel, Recording, Settings
 
-__all__ = ["INCLUDE", "Kernel", "Recording", "Settings"]
+__all__ = ["INCLUDE", "FilterSettings", "Filtered", "Kernel", "Recording", "Settings"]
 
 
 def __getattr__(name: str) -> Any:
