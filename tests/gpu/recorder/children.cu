@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define OK(call)                                                                              \
-    do {                                                                                      \
-        cudaError_t error = call;                                                             \
+#define OK(call)                                                                                 \
+    do {                                                                                         \
+        cudaError_t error = call;                                                                \
         if (error != cudaSuccess) printf("%s: %s\n", #call, cudaGetErrorString(error)), exit(1); \
     } while (false)
 
@@ -48,8 +48,7 @@ int main() {
     after<<<kMade / 64, 64>>>(out, copy);
     OK(cudaMemcpy(there, copy, kMade * sizeof(int), cudaMemcpyDeviceToHost));
     bool right = true;
-    for (int i = 0; i < kMade; ++i)
-        right = right && there[i] == 3 * i + 1 + (i % (kBlocks * kThreads) < 8 ? 1000 : 0);
+    for (int i = 0; i < kMade; ++i) right = right && there[i] == 3 * i + 1 + (i % (kBlocks * kThreads) < 8 ? 1000 : 0);
     printf("in %p out %p copy %p count %p\n%s\n", static_cast<void*>(in), static_cast<void*>(out),
            static_cast<void*>(copy), static_cast<void*>(count), right ? "right" : "wrong");
 }

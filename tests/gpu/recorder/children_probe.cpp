@@ -56,10 +56,13 @@ Buffer* buffer_of(uint64_t source) {
 }
 
 void set_functions(uint64_t source) {
-    auto of_module = reinterpret_cast<decltype(&cuModuleGetFunctionCount)>(dlsym(RTLD_DEFAULT, "cuModuleGetFunctionCount"));
-    auto listed = reinterpret_cast<decltype(&cuModuleEnumerateFunctions)>(dlsym(RTLD_DEFAULT, "cuModuleEnumerateFunctions"));
+    auto of_module =
+        reinterpret_cast<decltype(&cuModuleGetFunctionCount)>(dlsym(RTLD_DEFAULT, "cuModuleGetFunctionCount"));
+    auto listed =
+        reinterpret_cast<decltype(&cuModuleEnumerateFunctions)>(dlsym(RTLD_DEFAULT, "cuModuleEnumerateFunctions"));
     void* driver = dlopen("libcuda.so.1", RTLD_NOW);
-    if (of_module == nullptr) of_module = reinterpret_cast<decltype(of_module)>(dlsym(driver, "cuModuleGetFunctionCount"));
+    if (of_module == nullptr)
+        of_module = reinterpret_cast<decltype(of_module)>(dlsym(driver, "cuModuleGetFunctionCount"));
     if (listed == nullptr) listed = reinterpret_cast<decltype(listed)>(dlsym(driver, "cuModuleEnumerateFunctions"));
     for (auto& [module, list] : functions) {
         unsigned some = 0;
@@ -91,8 +94,10 @@ void callback(void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, c
         auto* module = static_cast<const Sanitizer_ResourceModuleData*>(data);
         context = module->context;
         if (!patched[context])
-            said(CALL(sanitizerAddPatchesFromFile)(getenv("PROBE_PATCHES"), context), "patches"), patched[context] = true;
-        said(CALL(sanitizerPatchInstructions)(SANITIZER_INSTRUCTION_BLOCK_ENTER, module->module, "probe_enter"), "enter");
+            said(CALL(sanitizerAddPatchesFromFile)(getenv("PROBE_PATCHES"), context), "patches"),
+                patched[context] = true;
+        said(CALL(sanitizerPatchInstructions)(SANITIZER_INSTRUCTION_BLOCK_ENTER, module->module, "probe_enter"),
+             "enter");
         said(CALL(sanitizerPatchModule)(module->module), "patching");
         printf("module %p patched\n", static_cast<void*>(module->module));
         functions.emplace_back(module->module, std::vector<CUfunction>{});
@@ -105,7 +110,8 @@ void callback(void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, c
         if (way != "launch") set_functions(2 * number + 1);
         if (way != "function")
             said(CALL(sanitizerSetLaunchCallbackData)(launch->hLaunch, launch->function, launch->hStream,
-                                                      buffer_of(2 * number)), "sanitizerSetLaunchCallbackData");
+                                                      buffer_of(2 * number)),
+                 "sanitizerSetLaunchCallbackData");
     }
     if (domain == SANITIZER_CB_DOMAIN_SYNCHRONIZE) return;
 }
