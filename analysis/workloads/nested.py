@@ -52,8 +52,8 @@ def spawns(
 
 
 def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
-    """Breadth-first search on `kronecker` (or a given graph), from the vertex of most edges: a round a level, a thread
-    a vertex of the frontier, an item an edge.
+    """Breadth-first search on `kronecker` (or a given graph), from the vertex of most edges: one round per level, one
+    thread per vertex of the frontier, one item per edge.
     """
     g = graph or kronecker(scale, seed)
     visited = np.zeros(len(g.degree), np.bool_)
@@ -110,7 +110,9 @@ MATCHES = 64
 
 
 def join(scale: int = 14, seed: int = 0) -> Spawns:
-    """A join of ``2 ** scale`` rows with as many, keys uniform: a thread a probing row, an item a matching row."""
+    """A join of ``2 ** scale`` rows with as many, keys uniform: one thread per probing row, one item per
+    matching row.
+    """
     random = np.random.default_rng(seed)
     keys = max(1, (1 << scale) // MATCHES)
     return _joined("join", *random.integers(0, keys, (2, 1 << scale)))

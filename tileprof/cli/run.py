@@ -32,7 +32,7 @@ DELAYED: Final = 64
 """Random orders, and tiles that are held back, unless told otherwise."""
 
 TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
-"""Largest relative error (norm of the difference over the norm) taken for rounding: a chain rounds once a stage,
+"""Largest relative error (norm of the difference over the norm) taken for rounding: a chain rounds once per stage,
 PyTorch where it likes.
 """
 

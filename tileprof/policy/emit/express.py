@@ -4,8 +4,8 @@ What does not fit waits for more, never for less:
 
 * a tile that awaits several semaphores of a producer gets coarser ones, unless its kernel may call ``wait`` for each of
 them. Producer tiles that some consumer tile awaits together share a semaphore, and so do those that others await with
-one of them, until no tile awaits two: the finest grouping there is with one wait a tile. Overlapping windows share all
-of an axis;
+one of them, until no tile awaits two: the finest grouping there is with one wait per tile. Overlapping windows share
+all of an axis;
 * a producer whose consumers use different arrays of semaphores gets one array for all, by the same rule;
 * a stage with several producers keeps the waits on the last of them. The others have to end, whole, before it is
 launched: an event.

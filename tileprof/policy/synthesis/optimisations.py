@@ -15,7 +15,7 @@ reordered loads       every waiting kernel also reads what no     only then a ti
                       empty
 ====================  ==========================================  =====================================================
 
-Reordered loads are never combined with one semaphore a row on sm_80: there cuSync's kernels make the first wait with
+Reordered loads are never combined with one semaphore per row on sm_80: there cuSync's kernels make the first wait with
 another ``z`` than its ``RowSync`` asks for, and never wait.
 """
 
@@ -48,7 +48,7 @@ def choose_options(policy: Policy, graph: TileGraph, launches: Sequence[int]) ->
 
 
 def rows_on_sm_80(policy: Policy, architecture: str) -> bool:
-    """Return whether reordered loads would meet one semaphore a row there."""
+    """Return whether reordered loads would meet one semaphore per row there."""
     return architecture == NO_REORDERED_ROWS and any(edge.kind == "row" for edge in policy.edges)
 
 

@@ -140,7 +140,7 @@ def _find_no_room(demands: Demands, producers: tuple[int, ...], waiting: I64, sm
     if not len(stages):
         return False
     # A cluster starts only where all of its blocks find SMs of one group, at worst as many groups as clusters fit side
-    # by side: which SMs those are differs by stage, so that clusters are held against each stage alone.
+    # by side: which SMs those are differs by stage, so that clusters are compared with each stage alone.
     clusters = demands.cluster[list(producers)]
     groups = [(n,) for n in producers] if int(clusters.max()) > 1 else [producers]
     blocks = _blocks(demands, waiting)[stages]

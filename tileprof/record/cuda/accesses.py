@@ -53,7 +53,7 @@ def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lif
 def tensor_loads(
     entries: raw.Entries, geometry: Geometry, map_uses: writes.Maps, split: Items | None = None, *, im2col: bool = True
 ) -> tuple[list[writes.Loads], bool]:
-    """Return the loads through each tensor map, each once a tile, and whether there are some whose map is unknown.
+    """Return the loads through each tensor map, each once per tile, and whether there are some whose map is unknown.
 
     With ``split`` tiles are its work items. ``im2col``: maps in that mode are laid out as we read them.
     """

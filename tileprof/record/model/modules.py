@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _NODES_KEPT = 1 << 20
-"""Autograd nodes whose module is remembered, a thread: the older half is forgotten beyond."""
+"""Autograd nodes per thread whose module is remembered; beyond, the older half is forgotten."""
 _ACCUMULATE = 2**64 - 1
 """Sequence number of the nodes that add gradients up; they belong to no operator."""
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tileprof.record.model.tiles.convolutions.windows import Axis
 
 DIRECT_THREADS = 256
-"""A block of a depthwise kernel: one result a thread."""
+"""A block of a depthwise kernel: one result per thread."""
 
 
 @dataclass(frozen=True, slots=True)

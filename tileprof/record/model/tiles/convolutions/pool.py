@@ -208,7 +208,7 @@ def _each(value: int | Sequence[int], count: int) -> list[int]:
 
 @models("aten::im2col")
 def im2col(call: Call, _device: Device) -> list[Kernel]:
-    """Windows laid out as columns: a launch an image, a thread a window and channel."""
+    """Windows laid out as columns: one launch per image, one thread per window and channel."""
     source, out = call["self"], call.outputs[0]
     if out.numel == 0:
         return []

@@ -39,7 +39,7 @@ _COUNT, _STAGING = 21, 22
 
 @models("aten::nonzero", data_dependent=True)
 def nonzero(call: Call, device: Device) -> list[Kernel]:
-    """Coordinates of all true elements, a row each."""
+    """Coordinates of all true elements, one row per element."""
     source, out = call["self"], call.outputs[0]
     columns = [select(out, 1, d) for d in range(out.shape[1])]
     return positions_of(source, recorded_values(call, source), columns, device)
