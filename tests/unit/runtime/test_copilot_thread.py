@@ -1,4 +1,6 @@
-"""The thread of the co-pilots leaves the processor to the program while there is nothing to deal."""
+"""The thread of the co-pilots leaves the processor to the program while there is nothing to deal; what it deals is
+spread over the clusters.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ import time
 import pytest
 from kernel_on_cpu import compiler_missing
 
-from tileprof.runtime.copilot.copilot import Tower
+from tileprof.runtime.copilot.build import compiled
+from tileprof.runtime.copilot.choices import Choices
+from tileprof.runtime.copilot.copilot import Copilot, Tower
+from tileprof.runtime.measuring.cases import gelu_mlp
+from tileprof.runtime.persistent.dealing import COMMANDS, completions
+from tileprof.runtime.persistent.lower import plan_of
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the thread")
 
@@ -42,3 +49,19 @@ def test_it_naps_between_any_two_looks_and_looks_no_more_when_the_last_copilot_i
         assert time.monotonic() < end, "a co-pilot that comes later is not looked at"
         time.sleep(0.001)
     tower.remove(2)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_no_cluster_gets_its_next_task_while_another_has_none(tmp_path, monkeypatch, depth) -> None:
+    """A run's first commands, as they stand in the rings: tasks that are ready go to as many clusters as there are."""
+    monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
+    chain = gelu_mlp(512, (128, 128), (128, 128), 768, 3072)  # 96 and 24 tiles
+    plan = plan_of(chain.policy(), chain, clusters=lambda _: 40, cuts=False)
+    ready = int((plan.tasks[:, 0] == 0).sum())
+    pilot = Copilot(plan, compiled(plan, Choices(speculate=False, depth=depth)), pinned=False, flies=False)
+    begin = len(pilot.memory) - completions(plan) - plan.clusters * COMMANDS
+    rings = pilot.memory[begin:][: plan.clusters * COMMANDS].reshape(plan.clusters, COMMANDS)
+    sent = (rings != 0).sum(dim=1).tolist()
+    assert sum(sent) == min(ready, depth * plan.clusters)
+    assert max(sent) - min(sent) <= 1
+    pilot.close()

@@ -149,13 +149,15 @@ struct Pilot {
 
     // Clusters with the least to do come first, in turn.
     void deal() {
-        for (int level = 0; level < DEPTH; ++level)
+        for (int level = 0; level < DEPTH; ++level) {
+            const int first = turn;  // the turn moves on below, and no cluster may be passed over for that
             for (int i = 0; i < CLUSTERS; ++i) {
-                const int cluster = (turn + i) % CLUSTERS;
+                const int cluster = (first + i) % CLUSTERS;
                 if (outstanding[cluster] != level || sent == TASKS) continue;
                 if (!give(cluster)) return;
                 turn = (cluster + 1) % CLUSTERS;
             }
+        }
     }
 
     void complete(int task) {
