@@ -161,7 +161,7 @@ def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
     for row in rows:
         try:
             choices = VARIANTS.get(row)
-            with mock.patch.object(run, "Choices", lambda speculate, c=choices: c):
+            with mock.patch.object(run, "Choices", lambda speculate, c=choices: c):  # pipelines_of takes none
                 pipelines = stage_times.pipelines_of(policy, "ccks" if choices else row, count)
             given = stage_times.rotated(pipelines[0], count)
             graph = timing.captured(partial(stage_times.launch_all, pipelines, given))
