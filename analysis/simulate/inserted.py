@@ -81,7 +81,7 @@ def answers(
 
 
 def _rows(words: NDArray[np.uint32]) -> Bits:
-    """``[bits, words of 64 tiles]`` of filters ``[tiles, words of 32 bits]``, as `marks` has them."""
+    """Return ``[bits, words of 64 tiles]`` of filters ``[tiles, words of 32 bits]``, as `marks` has them."""
     tiles = len(words)
     flags = np.unpackbits(np.ascontiguousarray(words, "<u4").view(np.uint8), axis=1, bitorder="little")
     padded = np.zeros((flags.shape[1], -(-tiles // 64) * 64), np.uint8)

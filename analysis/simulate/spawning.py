@@ -161,8 +161,8 @@ class Ran(NamedTuple):
 
 
 def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> Spawned:
-    """One policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the workload's
-    own.
+    """Return one policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the
+    workload's own.
 
     Raises UserError for an unknown policy.
     """
@@ -180,8 +180,8 @@ def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> S
 
 
 def compare(work: Spawns, options: Spawning) -> list[Spawned]:
-    """Flat, always, the program as written, the best static threshold (of powers of two), SPAWN's rule, and that of
-    whole warps.
+    """Return flat, always, the program as written, the best static threshold (of powers of two), SPAWN's rule, and that
+    of whole warps.
     """
     best = min(thresholds(work, options), key=lambda s: s.time_ns)
     others = {policy: spawn(work, options, policy) for policy in ("flat", "always", PROGRAM, "spawn", "warp")}
@@ -189,7 +189,7 @@ def compare(work: Spawns, options: Spawning) -> list[Spawned]:
 
 
 def thresholds(work: Spawns, options: Spawning) -> list[Spawned]:
-    """Every static threshold that is a power of two, from 1 (always) to more than any thread has (flat)."""
+    """Return every static threshold that is a power of two, from 1 (always) to more than any thread has (flat)."""
     most = int(work.items.max(initial=1))
     return [spawn(work, options, "threshold", 1 << k) for k in range(most.bit_length() + 1)]
 
@@ -264,7 +264,7 @@ class _Costs(NamedTuple):
 
 
 def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran:
-    """The compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD, SPAWN and WARP.
+    """Return the compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD, SPAWN and WARP.
 
     Raises UserError where a thread's items are threads that are not its own.
     """
@@ -292,7 +292,7 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
 
 
 def _depth(work: Spawns, first_child: NDArray[np.int64]) -> int:
-    """Levels of threads below those of the rounds."""
+    """Return levels of threads below those of the rounds."""
     roots = int(work.round_at[-1])
     level, seen, depth = np.arange(roots), roots, 0
     while True:
@@ -315,8 +315,8 @@ def _depth(work: Spawns, first_child: NDArray[np.int64]) -> int:
 
 @compiled
 def _run(round_at: NDArray[np.int64], w: _Work, o: _Costs, z: _State) -> float:
-    """Events: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of all
-    rounds).
+    """Run event by event: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of
+    all rounds).
     """
     c, n = z.c, len(w.items)
     now = 0.0
@@ -463,7 +463,7 @@ def _tile_life(w: _Work, o: _Costs, z: _State, now: float, begin: int, stop: int
 
 @internal
 def _launches(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float) -> bool:
-    """Whether a thread launches after some other launches of its warp, by a rule for each thread of its own."""
+    """Return whether a thread launches after some other launches of its warp, by a rule for each thread of its own."""
     if w.policy < THRESHOLD:
         return w.policy == ALWAYS
     if w.items[t] < w.threshold:
@@ -524,7 +524,9 @@ def _arrive(z: _State, o: _Costs, t: int, when: float) -> None:
 
 @internal
 def _inline(w: _Work, o: _Costs, z: _State, t: int, now: float, begin: float) -> float:
-    """The time that a thread takes for its items one after the other, and for theirs where these are not launched."""
+    """Return the time that a thread takes for its items one after the other, and for theirs where these are not
+    launched.
+    """
     if w.first_child[t] < 0:
         return float(w.items[t] * w.item_ns[t])
     took, depth = 0.0, 0
@@ -556,7 +558,9 @@ def _inline(w: _Work, o: _Costs, z: _State, t: int, now: float, begin: float) ->
 
 @internal
 def _pace(w: _Work, o: _Costs, z: _State, t: int, now: float) -> tuple[float, float]:
-    """One over the throughput of child tiles, and the time of a child warp; not a number while nothing is known."""
+    """Return one over the throughput of child tiles, and the time of a child warp; not a number while nothing
+    is known.
+    """
     each, warp_ns = np.nan, np.nan
     if o.prior:
         warp_ns = w.child_ns + w.item_ns[t]

@@ -199,7 +199,7 @@ def _compare(options: Namespace) -> int:
 
 
 def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every access that the trace holds, watched in adversarial orders."""
+    """Return every access that the trace holds, watched in adversarial orders."""
     from tileprof.policy.verification.operand_guard import check_operands  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - as above
     from tileprof.trace import load  # noqa: PLC0415 - as above

@@ -105,7 +105,7 @@ class Chain:
         return Chain((*self.names, *names), (*self.operators, *map(moved, other.operators)))
 
     def tensors(self) -> dict[str, list[View]]:
-        """Views of every tensor, in order of first use."""
+        """Return views of every tensor, in order of first use."""
         views_of: dict[str, list[View]] = {}
         for operator in self.operators:
             for view in operator.views().values():

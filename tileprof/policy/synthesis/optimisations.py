@@ -37,7 +37,7 @@ NO_REORDERED_ROWS: Final = "sm_80"
 
 
 def choose_options(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Options:
-    """The optimisations of a policy whose stages are ``launches``, each with its reason."""
+    """Return the optimisations of a policy whose stages are ``launches``, each with its reason."""
     sms = graph.device.sms
     stuck = blocked_producers(policy, graph, launches)
     ordered, why_order = _custom_order(policy, sms)
@@ -94,7 +94,7 @@ def _reordered_loads(policy: Policy, graph: TileGraph, launches: Sequence[int]) 
 
 
 def _buffers(graph: TileGraph, launch: int, mode: int) -> set[int]:
-    """Buffers that a launch reads or writes."""
+    """Return buffers that a launch reads or writes."""
     boxes = graph.footprint(int(graph.launches["footprint"].iloc[launch])).boxes
     slots = np.unique(boxes.operand[boxes.mode == mode])
     return set(graph.recording.operands_of(launch)[0][slots].tolist()) if len(slots) else set()

@@ -205,8 +205,8 @@ def _outer(map_: TensorMap, depth: int) -> int:
 
 
 def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMap) -> tuple[I64, I64] | None:
-    """``[low, high)`` of the outer dimension that each item loads; None where that is not one piece, or an item has
-    none.
+    """Return ``[low, high)`` of the outer dimension that each item loads; None where that is not one piece, or an item
+    has none.
     """
     rows = walk.map == address
     box = map_.box[dimension]

@@ -166,7 +166,7 @@ def measure_compiled(chain: Chain, policy: Policy, limit_s: float) -> dict[str, 
 
 
 def _row(chain: Chain, name: str, times: Sequence[float]) -> dict[str, Any]:
-    """``times``: of all instances together."""
+    """Return a row of results; ``times`` are those of all instances together."""
     count, roof = instances(chain), _roof_us(chain)
     each = sorted(t / count for t in times)
     median = statistics.median(each)
@@ -426,8 +426,8 @@ def _rows_on_file(path: Path) -> list[dict[str, Any]]:
 
 
 def measured_on(instead: str = "leave out --compare") -> dict[str, Any]:
-    """Device, versions and date of what is measured here; raises `UserError`, which proposes ``instead``, without a
-    GPU.
+    """Return device, versions and date of what is measured here; raises `UserError`, which proposes ``instead``,
+    without a GPU.
     """
     if not torch.cuda.is_available():
         raise UserError(f"there is no GPU here that PyTorch can use, so that nothing can be measured; {instead}")

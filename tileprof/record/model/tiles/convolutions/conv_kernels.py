@@ -222,7 +222,7 @@ def _results(
 
 
 def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
-    """Depthwise: a thread a result, in memory order of the output; groups of one source (or, transposed, result)
+    """Depthwise: one thread per result, in memory order of the output; groups of one source (or, transposed, result)
     channel.
     """
     dims = memory_order(window.out)

@@ -153,7 +153,7 @@ def multinomial(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::searchsorted", "aten::bucketize")
 def search(call: Call, _device: Device) -> list[Kernel]:
-    """A thread a value, searching all boundaries: they are read whole, a superset of the search path."""
+    """One thread per value, searching all boundaries: they are read whole, a superset of the search path."""
     values = call["self"]
     boundaries = call.arguments.get("boundaries", call.arguments.get("sorted_sequence"))
     return _against_all(short(call.op), values, boundaries, call.outputs[0])
