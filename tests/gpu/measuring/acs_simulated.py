@@ -80,8 +80,9 @@ def main() -> None:
         "program                                                 order us   ACS us  simulated    error   gain  foretold"
     )
     with tempfile.TemporaryDirectory() as place:
-        with tarfile.open(options.folder / "recordings.tar.xz") as tar:
-            tar.extractall(place, filter="data")
+        for path in options.folder.glob("*.tar.xz"):
+            with tarfile.open(path) as tar:
+                tar.extractall(place, filter="data")
         for words in dict.fromkeys(row["program"] for row in measured["rows"]):
             mine = [row for row in measured["rows"] if row["program"] == words]
             times = {
