@@ -41,6 +41,8 @@ def test_every_mode_gives_the_bits_of_stream_order(
         assert machine.run(*words, settings=settings, seed=seed) == expected, (mode, issuer)
         (counts,) = acs.results(settings.folder)
         assert counts["differing"] == 0
+        assert len(counts["unknown_at"]) == counts["unknown"]
+        assert counts["unknown_at"] == sorted({at for at in counts["unknown_at"] if 0 <= at < counts["launches"]})
         assert counts["spread"] > 10 or kind == "loop" or mode == "check"
 
 
