@@ -23,8 +23,11 @@ times they meet within 30%.
 RECORD_NS, WAIT_NS, HOP_NS = 180.0, 200.0, 1000.0
 """The first two are an H200's, measured by `tileprof.runtime.acs.costs`; the last is assumed."""
 
-JOIN_NS = 500.0
-"""Assumed: as ``HOP_NS``, between branches of a CUDA graph."""
+JOIN_NS, BESIDE_NS = 417.0, 94.0
+"""Of a CUDA graph, measured on an H200 (tests/gpu/measuring/measure_acs_simulated.py, 2026-11-24): kernels of two
+branches that cross lose 417 ns each against two that do not, those of eight branches that do not cross 656 ns against
+one.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class AcsSoftware(Options):
 
     ``captured=1`` is the same for launches that the program captures into a CUDA graph of its own: the streams become
     branches of the graph, the host's costs and the events are gone, ``gap_ns`` is the device's gap inside a graph, and
-    ``hop_ns`` what a kernel loses that also waits for another branch.
+    ``hop_ns`` what a kernel loses that also waits for another branch, ``beside_ns`` what it loses for each other branch
+    that may run beside it.
 
     Both know what the run's footprint table knows: what a launch reads of a buffer stands for all of it (``fine=1``:
     what ``--fine`` keeps), and a launch that the recorder knows only conservatively orders everything around it.
@@ -84,7 +88,8 @@ class AcsSoftware(Options):
     events: int = option(0, "1: order by events on the GPU, 0: by host threads that wait", most=1)
     record_ns: float = option(RECORD_NS, "ns of host time to record an event (events=1)")
     wait_ns: float = option(WAIT_NS, "ns of host time to make a stream wait for an event (events=1)")
-    hop_ns: float | None = option(None, "ns more where another stream is awaited (events=1: 1000; captured=1: 500)")
+    hop_ns: float | None = option(None, "ns more where another stream is awaited (events=1: 1000; captured=1: 417)")
+    beside_ns: float = option(BESIDE_NS, "ns more for each other branch that may run beside (captured=1)")
     captured: int = option(
         0, "1: the launches are captured into a CUDA graph, whose branches the streams become", most=1
     )
@@ -102,7 +107,8 @@ class AcsSoftware(Options):
         draft.window, draft.period_ns = 0, device.graph_issue_ns
         for launch, placed in enumerate(self._placed(program, draft)):
             draft.after[launch] = {*placed.awaited, *({placed.before} if placed.before >= 0 else ())}
-            draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (hop if placed.awaited else 0.0)
+            loss = (hop if placed.awaited else 0.0) + placed.beside * self.beside_ns
+            draft.gap_ns[launch] = gap + loss if draft.after[launch] else 0.0
         return draft
 
     def _by_events(self, program: Program) -> Draft:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A launch on a lane (stream): launches of other lanes whose events it awaits, those among them whose event had to
-    be recorded for it, and the launch before it on its lane, -1 for none.
+    be recorded for it, the launch before it on its lane, -1 for none, and how many other lanes hold launches that may
+    run beside it.
     """
 
     lane: int
     awaited: tuple[int, ...]
     recorded: int
     before: int
+    beside: int
 
 
 @dataclass(slots=True)
@@ -85,7 +87,8 @@ class Lanes:
         before = self._tails[lane]
         self._tails[lane] = own[lane] = launch
         self._clock_of[launch] = tuple(own)
-        return Placed(lane, tuple(awaited), recorded, before)
+        beside = sum(tail > known for tail, known in zip(self._tails, own, strict=True))
+        return Placed(lane, tuple(awaited), recorded, before, beside)
 
     def _free(self, closure: list[int]) -> int:
         """Return a lane whose launches are all ordered before anyway, else the one that was used longest ago."""
