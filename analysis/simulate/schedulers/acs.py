@@ -67,7 +67,7 @@ class AcsSoftware(Options):
     |---|---|---|---|
     | hazards | by ranges | the same; `exact=1` | 0, 0, +19.3% |
     | which hazards | the printed check | all three | -71.4, -75.4, -51.0% |
-    | order | by host threads | the same; `events=1` | +129.4, +119.3, +166.9% |
+    | order | by host threads | the same; `events=1` | +129.4, +119.2, +166.9% |
     """
 
     name: ClassVar[str] = "acs-sw"
