@@ -135,7 +135,7 @@ def measure(kind, first, slices, file):
 
 def summed(lines):
     """Counts of all slices, by kind of graph."""
-    found = {}
+    matches = {}
     for kind in SLICES:
         total = Counter()
         rows = [line for line in lines if line["kind"] == kind]
@@ -147,8 +147,8 @@ def summed(lines):
             total["harmless"] += line["harmless"] + line["cautious"]
             total["refused by rule"] += line["by_rule"]
         if rows:
-            found[kind] = {"date": max(line["date"] for line in rows), **total}
-    return found
+            matches[kind] = {"date": max(line["date"] for line in rows), **total}
+    return matches
 
 
 NAMES = {

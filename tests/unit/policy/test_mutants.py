@@ -160,8 +160,8 @@ def test_the_oracle_agrees_with_one_that_looks_for_a_fixed_point() -> None:
             for p, c, b in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
                 parent, child, _ = graph.blocks[b].edges()
                 for tile in set(parent.tolist()):
-                    ran = runs_without(changed, (p, tile))
-                    bad |= any((c, int(t)) in ran for t in child[parent == tile])
+                    outcome = runs_without(changed, (p, tile))
+                    bad |= any((c, int(t)) in outcome for t in child[parent == tile])
             assert harmful(changed, graph) == bad
 
 

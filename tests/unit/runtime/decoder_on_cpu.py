@@ -57,7 +57,7 @@ class HostDecoder(launch.Decoder):
     def _enter(self, blocks: int, _threads: int, _stream: int, arguments: Arguments, **_: bool) -> None:
         schedule = Schedule.of(self.seed, blocks, 1)
         schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
-        found = self._run(
+        actual = self._run(
             ctypes.c_void_p(arguments.pointers[0]), blocks, 1, ctypes.byref(schedule), None, ctypes.c_uint64(0)
         )
-        self.said = None if found is None else found.decode()
+        self.said = None if actual is None else actual.decode()

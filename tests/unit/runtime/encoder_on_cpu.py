@@ -55,7 +55,7 @@ class HostLauncher:
         def start(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(self.seed, blocks, self.plan.cluster)
             schedule.drain_odds = schedule.drain_odds or self.drain_odds  # stores without an order arrive in the end
-            said = run(
+            message = run(
                 ctypes.c_void_p(arguments.pointers[0]),
                 blocks,
                 self.plan.cluster,
@@ -63,7 +63,7 @@ class HostLauncher:
                 None,
                 ctypes.c_uint64(0),
             )
-            self.said = None if said is None else said.decode()
+            self.said = None if message is None else message.decode()
 
         self._start = start
         with self._patched():

@@ -54,7 +54,7 @@ class HostPrefill(launch.Prefill):
             schedule = Schedule.of(seed, blocks, 1)
             schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
             flags = self._workspace[self._flags :]
-            found = self._run(
+            actual = self._run(
                 ctypes.c_void_p(arguments.pointers[0]),
                 blocks,
                 1,
@@ -62,7 +62,7 @@ class HostPrefill(launch.Prefill):
                 ctypes.c_void_p(flags.data_ptr()),
                 ctypes.c_uint64(4 * flags.numel()),
             )
-            self.said = None if found is None else found.decode()
+            self.said = None if actual is None else actual.decode()
 
         self._function = type("Function", (), {"launch": enter})()
         with (

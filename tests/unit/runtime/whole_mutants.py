@@ -25,13 +25,13 @@ tile that posts another semaphore; tiles taken in another order, which is harmle
 
 def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[str, int, Policy]]:
     """Kind, stage that is changed, and policy: ``count`` mutants, of every kind in turn."""
-    made = 0
-    while made < count:
-        kind = KINDS[made % len(KINDS)]
+    result = 0
+    while result < count:
+        kind = KINDS[result % len(KINDS)]
         number = dice.randrange(len(policy.edges))
         changed = _mutant(policy, kind, number, dice)
         if changed is not None:
-            made += 1
+            result += 1
             yield kind, policy.edges[number].consumer, changed
 
 
@@ -147,9 +147,9 @@ class Tally:
             self.cautious[kind] += refused and not harmful
 
     def __str__(self) -> str:
-        harmful, made = self.harmful.total(), self.made.total()
+        harmful, result = self.harmful.total(), self.made.total()
         parts = ", ".join(f"{kind} {self.harmful[kind]} of {n}" for kind, n in self.made.items())
         return (
-            f"{made} mutants, {harmful} harmful ({parts}); {self.slipped.total()} of them accepted, "
-            f"{self.cautious.total()} of {made - harmful} harmless refused {dict(+self.cautious) or ''}"
+            f"{result} mutants, {harmful} harmful ({parts}); {self.slipped.total()} of them accepted, "
+            f"{self.cautious.total()} of {result - harmful} harmless refused {dict(+self.cautious) or ''}"
         )
