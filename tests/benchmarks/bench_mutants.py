@@ -52,7 +52,7 @@ PAIRS, OF_A_PAIR = 40, 27
 
 def of_random_graphs(seed):
     dice, tally = random.Random(f"random {seed}"), Tally()
-    while tally.made < MUTANTS:
+    while tally.total < MUTANTS:
         graph = random_graph(dice)
         launches = range(len(graph.launches))
         policy = synthesise(graph, launches)
@@ -125,6 +125,7 @@ def measure(kind, first, slices, file):
         if seed in present:
             continue
         counts = vars(SLICES[kind](seed))
+        counts["made"] = counts.pop("total")
         slipped = [(name, str(policy)) for name, policy in counts.pop("slipped")]
         line = {"kind": kind, "seed": seed, "date": f"{datetime.now(UTC):%Y-%m-%d}", "slipped": slipped, **counts}
         with file.open("a", encoding="utf-8") as out:

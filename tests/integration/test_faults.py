@@ -257,7 +257,7 @@ def test_two_processes_with_a_cold_cache_build_once_and_both_run(tmp_path: Path)
         "def make(work):\n"
         "    time.sleep(1)\n"
         "    (work / 'made').write_text(str(time.time_ns()))\n"
-        "folder = building.kept(pathlib.Path('cache/key'), ('made',), make, 'a test')\n"
+        "folder = building.cached(pathlib.Path('cache/key'), ('made',), make, 'a test')\n"
         "print((folder / 'made').read_text())\n"
     )
     both = [

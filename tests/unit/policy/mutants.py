@@ -200,7 +200,7 @@ def residency_mutants(
 class Tally:
     """What became of the mutants. ``slipped`` holds harmful ones that the verifier let pass; the counters are by kind."""
 
-    made: int = 0
+    total: int = 0
     harmless: int = 0
     caught: int = 0
     cautious: int = 0
@@ -212,7 +212,7 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self.made:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
+            f"{self.total:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
             f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused, "
             f"{self.by_rule:,} refused by rule for another device "
             "(harmful of all: "
@@ -226,7 +226,7 @@ class Tally:
 
     def add(self, kind: str, policy: Policy, graph: TileGraph) -> None:
         sound, bad = verify(policy, graph, range(len(policy.stages)), excess=False).sound, harmful(policy, graph)
-        self.made += 1
+        self.total += 1
         self.kinds[kind] += 1
         if bad and sound:
             self.slipped.append((kind, policy))

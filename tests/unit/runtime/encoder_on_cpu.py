@@ -49,7 +49,7 @@ class HostLauncher:
     def __post_init__(self) -> None:
         run = ctypes.CDLL(str(self.library)).run_kernel
         run.restype = ctypes.c_char_p
-        self.said: str | None = None
+        self.complaint: str | None = None
         self.seed = 0
 
         def start(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
@@ -63,7 +63,7 @@ class HostLauncher:
                 None,
                 ctypes.c_uint64(0),
             )
-            self.said = None if message is None else message.decode()
+            self.complaint = None if message is None else message.decode()
 
         self._start = start
         with self._patched():
@@ -84,8 +84,8 @@ class HostLauncher:
         self.seed = seed
         with self._patched():
             outputs = self.launcher(inputs)
-        if self.said is None and self.launcher.record[0]:
-            self.said = f"a wait gave up: {self.launcher.record.tolist()}"
+        if self.complaint is None and self.launcher.record[0]:
+            self.complaint = f"a wait gave up: {self.launcher.record.tolist()}"
         return outputs
 
 

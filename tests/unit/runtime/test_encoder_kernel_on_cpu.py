@@ -68,13 +68,13 @@ def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference
     expected = reference.run(program, arguments)
     kept = HostLauncher(plan, launcher.library, memory_of(plan, reuse=False))  # what stages computed can be looked at
     (first,) = kept.run(arguments, 0)
-    assert kept.said is None
+    assert kept.complaint is None
     for name in plan.sizes.keys() & expected.keys():
         close(kept.launcher.buffer(name), expected[name])
     close(first, expected["out"])
     for seed in range(1, RUNS):
         (out,) = launcher.run(arguments, seed)
-        assert launcher.said is None
+        assert launcher.complaint is None
         assert torch.equal(out, first)
 
 
@@ -97,7 +97,7 @@ def test_layers_that_use_memory_again_give_the_reference_and_all_blocks_post_wha
     launcher, arguments = HostLauncher(plan, library, memory), inputs(LAYERS)
     expected = reference.run(LAYERS, arguments)["out"]
     outs = [launcher.run(arguments, seed)[0] for seed in range(3)]
-    assert launcher.said is None
+    assert launcher.complaint is None
     close(outs[0], expected)
     assert all(torch.equal(out, outs[0]) for out in outs)
     assert launcher.launcher.ended().tolist() == [3 * len(plan.blocks)] * (memory.generations[-1] + 1)
@@ -110,8 +110,8 @@ def test_a_generation_whose_end_is_not_posted_is_awaited_in_vain(folder: Path) -
     library = compiled(plan, folder / "silent", together(silent, sooner), timeout_ns=40)
     launcher = HostLauncher(plan, library, memory)
     launcher.run(inputs(LAYERS), 1)
-    assert launcher.said is not None
-    assert launcher.said.startswith("a wait gave up: [1, "), launcher.said
+    assert launcher.complaint is not None
+    assert launcher.complaint.startswith("a wait gave up: [1, "), launcher.complaint
 
 
 def close(result: torch.Tensor, expected: torch.Tensor) -> None:
@@ -128,7 +128,7 @@ def differs(
     for seed in range(runs):
         sign = seed // 3 % 2
         (out,) = launcher.run({**arguments, "x": -arguments["x"] if sign else arguments["x"]}, seed)
-        if launcher.said is not None or not torch.equal(out, expected[sign]):
+        if launcher.complaint is not None or not torch.equal(out, expected[sign]):
             return True
     return False
 
@@ -177,7 +177,7 @@ def test_a_task_ends_after_those_that_write_its_activations_had_their_sums(folde
     plan = plan_of(program, blocks, cluster, splits=splits)
     launcher = HostLauncher(plan, compiled(plan, folder / "times", stamps=True))
     launcher.run(inputs(program), 1)
-    assert launcher.said is None
+    assert launcher.complaint is None
     times = launcher.launcher.times()
     assert (times[:, 1:] >= times[:, :-1]).all()
     assert (times[:, 0] > 0).all()
@@ -211,5 +211,5 @@ def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(fold
     )  # the machine is less patient than a GPU
     launcher = HostLauncher(broken, library)
     launcher.run(arguments, 1)
-    assert launcher.said is not None
-    assert launcher.said.startswith("a wait gave up: [1, "), launcher.said
+    assert launcher.complaint is not None
+    assert launcher.complaint.startswith("a wait gave up: [1, "), launcher.complaint

@@ -130,7 +130,7 @@ class Oracle:
 class Tally:
     """What became of mutants, by kind."""
 
-    made: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     harmful: Counter[str] = field(default_factory=Counter)
     slipped: Counter[str] = field(default_factory=Counter)
     cautious: Counter[str] = field(default_factory=Counter)
@@ -141,14 +141,14 @@ class Tally:
         for kind, stage, changed in mutants(policy, random.Random(seed), count):
             refused = not verify(changed, graph, range(len(plan.names)), excess=False).sound
             harmful = oracle.harmful(changed, stage)
-            self.made[kind] += 1
+            self.counts[kind] += 1
             self.harmful[kind] += harmful
             self.slipped[kind] += harmful and not refused
             self.cautious[kind] += refused and not harmful
 
     def __str__(self) -> str:
-        harmful, result = self.harmful.total(), self.made.total()
-        parts = ", ".join(f"{kind} {self.harmful[kind]} of {n}" for kind, n in self.made.items())
+        harmful, result = self.harmful.total(), self.counts.total()
+        parts = ", ".join(f"{kind} {self.harmful[kind]} of {n}" for kind, n in self.counts.items())
         return (
             f"{result} mutants, {harmful} harmful ({parts}); {self.slipped.total()} of them accepted, "
             f"{self.cautious.total()} of {result - harmful} harmless refused {dict(+self.cautious) or ''}"
