@@ -1,4 +1,4 @@
-"""How much of what programs write is recorded exactly, and why not: ``python measure_coverage.py RESULT.json [NAME ...]``.
+"""How much of what programs write is recorded exactly, and why not: ``measure_coverage.py RESULT.json [NAME ...]``.
 
 Programs that users recorded: a training step of a ResNet-50 (channels last, bf16 autocast, foreach SGD), grouped
 products as a mixture of experts makes them, a Qwen3-MoE, a U-Net with group norms (fp16, NCHW), timm's ConvNeXt. Each
