@@ -2,6 +2,7 @@
 // allows neither shared memory nor many registers.
 #include <sanitizer_patching.h>
 
+#include "facts.h"
 #include "records.h"
 
 using namespace tileprof;
@@ -40,6 +41,41 @@ __device__ __forceinline__ uint32_t load_relaxed_gpu(const uint32_t* from) {
     uint32_t value;
     asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
+}
+
+// Through L1, which may hold what was there before: for what is true whenever it was read.
+__device__ __forceinline__ uint4 load_weak_v4(const void* from) {
+    uint4 v;
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint32_t load_weak(const uint32_t* from) {
+    uint32_t value;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+// The 16 bytes of a fact at once: what two threads store is never mixed.
+__device__ __forceinline__ Fact load_fact(const Fact* from) {
+    uint64_t low, high;
+    asm volatile("{ .reg .b128 v; ld.relaxed.cta.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
+                 : "=l"(low), "=l"(high)
+                 : "l"(from)
+                 : "memory");
+    return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+            static_cast<uint32_t>(high >> 32)};
+}
+
+__device__ __forceinline__ void store_fact(Fact* to, const Fact& fact) {
+    uint64_t low = fact.entry | static_cast<uint64_t>(fact.block) << 32;
+    uint64_t high = fact.launch | static_cast<uint64_t>(fact.above) << 32;
+    asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.cta.global.b128 [%0], v; }" ::"l"(to), "l"(low),
+                 "l"(high)
+                 : "memory");
 }
 
 __device__ __forceinline__ void store_v4(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
@@ -120,13 +156,10 @@ __device__ __noinline__ void spill_beyond(Header* h, uint64_t address, uint64_t 
     spill(h, address, bytes, mode);
 }
 
-// Is entry `at` that of this key? `have`: the bits that it holds.
-__device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key, uint32_t block, uint32_t mode,
-                                     uint32_t* have) {
+// Is entry `at` that of this key?
+__device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key, uint32_t block) {
     if (at == kClaimed) return false;
     uint4 is = load_relaxed_gpu_v4(h->arena + at);
-    uint4 seen = load_relaxed_gpu_v4(h->arena[at].payload);
-    *have = mode == kRead ? seen.x : mode == kWrite ? seen.y : seen.z;
     return is.x == static_cast<uint32_t>(key) && is.y == static_cast<uint32_t>(key >> 32) && is.z == block &&
            is.w == h->launch;
 }
@@ -138,8 +171,7 @@ __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key,
     uint32_t seen = old == kClaimed ? kClaimed : atomicCAS(h->table + slot, old, kClaimed);
     if (seen != old || old == kClaimed) {
         for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);
-        uint32_t have;
-        if (find(h, seen, key, block, kRead, &have)) return seen;
+        if (find(h, seen, key, block)) return seen;
     }
     uint64_t at = append(h, 1);
     if (at != kFull) {
@@ -152,31 +184,76 @@ __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key,
     return at;
 }
 
-// Record that this thread touches [address, address + bytes), which lies in one window: accesses are
-// naturally aligned and at most 16 bytes.
-__device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
-    uint32_t shift = h->granule_shift;
-    uint64_t window = address >> (shift + 5);
-    uint32_t first = static_cast<uint32_t>(address >> shift) & 31;
-    uint32_t last = static_cast<uint32_t>((address + bytes - 1) >> shift) & 31;
-    uint32_t bits = (0xffffffffu >> (31 - (last - first))) << first;
+// Whether this thread knows the entry of a window of its block, and then sets its bits.
+__device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
     uint32_t block = linear_block();
+    uint32_t generation = h->in_graph ? load_relaxed_gpu(&h->generation) : 0;
+    Fact fact = load_fact(h->facts + fact_slot(h->launch, block, window));
+    if (fact.block != block || fact.launch != h->launch || fact.above != fact_above(window, generation) ||
+        !fact_holds(window, h->in_graph))
+        return false;
+    red_or(&h->arena[fact.entry].payload[mode], bits);
+    return true;
+}
 
-    if (address >> kGenerationShift != 0) return spill_beyond(h, address, bytes, mode);
+// The same through the index, for the lanes that are here. Afterwards all threads may know.
+__device__ __forceinline__ void touch_unknown(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
+    uint32_t block = linear_block();
     uint32_t peers = __match_any_sync(__activemask(), window);
     uint64_t key = key_of(h, kAccess, window);
     uint32_t slot = slot_of(h, key, block);
-    uint64_t at = load_relaxed_gpu(h->table + slot);
-    uint32_t have = 0;
-    if (__all_sync(peers, find(h, at, key, block, mode, &have))) {
-        if ((have & bits) == bits) return;
-    } else {
-        uint32_t leader = __ffs(peers) - 1;
-        if (lane_id() == leader) at = insert(h, slot, static_cast<uint32_t>(at), key, block);
-        at = __shfl_sync(peers, at, leader);
-        if (at == kFull) return spill(h, address, bytes, mode);
+    uint32_t leader = __ffs(peers) - 1;
+    uint64_t at = 0;
+    if (lane_id() == leader) {
+        at = load_relaxed_gpu(h->table + slot);
+        if (!find(h, at, key, block)) at = insert(h, slot, static_cast<uint32_t>(at), key, block);
+        if (at != kFull && fact_holds(window, h->in_graph)) {
+            uint32_t generation = static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration;
+            store_fact(h->facts + fact_slot(h->launch, block, window),
+                       {static_cast<uint32_t>(at), block, h->launch, fact_above(window, generation)});
+        }
     }
-    red_or(&h->arena[at].payload[mode], bits);
+    at = __shfl_sync(peers, at, leader);
+    if (at != kFull) return red_or(&h->arena[at].payload[mode], bits);
+    spill(h, window << (h->granule_shift + 5), 1, mode);  // a window lies in one page
+}
+
+// Bits `first` to `last` of a window.
+__device__ __forceinline__ uint32_t bits_of(uint32_t first, uint32_t last) {
+    return (0xffffffffu >> (31 - (last - first))) << first;
+}
+
+// Granules `first` to `last`, of any windows.
+__device__ __noinline__ void touch_granules(Header* h, uint64_t first, uint64_t last, uint32_t mode) {
+    if (last >> (kGenerationShift - h->granule_shift) != 0)
+        return spill_beyond(h, first << h->granule_shift, (last - first + 1) << h->granule_shift, mode);
+    for (; first <= last; first = (first | 31) + 1) {
+        uint64_t window = first >> 5;
+        uint32_t bits = bits_of(first & 31, last >> 5 == window ? last & 31 : 31);
+        if (!touch_known(h, window, bits, mode)) touch_unknown(h, window, bits, mode);
+    }
+}
+
+// What a lane has to record of what its warp does: one that touches the granules of the lane before it, nothing; the
+// first of lanes that touch bytes side by side, all of them.
+__device__ __forceinline__ uint32_t share(uint32_t shift, uint64_t address, uint32_t bytes) {
+    uint32_t lanes = __activemask(), lane = lane_id();
+    uint64_t before = __shfl_up_sync(lanes, address, 1);
+    bool first = lane == __ffs(lanes) - 1u, alone = lane == 0 || (lanes >> (lane - 1) & 1) == 0;
+    if (__all_sync(lanes, first || (!alone && address - before == bytes))) return first ? bytes * __popc(lanes) : 0;
+    bool again = !alone && address >> shift == before >> shift &&
+                 (address + bytes - 1) >> shift == (before + bytes - 1) >> shift;
+    return again ? 0 : bytes;
+}
+
+// Record that this thread touches [address, address + bytes): accesses are naturally aligned and at most 16 bytes.
+__device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
+    uint32_t shift = h->granule_shift;
+    bytes = share(shift, address, bytes);
+    if (bytes == 0) return;
+    uint64_t first = address >> shift, last = (address + bytes - 1) >> shift;
+    bool one = first >> 5 == last >> 5 && first >> (kGenerationShift - shift) == 0;
+    if (!one || !touch_known(h, first >> 5, bits_of(first & 31, last & 31), mode)) touch_granules(h, first, last, mode);
 }
 
 // The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but
@@ -228,7 +305,7 @@ __device__ void bounds_of_parameters(const Header* h, uint64_t map, uint64_t* be
 // through, which no callback reports.
 __device__ void copy_maps(Header* h, uint64_t map) {
     uint32_t turn = (h->in_graph ? load_relaxed_gpu(&h->generation) : 0) + 1;
-    if (atomicMax(&h->maps_taken, turn) >= turn) return;
+    if (load_weak(&h->maps_taken) >= turn || atomicMax(&h->maps_taken, turn) >= turn) return;
     constexpr uint64_t kPart = 16;
     uint64_t begin, end;
     bounds_of_parameters(h, map, &begin, &end);
@@ -242,14 +319,18 @@ __device__ void copy_maps(Header* h, uint64_t map) {
     }
 }
 
+__device__ __forceinline__ bool is_map(const uint4& seen, const Header* h, uint64_t key) {
+    return seen.x == static_cast<uint32_t>(key) && seen.y == static_cast<uint32_t>(key >> 32) && seen.z == 1 &&
+           seen.w == h->launch;
+}
+
 __device__ void copy_map(Header* h, uint64_t map) {
     uint64_t key = key_of(h, kMap, map);
     uint32_t slot = slot_of(h, key, 1);
-    uint32_t entry = load_relaxed_gpu(h->table + slot);
-    uint4 seen = load_relaxed_gpu_v4(h->arena + (entry == kClaimed ? 0 : entry));
-    if (seen.x == static_cast<uint32_t>(key) && seen.y == static_cast<uint32_t>(key >> 32) && seen.z == 1 &&
-        seen.w == h->launch)
-        return;
+    uint32_t entry = load_weak(h->table + slot);
+    if (entry != kClaimed && is_map(load_weak_v4(h->arena + entry), h, key)) return;
+    entry = load_relaxed_gpu(h->table + slot);
+    if (entry != kClaimed && is_map(load_relaxed_gpu_v4(h->arena + entry), h, key)) return;
     uint64_t at = append(h, 4);
     if (at == kFull) return;
     for (uint32_t i = 0; i < 4; ++i) {
@@ -305,10 +386,18 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
     uint64_t now = globaltimer();
     uint32_t block = linear_block();
     uint64_t key = key_of(h, kBlock, 0);
-    uint32_t at = load_relaxed_gpu(h->table + slot_of(h, key, block));
-    uint4 is = load_relaxed_gpu_v4(h->arena + (at == kClaimed ? 0 : at));
-    constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
-    if (is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch) {
+    const uint32_t* slot = h->table + slot_of(h, key, block);
+    auto entered = [&](const uint4& is) {
+        constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
+        return is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch;
+    };
+    uint32_t at = load_weak(slot);
+    bool found = at != kClaimed && entered(load_weak_v4(h->arena + at));
+    if (!found) {
+        at = load_relaxed_gpu(slot);
+        found = at != kClaimed && entered(load_relaxed_gpu_v4(h->arena + at));
+    }
+    if (found) {
         atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[at].payload[2]),
                   static_cast<unsigned long long>(now));
     } else {

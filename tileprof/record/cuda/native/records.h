@@ -73,24 +73,27 @@ constexpr uint32_t kKeepAll = 0xffffffffu;
 constexpr uint32_t kClaimed = 0xffffffffu;  // a slot of the index whose entry is being made
 
 // One a launch; its address is the launch's callback data.
+struct Fact;
 struct alignas(64) Header {
+    // What every access needs, in two loads.
     Entry* arena;
+    Fact* facts;
+    uint32_t launch;
+    uint32_t granule_shift;
+    uint32_t in_graph;
+    uint32_t table_mask;
     uint32_t* table;
     unsigned long long* count;  // entries used, may run past capacity; after it, how often any `beyond` rose
     Spill* spill;
     uint64_t capacity;
-    uint32_t table_mask;
-    uint32_t granule_shift;
-    uint32_t launch;
     uint32_t spilled;  // entries that found the arena full
     uint32_t maps_taken;  // how many of a graph's nodes had their descriptors copied; outside graphs 1
     uint32_t end_bit;  // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
     uint32_t end_value;
-    uint32_t in_graph;
     uint32_t generation;  // how many of the graph's kernel nodes have ended
     unsigned long long exited;  // threads of the present one that have
     uint32_t beyond;  // accesses outside of the addresses that keys hold
-    uint32_t unused[7];
+    uint32_t unused[5];
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");
 
