@@ -215,7 +215,8 @@ def main(out, *only):
         Path(out).write_text(json.dumps(result | {"left_out": left_out(result)}, indent=1) + "\n")
 
     if only:
-        return overheads(result, ("plain", *only), write)
+        overheads(result, ("plain", *only), write)
+        return
     overheads(result, MODES[:3], write)
     result["recording_gpt2_medium"] = whole_recording()
     write()

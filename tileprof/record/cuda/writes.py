@@ -110,7 +110,8 @@ def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0), *, graph: b
         words[(address - slot) // 4 : (address - slot) // 4 + 4] = payload
         if block == 1:
             loaded.add(slot)
-    decoded = {slot: map_ for slot, words in sorted(slots.items()) if (map_ := tensormap.decode(words)) is not None}
+    found = {slot: tensormap.decode(words, loaded=slot in loaded) for slot, words in sorted(slots.items())}
+    decoded = {slot: map_ for slot, map_ in found.items() if map_ is not None}
     copied = raw.low(parts[parts["block"] == 0])
     low, high = (int(copied.min()), int(copied.max()) + PART_BYTES) if len(copied) else (0, 0)
     complete = low % 64 == BEGIN_BYTES  # the parameters themselves
