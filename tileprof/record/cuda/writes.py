@@ -12,6 +12,7 @@ written by every tile.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.record.cuda import bind, im2col, items, raw, runs, tensormap
+from tileprof.record.cuda import bind, contents, im2col, items, raw, runs, tensormap
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
@@ -36,14 +37,17 @@ PART_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """The tensor maps that a launch's entries hold: those it loaded through, by address, and the others beside them.
+    """The tensor maps that a launch's entries hold: those it loaded through, by what identifies them in a `Walk`, and
+    the others beside them.
 
-    ``complete``: no other map is among the launch's parameters.
+    ``complete``: no other map is among the launch's parameters. ``unnamed``: addresses of maps that were loaded through
+    without a look at what they held then.
     """
 
     loaded: dict[int, TensorMap]
     others: list[TensorMap]
     complete: bool = True
+    unnamed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +97,33 @@ class WrittenBoxes:
     by_item: Items | None = None
 
 
-def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0), *, graph: bool = False) -> Maps:
+def maps(
+    entries: raw.Entries,
+    parameters: tuple[int, int] = (0, 0),
+    *,
+    graph: bool = False,
+    live: Sequence[tuple[int, int]] = (),
+) -> Maps:
     """Return the tensor maps among a launch's entries.
 
     The device copies the launch's parameters, or, where it does not find their bounds, the page of the first map that
     is loaded through. ``parameters`` is where in such a page the parameters begin and their size, 0 where that is not
     known; beyond lies what other launches left. Parameters of a graph's node may begin anywhere, and may not all be in
-    the page.
+    the page. What was copied out of ``live`` memory was no parameters: the kernel loads through maps that lie there.
     """
     parts = entries[raw.kinds(entries) == raw.MAP]
+    parts = parts[parts["block"] <= raw.MAP_LOADED]
     slots: dict[int, NDArray[np.uint32]] = {}
     loaded: set[int] = set()
     for address, block, payload in zip(raw.low(parts).tolist(), parts["block"].tolist(), parts["payload"], strict=True):
         slot = address // 64 * 64
         words = slots.setdefault(slot, np.zeros(tensormap.WORDS, np.uint32))
         words[(address - slot) // 4 : (address - slot) // 4 + 4] = payload
-        if block == 1:
+        if block == raw.MAP_LOADED:
             loaded.add(slot)
     found = {slot: tensormap.decode(words, loaded=slot in loaded) for slot, words in sorted(slots.items())}
     decoded = {slot: map_ for slot, map_ in found.items() if map_ is not None}
-    copied = raw.low(parts[parts["block"] == 0])
+    copied = raw.low(parts[parts["block"] == raw.MAP_BESIDE])
     low, high = (int(copied.min()), int(copied.max()) + PART_BYTES) if len(copied) else (0, 0)
     complete = low % 64 == BEGIN_BYTES  # the parameters themselves
     begin, size = parameters
@@ -123,7 +134,17 @@ def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0), *, graph: b
     elif not complete and size:
         low, high, complete = low + begin, low + begin + size, True
     others = [m for s, m in decoded.items() if s not in loaded and low <= s <= high - 64]
-    return Maps({s: m for s, m in decoded.items() if s in loaded}, others, complete or not graph)
+    through = {s: m for s, m in decoded.items() if s in loaded}
+    for name, (_, words) in contents.named(entries).items():
+        if (map_ := tensormap.decode(words, loaded=True)) is not None:
+            through[-1 - name] = map_
+    elsewhere = any(base <= address < end for address in copied[:1].tolist() for base, end in live)
+    return Maps(
+        through,
+        [] if elsewhere else others,
+        (complete or not graph) and not elsewhere,
+        frozenset(contents.unnamed(entries)),
+    )
 
 
 @dataclass(slots=True)

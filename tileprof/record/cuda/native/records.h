@@ -15,6 +15,7 @@
 //     payload     by kind, below
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 namespace tileprof {
@@ -28,14 +29,22 @@ enum Kind : uint32_t {
     kBlock = 1,
     // A warp's exit whose block entry the index had forgotten; payload as kBlock, begin absent.
     kExit = 2,
-    // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map.
+    // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map; in the tail the name of what
+    // it held, or its address again where it cannot change.
     kTensor = 3,      // payload: coordinates 0 to 3
     kTensorTail = 4,  // payload: coordinate 4, mask and im2col arguments, flags (below), first touch
     // 16 bytes of the kernel parameters among which a tensor map lies, or of its page, or of the map. Low key bits:
-    // their address. block: 1 when the slot is a map that was loaded through.
+    // their address. block: one of MapPart. What a map held that may change comes in five adjacent entries.
     kMap = 5,
     // A bulk copy. Low key bits: address. payload: bytes, mode, mask (0: none), first touch.
     kRange = 6,
+};
+
+enum MapPart : uint32_t {
+    kMapBeside = 0,  // what lies in the parameters
+    kMapLoaded = 1,  // a map that was loaded through, as it was at one of the loads
+    kMapContents = 2,  // what one held that may change
+    kMapName = 3,  // before four of these. Low key bits: a name of the contents; payload: address of the map
 };
 
 constexpr uint32_t kSmBits = 12;
@@ -92,9 +101,12 @@ struct alignas(64) Header {
     uint32_t end_value;
     uint32_t generation;  // how many of the graph's kernel nodes have ended
     unsigned long long exited;  // threads of the present one that have
+    uint64_t parameters_begin;  // where tensor maps do not change, outside graphs; 0 while that is not known
+    uint64_t parameters_end;
     uint32_t beyond;  // accesses outside of the addresses that keys hold
-    uint32_t unused[5];
+    uint32_t unused;
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");
+static_assert(offsetof(Header, parameters_begin) % 16 == 0, "read with parameters_end");
 
 }  // namespace tileprof

@@ -116,7 +116,7 @@ Reported reported(const OpenLaunch& launch) {
         blocks += kind == kBlock;
         out.stores |= kind == kAccess && (e.payload[kWrite] | e.payload[kAtomic]) != 0;
         out.stores |= kind == kRange && e.payload[1] != kRead;
-        if (kind == kMap && e.block == 1 && (e.key & kLowMask) % 64 == 0)
+        if (kind == kMap && e.block == kMapLoaded && (e.key & kLowMask) % 64 == 0)
             out.loaded.push_back(static_cast<uint64_t>(e.payload[1]) << 32 | e.payload[0]);
     }
     out.whole = blocks == launch.blocks && !launch.arena->full();
