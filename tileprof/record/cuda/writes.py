@@ -4,7 +4,8 @@ A kernel whose machine code stores through tensor maps writes memory that its re
 owners that replays of this launch named; the owners of another launch with the same kernel, grid and maps (a node of
 a CUDA graph cannot be replayed); where every place of an input of the output's very shape was loaded by one tile, that
 tile (attention, whose blocks may take work from a counter: a block that loads a piece of the queries stores that piece
-of the result); of a product's work items, their rows by their columns (`items`); the whole of every tensor whose map
+of the result); of a product's work items, their rows by their columns (`items`); of a convolution's tiles, their
+pixels by their filters (`convolved`); the whole of every tensor whose map
 lies among the kernel's parameters and was not loaded through,
 written by every tile.
 """
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.record.cuda import bind, contents, im2col, items, raw, runs, tensormap
+from tileprof.record.cuda import bind, contents, convolved, im2col, items, raw, runs, tensormap
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
@@ -218,6 +219,10 @@ class Owners:
         boxes = [m for m in mirrored if m is not None]
         if outputs and len(boxes) == len(outputs):
             return WrittenBoxes(bind.join(boxes), "inferred", "writes where it loads an input of the result's shape")
+        if len(outputs) == 1 and (convolution := convolved.result(outputs[0], loads)) is not None:
+            boxes_written, shared = convolution
+            note = "; tiles that share some of these all stand as their writers" if shared else ""
+            return WrittenBoxes(boxes_written, "inferred", f"writes the pixels and filters that it loads{note}")
         return _everything(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
 
     def _outputs_of(
