@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "facts.h"
+#include "share.h"
 #include "tensormap.h"
 
 using namespace tileprof;
@@ -39,7 +40,36 @@ static void facts() {
     printf("%llu %llu\n", (unsigned long long)mixed, (unsigned long long)held);
 }
 
+// Lanes, bytes, shift of a granule and 32 addresses: granules that the lanes touch, those that they record, and how
+// many of the latter are not among the former or the other way round; how many lanes record.
+static void shares() {
+    uint64_t access[35];
+    while (fread(access, sizeof access, 1, stdin) == 1) {
+        uint32_t lanes = access[0], bytes = access[1], shift = access[2], recording = 0;
+        const uint64_t* address = access + 3;
+        std::set<uint64_t> touched, recorded;
+        bool run = true;
+        for (uint32_t lane = 0; lane < 32; ++lane)
+            if (lanes >> lane & 1)
+                run &= goes_on(lanes, lane, address[lane], lane == 0 ? address[0] : address[lane - 1], bytes);
+        for (uint32_t lane = 0; lane < 32; ++lane) {
+            if (!(lanes >> lane & 1)) continue;
+            uint64_t before = lane == 0 ? address[0] : address[lane - 1];  // of a lane that is not here: anything
+            uint32_t own = share(lanes, lane, run, shift, address[lane], before, bytes);
+            recording += own != 0;
+            for (uint64_t at = 0; at < bytes; ++at) touched.insert((address[lane] + at) >> shift);
+            for (uint64_t at = 0; at < own; ++at) recorded.insert((address[lane] + at) >> shift);
+        }
+        uint64_t different = 0;
+        for (uint64_t granule : touched) different += recorded.count(granule) == 0;
+        for (uint64_t granule : recorded) different += touched.count(granule) == 0;
+        printf("%llu %u\n", (unsigned long long)different, recording);
+    }
+}
+
 int main(int, char** arguments) {
-    strcmp(arguments[1], "maps") == 0 ? maps() : facts();
+    if (strcmp(arguments[1], "maps") == 0) maps();
+    if (strcmp(arguments[1], "facts") == 0) facts();
+    if (strcmp(arguments[1], "shares") == 0) shares();
     return 0;
 }

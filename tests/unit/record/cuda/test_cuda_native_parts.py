@@ -1,4 +1,4 @@
-"""What the native side decides by itself, against Python: what is a tensor map, and what identifies a fact."""
+"""What the native side decides by itself: what is a tensor map, what identifies a fact, which lane records what."""
 
 import subprocess
 from pathlib import Path
@@ -78,3 +78,34 @@ def test_no_two_keys_have_the_same_fact(ask):
     (mixed, held) = ask("facts", keys.tobytes())[0]
     assert mixed == 0
     assert number * 0.8 < held < number, "windows of single bytes in graphs go beyond a fact"
+
+
+def test_what_lanes_record_are_the_granules_that_they_touch(ask):
+    rng = np.random.default_rng(3)
+    accesses = []
+    for _ in range(20_000):
+        size = int(rng.choice([1, 2, 4, 8, 16]))
+        base = int(rng.integers(1, 1 << 40)) * 16
+        lane = np.arange(32)
+        places = [
+            lane,  # side by side
+            lane * int(rng.integers(0, 5)),
+            lane // int(rng.choice([2, 4, 8])) * int(rng.integers(1, 300)) + lane % 8,
+            lane ^ int(rng.integers(0, 32)),
+            rng.integers(0, int(rng.choice([2, 40, 1000])), 32),
+            -lane,
+        ][rng.integers(0, 6)]
+        lanes = int(rng.integers(1, 1 << 32))
+        lanes = [0xFFFFFFFF, lanes, lanes & 0xFFF0, (1 << int(rng.integers(1, 33))) - 1][rng.integers(0, 4)] or 1
+        shift = int(rng.choice([0, 2, 5, 9]))
+        accesses.append([lanes, size, shift, *(base + places * size).tolist()])
+    answers = ask("shares", np.array(accesses, np.uint64).tobytes())
+    assert not answers[:, 0].any()
+    full = np.array([a[0] for a in accesses]) == 0xFFFFFFFF
+    assert (answers[full, 1] == 1).mean() > 0.2, "lanes side by side record once"
+
+
+def test_lanes_at_one_place_leave_it_to_the_first_and_rows_to_their_first_ones(ask):
+    same, rows = [0x7F0000001000] * 32, [0x7F0000001000 + 4096 * (i // 8) + 4 * (i % 8) for i in range(32)]
+    packed = np.array([[0xFFFFFFFF, 4, 5, *same], [0xFFFFFFFF, 4, 5, *rows]], np.uint64).tobytes()
+    assert ask("shares", packed).tolist() == [[0, 1], [0, 4]]

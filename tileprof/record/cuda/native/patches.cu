@@ -4,6 +4,7 @@
 
 #include "facts.h"
 #include "records.h"
+#include "share.h"
 
 using namespace tileprof;
 
@@ -234,22 +235,12 @@ __device__ __noinline__ void touch_granules(Header* h, uint64_t first, uint64_t 
     }
 }
 
-// What a lane has to record of what its warp does: one that touches the granules of the lane before it, nothing; the
-// first of lanes that touch bytes side by side, all of them.
-__device__ __forceinline__ uint32_t share(uint32_t shift, uint64_t address, uint32_t bytes) {
-    uint32_t lanes = __activemask(), lane = lane_id();
-    uint64_t before = __shfl_up_sync(lanes, address, 1);
-    bool first = lane == __ffs(lanes) - 1u, alone = lane == 0 || (lanes >> (lane - 1) & 1) == 0;
-    if (__all_sync(lanes, first || (!alone && address - before == bytes))) return first ? bytes * __popc(lanes) : 0;
-    bool again = !alone && address >> shift == before >> shift &&
-                 (address + bytes - 1) >> shift == (before + bytes - 1) >> shift;
-    return again ? 0 : bytes;
-}
-
 // Record that this thread touches [address, address + bytes): accesses are naturally aligned and at most 16 bytes.
 __device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
-    uint32_t shift = h->granule_shift;
-    bytes = share(shift, address, bytes);
+    uint32_t shift = h->granule_shift, lanes = __activemask(), lane = lane_id();
+    uint64_t before = __shfl_up_sync(lanes, address, 1);
+    bool run = __all_sync(lanes, goes_on(lanes, lane, address, before, bytes));
+    bytes = share(lanes, lane, run, shift, address, before, bytes);
     if (bytes == 0) return;
     uint64_t first = address >> shift, last = (address + bytes - 1) >> shift;
     bool one = first >> 5 == last >> 5 && first >> (kGenerationShift - shift) == 0;
