@@ -1,4 +1,4 @@
-"""Programs of users that the recorder once fell short on: every byte that changes is recorded, and few of it coarsely."""
+"""Programs of users that the recorder once fell short on: bytes that change are recorded, few of them coarsely."""
 
 import sys
 from pathlib import Path
