@@ -61,7 +61,7 @@ class Opportunity:
 
 
 def opportunities(report: Report, simulator: Simulator) -> list[Opportunity]:
-    """Advice from a report, the largest saving first; nothing that saves less than 0.1% of the program.
+    """Return advice from a report, the largest saving first; nothing that saves less than 0.1% of the program.
 
     Pairs are simulated in isolation, so the savings of different lines overlap. Pairs of conservative launches and
     pairs that only recycled memory orders are left out: what is not known is no opportunity.
@@ -101,7 +101,7 @@ def _whole_program(report: Report, simulator: Simulator) -> Opportunity | None:
 
 
 def pair_opportunity(row: dict[Any, Any], simulator: Simulator) -> Opportunity | None:
-    """Advice on one row of `fold`: the cheapest scheduler on the ladder that is worth it; None where none saves
+    """Return advice on one row of `fold`: the cheapest scheduler on the ladder that is worth it; None where none saves
     anything.
     """
     middle = len(row["producers"]) // 2

@@ -55,7 +55,9 @@ def dispatch(tile_ns: ArrayLike, *, sms: int, blocks_per_sm: int, cluster: int =
 
 
 def blocks_of(lanes: Lanes, sms: int) -> Lanes:
-    """One row per block instead of one per tile: the lanes that clusters hold, block after block of all tiles."""
+    """Return one row per block instead of one per tile: the lanes that clusters hold, block after block of
+    all tiles.
+    """
     if lanes.cluster == 1:
         return lanes
     lane = lanes.sm.astype(np.int64) + np.arange(lanes.cluster)[:, None]
@@ -65,7 +67,7 @@ def blocks_of(lanes: Lanes, sms: int) -> Lanes:
 
 
 def recorded(sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> Lanes:
-    """Lanes of measured tiles: on each SM, a tile takes the lowest slot that is free when it begins."""
+    """Return lanes of measured tiles: on each SM, a tile takes the lowest slot that is free when it begins."""
     sms, begin, end = np.asarray(sm, np.int32), np.asarray(begin_ns, np.float64), np.asarray(end_ns, np.float64)
     slot = np.zeros(len(sms), np.int32)
     busy: dict[int, list[tuple[float, int]]] = {}

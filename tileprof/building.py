@@ -21,8 +21,8 @@ from tileprof.errors import UserError
 
 
 def nvcc(why: str) -> Path:
-    """The CUDA compiler: $CUDA_HOME, $CUDA_PATH, $PATH, a pip package, /usr/local/cuda. Raises `UserError` where there
-    is none, beginning with ``why`` it is needed.
+    """Return the CUDA compiler: $CUDA_HOME, $CUDA_PATH, $PATH, a pip package, /usr/local/cuda. Raises `UserError` where
+    there is none, beginning with ``why`` it is needed.
     """
     homes = [Path(home) for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
     on_path = [Path(found)] if (found := shutil.which("nvcc")) else []
@@ -37,7 +37,7 @@ def nvcc(why: str) -> Path:
 
 
 def host_compiler() -> Path:
-    """The C++ compiler: $CXX, g++, c++, clang++. Raises `UserError` where there is none."""
+    """Return the C++ compiler: $CXX, g++, c++, clang++. Raises `UserError` where there is none."""
     for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
         if name and (found := shutil.which(name)):
             return Path(found)
@@ -45,20 +45,22 @@ def host_compiler() -> Path:
 
 
 def pip_cuda_folders() -> list[Path]:
-    """Folders in which pip puts parts of the CUDA toolkit, the newest first in each place."""
+    """Return folders in which pip puts parts of the CUDA toolkit, the newest first in each place."""
     return [folder for root in map(Path, sys.path) for folder in sorted(root.glob("nvidia/cu*"), reverse=True)]
 
 
 def cache_folder(name: str) -> Path:
-    """The folder for builds of one kind: under $TILEPROF_CACHE, else in tileprof's folder in the user's cache."""
+    """Return the folder for builds of one kind: under $TILEPROF_CACHE, else in tileprof's folder in the
+    user's cache.
+    """
     chosen = os.environ.get("TILEPROF_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tileprof"
     return (Path(chosen) if chosen else base) / name
 
 
 def kept(folder: Path, files: Sequence[str], make: Callable[[Path], None], what: str) -> Path:
-    """``folder`` with ``files`` in it: as it is, or with what ``make`` leaves in the folder that it is given. ``what``:
-    in messages, what is built.
+    """Return ``folder`` with ``files`` in it: as it is, or with what ``make`` leaves in the folder that it is given.
+    ``what``: in messages, what is built.
 
     Raises `UserError` where the folder holds something else, where the cache cannot be written, and where ``make``
     leaves a file out.

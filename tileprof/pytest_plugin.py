@@ -50,7 +50,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def _broken(path: Path, wanted: dict[str, Any]) -> list[str]:
-    """Sentences about limits that the trace breaks."""
+    """Return sentences about limits that the trace breaks."""
     from tileprof.analysis.comparison import facts  # noqa: PLC0415 - heavy, and only for marked tests
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
     from tileprof.api import load  # noqa: PLC0415 - as above

@@ -19,7 +19,8 @@ _NO_TABLE = -1
 
 
 def box_tables(trace: Recording, launches: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
-    """``boxes``, a table per footprint, and ``box_of``, a launch's place in it (-1: left out), within ``budget`` bytes.
+    """Return ``boxes``, a table per footprint, and ``box_of``, a launch's place in it (-1: left out), within ``budget``
+    bytes.
 
     Rows are sorted by ``tile``; offsets and strides are bytes, offsets from the operand's begin; mode 0 reads, 1 writes
     and 2 does both atomically. Small footprints come first.
@@ -43,7 +44,7 @@ def box_tables(trace: Recording, launches: pd.DataFrame, *, budget: int, notes: 
 
 
 def boxes_of(trace: Recording, launch: int) -> dict[str, Packed]:
-    """The boxes of all tiles of one launch, whatever their number."""
+    """Return the boxes of all tiles of one launch, whatever their number."""
     return _table(trace, int(trace.launches["footprint"].iloc[launch]))
 
 

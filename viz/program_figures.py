@@ -23,7 +23,7 @@ def launch_name(op: object, kernel: object) -> str:
 
 
 def timeline(launches: pd.DataFrame, *, title: str) -> go.Figure:
-    """Launches over time, one row per stream, a colour for each of the kernels with most time.
+    """Return launches over time, one row per stream, a colour for each of the kernels with most time.
 
     ``launches`` as in `tileprof.trace.schema`; times in microseconds from the first launch.
     """
@@ -63,7 +63,8 @@ def timeline(launches: pd.DataFrame, *, title: str) -> go.Figure:
 
 
 def gains(groups: pd.DataFrame, *, title: str, most: int = 12) -> go.Figure:
-    """Bars of the pairs that gain most from overlap, copies in repeated layers summed: at most, and by list scheduling.
+    """Return bars of the pairs that gain most from overlap, copies in repeated layers summed: at most, and by list
+    scheduling.
 
     ``groups`` as `tileprof.analysis.gains.fold` has them; the first ``most`` that gain anything are shown.
     """

@@ -32,7 +32,7 @@ _CELLS_AT_ONCE = 2_000_000
 
 
 def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
-    """``links`` of the given pairs, and ``blocks``: the relations that they share, at most ``budget`` bytes;
+    """Return ``links`` of the given pairs, and ``blocks``: the relations that they share, at most ``budget`` bytes;
     ``block_numbers``: their places in the graph.
 
     Small relations are kept whole first; the rest become counts on a coarse grid.
@@ -63,7 +63,7 @@ def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes
 
 
 def fitted(block: EdgeBlock, producers: int, budget: int, *, reserved: int = 0) -> tuple[dict[str, Any], int]:
-    """One relation for the browser and its bytes: whole within ``budget - reserved``, counted on a grid within
+    """Return one relation for the browser and its bytes: whole within ``budget - reserved``, counted on a grid within
     ``budget``, else ``{"left_out": True}``.
     """
     if len(block.parent) <= _TOO_MANY:
@@ -90,7 +90,7 @@ def _bytes(value: dict[str, Any]) -> int:
 
 
 def whole(block: EdgeBlock) -> dict[str, Any]:
-    """A relation with every edge."""
+    """Return a relation with every edge."""
     return {
         "set_of": pack(block.set_of, delta=True),
         "indptr": pack(block.indptr, delta=True),
@@ -102,13 +102,13 @@ def whole(block: EdgeBlock) -> dict[str, Any]:
 
 
 def _shares(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Fractions of a tile's life in steps of 1/254; unknown as 255."""
+    """Return fractions of a tile's life in steps of 1/254; unknown as 255."""
     numbers = np.nan_to_num(np.asarray(values, np.float64), nan=0.0)
     return np.where(np.isnan(values), _UNKNOWN_SHARE, np.rint(numbers * 254)).astype(np.int64)
 
 
 def _aggregated(block: EdgeBlock, producers: int) -> dict[str, Any]:
-    """Edges counted on a grid of at most ``COARSE`` by ``COARSE`` cells of equal tiles."""
+    """Return edges counted on a grid of at most ``COARSE`` by ``COARSE`` cells of equal tiles."""
     consumers = len(block.set_of)
     rows, columns = min(COARSE, max(producers, 1)), min(COARSE, max(consumers, 1))
     linked = np.flatnonzero(block.set_of >= 0)

@@ -35,7 +35,9 @@ class Chain:
 
 
 def chains(graph: TileGraph, gap_ns: float) -> list[Chain]:
-    """Fusible chains, copies folded, the largest saving first. ``gap_ns``: between two launches of a CUDA graph."""
+    """Return fusible chains, copies folded, the largest saving first. ``gap_ns``: between two launches of a
+    CUDA graph.
+    """
     launches = graph.launches
     fusible, foreign = _pairs(graph)
     stream = launches["stream"].to_numpy(np.int64)
@@ -55,7 +57,7 @@ def chains(graph: TileGraph, gap_ns: float) -> list[Chain]:
 
 
 def _pairs(graph: TileGraph) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Producers of each launch: those that it needs tile by tile, and the others."""
+    """Return producers of each launch: those that it needs tile by tile, and the others."""
     pairs = graph.pairs
     fusible: dict[int, list[int]] = {}
     foreign: dict[int, list[int]] = {}

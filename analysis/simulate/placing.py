@@ -49,7 +49,7 @@ def _place_anywhere(free: I64, demand: I64, blocks: int, places: NDArray[np.int3
 
 @internal
 def _best_freed_sm(z: State, demand: I64) -> int:
-    """As `_best_sm`, when no SM but those freed since can have room."""
+    """Return the same as `_best_sm`, when no SM but those freed since can have room."""
     best, most = -1, -1
     for k in range(z.n[FREED]):
         sm = z.freed[k]

@@ -4,8 +4,14 @@ A workload is a sequence of parent kernels (*rounds*); each of their threads has
 after the other (*inline*) or hands to a child grid, a thread an item (CUDA dynamic parallelism). Threads of a warp that
 launch do so together: the warp stands still for ``launch_ns`` and ``another_ns`` a launch, then all its grids arrive,
 or, with ``serve_ns``, are served one after the other with those of the whole GPU, and its other threads do their items.
-Parent and child tiles share the GPU's blocks and threads, parents first; at most ``queues`` child grids are in
-execution, the others wait in order of arrival. A round ends when all its tiles and all child tiles have ended.
+Parent and child tiles share the GPU's blocks and threads, parents first, or children with ``children=1``; at most
+``queues`` child grids are in execution, the others wait in order of arrival. A round ends when all its tiles and all
+child tiles have ended.
+
+Children may launch, too (``first_child``): an item is then a thread with items of its own, which are asked about where
+it runs. A thread that keeps such items does them one after the other, depth first, and launches from among them cost
+it the whole overhead, since its warp's other threads stand elsewhere. All of a tile's decisions are taken when the tile
+starts.
 
 Source: Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14
 (SPAWN). Its rule: launch where ``overhead + (tiles in the queue + own tiles) / throughput < items x time of a child
@@ -14,7 +20,11 @@ warp``, throughput and time being those of child tiles: all that ended over the 
 time of all that ended. It is asked where the program as written would launch. What it does before the first child has
 ended we do not know: see ``prior``, and ``untried``, the bound of spawn.cuh in the CUDA examples.
 
-Left out: memory bandwidth (a tile lasts as long on a full GPU as alone), and children that launch.
+The rule ``warp`` is ours. Threads of a warp wait for the slowest of them, so that to launch one thread's items gains
+nothing while another keeps as many; and a child warp's time is more than an item's. It launches the largest of a warp's
+sites, as many of them as make the later of the warp and its children end first, with an item's own time.
+
+Left out: memory bandwidth (a tile lasts as long on a full GPU as alone).
 
 | rule | source | here | worth |
 |---|---|---|---|
@@ -32,17 +42,18 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.compiled import compiled, internal
 from tileprof.analysis.heaps import pop, push
 from tileprof.analysis.simulate.scheduler import LONGEST_NS, MOST_COUNTED, short
+from tileprof.arrays.ragged import ragged
 from tileprof.errors import UserError
 
-FLAT, ALWAYS, THRESHOLD, SPAWN = range(4)
-POLICIES = ("flat", "always", "threshold", "spawn")
+FLAT, ALWAYS, THRESHOLD, SPAWN, WARP = range(5)
+POLICIES = ("flat", "always", "threshold", "spawn", "warp")
 PROGRAM = "program"
 """``threshold`` with the threshold that the program as written has."""
 
 
 class Spawns(NamedTuple):
     """A workload: ``round_at`` ``[rounds + 1]`` CSR over parent threads; ``items`` and ``item_ns`` ``[threads]`` of
-    each; times in nanoseconds.
+    each; times in nanoseconds. Threads that are items of others follow those of all rounds.
     """
 
     name: str
@@ -56,6 +67,10 @@ class Spawns(NamedTuple):
     """A child thread's time besides its item."""
     threshold: int
     """Items from which the program as written launches."""
+    first_child: NDArray[np.int64] | None = None
+    """``[threads]`` the first of the threads that a thread's items are, a later number than its own; -1 for items that
+    have none. None: no child launches.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +106,10 @@ class Spawning:
             "least": 0,
             "most": 1,
         },
+    )
+    children: int = field(
+        default=0,
+        metadata={"meaning": "1: child tiles start before parent tiles that wait", "least": 0, "most": 1},
     )
     untried: int = field(
         default=MOST_COUNTED,
@@ -142,15 +161,15 @@ class Ran(NamedTuple):
 
 
 def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> Spawned:
-    """One policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the workload's
-    own.
+    """Return one policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the
+    workload's own.
 
     Raises UserError for an unknown policy.
     """
     if policy not in (*POLICIES, PROGRAM):
         raise UserError(f"there is no spawn policy {policy!r}; there are {', '.join((*POLICIES, PROGRAM))}")
     name = f"{policy} {threshold:,}" if policy == "threshold" else policy
-    if policy in (PROGRAM, "spawn"):
+    if policy in (PROGRAM, "spawn", "warp"):
         threshold = work.threshold
     ran = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
     launched = np.isfinite(ran.took_ns)
@@ -161,14 +180,16 @@ def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> S
 
 
 def compare(work: Spawns, options: Spawning) -> list[Spawned]:
-    """Flat, always, the program as written, the best static threshold (of powers of two) and SPAWN's rule."""
+    """Return flat, always, the program as written, the best static threshold (of powers of two), SPAWN's rule, and that
+    of whole warps.
+    """
     best = min(thresholds(work, options), key=lambda s: s.time_ns)
-    others = {policy: spawn(work, options, policy) for policy in ("flat", "always", PROGRAM, "spawn")}
-    return [others["flat"], others["always"], others[PROGRAM], best, others["spawn"]]
+    others = {policy: spawn(work, options, policy) for policy in ("flat", "always", PROGRAM, "spawn", "warp")}
+    return [others["flat"], others["always"], others[PROGRAM], best, others["spawn"], others["warp"]]
 
 
 def thresholds(work: Spawns, options: Spawning) -> list[Spawned]:
-    """Every static threshold that is a power of two, from 1 (always) to more than any thread has (flat)."""
+    """Return every static threshold that is a power of two, from 1 (always) to more than any thread has (flat)."""
     most = int(work.items.max(initial=1))
     return [spawn(work, options, "threshold", 1 << k) for k in range(most.bit_length() + 1)]
 
@@ -204,11 +225,28 @@ class _State(NamedTuple):
     asked: NDArray[np.float64]
     took: NDArray[np.float64]
     estimate: NDArray[np.float64]
+    lives: NDArray[np.float64]
+    """``[slots]`` of the tile that runs there."""
+    owner: NDArray[np.int64]
+    """Threads whose items are done inline, one for each level of nesting, and which of their items comes next."""
+    next: NDArray[np.int64]
+    chosen: NDArray[np.bool_]
+    """``[warp]`` which threads of a warp launch."""
+    picked: NDArray[np.int64]
+    """``[warp]`` those, the largest first."""
+
+
+class _Work(NamedTuple):
+    items: NDArray[np.int64]
+    item_ns: NDArray[np.float64]
+    first_child: NDArray[np.int64]
+    base_ns: float
+    child_ns: float
+    policy: int
+    threshold: int
 
 
 class _Costs(NamedTuple):
-    base_ns: float
-    child_ns: float
     slots: int
     resident: int
     parent: int
@@ -222,48 +260,80 @@ class _Costs(NamedTuple):
     gap_ns: float
     prior: int
     untried: int
+    children: int
 
 
 def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran:
-    """The compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD and SPAWN."""
+    """Return the compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD, SPAWN and WARP.
+
+    Raises UserError where a thread's items are threads that are not its own.
+    """
     o, n = options, len(work.items)
+    first_child = np.full(n, -1, np.int64) if work.first_child is None else work.first_child
+    depth = _depth(work, first_child)
     costs = _Costs(
-        float(work.base_ns), float(work.child_ns), int(o.slots), int(o.resident), int(o.parent), int(o.child),
-        int(o.warp),
-        float(o.launch_ns), float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns),
-        int(o.prior), int(o.untried),
+        int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp), float(o.launch_ns),
+        float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns), int(o.prior),
+        int(o.untried), int(o.children),
     )  # fmt: skip
     z = _State(
         np.zeros(13, np.int64), np.zeros(8), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
         np.empty(o.slots, np.int64), np.arange(o.slots), np.empty(n + 1, np.int64), np.zeros(n, np.int64),
-        np.zeros(n, np.int64), np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan),
+        np.zeros(n, np.int64), np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(o.slots),
+        np.empty(depth + 1, np.int64), np.empty(depth + 1, np.int64), np.zeros(o.warp, np.bool_),
+        np.empty(o.warp, np.int64),
     )  # fmt: skip
     z.c[_HELD], z.c[_ROOM] = o.slots, o.resident
     z.ns[_CLOSES] = o.window_ns
-    return Ran(_run(work.round_at, work.items, work.item_ns, costs, z, policy, threshold), z.took, z.estimate)
+    program = _Work(
+        work.items, work.item_ns, first_child, float(work.base_ns), float(work.child_ns), int(policy), int(threshold)
+    )
+    return Ran(_run(work.round_at, program, costs, z), z.took, z.estimate)
+
+
+def _depth(work: Spawns, first_child: NDArray[np.int64]) -> int:
+    """Return levels of threads below those of the rounds."""
+    roots = int(work.round_at[-1])
+    level, seen, depth = np.arange(roots), roots, 0
+    while True:
+        parents = level[(first_child[level] >= 0) & (work.items[level] > 0)]
+        if not len(parents):
+            break
+        owner, place = ragged(work.items[parents])
+        level = first_child[parents][owner] + place
+        seen += len(level)
+        depth += 1
+        if level.max() >= len(work.items) or level.min() < roots or seen > len(work.items):
+            raise UserError(
+                f"workload {work.name}: items of threads are threads {level.min()} to {level.max()}, expected "
+                f"{roots} to {len(work.items) - 1}, each once; number the threads level by level"
+            )
+    if seen != len(work.items):
+        raise UserError(f"workload {work.name}: {len(work.items) - seen} threads are in no round and no item")
+    return depth
 
 
 @compiled
-def _run(
-    round_at: NDArray[np.int64], items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State,
-    policy: int,
-    threshold: int,
-) -> float:  # fmt: skip
-    """Events: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of all
-    rounds).
+def _run(round_at: NDArray[np.int64], w: _Work, o: _Costs, z: _State) -> float:
+    """Run event by event: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of
+    all rounds).
     """
-    c, n = z.c, len(items)
+    c, n = z.c, len(w.items)
     now = 0.0
     while c[_CURRENT] + 1 < len(round_at):
         stop = round_at[c[_CURRENT] + 1]
         while c[_ACTIVE] < o.queues and c[_ENTERED] < c[_ARRIVED]:
             c[_ACTIVE] += 1
             c[_ENTERED] += 1
+        while o.children > 0 and c[_HELD] > 0 and c[_FRONT] < c[_ENTERED] and c[_ROOM] >= o.child:
+            _start_child(z, o, w, now)
         while c[_HELD] > 0 and c[_PARENT] < stop and c[_ROOM] >= o.parent:
-            life = _parent_life(items, item_ns, o, z, policy, threshold, now, min(c[_PARENT] + o.parent, stop))
-            _start(z, -1, o.parent, now + life)
+            last = min(c[_PARENT] + o.parent, stop)
+            life = _tile_life(w, o, z, now, c[_PARENT], last, w.base_ns)
+            c[_PARENT] = last
+            _start(z, -1, o.parent, now, life)
         while c[_HELD] > 0 and c[_PARENT] == stop and c[_FRONT] < c[_ENTERED] and c[_ROOM] >= o.child:
-            _start_child(z, o, item_ns, now)
+            _start_child(z, o, w, now)
         if c[_RUNNING] == 0 and c[_QUEUED] == 0:
             c[_CURRENT] += 1
             if c[_CURRENT] + 1 < len(round_at):
@@ -272,7 +342,7 @@ def _run(
             break
         now = z.keys[0]
         while c[_SIZE] > 0 and z.keys[0] == now:
-            _happens(z, o, item_ns, now)
+            _happens(z, o, n, now)
     return now
 
 
@@ -283,11 +353,11 @@ def _schedule(z: _State, when: float, item: int) -> None:
 
 
 @internal
-def _happens(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float) -> None:
+def _happens(z: _State, o: _Costs, threads: int, now: float) -> None:
     item = z.events[0]
     pop(z.keys, z.events, z.c[_SIZE])
     z.c[_SIZE] -= 1
-    if item == o.slots + len(item_ns):
+    if item == o.slots + threads:
         return
     if item >= o.slots:
         z.arrived[z.c[_ARRIVED]] = item - o.slots
@@ -303,7 +373,7 @@ def _happens(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float) -> 
     z.c[_ROOM] += o.child
     z.c[_QUEUED] -= 1
     z.c[_ENDED] += 1
-    z.ns[_LIVED] += o.child_ns + item_ns[grid]
+    z.ns[_LIVED] += z.lives[item]
     _tick(z, o, now)
     z.c[_CHILDREN] -= 1
     if z.c[_CHILDREN] == 0:
@@ -315,14 +385,15 @@ def _happens(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float) -> 
 
 
 @internal
-def _start(z: _State, what: int, threads: int, until: float) -> None:
+def _start(z: _State, what: int, threads: int, now: float, life: float) -> None:
     z.c[_HELD] -= 1
     z.c[_ROOM] -= threads
     slot = z.free[z.c[_HELD]]
     z.runs[slot] = what
+    z.lives[slot] = life
     if what < 0:
         z.c[_RUNNING] += 1
-    _schedule(z, until, slot)
+    _schedule(z, now + life, slot)
 
 
 @internal
@@ -343,8 +414,9 @@ def _tick(z: _State, o: _Costs, now: float) -> None:
 
 
 @internal
-def _start_child(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float) -> None:
+def _start_child(z: _State, o: _Costs, w: _Work, now: float) -> None:
     grid = z.arrived[z.c[_FRONT]]
+    tile = _tiles(o, w.items[grid]) - z.to_start[grid]
     z.to_start[grid] -= 1
     if z.to_start[grid] == 0:
         z.c[_FRONT] += 1
@@ -352,55 +424,146 @@ def _start_child(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float)
         z.ns[_SINCE] = now
     _tick(z, o, now)
     z.c[_CHILDREN] += 1
-    _start(z, grid, o.child, now + o.child_ns + item_ns[grid])
+    life = w.child_ns + w.item_ns[grid]
+    if w.first_child[grid] >= 0:
+        first, last = tile * o.child, min((tile + 1) * o.child, w.items[grid])
+        life = _tile_life(w, o, z, now, w.first_child[grid] + first, w.first_child[grid] + last, life)
+    _start(z, grid, o.child, now, life)
 
 
 @internal
-def _parent_life(
-    items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State, policy: int, threshold: int,
-    now: float,
-    stop: int,
-) -> float:  # fmt: skip
-    """The threads of the next parent tile decide, warp by warp, and the longest warp is the tile's life."""
+def _tiles(o: _Costs, items: int) -> int:
+    return (items + o.child - 1) // o.child
+
+
+@internal
+def _tile_life(w: _Work, o: _Costs, z: _State, now: float, begin: int, stop: int, base_ns: float) -> float:
+    """The threads of a tile decide, warp by warp, after ``base_ns`` each, and the longest warp is the tile's life."""
     life = 0.0
-    while z.c[_PARENT] < stop:
-        first, last = z.c[_PARENT], min(z.c[_PARENT] + o.warp, stop)
-        inline_ns, launches = 0.0, 0
+    for first in range(begin, stop, o.warp):
+        last = min(first + o.warp, stop)
+        if w.policy == WARP:
+            _choose(w, o, z, first, last, now)
+        launches = 0
         for t in range(first, last):
-            if items[t] == 0:
-                continue
-            z.to_end[t] = 0
-            expected, alone = _estimate(z, o, items[t], item_ns[t], launches, now)
-            launch = policy == ALWAYS or (policy >= THRESHOLD and items[t] >= threshold)
-            if launch and policy == SPAWN:
-                own = (items[t] + o.child - 1) // o.child
-                calibrated = o.prior > 0 or z.c[_ENDED] > 0
-                launch = not expected >= alone if calibrated else z.c[_QUEUED] + own <= o.untried
-            if launch:
+            if w.items[t] > 0 and (z.chosen[t - first] if w.policy == WARP else _launches(w, o, z, t, launches, now)):
+                _launch(w, o, z, t, launches, now, now + base_ns)
                 launches += 1
-                z.asked[t], z.estimate[t] = now + o.base_ns, expected
-                z.to_end[t] = (items[t] + o.child - 1) // o.child
-                z.to_start[t] = z.to_end[t]
-                z.c[_QUEUED] += z.to_end[t]
-            else:
-                inline_ns = max(inline_ns, items[t] * item_ns[t])
-        spent = o.base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
+        spent = base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
         for t in range(first, last):
-            if items[t] > 0 and z.to_end[t] > 0:
-                z.ns[_SERVED] = max(now + spent, z.ns[_SERVED] + o.serve_ns)
-                _schedule(z, z.ns[_SERVED] if o.serve_ns > 0 else now + spent, o.slots + t)
-        life = max(life, spent + inline_ns)
-        z.c[_PARENT] = last
+            if z.to_end[t] > 0:
+                _arrive(z, o, t, now + spent)
+        longest = 0.0
+        for t in range(first, last):
+            if w.items[t] > 0 and z.to_end[t] == 0:
+                longest = max(longest, _inline(w, o, z, t, now, spent))
+        life = max(life, spent + longest)
     return life
 
 
 @internal
-def _estimate(z: _State, o: _Costs, items: int, item_ns: float, launches: int, now: float) -> tuple[float, float]:
-    """Expected time of a child grid after some other launches of the warp, and that of its work inline."""
-    own = (items + o.child - 1) // o.child
-    each, warp_ns = np.nan, np.nan  # one over the throughput, the time of a child warp
+def _launches(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float) -> bool:
+    """Return whether a thread launches after some other launches of its warp, by a rule for each thread of its own."""
+    if w.policy < THRESHOLD:
+        return w.policy == ALWAYS
+    if w.items[t] < w.threshold:
+        return False
+    if w.policy == THRESHOLD:
+        return True
+    if o.prior == 0 and z.c[_ENDED] == 0:
+        return bool(z.c[_QUEUED] + _tiles(o, w.items[t]) <= o.untried)
+    each, warp_ns = _pace(w, o, z, t, now)
+    expected = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + _tiles(o, w.items[t])) * each
+    return not expected >= w.items[t] * warp_ns
+
+
+@internal
+def _choose(w: _Work, o: _Costs, z: _State, first: int, last: int, now: float) -> None:
+    """Which sites of a warp to launch: the largest, as many as make the later of warp and children end first."""
+    z.chosen[:] = False
+    best_ns, best, tiles = 0.0, 0, 0
+    for launches in range(last - first + 1):
+        largest, longest = -1, 0.0
+        for t in range(first, last):
+            if not z.chosen[t - first] and w.items[t] * w.item_ns[t] > longest:
+                largest, longest = t, w.items[t] * w.item_ns[t]
+        ends_ns = longest
+        if launches > 0:
+            warp_ns = o.launch_ns + launches * o.another_ns
+            each, _ = _pace(w, o, z, first, now)
+            served_ns = max(0.0, z.ns[_SERVED] - now - warp_ns) + launches * o.serve_ns
+            queued_ns = 0.0 if np.isnan(each) else (z.c[_QUEUED] + tiles) * each
+            ends_ns = warp_ns + max(longest, served_ns + queued_ns)
+        if launches == 0 or ends_ns < best_ns:
+            best_ns, best = ends_ns, launches
+        if largest < 0 or w.items[largest] < w.threshold:
+            break
+        z.chosen[largest - first] = True
+        z.picked[launches] = largest - first
+        tiles += _tiles(o, w.items[largest])
+    for launch in range(best, z.chosen.sum()):
+        z.chosen[z.picked[launch]] = False
+
+
+@internal
+def _launch(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float, asked: float) -> None:
+    """Count a launch of thread t, the number ``launches`` of its warp, that is asked for at a time."""
+    tiles = _tiles(o, w.items[t])
+    each, _ = _pace(w, o, z, t, now)
+    z.asked[t] = asked
+    z.estimate[t] = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + tiles) * each
+    z.to_end[t] = z.to_start[t] = tiles
+    z.c[_QUEUED] += tiles
+
+
+@internal
+def _arrive(z: _State, o: _Costs, t: int, when: float) -> None:
+    z.ns[_SERVED] = max(when, z.ns[_SERVED] + o.serve_ns)
+    _schedule(z, z.ns[_SERVED] if o.serve_ns > 0 else when, o.slots + t)
+
+
+@internal
+def _inline(w: _Work, o: _Costs, z: _State, t: int, now: float, begin: float) -> float:
+    """Return the time that a thread takes for its items one after the other, and for theirs where these are not
+    launched.
+    """
+    if w.first_child[t] < 0:
+        return float(w.items[t] * w.item_ns[t])
+    took, depth = 0.0, 0
+    z.owner[0], z.next[0] = t, w.first_child[t]
+    while depth >= 0:
+        owner, u = z.owner[depth], z.next[depth]
+        if u == w.first_child[owner] + w.items[owner]:
+            depth -= 1
+            continue
+        z.next[depth] += 1
+        took += w.item_ns[owner]
+        if w.items[u] == 0:
+            continue
+        launched = w.policy != WARP and _launches(w, o, z, u, 0, now)
+        if w.policy == WARP:
+            _choose(w, o, z, u, u + 1, now)
+            launched = z.chosen[0]
+        if launched:
+            _launch(w, o, z, u, 0, now, now + begin + took)
+            took += o.launch_ns + o.another_ns
+            _arrive(z, o, u, now + begin + took)
+        elif w.first_child[u] < 0:
+            took += w.items[u] * w.item_ns[u]
+        else:
+            depth += 1
+            z.owner[depth], z.next[depth] = u, w.first_child[u]
+    return took
+
+
+@internal
+def _pace(w: _Work, o: _Costs, z: _State, t: int, now: float) -> tuple[float, float]:
+    """Return one over the throughput of child tiles, and the time of a child warp; not a number while nothing
+    is known.
+    """
+    each, warp_ns = np.nan, np.nan
     if o.prior:
-        warp_ns = o.child_ns + item_ns
+        warp_ns = w.child_ns + w.item_ns[t]
         each = warp_ns / min(o.slots, o.resident // o.child)
     if z.c[_ENDED] > 0:
         busy = z.ns[_BUSY] + (now - z.ns[_SINCE] if z.c[_CHILDREN] > 0 else 0.0)
@@ -409,5 +572,4 @@ def _estimate(z: _State, o: _Costs, items: int, item_ns: float, launches: int, n
         if o.window_ns > 0:
             _tick(z, o, now)
             each = warp_ns / max(z.ns[_MEAN], 1.0)
-    expected = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + own) * each
-    return expected, items * warp_ns
+    return each, warp_ns

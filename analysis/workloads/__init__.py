@@ -13,6 +13,7 @@ from tileprof.analysis.workloads.applications import APPLICATIONS, application
 from tileprof.analysis.workloads.graphs import Graph, citation, kronecker, power_law, rmat
 from tileprof.analysis.workloads.nested import (
     amr,
+    amr_nested,
     bfs,
     bfs_citation,
     join,
@@ -39,13 +40,12 @@ SPAWNS: dict[str, Callable[..., Spawns]] = {
     "join": join,
     "join-gaussian": join_gaussian,
     "amr": amr,
+    "amr-nested": amr_nested,
     "mandelbrot": mandelbrot,
 }
 
 __all__ = [
-    "APPLICATIONS", "BODIES", "SPAWNS", "Graph", "amr", "application", "bfs", "bfs_citation", "citation", "gated",
-    "join",
-    "join_gaussian", "kronecker", "mandelbrot", "power_law", "random_wired", "rigid_bodies", "rmat", "searched",
-    "squeezed", "sssp", "sssp_citation",
-    "wavefront",
+    "APPLICATIONS", "BODIES", "SPAWNS", "Graph", "amr", "amr_nested", "application", "bfs", "bfs_citation",
+    "citation", "gated", "join", "join_gaussian", "kronecker", "mandelbrot", "power_law", "random_wired",
+    "rigid_bodies", "rmat", "searched", "squeezed", "sssp", "sssp_citation", "wavefront",
 ]  # fmt: skip

@@ -33,18 +33,27 @@ THRESHOLD = 32
 def spawns(
     name: str, rounds: Sequence[NDArray[np.int64]], item_ns: float | NDArray[np.float64] = ITEM_NS,
     base_ns: float = BASE_NS,
-    child_ns: float = CHILD_NS, threshold: int = THRESHOLD,
+    child_ns: float = CHILD_NS, threshold: int = THRESHOLD, below: Sequence[NDArray[np.int64]] = (),
 ) -> Spawns:  # fmt: skip
-    """A workload from the items of every round's threads; ``item_ns`` of all, or of each thread."""
+    """Return a workload from the items of every round's threads; ``item_ns`` of all, or of each thread.
+
+    ``below`` holds, for each further level, the items of every item of the level before, in order: nested children.
+    """
     at = np.cumsum([0, *(len(r) for r in rounds)]).astype(np.int64)
-    items = np.concatenate([np.empty(0, np.int64), *rounds]).astype(np.int64)
+    items = np.concatenate([np.empty(0, np.int64), *rounds, *below]).astype(np.int64)
     each = np.broadcast_to(np.asarray(item_ns, np.float64), items.shape).copy()
-    return Spawns(name, at, items, each, base_ns, child_ns, threshold)
+    first_child = None
+    if below:
+        # Every level's items are numbered in order, and so item i of them all is thread `at[-1] + i`.
+        parents = len(items) - len(below[-1])
+        first_child = np.full(len(items), -1, np.int64)
+        first_child[:parents] = at[-1] + np.cumsum(items[:parents]) - items[:parents]
+    return Spawns(name, at, items, each, base_ns, child_ns, threshold, first_child)
 
 
 def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
-    """Breadth-first search on `kronecker` (or a given graph), from the vertex of most edges: a round a level, a thread
-    a vertex of the frontier, an item an edge.
+    """Return breadth-first search on `kronecker` (or a given graph), from the vertex of most edges: one round per
+    level, one thread per vertex of the frontier, one item per edge.
     """
     g = graph or kronecker(scale, seed)
     visited = np.zeros(len(g.degree), np.bool_)
@@ -59,13 +68,13 @@ def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
 
 
 def bfs_citation(scale: int = 14, seed: int = 0) -> Spawns:
-    """`bfs` on `citation`."""
+    """Return `bfs` on `citation`."""
     return bfs(graph=citation(scale, seed))._replace(name="bfs-citation")
 
 
 def sssp(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
-    """Single-source shortest paths after Bellman and Ford, weights 1 to 100: a round relaxes the edges of all vertices
-    whose distance has changed in the round before.
+    """Return single-source shortest paths after Bellman and Ford, weights 1 to 100: a round relaxes the edges of all
+    vertices whose distance has changed in the round before.
     """
     g = graph or kronecker(scale, seed)
     weight = np.random.default_rng(seed + 1).integers(1, 101, len(g.target))
@@ -83,14 +92,14 @@ def sssp(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
 
 
 def sssp_citation(scale: int = 14, seed: int = 0) -> Spawns:
-    """`sssp` on `citation`."""
+    """Return `sssp` on `citation`."""
     return sssp(seed=seed, graph=citation(scale, seed))._replace(name="sssp-citation")
 
 
 def _neighbours(
     g: Graph, frontier: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(target, place of the source in the frontier, edge) of every edge out of it."""
+    """Return (target, place of the source in the frontier, edge) of every edge out of it."""
     owner, place = ragged(g.degree[frontier])
     edge = g.indptr[frontier][owner] + place
     return g.target[edge], owner, edge
@@ -101,14 +110,18 @@ MATCHES = 64
 
 
 def join(scale: int = 14, seed: int = 0) -> Spawns:
-    """A join of ``2 ** scale`` rows with as many, keys uniform: a thread a probing row, an item a matching row."""
+    """Return a join of ``2 ** scale`` rows with as many, keys uniform: one thread per probing row, one item per
+    matching row.
+    """
     random = np.random.default_rng(seed)
     keys = max(1, (1 << scale) // MATCHES)
     return _joined("join", *random.integers(0, keys, (2, 1 << scale)))
 
 
 def join_gaussian(scale: int = 14, seed: int = 0) -> Spawns:
-    """`join` with keys from a normal distribution that spans as many keys within two deviations to either side."""
+    """Return `join` with keys from a normal distribution that spans as many keys within two deviations to
+    either side.
+    """
     random = np.random.default_rng(seed)
     keys = max(1, (1 << scale) // MATCHES)
     drawn = np.rint(random.normal(2 * keys, keys / 4, (2, 1 << scale))).astype(np.int64)
@@ -121,7 +134,7 @@ def _joined(name: str, probing: NDArray[np.int64], built: NDArray[np.int64]) -> 
 
 
 def amr(scale: int = 14, seed: int = 0, levels: int = 4) -> Spawns:
-    """Adaptive mesh refinement: in each of ``levels`` rounds, cells near a moving front refine into 32 cells
+    """Return adaptive mesh refinement: in each of ``levels`` rounds, cells near a moving front refine into 32 cells
     (dragon_li's refinement), an item each; a thread a cell. The front is a random walk on a ring of ``2 ** scale``
     cells. An item computes a temperature: two divisions and a square root, assumed to take as long as three loads.
     """
@@ -136,15 +149,29 @@ def amr(scale: int = 14, seed: int = 0, levels: int = 4) -> Spawns:
     return spawns("amr", rounds, 3 * ITEM_NS)
 
 
+def amr_nested(scale: int = 14, seed: int = 0) -> Spawns:
+    """Return `amr` in one launch: cells near the front refine into 32 parts, and of these the nearer ones again, from
+    the thread that computes them.
+    """
+    random = np.random.default_rng(seed)
+    n = 1 << scale
+    away = np.abs(np.arange(n) - int(random.integers(n)))
+    away = np.minimum(away, n - away)
+    coarse = np.where(random.random(n) < np.exp(-away / (n / 16)), 32, 0).astype(np.int64)
+    nearer = np.repeat(away, coarse)
+    fine = np.where(random.random(len(nearer)) < np.exp(-nearer / (n / 64)), 32, 0).astype(np.int64)
+    return spawns("amr-nested", [coarse], 3 * ITEM_NS, below=[fine, np.zeros(int(fine.sum()), np.int64)])
+
+
 REGION = 8
 STEP_NS = 40 * CYCLE_NS
 """An iteration: four dependent instructions of nine to ten cycles each on Kepler."""
 
 
 def mandelbrot(scale: int = 14, seed: int = 0, most: int = 512) -> Spawns:
-    """The Mandelbrot set at ``2 ** scale`` points after Mariani and Silver: a thread a square of 8 by 8 points, which
-    is done with the border where that is of one value, and else has an item for each point inside, which lasts as many
-    iterations as they take on average. The window is the set's own, moved by at most a tenth by the seed.
+    """Return the Mandelbrot set at ``2 ** scale`` points after Mariani and Silver: one thread per square of 8 by 8
+    points, which is done with the border where that is of one value, and else has an item for each point inside, which
+    lasts as many iterations as they take on average. The window is the set's own, moved by at most a tenth by the seed.
     """
     random = np.random.default_rng(seed)
     high = max(REGION, 1 << (scale // 2))
@@ -164,7 +191,7 @@ def mandelbrot(scale: int = 14, seed: int = 0, most: int = 512) -> Spawns:
 
 
 def _escape(c: NDArray[np.complex128], most: int) -> NDArray[np.int64]:
-    """Iterations until a point leaves, at most ``most``."""
+    """Return iterations until a point leaves, at most ``most``."""
     flat = c.ravel()
     z, steps = np.zeros_like(flat), np.zeros(len(flat), np.int64)
     inside = np.arange(len(flat))

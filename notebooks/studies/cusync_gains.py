@@ -278,8 +278,8 @@ def _convolution(points: list[Point], channels: int, *batches: int) -> NDArray[n
 
 
 def _host_us(points: list[Point]) -> float:
-    """64 channels at batch 20 and 24 are two waves of 256 x 64 tiles a kernel, at 28 and 32 three: what is left at none
-    is the host's.
+    """64 channels at batch 20 and 24 are two waves of 256 x 64 tiles per kernel, at 28 and 32 three: what is left at
+    none is the host's.
     """
     two, three = _convolution(points, 64, 20, 24), _convolution(points, 64, 28, 32)
     return float(3 * two.mean() - 2 * three.mean()) if len(two) and len(three) else 0.0

@@ -119,7 +119,7 @@ Pair = tuple[Kernel, Kernel]
 class Interference:
     """How tiles slow each other down.
 
-    ``sm``: share of an SM that a tile of a kernel with two blocks an SM asks for; tiles on an SM slow down once they
+    ``sm``: share of an SM that a tile of a kernel with two blocks per SM asks for; tiles on an SM slow down once they
     ask for more than all of it. A kernel with one block asks for the whole SM, one with b blocks for ``2 * sm / b``.
     ``device``: how much longer, as a share, a tile takes with all slots of the GPU at work than alone on it; looked at
     where each kernel has an SM to itself.
@@ -129,7 +129,7 @@ class Interference:
     device: float = 0.0
 
     def sharing(self, device: Device, blocks: tuple[int, ...]) -> Sharing:
-        """For kernels with so many blocks an SM."""
+        """For kernels with this number of blocks per SM."""
         if max(blocks) > 1:
             shares = [1.0 if b == 1 else min(1.0, 2.0 * self.sm / b) for b in blocks]
             loads = np.floor(FULL * np.array(shares)).astype(np.int64)[:, None]

@@ -156,7 +156,7 @@ def _graph(make: Callable[..., Path], folder: str, **given: object) -> TileGraph
 
 
 def _under_lives(graphs: Mapping[str, TileGraph]) -> dict[str, dict[str, Simulator]]:
-    machine = Machine(get("L4"), AMPERE_SMS)  # 1,536 threads an SM, as the RTX 3070
+    machine = Machine(get("L4"), AMPERE_SMS)  # 1,536 threads per SM, as the RTX 3070
     return {
         said: {of: Simulator(graph, machine, life_model(model)) for of, graph in graphs.items()}
         for said, model in LIVES.items()
@@ -219,9 +219,9 @@ def wireframe(side: int = 64) -> list[Comparison]:
 
 
 ITEMS = {
-    "100 cycles an item": (0.5, Spawning()),
-    "200 cycles an item": (1.0, Spawning()),
-    "400 cycles an item": (2.0, Spawning()),
+    "100 cycles per item": (0.5, Spawning()),
+    "200 cycles per item": (1.0, Spawning()),
+    "400 cycles per item": (2.0, Spawning()),
     "200 cycles, launches all until a child has ended": (1.0, Spawning(prior=0)),
 }
 """How much longer an item takes, and what the rule does while it knows nothing, which the paper's summaries leave open.
@@ -252,4 +252,4 @@ def _slower(work: Spawns, by: float) -> Spawns:
 
 
 def _over(rules: Sequence[Spawned], place: int) -> float:
-    return rules[place].time_ns / rules[-1].time_ns
+    return rules[place].time_ns / next(r.time_ns for r in rules if r.policy == "spawn")

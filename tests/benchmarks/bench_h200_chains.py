@@ -13,10 +13,10 @@ DRAM's bandwidth even side by side. Dependent launch with the wait at entry was 
 measured, and the simulator has no cost that says so: unexplained. So are waits at the end: slower than stream order
 when measured, but for copies, and as fast or faster as simulated.
 
-Tiles: ``min(tokens, 128)`` by 128, one resident a SM, as in runtime.json; the tilings of the CSV were not written down,
-and these are taken for them. pdl waits at entry, 0.5 us after the end; removed starts a kernel when all blocks of the
-one before have begun. ``unsynchronised`` of runtime.json has no waits but one at each tile's *end* for the whole kernel
-before (`docs/development/runtime-log.md`, first run), so it is pdl with the wait after all work.
+Tiles: ``min(tokens, 128)`` by 128, one resident per SM, as in runtime.json; the tilings of the CSV were not written
+down, and these are taken for them. pdl waits at entry, 0.5 us after the end; removed starts a kernel when all blocks of
+the one before have begun. ``unsynchronised`` of runtime.json has no waits but one at each tile's *end* for the whole
+kernel before (`docs/development/runtime-log.md`, first run), so it is pdl with the wait after all work.
 """
 
 import csv

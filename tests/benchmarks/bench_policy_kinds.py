@@ -1,8 +1,8 @@
 """Which kinds of policies synthesis finds for the chains that cuSync's authors tuned by hand, beside the kinds that
 cuSync ships.
 
-python tests/benchmarks/bench_policy_kinds.py [MODEL...]     one row a pair of kernels; times are modelled, waits at the
-begin of a tile
+python tests/benchmarks/bench_policy_kinds.py [MODEL...]     one row per pair of kernels; times are modelled, waits at
+the begin of a tile
 """
 
 import sys

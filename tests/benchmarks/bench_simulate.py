@@ -1,4 +1,4 @@
-"""The simulator on synthetic graphs with ten edges a tile: seconds of one core, compiled code warm.
+"""The simulator on synthetic graphs with ten edges per tile: seconds of one core, compiled code warm.
 
 Twenty launches; groups of ten tiles share the same ten parents; 132 SMs with one slot each.
 """
@@ -28,7 +28,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiles", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     options = parser.parse_args()
-    header(f"simulate, {PARENTS} edges a tile")
+    header(f"simulate, {PARENTS} edges per tile")
     measure(1000)  # compiles
     table(
         [

@@ -29,9 +29,8 @@ from tests.unit.analysis.fakes import block, footprint, graph, trace
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.arrays.ragged import owners
 from tileprof.devices import get
-from tileprof.runtime.persistent.cost import LAUNCH_US, clusters_on
+from tileprof.runtime.persistent.cost import LAUNCH_US, clusters_on, stage_us
 from tileprof.runtime.persistent.lower import plan_of
-from tileprof.runtime.persistent.predict import modelled_stage_us
 
 RESULTS = ROOT / "tests/gpu/results/dealers.json"
 H200 = get("H200")
@@ -80,11 +79,17 @@ def ways(clusters):
     }
 
 
-def calibrated(plan, stages_us):
+def modelled_stage_us(plan, gap_us):
+    """Every stage alone, by the runtime's model of tiles."""
+    busiest = [stage_us(stage, plan.split, min(plan.clusters, stage.tasks)) for stage in plan.stages]
+    return [us + gap_us + LAUNCH_US for us in busiest]
+
+
+def calibrated(plan, measured_us):
     """The factor on modelled lives with which the stages, one launch each, take the time that was measured."""
     gap = H200.graph_gap_ns / 1e3
     fixed = (gap + LAUNCH_US) * len(plan.stages)
-    return (stages_us - fixed) / (sum(modelled_stage_us(plan, gap)) - fixed)
+    return (measured_us - fixed) / (sum(modelled_stage_us(plan, gap)) - fixed)
 
 
 def lives_us(plan):

@@ -1,8 +1,8 @@
 """Pages against their targets: time, memory and size to write one, and how fast a browser opens, selects and zooms.
 
-GPT-2 as `tileprof.examples.gpt2` records it, and the synthetic traces of `bench_graph`, ten edges a tile. Milliseconds
-until the frame after the action has been drawn, two frames included; the middle of five, and the slowest. Needs
-playwright and a chromium.
+GPT-2 as `tileprof.examples.gpt2` records it, and the synthetic traces of `bench_graph`, ten edges per tile.
+Milliseconds until the frame after the action has been drawn, two frames included; the middle of five, and the slowest.
+Needs playwright and a chromium.
 """
 
 import argparse

@@ -136,7 +136,7 @@ def _hint_at_own_options(program: Sequence[str]) -> None:
 
 
 def _chosen(arguments: argparse.Namespace) -> str:
-    """The model where its own options ask for it; otherwise the machine decides, which is said."""
+    """Return the model where its own options ask for it; otherwise the machine decides, which is said."""
     if _given(arguments, _MODEL_ONLY):
         return "model"
     choice = automatic()
@@ -146,7 +146,7 @@ def _chosen(arguments: argparse.Namespace) -> str:
 
 
 def _given(given: argparse.Namespace, options: Sequence[str]) -> list[str]:
-    """Those of the options that are not as they are by default."""
+    """Return those of the options that are not as they are by default."""
     parser = argparse.ArgumentParser()
     prepare(parser)
     return [option for option in options if getattr(given, option) != parser.get_default(option)]

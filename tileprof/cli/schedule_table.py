@@ -82,6 +82,6 @@ def saved(ns: float, stream: Schedule) -> str:
 
 
 def bound_names(bounds: Bounds) -> list[str]:
-    """The largest bound of any schedule, and of ready-gated ones where that is larger."""
+    """Return the largest bound of any schedule, and of ready-gated ones where that is larger."""
     ready = max(READY, key=lambda name: bounds.ns[name])
     return [bounds.binding] if bounds.ns[ready] <= bounds.bound_ns else [bounds.binding, ready]

@@ -89,7 +89,7 @@ def _run(options: Namespace) -> int:
 
 
 def _load(name: str, size: int | None) -> Policy | None:
-    """The policy in a file; None for one that cuSync ships, which takes a trace to make."""
+    """Return the policy in a file; None for one that cuSync ships, which takes a trace to make."""
     from tileprof.policy.synthesis.cusync_kinds import PREFIX  # noqa: PLC0415 - heavy, and not needed for --help
 
     return None if name.startswith(PREFIX) else policies.load(name, size)

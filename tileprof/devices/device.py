@@ -99,7 +99,7 @@ class Device:
         return self.sustained.get("dram_bytes_per_s", SUSTAINED_MEMORY * self.dram_bytes_per_s)
 
     def sustained_flops(self, rate: str) -> float:
-        """FLOP/s that large matrix products of a type reach: measured, else `SUSTAINED_FLOPS` of the peak.
+        """Return FLOP/s that large matrix products of a type reach: measured, else `SUSTAINED_FLOPS` of the peak.
 
         A type without units of its own runs as the next wider one (bf16 as fp32 on a V100).
         Raises KeyError for a rate that is not in `RATES`.
@@ -113,12 +113,12 @@ class Device:
         return SUSTAINED_FLOPS * self.peak_flops[rate if rate in self.peak_flops else "fp32"]
 
     def to_dict(self) -> dict[str, Any]:
-        """The device as JSON values; `from_dict` gives an equal one back."""
+        """Return the device as JSON values; `from_dict` gives an equal one back."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str = "the device description") -> Device:
-        """A device from plain values, checked.
+        """Return a device from plain values, checked.
 
         Raises UserError for an unknown key (with a close match), missing keys, and values that are not
         positive numbers or beyond what any GPU has; ``origin`` names the file in the message.
@@ -137,7 +137,7 @@ class Device:
 
 
 def close_match(word: str, known: list[str]) -> str:
-    """``; did you mean X?`` for the best match of a mistyped word, or nothing."""
+    """Return ``; did you mean X?`` for the best match of a mistyped word, or nothing."""
     folded = {k.casefold(): k for k in known}
     found = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     return f"; did you mean {folded[found[0]]}?" if found else ""

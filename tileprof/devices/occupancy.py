@@ -26,7 +26,7 @@ class Occupancy:
 
 
 def occupancy(device: Device, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Resident blocks per SM, for blocks of ``threads`` threads with ``registers`` registers each.
+    """Return resident blocks per SM, for blocks of ``threads`` threads with ``registers`` registers each.
 
     ``shared_bytes`` is the static and dynamic shared memory of a block, without what CUDA reserves. Zero
     registers or shared bytes do not limit. Raises ValueError for threads < 1 or negative sizes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -85,8 +85,27 @@ class Chain:
             if any(other.elements > view.elements for other in self.tensors()[name]):
                 raise UserError(f"tensor {name} is taken as {view.shape} and, elsewhere, as more than that")
 
+    def beside(self, other: Chain) -> Chain:
+        """Return both as one chain, whose stages do not wait for each other's. Tensors and stages of ``other`` whose
+        names are taken get a prime.
+        """
+        taken = set(self.tensors())
+
+        def renamed(view: View) -> View:
+            name = view.tensor
+            while name in taken:
+                name += "'"
+            return replace(view, tensor=name)
+
+        def moved(operator: Operator) -> Operator:
+            views = {f.name: getattr(operator, f.name) for f in fields(operator)}  # type: ignore[arg-type]
+            return replace(operator, **{n: renamed(v) for n, v in views.items() if isinstance(v, View)})  # type: ignore[type-var]
+
+        names = [f"{name}'" if name in self.names else name for name in other.names]
+        return Chain((*self.names, *names), (*self.operators, *map(moved, other.operators)))
+
     def tensors(self) -> dict[str, list[View]]:
-        """Views of every tensor, in order of first use."""
+        """Return views of every tensor, in order of first use."""
         views_of: dict[str, list[View]] = {}
         for operator in self.operators:
             for view in operator.views().values():

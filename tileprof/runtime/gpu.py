@@ -26,6 +26,7 @@ from tileprof.runtime.sync.device import RECORD_WORDS, hold
 from tileprof.runtime.sync.tables import FLAG_BYTES, Tables
 
 if TYPE_CHECKING:
+    from tileprof.runtime.copilot.choices import Choices
     from tileprof.runtime.persistent.plan import Plan
     from tileprof.runtime.persistent.run import PersistentKernel
 
@@ -46,6 +47,7 @@ class GpuPipeline:
     runs under, ``reason`` why.
     ``whole``: for programs with streams of several priorities: the persistent kernel's blocks start once there is room
     for all, see `PersistentKernel`.
+    ``choices``: of the co-pilot under ``ccks``: orders, deadlines of programs that share the GPU.
     ``delay_ns``: for tests, blocks sleep up to so long, differently in every run.
     """
 
@@ -60,6 +62,7 @@ class GpuPipeline:
         timeout_ns: int = TIMEOUT_NS,
         unchecked: bool = False,
         whole: bool = False,
+        choices: Choices | None = None,
     ) -> None:
         self._check_device()
         self.device = _numbered(torch.device(device))
@@ -67,6 +70,7 @@ class GpuPipeline:
         self.policy, self.chain = policy, self._plain.chain
         self.reason = "as asked"
         self._plan: Plan | None = None
+        self._choices = choices
         if schedule == "auto":
             schedule, self.reason = self._chosen()
         self.scheduler = self._scheduler(schedule)
@@ -103,6 +107,7 @@ class GpuPipeline:
                 timeout_ns=self._timeout_ns,
                 whole=self._whole,
                 plan=self._plan,
+                choices=self._choices,
             )
         except UserError as error:
             other = self._scheduler(FALLBACKS[self.scheduler.name])

@@ -86,7 +86,7 @@ FALLBACKS: Final = {
 
 
 def right() -> list[str]:
-    """Names of the schedulers that compute right results."""
+    """Return names of the schedulers that compute right results."""
     return [s.name for s in SCHEDULERS.values() if s.correct]
 
 

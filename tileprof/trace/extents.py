@@ -18,7 +18,9 @@ FAR: Final = 2.0**60
 
 
 def reach(rows: dict[str, Any]) -> NDArray[np.float64]:
-    """``[boxes]``: at least as many bytes as each box of the table ``accesses`` reaches from byte 0 of its operand."""
+    """Return ``[boxes]``: at least as many bytes as each box of the table ``accesses`` reaches from byte 0 of its
+    operand.
+    """
     found: NDArray[np.float64] = np.abs(rows["offset"].astype(np.float64)) + rows["length"]
     for level in (0, 1):
         found += rows[f"count_{level}"] * np.abs(rows[f"stride_{level}"].astype(np.float64))
@@ -26,7 +28,9 @@ def reach(rows: dict[str, Any]) -> NDArray[np.float64]:
 
 
 def slots_bound(trace: Recording) -> I64:
-    """``[footprints]``: operand slots that every launch of a footprint binds; 0 for a footprint without launches."""
+    """Return ``[footprints]``: operand slots that every launch of a footprint binds; 0 for a footprint without
+    launches.
+    """
     launches, operands = trace.columns("launches"), trace.columns("operands")
     given = np.bincount(operands["launch"], minlength=len(launches["launch"]))
     most = int(given.max(initial=0)) + 1
@@ -48,7 +52,7 @@ class Touched:
 
 
 def touched(trace: Recording, rows: dict[str, Any], slots: I64) -> Touched:
-    """Each footprint's extent on an operand, laid into the buffer that each launch binds.
+    """Return each footprint's extent on an operand, laid into the buffer that each launch binds.
 
     ``rows`` are those of the table ``accesses``, whose `reach` is below `FAR`; ``slots`` as of `slots_bound`: boxes
     on other slots are passed over.
@@ -67,7 +71,9 @@ def touched(trace: Recording, rows: dict[str, Any], slots: I64) -> Touched:
 
 
 def _extents(rows: dict[str, Any], slots: I64, base: I64) -> tuple[I64, I64]:
-    """Lowest byte and end of what boxes touch on slot ``s`` of footprint ``f``, at ``base[f] + s``; else 0, 0."""
+    """Return lowest byte and end of what boxes touch on slot ``s`` of footprint ``f``, at ``base[f] + s``;
+    else 0, 0.
+    """
     begin, end = rows["offset"].copy(), rows["offset"] + rows["length"]
     for level in (0, 1):
         span = (rows[f"count_{level}"].astype(np.int64) - 1) * rows[f"stride_{level}"]

@@ -45,7 +45,7 @@ class Rule:
 
 
 def validate(trace: Recording) -> list[Violation]:
-    """Every broken rule of a trace, at most a few rows a rule (the last message counts the rest).
+    """Return every broken rule of a trace, at most a few rows a rule (the last message counts the rest).
 
     A rule that computes with what another checks is left out while that one is broken.
     """
@@ -82,7 +82,7 @@ def _some(broken: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 def _where(broken: NDArray[np.bool_], message: Callable[[int], str]) -> Iterator[tuple[int, str]]:
-    """The broken rows; messages are made for the few that are shown."""
+    """Yield the broken rows; messages are made for the few that are shown."""
     for nth, row in enumerate(np.flatnonzero(broken).tolist()):
         yield row, message(row) if nth < _SHOWN else ""
 
@@ -158,7 +158,7 @@ def _miscounted(name: str, stored: NDArray[Any], seen: NDArray[Any], row: int) -
 
 
 def _bound(trace: Recording) -> Iterator[tuple[int, str]]:
-    """Launches with fewer operands than their footprint's boxes name."""
+    """Yield launches with fewer operands than their footprint's boxes name."""
     launches, bound = trace.columns("launches"), trace.columns("operands")
     rows = trace.columns("accesses")
     needed = np.zeros(trace.footprints, dtype=np.int64)
@@ -212,7 +212,7 @@ def _buffer_numbers(trace: Recording) -> Iterator[tuple[int, str]]:
 
 
 def _apart(trace: Recording) -> Iterator[tuple[int, str]]:
-    """Sweep over allocations and frees, with the live buffers sorted by address.
+    """Yield sweep over allocations and frees, with the live buffers sorted by address.
 
     Between the same two launches frees come first; a buffer that was made and freed there met no launch.
     """

@@ -69,7 +69,7 @@ def _descends(ids: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _outside(rows: dict[str, Any], ranges: dict[str, tuple[int, int]]) -> _Broken:
-    """A rule per column whose numbers have a least and a most; unknown ones (NaN) break none."""
+    """Return a rule per column whose numbers have a least and a most; unknown ones (NaN) break none."""
     for name, (least, most) in ranges.items():
         yield f"its {name} is not {least} to {most}", (rows[name] < least) | (rows[name] > most), rows[name]
 

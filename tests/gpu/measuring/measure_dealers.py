@@ -1,11 +1,15 @@
 """On a GPU: static lists, the queue on the GPU and the co-pilot on the CPU under one persistent kernel: right under
 delays, and how long each takes.
 
-python tests/gpu/measuring/measure_dealers.py OUT.json [--compile]     --compile: only build the kernels, without a GPU
+python tests/gpu/measuring/measure_dealers.py OUT.json [--compile] [--runs 1000] [--rows ccks,ccks-ready]
+
+``--compile`` only builds the kernels, without a GPU; ``--runs`` delayed replays of each chain in ``RIGHT`` and each
+scheduler; ``--rows``: of the schedulers and variants, beside stages one by one and static lists.
 """
 
 from __future__ import annotations
 
+import argparse
 import faulthandler
 import json
 import os
@@ -13,6 +17,7 @@ import statistics
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -77,6 +82,8 @@ def timed() -> dict[str, Chain]:
         "LLaMA-65B MLP TP8, 512 tokens": gated_mlp(512, (128, 64), (128, 128)),
         "ResNet, two 3x3, 28x28x128, batch 8": convolution_pair(8, 28, 128, (64, 64)),
         "ResNet, two 3x3, 14x14x256, batch 8": convolution_pair(8, 14, 256, (64, 64)),
+        "BERT-large MLP, 384 tokens": gelu_mlp(384, (128, 128), (128, 128), 1024, 4096),
+        "ResNet, two 3x3, 56x56x64, batch 4": convolution_pair(4, 56, 64, (64, 64)),
     }
     return {name: tiled(chain, clusters_on(SMS))[0] for name, chain in plain.items()}
 
@@ -90,7 +97,10 @@ VARIANTS = {
 }
 
 
-def compile_all(chains: dict[str, Chain], delay_ns: int) -> None:
+ROWS = ("persistent-dynamic", *VARIANTS)
+
+
+def compile_all(chains: dict[str, Chain], delay_ns: int, rows: Sequence[str] = ROWS) -> None:
     """Every kernel and co-pilot that a run takes, several at a time."""
     clusters = clusters_on(SMS)
     works = [partial(RESIDENT.compiled, "")]
@@ -107,8 +117,9 @@ def compile_all(chains: dict[str, Chain], delay_ns: int) -> None:
                 Options(dealer=d, delay_ns=delay_ns, timeout_ns=TIMEOUT_NS if delay_ns else Options().timeout_ns),
             )
             for d in (Dealer.QUEUE, Dealer.PILOT)
+            if d is Dealer.PILOT or "persistent-dynamic" in rows
         ]
-        works += [partial(compiled_pilot, whole, choices) for choices in VARIANTS.values()]
+        works += [partial(compiled_pilot, whole, VARIANTS[row]) for row in rows if row in VARIANTS]
     with ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2))) as pool:
         for work in [pool.submit(work) for work in works]:
             work.result()
@@ -141,16 +152,16 @@ def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
     return {"wrong": int(found), "runs": runs, "seconds": round(time.time() - started, 1)}
 
 
-def times(chain: Chain) -> dict[str, float]:
+def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
     """Microseconds in a graph, weights rotated out of L2."""
     policy = chain.policy()
     count = min(8, stage_times.instances(chain))
-    rows = ["persistent-stages", "persistent", "persistent-dynamic", *VARIANTS]
+    rows = ["persistent-stages", "persistent", *chosen]
     found = {}
     for row in rows:
         try:
             choices = VARIANTS.get(row)
-            with mock.patch.object(run, "Choices", lambda speculate, c=choices: c):
+            with mock.patch.object(run, "Choices", lambda speculate, c=choices: c):  # pipelines_of takes none
                 pipelines = stage_times.pipelines_of(policy, "ccks" if choices else row, count)
             given = stage_times.rotated(pipelines[0], count)
             graph = timing.captured(partial(stage_times.launch_all, pipelines, given))
@@ -166,27 +177,33 @@ def times(chain: Chain) -> dict[str, float]:
 
 def main() -> None:
     faulthandler.dump_traceback_later(45, repeat=True)
-    out, chains = Path(sys.argv[1]), timed()
-    if "--compile" in sys.argv:
-        compile_all(RIGHT, DELAY_NS)
-        return compile_all(chains, 0)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--rows", type=lambda text: tuple(text.split(",")), default=ROWS)
+    chosen = parser.parse_args()
+    out, chains, rows = chosen.output, timed(), chosen.rows
+    schedulers = [schedule for schedule in reversed(SCHEDULERS) if schedule in rows]
     started = time.time()
-    compile_all(RIGHT, DELAY_NS)
-    compile_all(chains, 0)
+    compile_all(RIGHT, DELAY_NS, rows)
+    compile_all(chains, 0, rows)
+    if chosen.compile:
+        return
     print(f"compiled in {time.time() - started:.0f} s", flush=True)
     results: dict[str, object] = {"device": torch.cuda.get_device_name(), "right": {}, "us": {}, "counts": {}}
-    for schedule in reversed(SCHEDULERS):
+    for schedule in schedulers:
         for name, chain in RIGHT.items():
             try:
                 print(name, schedule, flush=True)
-                results["right"][f"{name}, {schedule}"] = said = wrong(chain, schedule, 1000)
+                results["right"][f"{name}, {schedule}"] = said = wrong(chain, schedule, chosen.runs)
                 print(name, schedule, said, flush=True)
             except Exception:
                 traceback.print_exc()
             out.write_text(json.dumps(results, indent=1))
     for name, chain in chains.items():
         try:
-            results["us"][name] = said = times(chain)
+            results["us"][name] = said = times(chain, rows)
             print(name, {row: round(us, 1) for row, us in said.items()}, flush=True)
             pipeline = GpuPipeline(chain.policy(), schedule="ccks", unchecked=True)
             given = pipeline.example()
@@ -199,7 +216,6 @@ def main() -> None:
         except Exception:
             traceback.print_exc()
         out.write_text(json.dumps(results, indent=1))
-    return None
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Compute Sanitizer itself costs a few microseconds of the CPU for every launch as soon as a tool subscribes, even one
 that asks for no callback (``subscriber.cpp``), and also after it has unsubscribed. A program that keeps its GPU busy
-does not see it; one that waits for the CPU does. So the first is held against the plain run, the second against a tool
+does not see it; one that waits for the CPU does. So the first is compared with the plain run, the second against a tool
 that does nothing.
 """
 
@@ -23,7 +23,7 @@ from tileprof.trace import load
 torch = pytest.importorskip("torch")
 
 LONGEST_SHARE = 1.05
-"""The program's own time outside regions, at most this many times what it is held against."""
+"""The program's own time outside regions, at most this many times what it is compared with."""
 PROCESSES, TURNS = 3, 16
 """Of each kind, and how often each is measured: their speeds differ by several per cent, and drift together.
 

@@ -175,7 +175,9 @@ def whole(case: str) -> str:
     line = f"{case:36} {median:7.1f} us (least {least:.1f}), error {error:.1e}"
     say(line)
     for event in sorted(profile.key_averages(), key=lambda e: -e.self_device_time_total)[:14]:
-        say(f"    {event.self_device_time_total / 10:8.2f} us a call, {event.count / 10:4.1f} times: {event.key[:110]}")
+        say(
+            f"    {event.self_device_time_total / 10:8.2f} us per call, {event.count / 10:4.1f} times: {event.key[:90]}"
+        )
     return line
 
 

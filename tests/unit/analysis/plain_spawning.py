@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from tileprof.analysis.simulate.spawning import ALWAYS, FLAT, SPAWN, Ran, Spawning, Spawns
+from tileprof.analysis.simulate.spawning import ALWAYS, FLAT, SPAWN, WARP, Ran, Spawning, Spawns
 
-Event = tuple[float, int, int]
-"""When; 0 a parent tile ends, 1 a child tile ends, 2 a grid arrives; the grid."""
+Event = tuple[float, int, int, float]
+"""When; 0 a parent tile ends, 1 a child tile ends, 2 a grid arrives; the grid; how long the tile ran."""
 
 
 class Plain:
@@ -24,6 +24,8 @@ class Plain:
         self.took: dict[int, float] = {}
         self.left: dict[int, int] = {}
         """Tiles of launched grids that have not ended."""
+        self.tile: dict[int, int] = {}
+        """The next tile of a launched grid."""
         self.waiting: deque[int] = deque()
         self.active: set[int] = set()
         self.tiles: deque[int] = deque()
@@ -45,11 +47,13 @@ class Plain:
                     grid = self.waiting.popleft()
                     self.active.add(grid)
                     self.tiles.extend([grid] * self.left[grid])
+                while o.children and self.tiles and self.free and self.room >= o.child:
+                    self.child_starts(self.tiles.popleft())
                 while parents and self.free and self.room >= o.parent:
-                    self.starts(o.parent, self.parent_life(parents.popleft(), end), 0, 0)
+                    first = parents.popleft()
+                    self.starts(o.parent, self.tile_life(range(first, min(first + o.parent, end)), self.work.base_ns))
                 while not parents and self.tiles and self.free and self.room >= o.child:
-                    grid = self.tiles.popleft()
-                    self.child_starts(grid)
+                    self.child_starts(self.tiles.popleft())
                 if not self.events:
                     break
                 self.now = self.events[0][0]
@@ -59,12 +63,12 @@ class Plain:
         columns = [np.array([d.get(t, np.nan) for t in range(n)], np.float64) for d in (self.took, self.estimate)]
         return Ran(self.now, *columns)
 
-    def starts(self, threads: int, life: float, kind: int, grid: int) -> None:
+    def starts(self, threads: int, life: float, kind: int = 0, grid: int = 0) -> None:
         self.free -= 1
         self.room -= threads
-        heapq.heappush(self.events, (self.now + life, kind, grid))
+        heapq.heappush(self.events, (self.now + life, kind, grid, life))
 
-    def happens(self, kind: int, grid: int) -> None:
+    def happens(self, kind: int, grid: int, life: float) -> None:
         if kind == 2:
             self.waiting.append(grid)
             return
@@ -72,7 +76,7 @@ class Plain:
         self.room += self.options.child if kind == 1 else self.options.parent
         if kind == 1:
             self.ended += 1
-            self.lived_ns += self.child_ns(grid)
+            self.lived_ns += life
             self.children -= 1
             self.ran.append((self.now, self.children))
             if self.children == 0:
@@ -87,51 +91,108 @@ class Plain:
             self.since = self.now
         self.children += 1
         self.ran.append((self.now, self.children))
-        self.starts(self.options.child, self.child_ns(grid), 1, grid)
+        child, items, place = self.options.child, int(self.work.items[grid]), self.tile[grid]
+        self.tile[grid] += 1
+        life = float(self.work.child_ns + self.work.item_ns[grid])
+        own = self.threads_of(grid)[place * child : min((place + 1) * child, items)]
+        self.starts(child, self.tile_life(own, life) if own else life, 1, grid)
 
-    def child_ns(self, grid: int) -> float:
-        return float(self.work.child_ns + self.work.item_ns[grid])
+    def threads_of(self, t: int) -> range:
+        """The threads that a thread's items are; none for items that have no items."""
+        nested = self.work.first_child is not None and self.work.first_child[t] >= 0
+        first = int(self.work.first_child[t]) if nested else 0
+        return range(first, first + int(self.work.items[t])) if nested else range(0)
 
-    def parent_life(self, first: int, end: int) -> float:
+    def tile_life(self, threads: range, base_ns: float) -> float:
         """The longest of the tile's warps."""
-        o = self.options
-        last = min(first + o.parent, end)
-        return max(self.warp_life(t, min(t + o.warp, last)) for t in range(first, last, o.warp))
+        warps = [threads[i : i + self.options.warp] for i in range(0, len(threads), self.options.warp)]
+        return max(self.warp_life(warp, base_ns) for warp in warps)
 
-    def warp_life(self, first: int, last: int) -> float:
+    def warp_life(self, warp: range, base_ns: float) -> float:
         """Its threads decide one after the other, launch together, and do the rest together."""
-        o, inline_ns = self.options, 0.0
+        o = self.options
+        chosen = self.chosen(warp) if self.policy == WARP else set()
         launching: list[int] = []
-        for t in range(first, last):
-            n = int(self.work.items[t])
-            if not n:
-                continue
-            expected, alone = self.estimates(t, len(launching))
-            if self.launches(n, expected, alone):
+        for t in warp:
+            if self.work.items[t] and (t in chosen if self.policy == WARP else self.launches(t, len(launching))):
+                self.launch(t, len(launching), self.now + base_ns)
                 launching.append(t)
-                self.asked[t], self.estimate[t], self.left[t] = self.now + self.work.base_ns, expected, -(-n // o.child)
-            else:
-                inline_ns = max(inline_ns, float(n * self.work.item_ns[t]))
-        spent = self.work.base_ns + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
+        spent = base_ns + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
         for t in launching:
-            self.served = max(self.now + spent, self.served + o.serve_ns)
-            heapq.heappush(self.events, (self.served if o.serve_ns else self.now + spent, 2, t))
-        return spent + inline_ns
+            self.arrives(t, self.now + spent)
+        rest = [self.inline(t, spent) for t in warp if self.work.items[t] and t not in launching]
+        return spent + max(rest, default=0.0)
 
-    def estimates(self, t: int, launched: int) -> tuple[float, float]:
-        """Of the time of thread t's items as a grid, and inline; not a number while nothing is known."""
-        o, n = self.options, int(self.work.items[t])
-        own = -(-n // o.child)
+    def inline(self, t: int, begin: float) -> float:
+        """A thread's time for its items and, where these do not launch, for theirs."""
+        took = 0.0
+
+        def descend(t: int) -> None:
+            nonlocal took
+            if not self.threads_of(t):
+                took += self.alone(t)
+            for u in self.threads_of(t):
+                took += float(self.work.item_ns[t])
+                if not self.work.items[u]:
+                    continue
+                if u in self.chosen(range(u, u + 1)) if self.policy == WARP else self.launches(u, 0):
+                    self.launch(u, 0, self.now + begin + took)
+                    took += self.options.launch_ns + self.options.another_ns
+                    self.arrives(u, self.now + begin + took)
+                else:
+                    descend(u)
+
+        descend(t)
+        return took
+
+    def alone(self, t: int) -> float:
+        return float(self.work.items[t] * self.work.item_ns[t])
+
+    def launch(self, t: int, turn: int, asked: float) -> None:
+        own = -(-int(self.work.items[t]) // self.options.child)
+        self.asked[t], self.estimate[t] = asked, self.expected(t, turn)
+        self.left[t], self.tile[t] = own, 0
+
+    def arrives(self, t: int, when: float) -> None:
+        self.served = max(when, self.served + self.options.serve_ns)
+        heapq.heappush(self.events, (self.served if self.options.serve_ns else when, 2, t, 0.0))
+
+    def pace(self, t: int) -> tuple[float, float]:
+        """One over the throughput of child tiles, and a child warp's time; not a number while nothing is known."""
+        o = self.options
         each = warp_ns = np.nan
         if o.prior:
-            warp_ns = self.child_ns(t)
+            warp_ns = float(self.work.child_ns + self.work.item_ns[t])
             each = warp_ns / min(o.slots, o.resident // o.child)
         if self.ended:
             each = (self.busy_ns + (self.now - self.since if self.children else 0.0)) / self.ended
             warp_ns = self.lived_ns / self.ended
             if o.window_ns:
                 each = warp_ns / max(self.mean_running(), 1.0)
-        return o.launch_ns + (launched + 1) * o.another_ns + (sum(self.left.values()) + own) * each, n * warp_ns
+        return each, warp_ns
+
+    def expected(self, t: int, turn: int) -> float:
+        """The time of thread t's items as a grid; not a number while nothing is known."""
+        o = self.options
+        own = -(-int(self.work.items[t]) // o.child)
+        each, _ = self.pace(t)
+        return float(o.launch_ns + (turn + 1) * o.another_ns + (sum(self.left.values()) + own) * each)
+
+    def chosen(self, warp: range) -> set[int]:
+        """The largest sites of a warp, as many as make the later of the warp and its children end first."""
+        o = self.options
+        sites = sorted((t for t in warp if self.alone(t)), key=lambda t: (-self.alone(t), t))
+        few = [n for n, t in enumerate(sites) if self.work.items[t] < self.threshold]
+        each, _ = self.pace(warp[0])
+        ends = []
+        for n in range((few[0] if few else len(sites)) + 1):
+            longest = self.alone(sites[n]) if n < len(sites) else 0.0
+            warp_ns = o.launch_ns + n * o.another_ns
+            served_ns = max(0.0, self.served - self.now - warp_ns) + n * o.serve_ns
+            tiles = sum(self.left.values()) + sum(-(-int(self.work.items[t]) // o.child) for t in sites[:n])
+            queued_ns = 0.0 if np.isnan(each) else tiles * each
+            ends.append(warp_ns + max(longest, served_ns + queued_ns) if n else longest)
+        return set(sites[: ends.index(min(ends))])
 
     def mean_running(self) -> float:
         """Child tiles at a time in the last whole window."""
@@ -144,13 +205,15 @@ class Plain:
         )
         return sum(inside) / window if end > 0 else 0.0
 
-    def launches(self, n: int, expected: float, alone: float) -> bool:
+    def launches(self, t: int, turn: int) -> bool:
+        n = int(self.work.items[t])
         if self.policy in (FLAT, ALWAYS):
             return self.policy == ALWAYS
         if n < self.threshold:
             return False
         if self.policy != SPAWN:
             return True
+        expected, (_, warp_ns) = self.expected(t, turn), self.pace(t)
         if np.isnan(expected):
             return sum(self.left.values()) - (-n // self.options.child) <= self.options.untried
-        return expected < alone
+        return expected < n * warp_ns

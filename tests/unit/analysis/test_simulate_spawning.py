@@ -14,6 +14,7 @@ from tileprof.analysis.simulate.spawning import (
     POLICIES,
     SPAWN,
     THRESHOLD,
+    WARP,
     Spawning,
     compare,
     run,
@@ -40,14 +41,34 @@ options = st.builds(
     gap_ns=costs,
     prior=st.integers(0, 1),
     untried=st.sampled_from([0, 1, 3, 100]),
+    children=st.integers(0, 1),
 )
 
 
+def nested(items, fanouts):
+    """Rounds whose threads' items have items, too: ``fanouts`` for each level below, in turn; the deepest have none."""
+    rounds = [np.array(r, np.int64) for r in items]
+    level, below = np.concatenate(rounds), []
+    for fanout in fanouts:
+        level = np.resize(np.array(fanout, np.int64), level.sum())
+        below.append(level)
+    return rounds, below
+
+
 @settings(deadline=None, max_examples=400)
-@given(rounds, st.integers(0, 3), st.integers(1, 5), options, st.integers(0, 2**32 - 1))
-def test_the_compiled_simulation_equals_the_plain_one(items, policy, threshold, options, seed):
-    item_ns = np.random.default_rng(seed).choice([0.5, 1.5, 4.0], sum(map(len, items)))
-    work = spawns("random", [np.array(r, np.int64) for r in items], item_ns, base_ns=2.0, child_ns=1.0)
+@given(
+    rounds,
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=3),
+    st.integers(0, 4),
+    st.integers(1, 5),
+    options,
+    st.integers(0, 2**32 - 1),
+)
+def test_the_compiled_simulation_equals_the_plain_one(items, fanouts, policy, threshold, options, seed):
+    levels, below = nested(items, fanouts)
+    count = sum(map(len, levels)) + sum(map(len, below))
+    item_ns = np.random.default_rng(seed).choice([0.5, 1.5, 4.0], count)
+    work = spawns("random", levels, item_ns, base_ns=2.0, child_ns=1.0, below=below)
     fast, plain = run(work, options, policy, threshold), Plain(work, options, policy, threshold).run()
     assert fast.time_ns == plain.time_ns
     for a, b in ((fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):
@@ -56,7 +77,7 @@ def test_the_compiled_simulation_equals_the_plain_one(items, policy, threshold, 
     work_ns = (work.items * work.item_ns).sum() / min(
         options.resident, options.slots * max(options.parent, options.child)
     )
-    filled = sum(bool(r) for r in items)
+    filled = sum(bool(r) for r in items)  # rounds
     assert fast.time_ns >= max(work_ns, 2.0 * filled) - 1e-9
     launched = np.isfinite(fast.took_ns)
     assert not (launched & (work.items == 0)).any()
@@ -130,8 +151,9 @@ def test_the_rule_launches_what_is_worth_it_once_it_has_seen_children():
 def test_rules_are_compared_with_flat_always_the_program_and_the_best_threshold():
     work = spawns("skewed", [np.array([1000, 1, 1, 1] * 8)] * 3)
     found = compare(work, Spawning(slots=16, resident=512, parent=32))
-    flat, always, program, static, rule = found
-    assert [f.policy for f in found] == ["flat", "always", "program", static.policy, "spawn"]
+    flat, always, program, static, rule, warp = found
+    assert [f.policy for f in found] == ["flat", "always", "program", static.policy, "spawn", "warp"]
+    assert warp.time_ns <= flat.time_ns
     assert static.time_ns <= min(flat.time_ns, always.time_ns, program.time_ns)
     assert flat.launched == 0
     assert always.inlined == 0
@@ -152,4 +174,45 @@ def test_bad_policies_and_costs_are_refused():
         Spawning(prior=2)
     with pytest.raises(UserError, match="resident is 8, fewer threads than a tile has"):
         Spawning(resident=8)
-    assert len(POLICIES) == 4
+    assert len(POLICIES) == 5
+    lost = spawns("lost", [np.array([2])], below=[np.array([0, 0, 0])])
+    with pytest.raises(UserError, match="1 threads are in no round and no item"):
+        run(lost, Spawning(), FLAT)
+    with pytest.raises(UserError, match=r"items of threads are threads 1 to 2, expected 1 to 1"):
+        run(spawns("short", [np.array([2])], below=[np.array([0])]), Spawning(), FLAT)
+
+
+def test_items_that_have_items_are_done_depth_first_or_launched_by_children():
+    # Two items of 10 ns, which have three and one of 5 ns themselves.
+    work = spawns("nested", [np.array([2])], [10.0, 5.0, 5.0, 0.0, 0.0, 0.0, 0.0], base_ns=1.0, child_ns=2.0,
+                  below=[np.array([3, 1]), np.zeros(4, np.int64)])  # fmt: skip
+    wide = replace(SMALL, slots=8, resident=16, queues=8)
+    assert run(work, wide, FLAT).time_ns == 1 + 2 * 10 + 3 * 5 + 5
+    # The child's two threads launch together: 20 + 2 * 3 ns after 2 + 10, then three tiles of 2 + 5 ns at once.
+    always = run(work, wide, ALWAYS)
+    assert always.time_ns == (1 + 23) + (2 + 10 + 26) + 7
+    assert always.took_ns[:3].tolist() == [61.0, 33.0, 33.0]
+    # With one queue the first grid, whose tile runs, is in the way of both; then one after the other.
+    assert run(work, replace(wide, queues=1), ALWAYS).time_ns == 24 + 38 + 2 * 7
+    # From three items on: only the first of the two inline items launches, from the parent's thread.
+    assert run(work, wide, THRESHOLD, 3).time_ns == 1 + 10 + 23 + 10 + 5
+
+
+def test_children_go_before_parents_that_wait_where_the_gpu_does_so():
+    work = spawns("waves", [np.array([2, 0, 0, 0])], item_ns=50.0, base_ns=30.0, child_ns=0.0)
+    one = replace(SMALL, slots=1, parent=1, child=2, warp=1, launch_ns=0.0, another_ns=0.0)
+    assert run(work, one, ALWAYS).took_ns[0] == 3 * 30 + 50
+    assert run(work, replace(one, children=1), ALWAYS).took_ns[0] == 50
+    assert run(work, one, ALWAYS).time_ns == run(work, replace(one, children=1), ALWAYS).time_ns == 4 * 30 + 50
+
+
+def test_a_warp_launches_no_site_beside_which_another_keeps_as_much():
+    options = Spawning(slots=64, resident=256, parent=4, child=4, warp=4, launch_ns=20.0, another_ns=3.0, gap_ns=0.0)
+    even = spawns("even", [np.full(4, 5)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    assert np.isfinite(run(even, options, SPAWN).took_ns).tolist() == [True, True, True, True]
+    assert np.isfinite(run(even, replace(options, another_ns=9.0), WARP).took_ns).sum() == 0
+    assert run(even, replace(options, another_ns=9.0), SPAWN).time_ns > run(even, options, FLAT).time_ns
+    steep = spawns("steep", [np.array([1, 40, 1, 30])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    ran = run(steep, replace(options, another_ns=6.0), WARP)
+    assert np.isfinite(ran.took_ns).tolist() == [False, True, False, True]
+    assert ran.time_ns == 1 + 20 + 2 * 6 + 10

@@ -246,13 +246,20 @@ def test_advice_links_into_a_page(mlp, tmp_path, capsys):
 def test_rules_for_child_grids_are_compared_on_a_workload(capsys):
     assert simulate("workload:bfs:scale=8,seed=1", "--scheduler", "spawn:launch=1us,queues=4") == 0
     text = capsys.readouterr().out
-    for rule in ("flat", "always", "program", "threshold ", "spawn"):
+    for rule in ("flat", "always", "program", "threshold ", "spawn", "warp"):
         assert rule in text
     assert max(map(len, text.splitlines())) <= 80
     simulate("workload:join:scale=8", "--json")
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "tileprof spawns"
-    assert [r["policy"].split()[0] for r in found["rules"]] == ["flat", "always", "program", "threshold", "spawn"]
+    assert [r["policy"].split()[0] for r in found["rules"]] == [
+        "flat",
+        "always",
+        "program",
+        "threshold",
+        "spawn",
+        "warp",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from studies import published_averages as published
 from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.simulate import Simulator, scheduler
+from tileprof.analysis.simulate.spawning import Spawning, spawn
 from tileprof.analysis.workloads import (
     SPAWNS,
     application,
@@ -36,7 +37,8 @@ def test_a_seed_gives_the_same_workload_again(name):
     assert np.array_equal(one.round_at, again.round_at)
     assert not np.array_equal(one.items * one.item_ns, other.items * other.item_ns)
     assert len(one.item_ns) == len(one.items)
-    assert one.round_at[-1] == len(one.items)
+    nested = 0 if one.first_child is None else one.items[: (one.first_child >= 0).sum()].sum()
+    assert one.round_at[-1] + nested == len(one.items)
     assert (one.items >= 0).all()
 
 
@@ -258,3 +260,14 @@ def test_parameters_out_of_range_are_refused_before_anything_is_written(make, sa
         make(tmp_path / "x.tileprof")
     assert says in str(raised.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_parts_of_nested_cells_refine_nearer_to_the_front():
+    work = SPAWNS["amr-nested"](scale=12, seed=0)
+    cells = work.items[: work.round_at[-1]]
+    parts = work.items[work.round_at[-1] :][: cells.sum()]
+    assert set(cells.tolist()) == set(parts.tolist()) == {0, 32}
+    assert 0 < (parts > 0).mean() < 1
+    assert len(work.items) == len(cells) + len(parts) + parts.sum()
+    assert spawn(work, Spawning(), "always").launched == (cells > 0).sum() + (parts > 0).sum()
+    assert spawn(work, Spawning(), "warp").time_ns <= spawn(work, Spawning(), "flat").time_ns

@@ -34,6 +34,7 @@ CHOICES = {
     "plain": PLAIN,
     "affinity": Choices(affinity=True, speculate=False),
     "far ahead": Choices(affinity=True, depth=6),
+    "deadline": Choices(order="deadline", deadlines_us=(50.0,)),
 }
 
 
@@ -79,6 +80,7 @@ def test_a_copilot_gives_the_same_bits_in_every_order(make, name, choices) -> No
     assert counts.runs >= 11
     assert (counts.ahead > 0) == CHOICES[choices].speculate
     assert (counts.own > 0) == (choices == "affinity")
+    assert kernel.pilot.ended_us()[0] > 0
 
 
 QUEUE_FAULTS: dict[str, tuple[str, Patch]] = {

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from tileprof.runtime.compile import Options, asked, products
+from tileprof.runtime.compile import Options, policy_files, products
 from tileprof.runtime.compile.chain_matcher import chains
 from tileprof.runtime.compile.gates import joined
 from tileprof.runtime.compile.products import _side_by_side, finder, suited
@@ -126,6 +126,6 @@ def test_a_policy_for_two_weights_is_used_as_it_is() -> None:
     graph, _ = traced(Gated(), torch.randn(20, 64))
     (found,) = chains(graph.graph)
     policy = found.chain.policy()
-    (region,) = asked.finder({Path("policy.json"): policy}, "auto")(graph.graph)
+    (region,) = policy_files.finder({Path("policy.json"): policy}, "auto")(graph.graph)
     runner = region.build(torch.device("cpu"))
     assert (runner.pipeline.policy, runner.frozen, region.folded) == (policy, False, ())

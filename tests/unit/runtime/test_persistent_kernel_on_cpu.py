@@ -163,7 +163,7 @@ CASES: dict[str, Case] = {
     "convolutions, images": (convolution_pair(5, 7, 64, (98, 64)), "tile", 1, 2, 227),
     "convolutions, images in halos of 64 pixels": (convolution_pair(4, 6, 64, (72, 32)), "tile", 1, 2, 227),
     "convolutions, parts of rows": (convolution_pair(1, 16, 64, (8, 64)), "tile", 1, 2, 227),
-    "convolutions, two images a tile, by two": (convolution_pair(4, 7, 128, (98, 64)), "strided", 2, 2, 160),
+    "convolutions, two images per tile, by two": (convolution_pair(4, 7, 128, (98, 64)), "strided", 2, 2, 160),
     "convolutions, taps of a row": (wide_rows(), "tile", 1, 2, 227),
     "convolutions, taps of a row, by two": (wide_rows(), "tile", 2, 2, 227),
     "a convolution of stride 2": (narrowing(), "tile", 1, 3, 227),

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,27 +47,40 @@ void pace_at(Control* control, unsigned long long now, float* three) {
     three[0] = pace.ended, three[1] = pace.lived_ns, three[2] = pace.over_ns;
 }
 int waiting(Control* control) { return control->waiting; }
+float ends(float ended, float over, int waiting, int launched, int blocks, int kept) {
+    return warp_end({1000, 100}, {ended, 0, over}, 10, waiting, launched, blocks, kept);
+}
+int launched_by(float ended, float over, int waiting, int count, const int* items) {  // items: the most first
+    unsigned best = ~0u;
+    int blocks = 0;
+    for (int rank = 0; rank < count; blocks += blocks_of(items[rank++])) {
+        const Place place = {rank, blocks, rank == count - 1};
+        const unsigned mine = proposal({1000, 100}, {ended, 0, over}, 10, waiting, place, items[rank]);
+        best = mine < best ? mine : best;
+    }
+    return best & ((1u << RANK_BITS) - 1);
+}
 }
 """
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
-    """Compiles the program, perhaps with other words in spawn.cuh, and runs it: its lines."""
+    """Compiles the program, perhaps with other words in its headers, and runs it: its lines."""
 
-    def build(*changes: tuple[str, str]) -> Path:
+    def build(*changes: tuple[str, str, str]) -> Path:
         folder = tmp_path_factory.mktemp("spawn")
         for path in SOURCES.iterdir():
             text = path.read_text()
-            for old, new in changes if path.name == "spawn.cuh" else ():
-                text = changed(text, old, new)
+            for file, old, new in changes:
+                text = changed(text, old, new) if path.name == file else text
             (folder / path.name).write_text(text)
         subprocess.run(["g++", "-O1", *FLAGS, "program.cu", "-o", "program"], cwd=folder, check=True)
         return folder / "program"
 
-    built: dict[tuple[tuple[str, str], ...], Path] = {}
+    built: dict[tuple[tuple[str, str, str], ...], Path] = {}
 
-    def run(*changes: tuple[str, str], seed: int = 1, refuse: int = 0) -> list[dict[str, object]]:
+    def run(*changes: tuple[str, str, str], seed: int = 1, refuse: int = 0) -> list[dict[str, object]]:
         if changes not in built:
             built[changes] = build(*changes)
         environment = os.environ | {"SPAWN_SEED": str(seed), "SPAWN_REFUSE": str(refuse)}
@@ -80,7 +94,7 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
 def test_every_rule_gives_the_same_results_whenever_children_run(program, seed, refuse) -> None:
     costs, *lines = program(seed=seed, refuse=refuse)
     assert costs["scale"] == 5
-    assert len(lines) == 12
+    assert len(lines) == 15
     assert all(line["right"] for line in lines), [line["said"] for line in lines]
     assert all(line["always_launched"] for line in lines)
     assert any(line["refused"] for line in lines) == bool(refuse)
@@ -90,11 +104,23 @@ def test_every_rule_gives_the_same_results_whenever_children_run(program, seed, 
 @pytest.mark.parametrize(
     "change",
     [
-        ("            return;\n        }\n        atomicSub", "        }\n        atomicSub"),
-        ("const int i = blockIdx.x * CHILD_THREADS", "const int i = 0 * CHILD_THREADS"),
-        ("if (i < items) item(i);", "if (i + 1 < items) item(i);"),
+        ("spawn.cuh", "            return;\n        }\n        atomicSub", "        }\n        atomicSub"),
+        ("spawn.cuh", "const int i = blockIdx.x * CHILD_THREADS", "const int i = 0 * CHILD_THREADS"),
+        ("spawn.cuh", "if (i < items) item(i);", "if (i + 1 < items) item(i);"),
+        ("works.cuh", "if (levels > 1 && size >= parts", "if (false && size >= parts"),
+        ("works.cuh", "if (state & automaton->last) matched", "matched"),
+        ("pattern.h", "part.empty ? next.first : 0", "0"),
+        ("pattern.h", "follows(part.last, next.first);", ""),
     ],
-    ids=["children and parent", "the first block again and again", "all items but the last"],
+    ids=[
+        "children and parent",
+        "the first block again and again",
+        "all items but the last",
+        "children without children",
+        "a match that has not ended",
+        "a part that may be left out",
+        "no part after another",
+    ],
 )
 def test_work_that_is_done_twice_or_not_at_all_is_seen(program, change) -> None:
     _, *lines = program(change)
@@ -102,7 +128,7 @@ def test_work_that_is_done_twice_or_not_at_all_is_seen(program, change) -> None:
 
 
 def test_a_launch_that_is_refused_and_forgotten_is_seen(program) -> None:
-    _, *lines = program(("atomicAdd(&control->refused, 1u);", "return;"), refuse=3)
+    _, *lines = program(("spawn.cuh", "atomicAdd(&control->refused, 1u);", "return;"), refuse=3)
     assert not all(line["right"] for line in lines)
 
 
@@ -121,6 +147,9 @@ def controller(tmp_path_factory) -> ctypes.CDLL:
     library.end_at.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
     library.pace_at.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
     library.waiting.argtypes = [ctypes.c_void_p]
+    library.ends.argtypes = [ctypes.c_float] * 2 + [ctypes.c_int] * 4
+    library.ends.restype = ctypes.c_float
+    library.launched_by.argtypes = [ctypes.c_float] * 2 + [ctypes.c_int] * 2 + [ctypes.c_void_p]
     return library
 
 
@@ -156,3 +185,35 @@ def test_the_pace_is_that_of_the_last_whole_window(controller) -> None:
     assert pace(1_024 * 40) == (3.0, 900.0, 1_024.0 * 40 - 1_100)  # too long ago: all of time
     controller.end_at(control, 1_024 * 41, 1_024 * 41 + 10)  # in the slot of window 1, which is emptied
     assert pace(1_024 * 42) == (1.0, 10.0, 1_024.0)
+
+
+def test_a_warp_ends_with_its_slowest_thread_or_its_children(controller) -> None:
+    # 1,000 ns for a warp's first launch, 100 more for each, items of 10 ns, blocks at one per 50 ns.
+    assert controller.ends(10.0, 500.0, 7, 0, 0, 300) == 3_000
+    assert controller.ends(10.0, 500.0, 7, 2, 3, 30) == 1_200 + 10 * 50
+    assert controller.ends(10.0, 500.0, 7, 2, 3, 60) == 1_200 + 60 * 10
+    assert controller.ends(0.0, 500.0, 7, 2, 3, 60) == 1_200 + 10 * 100  # nothing ended: launches are served
+
+
+def test_a_warp_launches_only_what_shortens_it(controller) -> None:
+    def launched(*items: int, waiting: int = 0) -> int:
+        return controller.launched_by(10.0, 500.0, waiting, len(items), (ctypes.c_int * len(items))(*items))
+
+    assert launched(100, 100, 100) == 0  # 1,000 ns flat, more with any launch
+    assert launched(900, 20, 10) == 1  # 1,100 + 29 blocks in 1,450
+    assert launched(900, 880, 10, 10) == 2  # 1,200 + 57 * 50 = 4,050 against 9,000 flat and 8,800 with one
+    assert launched(900, 880, 10, 10, waiting=200) == 0  # the queue alone takes 10,000
+
+
+def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
+    noting, sites = EMULATED / "noting.h", Path(__file__).parents[2] / "benchmarks" / "spawn_sites.cpp"
+    flags = ["-std=c++17", "-w", "-O1", "-include", noting, f"-I{SOURCES}", "-x", "c++"]
+    subprocess.run(["g++", *flags, sites, "-o", tmp_path / "sites"], check=True)
+    names = ["join", "mandelbrot-nested", "amr-nested", "bezier", "regular-expressions"]
+    done = subprocess.run([tmp_path / "sites", "5", *names], check=True, capture_output=True, text=True)
+    launched = {line["name"]: line["always_launched"] for line in program()[1:]}
+    for line in map(json.loads, done.stdout.splitlines()):
+        levels = [[items for row in line["rounds"] for items in row], *line["below"]]
+        assert sum(items > 0 for level in levels for items in level) == launched[line["name"]], line["name"]
+        assert all(sum(above) == len(level) for above, level in pairwise(levels))
+        assert bool(line["below"]) == line["name"].endswith("nested")

@@ -32,12 +32,12 @@ COUNTERS = "counters.json"
 
 
 def counters_files(policy: Policy) -> dict[str, str]:
-    """Texts by file name."""
+    """Return texts by file name."""
     return {COUNTERS: json.dumps(counters(policy), separators=(",", ":")) + "\n"}
 
 
 def counters(policy: Policy) -> dict[str, Any]:
-    """The JSON value; arrays of semaphores that no edge uses are left out."""
+    """Return the JSON value; arrays of semaphores that no edge uses are left out."""
     lowered = lower(policy)
     used = sorted({waits.edge.semaphores for waits in lowered})
     sizes = [policy.semaphores[number].count for number in used]
@@ -69,7 +69,7 @@ def counters(policy: Policy) -> dict[str, Any]:
 
 
 def _groups(stage: int, tiles: int, parts: list[tuple[I64, I64, I64]]) -> list[dict[str, Any]]:
-    """Tiles with equal waits, in order of their first."""
+    """Return tiles with equal waits, in order of their first."""
     owner = np.concatenate([np.empty(0, np.int64), *(ragged(np.diff(indptr))[0] for indptr, _, _ in parts)])
     counter, value = (np.concatenate([np.empty(0, np.int64), *(part[n] for part in parts)]) for n in (1, 2))
     order = np.lexsort((value, counter, owner))

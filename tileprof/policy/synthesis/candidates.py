@@ -37,7 +37,7 @@ class Candidate:
 def best_orders(
     predict: Predictor, graph: TileGraph, pair: tuple[int, int], fixed: tuple[str | None, str | None], *, renamed: bool
 ) -> tuple[str, str]:
-    """Axes of the producer's and of the consumer's order: those under which one wait per dependency is fastest,
+    """Return axes of the producer's and of the consumer's order: those under which one wait per dependency is fastest,
     ascending where that is as fast. ``fixed`` are those that are decided already.
     """
     grids = [stage_of(graph, launch).grid for launch in pair]
@@ -62,7 +62,7 @@ def best_waits(
     hazards: tuple[str, ...],
     orders: Sequence[str],
 ) -> tuple[Semaphores, Edge]:
-    """The coarsest waits that lose no more than `TOLERANCE`, expressions before tables; the edge says why."""
+    """Return the coarsest waits that lose no more than `TOLERANCE`, expressions before tables; the edge says why."""
     producer, consumer = (coordinates(graph, launch) for launch in pair)
     owner = owners(block.indptr)
     stages = tuple(

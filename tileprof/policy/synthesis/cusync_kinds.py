@@ -84,7 +84,7 @@ class Shipped:
 
     @classmethod
     def parse(cls, text: str, rows: str = "") -> Shipped:
-        """``cusync:KIND`` or ``cusync:stridedsync:STRIDE``; raises `UserError`."""
+        """Parse ``cusync:KIND`` or ``cusync:stridedsync:STRIDE``; raises `UserError`."""
         kind, marker, stride = text.removeprefix(PREFIX).lower().partition(":")
         if kind not in KINDS or (marker and kind != "stridedsync"):
             raise UserError(f"{text!r} is no policy of cuSync's; there are {', '.join(PREFIX + k for k in KINDS)}")
@@ -101,7 +101,7 @@ class Shipped:
 
 
 def shipped_policy(shipped: Shipped, graph: TileGraph, producer: int, consumer: int) -> Policy:
-    """The policy of this kind for two launches.
+    """Return the policy of this kind for two launches.
 
     Which axis of each grid is the row is for the kernels to say, and a trace does not. Unless it is given, a
     convolution has its pixels along x, as implicit products of CUTLASS and of the model recorder do; for others axes of

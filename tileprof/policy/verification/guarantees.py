@@ -79,7 +79,7 @@ class Listed:
         return Held(self.row_of, bits)
 
     def settled(self) -> Held | Listed:
-        """Whichever form is smaller."""
+        """Return the smaller of the two forms."""
         rows = len(self.indptr) - 1
         return self if len(self.tile) * 64 <= rows * self.producers else self.dense()
 
@@ -138,14 +138,14 @@ def _direct(waits: Waits) -> Listed:
 
 
 def _listed(row_of: I64, rows: int, owner: I64, tile: I64, producers: int) -> Listed:
-    """Lists of (row, producer tile), each once."""
+    """Return lists of (row, producer tile), each once."""
     keys = np.unique(owner * producers + tile)
     indptr = np.searchsorted(keys, np.arange(rows + 1) * producers).astype(np.int64)
     return Listed(row_of, indptr, keys % producers, producers)
 
 
 def _inherit(direct: Listed, inherited: Held | Listed) -> Held | Listed:
-    """Whatever the awaited tiles were guaranteed."""
+    """Return everything that the awaited tiles were guaranteed."""
     rows = len(direct.indptr) - 1
     owner, _ = ragged(np.diff(direct.indptr))
     if isinstance(inherited, Listed):
@@ -166,7 +166,9 @@ def _inherit(direct: Listed, inherited: Held | Listed) -> Held | Listed:
 
 
 def _by_count(waits: Waits, held: Held | Listed) -> Held | None:
-    """Waits below the full count: a tile is guaranteed if too few of those that post could have run without it."""
+    """Return what waits below the full count guarantee: a tile if too few of those that post could have run
+    without it.
+    """
     weak = np.flatnonzero((waits.value < waits.posts[waits.semaphore]) & (waits.value > 0))
     if len(weak) == 0:
         return None

@@ -38,7 +38,7 @@ class PairWaits:
 def pair_waits(
     policy: Policy, graph: TileGraph, verdict: Verification, launches: Sequence[int] | None = None
 ) -> list[PairWaits]:
-    """One entry per pair of stages that the policy orders or should order; ``launches`` and ``verdict`` as in
+    """Return one entry per pair of stages that the policy orders or should order; ``launches`` and ``verdict`` as in
     `verify`.
     """
     bound = [int(s.launch or 0) for s in policy.stages] if launches is None else list(launches)
@@ -92,7 +92,7 @@ def _missing(verdict: Verification, numbers: list[I64]) -> dict[tuple[int, int],
 
 
 def _block(parent: I64, child: I64, size: I64, tiles: int) -> EdgeBlock:
-    """Edges, one parent set a consumer tile; hazards between the same two tiles are one edge."""
+    """Return edges, one parent set per consumer tile; hazards between the same two tiles are one edge."""
     width = int(parent.max(initial=0)) + 1
     key, place = np.unique(child * width + parent, return_inverse=True)
     waiting, at = np.unique(key // width, return_index=True)

@@ -144,7 +144,7 @@ _Needs = dict[tuple[int, int], list[tuple[str, bool, I64, I64, I64]]]
 
 
 def _needs(graph: TileGraph, bound: list[int]) -> _Needs:
-    """Dependencies between stages: (hazard, reuse, producer tile, consumer tile, bytes) in policy numbers."""
+    """Return dependencies between stages: (hazard, reuse, producer tile, consumer tile, bytes) in policy numbers."""
     stage_of = {launch: number for number, launch in enumerate(bound)}
     links = graph.links
     between = np.isin(links["producer"].to_numpy(), bound) & np.isin(links["consumer"].to_numpy(), bound)
@@ -194,7 +194,7 @@ def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Wai
 
 
 def _overtaken(graph: TileGraph, bound: list[int], *, renamed: bool) -> list[str]:
-    """A launch between the stages that depends on one and that a later one depends on would be overtaken."""
+    """Return a launch between the stages that depends on one and that a later one depends on would be overtaken."""
     return [
         f"launch {launch} lies between the stages, needs one of them and is needed by another, but is no stage: add it "
         "to the policy"
@@ -222,7 +222,7 @@ def _excess(lowered: list[Waits], needs: _Needs) -> pd.DataFrame:
 
 
 def _pairs(parts: list[tuple[str, bool, I64, I64, I64]], width: int) -> tuple[I64, I64]:
-    """Producer and consumer tiles of all dependencies, each pair once whatever its hazards."""
+    """Return producer and consumer tiles of all dependencies, each pair once whatever its hazards."""
     if len(parts) == 1:
         return parts[0][2], parts[0][3]
     keys = np.unique(np.concatenate([np.empty(0, np.int64), *(c * width + p for _, _, p, c, _ in parts)]))

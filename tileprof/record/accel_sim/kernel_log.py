@@ -289,7 +289,9 @@ class _Reader:
 
 
 def _of_global_memory(instruction: Instruction, header: Header) -> tuple[int, ...]:
-    """Generic addresses without those in the windows of shared and local memory, where the log says where these lie."""
+    """Return generic addresses without those in the windows of shared and local memory, where the log says where these
+    lie.
+    """
     if not (instruction.generic and header.shared_base and header.local_base):
         return instruction.addresses
     low, high = header.shared_base, header.local_base + _LOCAL_WINDOW

@@ -145,7 +145,7 @@ class _Importer:
         return bound.tolist(), np.maximum(low[owner], self._low[region])[at]
 
     def _everything(self, name: str, tiles: int) -> Boxes:
-        """Every tile reads and writes every buffer."""
+        """Return boxes with which every tile reads and writes every buffer."""
         count = len(self._buffers)
         if 2 * count * tiles > MOST_ENTRIES:
             raise UserError(

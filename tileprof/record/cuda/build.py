@@ -1,4 +1,4 @@
-"""Compiling the injection library and its device patches, once a machine, into a cache.
+"""Compiling the injection library and its device patches, once per machine, into a cache.
 
     ~/.cache/tileprof/cuda/<key>/libtileprof.so      host side, plain C ABI
                                  patches.fatbin      device side, one architecture a build

@@ -393,7 +393,7 @@ class Decoder:
         )  # fmt: skip
 
     def _name(self, event: dict[str, Any], what: str) -> str:
-        """Operator or module; what runs in a graph was issued when it was captured, not now."""
+        """Return operator or module; what runs in a graph was issued when it was captured, not now."""
         if event["graph"] < 0:
             mark = self._marks.get(what, "")
         else:

@@ -11,7 +11,7 @@ of a block must have as many. Blocks of a cluster share items: the n-th of one i
 the depth is not known: every choice is tried. An item's part of the result is its rows by its columns, which is
 believed only if all items together write every element once, and no other choice does so otherwise.
 
-Not seen, and so one item a block: kernels that load without tensor maps (their records are bits without an order),
+Not seen, and so one item per block: kernels that load without tensor maps (their records are bits without an order),
 whose loop has one step, or that share items out along the depth (stream-k).
 """
 
@@ -206,8 +206,8 @@ def _outer(map_: TensorMap, depth: int) -> int:
 
 
 def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMap) -> tuple[I64, I64] | None:
-    """``[low, high)`` of the outer dimension that each item loads; None where that is not one piece, or an item has
-    none.
+    """Return ``[low, high)`` of the outer dimension that each item loads; None where that is not one piece, or an item
+    has none.
     """
     rows = walk.map == address
     box = map_.box[dimension]

@@ -26,7 +26,8 @@ class Runs:
 
 
 def from_masks(tile: I64, window: I64, mask: NDArray[np.uint32], first: I64, granule: int) -> Runs:
-    """Runs of the granules whose bits are set: bit i of a mask is granule ``32 * window + i`` of the address space.
+    """Return runs of the granules whose bits are set: bit i of a mask is granule ``32 * window + i`` of the address
+    space.
 
     Rows of the same tile and window are united. Runs continue across windows.
     """

@@ -137,7 +137,9 @@ def own(kernel: Kernel, op: str, device: Device, key: Hashable) -> Planned:
 
 
 def content(kernel: Kernel) -> tuple[str, bytes]:
-    """Equal for kernels that touch the same bytes of their operands: what is not modelled from a layout alone."""
+    """Return a key that is equal for kernels that touch the same bytes of their operands: what is not modelled from a
+    layout alone.
+    """
     total = blake2b(repr((kernel.name, kernel.grid, kernel.block, kernel.flops)).encode(), digest_size=16)
     total.update(np.ascontiguousarray(kernel.footprint.block).data)
     for column in fields(Boxes):
@@ -146,7 +148,7 @@ def content(kernel: Kernel) -> tuple[str, bytes]:
 
 
 def _without_empty(kernel: Kernel) -> Kernel:
-    """The kernel without operands of no size: they lie in no buffer, and no box can touch them."""
+    """Return the kernel without operands of no size: they lie in no buffer, and no box can touch them."""
     used = [bool(o.bytes if isinstance(o, Scratch) else o.numel) for o in kernel.operands]
     if all(used):
         return kernel

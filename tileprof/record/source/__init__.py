@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from tileprof.record.source.machine import INCLUDE
 
 if TYPE_CHECKING:
-    from tileprof.record.source.recording import Kernel, Recording, Settings
+    from tileprof.record.source.layout import FilterSettings
+    from tileprof.record.source.recording import Filtered, Kernel, Recording, Settings
 
-__all__ = ["INCLUDE", "Kernel", "Recording", "Settings"]
+__all__ = ["INCLUDE", "FilterSettings", "Filtered", "Kernel", "Recording", "Settings"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("tileprof.record.source.recording"), name)
+        home = "layout" if name == "FilterSettings" else "recording"
+        return getattr(import_module(f"tileprof.record.source.{home}"), name)
     raise AttributeError(name)

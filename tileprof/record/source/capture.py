@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tileprof.errors import UserError
 from tileprof.record.source import layout
-from tileprof.record.source.layout import BLOCK, ENTRY, Blocks, Entries
+from tileprof.record.source.layout import BLOCK, ENTRY, Blocks, Entries, FilterSettings
 from tileprof.record.source.machine import Machine, Place
 
 _TIMED_RUNS: Final = 2  # the first loads the code
@@ -44,6 +44,10 @@ class Captured:
     times: Blocks
     duration_ns: float | None
     before: list[NDArray[np.uint8]] | None
+    filters: NDArray[np.uint32] | None = None
+    """``[blocks, 2, words]`` what each block put into its filters in the run whose accesses were logged."""
+    filtered_times: Blocks | None = None
+    """Blocks of a run that filled filters and logged nothing, where there was one."""
 
     @property
     def lost(self) -> int:
@@ -54,10 +58,19 @@ class Captured:
 class Capture:
     """Keeps a log on the machine from launch to launch; it grows when a launch needs more, up to ``largest_bytes``."""
 
-    def __init__(self, machine: Machine, log_bytes: int, largest_bytes: int, *, copies: bool) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        log_bytes: int,
+        largest_bytes: int,
+        *,
+        copies: bool,
+        filters: FilterSettings | None = None,
+    ) -> None:
         self._machine = machine
         self._largest = largest_bytes // ENTRY.itemsize
         self._copies = copies
+        self._filters = filters
         self._capacity = 0
         self._log = 0
         self._log_entries = max(log_bytes // ENTRY.itemsize, 1)
@@ -77,46 +90,64 @@ class Capture:
             self._capacity = 0
 
     def _run(self, issue: Issue, memory: list[tuple[int, int]], saved: list[int]) -> Captured:
-        duration, times = None, None
+        duration, times, filtered_times = None, None, None
         again = bool(saved) or not memory
         if again and self._machine.measures:
             for _ in range(_TIMED_RUNS if issue.plain else 0):
                 assert issue.plain is not None
                 duration = issue.plain()
                 self._restore(memory, saved)
-            times = self._logged(issue, accesses=False)[2]
+            times = self._logged(issue, accesses=False).blocks
             self._restore(memory, saved)
+            if self._filters is not None:
+                filtered_times = self._logged(issue, accesses=False, filters=self._filters).blocks
+                self._restore(memory, saved)
         for _ in range(_TRIES):
-            entries, requests, blocks = self._logged(issue, accesses=True)
-            if requests <= self._capacity or not again or self._capacity >= self._largest:
+            logged = self._logged(issue, accesses=True, filters=self._filters)
+            if logged.requested_entries <= self._capacity or not again or self._capacity >= self._largest:
                 break
             self._restore(memory, saved)
-            self._log_entries = requests + requests // 8
+            self._log_entries = logged.requested_entries + logged.requested_entries // 8
         before = [self._machine.read(a, size) for a, (_, size) in zip(saved, memory, strict=True)] if saved else None
-        return Captured(entries, requests, blocks, blocks if times is None else times, duration, before)
+        return replace(
+            logged,
+            times=logged.blocks if times is None else times,
+            duration_ns=duration,
+            before=before,
+            filtered_times=filtered_times,
+        )
 
-    def _logged(self, issue: Issue, *, accesses: bool) -> tuple[Entries, int, Blocks]:
+    def _logged(self, issue: Issue, *, accesses: bool, filters: FilterSettings | None = None) -> Captured:
         machine = self._machine
         if accesses:
             self._grow()
         blocks = layout.fresh_blocks(issue.place.blocks)
         head = machine.allocate(blocks.nbytes + 8)  # the count lies behind the blocks
+        shape = filters.shape(issue.place.blocks) if filters else (0, 0, 0)
+        words = np.zeros(shape, np.uint32)
+        held = machine.allocate(words.nbytes) if filters else 0
         try:
+            if filters:
+                machine.write(held, words.ravel())
             machine.write(head, np.append(blocks.view(np.uint8), np.zeros(8, np.uint8)))
             count = head + blocks.nbytes
-            issue.attach(layout.log(self._log if accesses else 0, head, count, self._capacity if accesses else 0))
+            log_at, capacity = (self._log, self._capacity) if accesses else (0, 0)
+            issue.attach(layout.log(log_at, head, count, capacity, held, filters))
             issue.go()
             # Whatever runs this kernel outside a recording must find no log.
             issue.attach(layout.log(0, 0, 0, 0))
             log = machine.read(head, blocks.nbytes + 8)
+            if filters:
+                words = machine.read(held, words.nbytes).view(np.uint32).reshape(shape)
         finally:
-            self._free(head)
+            self._free(head, *([held] if filters else []))
         requests = int(log[-8:].view("<u8")[0])
         entry_count = min(requests, self._capacity) if accesses else 0
         entries = (
             machine.read(self._log, entry_count * ENTRY.itemsize).view(ENTRY) if entry_count else np.empty(0, ENTRY)
         )
-        return entries, requests, log[:-8].view(BLOCK)
+        lives = log[:-8].view(BLOCK)
+        return Captured(entries, requests, lives, lives, None, None, words if filters else None)
 
     def _free(self, *addresses: int) -> None:
         # After a fault nothing can be freed, and the fault is what the user is to hear of.

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tileprof.devices import Device, get
 from tileprof.errors import UserError
@@ -20,7 +21,7 @@ from tileprof.record.source.capture import Capture, Issue
 from tileprof.record.source.gpu import Gpu
 from tileprof.record.source.host import Host
 from tileprof.record.source.launches import About, Launches
-from tileprof.record.source.layout import ENTRY
+from tileprof.record.source.layout import ENTRY, Blocks, FilterSettings
 from tileprof.record.source.machine import Built, Dim, Machine, Place, Program, scalar
 from tileprof.trace import TraceWriter
 
@@ -34,12 +35,14 @@ class Settings:
     ``log_bytes`` of log are kept on the machine; a launch that needs more is run again with more, up to
     ``largest_log_bytes``, and taken to touch all of its arrays beyond that. ``copies`` keeps the arrays of a launch as
     they were before it, so that it can be run again (for its duration without the header, and for a larger log) and its
-    writes can be checked; without, nothing runs twice.
+    writes can be checked; without, nothing runs twice. With ``filters`` blocks also put what they touch into Bloom
+    filters in the machine's memory, which `Recording.filtered` holds afterwards.
     """
 
     log_bytes: int = 256 << 20
     largest_log_bytes: int = 4 << 30
     copies: bool = True
+    filters: FilterSettings | None = None
 
     def __post_init__(self) -> None:
         if not ENTRY.itemsize <= self.log_bytes <= self.largest_log_bytes:
@@ -47,6 +50,20 @@ class Settings:
                 f"log_bytes is {self.log_bytes:,}; it must be from {ENTRY.itemsize} to largest_log_bytes, "
                 f"{self.largest_log_bytes:,}."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """A launch's Bloom filters: ``words`` ``[blocks, 2, words]`` of 32 bits, of reads, then of writes and updates.
+
+    ``times`` and ``filtered_times`` are the lives of its blocks without and with filters to fill (None: this machine
+    has no clocks, or nothing runs twice).
+    """
+
+    launch: int
+    words: NDArray[np.uint32]
+    times: Blocks | None
+    filtered_times: Blocks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +101,14 @@ class Recording:
         self._writer = TraceWriter(output, recorder="source", command=sys.argv, device=self.device, force=force)
         self.path = self._writer.path
         self._buffers = Buffers(self._writer)
-        self._capture = Capture(self.machine, settings.log_bytes, settings.largest_log_bytes, copies=settings.copies)
+        self._capture = Capture(
+            self.machine,
+            settings.log_bytes,
+            settings.largest_log_bytes,
+            copies=settings.copies,
+            filters=settings.filters,
+        )
+        self.filtered: list[Filtered] = []
         self._launches = Launches(self._writer, self.machine, self.device, self._buffers)
 
     def __enter__(self) -> Self:
@@ -219,11 +243,16 @@ class Recording:
         try:
             self.machine.synchronise()
             captured = self._capture.run(issue, [(b.base, b.bytes) for b in bound])
-            return self._launches.add(issue.place, bound, captured, about)
+            launch = self._launches.add(issue.place, bound, captured, about)
         except UserError as error:
             # It may have changed memory: a program that catches this and goes on has a trace that says so.
             self._writer.note(f"A launch of {about.kernel} is missing before launch {self._writer.launches}: {error}")
             raise
+        if captured.filters is not None:
+            measured = captured.filtered_times is not None
+            times = captured.times if measured else None
+            self.filtered.append(Filtered(launch, captured.filters, times, captured.filtered_times))
+        return launch
 
 
 def _machine(machine: str | Machine, device: str | Path | None) -> Machine:

@@ -431,7 +431,7 @@ def _without(layers: list[Layer], names: list[str], fused: dict[int, int]) -> tu
 
 
 def _residuals_moved(layers: list[Layer]) -> list[Layer]:
-    """The same sums, added where the longer branch ends.
+    """Return the same sums, added where the longer branch ends.
 
     A convolution that reads an earlier layer need not wait for the one whose result it would add to its own.
     """

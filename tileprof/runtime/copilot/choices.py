@@ -12,8 +12,10 @@ from tileprof.runtime.persistent.cost import tile_us
 from tileprof.runtime.persistent.dealing import MOST_AHEAD
 from tileprof.runtime.persistent.plan import I32, Plan
 
-ORDERS: Final = ("stages", "critical")
-"""Stage by stage in the plan's order, or the task first that the longest chain of tasks waits for."""
+ORDERS: Final = ("stages", "critical", "deadline")
+"""Stage by stage in the plan's order; the task first that the longest chain of tasks waits for; or the task first that
+has to begin first for its program to keep its deadline.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,25 +23,66 @@ class Choices:
     """``order``: one of `ORDERS`. ``affinity``: a cluster that has completed the last input of a task gets that task
     first, which then may find it in its SM's cache or the L2 nearby. ``speculate``: tasks are sent before they are
     ready where a cluster has room, and the cluster awaits their semaphores. ``depth``: tasks that a cluster is sent and
-    has not completed, at most.
+    has not completed, at most. ``deadlines_us``: for order ``deadline``, from the begin of a run, one for each program
+    of the plan (`programs`); ``math.inf`` for a program that has none.
     """
 
     order: str = "critical"
     affinity: bool = False
     speculate: bool = True
     depth: int = 2
+    deadlines_us: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise UserError(f"there is no order {self.order!r} of a co-pilot; there are {', '.join(ORDERS)}")
         if not 1 <= self.depth <= MOST_AHEAD:
             raise UserError(f"a cluster is sent 1 to {MOST_AHEAD} tasks ahead, not {self.depth}")
+        if (self.order == "deadline") != bool(self.deadlines_us) or not all(us > 0 for us in self.deadlines_us):
+            raise UserError(
+                f"the order is {self.order} and the deadlines are {self.deadlines_us}: deadlines are positive, and go "
+                "with the order deadline"
+            )
+
+
+def programs(plan: Plan) -> I32:
+    """Return ``[stages]``: the program of every stage. Stages that wait for each other, through any others, are one
+    program; programs are numbered by their first stages.
+    """
+    home = list(range(len(plan.stages)))
+
+    def root(stage: int) -> int:
+        while home[stage] != stage:
+            stage = home[stage]
+        return stage
+
+    first: dict[int, int] = {}  # the first stage seen at a semaphore
+    posts = zip(np.repeat(plan.tasks[:, 0], np.diff(plan.post_ptr)), plan.posts, strict=True)
+    waits = zip(np.repeat(plan.tasks[:, 0], np.diff(plan.wait_ptr)), plan.waits[:, 2], strict=True)
+    for stage, semaphore in (*posts, *waits):
+        a, b = sorted((root(int(stage)), root(first.setdefault(int(semaphore), int(stage)))))
+        home[b] = a
+    _, numbers = np.unique([root(stage) for stage in range(len(home))], return_inverse=True)
+    return np.asarray(numbers, np.int32)
 
 
 def places(plan: Plan, choices: Choices) -> I32:
-    """``[T]``: the place of every task in the order in which ready ones are taken."""
+    """Return ``[T]``: the place of every task in the order in which ready ones are taken.
+
+    Raises `UserError` where there is not one deadline for each program.
+    """
     turn = np.arange(len(plan.tasks)) - np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
     keys: list[Any] = [turn, plan.tasks[:, 0]]
+    if choices.order == "deadline":
+        program_of = programs(plan)
+        if len(choices.deadlines_us) != program_of.max() + 1:
+            raise UserError(
+                f"the plan has {program_of.max() + 1} programs, independent of each other, and "
+                f"{len(choices.deadlines_us)} deadlines are given"
+            )
+        upward = upward_us(plan)
+        keys.append(-upward)  # of those without a deadline
+        keys.append(np.array(choices.deadlines_us)[program_of[plan.tasks[:, 0]]] - upward)
     if choices.order == "critical":
         keys.append(-upward_us(plan))
     order = np.lexsort(keys)
@@ -49,7 +92,9 @@ def places(plan: Plan, choices: Choices) -> I32:
 
 
 def upward_us(plan: Plan) -> np.ndarray:
-    """``[T]``: modelled microseconds from a task's begin to the end of the longest chain of tasks that wait for it."""
+    """Return ``[T]``: modelled microseconds from a task's begin to the end of the longest chain of tasks that wait for
+    it.
+    """
     waiter = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.wait_ptr))
     poster = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.post_ptr))
     ranks_us, behind = np.zeros(len(plan.tasks)), np.zeros(max(1, plan.semaphores))

@@ -83,6 +83,16 @@ class Copilot:
         self._library.pilot_counts(self._pilot, six)
         return Counts(*six)
 
+    def ended_us(self) -> list[float]:
+        """Return the mean over runs, for each program of the plan, from a run's first completion to the program's last,
+        as this thread heard of them; to be asked while no kernel runs.
+        """
+        count = self._library.pilot_ends(self._pilot, None, 0)
+        ended_ns = (ctypes.c_uint64 * count)()
+        self._library.pilot_ends(self._pilot, ended_ns, count)
+        runs = max(1, self.counts().runs)
+        return [ns / runs / 1e3 for ns in ended_ns]
+
     def close(self) -> None:
         """End it, and kernels that wait for it."""
         self._end()
@@ -129,6 +139,7 @@ def _copilot_library(library: Path) -> ctypes.CDLL:
         ("pilot_step", [ctypes.c_void_p]),
         ("pilot_delete", [ctypes.c_void_p]),
         ("pilot_counts", [ctypes.c_void_p, ctypes.c_void_p]),
+        ("pilot_ends", [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]),
     ):
         getattr(loaded, name).argtypes = arguments
     return loaded

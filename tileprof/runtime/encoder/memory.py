@@ -220,7 +220,7 @@ def _before(a: Moment, b: Moment) -> bool:
 
 
 def _ring_faults(ring: Ring, uses: dict[str, _Use], period: int) -> Iterator[str]:
-    """Walks over all matrices of a few runs; each slot is used until a moment, or absent since one."""
+    """Walk over all matrices of a few runs; each slot is used until a moment, or absent since one."""
     start: Moment = (-1, 0)
     absent: dict[int, Moment] = dict.fromkeys(range(ring.slots), start)
     used: dict[int, Moment] = {}

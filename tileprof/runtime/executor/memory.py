@@ -102,7 +102,7 @@ class Memory:
         return np.concatenate(broken) if broken else np.empty((0, 2), np.int64)
 
     def races(self, node: int, broken: NDArray[np.int64], ran: NDArray[np.bool_]) -> list[Race]:
-        """Return what `touch` found, one race a tile that had not run and hazard."""
+        """Return what `touch` found, one race per tile that had not run and per hazard."""
         needed = broken[:, 1]
         owner, place = ragged(np.diff(self.of)[needed])
         late = self.nodes[self.of[needed[owner]] + place]

@@ -137,7 +137,7 @@ class _Links:
 
 
 def _csr(rows: I64, tiles: int) -> tuple[list[int], list[int]]:
-    """``rows`` (tile, semaphore)."""
+    """Return ``rows`` (tile, semaphore) as CSR."""
     order = np.argsort(rows[:, 0], kind="stable")
     return np.searchsorted(rows[order, 0], np.arange(tiles + 1)).tolist(), rows[order, 1].tolist()
 
@@ -183,7 +183,7 @@ def _assembled(
     posts: I64,
     semaphores: int,
 ) -> Plan:
-    """``waits`` (tile of all stages, and the columns of `Plan.waits`) and ``posts`` (tile, semaphore) put into the
+    """Put ``waits`` (tile of all stages, and the columns of `Plan.waits`) and ``posts`` (tile, semaphore) into the
     order of the tasks.
     """
     flat = np.array([task for tasks in lists for task in tasks], np.int64).reshape(-1, 3)

@@ -34,7 +34,8 @@ class PersistentKernel:
     of equal priority they do: the GPU hands out all blocks of one launch before those of the next. One on a stream of
     higher priority comes first even if others have but half of theirs, and may then wait for SMs that these hold (seen
     on an H200; docs/development/runtime-log.md). ``whole``: no block starts before there is room for all, at up to a
-    microsecond per launch. ``plan``: for this device and for static lists, if it has been made already.
+    microsecond per launch. ``plan``: for this device and for static lists, if it has been made already. ``choices``: of
+    the co-pilot, where one deals.
 
     Raises `UserError` where the device or the kernel cannot run the chain.
     """
@@ -50,6 +51,7 @@ class PersistentKernel:
         timeout_ns: int,
         whole: bool = False,
         plan: Plan | None = None,
+        choices: Choices | None = None,
     ) -> None:
         from tileprof.runtime.persistent.launch import Launcher, max_clusters  # noqa: PLC0415 - talks to the driver
 
@@ -66,7 +68,9 @@ class PersistentKernel:
             self.plans = _plans(plan, chosen, max_clusters(plan.split))
             options = Options(programmatic=chosen.overlapped, dealer=self._dealer)
             self._pilot = (
-                compiled_pilot(plan, Choices(speculate=chosen.speculates)) if self._dealer is Dealer.PILOT else None
+                compiled_pilot(plan, choices or Choices(speculate=chosen.speculates))
+                if self._dealer is Dealer.PILOT
+                else None
             )
             self._launchers = [
                 Launcher(

@@ -69,7 +69,7 @@ _OBSERVER: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Regions that this thread runs meanwhile are shown to ``observer`` first."""
+    """Show regions that this thread runs meanwhile to ``observer`` first."""
     token = _OBSERVER.set(observer)
     try:
         yield

@@ -115,7 +115,7 @@ def test_items_are_the_tiles_whoever_takes_them_and_however_far_one_operand_is_a
     folder = tmp_path_factory.mktemp("product")
     trace = traced(folder, events, [*problem.maps(), *problem.loads()])
     if blocks == rows * columns or m == n:
-        assert trace.launches.tiles[0] == blocks, "one item a block, or a square, which may be the transpose"
+        assert trace.launches.tiles[0] == blocks, "one item per block, or a square, which may be the transpose"
         return
     assert trace.launches.coverage[0] == "inferred"
     assert trace.launches.tiles[0] == rows * columns

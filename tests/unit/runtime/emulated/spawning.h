@@ -16,7 +16,7 @@
 
 enum cudaError_t { cudaSuccess, cudaErrorLaunchPendingCountExceeded };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
-enum cudaLimit { cudaLimitDevRuntimePendingLaunchCount };
+enum cudaLimit { cudaLimitDevRuntimePendingLaunchCount, cudaLimitStackSize };
 
 struct Index {
     unsigned x;
@@ -110,6 +110,10 @@ T atomicMin(T* at, T value) {
     return std::exchange(*at, value < *at ? value : *at);
 }
 template <class T>
+T atomicMax(T* at, T value) {
+    return std::exchange(*at, *at < value ? value : *at);
+}
+template <class T>
 T atomicCAS(T* at, T expected, T value) {
     return std::exchange(*at, *at == expected ? value : *at);
 }
@@ -122,4 +126,11 @@ T seen(const T& word) {
     return word;
 }
 inline int turn_in_warp() { return int(threadIdx.x % 32); }
+struct Place;
+inline unsigned threads_together() { return 1; }
+template <class Place = Place>
+Place place_in_warp(unsigned, int) {  // a warp of one
+    return {0, 0, true};
+}
+inline unsigned least_in_warp(unsigned, unsigned word) { return word; }
 }  // namespace spawn

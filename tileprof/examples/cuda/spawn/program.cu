@@ -1,368 +1,13 @@
 // Programs with nested parallelism under every rule of spawn.cuh: the same results, and what each takes.
 //
-//     program [repeats [scale [window_log2 [least [untried]]]]]
+//     program [repeats [scale [window_log2 [least [untried [name ...]]]]]]
 //
 // First it measures what launches cost here, which the controller is then told. A line of JSON for each program.
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <functional>
-#include <queue>
-#include <string>
 
-#include "inputs.h"
-#include "works.cuh"
-
-using spawn::Control;
-using spawn::u64;
-
-#define CHECK(call)                                                                                  \
-    do {                                                                                             \
-        const cudaError_t error = call;                                                              \
-        if (error != cudaSuccess)                                                                    \
-            std::printf("%s: %s\n", #call, cudaGetErrorString(error)), std::fflush(stdout), exit(1); \
-    } while (false)
+#include "programs.cuh"
 
 namespace {
-
-constexpr int PARENT_THREADS = 256, MOST_PENDING = 1 << 17;
-
-template <class T>
-struct Buffer {
-    T* at = nullptr;
-    std::size_t count;
-
-    explicit Buffer(std::size_t count) : count(count) {
-        CHECK(cudaMalloc(reinterpret_cast<void**>(&at), std::max<std::size_t>(count, 1) * sizeof(T)));
-    }
-    explicit Buffer(const std::vector<T>& from) : Buffer(from.size()) { put(from); }
-    Buffer(const Buffer&) = delete;
-    ~Buffer() { cudaFree(at); }
-
-    void put(const std::vector<T>& from) {
-        CHECK(cudaMemcpy(at, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
-    }
-    void fill(int byte) { CHECK(cudaMemset(at, byte, count * sizeof(T))); }
-    std::vector<T> get(std::size_t some) const {
-        std::vector<T> to(some);
-        CHECK(cudaMemcpy(to.data(), at, some * sizeof(T), cudaMemcpyDeviceToHost));
-        return to;
-    }
-    std::vector<T> get() const { return get(count); }
-};
-
-int blocks_for(int threads) { return (threads + PARENT_THREADS - 1) / PARENT_THREADS; }
-
-// A program: begin() makes its memory new, run() computes, result() is what no rule may change; "" or what is wrong
-// with a result.
-struct Work {
-    std::string name;
-    int threshold;  // of the program as written
-    std::function<void()> begin;
-    std::function<void(Control*)> run;
-    std::function<std::vector<u64>()> result;
-    std::function<std::string(const std::vector<u64>&)> wrong;
-};
-
-std::vector<u64> wide(const std::vector<int>& from) { return {from.begin(), from.end()}; }
-
-struct Search {
-    const inputs::Graph& graph;
-    bool weighted;
-    int source = 0;
-    Buffer<int> first, target, weight, distance, mark, here, next, size;
-
-    Search(const inputs::Graph& graph, bool weighted)
-        : graph(graph),
-          weighted(weighted),
-          first(graph.first),
-          target(graph.target),
-          weight(graph.weight),
-          distance(graph.vertices()),
-          mark(graph.vertices()),
-          here(graph.vertices()),
-          next(graph.vertices()),
-          size(1) {
-        for (int v = 0; v < graph.vertices(); ++v)
-            if (graph.first[v + 1] - graph.first[v] > graph.first[source + 1] - graph.first[source]) source = v;
-    }
-
-    void begin() {
-        std::vector<int> far(graph.vertices(), works::FAR);
-        far[source] = 0;
-        distance.put(far);
-        mark.fill(0);
-        here.put({source});
-    }
-
-    void run(Control* control) {
-        int count = 1;
-        int *from = here.at, *to = next.at;
-        for (int round = 1; count > 0; ++round) {
-            size.fill(0);
-            SPAWN_PARENT(works::search, blocks_for(count), PARENT_THREADS, control,
-                         works::Edges{first.at, target.at, weight.at}, from, count, distance.at, mark.at, to, size.at,
-                         round, weighted);
-            CHECK(cudaGetLastError());
-            count = size.get()[0];
-            std::swap(from, to);
-        }
-    }
-
-    std::string wrong(const std::vector<u64>& found) const {
-        std::vector<int> known(graph.vertices(), works::FAR);
-        std::priority_queue<std::pair<int, int>, std::vector<std::pair<int, int>>, std::greater<>> open;
-        open.emplace(known[source] = 0, source);
-        while (!open.empty()) {
-            const auto [away, v] = open.top();
-            open.pop();
-            for (int e = graph.first[v]; away == known[v] && e < graph.first[v + 1]; ++e)
-                if (const int other = away + (weighted ? graph.weight[e] : 1); other < known[graph.target[e]])
-                    open.emplace(known[graph.target[e]] = other, graph.target[e]);
-        }
-        return found == wide(known) ? "" : "distances are not those of Dijkstra's algorithm";
-    }
-};
-
-struct Colouring {
-    const inputs::Graph& graph;
-    Buffer<int> first, target, weight, colour, wins, left;
-    Buffer<unsigned> masks;
-
-    explicit Colouring(const inputs::Graph& graph)
-        : graph(graph),
-          first(graph.first),
-          target(graph.target),
-          weight(graph.weight),
-          colour(graph.vertices()),
-          wins(graph.vertices()),
-          left(1),
-          masks(static_cast<std::size_t>(graph.vertices()) * works::COLOUR_WORDS) {}
-
-    void begin() {
-        colour.fill(-1);
-        masks.fill(0);
-        wins.put(std::vector<int>(graph.vertices(), 1));
-    }
-
-    void run(Control* control) {
-        const works::Edges edges = {first.at, target.at, weight.at};
-        const int blocks = blocks_for(graph.vertices());
-        for (int remain = 1; remain > 0; remain = left.get()[0]) {
-            left.fill(0);
-            SPAWN_PARENT(works::contest, blocks, PARENT_THREADS, control, edges, graph.vertices(), colour.at, wins.at);
-            SPAWN_PARENT(works::gather, blocks, PARENT_THREADS, control, edges, graph.vertices(), colour.at, wins.at,
-                         masks.at);
-            SPAWN_PARENT(works::settle, blocks, PARENT_THREADS, graph.vertices(), colour.at, wins.at, masks.at,
-                         left.at);
-            CHECK(cudaGetLastError());
-        }
-    }
-
-    std::string wrong(const std::vector<u64>& found) const {
-        for (int v = 0; v < graph.vertices(); ++v)
-            for (int e = graph.first[v]; e < graph.first[v + 1]; ++e)
-                if (found[v] == found[graph.target[e]] && found[v] != 32 * works::COLOUR_WORDS - 1)
-                    return "neighbours have one colour";
-        return "";
-    }
-};
-
-struct Join {
-    Buffer<int> key, first, rows, place, out;
-    int count;
-
-    // `spread`: of a normal distribution over the keys, in shares of them; 0 for all alike.
-    static Join* of(int scale, int matches, double spread) {
-        inputs::Dice dice(7);
-        const int count = 1 << scale, keys = std::max(1, count / matches);
-        const auto draw = [&] {
-            if (spread <= 0) return dice.below(keys);
-            double sum = -6;
-            for (int i = 0; i < 12; ++i) sum += dice.unit();
-            return std::min(keys - 1, std::max(0, static_cast<int>(keys * (0.5 + spread * sum))));
-        };
-        std::vector<int> probe(count), build(count), first(keys + 1, 0), rows(count), place(count + 1, 0);
-        for (int& k : probe) k = draw();
-        for (int& k : build) ++first[(k = draw()) + 1];
-        std::partial_sum(first.begin(), first.end(), first.begin());
-        std::vector<int> at = first;
-        for (int row = 0; row < count; ++row) rows[at[build[row]]++] = row;
-        std::sort(probe.begin(), probe.end());
-        for (int row = 0; row < count; ++row) place[row + 1] = place[row] + first[probe[row] + 1] - first[probe[row]];
-        return new Join(probe, first, rows, place);
-    }
-
-    Join(const std::vector<int>& probe, const std::vector<int>& first, const std::vector<int>& rows,
-         const std::vector<int>& place)
-        : key(probe),
-          first(first),
-          rows(rows),
-          place(place),
-          out(place.back()),
-          count(static_cast<int>(probe.size())) {}
-
-    void begin() { out.fill(-1); }
-    void run(Control* control) {
-        SPAWN_PARENT(works::join, blocks_for(count), PARENT_THREADS, control, key.at, count, first.at, rows.at,
-                     place.at, out.at);
-        CHECK(cudaGetLastError());
-    }
-    std::string wrong(const std::vector<u64>& found) const {
-        const auto keys = key.get(), begins = first.get(), built = rows.get(), places = place.get();
-        for (int row = 0; row < count; ++row)
-            for (int i = 0; i < places[row + 1] - places[row]; ++i)
-                if (static_cast<int>(found[places[row] + i]) != ((row * 31 + built[begins[keys[row]] + i]) ^ row >> 3))
-                    return "a pair is not where it belongs";
-        return "";
-    }
-};
-
-struct Mandelbrot {
-    works::Plane plane;
-    Buffer<int> image;
-
-    Mandelbrot(int width, int tile)
-        : plane{width, tile, -2.0f, -1.25f, 2.5f / static_cast<float>(width)},
-          image(static_cast<std::size_t>(width) * width) {}
-    void begin() { image.fill(-1); }
-    void run(Control* control) {
-        const int across = plane.width / plane.tile;
-        SPAWN_PARENT(works::mandelbrot, blocks_for(across * across), PARENT_THREADS, control, plane, image.at);
-        CHECK(cudaGetLastError());
-    }
-};
-
-struct Refinement {
-    works::Field field;
-    int parts, levels, steep;
-    std::size_t most = std::size_t(1) << 23;
-    Buffer<works::Cell> here, next;
-    Buffer<int> made;
-    Buffer<u64> sum;
-    u64 cells = 0;
-
-    Refinement(int side, int parts, int levels, int steep)
-        : field{side}, parts(parts), levels(levels), steep(steep), here(most), next(most), made(1), sum(1) {}
-    void begin() {
-        sum.fill(0);
-        cells = 0;
-        std::vector<works::Cell> coarse;
-        for (int i = 0; i < 1024; ++i) coarse.push_back({i % 32 * (field.side / 32), i / 32 * (field.side / 32)});
-        here.put(coarse);
-    }
-    void run(Control* control) {
-        int count = 1024, size = field.side / 32;
-        works::Cell *from = here.at, *to = next.at;
-        for (int level = 0; level < levels && count > 0 && size >= parts; ++level, size /= parts) {
-            if (static_cast<std::size_t>(count) * parts * parts > most) {
-                cells = 0;  // more than there is room for, which is no result
-                return;
-            }
-            made.fill(0);
-            SPAWN_PARENT(works::refine, blocks_for(count), PARENT_THREADS, control, field, from, count, size, parts,
-                         steep, to, made.at, sum.at);
-            CHECK(cudaGetLastError());
-            count = made.get()[0];
-            cells += count;
-            std::swap(from, to);
-        }
-    }
-};
-
-struct QuickSort {
-    std::vector<int> keys;
-    Buffer<int> here, there, sorted, pivots, low, high, made;
-    Buffer<works::Segment> segments, next;
-
-    explicit QuickSort(std::vector<int> keys)
-        : keys(keys),
-          here(keys),
-          there(keys.size()),
-          sorted(keys.size()),
-          pivots(keys.size()),
-          low(keys.size()),
-          high(keys.size()),
-          made(1),
-          segments(keys.size()),
-          next(keys.size()) {}
-    void begin() {
-        here.put(keys);
-        sorted.fill(-1);
-        segments.put({{0, static_cast<int>(keys.size())}});
-    }
-    void run(Control* control) {
-        int *from = here.at, *to = there.at;
-        works::Segment *now = segments.at, *then = next.at;
-        for (int count = 1; count > 0; count = made.get()[0], std::swap(from, to), std::swap(now, then)) {
-            made.fill(0);
-            SPAWN_PARENT(works::partition, blocks_for(count), PARENT_THREADS, control, now, count, from, to, pivots.at,
-                         low.at, high.at);
-            SPAWN_PARENT(works::divide, blocks_for(count), PARENT_THREADS, now, count, to, pivots.at, low.at, high.at,
-                         then, made.at, sorted.at);
-            CHECK(cudaGetLastError());
-        }
-    }
-    std::string wrong(const std::vector<u64>& found) const {
-        std::vector<int> known = keys;
-        std::sort(known.begin(), known.end());
-        return found == wide(known) ? "" : "keys are not sorted";
-    }
-};
-
-struct Bezier {
-    std::vector<works::Line> curves;
-    Buffer<works::Line> lines;
-    Buffer<int> made, out;
-
-    // Most lines bend a little, some a lot.
-    static std::vector<works::Line> drawn(int count) {
-        inputs::Dice dice(11);
-        std::vector<works::Line> curves(count);
-        for (works::Line& line : curves) {
-            const int reach = 64 << dice.below(dice.below(12) + 1);
-            for (int i = 0; i < 3; ++i) line.x[i] = dice.below(reach), line.y[i] = dice.below(reach);
-        }
-        return curves;
-    }
-
-    explicit Bezier(int count)
-        : curves(drawn(count)),
-          lines(curves),
-          made(count),
-          out(static_cast<std::size_t>(count) * 2 * works::MOST_POINTS) {}
-    void begin() { made.fill(-1), out.fill(-1); }
-    void run(Control* control) {
-        const int count = static_cast<int>(curves.size());
-        SPAWN_PARENT(works::bezier, blocks_for(count), PARENT_THREADS, control, lines.at, count, made.at, out.at);
-        CHECK(cudaGetLastError());
-    }
-    std::vector<u64> result() const {  // the points of each line behind their number
-        std::vector<u64> all;
-        const auto points = made.get(), places = out.get();
-        for (std::size_t n = 0; n < points.size(); ++n) {
-            all.push_back(points[n]);
-            for (int i = 0; i < 2 * points[n]; ++i) all.push_back(places[n * 2 * works::MOST_POINTS + i]);
-        }
-        return all;
-    }
-    std::string wrong(const std::vector<u64>& found) const {  // against de Casteljau's steps
-        std::size_t at = 0;
-        for (const works::Line& line : curves) {
-            if (at >= found.size() || found[at] < works::LEAST_POINTS || found[at] > works::MOST_POINTS)
-                return "a line has no points";
-            const int points = static_cast<int>(found[at++]);
-            for (int i = 0; i < points; ++i)
-                for (const int* p : {line.x, line.y}) {
-                    const double t = i / (points - 1.0), a = p[0] + t * (p[1] - p[0]), b = p[1] + t * (p[2] - p[1]);
-                    if (std::abs(static_cast<double>(found[at++]) - (a + t * (b - a))) > 1.001)
-                        return "a point lies beside its line";
-                }
-        }
-        return at == found.size() ? "" : "there are more points than lines have";
-    }
-};
 
 Control control_of(spawn::Rule rule, int threshold, int least, spawn::Costs costs, int window_log2, int untried = 0) {
     Control control = {};
@@ -402,6 +47,61 @@ spawn::Costs measured_costs() {
             static_cast<float>(1000 * std::max(0.0, many - one) / 2047)};
 }
 
+// Whether children start while parent blocks wait: how many of the parent's blocks began after the first child.
+struct Order {
+    u64 child_ns, parents_after;
+};
+
+struct Mark {
+    Order* order;
+    __device__ void operator()(int) const { atomicMax(&order->child_ns, spawn::time_ns()); }
+};
+
+constexpr u64 PARENT_NS = 30000;
+
+__global__ void waves(Control* control, Order* order) {
+    if (threadIdx.x != 0) return;
+    const u64 begin = spawn::time_ns(), child = spawn::seen(order->child_ns);
+    if (blockIdx.x == 0) spawn::each(control, 1, Mark{order});
+    if (child != 0) atomicAdd(&order->parents_after, u64(1));
+    while (spawn::time_ns() - begin < PARENT_NS) {
+    }
+}
+
+// Of ORDER_BLOCKS blocks of full width, which are many waves: the share that began after the first child.
+constexpr int ORDER_BLOCKS = 132 * 8 * 8;
+
+double measured_order() {
+    Buffer<Control> control(std::vector<Control>{control_of(spawn::ALWAYS, 1, 1, {0, 0}, 16)});
+    Buffer<Order> order(std::vector<Order>{{0, 0}});
+    SPAWN_PARENT(waves, ORDER_BLOCKS, PARENT_THREADS, control.at, order.at);
+    CHECK(cudaDeviceSynchronize());
+    return static_cast<double>(order.get()[0].parents_after) / ORDER_BLOCKS;
+}
+
+// A round of a program that has nothing to do: memory filled, a launch, a number read.
+double measured_round_us() {
+    Buffer<Control> control(std::vector<Control>{control_of(spawn::FLAT, 1, 1, {0, 0}, 16)});
+    Buffer<int> size(1);
+    const auto rounds = [&](int count) {
+        return timed_us([&] {
+            for (int i = 0; i < count; ++i) {
+                size.fill(0);
+                SPAWN_PARENT(launch_one_each, 1, 1, control.at);
+                size.get();
+            }
+        });
+    };
+    rounds(10);
+    return rounds(100) / 100;
+}
+
+double mean(u64 sum, u64 count) { return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0; }
+
+double child_ns(const Control& control) {
+    return mean(control.total & ((u64(1) << spawn::ENDED_SHIFT) - 1), control.total >> spawn::ENDED_SHIFT);
+}
+
 struct Outcome {
     double us;
     Control control;
@@ -423,56 +123,6 @@ Outcome outcome_of(const Work& work, const Control& rule, int repeats) {
     return found;
 }
 
-std::vector<Work> works_of(int scale) {
-    static const inputs::Graph kron = inputs::kronecker(scale, 16, 1), cites = inputs::citation(scale, 8, 2);
-    std::vector<Work> all;
-    const auto search = [&](const std::string& name, const inputs::Graph& graph, bool weighted) {
-        auto* one = new Search(graph, weighted);
-        all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); },
-                       [=] { return wide(one->distance.get()); },
-                       [=](const std::vector<u64>& found) { return one->wrong(found); }});
-    };
-    search("bfs", kron, false), search("bfs-citation", cites, false), search("sssp", kron, true),
-        search("sssp-citation", cites, true);
-    const auto colouring = [&](const std::string& name, const inputs::Graph& graph) {
-        auto* one = new Colouring(graph);
-        all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); },
-                       [=] { return wide(one->colour.get()); },
-                       [=](const std::vector<u64>& found) { return one->wrong(found); }});
-    };
-    colouring("colouring", kron), colouring("colouring-citation", cites);
-    const auto join = [&](const std::string& name, double spread) {
-        auto* one = Join::of(scale, 64, spread);
-        all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); },
-                       [=] { return wide(one->out.get()); },
-                       [=](const std::vector<u64>& found) { return one->wrong(found); }});
-    };
-    join("join", 0), join("join-gaussian", 0.1);
-    auto* image = new Mandelbrot(64 << scale / 3, 32);
-    all.push_back({"mandelbrot", 32, [=] { image->begin(); }, [=](Control* c) { image->run(c); },
-                   [=] { return wide(image->image.get()); },
-                   [](const std::vector<u64>& found) {
-                       return std::count(found.begin(), found.end(), u64(-1)) ? "a pixel is missing" : "";
-                   }});
-    auto* amr = new Refinement(1 << 20, 8, 2, scale < 10 ? 400 : 40);
-    all.push_back(
-        {"amr", 32, [=] { amr->begin(); }, [=](Control* c) { amr->run(c); },
-         [=] { return std::vector<u64>{amr->cells, amr->sum.get()[0]}; },
-         [](const std::vector<u64>& found) { return found[0] > 0 ? "" : "nothing is refined, or too much"; }});
-    inputs::Dice dice(5);
-    std::vector<int> keys(std::size_t(4) << scale);
-    for (int& key : keys) key = dice.below(1 << 20);
-    auto* sort = new QuickSort(keys);
-    all.push_back({"quick-sort", 32, [=] { sort->begin(); }, [=](Control* c) { sort->run(c); },
-                   [=] { return wide(sort->sorted.get()); },
-                   [=](const std::vector<u64>& found) { return sort->wrong(found); }});
-    auto* lines = new Bezier(16 << scale / 2);
-    all.push_back({"bezier", 32, [=] { lines->begin(); }, [=](Control* c) { lines->run(c); },
-                   [=] { return lines->result(); },
-                   [=](const std::vector<u64>& found) { return lines->wrong(found); }});
-    return all;
-}
-
 }  // namespace
 
 int main(int count, char** given) {
@@ -480,11 +130,16 @@ int main(int count, char** given) {
     const int repeats = number(1, 5), scale = number(2, 16), window_log2 = number(3, 16), least = number(4, 32),
               untried = number(5, 1024);
     CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, MOST_PENDING));
+    CHECK(cudaDeviceSetLimit(cudaLimitStackSize, STACK_BYTES));  // the nested programs call themselves
     const spawn::Costs costs = measured_costs();
-    std::printf("{\"first_ns\": %.0f, \"another_ns\": %.1f, \"window_log2\": %d, \"untried\": %d, \"scale\": %d}\n",
-                costs.first_ns, costs.another_ns, window_log2, untried, scale);
+    std::printf(
+        "{\"first_ns\": %.0f, \"another_ns\": %.1f, \"window_log2\": %d, \"untried\": %d, \"scale\": %d, "
+        "\"round_us\": %.2f, \"parents_after_child\": %.3f}\n",
+        costs.first_ns, costs.another_ns, window_log2, untried, scale, measured_round_us(), measured_order());
+    std::fflush(stdout);
     int failures = 0;
     for (const Work& work : works_of(scale)) {
+        if (count > 6 && std::find(given + 6, given + count, work.name) == given + count) continue;
         std::string said;
         const Outcome flat = outcome_of(work, control_of(spawn::FLAT, 0, 1, costs, window_log2), repeats);
         if (const std::string wrong = work.wrong(flat.result); !wrong.empty()) said += " flat: " + wrong + ".";
@@ -498,6 +153,7 @@ int main(int count, char** given) {
             compared("threshold", control_of(spawn::THRESHOLD, work.threshold, 1, costs, window_log2));
         const Outcome controlled =
             compared("spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2, untried));
+        const Outcome warp = compared("warp", control_of(spawn::BY_WARP, 0, least, costs, window_log2));
         double best = flat.us;
         int best_threshold = 0;
         for (int threshold = 1; threshold <= 1 << 14; threshold *= 4)
@@ -510,10 +166,13 @@ int main(int count, char** given) {
             "{\"name\": \"%s\", \"right\": %s, \"flat_us\": %.1f, \"always_us\": %.1f, \"always_launched\": %u, "
             "\"refused\": %u, \"threshold_us\": %.1f, "
             "\"threshold_launched\": %u, \"best_us\": %.1f, \"best_threshold\": %d, \"spawn_us\": %.1f, "
-            "\"spawn_launched\": %u, \"spawn_kept\": %u, \"said\": \"%s\"}\n",
+            "\"spawn_launched\": %u, \"spawn_kept\": %u, \"warp_us\": %.1f, \"warp_launched\": %u, "
+            "\"always_child_ns\": %.0f, \"spawn_child_ns\": %.0f, \"own_item_ns\": %.1f, \"said\": \"%s\"}\n",
             work.name.c_str(), said.empty() ? "true" : "false", flat.us, always.us, always.control.launched,
             always.control.refused, written.us, written.control.launched, best, best_threshold, controlled.us,
-            controlled.control.launched, controlled.control.kept, said.c_str());
+            controlled.control.launched, controlled.control.kept, warp.us, warp.control.launched,
+            child_ns(always.control), child_ns(controlled.control), mean(warp.control.own_ns, warp.control.own_items),
+            said.c_str());
         std::fflush(stdout);
     }
     return failures != 0;

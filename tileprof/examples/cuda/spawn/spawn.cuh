@@ -5,9 +5,14 @@
 //     its own     items * time of a child's warp
 //
 // and launches where the child is expected to end first. Throughput and times are those of the last window of time in
-// which children ended; with no history it launches, at most `untried` child blocks ( the paper
-// says nothing of that, and on today's GPUs all parents have decided before the first child ends). The other rules are
-// what it is compared with. Needs device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
+// which children ended; with no history it launches, at most `untried` child blocks (the paper says nothing of that,
+// and on today's GPUs all parents have decided before the first child ends). The other rules are what it is compared
+// with. Needs device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
+//
+// The rule BY_WARP is not the paper's. A warp ends with its slowest thread, so a site is worth launching only with all
+// larger ones of its warp; and an item that a thread does itself lasts much less than a child's warp, whose start is
+// in its time. Of a warp's sites it launches the largest, as many as make the later of the warp and its children end
+// first, with items' own times as threads that kept their work measure them.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +22,25 @@
 #define SPAWN_PARENT(kernel, blocks, threads, ...) kernel<<<blocks, threads>>>(__VA_ARGS__)
 #endif
 
+#ifndef SPAWN_SITE  // a harness may note which items have sites of their own
+#define SPAWN_SITE(site, items) spawn::Unnoted site(items)
+#endif
+
 namespace spawn {
+
+struct Unnoted {
+    __device__ explicit Unnoted(int) {}
+    __device__ void at(int) {}
+};
 
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-enum Rule { FLAT, ALWAYS, THRESHOLD, CONTROLLED };
+enum Rule { FLAT, ALWAYS, THRESHOLD, CONTROLLED, BY_WARP };
 
 constexpr int CHILD_THREADS = 32;
 constexpr int WINDOWS = 8;  // of which the last complete one is read
+constexpr float ITEM_NS = 500;  // of an item, until one is measured: about a load from memory
 constexpr int ENDED_SHIFT = 40;  // of a window's word: lives in nanoseconds below, children that ended above
 
 // What a launch costs, in nanoseconds: for a warp to launch at all, and more for each of its launches.
@@ -45,12 +60,21 @@ struct Control {
     u32 launched, kept, refused;  // sites: children, own work, and own work because too many launches were pending
     u64 total;       // as a window's word, over all of time
     u64 begun_ns;    // of the first child
+    u64 own_items, own_ns;  // that some threads did themselves, under BY_WARP
     u64 number[WINDOWS], window[WINDOWS];
 };
 
 // What the controller knows of the children that ended lately.
 struct Pace {
     float ended, lived_ns, over_ns;
+};
+
+__device__ inline int blocks_of(int items) { return (items + CHILD_THREADS - 1) / CHILD_THREADS; }
+
+// Where a site stands among those of its warp that are decided together: how many have more items, and child blocks.
+struct Place {
+    int rank, blocks;
+    bool last;
 };
 
 __device__ inline Pace pace_of(u64 word, float over_ns) {
@@ -60,11 +84,39 @@ __device__ inline Pace pace_of(u64 word, float over_ns) {
 // Whether a child is expected to end before the thread would by itself. `waiting`: child blocks in the system; `turn`:
 // launches of the warp before this one.
 __device__ inline bool worth_launching(Costs costs, const Pace& pace, int untried, int waiting, int turn, int items) {
-    const int own = (items + CHILD_THREADS - 1) / CHILD_THREADS;
+    const int own = blocks_of(items);
     if (pace.ended <= 0) return waiting + own <= untried;
     const float overhead = costs.first_ns + costs.another_ns * static_cast<float>(turn + 1);
     const float child_ns = overhead + static_cast<float>(waiting + own) * pace.over_ns / pace.ended;
     return child_ns < static_cast<float>(items) * pace.lived_ns / pace.ended;
+}
+
+// When warp and children end, in nanoseconds: `kept` items stay with the slowest thread, `launched` sites of the warp
+// have `blocks` child blocks.
+__device__ inline float warp_end(Costs costs, const Pace& pace, float item_ns, int waiting, int launched, int blocks,
+                                 int kept) {
+    const float own_ns = static_cast<float>(kept) * item_ns;
+    if (launched == 0) return own_ns;
+    const float each_ns = pace.ended > 0 ? pace.over_ns / pace.ended : costs.another_ns;
+    const float queue_ns = static_cast<float>(waiting + blocks) * each_ns;
+    return costs.first_ns + costs.another_ns * static_cast<float>(launched) + (own_ns > queue_ns ? own_ns : queue_ns);
+}
+
+constexpr int RANK_BITS = 6;  // 0 to 32 sites of a warp are launched
+
+// The best of a thread's two proposals: its site is the largest that the warp keeps, or, for the smallest of all,
+// none is kept. Time in units of 16 ns above, how many sites are launched below.
+__device__ inline u32 proposal(Costs costs, const Pace& pace, float item_ns, int waiting, const Place& place,
+                               int items) {
+    const auto word = [](float ns, int launched) {
+        const float units = ns / 16 < 6.0e7f ? ns / 16 : 6.0e7f;  // a second
+        return static_cast<u32>(units) << RANK_BITS | static_cast<u32>(launched);
+    };
+    const u32 keep = word(warp_end(costs, pace, item_ns, waiting, place.rank, place.blocks, items), place.rank);
+    if (!place.last) return keep;
+    const int all = place.blocks + blocks_of(items);
+    const u32 none = word(warp_end(costs, pace, item_ns, waiting, place.rank + 1, all, 0), place.rank + 1);
+    return none < keep ? none : keep;
 }
 
 #ifdef __CUDACC__
@@ -81,6 +133,20 @@ __device__ T seen(const T& word) {
 
 // Launches of this thread's warp that come before its own, of those that are decided together.
 __device__ inline int turn_in_warp() { return __popc(__activemask() & ((1u << threadIdx.x % 32) - 1)); }
+
+__device__ inline Place place_in_warp(u32 mask, int items) {
+    const int lane = threadIdx.x % 32;
+    Place place = {0, 0, false};
+    for (u32 rest = mask; rest != 0; rest &= rest - 1) {
+        const int other = __ffs(rest) - 1, theirs = __shfl_sync(mask, items, other);
+        if (theirs > items || (theirs == items && other < lane)) ++place.rank, place.blocks += blocks_of(theirs);
+    }
+    place.last = place.rank == __popc(mask) - 1;
+    return place;
+}
+
+__device__ inline u32 threads_together() { return __activemask(); }
+__device__ inline u32 least_in_warp(u32 mask, u32 word) { return __reduce_min_sync(mask, word); }
 #endif
 
 // The last window that is complete and in which children ended, within a ring's time; else all of time.
@@ -95,6 +161,17 @@ __device__ inline Pace recent_pace(const Control& control) {
     return pace_of(seen(control.total), begun != 0 && now > begun ? static_cast<float>(now - begun) : 1.0f);
 }
 
+// Whether a thread's site is among those that its warp launches: threads propose, the earliest end wins.
+__device__ inline bool warp_launches(const Control& control, int items) {
+    const u32 mask = threads_together();
+    const Place place = place_in_warp(mask, items);
+    const u64 own = seen(control.own_items);
+    const float item_ns = own > 0 ? static_cast<float>(seen(control.own_ns)) / static_cast<float>(own) : ITEM_NS;
+    const u32 best = least_in_warp(
+        mask, proposal(control.costs, recent_pace(control), item_ns, seen(control.waiting), place, items));
+    return items >= control.least && place.rank < static_cast<int>(best & ((1u << RANK_BITS) - 1));
+}
+
 __device__ inline bool launches(const Control& control, int items) {
     switch (control.rule) {
         case FLAT:
@@ -103,6 +180,8 @@ __device__ inline bool launches(const Control& control, int items) {
             return true;
         case THRESHOLD:
             return items >= control.threshold;
+        case BY_WARP:
+            return warp_launches(control, items);
         default:
             return items >= control.least && worth_launching(control.costs, recent_pace(control), control.untried,
                                                              seen(control.waiting), turn_in_warp(), items);
@@ -136,8 +215,9 @@ __global__ void child(Control* control, Item item, int items) {
 template <class Item>
 __device__ void each(Control* control, int items, Item item) {
     if (items <= 0) return;
+    SPAWN_SITE(site, items);
     if (launches(*control, items)) {
-        const int blocks = (items + CHILD_THREADS - 1) / CHILD_THREADS;
+        const int blocks = blocks_of(items);
         atomicAdd(&control->waiting, blocks);
         SPAWN_CHILD(child<Item>, blocks, CHILD_THREADS, control, item, items);
         if (cudaGetLastError() == cudaSuccess) {
@@ -148,7 +228,12 @@ __device__ void each(Control* control, int items, Item item) {
         atomicAdd(&control->refused, 1u);
     }
     atomicAdd(&control->kept, 1u);
-    for (int i = 0; i < items; ++i) item(i);
+    const bool timed = control->rule == BY_WARP && turn_in_warp() == 0;
+    const u64 begin = timed ? time_ns() : 0;
+    for (int i = 0; i < items; ++i) site.at(i), item(i);
+    if (!timed) return;
+    atomicAdd(&control->own_items, static_cast<u64>(items));
+    atomicAdd(&control->own_ns, time_ns() - begin);
 }
 
 }  // namespace spawn

@@ -162,6 +162,97 @@ __global__ void mandelbrot(Control* control, Plane plane, int* image) {
     }
 }
 
+// After Mariani and Silver, in one launch: squares whose border is not of one colour are divided, children of children;
+// the pixels of the smallest are items, too.
+struct Divide {
+    Control* control;
+    Plane plane;
+    int x, y, size;  // of the square; its parts are the items, or its pixels
+    int* image;
+
+    static constexpr int ALONG = 8;  // parts
+    __device__ bool is_small() const { return size <= 2 * ALONG; }
+    __device__ int items() const { return is_small() ? size * size : ALONG * ALONG; }
+    __device__ int& pixel(int px, int py) const { return image[py * plane.width + px]; }
+
+    __device__ void visit() const {
+        const int first = plane.steps(x, y), last = size - 1;
+        bool same = true;
+        for (int i = 0; i < 4 * last && same; ++i) {
+            const int side = i / last, at = i % last;
+            same = first == plane.steps(x + (side == 0   ? at
+                                             : side == 1 ? last
+                                             : side == 2 ? last - at
+                                                         : 0),
+                                        y + (side == 0   ? 0
+                                             : side == 1 ? at
+                                             : side == 2 ? last
+                                                         : last - at));
+        }
+        if (!same) {
+            spawn::each(control, items(), *this);
+            return;
+        }
+        for (int i = 0; i < size * size; ++i) pixel(x + i % size, y + i / size) = first;
+    }
+
+    __device__ void operator()(int i) const {
+        if (is_small()) {
+            pixel(x + i % size, y + i / size) = plane.steps(x + i % size, y + i / size);
+        } else {
+            const int part = size / ALONG;
+            Divide{control, plane, x + i % ALONG * part, y + i / ALONG * part, part, image}.visit();
+        }
+    }
+};
+
+__global__ void mariani_silver(Control* control, Plane plane, int* image) {
+    const int across = plane.width / plane.tile, number = thread_number();
+    if (number < across * across)
+        Divide{control, plane, number % across * plane.tile, number / across * plane.tile, plane.tile, image}.visit();
+}
+
+// Regular expressions: a thread for each line of text, an item for each character, from which a match may begin. The
+// automaton is Glushkov's: a bit for each character of the pattern.
+struct Automaton {
+    unsigned long long first, last, follow[64], of[256];  // positions: at the beginning, at the end, next, of a byte
+};
+
+struct MatchFrom {
+    const Automaton* automaton;
+    const unsigned char* text;  // of the line
+    int length;
+    int *matches, *longest;  // of the line
+
+    __device__ void operator()(int i) const {
+        unsigned long long state = automaton->first & automaton->of[text[i]];
+        int matched = 0;
+        for (int at = i + 1; state != 0; ++at) {
+            if (state & automaton->last) matched = at - i;
+            if (at == length) break;
+            unsigned long long next = 0;
+            for (unsigned long long rest = state; rest != 0; rest &= rest - 1) next |= automaton->follow[lowest(rest)];
+            state = next & automaton->of[text[at]];
+        }
+        if (matched > 0) atomicAdd(matches, 1), atomicMax(longest, matched);
+    }
+    __device__ static int lowest(unsigned long long word) {
+#ifdef __CUDA_ARCH__
+        return __ffsll(static_cast<long long>(word)) - 1;
+#else
+        return __builtin_ctzll(word);
+#endif
+    }
+};
+
+__global__ void match(Control* control, const Automaton* automaton, const unsigned char* text, const int* line,
+                      int lines, int* matches, int* longest) {
+    const int number = thread_number();
+    if (number >= lines) return;
+    const int begin = line[number], length = line[number + 1] - begin;
+    spawn::each(control, length, MatchFrom{automaton, text + begin, length, matches + number, longest + number});
+}
+
 // A join: a thread for each row that probes, an item for each row that matches. A pair's place in the result is known
 // beforehand.
 struct Match {
@@ -182,6 +273,10 @@ __global__ void join(Control* control, const int* key, int count, const int* fir
 
 // Adaptive refinement: a thread for each cell of a level; where the field is steep the cell is divided, and its parts,
 // the items, are computed and belong to the next level.
+struct Cell {
+    int x, y;
+};
+
 struct Field {
     int side;  // of the finest level
 
@@ -191,10 +286,22 @@ struct Field {
         const auto steep = [&](long long d) { return static_cast<int>(side * 64ll / (1 + (d < 0 ? -d : d))); };
         return steep(ring) + steep(line) + steep(other);
     }
-};
 
-struct Cell {
-    int x, y;
+    __device__ bool is_steep(const Cell& cell, int size, int steep) const {
+        int most = 0, least = FAR;
+        for (int i = 0; i < 9; ++i) {
+            const int at = value(cell.x + size * (i % 3) / 2, cell.y + size * (i / 3) / 2);
+            most = at > most ? at : most, least = at < least ? at : least;
+        }
+        return most - least >= steep;
+    }
+
+    __device__ unsigned total(const Cell& part, int size) const {
+        unsigned sum = 0;
+        for (int n = 0; n < 16; ++n)
+            sum += static_cast<unsigned>(value(part.x + size * (n % 4) / 4, part.y + size * (n / 4) / 4)) * (n + 1);
+        return sum;
+    }
 };
 
 struct Refine {
@@ -207,11 +314,7 @@ struct Refine {
     __device__ void operator()(int i) const {
         const Cell part = {corner.x + i % parts * size, corner.y + i / parts * size};
         next[i] = part;
-        unsigned total = 0;
-        for (int n = 0; n < 16; ++n)
-            total +=
-                static_cast<unsigned>(field.value(part.x + size * (n % 4) / 4, part.y + size * (n / 4) / 4)) * (n + 1);
-        atomicAdd(sum, static_cast<unsigned long long>(total));
+        atomicAdd(sum, static_cast<unsigned long long>(field.total(part, size)));
     }
 };
 
@@ -220,14 +323,36 @@ __global__ void refine(Control* control, Field field, const Cell* cells, int cou
     const int number = thread_number();
     if (number >= count) return;
     const Cell cell = cells[number];
-    int most = 0, least = FAR;
-    for (int i = 0; i < 9; ++i) {
-        const int value = field.value(cell.x + size * (i % 3) / 2, cell.y + size * (i / 3) / 2);
-        most = value > most ? value : most, least = value < least ? value : least;
-    }
-    if (most - least < steep) return;
+    if (!field.is_steep(cell, size, steep)) return;
     const int place = atomicAdd(made, parts * parts);
     spawn::each(control, parts * parts, Refine{field, cell, parts, size / parts, next + place, sum});
+}
+
+// The same in one launch: parts that are steep refine themselves, children of children.
+struct Deepen {
+    Control* control;
+    Field field;
+    Cell corner;
+    int parts, size, steep, levels;
+    int* cells;
+    unsigned long long* sum;
+
+    __device__ void operator()(int i) const {
+        const Cell part = {corner.x + i % parts * size, corner.y + i / parts * size};
+        atomicAdd(cells, 1);
+        atomicAdd(sum, static_cast<unsigned long long>(field.total(part, size)));
+        if (levels > 1 && size >= parts && field.is_steep(part, size, steep))
+            spawn::each(control, parts * parts,
+                        Deepen{control, field, part, parts, size / parts, steep, levels - 1, cells, sum});
+    }
+};
+
+__global__ void deepen(Control* control, Field field, const Cell* coarse, int count, int size, int parts, int steep,
+                       int levels, int* cells, unsigned long long* sum) {
+    const int number = thread_number();
+    if (number < count && field.is_steep(coarse[number], size, steep))
+        spawn::each(control, parts * parts,
+                    Deepen{control, field, coarse[number], parts, size / parts, steep, levels, cells, sum});
 }
 
 // Quick sort, round by round: a thread for each segment, an item for each key that goes below or above the pivot.

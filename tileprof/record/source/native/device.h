@@ -52,11 +52,48 @@ TILEPROF_FUNCTION u32 lowest_lane(u32 lanes) { return __ffs(static_cast<int>(lan
 TILEPROF_FUNCTION u32 highest_lane(u32 lanes) { return 31 - __clz(static_cast<int>(lanes)); }
 
 // Room for n entries: the first one's place. What lies beyond the capacity is counted and dropped; no thread waits.
-TILEPROF_FUNCTION u64 reserve(u32 n) { return atomicAdd(tileprof_log.count, static_cast<u64>(n)); }
+TILEPROF_FUNCTION u64 reserve(u32 n) {
+    return tileprof_log.entries == nullptr ? tileprof_log.capacity : atomicAdd(tileprof_log.count, static_cast<u64>(n));
+}
+
+// The finaliser of splitmix64; bits of a granule are those of bloom.cuh and of the simulator.
+TILEPROF_FUNCTION u64 mixed(u64 value, u64 seed) {
+    u64 x = value + seed;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+    return x ^ x >> 31;
+}
+
+TILEPROF_FUNCTION void insert_granule(u32* filter, u64 granule) {
+    const u64 first = mixed(granule, 0x9E3779B97F4A7C15ull), second = mixed(granule, 0xD1B54A32D192ED03ull) | 1;
+    for (u32 hash = 0; hash < tileprof_log.hashes; ++hash) {
+        const u32 at = static_cast<u32>(first + hash * second) & (tileprof_log.filter_bits - 1);
+        // Most bits are there already, and a block's own are nobody else's to clear: look before updating.
+        if ((*static_cast<volatile u32*>(filter + at / 32) >> at % 32 & 1) == 0)
+            atomicOr(filter + at / 32, 1u << at % 32);
+    }
+}
+
+// All granules of an entry, by one thread.
+TILEPROF_FUNCTION void insert_entry(const Entry& entry) {
+    const u64 side = 2 * static_cast<u64>(entry.block) + (entry.mode != kRead);
+    u32* filter = tileprof_log.filters + side * (tileprof_log.filter_bits / 32);
+    u64 last = ~0ull;
+    for (u32 j = 0; j < entry.count_1; ++j)
+        for (u32 i = 0; i < entry.count_0; ++i) {
+            const u64 begin = entry.address + i * entry.stride_0 + j * entry.stride_1;
+            const u64 end = (begin + entry.length - 1) / tileprof_log.granule;
+            for (u64 granule = begin / tileprof_log.granule; granule <= end; ++granule)
+                if (granule != last) insert_granule(filter, last = granule);
+        }
+}
 
 TILEPROF_FUNCTION void write_entry(u64 at, const Entry& entry) {
     if (at < tileprof_log.capacity) tileprof_log.entries[at] = entry;
+    if (tileprof_log.filters != nullptr) insert_entry(entry);
 }
+
+TILEPROF_FUNCTION bool records() { return tileprof_log.entries != nullptr || tileprof_log.filters != nullptr; }
 
 TILEPROF_FUNCTION Entry entry_of(Mode mode, u64 address, u64 length, u32 count_0, i64 stride_0) {
     return Entry{address, stride_0, 0, length, count_0, 1, linear_block(), mode, static_cast<u32>(clock_cycles()), 0};
@@ -98,7 +135,7 @@ TILEPROF_FUNCTION void record_lanes(u32 lanes, Mode mode, u64 address, u32 bytes
 
 // One thread's access. Threads of a warp that come here together share entries.
 TILEPROF_FUNCTION void record_access(Mode mode, const volatile void* pointer, u32 bytes) {
-    if (tileprof_log.entries == nullptr) return;
+    if (!records()) return;
     const void* plain = const_cast<const void*>(pointer);
     // The compiler may merge the tails of different accesses: lanes with another mode or size go their own way.
     const u32 kind = is_global(plain, bytes) ? bytes << 2 | mode : ~0u;
@@ -110,7 +147,7 @@ TILEPROF_FUNCTION void record_access(Mode mode, const volatile void* pointer, u3
 TILEPROF_FUNCTION void record_box(Mode mode, const volatile void* pointer, i64 length, i64 count_0, i64 stride_0,
                                   i64 count_1, i64 stride_1) {
     const void* plain = const_cast<const void*>(pointer);
-    if (tileprof_log.entries == nullptr || length <= 0 || count_0 <= 0 || count_1 <= 0) return;
+    if (!records() || length <= 0 || count_0 <= 0 || count_1 <= 0) return;
     const i64 span = (count_0 - 1) * stride_0 + (count_1 - 1) * stride_1 + length;
     if (!is_global(plain, stride_0 >= 0 && stride_1 >= 0 ? span : length)) return;
     Entry entry = entry_of(mode, reinterpret_cast<u64>(plain), length, static_cast<u32>(count_0), stride_0);

@@ -2,7 +2,8 @@
 //
 //     tileprof_log (constant memory) ──▶ entries [capacity]     one a run of bytes, or a strided box of them
 //                                   ├──▶ blocks [grid]          one a thread block that holds a BlockLife
-//                                   └──▶ count                  entries asked for, also those beyond the capacity
+//                                   ├──▶ count                  entries asked for, also those beyond the capacity
+//                                   └──▶ filters [grid, 2]      of a block's reads, and of its writes and updates
 #pragma once
 
 namespace tileprof {
@@ -43,9 +44,14 @@ struct Log {
     Block* blocks;
     u64* count;
     u64 capacity;
+    u32* filters;  // null: none
+    u32 filter_bits;  // a power of two, at least 32
+    u32 hashes;
+    u32 granule;  // bytes that count as one address
+    u32 unused;
 };
 
 static_assert(sizeof(u32) == 4 && sizeof(u64) == 8 && sizeof(void*) == 8, "");
-static_assert(sizeof(Entry) == 56 && sizeof(Block) == 40 && sizeof(Log) == 32, "");
+static_assert(sizeof(Entry) == 56 && sizeof(Block) == 40 && sizeof(Log) == 56, "");
 
 }  // namespace tileprof

@@ -10,6 +10,7 @@
 // and no order of commands deadlocks.
 //
 // "graph.h" is made by build.py: the constants and tables of one plan, and the choices of the pilot.
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 
@@ -27,6 +28,11 @@ static_assert(DEPTH + 2 <= COMMANDS, "a cluster's ring holds what it may be sent
 
 void store(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
 u64 load(const u64* from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
+
+u64 now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
 
 // Tasks by their place in the pilot's order: a bit each, the first is the next.
 struct Ranked {
@@ -84,6 +90,8 @@ struct Pilot {
     Ranked ready, sendable;
     int kin[CLUSTERS][KIN];  // ready tasks whose last input a cluster has made
     int kin_count[CLUSTERS];
+    int left[PROGRAMS];  // tasks of each program that are not completed
+    u64 first_ns = 0, ended_ns[PROGRAMS] = {};  // this run's first completion; from there to a program's last, all runs
     u64 runs = 0, commands = 0, ahead = 0, own = 0, batches = 0, most_in_batch = 0;
 
     explicit Pilot(u64* link) : link(link) { begin_run(); }
@@ -101,6 +109,7 @@ struct Pilot {
         std::memset(outstanding, 0, sizeof outstanding);
         std::memset(was_sent, 0, sizeof was_sent);
         std::memset(kin_count, 0, sizeof kin_count);
+        std::memcpy(left, PROGRAM_TASKS, sizeof left);
         done.clear(), begun.clear();
         ready = sendable = Ranked();
         for (int task : READY_TASKS) ready.insert(task);
@@ -149,19 +158,22 @@ struct Pilot {
 
     // Clusters with the least to do come first, in turn.
     void deal() {
-        for (int level = 0; level < DEPTH; ++level)
+        for (int level = 0; level < DEPTH; ++level) {
+            const int first = turn;  // the turn moves on below, and no cluster may be passed over for that
             for (int i = 0; i < CLUSTERS; ++i) {
-                const int cluster = (turn + i) % CLUSTERS;
+                const int cluster = (first + i) % CLUSTERS;
                 if (outstanding[cluster] != level || sent == TASKS) continue;
                 if (!give(cluster)) return;
                 turn = (cluster + 1) % CLUSTERS;
             }
+        }
     }
 
     void complete(int task) {
         const int cluster = owner[task];
         --outstanding[cluster];
-        ++finished;
+        if (finished++ == 0) first_ns = now_ns();
+        if (--left[PROGRAM_OF[task]] == 0) ended_ns[PROGRAM_OF[task]] += now_ns() - first_ns;
         done.add(task, [&](int waiter) {
             if (was_sent[waiter]) return;
             ready.insert(waiter);
@@ -213,5 +225,12 @@ void pilot_counts(const Pilot* pilot, u64* six) {
     const u64 counts[6] = {pilot->runs, pilot->commands, pilot->ahead,
                            pilot->own,  pilot->batches,  pilot->most_in_batch};
     std::memcpy(six, counts, sizeof counts);
+}
+
+// From a run's first completion to the last of each program, in nanoseconds, summed over runs. Returns how many
+// programs there are, and writes at most `room`. To be asked while no kernel runs.
+int pilot_ends(const Pilot* pilot, u64* ended_ns, int room) {
+    for (int i = 0; i < PROGRAMS && i < room; ++i) ended_ns[i] = pilot->ended_ns[i];
+    return PROGRAMS;
 }
 }

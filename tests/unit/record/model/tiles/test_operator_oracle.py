@@ -79,7 +79,7 @@ def test_no_tile_model_forgets_an_input(operators, small_tiles, part):
 
 
 def tried_operators(operators):
-    """How many elements were perturbed, the models that were held against PyTorch so, and what was wrong."""
+    """How many elements were perturbed, the models that were checked against PyTorch so, and what was wrong."""
     tried, held, wrong = 0, set(), []
     for op in operators:
         name = f"{op.name} {op.variant_test_name}".strip()

@@ -1,0 +1,96 @@
+"""Slots and arithmetic units in DeepBench's shapes: how many slots tiles fill (modelled), and which share of peak
+arithmetic an H200 reaches (measured).
+
+python tests/benchmarks/bench_arithmetic.py          no GPU; prints the table of docs/bloom.md
+python tests/benchmarks/bench_arithmetic.py --write docs/bloom.md
+
+Measured: `tests/gpu/results/arithmetic.json`, made by `tests/gpu/measuring/measure_arithmetic.py`. Slots are those of
+the model recorder's tiles on an H200, as in notebooks/utilisation_levels.py: tiles over whole waves, weighted by time.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from measuring import ROOT
+
+from tileprof.analysis.bounds import Machine
+from tileprof.trace import load
+
+RESULTS = ROOT / "tests/gpu/results/arithmetic.json"
+DATA = ROOT / "notebooks/data"
+BEGIN, END = "<!-- slots and arithmetic -->", "<!-- end of slots and arithmetic -->"
+PROGRAM = """
+import csv, sys
+import tileprof, torch
+from torch.nn.functional import conv2d, linear
+from tileprof.examples.deepbench import PRODUCTS
+
+torch.set_default_dtype(torch.float16)
+for m, n, k in PRODUCTS:
+    a, b = torch.zeros(m, k), torch.zeros(k, n)
+    with tileprof.capture():
+        a @ b
+for row in csv.DictReader(open(sys.argv[1])):
+    hidden, batch, gates = (int(row[name]) for name in ("hidden", "batch", "gates"))
+    state, weight = torch.zeros(batch, hidden), torch.zeros(gates * hidden, hidden)
+    with tileprof.capture():
+        linear(state, weight)
+for row in csv.DictReader(open(sys.argv[2])):
+    n = {name: int(value) for name, value in row.items() if name != "suite"}
+    image = torch.zeros(n["batch"], n["c"], n["h"], n["w"]).contiguous(memory_format=torch.channels_last)
+    filters = torch.zeros(n["filters"], n["c"], n["fh"], n["fw"]).contiguous(memory_format=torch.channels_last)
+    with tileprof.capture():
+        conv2d(image, filters, stride=(n["stride_h"], n["stride_w"]), padding=(n["pad_h"], n["pad_w"]))
+"""
+
+
+def slots_filled():
+    """The share of slots per shape, in the order in which shapes are measured: reductions of split k join products."""
+    with tempfile.TemporaryDirectory() as folder:
+        program, path = Path(folder, "layers.py"), Path(folder, "layers.tileprof")
+        program.write_text(PROGRAM)
+        words = [sys.executable, "-m", "tileprof", "record", "--fake", "--device", "H200", "-o", path, "--", "python"]
+        data = [DATA / "deepbench_rnn.csv", DATA / "deepbench_conv.csv"]
+        subprocess.run([*words, program, *data], check=True, capture_output=True)
+        trace = load(path)
+        launches = trace.launches
+        waves = launches["tiles"] / Machine(trace.device).slots(launches)
+    main = ~launches["kernel"].astype(str).str.contains("splitk_reduce")
+    return (waves / np.ceil(waves))[main].to_numpy()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", metavar="PAGE", type=Path)
+    chosen = parser.parse_args()
+    rows = json.loads(RESULTS.read_text())["rows"]
+    filled = slots_filled()
+    if len(filled) != len(rows):
+        raise SystemExit(f"{len(filled)} launches were recorded and {len(rows)} shapes measured: they do not match")
+    lines = [
+        "| shapes | number | slots filled (modelled): quartiles | arithmetic, of peak (measured): quartiles | most |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        mine = np.array([row["kind"] == kind for row in rows])
+        share = np.array([row["share"] for row in rows])[mine]
+        slots, arithmetic = (
+            " / ".join(f"{q:.0%}" if q >= 0.01 else f"{q:.1%}" for q in np.quantile(values, (0.25, 0.5, 0.75)))
+            for values in (filled[mine], share)
+        )
+        lines.append(f"| {kind}s | {mine.sum()} | {slots} | {arithmetic} | {share.max():.0%} |")
+    text = "\n".join(lines)
+    print(text)
+    if chosen.write:
+        page = chosen.write.read_text()
+        head, rest = page.split(BEGIN)
+        chosen.write.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""How busy the arithmetic units are in DeepBench's products, recurrent layers and convolutions, on a GPU.
+
+python tests/gpu/measuring/measure_arithmetic.py OUT.json [--seconds 60]
+
+Every shape runs in half precision (accumulated in single) through PyTorch, several times in a CUDA graph. The share of
+peak arithmetic is what the shape has to multiply and add over time times the peak of tensor cores at the clock of the
+data sheet: useful work, so that padded tiles and other kernels of the operator (im2col, conversions of layouts) lower
+it.
+"""
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import torch
+
+from tileprof.devices import get
+from tileprof.examples.deepbench import PRODUCTS
+
+DATA = Path(__file__).parents[3] / "notebooks/data"
+REPEATS, ROUNDS = 20, 5
+
+
+def tensors(*shapes):
+    return [torch.randn(*shape, dtype=torch.float16, device="cuda") for shape in shapes]
+
+
+def products():
+    for m, n, k in PRODUCTS:
+        a, b = tensors((m, k), (k, n))
+        yield "product", f"{m} x {n} x {k}", 2 * m * n * k, lambda a=a, b=b: a @ b
+
+
+def recurrent():
+    with (DATA / "deepbench_rnn.csv").open() as file:
+        for row in csv.DictReader(file):
+            hidden, batch, gates = (int(row[name]) for name in ("hidden", "batch", "gates"))
+            x, w = tensors((batch, hidden), (gates * hidden, hidden))
+            name = f"{row['cell']} {hidden}, batch {batch} ({row['suite']})"
+            flops = 2 * batch * hidden * gates * hidden
+            yield "recurrent product", name, flops, lambda x=x, w=w: torch.nn.functional.linear(x, w)
+
+
+def convolutions():
+    with (DATA / "deepbench_conv.csv").open() as file:
+        for row in csv.DictReader(file):
+            n = {name: int(value) for name, value in row.items() if name != "suite"}
+            x, w = tensors((n["batch"], n["c"], n["h"], n["w"]), (n["filters"], n["c"], n["fh"], n["fw"]))
+            x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
+            stride, padding = (n["stride_h"], n["stride_w"]), (n["pad_h"], n["pad_w"])
+            high, wide = (
+                (n[s] + 2 * p - n[f]) // step + 1
+                for s, f, p, step in zip("hw", ("fh", "fw"), padding, stride, strict=True)
+            )
+            flops = 2 * n["batch"] * n["filters"] * high * wide * n["c"] * n["fh"] * n["fw"]
+            name = (
+                " x ".join(row[key] for key in ("batch", "c", "h", "w", "filters", "fh", "fw")) + f" ({row['suite']})"
+            )
+            yield (
+                "convolution", name, flops,
+                lambda x=x, w=w, s=stride, p=padding: torch.nn.functional.conv2d(x, w, stride=s, padding=p),
+            )  # fmt: skip
+
+
+def time_us(run):
+    """The median over rounds of one run in a graph of several."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        run(), run()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(REPEATS):
+            run()
+    found = []
+    for _ in range(ROUNDS + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record(), graph.replay(), end.record()
+        end.synchronize()
+        found.append(1e3 * begin.elapsed_time(end) / REPEATS)
+    return statistics.median(found[1:])
+
+
+def driver():
+    words = ["nvidia-smi", "--query-gpu=driver_version,clocks.current.sm", "--format=csv,noheader,nounits"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--seconds", type=float, default=60)
+    chosen = parser.parse_args()
+    name = torch.cuda.get_device_name()
+    peak = get(next(word for word in name.split() if word in ("H200", "H100", "A100", "V100"))).peak_flops["fp16"]
+    rows, end = [], time.monotonic() + chosen.seconds
+    result = {"device": name, "driver, MHz at rest": driver(), "torch": torch.__version__, "peak": peak, "rows": rows}
+    for shapes in (products, recurrent, convolutions):
+        for kind, shape, flops, run in shapes():
+            if time.monotonic() > end:
+                break
+            us = time_us(run)
+            rows.append({"kind": kind, "shape": shape, "us": round(us, 2), "share": flops / (us * 1e-6 * peak)})
+    result["MHz after"] = driver()
+    chosen.output.write_text(json.dumps(result))
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        shares = sorted(row["share"] for row in rows if row["kind"] == kind)
+        some = [shares[int(q * (len(shares) - 1))] for q in (0, 0.25, 0.5, 0.75, 1)]
+        print(kind, len(shares), " ".join(f"{share:.3f}" for share in some))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+// What the probe's patches leave behind, per thread block.
+#pragma once
+#include <stdint.h>
+
+struct Seen {
+    uint64_t grid, pc, source;
+    uint32_t block, blocks;
+};
+
+struct Buffer {
+    uint64_t source;  // which call set this as callback data
+    unsigned long long* count;
+    Seen* seen;
+    uint64_t capacity;
+};
