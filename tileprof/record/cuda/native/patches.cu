@@ -71,35 +71,6 @@ __device__ __forceinline__ Fact load_fact(const Fact* from) {
             static_cast<uint32_t>(high >> 32)};
 }
 
-// The same out of L2.
-__device__ __forceinline__ Fact load_fact_gpu(const Fact* from) {
-    uint64_t low, high;
-    asm volatile("{ .reg .b128 v; ld.relaxed.gpu.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
-                 : "=l"(low), "=l"(high)
-                 : "l"(from)
-                 : "memory");
-    return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
-            static_cast<uint32_t>(high >> 32)};
-}
-
-#if __CUDA_ARCH__ >= 900
-// Put a fact where `old` is; what was there.
-__device__ __forceinline__ Fact claim_fact(Fact* at, const Fact& old, const Fact& fact) {
-    uint64_t low, high;
-    asm volatile(
-        "{ .reg .b128 was, is, v; mov.b128 was, {%3, %4}; mov.b128 is, {%5, %6};"
-        " atom.relaxed.gpu.global.cas.b128 v, [%2], was, is; mov.b128 {%0, %1}, v; }"
-        : "=l"(low), "=l"(high)
-        : "l"(at), "l"(old.entry | static_cast<uint64_t>(old.block) << 32),
-          "l"(old.launch | static_cast<uint64_t>(old.above) << 32),
-          "l"(fact.entry | static_cast<uint64_t>(fact.block) << 32),
-          "l"(fact.launch | static_cast<uint64_t>(fact.above) << 32)
-        : "memory");
-    return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
-            static_cast<uint32_t>(high >> 32)};
-}
-#endif
-
 __device__ __forceinline__ void store_fact(Fact* to, const Fact& fact) {
     uint64_t low = fact.entry | static_cast<uint64_t>(fact.block) << 32;
     uint64_t high = fact.launch | static_cast<uint64_t>(fact.above) << 32;
@@ -194,39 +165,24 @@ __device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key,
            is.w == h->launch;
 }
 
-// A new entry of a key, kFull when there is no room.
-__device__ __forceinline__ uint64_t make_entry(Header* h, uint64_t key, uint32_t block) {
-    uint64_t at = append(h, 1);
-    if (at == kFull) return at;
-    // The bits are zero in a fresh arena and are only ever or-ed in: a thread that finds the key early cannot
-    // take stale bits for its own.
-    h->arena[at].payload[3] = static_cast<uint32_t>(globaltimer());
-    store_v4(h->arena + at, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
-    return at;
-}
-
-constexpr int kPatience = 16;  // reads of what is claimed, about 10 us; after that a second entry is no harm
-
 // The entry of a key that slot, which held `old`, does not lead to: another warp's, or a new one. The warps of a
 // block often come here together; those that find the slot claimed wait a moment for the one that claimed it.
 __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key, uint32_t block) {
+    constexpr int kPatience = 16;  // reads of the slot, about 10 us; after that a second entry is no harm
     uint32_t seen = old == kClaimed ? kClaimed : atomicCAS(h->table + slot, old, kClaimed);
     if (seen != old || old == kClaimed) {
         for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);
         if (find(h, seen, key, block)) return seen;
     }
-    uint64_t at = make_entry(h, key, block);
+    uint64_t at = append(h, 1);
+    if (at != kFull) {
+        // The bits are zero in a fresh arena and are only ever or-ed in: a thread that finds the key early cannot
+        // take stale bits for its own.
+        h->arena[at].payload[3] = static_cast<uint32_t>(globaltimer());
+        store_v4(h->arena + at, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
+    }
     store_relaxed_gpu(h->table + slot, at == kFull ? 0 : static_cast<uint32_t>(at));
     return at;
-}
-
-// What a fact of a window of this thread's block says beside the entry.
-__device__ __forceinline__ Fact fact_of(const Header* h, uint64_t window, uint32_t block, uint32_t generation) {
-    return {kClaimed, block, h->launch, fact_above(window, generation)};
-}
-
-__device__ __forceinline__ bool is_about(const Fact& fact, const Fact& key) {
-    return fact.block == key.block && fact.launch == key.launch && fact.above == key.above;
 }
 
 // Whether this thread knows the entry of a window of its block, and then sets its bits.
@@ -234,54 +190,28 @@ __device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t
     uint32_t block = linear_block();
     uint32_t generation = h->in_graph ? load_relaxed_gpu(&h->generation) : 0;
     Fact fact = load_fact(h->facts + fact_slot(h->launch, block, window));
-    if (!is_about(fact, fact_of(h, window, block, generation)) || fact.entry == kClaimed ||
+    if (fact.block != block || fact.launch != h->launch || fact.above != fact_above(window, generation) ||
         !fact_holds(window, h->in_graph))
         return false;
     red_or(&h->arena[fact.entry].payload[mode], bits);
     return true;
 }
 
-constexpr uint64_t kElsewhere = kFull - 1;
-
-// The entry of a key by way of its fact, where no other of this launch is in that place: a fact is claimed, the entry
-// made and the fact completed. kElsewhere: ask the index. Facts of a launch do not drive each other out in this way.
-__device__ uint64_t insert_fact(Header* h, Fact* slot, Fact claim, uint64_t key) {
-#if __CUDA_ARCH__ >= 900
-    Fact old = load_fact(slot), seen = old;
-    bool live = old.launch == claim.launch && !(h->in_graph && (old.above ^ claim.above) >> kAboveShift != 0);
-    if (!live) {
-        seen = claim_fact(slot, old, claim);
-        if (is_about(seen, old) && seen.entry == old.entry) {
-            uint64_t at = make_entry(h, key, claim.block);
-            store_fact(slot,
-                       at == kFull ? Fact{} : Fact{static_cast<uint32_t>(at), claim.block, claim.launch, claim.above});
-            return at;
-        }
-    }
-    for (int i = 0; i < kPatience && is_about(seen, claim) && seen.entry == kClaimed; ++i) seen = load_fact_gpu(slot);
-    if (is_about(seen, claim) && seen.entry != kClaimed) return seen.entry;
-#endif
-    return kElsewhere;
-}
-
-// The same for the lanes that are here, who do not know. Afterwards all threads may.
+// The same through the index, for the lanes that are here. Afterwards all threads may know.
 __device__ __forceinline__ void touch_unknown(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
     uint32_t block = linear_block();
     uint32_t peers = __match_any_sync(__activemask(), window);
+    uint64_t key = key_of(h, kAccess, window);
+    uint32_t slot = slot_of(h, key, block);
     uint32_t leader = __ffs(peers) - 1;
-    uint64_t at = kElsewhere;
+    uint64_t at = 0;
     if (lane_id() == leader) {
-        uint64_t key = key_of(h, kAccess, window);
-        Fact fact = fact_of(h, window, block, static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration);
-        Fact* place = h->facts + fact_slot(h->launch, block, window);
-        if (fact_holds(window, h->in_graph)) at = insert_fact(h, place, fact, key);
-        if (at == kElsewhere) {
-            uint32_t slot = slot_of(h, key, block);
-            at = load_relaxed_gpu(h->table + slot);
-            if (!find(h, at, key, block)) at = insert(h, slot, static_cast<uint32_t>(at), key, block);
-            fact.entry = static_cast<uint32_t>(at);
-            // From sm_90 on the place is another's, who keeps it.
-            if (__CUDA_ARCH__ < 900 && at != kFull && fact_holds(window, h->in_graph)) store_fact(place, fact);
+        at = load_relaxed_gpu(h->table + slot);
+        if (!find(h, at, key, block)) at = insert(h, slot, static_cast<uint32_t>(at), key, block);
+        if (at != kFull && fact_holds(window, h->in_graph)) {
+            uint32_t generation = static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration;
+            store_fact(h->facts + fact_slot(h->launch, block, window),
+                       {static_cast<uint32_t>(at), block, h->launch, fact_above(window, generation)});
         }
     }
     at = __shfl_sync(peers, at, leader);
