@@ -171,12 +171,12 @@ def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> S
     name = f"{policy} {threshold:,}" if policy == "threshold" else policy
     if policy in (PROGRAM, "spawn", "warp"):
         threshold = work.threshold
-    ran = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
-    launched = np.isfinite(ran.took_ns)
-    estimated = launched & np.isfinite(ran.estimate_ns)
-    errors = np.abs(ran.estimate_ns[estimated] / ran.took_ns[estimated] - 1)
+    outcome = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
+    launched = np.isfinite(outcome.took_ns)
+    estimated = launched & np.isfinite(outcome.estimate_ns)
+    errors = np.abs(outcome.estimate_ns[estimated] / outcome.took_ns[estimated] - 1)
     some, spawned = int((work.items > 0).sum()), int(launched.sum())
-    return Spawned(name, ran.time_ns, spawned, some - spawned, float(errors.mean()) if estimated.any() else np.nan)
+    return Spawned(name, outcome.time_ns, spawned, some - spawned, float(errors.mean()) if estimated.any() else np.nan)
 
 
 def compare(work: Spawns, options: Spawning) -> list[Spawned]:
@@ -294,22 +294,22 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
 def _depth(work: Spawns, first_child: NDArray[np.int64]) -> int:
     """Return levels of threads below those of the rounds."""
     roots = int(work.round_at[-1])
-    level, seen, depth = np.arange(roots), roots, 0
+    level, count, depth = np.arange(roots), roots, 0
     while True:
         parents = level[(first_child[level] >= 0) & (work.items[level] > 0)]
         if not len(parents):
             break
         owner, place = ragged(work.items[parents])
         level = first_child[parents][owner] + place
-        seen += len(level)
+        count += len(level)
         depth += 1
-        if level.max() >= len(work.items) or level.min() < roots or seen > len(work.items):
+        if level.max() >= len(work.items) or level.min() < roots or count > len(work.items):
             raise UserError(
                 f"workload {work.name}: items of threads are threads {level.min()} to {level.max()}, expected "
                 f"{roots} to {len(work.items) - 1}, each once; number the threads level by level"
             )
-    if seen != len(work.items):
-        raise UserError(f"workload {work.name}: {len(work.items) - seen} threads are in no round and no item")
+    if count != len(work.items):
+        raise UserError(f"workload {work.name}: {len(work.items) - count} threads are in no round and no item")
     return depth
 
 
@@ -449,15 +449,15 @@ def _tile_life(w: _Work, o: _Costs, z: _State, now: float, begin: int, stop: int
             if w.items[t] > 0 and (z.chosen[t - first] if w.policy == WARP else _launches(w, o, z, t, launches, now)):
                 _launch(w, o, z, t, launches, now, now + base_ns)
                 launches += 1
-        spent = base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
+        cost_ns = base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
         for t in range(first, last):
             if z.to_end[t] > 0:
-                _arrive(z, o, t, now + spent)
+                _arrive(z, o, t, now + cost_ns)
         longest = 0.0
         for t in range(first, last):
             if w.items[t] > 0 and z.to_end[t] == 0:
-                longest = max(longest, _inline(w, o, z, t, now, spent))
-        life = max(life, spent + longest)
+                longest = max(longest, _inline(w, o, z, t, now, cost_ns))
+        life = max(life, cost_ns + longest)
     return life
 
 
@@ -506,11 +506,11 @@ def _choose(w: _Work, o: _Costs, z: _State, first: int, last: int, now: float) -
 
 
 @internal
-def _launch(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float, asked: float) -> None:
+def _launch(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float, threads: float) -> None:
     """Count a launch of thread t, the number ``launches`` of its warp, that is asked for at a time."""
     tiles = _tiles(o, w.items[t])
     each, _ = _pace(w, o, z, t, now)
-    z.asked[t] = asked
+    z.asked[t] = threads
     z.estimate[t] = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + tiles) * each
     z.to_end[t] = z.to_start[t] = tiles
     z.c[_QUEUED] += tiles

@@ -53,9 +53,9 @@ def main():
         cells = [name, f"{measured[name]['persistent-stages']:.1f}"]
         for way, text in ways(whole[False].clusters).items():
             plan = whole[way == "persistent"]
-            found = time_us(plan, life_factor, text)
-            off.setdefault(way, []).append(found / measured[name][way] - 1)
-            cells.append(f"{measured[name][way]:.1f} / {found:.1f} ({off[way][-1]:+.0%})")
+            actual = time_us(plan, life_factor, text)
+            off.setdefault(way, []).append(actual / measured[name][way] - 1)
+            cells.append(f"{measured[name][way]:.1f} / {actual:.1f} ({off[way][-1]:+.0%})")
         rows.append(cells)
     table(["chain", "stages (calibrates)", *off], rows)
     near = {way: int((np.abs(errors) <= WITHIN).sum()) for way, errors in off.items()}
@@ -127,11 +127,11 @@ def tile_graph(plan):
         posters[semaphore].append(int(task))
     parents = {}
     for task, (begin, _, semaphore, _, _) in zip(owners(plan.wait_ptr), plan.waits, strict=True):
-        needed = begin / plan.stages[stage[task]].k_blocks
+        needs = begin / plan.stages[stage[task]].k_blocks
         for poster in posters[semaphore]:
             link = parents.setdefault((int(stage[poster]), int(stage[task])), {})
             mine = link.setdefault(int(place[task]), {})
-            mine[int(place[poster])] = min(mine.get(int(place[poster]), 1.0), needed)
+            mine[int(place[poster])] = min(mine.get(int(place[poster]), 1.0), needs)
     links = []
     for (producer, consumer), by_tile in sorted(parents.items()):
         sets = [[(parent, 1.0, first) for parent, first in sorted(by_tile[tile].items())] for tile in sorted(by_tile)]

@@ -220,8 +220,8 @@ class TraceWriter:
 
     def add_times(self, launch: int, tile: ArrayLike, sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> None:
         """Measured times of tiles of a launch, from the launch's begin: arrays of equal length."""
-        given = zip((tile, sm, begin_ns, end_ns), (np.int32, np.int32, np.int64, np.int64), strict=True)
-        tile, sm, begin_ns, end_ns = (np.atleast_1d(np.asarray(values)).astype(type_) for values, type_ in given)
+        arrays = zip((tile, sm, begin_ns, end_ns), (np.int32, np.int32, np.int64, np.int64), strict=True)
+        tile, sm, begin_ns, end_ns = (np.atleast_1d(np.asarray(values)).astype(type_) for values, type_ in arrays)
         if not len(tile) == len(sm) == len(begin_ns) == len(end_ns):
             raise ValueError("times of a launch must be arrays of equal length")
         with self._lock:
