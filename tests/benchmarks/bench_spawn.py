@@ -14,6 +14,7 @@ import argparse
 import json
 import subprocess
 import tempfile
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -105,11 +106,12 @@ def main():
             shown.append((name, k20c, simulated, real))
         lines += [f"Scale {scale}, times as fast as flat:", "", *table(shown), ""]
     near = [max(ratio, 1 / ratio) for rule in RULES for ratio in off[rule]]
-    lines.append(
+    sentence = (
         f"The simulated gain is within a factor of 1.5 of the measured one in {sum(n <= 1.5 for n in near)} of "
         f"{len(near)} cells and within 2 in {sum(n <= 2 for n in near)}; flat at scale 16, from items timed at scale "
         f"14, is within 1.5 in {sum(max(n, 1 / n) <= 1.5 for n in off['flat'])} of {len(off['flat'])}."
     )
+    lines += textwrap.wrap(sentence, 118)
     for block, text in zip(BLOCKS, ("\n".join(measured_table(results)), "\n".join(lines)), strict=True):
         print(text, end="\n\n")
         if chosen.write:
