@@ -36,7 +36,7 @@ class Accesses:
         self._tracked = self._tracked_buffers()
 
     def of(self, launch: int) -> list[tuple[int, Access]]:
-        """``(buffer, access)`` for each tracked buffer that the launch touches."""
+        """Return ``(buffer, access)`` for each tracked buffer that the launch touches."""
         rows = slice(self._starts[launch], self._starts[launch + 1])
         bound: dict[int, list[tuple[int, int]]] = {}
         for slot, buffer, offset in zip(

@@ -17,7 +17,7 @@ _FAR = 2**62
 
 
 def fit(values: I64, coordinates: I64, names: tuple[str, ...], top: int) -> str | None:
-    """An expression in ``names`` that gives ``values`` on every row of ``coordinates``, clipped to ``[0, top]``.
+    """Return an expression in ``names`` that gives ``values`` on every row of ``coordinates``, clipped to ``[0, top]``.
 
     ``values`` ``[rows]``; ``coordinates`` ``[rows, axes]``. Tried in turn: a constant; ``(p*k + q) // d``,
     ``g*((p*k + q) // d) + r``, and the same with ``k % m``, of one axis ``k``. None where none of them holds exactly on

@@ -57,7 +57,7 @@ class EdgeBlock:
         return len(np.unique(self.parent))
 
     def uses(self) -> NDArray[np.int64]:
-        """Consumer tiles of each set."""
+        """Return consumer tiles of each set."""
         return np.bincount(self.set_of[self.set_of >= 0], minlength=self.sets).astype(np.int64)
 
     @property
@@ -72,7 +72,9 @@ class EdgeBlock:
         return int((self.uses() * sums).sum())
 
     def edges(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
-        """Every edge as ``(producer tile, consumer tile, row)``; ``row`` indexes ``bytes``, ``last`` and ``first``."""
+        """Return every edge as ``(producer tile, consumer tile, row)``; ``row`` indexes ``bytes``, ``last`` and
+        ``first``.
+        """
         consumer = np.flatnonzero(self.set_of >= 0)
         sets = self.set_of[consumer]
         owner, place = ragged(np.diff(self.indptr)[sets])
@@ -96,7 +98,7 @@ class Source(Protocol):
 
 
 def edge_block(source: Source, touch: Touch, tiles: int) -> EdgeBlock | None:
-    """Edges from the tiles behind ``source`` to the ``tiles`` of a launch behind ``touch``; None where nothing
+    """Return edges from the tiles behind ``source`` to the ``tiles`` of a launch behind ``touch``; None where nothing
     overlaps.
     """
     rows = _join(source, touch)
@@ -130,7 +132,7 @@ class Joins:
         self._touches: dict[int, tuple[Touch, bytes, bytes]] = {}
 
     def block(self, source: Source, touch: Touch, tiles: int) -> EdgeBlock | None:
-        """As `edge_block`."""
+        """Return the same as `edge_block`."""
         base = touch.lo[0]
         events = _digest(source.lo - base, source.hi - base, source.cls, source.last)
         key = (events, self._digests(source.touch)[0], self._digests(touch)[1], tiles)
@@ -139,7 +141,7 @@ class Joins:
         return self._blocks[key]
 
     def _digests(self, touch: Touch) -> tuple[bytes, bytes]:
-        """Of what a join reads of a touch as its source, and of the other one."""
+        """Return digests of what a join reads of a touch as its source, and of the other one."""
         digests = self._touches.get(id(touch))
         if digests is None:
             base = touch.lo[0]
@@ -161,7 +163,9 @@ _Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[n
 
 
 def _join(source: Source, touch: Touch) -> _Rows:
-    """Overlaps summed by consumer class and producer class: ``(consumer, producer, bytes, last, first)``, sorted."""
+    """Return overlaps summed by consumer class and producer class: ``(consumer, producer, bytes, last, first)``,
+    sorted.
+    """
     width = source.touch.classes
     parts = []
     begin = pairs_count = 0
@@ -189,7 +193,7 @@ def _join(source: Source, touch: Touch) -> _Rows:
 
 
 def _chunk(source: Source, touch: Touch, begin: int) -> int:
-    """Segments of ``touch`` to join at once, guessed from how many of ``source`` begin within the next ones."""
+    """Return segments of ``touch`` to join at once, guessed from how many of ``source`` begin within the next ones."""
     stop = min(len(touch.lo), begin + 65536)
     ends = np.searchsorted(source.lo, touch.hi[begin:stop], "left")
     starts = np.searchsorted(source.lo, touch.lo[begin:stop], "left")
@@ -214,7 +218,7 @@ def _sum(
 
 
 def merge_blocks(blocks: list[EdgeBlock]) -> EdgeBlock:
-    """One block with the edges of all: bytes add up, the earliest ``first`` and the latest ``last`` hold."""
+    """Return one block with the edges of all: bytes add up, the earliest ``first`` and the latest ``last`` hold."""
     if len(blocks) == 1:
         return blocks[0]
     tiles = np.stack([b.set_of for b in blocks], axis=1)

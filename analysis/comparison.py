@@ -43,7 +43,7 @@ class Comparison:
     rows: tuple[Row, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The value as JSON types; of each pair of numbers the first is of A."""
+        """Return the value as JSON types; of each pair of numbers the first is of A."""
         lists = {
             "facts": {name: list(pair) for name, pair in self.facts.items()},
             "patterns": {name: list(pair) for name, pair in self.patterns.items()},
@@ -75,7 +75,7 @@ def facts(report: Report) -> dict[str, float | None]:
 
 
 def compare(first: tuple[TileGraph, Report], second: tuple[TileGraph, Report]) -> Comparison:
-    """A against B; numbers in modules stand for each other, so that traces of other depths match."""
+    """Return a against B; numbers in modules stand for each other, so that traces of other depths match."""
     sides = [facts(report) for _, report in (first, second)]
     counts = [_patterns(report) for _, report in (first, second)]
     times = [_times(graph) for graph, _ in (first, second)]

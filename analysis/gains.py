@@ -51,7 +51,7 @@ class PairAnswer:
 
 
 def pair_gains(bounder: Bounder) -> pd.DataFrame:
-    """``graph.pairs`` with what overlap could save, one row per pair, in order of producer and consumer.
+    """Return ``graph.pairs`` with what overlap could save, one row per pair, in order of producer and consumer.
 
     Added columns: ``direct`` (no path through a launch in between orders the two anyway), ``apart`` (launches issued
     between them), ``last_producer`` (the consumer needs no launch that is issued after this producer: while everything
@@ -133,7 +133,7 @@ class _Answers:
         self.keys = self._keys()
 
     def of(self, row: int) -> PairAnswer:
-        """The answer on one pair."""
+        """Return the answer on one pair."""
         tiles, traffic, recorded_ns = self.keys[row]
         pair = self._pairs[row]
         if tiles not in self._scheduled:
@@ -144,7 +144,7 @@ class _Answers:
         return PairAnswer(bounds.completed(recorded_ns, *self._moved[traffic]), early, lead_ns, self._waves(*pair))
 
     def none(self, row: int) -> PairAnswer:
-        """Of a pair beyond `MOST_ANSWERS`: nothing is claimed to be saved."""
+        """Return the answer on a pair beyond `MOST_ANSWERS`, which claims no saving."""
         recorded_ns = self.keys[row][2]
         bounds = Bounds(recorded_ns, {NOT_COMPUTED: recorded_ns}, {}, 0, None, None, (NOT_COMPUTED,))
         return PairAnswer(bounds, 0.0, 0.0, self._waves(*self._pairs[row]))
@@ -171,7 +171,7 @@ class _Answers:
         return pair_waves((tiles[producer], tiles[consumer]), (slots[producer], slots[consumer]))
 
     def _early(self, producer: int, consumer: int) -> tuple[float, float]:
-        """Share of the consumer's tiles that could start early, and by how much on average, ns."""
+        """Return share of the consumer's tiles that could start early, and by how much on average, ns."""
         ends = self._ends_of(producer)
         end_ns = float(ends.max(initial=0.0))
         ready = np.zeros(self._tiles[consumer])
@@ -186,7 +186,7 @@ class _Answers:
         return float((ready < (1 - EARLY_MARGIN) * end_ns).mean()), float((end_ns - ready).mean())
 
     def _ends_of(self, launch: int) -> NDArray[np.float64]:
-        """``[tiles]`` ends in stream order: as measured, or each tile on the next free slot."""
+        """Return ``[tiles]`` ends in stream order: as measured, or each tile on the next free slot."""
         durations = self._bounder.durations
         key = (int(durations.begins[launch]), self._slots[launch])
         if key not in self._ends:
@@ -199,8 +199,8 @@ class _Answers:
 
 
 def _recorded_ns(bounder: Bounder, producers: NDArray[np.int64], consumers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """``[pairs]`` both launches, less their overlap, plus the gap between them up to the device's launch gap: a longer
-    gap is other launches or a slow host, which overlapping these two does not mend.
+    """Return ``[pairs]`` both launches, less their overlap, plus the gap between them up to the device's launch gap: a
+    longer gap is other launches or a slow host, which overlapping these two does not mend.
     """
     launches, took_ns = bounder.graph.launches, bounder.launch_ns
     begin_ns, duration_ns = (launches[name].to_numpy(np.float64) for name in ("begin_ns", "duration_ns"))
@@ -223,7 +223,7 @@ class _Binding(NamedTuple):
 
 
 def _bindings(trace: Recording) -> list[_Binding]:
-    """``[launches]`` of a recording."""
+    """Return ``[launches]`` of a recording."""
     lasting = (trace.buffers["freed_at"].to_numpy(np.int64) == NEVER).tolist()
     bindings = []
     for launch in range(len(trace.launches)):
@@ -238,7 +238,7 @@ def _bindings(trace: Recording) -> list[_Binding]:
 
 
 def _true_parents(graph: TileGraph) -> dict[int, set[int]]:
-    """Launches that each launch depends on, hazards of recycled memory aside."""
+    """Return launches that each launch depends on, hazards of recycled memory aside."""
     links = graph.links[~graph.links["reuse"].to_numpy(bool)]
     parents: dict[int, set[int]] = {}
     for p, c in zip(links["producer"].tolist(), links["consumer"].tolist(), strict=True):
@@ -247,14 +247,14 @@ def _true_parents(graph: TileGraph) -> dict[int, set[int]]:
 
 
 def _last(parents: dict[int, set[int]], producers: Sequence[int], consumers: Sequence[int]) -> NDArray[np.bool_]:
-    """``[pairs]`` whether the consumer needs no launch that is issued after the producer."""
+    """Return ``[pairs]`` whether the consumer needs no launch that is issued after the producer."""
     return np.array([p >= max(parents.get(c, {p})) for p, c in zip(producers, consumers, strict=True)], np.bool_)
 
 
 def direct(
     launches: int, parents: dict[int, set[int]], producers: Sequence[int], consumers: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """``[pairs]`` whether no other launch on a path of dependencies from producer to consumer lies in between.
+    """Return ``[pairs]`` whether no other launch on a path of dependencies from producer to consumer lies in between.
 
     Paths longer than `_REACH` launches are not followed.
     """
@@ -277,8 +277,8 @@ _SUMMED = ("recorded_ns", "bound_ns", "listed_ns", "gain_ns", "listed_gain_ns", 
 
 
 def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
-    """Pairs of repeated layers as one row: equal footprints, kernels, pattern and map, and modules that differ in
-    digits only.
+    """Return pairs of repeated layers as one row: equal footprints, kernels, pattern and map, and modules that differ
+    in digits only.
 
     Columns of `pair_gains`, of the first of them, but sums in ``*_ns`` (``lead_ns`` and ``early``: mean); and ``times``
     (pairs folded), ``producers`` and ``consumers`` (tuples of launches), ``listed_gain_ns`` (recorded time less the
@@ -322,7 +322,7 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
 
 
 def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:
-    """Rows of `fold` that are worth looking at: direct pairs with something to gain while everything else stays
+    """Return rows of `fold` that are worth looking at: direct pairs with something to gain while everything else stays
     ordered, whose accesses are known and that renaming of memory would not separate.
     """
     worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
@@ -332,14 +332,14 @@ def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def described_edges(row: Mapping[Any, Any]) -> int:
-    """Dependencies of a pair that its pattern and bytes speak of: RAW, or where there are none the hazards that
+    """Return dependencies of a pair that its pattern and bytes speak of: RAW, or where there are none the hazards that
     renaming leaves, or those of recycled memory.
     """
     return int(row["raw"] or row["war"] + row["waw"] or row["edges"]) if "raw" in row else int(row["edges"])
 
 
 def common_name(names: Sequence[str]) -> str:
-    """One name for names that differ in digits only: ``h.*.mlp`` for ``h.0.mlp`` and ``h.1.mlp``."""
+    """Return one name for names that differ in digits only: ``h.*.mlp`` for ``h.0.mlp`` and ``h.1.mlp``."""
     parts = [re.split(r"(\d+)", name) for name in names]
     if len({len(p) for p in parts}) != 1:
         return names[0]

@@ -113,7 +113,9 @@ class TileGraph:
         )
 
     def to_networkx(self) -> nx.DiGraph:
-        """The graph of launches: nodes carry kernel, op, module, tiles, duration_ns; edges the columns of ``pairs``."""
+        """Return the graph of launches: nodes carry kernel, op, module, tiles, duration_ns; edges the columns of
+        ``pairs``.
+        """
         import networkx as nx  # noqa: PLC0415 (0.2 s that only this call needs)
 
         graph = nx.DiGraph()
@@ -126,7 +128,7 @@ class TileGraph:
 
 
 def build_graph(trace: Recording, progress: Progress | None = None) -> TileGraph:
-    """The tile graph of a recording; ``progress(done, launches)`` is called now and then.
+    """Return the tile graph of a recording; ``progress(done, launches)`` is called now and then.
 
     Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (``granule`` above
     1, ``coverage`` other than exact), so is the graph. Raises `TraceError` where the trace is not consistent.
@@ -194,8 +196,8 @@ class _Builder:
 
     def links(self) -> pd.DataFrame:
         producer, consumer, hazard, reuse, block = zip(*sorted(self._rows), strict=True) if self._rows else [()] * 5
-        used, which = np.unique(np.array(block, np.int64), return_inverse=True)
-        self.blocks = [self.blocks[number] for number in used]
+        blocks, which = np.unique(np.array(block, np.int64), return_inverse=True)
+        self.blocks = [self.blocks[number] for number in blocks]
         edges = np.array([b.count for b in self.blocks], np.int64)
         size = np.array([b.total_bytes for b in self.blocks], np.int64)
         parents = np.array([b.parents for b in self.blocks], np.int64)

@@ -22,7 +22,7 @@ def _mix(values: NDArray[np.uint64], by: int) -> NDArray[np.uint64]:
 
 
 def _bits(column: NDArray[np.generic]) -> NDArray[np.uint64]:
-    """Equal values get equal bits, NaN included."""
+    """Return bits that are equal for equal values, NaN included."""
     if column.dtype == np.float32:
         return column.view(np.uint32).astype(np.uint64)
     return column.astype(np.int64, copy=False).view(np.uint64)
@@ -31,7 +31,7 @@ def _bits(column: NDArray[np.generic]) -> NDArray[np.uint64]:
 def equal_lists(
     indptr: NDArray[np.int64], columns: tuple[NDArray[np.generic], ...]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Group lists of rows that are equal row by row.
+    """Return group lists of rows that are equal row by row.
 
     List ``i`` is rows ``indptr[i]:indptr[i+1]`` of ``columns``. Returns ``group`` ``[lists]`` int32 and
     ``representative`` ``[groups]`` int64, the first list of each group; groups are numbered in order of their first
@@ -65,7 +65,9 @@ def equal_lists(
 def _equal_few(
     indptr: NDArray[np.int64], rows: list[NDArray[np.uint64]]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """As `equal_lists`, by the bytes of each list: for few rows that is faster than calls of numpy."""
+    """Find equal lists as `equal_lists` does, by the bytes of each list: for few rows that is faster than calls of
+    numpy.
+    """
     text, width = np.stack(rows, axis=1).tobytes(), 8 * len(rows)
     ends = [width * at for at in indptr.tolist()]
     first: dict[bytes, int] = {}

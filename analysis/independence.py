@@ -24,7 +24,7 @@ class Independence:
 
 
 def independence(program: Program, window: int = WINDOW) -> Independence:
-    """Of a program, by the bytes that launches touch, recycled memory included."""
+    """Return the independence of a program's launches by the bytes that they touch, recycled memory included."""
     count = program.count
     if count < 2:
         return Independence(window, 0.0, 1.0)

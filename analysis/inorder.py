@@ -45,7 +45,7 @@ def in_order(
     orders: list[NDArray[np.int64] | None] | None = None,
     wait_inside: bool = False,
 ) -> NDArray[np.float64]:
-    """``[tiles]`` end of every tile, ns.
+    """Return ``[tiles]`` end of every tile, ns.
 
     ``units`` ``[launches]`` and ``capacity`` as `Machine.units` gives them; ``orders`` gives each launch's tiles in
     dispatch order (None: ascending). Tiles of launches without successors pay no post, tiles without parents no wait.

@@ -36,8 +36,8 @@ class LaneSource:
         self._launch_ns = launches["duration_ns"].to_numpy(np.float64)
 
     def timed(self, launches: pd.DataFrame) -> pd.DataFrame:
-        """The same launches with durations where the trace has none, as modelled (timing says so), and with begins, one
-        after another, where no launch has one.
+        """Return the same launches with durations where the trace has none, as modelled (timing says so), and with
+        begins, one after another, where no launch has one.
         """
         unknown = np.flatnonzero([word == ROOFLINE for word in self.lives.source[: len(launches)]])
         took = launches["duration_ns"].to_numpy(np.int64, copy=True)
@@ -49,7 +49,7 @@ class LaneSource:
         return launches.assign(begin_ns=begin, duration_ns=took, timing=timing)
 
     def of(self, launch: int) -> Lanes:
-        """Lanes of a launch's tiles, tile t in row t (but see `placed`)."""
+        """Return lanes of a launch's tiles, tile t in row t (but see `placed`)."""
         times = self._measured.get(launch)
         if times is None:
             return dispatch(
@@ -64,7 +64,7 @@ class LaneSource:
         return recorded(sm, *self.spans(launch))
 
     def placed(self, launch: int) -> NDArray[np.bool_]:
-        """``[tiles]`` whether a tile has a place: not where others were measured and it was not."""
+        """Return ``[tiles]`` whether a tile has a place: not where others were measured and it was not."""
         times = self._measured.get(launch)
         has_place = np.full(int(self._tiles[launch]), times is None)
         if times is not None:
@@ -72,7 +72,7 @@ class LaneSource:
         return has_place
 
     def slots(self, launch: int) -> int:
-        """Tiles of a launch that the GPU holds at a time."""
+        """Return tiles of a launch that the GPU holds at a time."""
         return int(self._slots[launch])
 
     def spans(self, launch: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -89,15 +89,15 @@ class LaneSource:
         return begin * scale, end * scale
 
     def scale(self, launch: int) -> float:
-        """Between the block times of a launch as drawn and as measured, at most 1: blocks are timed in a pass of their
-        own, slower than the launch, which they must not outlast.
+        """Return the factor from the block times of a launch as measured to those drawn, at most 1: blocks are timed in
+        a pass of their own, slower than the launch, which they must not outlast.
         """
         times = self._measured.get(launch)
         last_ns = float(times["end_ns"].max()) if times is not None else 0.0
         return min(1.0, float(self._launch_ns[launch]) / last_ns) if min(last_ns, self._launch_ns[launch]) > 0 else 1.0
 
     def shared(self) -> tuple[list[int], list[int]]:
-        """The first launch of each distinct timeline, and each launch's place among them.
+        """Return the first launch of each distinct timeline, and each launch's place among them.
 
         Launches that share tile durations and occupancy share their lanes; measured ones have durations of their own.
         """

@@ -37,8 +37,8 @@ class Layer:
 
 
 def repeated_layers(bounder: Bounder) -> list[Layer]:
-    """Steps of a loop, and layers that occur at least twice; the one with the most recorded time over all occurrences
-    first, steps before all.
+    """Return steps of a loop, and layers that occur at least twice; the one with the most recorded time over all
+    occurrences first, steps before all.
 
     A layer is a stretch of consecutive launches whose modules share their path up to its first number
     (``transformer.h.3``); two are alike when they have the same footprints in the same order under the same path with
@@ -65,7 +65,8 @@ def _standing(bounder: Bounder, name: str, spans: list[tuple[int, int]]) -> Laye
 
 
 def loop_steps(launches: pd.DataFrame, *, same_footprints: bool = True) -> list[tuple[int, int]]:
-    """First and last launch of the steps that cover most launches, in order; empty where less than half is steps.
+    """Return first and last launch of the steps that cover most launches, in order; empty where less than half is
+    steps.
 
     Steps launch the same kernels of the same operators and modules, with ``same_footprints`` on the same bytes.
     """
@@ -99,8 +100,8 @@ def _longest_run(same: NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def _stretches(modules: list[str]) -> Iterator[tuple[str, str, int, int]]:
-    """(path with ``*`` for its first number, that number, first launch, last launch) of each stretch in a numbered
-    module.
+    """Yield (path with ``*`` for its first number, that number, first launch, last launch) of each stretch in a
+    numbered module.
     """
     at = 0
     for layer, members in groupby(map(_layer_of, modules)):

@@ -22,7 +22,8 @@ class Inheritance:
 
 
 def inheritances(buffers: pd.DataFrame) -> dict[int, list[Inheritance]]:
-    """For each buffer, which earlier buffers last had its addresses; buffers without address (base < 0) have none.
+    """Return for each buffer which earlier buffers last had its addresses; buffers without address (base < 0) have
+    none.
 
     Raises `TraceError` where two buffers lie on the same addresses while both live: their accesses would alias unseen.
     """

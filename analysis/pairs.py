@@ -20,7 +20,7 @@ MOST_MAPPED: Final = 4096
 
 
 def pair_frame(graph: TileGraph) -> pd.DataFrame:
-    """One row per ordered pair of dependent launches.
+    """Return one row per ordered pair of dependent launches.
 
     Columns: producer, consumer; pattern, map, tightness (`tileprof.analysis.patterns`) of the RAW edges, or where there
     are none of the other edges that renaming cannot remove, or of the ``reuse`` edges (then without a map: hundreds of
@@ -73,7 +73,9 @@ _Key = tuple[tuple[int, ...], int, int, bool]
 
 
 def _classify(graph: TileGraph, key: _Key, alike: dict[tuple[bytes, int, int, bool], Pattern]) -> Pattern:
-    """The pattern of some blocks; found once for all that have the same parents, whatever bytes pass between them."""
+    """Return the pattern of some blocks; found once for all that have the same parents, whatever bytes pass between
+    them.
+    """
     blocks, producer, consumer, lasting = key
     merged: EdgeBlock = merge_blocks([graph.blocks[b] for b in blocks])
     digest = hashlib.blake2b(digest_size=16)

@@ -46,7 +46,7 @@ class Pattern:
 
 
 def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint, *, mapped: bool = True) -> Pattern:
-    """The pattern of a block with at least one edge; without its map where that is not asked for."""
+    """Return the pattern of a block with at least one edge; without its map where that is not asked for."""
     producer, consumer = _counted(producer), _counted(consumer)
     sets = _Sets(block, producer)
     axes = _line_axes(sets, producer)
@@ -75,7 +75,7 @@ def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint, *, mapp
 
 
 def _counted(footprint: Footprint) -> Footprint:
-    """Places in steps of 1 along each axis, where those of clusters are further apart."""
+    """Return places in steps of 1 along each axis, where those of clusters are further apart."""
     steps = np.maximum(np.gcd.reduce(footprint.block, axis=0), 1)
     return footprint if (steps == 1).all() else replace(footprint, block=footprint.block // steps)
 
@@ -107,7 +107,7 @@ class _Sets:
 
 
 def _line_axes(sets: _Sets, producer: Footprint) -> set[int]:
-    """The axes along which every parent set is a whole line, if it is a single point along all others."""
+    """Return the axes along which every parent set is a whole line, if it is a single point along all others."""
     wide = [a for a in range(3) if sets.grid[a] > 1]
     if int(np.prod(sets.grid)) != producer.tiles or not sets.boxes:
         return set()
@@ -117,7 +117,9 @@ def _line_axes(sets: _Sets, producer: Footprint) -> set[int]:
 
 
 def _stride(sets: _Sets) -> int:
-    """The constant distance above 1 between parents along the one axis in which they differ, 0 where there is none."""
+    """Return the constant distance above 1 between parents along the one axis in which they differ, 0 where there is
+    none.
+    """
     extent = sets.high - sets.low
     several = sets.size > 1
     axes = np.flatnonzero(extent.max(axis=0) > 0)
@@ -131,7 +133,7 @@ def _stride(sets: _Sets) -> int:
 
 
 def _fastest_axis(producer: Footprint) -> int:
-    """The grid axis along which neighbouring tiles write nearest to each other."""
+    """Return the grid axis along which neighbouring tiles write nearest to each other."""
     boxes = producer.boxes
     written = np.flatnonzero(boxes.mode != READ)
     wide = [a for a in range(3) if producer.block[:, a].max() > 0]
@@ -173,7 +175,9 @@ def _map(block: EdgeBlock, sets: _Sets, stride: int, consumer: Footprint) -> str
 
 
 def _coordinates(consumer: Footprint, tiles: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Grid coordinates of consumer tiles along the axes that vary, and the tile number ``t`` where several do."""
+    """Return grid coordinates of consumer tiles along the axes that vary, and the tile number ``t`` where
+    several do.
+    """
     block = consumer.block[tiles].astype(np.int64)
     axes = [a for a in range(3) if consumer.block[:, a].max() > 0]
     columns = [block[:, a] for a in axes]

@@ -45,7 +45,7 @@ def _wraps(parent: I64, sizes: I64) -> bool:
 
 
 def _piece(producer: Footprint) -> int:
-    """Bytes between the first bytes that neighbouring tiles write; 0 where they differ."""
+    """Return bytes between the first bytes that neighbouring tiles write; 0 where they differ."""
     boxes = producer.boxes
     written = np.flatnonzero(boxes.mode != READ)
     if len(written) == 0 or producer.tiles < 3:
@@ -59,7 +59,7 @@ def _piece(producer: Footprint) -> int:
 
 
 def _pitches(consumer: Footprint, piece: int) -> list[int]:
-    """Distances of repeated reads above a piece, the longest first."""
+    """Return distances of repeated reads above a piece, the longest first."""
     boxes = consumer.boxes
     levels = ((boxes.count_0, boxes.stride_0), (boxes.count_1, boxes.stride_1))
     pitches = np.unique(np.concatenate([stride[(count > 1) & (boxes.mode == READ)] for count, stride in levels]))

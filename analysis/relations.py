@@ -19,7 +19,7 @@ Grid = tuple[int, int, int]
 
 
 def graph_of_relations(grids: Sequence[Grid], relations: Mapping[tuple[int, int], EdgeBlock]) -> TileGraph:
-    """A graph of one launch a grid, tiles in order of their numbers; ``relations`` are read after write."""
+    """Return a graph of one launch a grid, tiles in order of their numbers; ``relations`` are read after write."""
     footprints = [Footprint(places(grid).astype(np.int32), Boxes.concat([])) for grid in grids]
     tiles = np.array([f.tiles for f in footprints], np.int64)
     launches = pd.DataFrame({"launch": range(len(grids)), "footprint": range(len(grids)), "tiles": tiles})
@@ -29,7 +29,7 @@ def graph_of_relations(grids: Sequence[Grid], relations: Mapping[tuple[int, int]
 
 
 def link_frame(keys: Sequence[tuple[int, int]], blocks: Sequence[EdgeBlock]) -> pd.DataFrame:
-    """``TileGraph.links`` rows of true dependencies, one a block."""
+    """Return ``TileGraph.links`` rows of true dependencies, one per block."""
     return pd.DataFrame(
         {
             "producer": np.array([p for p, _ in keys], np.int64),
@@ -46,7 +46,7 @@ def link_frame(keys: Sequence[tuple[int, int]], blocks: Sequence[EdgeBlock]) -> 
 
 
 def relation(parent: I64, child: I64, tiles: int, size: I64 | None = None) -> EdgeBlock:
-    """Edges (producer tile, consumer tile), each once, as parent sets over ``tiles`` consumer tiles; ``size`` in
+    """Return edges (producer tile, consumer tile), each once, as parent sets over ``tiles`` consumer tiles; ``size`` in
     bytes.
     """
     order = np.lexsort((parent, child))

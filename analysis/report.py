@@ -136,7 +136,7 @@ class Report:
         return int(rows[0]) if len(rows) else None
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON values, as in the module's docstring."""
+        """Return the report as JSON values, as in the module's docstring."""
         source = self.source
         return {
             "schema": SCHEMA,
@@ -164,7 +164,7 @@ class Report:
 
 
 def build_report(graph: TileGraph, machine: Machine | None = None) -> Report:
-    """The report of a trace's tile graph on its own device, or on another machine (durations of tiles stay as
+    """Return the report of a trace's tile graph on its own device, or on another machine (durations of tiles stay as
     recorded).
     """
     trace = graph.recording
@@ -193,7 +193,9 @@ def build_report(graph: TileGraph, machine: Machine | None = None) -> Report:
 
 
 def recorded_ns(launches: pd.DataFrame) -> float:
-    """From the first launch's begin to the last one's end; the sum of durations where no launch has a begin."""
+    """Return the time from the first launch's begin to the last one's end; the sum of durations where no launch has a
+    begin.
+    """
     begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
     if not len(launches):
         return 0.0

@@ -50,14 +50,14 @@ class Event:
         return self if slot == self.slot else self._with(slot, self.foreign, self.lo, self.hi, slice(None))
 
     def without(self, hole_lo: NDArray[np.int64], hole_hi: NDArray[np.int64]) -> Event:
-        """The event outside disjoint sorted holes."""
+        """Return the event outside disjoint sorted holes."""
         if len(hole_lo) == 0 or hole_hi[-1] <= self.lo[0] or hole_lo[0] >= self.hi.max(initial=0):
             return self
         lo, hi, row = subtract(self.lo, self.hi, hole_lo, hole_hi)
         return self._with(self.slot, self.foreign, lo, hi, row)
 
     def inherited(self, slot: int, shift: int, begin: int, end: int) -> Event:
-        """The event in another buffer at the same addresses: moved by ``shift``, cut to ``[begin, end)``."""
+        """Return the event in another buffer at the same addresses: moved by ``shift``, cut to ``[begin, end)``."""
         lo, hi = np.maximum(self.lo + shift, begin), np.minimum(self.hi + shift, end)
         inside = np.flatnonzero(lo < hi)
         lo, hi = lo[inside], hi[inside]
@@ -83,7 +83,7 @@ class Shadow:
     slots: int
 
     def digest(self, numbers: dict[int, int]) -> bytes:
-        """Equal for equal contents; ``numbers`` names touches (by identity) across shadows."""
+        """Return a digest that is equal for equal contents; ``numbers`` names touches (by identity) across shadows."""
         total = blake2b(digest_size=16)
         for event in self.events:
             touch = numbers.setdefault(id(event.touch), len(numbers))
@@ -140,7 +140,7 @@ def step(shadow: Shadow, access: Access, join: Join = edge_block) -> Step:
 
 
 def inherit(parts: Iterable[tuple[Shadow, int, int, int, tuple[int, ...]]]) -> tuple[Shadow, tuple[int, ...]]:
-    """The shadow that a new buffer starts with, and which of the given slots its slots are.
+    """Return the shadow that a new buffer starts with, and which of the given slots its slots are.
 
     ``parts``: the shadow of a freed buffer, how far its bytes move, the range of the new buffer that it covers, and the
     given slot of each of its slots (in order of age across all parts).
@@ -197,7 +197,7 @@ def _hazard(event: Event, mode: int) -> str | None:
 
 
 def _without_own_writes(event: Event, write: Touch) -> Event:
-    """Reads by a tile of bytes that the same tile writes are represented by the write.
+    """Represent reads by a tile of bytes that the same tile writes by the write.
 
     Done where classes have one tile each, as in-place kernels have; elsewhere the reads stay, and a later write gets a
     WAR beside its WAW on the same pair of tiles.

@@ -44,7 +44,7 @@ class StepGraphs:
     reused_share: float
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -79,14 +79,14 @@ def step_graphs(graph: TileGraph) -> StepGraphs | None:
 
 
 def _settled(same: list[bool]) -> int | None:
-    """The first iteration of the run of equal ones that lasts to the end."""
+    """Return the first iteration of the run of equal ones that lasts to the end."""
     if not same[-1]:
         return None
     return max(n for n, equal in enumerate(same) if not equal)
 
 
 def _alike(graph: TileGraph, spans: list[tuple[int, int]], same: list[bool], *, reuse: bool) -> list[bool]:
-    """For each iteration, whether it is as the one before; ``same`` says whether their footprints are."""
+    """Return for each iteration whether it is as the one before; ``same`` says whether their footprints are."""
     relative, absolute = _links(graph, spans, reuse=reuse)
     return [
         equal
@@ -102,7 +102,7 @@ def _alike(graph: TileGraph, spans: list[tuple[int, int]], same: list[bool], *, 
 def _links(
     graph: TileGraph, spans: list[tuple[int, int]], *, reuse: bool
 ) -> tuple[list[dict[_Link, None]], list[dict[_Link, None]]]:
-    """The dependencies of each iteration, with producers relative to its first launch and as they are."""
+    """Return the dependencies of each iteration, with producers relative to its first launch and as they are."""
     numbers: dict[bytes, int] = {}
     contents: dict[int, int] = {}
     begins = np.array([first for first, _ in spans], np.int64)
@@ -123,7 +123,7 @@ def _links(
 
 
 def _digest(block: EdgeBlock) -> bytes:
-    """Equal for blocks with the same edges."""
+    """Return a digest that is equal for blocks with the same edges."""
     digest = blake2b(digest_size=16)
     for column in (block.set_of, block.indptr, block.parent):
         digest.update(str(len(column)).encode())

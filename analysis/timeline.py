@@ -55,7 +55,9 @@ def dispatch(tile_ns: ArrayLike, *, sms: int, blocks_per_sm: int, cluster: int =
 
 
 def blocks_of(lanes: Lanes, sms: int) -> Lanes:
-    """One row per block instead of one per tile: the lanes that clusters hold, block after block of all tiles."""
+    """Return one row per block instead of one per tile: the lanes that clusters hold, block after block of
+    all tiles.
+    """
     if lanes.cluster == 1:
         return lanes
     lane = lanes.sm.astype(np.int64) + np.arange(lanes.cluster)[:, None]
@@ -65,7 +67,7 @@ def blocks_of(lanes: Lanes, sms: int) -> Lanes:
 
 
 def recorded(sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> Lanes:
-    """Lanes of measured tiles: on each SM, a tile takes the lowest slot that is free when it begins."""
+    """Return lanes of measured tiles: on each SM, a tile takes the lowest slot that is free when it begins."""
     sms, begin, end = np.asarray(sm, np.int32), np.asarray(begin_ns, np.float64), np.asarray(end_ns, np.float64)
     slot = np.zeros(len(sms), np.int32)
     busy: dict[int, list[tuple[float, int]]] = {}
@@ -95,14 +97,14 @@ def busy_share(lanes: Lanes, *, sms: int, bins: int, weight: ArrayLike = 1.0) ->
         return share
     begin, end = lanes.begin_ns / span * bins, lanes.end_ns / span * bins
     # Slot-time before each bin's right edge, as a piecewise linear function of the edge: slopes are differenced.
-    used = np.zeros((sms, bins + 1))
+    slot_time = np.zeros((sms, bins + 1))
     slope = np.zeros((sms, bins + 2))
     weights = np.broadcast_to(np.asarray(weight, np.float64), begin.shape)
     for sign, at in ((weights, begin), (-weights, end)):
         whole = np.minimum(at.astype(np.int64), bins)
-        np.add.at(used, (lanes.sm, whole), sign * (whole + 1 - at))
+        np.add.at(slot_time, (lanes.sm, whole), sign * (whole + 1 - at))
         np.add.at(slope, (lanes.sm, whole + 1), sign)
-    share = used[:, :bins] + np.cumsum(slope, axis=1)[:, :bins]
+    share = slot_time[:, :bins] + np.cumsum(slope, axis=1)[:, :bins]
     return np.clip(share / lanes.slots, 0.0, 1.0)
 
 

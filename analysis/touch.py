@@ -64,7 +64,7 @@ def too_many_runs(runs: int) -> TraceError:
 
 
 def access(number: int, footprint: Footprint, bindings: tuple[tuple[int, int], ...]) -> Access:
-    """The access of a footprint whose operand slots are bound to one buffer: ``(slot, offset)`` pairs."""
+    """Return the access of a footprint whose operand slots are bound to one buffer: ``(slot, offset)`` pairs."""
     slots = np.array([slot for slot, _ in bindings], np.int32)
     boxes = footprint.boxes
     shift = np.zeros(max(int(boxes.operand.max(initial=0)), int(slots.max())) + 1, np.int64)
@@ -113,7 +113,7 @@ def _flatten(
     first: NDArray[np.float32],
     last: NDArray[np.float32],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
-    """Boxes as segments that are disjoint within a class, sorted by ``lo``."""
+    """Return boxes as segments that are disjoint within a class, sorted by ``lo``."""
     seamless = (count_0 > 1) & (stride_0 == length)
     length = np.where(seamless, length * count_0, length)
     inner = np.where(seamless | (stride_0 == 0), 1, count_0).astype(np.int64)

@@ -41,20 +41,20 @@ class PairWaves:
 
 
 def pair_waves(tiles: tuple[int, int], slots: tuple[int, int]) -> PairWaves:
-    """Waves of a producer and a consumer with so many tiles and slots each."""
+    """Return waves of a producer and a consumer with so many tiles and slots each."""
     fractions = [t / s for t, s in zip(tiles, slots, strict=True)]
     return PairWaves(sum(whole(f) for f in fractions), sum(fractions))
 
 
 def whole(waves: float) -> int:
-    """Waves rounded up; a rounding error of the division is not a wave."""
+    """Return waves rounded up; a rounding error of the division is not a wave."""
     return int(np.ceil(waves - 1e-9))
 
 
 def launch_waves(launches: pd.DataFrame, slots: NDArray[np.int64], durations: Durations) -> pd.DataFrame:
-    """One row per launch: ``slots``, ``waves`` (whole), ``last_wave`` (how full the last wave is, 0 to 1), ``alone_ns``
-    (how long its tiles take with the GPU to themselves, each taking the next free slot) and ``idle`` (share of the
-    slot-time until then in which a slot has no tile).
+    """Return one row per launch: ``slots``, ``waves`` (whole), ``last_wave`` (how full the last wave is, 0 to 1),
+    ``alone_ns`` (how long its tiles take with the GPU to themselves, each taking the next free slot) and ``idle``
+    (share of the slot-time until then in which a slot has no tile).
 
     A launch without tiles has no waves, a full last wave and nothing idle.
     """

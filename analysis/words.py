@@ -7,8 +7,8 @@ _MOST_WRITTEN_OUT = 1e7
 
 
 def duration(ns: float) -> str:
-    """Three figures and a unit; the unit above where rounding reaches it, and an exponent where figures would fill a
-    line.
+    """Return three figures and a unit; the unit above where rounding reaches it, and an exponent where figures would
+    fill a line.
     """
     for unit, size in _UNITS:
         if ns >= 0.9995 * size:
@@ -19,13 +19,13 @@ def duration(ns: float) -> str:
 
 
 def counted(many: int, word: str) -> str:
-    """``1 launch``, ``2 launches``, ``3 rounds``."""
+    """Return ``1 launch``, ``2 launches``, ``3 rounds``."""
     ending = "" if many == 1 else "es" if word.endswith(("ch", "s", "x")) else "s"
     return f"{many:,} {word}{ending}"
 
 
 def signed_percent(share: float, *, plus: bool = False) -> str:
-    """One decimal, never "-0.0%"; an exponent where figures would fill a line."""
+    """Return one decimal, never "-0.0%"; an exponent where figures would fill a line."""
     value = round(100 * share, 1) + 0.0
     figures = ".1f" if abs(value) < _MOST_WRITTEN_OUT else ".3g"
     return f"{value:{'+' if plus else ''}{figures}}%"

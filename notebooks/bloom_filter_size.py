@@ -238,7 +238,7 @@ worse = (several - single).idxmax()
 
 
 def each(values: pd.Series, form: str) -> str:
-    """One value a program."""
+    """One value per program."""
     return " and ".join(f"{format(value, form)} ({name.split(',')[0]})" for name, value in values.items())
 
 

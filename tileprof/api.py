@@ -48,7 +48,7 @@ class Summary:
         return text.getvalue()
 
     def _repr_html_(self) -> str:
-        """Verdict, actions and ladder, for notebooks."""
+        """Return verdict, actions and ladder, for notebooks."""
         from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - heavy
 
         actions = [
@@ -90,11 +90,13 @@ class LoadedTrace(Trace):
         return Summary(self._report, guide(self._report, Simulator(self._tiles)))
 
     def graph(self) -> LoadedGraph:
-        """Which tile depends on which (`tileprof.analysis.build_graph`), with the gain of each pair, and plots."""
+        """Return which tile depends on which (`tileprof.analysis.build_graph`), with the gain of each pair,
+        and plots.
+        """
         return self._graph
 
     def report(self) -> Summary:
-        """What limits the program, what to do first, and every pair of launches."""
+        """Return what limits the program, what to do first, and every pair of launches."""
         return self._summary
 
     def show(self, page: str | os.PathLike[str] | None = None, *, browser: bool = True) -> Path:
@@ -124,5 +126,5 @@ class LoadedTrace(Trace):
 
 
 def load(path: str | os.PathLike[str]) -> LoadedTrace:
-    """The trace in a folder, as `tileprof.trace.load`, which says what it raises."""
+    """Return the trace in a folder, as `tileprof.trace.load`, which says what it raises."""
     return LoadedTrace(load_trace(path).path)

@@ -33,7 +33,7 @@ class LoadedGraph(TileGraph):
 
     @classmethod
     def of(cls, graph: TileGraph, report: Callable[[], Report]) -> LoadedGraph:
-        """The same graph with its report."""
+        """Return the same graph with its report."""
         return cls(
             graph.launches, graph.footprint, graph.tile_base, graph.links, graph.blocks, graph.source, report=report
         )
@@ -49,7 +49,7 @@ class LoadedGraph(TileGraph):
         return plain.merge(gains, how="left", on=["producer", "consumer"])
 
     def _repr_html_(self) -> str:
-        """The pairs that gain most, for notebooks."""
+        """Return the pairs that gain most, for notebooks."""
         from tileprof.analysis.words import duration  # noqa: PLC0415 - heavy
 
         names = self.launches["op"].where(self.launches["op"] != "", self.launches["kernel"]).astype(str)
@@ -68,13 +68,13 @@ class LoadedGraph(TileGraph):
         return f"<p>{html.escape(repr(self))}</p>{html_table([head, *rows])}"
 
     def plot_pair(self, producer: int, consumer: int) -> go.Figure:
-        """Producer tiles by consumer tiles of two launches. Raises `UserError` where they are independent."""
+        """Return producer tiles by consumer tiles of two launches. Raises `UserError` where they are independent."""
         from tileprof.viz.figures import tile_matrix  # noqa: PLC0415 - plotly
 
         return tile_matrix(self, producer, consumer, title=self._pair_title(producer, consumer))
 
     def plot_tiles(self, launches: Sequence[int] | None = None) -> go.Figure:
-        """Tiles as nodes, a column per launch (default: the pair of the largest gain), dependencies as lines.
+        """Return tiles as nodes, a column per launch (default: the pair of the largest gain), dependencies as lines.
 
         Raises `UserError` above `tileprof.viz.figures.MOST_TILES` tiles, and without ``launches`` where no launch
         depends on another.
@@ -90,7 +90,7 @@ class LoadedGraph(TileGraph):
         return tile_graph(self, launches, title=f"Tiles of launches {', '.join(map(str, launches))}")
 
     def plot_timeline(self) -> go.Figure:
-        """Launches over time, a row per stream."""
+        """Return launches over time, a row per stream."""
         from tileprof.viz.program_figures import timeline  # noqa: PLC0415 - plotly
 
         program = self.report().program
@@ -100,7 +100,7 @@ class LoadedGraph(TileGraph):
         )
 
     def plot_gain(self, most: int = 12) -> go.Figure:
-        """The pairs of launches that gain most from overlap, repeated layers summed."""
+        """Return the pairs of launches that gain most from overlap, repeated layers summed."""
         from tileprof.viz.program_figures import gains  # noqa: PLC0415 - plotly
 
         return gains(self.report().groups, title="What overlap of two launches gains", most=most)

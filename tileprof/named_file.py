@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def read_named(path: Path, most_bytes: int) -> bytes:
-    """The first ``most_bytes`` + 1 bytes of a file; nothing of a device or socket, nor of a pipe without a writer.
+    """Return the first ``most_bytes`` + 1 bytes of a file; nothing of a device or socket, nor of a pipe without a
+    writer.
 
     A pipe with a writer, such as a shell's ``<(command)``, is read to its end. Raises `OSError`.
     """

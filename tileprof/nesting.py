@@ -26,7 +26,7 @@ class NestingError(ValueError):
 
 
 def parse_json(text: str, **hooks: Any) -> Any:
-    """The value of a JSON text; ``hooks`` are those of `json.loads`.
+    """Return the value of a JSON text; ``hooks`` are those of `json.loads`.
 
     Raises `NestingError` where it is nested too deeply, and `ValueError` where it is no JSON.
     """
@@ -36,7 +36,7 @@ def parse_json(text: str, **hooks: Any) -> Any:
 
 
 def levels_of_json(text: str) -> int:
-    """How deeply lists and objects lie inside each other; at least that where the text is no JSON."""
+    """Return how deeply lists and objects lie inside each other; at least that where the text is no JSON."""
     import numpy as np  # noqa: PLC0415 - a tenth of a second, which `--help` need not wait
 
     data = text.encode("utf-8", "surrogatepass")
@@ -59,7 +59,9 @@ def check_levels(value: Any) -> None:
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """The regular expression in ``text``; raises `re.error` for what is none or has more than `MOST_LEVELS` groups."""
+    """Return the regular expression in ``text``; raises `re.error` for what is none or has more than `MOST_LEVELS`
+    groups.
+    """
     if text.count("(") > MOST_LEVELS:
         raise re.error(f"more than {MOST_LEVELS} groups")
     with warnings.catch_warnings(action="ignore"):  # of `[[`, which later versions may take for a set of sets

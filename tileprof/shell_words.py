@@ -10,7 +10,7 @@ _ESCAPED = {"'": "\\'", "\\": "\\\\"}
 
 
 def shell_word(path: str | os.PathLike[str]) -> str:
-    """One word of a command for bash or zsh that names ``path``: quoted where needed.
+    """Return one word of a command for bash or zsh that names ``path``: quoted where needed.
 
     Control characters and bytes that are no UTF-8 become hexadecimal escapes in ``$'...'``.
     """

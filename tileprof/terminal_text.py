@@ -6,7 +6,7 @@ import unicodedata
 
 
 def harmless(text: str) -> str:
-    """The text with control and format characters as escapes; line breaks and tabs stay."""
+    """Return the text with control and format characters as escapes; line breaks and tabs stay."""
     return "".join(
         c if c in "\n\t" or unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text
     )

@@ -42,7 +42,7 @@ def link(
     view: str | None = None,
     scheduler: str | None = None,
 ) -> str:
-    """The address of a page with something selected: ``file:`` for a path, or a served page's own.
+    """Return the address of a page with something selected: ``file:`` for a path, or a served page's own.
 
     ``launch`` and ``pair`` (producer, consumer) are launches of the trace; ``view`` one of `VIEWS`; ``scheduler`` is
     shown beside the recorded timeline. Raises `UserError` for an unknown view, or for a launch outside the pair.

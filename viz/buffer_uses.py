@@ -28,7 +28,7 @@ MOST_USES = 100_000
 def use_tables(
     trace: Recording, launches: pd.DataFrame, codes: Callable[[pd.Series[Any]], list[int]], notes: list[str]
 ) -> dict[str, Any]:
-    """``uses`` and the ``buffers`` that they name; ``codes`` turns texts into numbers.
+    """Return ``uses`` and the ``buffers`` that they name; ``codes`` turns texts into numbers.
 
     A use is an operand slot of a launch: launch, operand, buffer, the ``offset`` of its begin in the buffer (bytes),
     how (1 reads, 2 writes or updates, 3 both), and the tensor that begins there: dtype, shape (sizes with a
@@ -65,7 +65,9 @@ def use_tables(
 
 @cache
 def _operands_of(call: str) -> tuple[tuple[str, str, str] | None, ...]:
-    """(dtype, shape, strides) of each operand slot, as a launch's ``call`` says; nothing of a call that is no JSON."""
+    """Return (dtype, shape, strides) of each operand slot, as a launch's ``call`` says; nothing of a call that is no
+    JSON.
+    """
     try:
         record = json.loads(call) if call else None
     except ValueError:
@@ -86,7 +88,7 @@ def _tensor(slot: Any) -> tuple[str, str, str] | None:
 def _tensors(
     launches: pd.DataFrame, operands: pd.DataFrame, buffers: pd.DataFrame, buffer: NDArray[np.int64]
 ) -> dict[str, list[str]]:
-    """dtype, shape and strides of each operand; "" where neither the call nor the buffer says."""
+    """Return dtype, shape and strides of each operand; "" where neither the call nor the buffer says."""
     call_of = dict(zip(launches["launch"].tolist(), launches["call"].fillna("").astype(str), strict=True))
     words = [
         (str(dtype), _TIMES.join(map(str, shape)), ",".join(map(str, strides)))
@@ -127,11 +129,11 @@ def _touched(trace: Recording, footprint: int) -> dict[int, int]:
 
 
 def tile_bytes(trace: Recording) -> dict[int, dict[str, Packed]]:
-    """By footprint: ``read`` and ``written`` bytes of each tile."""
+    """Return, by footprint, the ``read`` and ``written`` bytes of each tile."""
     return {int(str(footprint)): moved_bytes(rows) for footprint, rows in trace.tiles.groupby("footprint")}
 
 
 def moved_bytes(tiles: pd.DataFrame) -> dict[str, Packed]:
-    """``read`` and ``written`` bytes of some rows of the table of tiles."""
+    """Return ``read`` and ``written`` bytes of some rows of the table of tiles."""
     names = {"read": "bytes_read", "written": "bytes_written"}
     return {short: pack(tiles[name].to_numpy(np.int64), delta=True) for short, name in names.items()}

@@ -35,11 +35,11 @@ _LEAST_LABELLED = 0.075
 
 
 def dressed(figure: go.Figure, title: str, *, height: int, top: int = 0, legend: str = "") -> go.Figure:
-    """The figure in the look that all share, with its finding as title, in lines that a notebook can hold; ``top``:
-    pixels between title and picture, with room for a legend named ``legend``.
+    """Return the figure in the look that all share, with its finding as title, in lines that a notebook can hold;
+    ``top``: pixels between title and picture, with room for a legend named ``legend``.
     """
     lines = [part for line in title.split("<br>") for part in wrap(line, _TITLE_CHARACTERS) or [""]]
-    used = 22 + 26 * len(lines)
+    title_height = 22 + 26 * len(lines)
     figure.update_layout(
         template="plotly_white",
         title={
@@ -54,13 +54,13 @@ def dressed(figure: go.Figure, title: str, *, height: int, top: int = 0, legend:
         },
         font={"size": _FONT_PX, "color": "#222222"},
         height=height,
-        margin={"l": 20, "r": 20, "t": used + top, "b": 20},
+        margin={"l": 20, "r": 20, "t": title_height + top, "b": 20},
         legend={
             "title": {"text": legend},
             "orientation": "h",
             "x": 0.01,
             "xref": "container",
-            "y": 1 - (used - 4) / height,
+            "y": 1 - (title_height - 4) / height,
             "yref": "container",
             "yanchor": "top",
             "font": {"size": _LABEL_PX},
@@ -87,7 +87,8 @@ def level_shares(
 
 
 def level_bars(table: pd.DataFrame, *, title: str, what: str, bounds: Sequence[float] = LEVELS) -> go.Figure:
-    """Bars of levels: how many of a group's rows, and how much of their time, have a ``share`` (0 to 1) in each level.
+    """Return bars of levels: how many of a group's rows, and how much of their time, have a ``share`` (0 to 1) in each
+    level.
 
     ``table`` has columns ``group`` (bars in the order in which they come), ``share`` and ``time_ns``; ``what`` says
     what is shared.
@@ -135,7 +136,8 @@ def _of_group(rows: pd.DataFrame, timed: bool, bounds: Sequence[float]) -> NDArr
 
 
 def wave_points(table: pd.DataFrame, *, title: str) -> go.Figure:
-    """Kernels as points: waves (tiles over slots) across, share of the slots that tiles fill over these waves up.
+    """Return kernels as points: waves (tiles over slots) across, share of the slots that tiles fill over these waves
+    up.
 
     ``table`` has columns ``waves``, ``share``, ``family`` (a colour each), ``source`` (hollow marks for the first,
     filled for the second) and ``name`` (shown on hover); the area of a mark grows with the kernels that share it. The
@@ -192,7 +194,7 @@ def _saw(low: float, high: float) -> NDArray[np.float64]:
 
 
 def _log_ticks(low: float, high: float, at: Sequence[float] = ()) -> dict[str, list[float] | list[str]]:
-    """Ticks ``at`` these values, if they are few, or else at 1, 2 and 5 times powers of ten."""
+    """Return ticks ``at`` these values, if they are few, or else at 1, 2 and 5 times powers of ten."""
     if 0 < len(at) <= _MOST_TICKS:
         return {"tickvals": list(at), "ticktext": [f"{v:,g}" for v in at]}
     values = [m * 10.0**e for e in range(-6, 13) for m in (1, 2, 5)]
@@ -221,7 +223,8 @@ def curves(
     columns: int = 2,
     even_x: bool = False,
 ) -> go.Figure:
-    """Lines of column ``y`` over column ``x``, one for each value of ``by``, in a panel for each value of ``panel``.
+    """Return lines of column ``y`` over column ``x``, one for each value of ``by``, in a panel for each value of
+    ``panel``.
 
     ``levels``: by panel, named values of y that do not depend on x, drawn across. ``guides``: named values of x, drawn
     upright in every panel. ``ranges``: by panel, what of y is shown. ``percent``: y are shares of 1. ``even_x``: values
@@ -275,7 +278,7 @@ def curves(
 
 
 def _even_ticks(x: pd.Series) -> dict[str, object]:
-    """A place for every value, in ascending order."""
+    """Return a place for every value, in ascending order."""
     values = sorted(set(x.tolist()))
     places = {"type": "category", "categoryorder": "array", "categoryarray": values}
     labels = {"tickvals": values, "ticktext": [f"{v:,g}" for v in values], "tickangle": -90, "tickfont": {"size": 12}}
@@ -283,7 +286,7 @@ def _even_ticks(x: pd.Series) -> dict[str, object]:
 
 
 def _guide_label(name: str, x: float) -> dict[str, object]:
-    """At the foot of the line, left of it; axes of logarithms want the logarithm here, and only here."""
+    """Return a label at the foot of the line, left of it; axes of logarithms want the logarithm here, and only here."""
     look = {"textangle": -90, "showarrow": False, "font": {"size": 12, "color": "#555555"}}
     return look | {"text": name, "x": x, "y": 0.02, "yref": "y domain", "xanchor": "right", "yanchor": "bottom"}
 
@@ -326,8 +329,8 @@ def heat(
     unit: str,
     percent: bool = False,
 ) -> go.Figure:
-    """Cells of column ``value`` over columns ``x`` and ``y`` in ascending order, each with its number; ``unit`` names
-    the colours.
+    """Return cells of column ``value`` over columns ``x`` and ``y`` in ascending order, each with its number; ``unit``
+    names the colours.
     """
     grid = table.pivot_table(index=y, columns=x, values=value, sort=True)
     cells = grid.to_numpy(np.float64)
@@ -360,7 +363,7 @@ def areas(
     origin: tuple[int, int] = (0, 0),
     square: bool = False,
 ) -> go.Figure:
-    """``cells`` ``[rows, columns]`` are numbers of ``names``: a plane of coloured cells, row 0 on top, with a legend.
+    """Draw ``cells`` ``[rows, columns]``, numbers of ``names``: a plane of coloured cells, row 0 on top, with a legend.
 
     ``origin``: row and column that the first cell is called by. ``square``: cells are as wide as high. Raises
     `UserError` where a number has no name.
@@ -401,7 +404,9 @@ def areas(
 def bars(
     table: pd.DataFrame, *, x: str, y: str, by: str, title: str, x_title: str, y_title: str, percent: bool = False
 ) -> go.Figure:
-    """Column ``y`` as bars over the values of ``x``, side by side for the values of ``by``, each with its number."""
+    """Return column ``y`` as bars over the values of ``x``, side by side for the values of ``by``, each with its
+    number.
+    """
     figure = go.Figure()
     for number, (name, rows) in enumerate(table.groupby(by, sort=False)):
         figure.add_trace(

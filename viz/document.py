@@ -72,7 +72,7 @@ def document(
     variants: tuple[Variant, ...] = (),
     guidance: Guidance | None = None,
 ) -> dict[str, Any]:
-    """Everything a page shows of a tile graph.
+    """Return everything a page shows of a tile graph.
 
     ``report`` adds its gains where it has them, ``study`` schedules and other GPU sizes, ``policy`` what its waits
     cover, ``variants`` what the sliders of the what-if view move through, ``guidance`` the card that the page opens
@@ -117,7 +117,7 @@ def document(
 
 
 def _guidance(guidance: Guidance) -> dict[str, Any]:
-    """Guidance without its long tails, its names made printable."""
+    """Return guidance without its long tails, its names made printable."""
     advice = guidance.to_json()
     for name in ("operators", "modules"):
         advice[name] = advice[name][:_MOST_SHARES]
@@ -147,7 +147,7 @@ def _untimed(launches: pd.DataFrame, sources: list[str]) -> list[str]:
 
 
 def _size(value: Any) -> int:
-    """About how many bytes of page a value takes."""
+    """Return about how many bytes of page a value takes."""
     if isinstance(value, dict):
         if "data" in value and "type" in value:
             return packed_bytes(value)
@@ -243,9 +243,9 @@ def _gains(pairs: pd.DataFrame, report: Report | None) -> dict[str, Packed]:
 
 
 def _groups(report: Report | None) -> dict[str, Packed]:
-    """The pairs to look at first, in the order of `fold`, which the report prints too: ``pairs.group`` is a pair's
-    place here. What overlap of all copies could gain, what list scheduling saves beyond the launch gap, and how many
-    copies there are.
+    """Return the pairs to look at first, in the order of `fold`, which the report prints too: ``pairs.group`` is a
+    pair's place here. What overlap of all copies could gain, what list scheduling saves beyond the launch gap, and how
+    many copies there are.
     """
     if report is None:
         return {}
@@ -254,7 +254,7 @@ def _groups(report: Report | None) -> dict[str, Packed]:
 
 
 def _bounds(report: Report | None) -> dict[str, Any]:
-    """The program's bracket: no schedule is faster than ``bound_ns``, list scheduling reaches ``listed_ns``."""
+    """Return the program's bracket: no schedule is faster than ``bound_ns``, list scheduling reaches ``listed_ns``."""
     if report is None:
         return {}
     bounds, recorded = report.bounds, report.dependencies_known

@@ -29,7 +29,7 @@ _BEND = 0.026
 
 
 def tile_graph(graph: TileGraph, launches: Sequence[int], *, title: str = "", reuse: bool = False) -> go.Figure:
-    """Tiles as nodes, one column per launch, dependencies as lines; tiles without parents here are marked.
+    """Return tiles as nodes, one column per launch, dependencies as lines; tiles without parents here are marked.
 
     Where several tiles all need the same several tiles, their lines meet in a small square and go on as one to a
     second, from which they part again. Lines that pass over columns are bent, and have a colour for each producer.
@@ -104,7 +104,7 @@ class _Lines:
             self.squares.point(end)
 
     def traces(self) -> list[go.Scatter]:
-        """Faint lines first, so that the others lie above them."""
+        """Return faint lines first, so that the others lie above them."""
         far = [
             path.trace(_FAR[n % len(_FAR)], 1.6, "passes over launches (a colour for each producer)", shown=n == 0)
             for n, (_, path) in enumerate(sorted(self.far.items()))
@@ -150,7 +150,7 @@ class _Path:
 
 
 def tile_matrix(graph: TileGraph, producer: int, consumer: int, *, title: str = "", reuse: bool = False) -> go.Figure:
-    """Producer tiles by consumer tiles: how many dependencies, summed over at most 256 x 256 bins."""
+    """Return producer tiles by consumer tiles: how many dependencies, summed over at most 256 x 256 bins."""
     links = graph.links
     rows = links[(links["producer"] == producer) & (links["consumer"] == consumer)]
     if not reuse:
@@ -181,17 +181,17 @@ def tile_matrix(graph: TileGraph, producer: int, consumer: int, *, title: str = 
 def wait_matrix(
     graph: TileGraph, pair: PairOverlay, *, title: str, first: slice = slice(0, 48), reuse: bool = False
 ) -> go.Figure:
-    """A policy over one pair of launches, tile by tile: dependencies that it guarantees, those that it misses, and
-    waits without need.
+    """Return a policy over one pair of launches, tile by tile: dependencies that it guarantees, those that it misses,
+    and waits without need.
 
     ``pair`` as for the page, ``awaited`` and ``missing`` in tiles of the trace; of both launches the tiles ``first``
     are shown. ``reuse`` draws hazards of recycled memory too. Raises `UserError` where the slice holds no tile of
     either.
     """
-    needed = _parents(graph, pair.producer, pair.consumer, reuse=reuse)
-    shape = needed.shape
+    dependencies = _parents(graph, pair.producer, pair.consumer, reuse=reuse)
+    shape = dependencies.shape
     missing, awaited = (_dense(block, shape) for block in (pair.missing, pair.awaited))
-    cells = np.select([missing, needed, awaited], [2, 1, 3], 0)[first, first]
+    cells = np.select([missing, dependencies, awaited], [2, 1, 3], 0)[first, first]
     if cells.size == 0:
         raise UserError(f"no tiles to show: launches of {shape[0]} and {shape[1]} tiles, asked for {first}")
     start = first.indices(max(shape))[0]
@@ -207,7 +207,7 @@ def wait_matrix(
 
 
 def _parents(graph: TileGraph, producer: int, consumer: int, *, reuse: bool) -> NDArray[np.bool_]:
-    """``[producer tiles, consumer tiles]``: which of them depend on each other."""
+    """Return ``[producer tiles, consumer tiles]``: which of them depend on each other."""
     tiles = [int(graph.tile_base[i + 1] - graph.tile_base[i]) for i in (producer, consumer)]
     dependent = np.zeros(tiles, np.bool_)
     links = graph.links

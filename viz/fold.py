@@ -51,7 +51,7 @@ def fold_launches(launches: pd.DataFrame) -> list[Item]:
 def by_module(
     items: list[Item], modules: Sequence[list[str]], origin: int, prefix_length: int, most: int
 ) -> list[Item]:
-    """The items with those of one module together, module in module, where more than ``most`` would be drawn.
+    """Return the items with those of one module together, module in module, where more than ``most`` would be drawn.
 
     ``modules`` are the launches' paths, ``origin`` the launch from which the items count, ``known`` how many parts of
     the path the module around them has.
@@ -79,7 +79,9 @@ def by_module(
 
 
 def _opened(items: list[Item]) -> list[Item]:
-    """The items with the largest modules taken apart until enough boxes are drawn for a reader to see a structure."""
+    """Return the items with the largest modules taken apart until enough boxes are drawn for a reader to see a
+    structure.
+    """
     while _boxes(items) < _LEAST_BOXES:
         modules = [k for k, item in enumerate(items) if "module" in item]
         if not modules:
@@ -110,7 +112,7 @@ def _inside(group: Item) -> list[Item]:
 
 
 def _boxes(items: list[Item]) -> int:
-    """Boxes that are drawn while every module is closed and one copy of each repeated layer is shown."""
+    """Return boxes that are drawn while every module is closed and one copy of each repeated layer is shown."""
     return sum(1 if "launch" in item or "module" in item else _boxes(item["items"]) for item in items)
 
 
@@ -127,7 +129,7 @@ def _drawn(item: Item) -> int:
 
 
 def _shared(paths: Sequence[list[str]]) -> list[str]:
-    """The parts with which all paths begin."""
+    """Return the parts with which all paths begin."""
     if not paths:
         return []
     first, last = min(paths), max(paths)
@@ -136,13 +138,15 @@ def _shared(paths: Sequence[list[str]]) -> list[str]:
 
 
 def _path(item: Item, modules: Sequence[list[str]], origin: int) -> list[str]:
-    """The path that all launches of an item share."""
+    """Return the path that all launches of an item share."""
     begin = origin + _begin(item)
     return _shared(modules[begin : begin + _launches(item)])
 
 
 def _key(path: list[str], prefix_length: int) -> tuple[str, ...] | None:
-    """The module that an item stands with: its path up to the first number after ``known`` parts, or one part more."""
+    """Return the module that an item stands with: its path up to the first number after ``known`` parts, or one part
+    more.
+    """
     number = next((k for k in range(prefix_length, len(path)) if path[k].isdecimal()), prefix_length)
     return tuple(path[: number + 1]) if len(path) > prefix_length else None
 
@@ -181,7 +185,7 @@ def _fold(keys: NDArray[np.int64], numbers: NDArray[np.int64], low: int, high: i
 
 
 def _best_repeat(keys: NDArray[np.int64]) -> tuple[int, int, int] | None:
-    """(begin, period, length) of the stretch whose folding hides most launches."""
+    """Return (begin, period, length) of the stretch whose folding hides most launches."""
     best, most = None, _SAVES_AT_LEAST - 1
     for period in range(1, min(len(keys) // 2, _LONGEST_PERIOD) + 1):
         equal = keys[:-period] == keys[period:]

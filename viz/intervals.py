@@ -9,7 +9,7 @@ from tileprof.viz.charts import PALETTE, dressed
 
 
 def intervals(table: pd.DataFrame, *, title: str, x_title: str, one: str = "", log_x: bool = False) -> go.Figure:
-    """A row a line, from the top: a bar from ``low`` to ``high``, and a mark at ``value``.
+    """Return one row per line, from the top: a bar from ``low`` to ``high``, and a mark at ``value``.
 
     ``table`` has columns ``row``, ``low``, ``high`` and ``value``; a value that is not a number has no mark. ``one``
     names an upright line at 1.

@@ -29,7 +29,8 @@ _NO_TABLE = -1
 
 
 def lane_tables(trace: Recording, launches: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
-    """``lanes``, ``lane_of`` (a launch's place in ``lanes``), ``grids`` and ``grid_of``; at most ``budget`` bytes.
+    """Return ``lanes``, ``lane_of`` (a launch's place in ``lanes``), ``grids`` and ``grid_of``; at most ``budget``
+    bytes.
 
     Launches with the same footprint and occupancy share their modelled lanes; a measured launch has its own. Where
     tiles are clusters, ``cluster`` is how many lanes each holds (see `Lanes`).
@@ -70,7 +71,7 @@ def _bytes(table: dict[str, Any]) -> int:
 
 
 def whole_lanes(source: LaneSource, launch: int) -> dict[str, Any]:
-    """Every tile of a launch for the browser, whatever its size."""
+    """Return every tile of a launch for the browser, whatever its size."""
     return _whole(source.of(launch)) | {"source": source.lives.source[launch]}
 
 
@@ -103,7 +104,9 @@ def _aggregated(lanes: Lanes, sms: int) -> dict[str, Any]:
 def _grids(
     trace: Recording, launches: pd.DataFrame, budget: int, notes: list[str]
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Tiles of each footprint in dispatch order: coordinates ``x``, ``y``, ``z``, bytes ``read`` and ``written``."""
+    """Return tiles of each footprint in dispatch order: coordinates ``x``, ``y``, ``z``, bytes ``read`` and
+    ``written``.
+    """
     tiles = launches.groupby("footprint")["tiles"].first().sort_values(kind="stable")
     grids: list[dict[str, Any]] = []
     place: dict[int, int] = {}
@@ -121,7 +124,7 @@ def _grids(
 
 
 def grid_of(trace: Recording, launch: int) -> dict[str, Any]:
-    """Coordinates and bytes of the tiles of one launch, whatever its size."""
+    """Return coordinates and bytes of the tiles of one launch, whatever its size."""
     footprint = int(trace.launches["footprint"].iloc[launch])
     rows = trace.tiles[trace.tiles["footprint"] == footprint]
     return _coordinates(trace, footprint) | moved_bytes(rows)

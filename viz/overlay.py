@@ -50,14 +50,14 @@ class Overlay:
 
     @classmethod
     def foreign(cls, name: str, why: str) -> Overlay:
-        """A policy of another trace."""
+        """Return a policy of another trace."""
         return cls(name, False, (), (), 0, 0, 0, 0, 0.0, 0.0, (), why)
 
 
 def overlay_table(
     overlay: Overlay, pairs: pd.DataFrame, tiles: Sequence[int], *, budget: int, notes: list[str]
 ) -> dict[str, Any]:
-    """``policy`` of the page: the verdict, and ``pairs`` of ``{"pair", "awaited", "missing"}`` with relations in
+    """Return ``policy`` of the page: the verdict, and ``pairs`` of ``{"pair", "awaited", "missing"}`` with relations in
     `blocks`' form.
 
     ``pair`` is a place in ``pairs`` (the page's). Waits between launches that do not depend on each other have no

@@ -37,7 +37,7 @@ def page(
     guidance: Guidance | None = None,
     served: bool = False,
 ) -> str:
-    """The page of ``graph`` as HTML text, under 20 MB whatever the trace.
+    """Return the page of ``graph`` as HTML text, under 20 MB whatever the trace.
 
     ``report`` adds what overlap could gain, in all and for each pair; ``study`` schedules and other sizes of GPU;
     ``policy`` lays a policy over the dependencies; ``variants`` are what the sliders of the what-if view move through;

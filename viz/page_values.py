@@ -23,7 +23,7 @@ Packed = dict[str, Any]
 
 
 def pack(values: ArrayLike, *, delta: bool = False) -> Packed:
-    """One column for the browser: integers exactly (up to 2**53), floats as float32 (NaN stays NaN).
+    """Return one column for the browser: integers exactly (up to 2**53), floats as float32 (NaN stays NaN).
 
     ``delta`` stores differences: for sorted or slowly changing columns.
     """
@@ -43,13 +43,13 @@ def packed_bytes(packed: Packed) -> int:
 
 
 def printable(text: str) -> str:
-    """A name that shows what it holds: control, bidi and other invisible characters become escapes."""
+    """Return a name that shows what it holds: control, bidi and other invisible characters become escapes."""
     shown = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:LONGEST_TEXT])
     return shown if len(text) <= LONGEST_TEXT else f"{shown}… ({len(text) - LONGEST_TEXT} more)"
 
 
 def inert_json(value: Any) -> str:
-    """JSON that cannot end a script element or a line: ASCII only, and no ``<``, ``>`` or ``&``."""
+    """Return JSON that cannot end a script element or a line: ASCII only, and no ``<``, ``>`` or ``&``."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

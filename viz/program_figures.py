@@ -23,15 +23,17 @@ def launch_name(op: object, kernel: object) -> str:
 
 
 def timeline(launches: pd.DataFrame, *, title: str) -> go.Figure:
-    """Launches over time, one row per stream, a colour for each of the kernels with most time.
+    """Return launches over time, one row per stream, a colour for each of the kernels with most time.
 
     ``launches`` as in `tileprof.trace.schema`; times in microseconds from the first launch.
     """
     begin = (launches["begin_ns"] - launches["begin_ns"].min()).to_numpy(np.float64) / 1e3
     wide = launches["duration_ns"].to_numpy(np.float64) / 1e3
     kernels = launches["kernel"].astype(str)
-    spent = launches.groupby(kernels, observed=True)["duration_ns"].sum().sort_values(ascending=False, kind="stable")
-    shown = list(spent.index[:_COLOURED])
+    time_by_kernel = (
+        launches.groupby(kernels, observed=True)["duration_ns"].sum().sort_values(ascending=False, kind="stable")
+    )
+    shown = list(time_by_kernel.index[:_COLOURED])
     streams = [f"stream {stream}" for stream in launches["stream"]]
     words = [
         f"{i}: {launch_name(op, kernel)}<br>{module}<br>{kernel}<br>{tiles:,} tiles"
@@ -63,7 +65,8 @@ def timeline(launches: pd.DataFrame, *, title: str) -> go.Figure:
 
 
 def gains(groups: pd.DataFrame, *, title: str, most: int = 12) -> go.Figure:
-    """Bars of the pairs that gain most from overlap, copies in repeated layers summed: at most, and by list scheduling.
+    """Return bars of the pairs that gain most from overlap, copies in repeated layers summed: at most, and by list
+    scheduling.
 
     ``groups`` as `tileprof.analysis.gains.fold` has them; the first ``most`` that gain anything are shown.
     """

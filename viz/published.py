@@ -20,8 +20,8 @@ _ROOM = 0.06
 def beside(
     table: pd.DataFrame, *, title: str, by: str, panel: str, name: str, unit: str, order: Sequence[str] = ()
 ) -> go.Figure:
-    """Marks at (published, predicted) in a panel for each value of column ``panel``, a colour and symbol for each value
-    of ``by``; on the diagonal both agree.
+    """Return marks at (published, predicted) in a panel for each value of column ``panel``, a colour and symbol for
+    each value of ``by``; on the diagonal both agree.
 
     ``table`` has columns ``published`` and ``predicted`` in ``unit``, and ``name``, which is shown on hover. ``order``:
     panels in this order; a panel of which there are no rows is left out. Hollow marks: rows whose column ``tests`` is

@@ -27,8 +27,8 @@ class Curves:
         self._source = LaneSource(graph.recording, graph.launches)
 
     def busy(self, bins: int) -> NDArray[np.float64]:
-        """``[bins]`` share of the GPU's slots that hold a tile (as `Schedule.busy`: in slots of the tile's launch),
-        from the first launch's begin to the last one's end; empty without launches.
+        """Return ``[bins]`` share of the GPU's slots that hold a tile (as `Schedule.busy`: in slots of the tile's
+        launch), from the first launch's begin to the last one's end; empty without launches.
         """
         launches = self._source.timed(self._graph.launches)
         if not len(launches):
@@ -36,16 +36,16 @@ class Curves:
         begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
         begin = begin - begin.min()
         edges = np.linspace(0.0, max(float((begin + took).max()), 1.0), bins + 1)
-        used = np.zeros(bins + 1)
+        slot_time = np.zeros(bins + 1)
         first, place = self._source.shared()
         curves = [self._used(launch) for launch in first]
         for launch, at in enumerate(place):
             steps, level = curves[at]
-            used += np.interp(edges - begin[launch], steps, level)
-        return np.clip(np.diff(used) / np.diff(edges), 0.0, 1.0)
+            slot_time += np.interp(edges - begin[launch], steps, level)
+        return np.clip(np.diff(slot_time) / np.diff(edges), 0.0, 1.0)
 
     def _used(self, launch: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Times from a launch's begin, and the GPU-time in use up to each."""
+        """Return times from a launch's begin, and the GPU-time in use up to each."""
         begin, end = self._source.spans(launch)
         one = np.zeros(len(end), np.int32)
         source = self._source
@@ -56,8 +56,8 @@ class Curves:
         return np.linspace(0.0, span, _STEPS + 1), np.concatenate(([0.0], np.cumsum(share))) * span / _STEPS
 
     def ready(self, producer: int, consumer: int, bins: int) -> NDArray[np.float64]:
-        """``[bins]`` share of the consumer's tiles whose parents in the producer have ended, at the end of each part of
-        the producer's time; hazards of recycled memory aside.
+        """Return ``[bins]`` share of the consumer's tiles whose parents in the producer have ended, at the end of each
+        part of the producer's time; hazards of recycled memory aside.
         """
         ends = self._source.spans(producer)[1]
         links = self._graph.links

@@ -34,8 +34,8 @@ _SHARES = 1_000
 def gain_tables(
     graph: TileGraph, report: Report | None, study: Study, *, budget: int, notes: list[str]
 ) -> dict[str, Any]:
-    """``gain`` (the bracket, and where recorded time goes), ``schedules`` and ``sizes`` of a page, at most ``budget``
-    bytes.
+    """Return ``gain`` (the bracket, and where recorded time goes), ``schedules`` and ``sizes`` of a page, at most
+    ``budget`` bytes.
     """
     schedules, coarse = [], 0
     work_ns = _work_ns(study)
@@ -62,7 +62,7 @@ def gain_tables(
 
 
 def schedule_value(graph: TileGraph, schedule: Schedule, study: Study | None) -> dict[str, Any]:
-    """One schedule as those of a page, whatever its size."""
+    """Return one schedule as those of a page, whatever its size."""
     lanes = {} if schedule.deadlock else _lanes(graph, schedule, len(schedule.end_ns) > _TOO_MANY)
     return _parts(schedule, _work_ns(study) if study else 0.0) | {"lanes": lanes}
 
@@ -72,13 +72,13 @@ def _bytes(lanes: dict[str, Any]) -> int:
 
 
 def _work_ns(study: Study) -> float:
-    """Slot-time of all tiles over all slots, of stream order, in which no tile waits inside."""
+    """Return slot-time of all tiles over all slots, of stream order, in which no tile waits inside."""
     return next((s.busy * s.time_ns for s in study.schedules if s.scheduler == "stream" and not s.deadlock), 0.0)
 
 
 def _parts(schedule: Schedule, work_ns: float) -> dict[str, Any]:
-    """The time of a schedule as parts of the whole GPU's: tiles at work, tiles that hold slots and wait or signal,
-    slots that are empty while some tile runs, and time in which none runs.
+    """Return the time of a schedule as parts of the whole GPU's: tiles at work, tiles that hold slots and wait or
+    signal, slots that are empty while some tile runs, and time in which none runs.
     """
     value = {"name": schedule.scheduler, "deadlock": printable(schedule.deadlock), "time_ns": finite(schedule.time_ns)}
     if schedule.deadlock:
@@ -90,7 +90,7 @@ def _parts(schedule: Schedule, work_ns: float) -> dict[str, Any]:
 
 
 def _gain(report: Report | None, work_ns: float) -> dict[str, Any]:
-    """The recorded time in parts, and every bound. Empty without a report, or where dependencies are unknown.
+    """Return the recorded time in parts, and every bound. Empty without a report, or where dependencies are unknown.
 
     ``gap_ns`` is the recorded time in which no kernel ran: launch gaps, and waits for the host.
     """

@@ -72,21 +72,21 @@ class Answers:
         return page(*self._page, guidance=self._guidance, served=True)
 
     def block(self, number: str) -> dict[str, Any]:
-        """A relation of the graph with every edge."""
+        """Return a relation of the graph with every edge."""
         if not (number.isdecimal() and int(number) < len(self._graph.blocks)):
             raise UserError(f"there is no relation {number[:20]!r}")
         return whole(self._graph.blocks[int(number)])
 
     def lanes(self, launch: str) -> dict[str, Any]:
-        """Every tile of a launch: its SM, slot, begin and life."""
+        """Return every tile of a launch: its SM, slot, begin and life."""
         return whole_lanes(self._lanes, self._launch(launch))
 
     def grid(self, launch: str) -> dict[str, Any]:
-        """Coordinates and bytes of every tile of a launch."""
+        """Return coordinates and bytes of every tile of a launch."""
         return grid_of(self._graph.recording, self._launch(launch))
 
     def boxes(self, launch: str) -> dict[str, Any]:
-        """The boxes of bytes that every tile of a launch touches."""
+        """Return the boxes of bytes that every tile of a launch touches."""
         return boxes_of(self._graph.recording, self._launch(launch))
 
     def _launch(self, number: str) -> int:
@@ -99,20 +99,20 @@ class Answers:
         return LaneSource(self._graph.recording, self._graph.launches)
 
     def simulate(self, text: str) -> dict[str, Any]:
-        """A schedule of ``name:key=value,…``, as those in the page."""
+        """Return a schedule of ``name:key=value,…``, as those in the page."""
         chosen = scheduler(text)
         with self._lock:
             schedule = self._simulator.run(chosen, text)
         return schedule_value(self._graph, schedule, self._study)
 
     def size(self, text: str) -> dict[str, Any]:
-        """The program on ``SMs,blocks per SM`` (0: as recorded)."""
+        """Return the program on ``SMs,blocks per SM`` (0: as recorded)."""
         sms, blocks = _size_of(text)
         with self._lock:
             return plain(size(self._graph, sms, blocks))
 
     def variant(self, text: str) -> dict[str, Any]:
-        """The time of ``name:key=value,…@SMs,blocks``: a scheduler with options on one size of GPU."""
+        """Return the time of ``name:key=value,…@SMs,blocks``: a scheduler with options on one size of GPU."""
         chosen, _, at = text.rpartition("@")
         sms, blocks = _size_of(at)
         with self._lock:
@@ -124,7 +124,7 @@ class Answers:
 
 
 def _size_of(text: str) -> tuple[int, int]:
-    """SMs and resident blocks per SM of ``SMs,blocks``."""
+    """Return SMs and resident blocks per SM of ``SMs,blocks``."""
     words = text.split(",")
     if len(words) != 2 or not all(word.isdecimal() and len(word) < 6 for word in words):
         raise UserError(f"{text[:40]!r} is no size; give SMs,blocks: 66,2")

@@ -84,7 +84,7 @@ def study(graph: TileGraph, *, simulated_tiles: int = SIMULATED_TILES) -> Study:
 
 
 def _run(simulator: Simulator, name: str) -> Schedule | str:
-    """The schedule, or why the scheduler does not take this program."""
+    """Return the schedule, or why the scheduler does not take this program."""
     try:
         return simulator.run(SCHEDULERS[name])
     except UserError as error:
@@ -92,7 +92,7 @@ def _run(simulator: Simulator, name: str) -> Schedule | str:
 
 
 def _points(sms: int, simulations: int) -> Iterator[tuple[int, int]]:
-    """(SMs, occupancy) of the table, whole rows of it while there are simulations left."""
+    """Yield (SMs, occupancy) of the table, whole rows of it while there are simulations left."""
     counts = sorted({max(1, round(sms * size)) for size in SIZES})
     for occupancy in OCCUPANCIES:
         simulations -= len(counts)
@@ -102,12 +102,12 @@ def _points(sms: int, simulations: int) -> Iterator[tuple[int, int]]:
 
 
 def size(graph: TileGraph, sms: int, occupancy: int) -> Size:
-    """The program on one other size of GPU. Raises `UserError` where there is no such GPU."""
+    """Return the program on one other size of GPU. Raises `UserError` where there is no such GPU."""
     return _size(graph, sms, occupancy, None)
 
 
 def _size(graph: TileGraph, sms: int, occupancy: int, listed_ns: float | None) -> Size:
-    """``listed_ns``: the list schedule's time on the recorded GPU, where it is known."""
+    """Simulate one size of GPU. ``listed_ns``: the list schedule's time on the recorded GPU, where it is known."""
     device = graph.device
     machine = Machine(device, sms, occupancy or None)
     known_ns = listed_ns if machine == Machine(device) else None
@@ -124,10 +124,10 @@ def _size(graph: TileGraph, sms: int, occupancy: int, listed_ns: float | None) -
 
 
 def plain(size: Size) -> dict[str, float | None]:
-    """A row of the table for JSON."""
+    """Return a row of the table for JSON."""
     return asdict(size) | {"list_ns": finite(size.list_ns)}
 
 
 def finite(ns: float) -> float | None:
-    """For JSON, which has no infinity."""
+    """Return a number for JSON, which has no infinity."""
     return ns if np.isfinite(ns) else None

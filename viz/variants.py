@@ -72,7 +72,7 @@ class Variant:
 
 @cache
 def knobs(name: str) -> tuple[Knob, ...]:
-    """The options of a scheduler, those that say most first (as its class lists them)."""
+    """Return the options of a scheduler, those that say most first (as its class lists them)."""
     return tuple(_knob(field) for field in fields(cast("Any", SCHEDULERS[name])))
 
 
@@ -91,7 +91,7 @@ def _knob(field: Field[Any]) -> Knob:
 
 
 def variants(graph: TileGraph, *, simulated_tiles: int = VARIANT_TILES) -> tuple[Variant, ...]:
-    """Whole sliders while ``simulated_tiles`` lasts; what a scheduler refuses is left out."""
+    """Return whole sliders while ``simulated_tiles`` lasts; what a scheduler refuses is left out."""
     tiles = max(int(graph.tile_base[-1]), 1)
     if len(graph.launches) == 0 or tiles > _MOST_TILES:
         return ()
@@ -108,12 +108,12 @@ def variants(graph: TileGraph, *, simulated_tiles: int = VARIANT_TILES) -> tuple
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
         machines = pool.map(lambda at: Simulator(graph, Machine(device, at[0], at[1] or None)), sizes)
         simulators = dict(zip(sizes, machines, strict=True))
-        ran = pool.map(lambda w: _run(simulators[w.sms, w.occupancy], w), chosen)
-        return tuple(v for v in ran if v is not None)
+        results = pool.map(lambda w: _run(simulators[w.sms, w.occupancy], w), chosen)
+        return tuple(v for v in results if v is not None)
 
 
 def _sliders(sms: int) -> Iterator[list[Variant]]:
-    """The points of one slider after another, without those that a page has anyway."""
+    """Yield the points of one slider after another, without those that a page has anyway."""
     names = [*_FIRST, *(n for n in SCHEDULERS if n not in _FIRST)]
     counts = sorted({max(1, round(sms * size)) for size in SIZES} - {sms})
     no_time_ns = np.nan
@@ -151,7 +151,7 @@ def _run(simulator: Simulator, variant: Variant) -> Variant | None:
 
 
 def variant_tables(variants: tuple[Variant, ...]) -> dict[str, Any]:
-    """``knobs`` (by scheduler: key, meaning, default, values) and ``variants`` of a page (rows in the order of
+    """Return ``knobs`` (by scheduler: key, meaning, default, values) and ``variants`` of a page (rows in the order of
     `Variant`'s fields).
     """
     return {
@@ -163,6 +163,8 @@ def variant_tables(variants: tuple[Variant, ...]) -> dict[str, Any]:
 
 
 def variant_value(graph: TileGraph, text: str, sms: int, occupancy: int) -> dict[str, Any]:
-    """``name:key=value,…`` on one size of GPU (0 blocks: as recorded). Raises `UserError` for what there is not."""
+    """Return ``name:key=value,…`` on one size of GPU (0 blocks: as recorded). Raises `UserError` for what
+    there is not.
+    """
     schedule = Simulator(graph, Machine(graph.device, sms, occupancy or None)).run(scheduler(text))
     return {"time_ns": finite(schedule.time_ns), "deadlock": printable(schedule.deadlock)}

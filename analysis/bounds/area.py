@@ -9,7 +9,7 @@ from tileprof.analysis.bounds.problem import Problem
 
 
 def launch_areas(p: Problem, shares: NDArray[np.float64], sms: int) -> NDArray[np.float64]:
-    """``[launches, resources, functions]`` ns: how long a launch fills the whole GPU's resource on its own.
+    """Return ``[launches, resources, functions]`` ns: how long a launch fills the whole GPU's resource on its own.
 
     ``shares`` as `Machine.shares` gives them for the problem's launches.
     """
@@ -17,7 +17,7 @@ def launch_areas(p: Problem, shares: NDArray[np.float64], sms: int) -> NDArray[n
 
 
 def lives(p: Problem) -> NDArray[np.float64]:
-    """``[launches]`` sum of the durations of a launch's tiles, ns; shared durations are summed once."""
+    """Return ``[launches]`` sum of the durations of a launch's tiles, ns; shared durations are summed once."""
     cache: dict[tuple[int, int], float] = {}
     sums = np.zeros(len(p.launch))
     for i, (at, tiles) in enumerate(zip(p.ns_at.tolist(), np.diff(p.tile_base).tolist(), strict=True)):
@@ -28,7 +28,7 @@ def lives(p: Problem) -> NDArray[np.float64]:
 
 
 def head_and_tail(areas: NDArray[np.float64], head_ns: NDArray[np.float64], tail_ns: NDArray[np.float64]) -> float:
-    """Energetic bound, ns, ready-gated: launches that cannot begin before t still need their area after t, and
+    """Return energetic bound, ns, ready-gated: launches that cannot begin before t still need their area after t, and
     launches that ``t`` must follow need theirs before the last t.
 
     The most over all t and resources of t plus the area of all launches whose head (or tail) is at least t.

@@ -77,7 +77,7 @@ class Bounds:
     claimed: tuple[str, ...] = ANY
 
     def completed(self, recorded_ns: float, dram_ns: float, dram_bytes: int) -> Bounds:
-        """The same with the recorded time and the traffic of the launches."""
+        """Return the same with the recorded time and the traffic of the launches."""
         return replace(self, recorded_ns=recorded_ns, ns=self.ns | {"DRAM": dram_ns}, dram_bytes=dram_bytes)
 
     @property
@@ -122,7 +122,7 @@ class Bounds:
 
 
 def share_saved(recorded_ns: float, then_ns: float) -> float:
-    """``(recorded - then) / recorded``, never negative: a bound above the record says nothing can be saved."""
+    """Return ``(recorded - then) / recorded``, never negative: a bound above the record says nothing can be saved."""
     return max(0.0, (recorded_ns - then_ns) / recorded_ns) if recorded_ns > 0 else 0.0
 
 
@@ -172,7 +172,7 @@ class Bounder:
         return alone_ns if self.replayed else np.where(recorded > 0, recorded, alone_ns)
 
     def of(self, recorded_ns: float, launches: Sequence[int] | None = None) -> Bounds:
-        """Bounds of some launches in isolation (None: of the program)."""
+        """Return bounds of some launches in isolation (None: of the program)."""
         bounds = self.renamed(launches)
         chosen = np.arange(len(self.graph.launches)) if launches is None else np.asarray(sorted(launches), np.int64)
         listed_reuse = bounds.listed_ns
@@ -181,8 +181,8 @@ class Bounder:
         return replace(bounds, listed_reuse_ns=listed_reuse).completed(recorded_ns, *self.dram(chosen.tolist()))
 
     def renamed(self, launches: Sequence[int] | None = None) -> Bounds:
-        """Those of `of` that follow from tiles and their dependencies alone, without hazards of recycled memory: the
-        rest is 0.
+        """Return those of `of` that follow from tiles and their dependencies alone, without hazards of recycled memory:
+        the rest is 0.
         """
         p = problem(self.graph, self.durations, launches, reuse=False, links=self._links)
         areas = launch_areas(p, self.shares[p.launch], self.machine.sms)
@@ -211,7 +211,7 @@ class Bounder:
         return float(list_schedule(p, self.units[p.launch], self.capacity).max(initial=0.0))
 
     def dram(self, launches: Sequence[int]) -> tuple[float, int]:
-        """Least time on the DRAM interface, ns, and bytes that must cross it."""
+        """Return least time on the DRAM interface, ns, and bytes that must cross it."""
         device = self.machine.device
         read, written = self._traffic.compulsory(launches)
         moved = max(0, read - device.l2_bytes) + max(0, written - device.l2_bytes)

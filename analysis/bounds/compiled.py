@@ -49,8 +49,8 @@ class CallGraphCache(FunctionCache):  # type: ignore[misc]  # numba has no types
 
 
 def source_digest(function: Callable[..., object]) -> str:
-    """A digest of the source of each module with a compiled function that ``function`` reaches, and of the global
-    constants that they use, which numba compiles into the code.
+    """Return a digest of the source of each module with a compiled function that ``function`` reaches, and of the
+    global constants that they use, which numba compiles into the code.
     """
     parts: set[str] = set()
     reached, waiting = {function}, [function]
@@ -69,7 +69,7 @@ def source_digest(function: Callable[..., object]) -> str:
 
 
 def _global_values(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
-    """Names and values of the globals in a function's code, and of what it takes from modules of this package."""
+    """Yield names and values of the globals in a function's code, and of what it takes from modules of this package."""
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]
@@ -80,7 +80,7 @@ def _global_values(function: Callable[..., object]) -> Iterator[tuple[str, objec
 
 
 def _fields_of(types: Any) -> Iterator[tuple[str, ...]]:
-    """Field names of each named tuple among types of arguments: code reaches fields by their place."""
+    """Yield field names of each named tuple among types of arguments: code reaches fields by their place."""
     for each in types:
         if isinstance(each, BaseTuple) and hasattr(each, "fields"):
             yield each.fields
@@ -104,42 +104,43 @@ def in_cache(function: Callable[..., object]) -> bool:
 
 
 def compiled(function: F) -> F:
-    """The function, compiled on first use; its plain version stays at ``.py_func``."""
+    """Return the function, compiled on first use; its plain version stays at ``.py_func``."""
     return _njit(function)
 
 
 def internal(function: F) -> F:
-    """As `compiled`, for functions that only compiled ones call: without the wrapper for Python, which is most of the
-    compilation of a small function. LLVM inlines the small ones; numba's own inlining types every copy anew, which
-    doubled the time to compile the engine and made it no faster.
+    """Compile as `compiled` does, for functions that only compiled ones call: without the wrapper for Python, which is
+    most of the compilation of a small function. LLVM inlines the small ones; numba's own inlining types every copy
+    anew, which doubled the time to compile the engine and made it no faster.
     """
     return _njit(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def apart(function: F) -> F:
-    """As `internal`, for larger functions: compiled once rather than into each caller, which halves the time to compile
-    a long loop.
+    """Compile as `internal` does, for larger functions: compiled once rather than into each caller, which halves the
+    time to compile a long loop.
     """
     return _njit(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def inlined(function: F) -> F:
-    """As `internal`, for long functions with one caller: written into it, since a call hands over every array of every
-    argument by value.
+    """Compile as `internal` does, for long functions with one caller: written into it, since a call hands over every
+    array of every argument by value.
     """
     return _njit(function, _nrt=False, inline="always", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def without_allocation(function: F) -> F:
-    """As `compiled`, for long loops over arrays that were made elsewhere: no array can be made inside, and so numba
-    need not count references, which otherwise takes three quarters of the time where arrays are reached through tuples.
+    """Compile as `compiled` does, for long loops over arrays that were made elsewhere: no array can be made inside, and
+    so numba need not count references, which otherwise takes three quarters of the time where arrays are reached
+    through tuples.
     """
     return _njit(function, _nrt=False)
 
 
 def _njit(function: F, **options: Any) -> F:
-    """The function as numba compiles it, without a cache where neither the package's folder nor the user's can be
-    written.
+    """Return the function as numba compiles it, without a cache where neither the package's folder nor the user's can
+    be written.
     """
     compiled = njit(nogil=True, **options)(function)
     try:

@@ -53,7 +53,7 @@ class Durations:
     calibration: Mapping[int, float] = field(default_factory=dict)
 
     def sums(self, tiles: NDArray[np.int64]) -> NDArray[np.float64]:
-        """``[launches]`` sum of the lives of each launch's tiles, ns."""
+        """Return ``[launches]`` sum of the lives of each launch's tiles, ns."""
         cache: dict[tuple[int, int], float] = {}
         for key in zip(self.begins.tolist(), tiles.tolist(), strict=True):
             if key not in cache:
@@ -61,13 +61,13 @@ class Durations:
         return np.array([cache[key] for key in zip(self.begins.tolist(), tiles.tolist(), strict=True)], np.float64)
 
     def of(self, launch: int, tiles: int) -> NDArray[np.float64]:
-        """``[tiles]`` durations of one launch."""
+        """Return ``[tiles]`` durations of one launch."""
         begin = int(self.begins[launch])
         return self.ns[begin : begin + tiles]
 
 
 def tile_durations(trace: Recording, slots: NDArray[np.int64]) -> Durations:
-    """Durations of all tiles of all launches; ``slots`` as `Machine.slots` of the recorded device gives them."""
+    """Return durations of all tiles of all launches; ``slots`` as `Machine.slots` of the recorded device gives them."""
     launches = trace.launches
     footprints = launches["footprint"].to_numpy(np.int64)
     tiles = launches["tiles"].to_numpy(np.int64)
@@ -114,7 +114,7 @@ def tile_durations(trace: Recording, slots: NDArray[np.int64]) -> Durations:
 
 
 def roofline_ns(trace: Recording) -> NDArray[np.float64]:
-    """``[launches]`` the longer of arithmetic and distinct bytes at sustained rates."""
+    """Return ``[launches]`` the longer of arithmetic and distinct bytes at sustained rates."""
     dram_ns = distinct_bytes(trace) / trace.device.sustained_bytes_per_s * 1e9
     return np.maximum(compute_ns(trace, trace.device, sustained=True), dram_ns)
 
@@ -125,7 +125,7 @@ def _calibration(life: NDArray[np.float64], slots: int, launch_ns: float) -> flo
 
 
 def timed_rows(trace: Recording) -> dict[int, slice]:
-    """Launches whose blocks were timed, and their rows of ``trace.times`` (sorted by launch)."""
+    """Return launches whose blocks were timed, and their rows of ``trace.times`` (sorted by launch)."""
     launch = trace.times["launch"].to_numpy(np.int64)
     launches, begin, count = np.unique(launch, return_index=True, return_counts=True)
     rows = zip(launches.tolist(), begin.tolist(), count.tolist(), strict=True)
@@ -140,6 +140,6 @@ def _footprint_ns(trace: Recording, footprint: int) -> NDArray[np.float64] | Non
 
 
 def _without_holes(life: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Tiles without a time of their own live as long as the others do on average."""
+    """Return tiles without a time of their own live as long as the others do on average."""
     measured = np.isfinite(life)
     return np.maximum(life if measured.all() else np.where(measured, life, life[measured].mean()), 0.0)

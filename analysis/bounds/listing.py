@@ -17,7 +17,7 @@ from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 
 
 def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArray[np.float64]:
-    """``[tiles]`` end of every tile, ns, ready-gated, without launch costs.
+    """Return ``[tiles]`` end of every tile, ns, ready-gated, without launch costs.
 
     ``units`` ``[launches]`` and ``capacity`` as `Machine.units` gives them. Tiles that end at the same instant
     free their slots together, before any of them is given away.
@@ -41,7 +41,7 @@ def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArra
 
 @compiled
 def alone(ns: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
-    """``[tiles]`` end of each tile, ns, when independent tiles take the next free slot in order."""
+    """Return ``[tiles]`` end of each tile, ns, when independent tiles take the next free slot in order."""
     free = np.zeros(min(slots, max(len(ns), 1)))  # a heap, least first
     ends = np.empty(len(ns))
     for t in range(len(ns)):
@@ -63,7 +63,7 @@ def alone(ns: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
 
 @compiled
 def _counters(p: Problem, s: Successors) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Unfinished parents of every link's sets, and unfinished sets of every tile."""
+    """Return unfinished parents of every link's sets, and unfinished sets of every tile."""
     parents = np.zeros(s.state_at[-1], np.int32)
     waits = np.zeros(p.tile_base[-1], np.int32)
     for link in range(len(p.producer)):

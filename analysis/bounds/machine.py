@@ -50,7 +50,8 @@ class Machine:
         object.__setattr__(self, "sms", self.sms or self.device.sms)
 
     def blocks(self, launches: pd.DataFrame) -> NDArray[np.int64]:
-        """``[launches]`` resident blocks per SM: as recorded, as given for all, or on a foreign device as calculated.
+        """Return ``[launches]`` resident blocks per SM: as recorded, as given for all, or on a foreign device as
+        calculated.
 
         Raises UserError where a block is too large for a foreign device.
         """
@@ -80,7 +81,7 @@ class Machine:
         return np.asarray(blocks_per_sm[kind.ravel()], dtype=np.int64)
 
     def slots(self, launches: pd.DataFrame) -> NDArray[np.int64]:
-        """``[launches]`` tiles that run at the same time when a launch has the GPU to itself, at least one.
+        """Return ``[launches]`` tiles that run at the same time when a launch has the GPU to itself, at least one.
 
         A tile of a launch in clusters takes as many block slots as its cluster has blocks. A persistent launch
         (more tiles than blocks or clusters) runs no more tiles at a time than it has blocks.
@@ -92,7 +93,7 @@ class Machine:
         return np.asarray(np.where(persistent, np.minimum(slots, grid), slots), dtype=np.int64)
 
     def shares(self, launches: pd.DataFrame) -> NDArray[np.float64]:
-        """``[launches, resources, functions]``: SMs' worth of a resource that a resident tile holds, at least.
+        """Return ``[launches, resources, functions]``: SMs' worth of a resource that a resident tile holds, at least.
 
         Function 0 is the plain share. The others are dual feasible functions of it (Fekete and Schepers, "New classes
         of fast lower bounds for bin packing problems", 2001): whatever blocks share an SM, their values sum to at most
@@ -113,7 +114,8 @@ class Machine:
         )
 
     def demands(self, launches: pd.DataFrame) -> NDArray[np.int64]:
-        """``[launches, resources]`` of a block, such that exactly as many blocks of a launch reside as `blocks` says.
+        """Return ``[launches, resources]`` of a block, such that exactly as many blocks of a launch reside as `blocks`
+        says.
 
         What was seen is believed: where the recorded needs would let fewer reside they count as less, and where they
         would let more reside, something unrecorded is scarce, and stands among the registers.
@@ -135,7 +137,7 @@ class Machine:
         return np.asarray(demand, dtype=np.int64)
 
     def units(self, launches: pd.DataFrame) -> tuple[NDArray[np.int64], int]:
-        """Integer slot units: ``[launches]`` units that a tile holds, and the units of the whole GPU.
+        """Return integer slot units: ``[launches]`` units that a tile holds, and the units of the whole GPU.
 
         A tile of a launch with b resident blocks per SM holds 1/b of an SM (times its cluster's blocks), whichever
         resource is the scarce one. Units make these shares whole numbers, so that kernels of different occupancy
@@ -150,25 +152,25 @@ class Machine:
 def machine_of(
     trace: Recording, device: Device | None = None, sms: int = 0, blocks_per_sm: int | None = None
 ) -> Machine:
-    """The machine that a user asks for, from the trace's own device where nothing else is said."""
+    """Return the machine that a user asks for, from the trace's own device where nothing else is said."""
     chosen = device or trace.device
     return Machine(chosen, sms, blocks_per_sm, foreign=chosen.name != trace.device.name)
 
 
 def product(launches: pd.DataFrame, what: str) -> NDArray[np.int64]:
-    """``[launches]`` number of blocks of a grid or cluster, threads of a block; at least one."""
+    """Return ``[launches]`` number of blocks of a grid or cluster, threads of a block; at least one."""
     xyz = launches[[f"{what}_{axis}" for axis in "xyz"]].to_numpy(np.int64)
     return np.asarray(np.maximum(xyz, 1).prod(axis=1), dtype=np.int64)
 
 
 def dual_feasible(share: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """The function u(k) of Fekete and Schepers: x where (k+1) x is whole, else floor((k+1) x) / k."""
+    """Return the function u(k) of Fekete and Schepers: x where (k+1) x is whole, else floor((k+1) x) / k."""
     steps = share * (k + 1)
     on_step = np.abs(steps - np.round(steps)) < 1e-9
     return np.where(on_step, share, np.floor(steps) / k)
 
 
 def rounded(values: NDArray[Any], unit: int) -> NDArray[np.int64]:
-    """Values rounded up to whole allocation units."""
+    """Return values rounded up to whole allocation units."""
     unit = max(unit, 1)
     return np.asarray(-(-values // unit) * unit, dtype=np.int64)

@@ -38,25 +38,25 @@ class Paths(NamedTuple):
 
 
 def paths(p: Problem) -> Paths:
-    """Both critical paths, heads and tails; O(tiles + entries of each link's parent sets)."""
+    """Return both critical paths, heads and tails; O(tiles + entries of each link's parent sets)."""
     ends, inside, heads = _forward(p)
     return Paths(float(ends.max(initial=0.0)), float(inside.max(initial=0.0)), heads, _backward(p, np.zeros(p.tiles)))
 
 
 def ready_times(p: Problem) -> NDArray[np.float64]:
-    """``[tiles]`` earliest ready-gated end of every tile, ns."""
+    """Return ``[tiles]`` earliest ready-gated end of every tile, ns."""
     return _forward(p)[0]
 
 
 def tails(p: Problem) -> NDArray[np.float64]:
-    """``[tiles]`` ready-gated time that must follow a tile's end before everything is done, ns."""
+    """Return ``[tiles]`` ready-gated time that must follow a tile's end before everything is done, ns."""
     tail = np.zeros(p.tiles)
     _backward(p, tail)
     return tail
 
 
 def _forward(p: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Ready-gated ends, wait-inside ends, heads."""
+    """Return ready-gated ends, wait-inside ends, heads."""
     ends, inside, need = np.empty(p.tiles), np.empty(p.tiles), np.zeros(p.tiles, np.float32)
     heads, a_set = np.zeros(len(p.launch)), np.empty((4, int(p.sets.max(initial=1))))
     _walk(p, ends, inside, need, heads, a_set)
@@ -64,7 +64,7 @@ def _forward(p: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64], NDAr
 
 
 def _backward(p: Problem, tail: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Least tail of each launch; ``tail`` ``[tiles]`` starts at zero and is filled in."""
+    """Return least tail of each launch; ``tail`` ``[tiles]`` starts at zero and is filled in."""
     tails = np.zeros(len(p.launch))
     _walk_back(p, tail, tails, np.empty(int(p.sets.max(initial=1))))
     return tails

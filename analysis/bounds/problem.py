@@ -87,7 +87,7 @@ class Links(NamedTuple):
         return Links(self.producer[rows], self.consumer[rows], self.block[rows], self.reuse[rows])
 
     def between(self, launches: NDArray[np.int64]) -> Links:
-        """Links of which both ends are among the launches (ascending ids), in local ids."""
+        """Return links of which both ends are among the launches (ascending ids), in local ids."""
         begin, end = (np.searchsorted(self.producer, launches, side) for side in ("left", "right"))
         local_producer, place = ragged(end - begin)
         rows = begin[local_producer] + place
@@ -107,7 +107,7 @@ def problem(
     links: Links | None = None,
     unknown_first: float = 1.0,
 ) -> Problem:
-    """The problem of some launches of a graph (None: all), with or without hazards of recycled memory.
+    """Return the problem of some launches of a graph (None: all), with or without hazards of recycled memory.
 
     ``links`` spares the conversion of ``graph.links`` to frequent callers. ``unknown_first`` is when in its work a
     consumer needs bytes of which that is not known: at its very end for a lower bound, at its begin for a simulation.
@@ -122,8 +122,8 @@ def problem(
     consumer, producer, block = (
         (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else [_NONE] * 3
     )
-    used, relation = np.unique(block, return_inverse=True)
-    blocks = [graph.blocks[int(b)] for b in used]
+    distinct_blocks, relation = np.unique(block, return_inverse=True)
+    blocks = [graph.blocks[int(b)] for b in distinct_blocks]
     sets = np.array([len(b.indptr) - 1 for b in blocks], np.int64)
     return Problem(
         launch=chosen,
@@ -196,7 +196,7 @@ class Successors(NamedTuple):
 
 
 def successors(p: Problem) -> Successors:
-    """Both inverse relations; O(entries log entries) once a distinct relation."""
+    """Return both inverse relations; O(entries log entries) once a distinct relation."""
     order = np.argsort(p.producer, kind="stable").astype(np.int64)
     parent_indptr, parent_set, member_indptr, member = [], [], [], []
     for r in range(len(p.sets)):

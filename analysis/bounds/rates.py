@@ -26,8 +26,8 @@ _UNITS = {
 
 
 def compute_ns(trace: Recording, device: Device, *, sustained: bool = False) -> NDArray[np.float64]:
-    """``[launches]`` FLOPs over the peak (or the sustained rate) of the fastest unit that takes any of the operands'
-    types, ns.
+    """Return ``[launches]`` FLOPs over the peak (or the sustained rate) of the fastest unit that takes any of the
+    operands' types, ns.
 
     Where no operand has a type with units of its own, the device's fastest rate of all is taken.
     """

@@ -36,7 +36,7 @@ class Traffic:
         self._lasting = (trace.buffers["freed_at"] == NEVER).to_numpy()
 
     def compulsory(self, launches: Iterable[int]) -> tuple[int, int]:
-        """(read, written) bytes: those read before any of these launches wrote them, each once however often
+        """Return (read, written) bytes: those read before any of these launches wrote them, each once however often
         it is read, and those written to buffers that are never freed, each once.
 
         Conservative launches may touch less than they say: their reads count as nothing, their writes hide
@@ -75,7 +75,7 @@ class Traffic:
         return self.touched(int(self._footprint[launch])), buffers.tolist(), offsets.tolist()
 
     def touched(self, footprint: int) -> dict[int, tuple[Ranges, Ranges]]:
-        """By operand slot: the bytes that are read (or updated), and those that are written (or updated)."""
+        """Return, by operand slot, the bytes that are read (or updated), and those that are written (or updated)."""
         if footprint not in self._touched:
             boxes = self._trace.footprint(footprint).boxes
             self._touched[footprint] = {
@@ -89,7 +89,7 @@ class Traffic:
 
 
 def distinct_bytes(trace: Recording) -> NDArray[np.float64]:
-    """``[launches]`` bytes that a launch reads and bytes that it writes, each once."""
+    """Return ``[launches]`` bytes that a launch reads and bytes that it writes, each once."""
     traffic = Traffic(trace)
     of_launch = trace.launches["footprint"].tolist()
     cache = {}
@@ -99,7 +99,7 @@ def distinct_bytes(trace: Recording) -> NDArray[np.float64]:
 
 
 def covered(boxes: Boxes, rows: NDArray[np.bool_]) -> Ranges:
-    """The union of the chosen boxes. Boxes that many tiles share are expanded once.
+    """Return the union of the chosen boxes. Boxes that many tiles share are expanded once.
 
     Raises `TraceError` where they are more runs than `MOST_RUNS`: a small file may claim any number.
     """
@@ -136,7 +136,7 @@ def _expanded(table: NDArray[np.int64]) -> Ranges:
 
 
 def union(a: Ranges, b: Ranges) -> Ranges:
-    """The bytes in either; ``a`` is disjoint and ascending, ``b`` need not be."""
+    """Return the bytes in either; ``a`` is disjoint and ascending, ``b`` need not be."""
     if not len(b):
         return a
     if len(a) == len(b) == 1 and a[0, 0] <= b[0, 0] and b[0, 1] <= a[0, 1]:
@@ -147,5 +147,5 @@ def union(a: Ranges, b: Ranges) -> Ranges:
 
 
 def total(ranges: Ranges) -> int:
-    """Bytes in disjoint ranges."""
+    """Return bytes in disjoint ranges."""
     return int((ranges[:, 1] - ranges[:, 0]).sum())

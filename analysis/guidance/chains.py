@@ -35,7 +35,9 @@ class Chain:
 
 
 def chains(graph: TileGraph, gap_ns: float) -> list[Chain]:
-    """Fusible chains, copies folded, the largest saving first. ``gap_ns``: between two launches of a CUDA graph."""
+    """Return fusible chains, copies folded, the largest saving first. ``gap_ns``: between two launches of a
+    CUDA graph.
+    """
     launches = graph.launches
     fusible, foreign = _pairs(graph)
     stream = launches["stream"].to_numpy(np.int64)
@@ -55,14 +57,14 @@ def chains(graph: TileGraph, gap_ns: float) -> list[Chain]:
 
 
 def _pairs(graph: TileGraph) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Producers of each launch: those that it needs tile by tile, and the others."""
+    """Return producers of each launch: those that it needs tile by tile, and the others."""
     pairs = graph.pairs
     fusible: dict[int, list[int]] = {}
     foreign: dict[int, list[int]] = {}
     alike = (pairs["pattern"] == "one_to_one").to_numpy(bool)
     real = ~pairs["reuse_only"].to_numpy(bool)
-    for p, c, same, needed in zip(pairs["producer"], pairs["consumer"], alike, real, strict=True):
-        if needed:
+    for p, c, same, has_data in zip(pairs["producer"], pairs["consumer"], alike, real, strict=True):
+        if has_data:
             (fusible if same else foreign).setdefault(int(c), []).append(int(p))
     return fusible, foreign
 

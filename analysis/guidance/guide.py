@@ -48,8 +48,8 @@ tile).
 
 
 def guide(report: Report, simulator: Simulator, times: dict[str, float] | None = None) -> Guidance:
-    """Verdict, ladder and actions of the program that ``report`` speaks of; ``simulator`` is of the same graph and
-    machine, and ``times`` what `simulated_times` says of it, where somebody has asked before.
+    """Return verdict, ladder and actions of the program that ``report`` speaks of; ``simulator`` is of the same graph
+    and machine, and ``times`` what `simulated_times` says of it, where somebody has asked before.
     """
     times = meaningful(simulated_times(simulator) if times is None else times, report)
     options = _Actions(report, simulator, times)
@@ -67,8 +67,8 @@ def guide(report: Report, simulator: Simulator, times: dict[str, float] | None =
 
 
 def _rank(action: Action, *, graph_first: bool) -> tuple[bool, bool, bool, float]:
-    """A recording that mostly shows a cold start is mended first; of a launch-bound program a CUDA graph comes next,
-    because other savings are beyond it; upper bounds come after what was worked out; work counts.
+    """Return a recording that mostly shows a cold start is mended first; of a launch-bound program a CUDA graph comes
+    next, because other savings are beyond it; upper bounds come after what was worked out; work counts.
     """
     graph = graph_first and action.kind == "cuda-graph"
     return action.kind != "warm-up", not graph, action.basis == "at most", -action.saves_ns * _AFTER_WORK[action.effort]
@@ -115,10 +115,10 @@ def _limit(report: Report, narrow: float) -> tuple[str, str]:
     if narrow >= _NARROW:
         return "small kernels", f"{small}, and for {gap:.0%} of the time no kernel runs"
     for name, word in (("DRAM", "bandwidth-bound"), ("compute", "compute-bound")):
-        needed = bounds.ns.get(name, 0.0) / p.recorded_ns
-        if needed >= _FULL_RATE and report.dependencies_known:
+        share = bounds.ns.get(name, 0.0) / p.recorded_ns
+        if share >= _FULL_RATE and report.dependencies_known:
             rate = "moving every byte once" if name == "DRAM" else "the arithmetic"
-            return word, f"{rate} at full rate takes {needed:.0%} of the time, which no schedule shortens"
+            return word, f"{rate} at full rate takes {share:.0%} of the time, which no schedule shortens"
     if p.idle >= _TAIL:
         return "tail-bound", f"{p.idle:.0%} of the slot-time has no tile while launches run, mostly in last waves"
     return "well filled", f"tiles fill {1 - p.idle:.0%} of the slot-time while launches run"
@@ -167,7 +167,9 @@ class _Actions:
         return Action(kind, title, saves_ns, share, basis, effort, reason, command, launches, beyond)
 
     def _out_of_order(self) -> Iterator[Action]:
-        """Independent launches over several streams, or as branches of a graph, by ``tileprof run --scheduler acs``."""
+        """Yield independent launches over several streams, or as branches of a graph, by ``tileprof run --scheduler
+        acs``.
+        """
         apart_ns, spread_ns = self._times.get(APART, np.inf), self._times.get(SPREAD, np.inf)
         independent = independence(self._simulator.program) if apart_ns < 0.98 * self._graph_ns() else None
         if independent is None:
@@ -266,7 +268,7 @@ class _Actions:
             )
 
     def _fuse(self) -> Iterator[Action]:
-        """One action for what a compiler does at once; without PyTorch each chain is work of its own."""
+        """Yield one action for what a compiler does at once; without PyTorch each chain is work of its own."""
         fusible = chains(self._graph, self._simulator.machine.device.graph_gap_ns)
         if self._pytorch and fusible:
             yield self._fusion(fusible)
@@ -319,7 +321,7 @@ class _Actions:
                 )
 
     def _tile_shapes(self) -> Iterator[Action]:
-        """Launches of a few waves whose last one is nearly empty; only kernels whose tile shape is a choice."""
+        """Yield launches of a few waves whose last one is nearly empty; only kernels whose tile shape is a choice."""
         waves = self._report.launch_waves
         alone = waves["alone_ns"].to_numpy(np.float64)
         whole = waves["waves"].to_numpy(np.float64)

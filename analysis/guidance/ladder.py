@@ -43,7 +43,9 @@ def in_a_graph(simulator: Simulator) -> str:
 
 
 def simulated_times(simulator: Simulator) -> dict[str, float]:
-    """Scheduler to the program's time in ns, without those that cannot be simulated; empty for very long programs."""
+    """Return scheduler to the program's time in ns, without those that cannot be simulated; empty for very long
+    programs.
+    """
     launches = simulator.graph.launches
     if not len(launches) or int(launches["tiles"].sum()) > MOST_TILES:
         return {}
@@ -55,7 +57,7 @@ def simulated_times(simulator: Simulator) -> dict[str, float]:
 
 
 def meaningful(times: dict[str, float], report: Report) -> dict[str, float]:
-    """Those of `simulated_times` that say something of a program: none of one without recorded times, and where
+    """Return those of `simulated_times` that say something of a program: none of one without recorded times, and where
     dependencies are unknown only that of launches in order.
     """
     if report.program.recorded_ns <= 0:
@@ -72,7 +74,7 @@ def _time(simulator: Simulator, name: str) -> float | None:
 
 
 def ladder(report: Report, times: dict[str, float]) -> tuple[Rung, ...]:
-    """Recorded time first; schedules that gain over the rung before; the list schedule; the bound last."""
+    """Return recorded time first; schedules that gain over the rung before; the list schedule; the bound last."""
     recorded, bounds = report.program.recorded_ns, report.bounds
     if recorded <= 0:
         return ()

@@ -17,13 +17,15 @@ _NO_MODULE = "(no module)"
 
 
 def by_operator(report: Report, launches: pd.DataFrame) -> tuple[Share, ...]:
-    """Rows per operator, or per kernel where a launch has no operator; the one with the most time first."""
+    """Return rows per operator, or per kernel where a launch has no operator; the one with the most time first."""
     names = launches["op"].astype(str).str.replace("aten::", "")
     return _shares(report, launches, names.where(names != "", launches["kernel"].astype(str)))
 
 
 def by_module(report: Report, launches: pd.DataFrame) -> tuple[Share, ...]:
-    """Rows per module, numbers in its path as ``*`` so that repeated layers and steps are one row; most time first."""
+    """Return rows per module, numbers in its path as ``*`` so that repeated layers and steps are one row; most time
+    first.
+    """
     names = launches["module"].astype(str).str.replace(r"\d+", "*", regex=True)
     return _shares(report, launches, names.where(names != "", _NO_MODULE))
 

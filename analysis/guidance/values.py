@@ -96,7 +96,7 @@ class Guidance:
     modules: tuple[Share, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The value as JSON types, as in the module's docstring."""
+        """Return the value as JSON types, as in the module's docstring."""
         value = asdict(self)
         for action in value["actions"]:
             action["launches"] = list(action["launches"])

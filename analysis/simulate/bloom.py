@@ -41,8 +41,8 @@ class Filters:
     hashes: int
 
     def rows(self, granules: NDArray[np.int64]) -> NDArray[np.int64]:
-        """``[granules, hashes]`` bits that stand for a granule: two hashes give them all (Kirsch and Mitzenmacher,
-        2006).
+        """Return ``[granules, hashes]`` bits that stand for a granule: two hashes give them all (Kirsch and
+        Mitzenmacher, 2006).
         """
         if self.hashes == 0:
             return granules[:, None]
@@ -52,7 +52,7 @@ class Filters:
 
 
 def _mixed(values: NDArray[np.int64], seed: int) -> Bits:
-    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014)."""
+    """Return the finaliser of splitmix64 (Steele, Lea and Flood, 2014)."""
     x = values.astype(np.uint64) + np.uint64(seed)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -84,8 +84,8 @@ class Touched(NamedTuple):
 
 
 def touched(trace: Recording, launch: int, granule: int) -> Touched:
-    """The granules of ``granule`` bytes that each tile of a launch touches, at the addresses at which its buffers
-    lie.
+    """Return the granules of ``granule`` bytes that each tile of a launch touches, at the addresses at which its
+    buffers lie.
     """
     footprint = trace.footprint(int(trace.launches["footprint"].iloc[launch]))
     buffer, offset = trace.operands_of(launch)
@@ -111,7 +111,9 @@ def _side(boxes: Boxes, base: NDArray[np.int64], tiles: int, granule: int) -> Si
 
 
 def marks(side: Side, filters: Filters, words: slice) -> Bits:
-    """``[bits, words]``: bit t of a row is set where the filter of tile t has the row's bit; of some words of tiles."""
+    """Return ``[bits, words]``: bit t of a row is set where the filter of tile t has the row's bit; of some words of
+    tiles.
+    """
     tiles = np.zeros((side.boxes, side.words), np.uint64)
     _own(tiles, side.owner, side.owned)
     tiles = np.ascontiguousarray(tiles[:, words])
@@ -121,7 +123,7 @@ def marks(side: Side, filters: Filters, words: slice) -> Bits:
 
 
 def probe(table: Bits, side: Side, filters: Filters) -> Bits:
-    """``[tiles, words]``: the tiles in whose filter some granule of a tile may be."""
+    """Return ``[tiles, words]``: the tiles in whose filter some granule of a tile may be."""
     boxes = np.zeros((side.boxes, table.shape[1]), np.uint64)
     _look_up(table, filters.rows(side.granule), side.box, boxes)
     bits = np.zeros((side.tiles, table.shape[1]), np.uint64)
@@ -154,8 +156,8 @@ def _look_up(table: Bits, rows: NDArray[np.int64], box: NDArray[np.int64], bits:
 
 
 def conflicts(before: tuple[Bits, Bits], after: Touched, filters: Filters) -> Bits:
-    """``[tiles after, words before]``: tiles of a launch that each tile of a later one depends on; ``before``: marks of
-    the earlier launch's reads and writes.
+    """Return ``[tiles after, words before]``: tiles of a launch that each tile of a later one depends on; ``before``:
+    marks of the earlier launch's reads and writes.
     """
     read, written = before
     bits = probe(written, after.read, filters)
@@ -165,7 +167,8 @@ def conflicts(before: tuple[Bits, Bits], after: Touched, filters: Filters) -> Bi
 
 
 def numbered(launches: list[Touched]) -> tuple[list[Touched], Filters]:
-    """The same with granules numbered from 0, and filters in which each has its own bit: what no hashing would find.
+    """Return the same with granules numbered from 0, and filters in which each has its own bit: what no hashing would
+    find.
 
     Granules that no tile writes (weights) carry no dependency and are dropped.
     """
@@ -181,8 +184,8 @@ def numbered(launches: list[Touched]) -> tuple[list[Touched], Filters]:
 
 
 def pair_bits(launches: list[Touched], filters: Filters) -> dict[tuple[int, int], Bits]:
-    """`conflicts` of every ordered pair of launches that has any. Raises UserError where two launches have too many
-    tiles.
+    """Return `conflicts` of every ordered pair of launches that has any. Raises UserError where two launches have too
+    many tiles.
     """
     pairs_of: dict[tuple[int, int], Bits] = {}
     for p, before in enumerate(launches):
@@ -211,5 +214,5 @@ def _checked(tiles: int, words: int) -> int:
 
 
 def count(bits: Bits) -> int:
-    """Pairs of tiles."""
+    """Return pairs of tiles."""
     return int(np.bitwise_count(bits).sum())

@@ -44,7 +44,7 @@ class Sharing(NamedTuple):
 
 
 def alone(launches: int) -> Sharing:
-    """Nothing is shared."""
+    """Return the sharing of tiles that share nothing."""
     return Sharing(0, False, 0, np.zeros((launches, 1), np.int64))
 
 
@@ -116,7 +116,7 @@ def settle(c: Clocks, sharing: Sharing, now: float) -> None:
 
 @internal
 def first(c: Clocks) -> int:
-    """The clock whose tile stops first."""
+    """Return the clock whose tile stops first."""
     best = 0
     for k in range(1, len(c.size)):
         if c.state[k, UPCOMING] < c.state[best, UPCOMING] or (

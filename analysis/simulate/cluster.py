@@ -30,8 +30,8 @@ R = TypeVar("R")
 
 
 def on_dask(address: str, work: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
-    """``[work(job) for job in jobs]``, each on some worker. ``work`` and its jobs must be importable there, and files
-    that they read must be visible there under the same path.
+    """Return ``[work(job) for job in jobs]``, each on some worker. ``work`` and its jobs must be importable there, and
+    files that they read must be visible there under the same path.
 
     Raises UserError where Dask is not installed, nothing answers at the address within `CONNECT_S` seconds, no worker
     is there within `WORKERS_S`, or a worker dies of a job; what ``work`` raises is raised here.
@@ -89,7 +89,7 @@ def _client(distributed: Any, address: str, jobs: int) -> Iterator[Any]:
 
 
 def _connected(distributed: Any, address: str) -> Any:
-    """A client of the scheduler at the address, which has said who it is.
+    """Return a client of the scheduler at the address, which has said who it is.
 
     Whatever goes wrong while connecting is the address's fault: what answers there may be no Dask at all, and answer
     anything.

@@ -23,8 +23,8 @@ class _Step:
 
 
 def deadlock(p: Problem, plan: Plan, outcome: Outcome) -> str:
-    """From the first tile that holds its slot and waits, or else from the first launch or tile that is stuck, to what
-    it waits for, and on until a launch repeats.
+    """Describe the way from the first tile that holds its slot and waits, or else from the first launch or tile that is
+    stuck, to what it waits for, and on until a launch repeats.
     """
     waiting = np.isfinite(outcome.begin_ns) & ~np.isfinite(outcome.end_ns)
     stuck = waiting if waiting.any() else ~np.isfinite(outcome.end_ns)
@@ -84,7 +84,7 @@ def _closed(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
 
 
 def _unfinished_parent(p: Problem, plan: Plan, outcome: Outcome, launch: int, tile: int) -> tuple[str, int | None]:
-    """In words, and its launch."""
+    """Return an unfinished parent in words, and its launch."""
     if plan.gate[launch] == GRID:
         awaited = int(plan.waits_for[launch])
         return f"the end of launch {p.launch[awaited]}", awaited

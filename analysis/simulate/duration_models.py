@@ -47,15 +47,15 @@ class LifeModel(Protocol):
     says: ClassVar[str]
 
     def shared(self, trace: Recording, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:
-        """Work of all tiles (ns at rate 1) and what tiles of all launches share, from lives as recorded."""
+        """Return work of all tiles (ns at rate 1) and what tiles of all launches share, from lives as recorded."""
         ...
 
     def shortest(self, trace: Recording, machine: Machine, lives: Durations) -> Durations:
-        """Lives than which the model allows none shorter: what a bound may be computed from."""
+        """Return lives than which the model allows none shorter: what a bound may be computed from."""
         ...
 
     def with_options(self, options: Mapping[str, str]) -> Self:
-        """A copy with options given as text."""
+        """Return a copy with options given as text."""
         ...
 
 
@@ -150,8 +150,8 @@ RECORDED: LifeModel = MODELS["recorded"]
 
 
 def life_model(text: str) -> LifeModel:
-    """The model that ``name`` or ``name:key=value,…`` asks for. Raises UserError for an unknown one, with a close
-    match.
+    """Return the model that ``name`` or ``name:key=value,…`` asks for. Raises UserError for an unknown one, with a
+    close match.
     """
     name, options = key_values(text, "durations")
     if name not in MODELS:
@@ -160,7 +160,7 @@ def life_model(text: str) -> LifeModel:
 
 
 def scaled(lives: Durations, trace: Recording, factor: NDArray[np.float64]) -> Durations:
-    """Lives of each launch times a factor of its own; shared where both were."""
+    """Return lives of each launch times a factor of its own; shared where both were."""
     tiles = trace.launches["tiles"].to_numpy(np.int64)
     cache: dict[tuple[int, int, float], int] = {}
     parts: list[NDArray[np.float64]] = []
@@ -176,7 +176,7 @@ def scaled(lives: Durations, trace: Recording, factor: NDArray[np.float64]) -> D
 
 
 def _recorded_fills(trace: Recording) -> NDArray[np.float64]:
-    """``[launches]`` how full the SMs were that a launch ran on, alone."""
+    """Return ``[launches]`` how full the SMs were that a launch ran on, alone."""
     machine = Machine(trace.device)
     resident = machine.blocks(trace.launches)
     blocks = trace.launches["tiles"].to_numpy(np.int64) * product(trace.launches, "cluster")

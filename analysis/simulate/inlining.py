@@ -57,7 +57,7 @@ class Ran(NamedTuple):
 
 
 def run(p: Problem, s: Successors, costs: Inlining) -> Ran:
-    """The compiled simulation of all tiles of a problem."""
+    """Return the compiled simulation of all tiles of a problem."""
     tiles = p.tiles
     parents, waits = _counters(p, s)
     z = _State(
@@ -212,7 +212,7 @@ def _expected(o: Inlining, z: _State, now: float, life: float) -> float:
 
 @internal
 def _made_ready(p: Problem, s: Successors, z: _State, tile: int) -> int:
-    """Puts the tiles that waited for nothing but this one into ``ready``; how many."""
+    """Put the tiles that waited for nothing but this one into ``ready``; how many."""
     i, ready_count = z.launch_of[tile], 0
     for x in range(s.out_at[i], s.out_at[i + 1]):
         link = s.out[x]

@@ -71,17 +71,17 @@ def answers(
         expected = [marks(side, filters, slice(None)) for side in (before.read, before.written)]
         unequal += sum(int((a != b).any()) for a, b in zip(table, expected, strict=True))
         for c in range(p + 1, min(p + 1 + window, len(launches))):
-            said = conflicts((table[0], table[1]), hints[c], filters)
-            true = exact.get((p, c), np.zeros_like(said))
+            answer = conflicts((table[0], table[1]), hints[c], filters)
+            true = exact.get((p, c), np.zeros_like(answer))
             pairs += before.read.tiles * hints[c].read.tiles
-            dependent, answered = dependent + count(true), answered + count(said)
-            missed += count(true & ~said)
-            granular += count(said & ~true & shared.get((p, c), np.zeros_like(said)))
+            dependent, answered = dependent + count(true), answered + count(answer)
+            missed += count(true & ~answer)
+            granular += count(answer & ~true & shared.get((p, c), np.zeros_like(answer)))
     return Answers(pairs, dependent, answered, missed, granular, unequal)
 
 
 def _rows(words: NDArray[np.uint32]) -> Bits:
-    """``[bits, words of 64 tiles]`` of filters ``[tiles, words of 32 bits]``, as `marks` has them."""
+    """Return ``[bits, words of 64 tiles]`` of filters ``[tiles, words of 32 bits]``, as `marks` has them."""
     tiles = len(words)
     flags = np.unpackbits(np.ascontiguousarray(words, "<u4").view(np.uint8), axis=1, bitorder="little")
     padded = np.zeros((flags.shape[1], -(-tiles // 64) * 64), np.uint8)

@@ -24,7 +24,7 @@ def known_end(p: Problem, link: int, s: int, life: float, ends: F64, signal_ns: 
 
 @internal
 def rest_of(p: Problem, link: int, s: int, life: float, ends: F64, signal_ns: float, earliest: float) -> float:
-    """Work after the wait that decides `known_end`."""
+    """Return work after the wait that decides `known_end`."""
     r = p.relation[link]
     base = p.tile_base[p.producer[link]]
     rest = 0.0
@@ -38,7 +38,7 @@ def rest_of(p: Problem, link: int, s: int, life: float, ends: F64, signal_ns: fl
 
 @internal
 def first_need(p: Problem, launch: int, tile: int) -> float:
-    """Share of a tile's work before it first needs what an earlier launch wrote; 1 where it needs nothing."""
+    """Return share of a tile's work before it first needs what an earlier launch wrote; 1 where it needs nothing."""
     least = 1.0
     for link in range(p.links_at[launch], p.links_at[launch + 1]):
         r = p.relation[link]

@@ -225,15 +225,15 @@ Limits = TypeVar("Limits", Deciding, Nodes, Queues)
 
 
 def _with_declared_types(limits: Limits) -> Limits:
-    """The same numbers as the types that their fields declare: the engine is compiled once per type of plan, which
-    takes half a minute, and a 0 where another scheduler has 0.0 is another type.
+    """Return the same numbers as the types that their fields declare: the engine is compiled once per type of plan,
+    which takes half a minute, and a 0 where another scheduler has 0.0 is another type.
     """
     types = get_type_hints(type(limits))
     return limits._replace(**{name: types[name](getattr(limits, name)) for name in limits._fields})
 
 
 def _waiting(sources: Sequence[set[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """CSR from each source to those that name it."""
+    """Return CSR from each source to those that name it."""
     pairs = sorted((source, launch) for launch, targets in enumerate(sources) for source in targets)
     first = np.array([p[0] for p in pairs], np.int64)
     return np.searchsorted(first, np.arange(len(sources) + 1)).astype(np.int64), np.array(

@@ -40,7 +40,7 @@ def _count(m: Mapping) -> int:
 
 @internal
 def _urgency(m: Mapping, plan: Plan, q: int) -> int:
-    """Of the first launch of a queue that has not ended; the least goes first."""
+    """Return the urgency of the first launch of a queue that has not ended; the least goes first."""
     return int(plan.urgency[m.launches[m.queues[q, _AT] + m.queues[q, _DONE]]])
 
 
@@ -64,7 +64,7 @@ def _incoming(m: Mapping, plan: Plan) -> int:
 
 @internal
 def _outgoing(m: Mapping, plan: Plan) -> int:
-    """A mapped queue with no launch under way."""
+    """Return a mapped queue with no launch under way."""
     worst = -1
     for k in range(_count(m)):
         q = int((m.n[_OUT] + k) % _count(m))
@@ -105,7 +105,7 @@ def map_next(m: Mapping, plan: Plan) -> int:
 
 @compiled
 def unmapped(plan: Plan) -> Mapping:
-    """All queues as they are before anything starts."""
+    """Return all queues as they are before anything starts."""
     queues = plan.queue.max() + 1 if plan.queues.mapped > 0 and len(plan.queue) else 0
     table = np.zeros((queues + 1, 5), np.int64)
     table[:, _PARKED] = -1
@@ -137,7 +137,7 @@ def has_ended(m: Mapping, plan: Plan, launch: int) -> bool:
 
 @internal
 def swap(m: Mapping, plan: Plan, nothing_else: bool) -> int:
-    """At the end of a quantum an idle queue makes room for another; the launch that was parked there, or -1.
+    """Make room for another queue where one is idle at the end of a quantum; return the launch parked there, or -1.
 
     ``nothing_else``: no tile works and no other event is to come.
     """

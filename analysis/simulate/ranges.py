@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def range_hazards(trace: Recording, launches: list[int], window: int) -> list[dict[int, set[str]]]:
-    """By place in ``launches``: earlier places of the last ``window``, each with the hazards of overlapping ranges.
+    """Return, by place in ``launches``, earlier places of the last ``window``, each with the hazards of overlapping
+    ranges.
 
     A range is all that lies between the first and the last byte that a launch reads, or writes, through one operand;
     ranges of recycled memory count, since they are compared by address.
@@ -37,7 +38,9 @@ def range_hazards(trace: Recording, launches: list[int], window: int) -> list[di
 
 
 def _segments(trace: Recording, launches: list[int]) -> tuple[I64, I64, NDArray[np.bool_], I64]:
-    """Address ranges ``[low, high)`` of all launches, whether each is written, and where those of a launch begin."""
+    """Return address ranges ``[low, high)`` of all launches, whether each is written, and where those of a launch
+    begin.
+    """
     base = trace.buffers["base"].to_numpy(np.int64)
     footprint = trace.launches["footprint"].to_numpy(np.int64)
     extents: dict[int, tuple[I64, I64, I64, NDArray[np.bool_]]] = {}
@@ -63,7 +66,9 @@ def _segments(trace: Recording, launches: list[int]) -> tuple[I64, I64, NDArray[
 
 
 def _extents(boxes: Boxes) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
-    """By operand slot and by whether it is read or written: slot, first byte, end, written. An update is both."""
+    """Return, by operand slot and by whether it is read or written: slot, first byte, end, written. An update
+    is both.
+    """
     begin, end = boxes.offset.copy(), boxes.offset + boxes.length
     for count, stride in ((boxes.count_0, boxes.stride_0), (boxes.count_1, boxes.stride_1)):
         span = (count.astype(np.int64) - 1) * stride

@@ -61,11 +61,11 @@ class Program:
         return [launch * each for launch in range(self.count)]
 
     def all_parents(self, launch: int) -> set[int]:
-        """With those through recycled memory: who reorders launches must keep them too."""
+        """Return all parents, those through recycled memory too, which a scheduler that reorders launches must keep."""
         return set(self.parents[launch]) | self.recycled[launch]
 
     def stream_predecessor(self) -> list[int]:
-        """``[launches]`` the launch before in the same recorded stream; -1 for none."""
+        """Return ``[launches]`` the launch before in the same recorded stream; -1 for none."""
         last: dict[int, int] = {}
         predecessors = []
         for launch, stream in enumerate(self.launches["stream"].tolist()):
@@ -75,7 +75,8 @@ class Program:
 
 
 def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, machine: Machine | None = None) -> Program:
-    """Launch-level dependencies of a tile graph, or between some of its launches (ascending), then numbered from 0.
+    """Return launch-level dependencies of a tile graph, or between some of its launches (ascending), then numbered from
+    0.
 
     ``machine`` it is to run on: its device's launch gaps and rates of issue count, and its SMs; the recorded device's
     without.
@@ -117,7 +118,7 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, machine: M
 
 
 def _tile_level(graph: TileGraph, chosen: NDArray[np.int64]) -> tuple[list[dict[int, set[str]]], list[int], list[int]]:
-    """``hazards``, ``edges`` and ``fan_in`` of a `Program`; parents that several links name count once each."""
+    """Return ``hazards``, ``edges`` and ``fan_in`` of a `Program`; parents that several links name count once each."""
     local = {launch: i for i, launch in enumerate(chosen.tolist())}
     hazards: list[dict[int, set[str]]] = [{} for _ in local]
     edges, fan_in = [0] * len(local), [0] * len(local)
@@ -138,7 +139,7 @@ class Rewires(Protocol):
     """A scheduler that knows other dependencies than the recorded ones."""
 
     def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
-        """The problem with the dependencies that tiles then wait for, and sentences about them."""
+        """Return the problem with the dependencies that tiles then wait for, and sentences about them."""
         ...
 
 
@@ -147,7 +148,7 @@ class Chooses(Protocol):
     """A scheduler whose user tries several ways and keeps the fastest."""
 
     def choices(self) -> Mapping[str, Scheduler]:
-        """The ways, each by what it is called in a sentence; none where there is nothing to choose."""
+        """Return the ways, each by what it is called in a sentence; none where there is nothing to choose."""
         ...
 
 
@@ -169,15 +170,15 @@ class Scheduler(Protocol):
     renames: ClassVar[bool]
 
     def draft(self, program: Program) -> Draft:
-        """The decisions for a program."""
+        """Return the decisions for a program."""
         ...
 
     def with_options(self, options: Mapping[str, str]) -> Self:
-        """A copy with options given as text."""
+        """Return a copy with options given as text."""
         ...
 
     def options(self) -> dict[str, bool]:
-        """Names of the options, and whether each is a whole number."""
+        """Return names of the options, and whether each is a whole number."""
         ...
 
 
@@ -210,7 +211,7 @@ class Options:
         return replace(self, **changed)
 
     def options(self) -> dict[str, bool]:
-        """Names of the options, and whether each is a whole number."""
+        """Return names of the options, and whether each is a whole number."""
         return {f.name: f.metadata["whole"] for f in fields(self)}
 
 
@@ -224,7 +225,7 @@ MOST_COUNTED: Final = 1_000_000
 def option(
     default: float | None, meaning: str, *, least: float = 0.0, most: float | None = None, whole: bool | None = None
 ) -> Any:
-    """A field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole
+    """Return a field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole
     default. Limits are `LONGEST_NS` or `MOST_COUNTED` unless given.
     """
     whole = isinstance(default, int) if whole is None else whole
@@ -241,7 +242,7 @@ def _check(who: str, option: Field[Any], value: Any) -> None:
 
 
 def short(value: float) -> str:
-    """As typed where that is short; whole numbers may be too large for floating point."""
+    """Return a value as typed where that is short; whole numbers may be too large for floating point."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= len(str(MOST_COUNTED)) + 6 else f"{text[:6]}… ({len(text)} digits)"
 
@@ -250,7 +251,9 @@ _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
 
 
 def key_values(text: str, kind: str = "scheduler") -> tuple[str, dict[str, str]]:
-    """``name:key=value,…`` in parts. Raises UserError for what is not key=value, and for an option given twice."""
+    """Split ``name:key=value,…`` into parts. Raises UserError for what is not key=value, and for an option
+    given twice.
+    """
     name, colon, rest = text.partition(":")
     options: dict[str, str] = {}
     for part in rest.split(",") if colon else ():
@@ -266,7 +269,7 @@ def key_values(text: str, kind: str = "scheduler") -> tuple[str, dict[str, str]]
 
 
 def plain_key(who: str, key: str, text: str, names: Iterable[str]) -> tuple[str, str]:
-    """``gap=2us`` as ``gap_ns=2000.0``; what has its unit in its name already is as it was. Raises UserError for
+    """Return ``gap=2us`` as ``gap_ns=2000.0``; what has its unit in its name already is as it was. Raises UserError for
     ``gap=2``.
     """
     if key in names or f"{key}_ns" not in names:
@@ -295,6 +298,6 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def close(word: str, names: Iterable[str]) -> str:
-    """``; did you mean X?`` for the best match of a mistyped word, or nothing."""
+    """Return ``; did you mean X?`` for the best match of a mistyped word, or nothing."""
     matches = difflib.get_close_matches(word, list(names), n=1)
     return f"; did you mean {matches[0]}?" if matches else ""

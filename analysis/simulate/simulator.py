@@ -99,12 +99,12 @@ class Simulator:
         if not len(launches):
             return
         resident = (self.machine.capacity // np.maximum(self._demand[launches], 1)).min(axis=1)
-        needed = -(-self._cluster[launches] // np.maximum(resident, 1))
-        at = int(needed.argmax())
-        if needed[at] > sms:
+        demand_sms = -(-self._cluster[launches] // np.maximum(resident, 1))
+        at = int(demand_sms.argmax())
+        if demand_sms[at] > sms:
             raise UserError(
-                f"a cluster of {self._cluster[launches[at]]} blocks of launch {launches[at]} needs {needed[at]} SMs "
-                f"({resident[at]} of its blocks fit on one); the machine holds {sms}; give it more SMs"
+                f"a cluster of {self._cluster[launches[at]]} blocks of launch {launches[at]} needs {demand_sms[at]} "
+                f"SMs ({resident[at]} of its blocks fit on one); the machine holds {sms}; give it more SMs"
             )
 
     @cached_property
@@ -126,13 +126,13 @@ class Simulator:
         return self._whole_problem(lives, reuse=reuse)
 
     def _whole_problem(self, lives: Durations, *, reuse: bool) -> Problem:
-        """Of all launches: made once with and once without hazards of recycled memory."""
+        """Return the problem of all launches: made once with and once without hazards of recycled memory."""
         if reuse not in self._whole:
             self._whole[reuse] = problem(self.graph, lives, reuse=reuse, links=self._links, unknown_first=0.0)
         return self._whole[reuse]._replace(ns=lives.ns, ns_at=lives.begins)
 
     def _successors_of(self, p: Problem) -> Successors:
-        """Of a problem of all launches, unless a scheduler has rewired it, made once."""
+        """Return the successors of a problem of all launches, unless a scheduler has rewired it, made once."""
         for reuse, whole in self._whole.items():
             if all(getattr(p, name) is getattr(whole, name) for name in Problem._fields if name not in _NOT_WIRING):
                 if reuse not in self._successors:
@@ -148,8 +148,8 @@ class Simulator:
         return float((2 * tiles < self.machine.slots(launches)).mean()) if len(tiles) else 0.0
 
     def run(self, scheduler: Scheduler, name: str = "", launches: Sequence[int] | None = None) -> Schedule:
-        """Simulate one scheduler on all launches, or on some (ascending) in isolation; ``name`` is what the result is
-        called.
+        """Simulate one scheduler on all launches, or on some (ascending) in isolation; ``name`` is what the
+        result is called.
         """
         if isinstance(scheduler, Chooses) and (choices := scheduler.choices()):
             ways = {label: self.run(way, name or scheduler.name, launches) for label, way in choices.items()}
@@ -208,9 +208,9 @@ class Simulator:
                 notes=tuple(notes),
             )
         time_ns = float(outcome.end_ns.max(initial=0.0))
-        held = outcome.end_ns - outcome.begin_ns
+        lives = outcome.end_ns - outcome.begin_ns
         counts = np.diff(p.tile_base)
-        sums = np.add.reduceat(held, p.tile_base[:-1]) if p.tiles else np.zeros(0)
+        sums = np.add.reduceat(lives, p.tile_base[:-1]) if p.tiles else np.zeros(0)
         work_ns = float((launch_lives(p) + plan.overhead_ns * counts).sum())
         working_ns = outcome.working_ns if self._sharing.clocks else work_ns
         recorded_ns = float((self._recorded_ns[p.launch] + plan.overhead_ns * counts).sum()) + in_the_loop_ns
@@ -237,8 +237,8 @@ _NOT_WIRING: Final = {"ns", "ns_at", "last", "first"}
 
 
 def _at_most(launches: pd.DataFrame) -> NDArray[np.int64]:
-    """``[launches]`` tiles that a launch runs at a time, however large the GPU: a persistent one (more tiles than
-    blocks or clusters) has a grid of its own; others have as many as they have tiles.
+    """Return ``[launches]`` tiles that a launch runs at a time, however large the GPU: a persistent one (more tiles
+    than blocks or clusters) has a grid of its own; others have as many as they have tiles.
     """
     grid = np.maximum(product(launches, "grid") // product(launches, "cluster"), 1)
     return np.asarray(np.minimum(grid, np.maximum(launches["tiles"].to_numpy(np.int64), 1)), dtype=np.int64)
@@ -252,8 +252,8 @@ def _difference(held_ns: float, worked_ns: float) -> float:
 def _overheads(
     plan: Plan, tiles: NDArray[np.int64], outcome: Outcome, looped_ns: float, slowed_ns: float
 ) -> dict[str, float]:
-    """By kind, those that cost anything: gaps before launches, what tiles do besides their work (posts, waits in their
-    loops), decisions, what others beside them cost tiles.
+    """Return, by kind, the overheads that cost anything: gaps before launches, what tiles do besides their work (posts,
+    waits in their loops), decisions, what others beside them cost tiles.
     """
     kinds = {
         "gaps": float(plan.gap_ns.sum()),
@@ -289,7 +289,7 @@ def boundary_ns(tile_base: NDArray[np.int64], outcome: Outcome, units: NDArray[n
 
 
 def covered_ns(begin_ns: NDArray[np.float64], end_ns: NDArray[np.float64]) -> float:
-    """Length of the union of intervals."""
+    """Return length of the union of intervals."""
     order = np.argsort(begin_ns, kind="stable")
     lo, hi = union(begin_ns[order], end_ns[order])
     return float((hi - lo).sum())

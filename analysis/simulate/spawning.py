@@ -161,8 +161,8 @@ class Ran(NamedTuple):
 
 
 def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> Spawned:
-    """One policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the workload's
-    own.
+    """Return one policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the
+    workload's own.
 
     Raises UserError for an unknown policy.
     """
@@ -171,17 +171,17 @@ def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> S
     name = f"{policy} {threshold:,}" if policy == "threshold" else policy
     if policy in (PROGRAM, "spawn", "warp"):
         threshold = work.threshold
-    ran = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
-    launched = np.isfinite(ran.took_ns)
-    estimated = launched & np.isfinite(ran.estimate_ns)
-    errors = np.abs(ran.estimate_ns[estimated] / ran.took_ns[estimated] - 1)
+    outcome = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
+    launched = np.isfinite(outcome.took_ns)
+    estimated = launched & np.isfinite(outcome.estimate_ns)
+    errors = np.abs(outcome.estimate_ns[estimated] / outcome.took_ns[estimated] - 1)
     some, spawned = int((work.items > 0).sum()), int(launched.sum())
-    return Spawned(name, ran.time_ns, spawned, some - spawned, float(errors.mean()) if estimated.any() else np.nan)
+    return Spawned(name, outcome.time_ns, spawned, some - spawned, float(errors.mean()) if estimated.any() else np.nan)
 
 
 def compare(work: Spawns, options: Spawning) -> list[Spawned]:
-    """Flat, always, the program as written, the best static threshold (of powers of two), SPAWN's rule, and that of
-    whole warps.
+    """Return flat, always, the program as written, the best static threshold (of powers of two), SPAWN's rule, and that
+    of whole warps.
     """
     best = min(thresholds(work, options), key=lambda s: s.time_ns)
     others = {policy: spawn(work, options, policy) for policy in ("flat", "always", PROGRAM, "spawn", "warp")}
@@ -189,7 +189,7 @@ def compare(work: Spawns, options: Spawning) -> list[Spawned]:
 
 
 def thresholds(work: Spawns, options: Spawning) -> list[Spawned]:
-    """Every static threshold that is a power of two, from 1 (always) to more than any thread has (flat)."""
+    """Return every static threshold that is a power of two, from 1 (always) to more than any thread has (flat)."""
     most = int(work.items.max(initial=1))
     return [spawn(work, options, "threshold", 1 << k) for k in range(most.bit_length() + 1)]
 
@@ -264,7 +264,7 @@ class _Costs(NamedTuple):
 
 
 def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran:
-    """The compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD, SPAWN and WARP.
+    """Return the compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD, SPAWN and WARP.
 
     Raises UserError where a thread's items are threads that are not its own.
     """
@@ -292,31 +292,31 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
 
 
 def _depth(work: Spawns, first_child: NDArray[np.int64]) -> int:
-    """Levels of threads below those of the rounds."""
+    """Return levels of threads below those of the rounds."""
     roots = int(work.round_at[-1])
-    level, seen, depth = np.arange(roots), roots, 0
+    level, count, depth = np.arange(roots), roots, 0
     while True:
         parents = level[(first_child[level] >= 0) & (work.items[level] > 0)]
         if not len(parents):
             break
         owner, place = ragged(work.items[parents])
         level = first_child[parents][owner] + place
-        seen += len(level)
+        count += len(level)
         depth += 1
-        if level.max() >= len(work.items) or level.min() < roots or seen > len(work.items):
+        if level.max() >= len(work.items) or level.min() < roots or count > len(work.items):
             raise UserError(
                 f"workload {work.name}: items of threads are threads {level.min()} to {level.max()}, expected "
                 f"{roots} to {len(work.items) - 1}, each once; number the threads level by level"
             )
-    if seen != len(work.items):
-        raise UserError(f"workload {work.name}: {len(work.items) - seen} threads are in no round and no item")
+    if count != len(work.items):
+        raise UserError(f"workload {work.name}: {len(work.items) - count} threads are in no round and no item")
     return depth
 
 
 @compiled
 def _run(round_at: NDArray[np.int64], w: _Work, o: _Costs, z: _State) -> float:
-    """Events: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of all
-    rounds).
+    """Run event by event: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of
+    all rounds).
     """
     c, n = z.c, len(w.items)
     now = 0.0
@@ -449,21 +449,21 @@ def _tile_life(w: _Work, o: _Costs, z: _State, now: float, begin: int, stop: int
             if w.items[t] > 0 and (z.chosen[t - first] if w.policy == WARP else _launches(w, o, z, t, launches, now)):
                 _launch(w, o, z, t, launches, now, now + base_ns)
                 launches += 1
-        spent = base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
+        cost_ns = base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
         for t in range(first, last):
             if z.to_end[t] > 0:
-                _arrive(z, o, t, now + spent)
+                _arrive(z, o, t, now + cost_ns)
         longest = 0.0
         for t in range(first, last):
             if w.items[t] > 0 and z.to_end[t] == 0:
-                longest = max(longest, _inline(w, o, z, t, now, spent))
-        life = max(life, spent + longest)
+                longest = max(longest, _inline(w, o, z, t, now, cost_ns))
+        life = max(life, cost_ns + longest)
     return life
 
 
 @internal
 def _launches(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float) -> bool:
-    """Whether a thread launches after some other launches of its warp, by a rule for each thread of its own."""
+    """Return whether a thread launches after some other launches of its warp, by a rule for each thread of its own."""
     if w.policy < THRESHOLD:
         return w.policy == ALWAYS
     if w.items[t] < w.threshold:
@@ -506,11 +506,11 @@ def _choose(w: _Work, o: _Costs, z: _State, first: int, last: int, now: float) -
 
 
 @internal
-def _launch(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float, asked: float) -> None:
+def _launch(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float, threads: float) -> None:
     """Count a launch of thread t, the number ``launches`` of its warp, that is asked for at a time."""
     tiles = _tiles(o, w.items[t])
     each, _ = _pace(w, o, z, t, now)
-    z.asked[t] = asked
+    z.asked[t] = threads
     z.estimate[t] = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + tiles) * each
     z.to_end[t] = z.to_start[t] = tiles
     z.c[_QUEUED] += tiles
@@ -524,7 +524,9 @@ def _arrive(z: _State, o: _Costs, t: int, when: float) -> None:
 
 @internal
 def _inline(w: _Work, o: _Costs, z: _State, t: int, now: float, begin: float) -> float:
-    """The time that a thread takes for its items one after the other, and for theirs where these are not launched."""
+    """Return the time that a thread takes for its items one after the other, and for theirs where these are not
+    launched.
+    """
     if w.first_child[t] < 0:
         return float(w.items[t] * w.item_ns[t])
     took, depth = 0.0, 0
@@ -556,7 +558,9 @@ def _inline(w: _Work, o: _Costs, z: _State, t: int, now: float, begin: float) ->
 
 @internal
 def _pace(w: _Work, o: _Costs, z: _State, t: int, now: float) -> tuple[float, float]:
-    """One over the throughput of child tiles, and the time of a child warp; not a number while nothing is known."""
+    """Return one over the throughput of child tiles, and the time of a child warp; not a number while nothing
+    is known.
+    """
     each, warp_ns = np.nan, np.nan
     if o.prior:
         warp_ns = w.child_ns + w.item_ns[t]

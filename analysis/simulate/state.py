@@ -29,7 +29,7 @@ class Room(NamedTuple):
     """``[launches]`` tiles at a time: the grid of a persistent launch."""
 
     def of_one_kernel(self) -> Room:
-        """The room where all launches are tasks of one persistent kernel.
+        """Return the room where all launches are tasks of one persistent kernel.
 
         A kernel has one configuration. Its workers are taken to be as large as the largest tile: as few per SM as of
         the launch of which fewest reside, in clusters as large as the largest.
@@ -148,8 +148,8 @@ SCALARS = 19
 
 
 def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -> State:
-    """The state in which nothing has happened. Plain NumPy: as a compiled function it took a quarter of the engine's
-    compile time.
+    """Return the state in which nothing has happened. Plain NumPy: as a compiled function it took a quarter of the
+    engine's compile time.
     """
     launches, tiles = len(p.launch), int(p.tile_base[-1])
     parents, waits = _counters(p, s)

@@ -64,7 +64,7 @@ class Source:
 
 
 def sweep_of(text: str) -> Sweep:
-    """``key=a:b:n``: n values from a to b, both included; for keys of time a and b may carry a unit
+    """Parse ``key=a:b:n``: n values from a to b, both included; for keys of time a and b may carry a unit
     (``gap=0us:5us:11``). Values of whole-number options are rounded, and each is there once.
 
     Raises UserError for anything else.
@@ -107,7 +107,7 @@ Point = list[dict[str, Any]]
 def fleet(
     sources: Sequence[Source], texts: Sequence[str], sweep: Sweep | None = None, dask: str | None = None
 ) -> list[list[Point]]:
-    """``[sources][values]`` points: the `curve` of every source (one point each without a sweep), ``texts`` as
+    """Return ``[sources][values]`` points: the `curve` of every source (one point each without a sweep), ``texts`` as
     `scheduler` takes them.
 
     ``dask`` is the address of a Dask scheduler, "" for one on this machine, None for none: then processes of this one
@@ -133,7 +133,7 @@ def _fleet(sources: Sequence[Source], texts: Sequence[str], sweep: Sweep | None,
 
 
 def curve(source: Source, texts: Sequence[str], sweep: Sweep, graph: TileGraph | None = None) -> list[Point]:
-    """``[values]`` points of one source, on all cores.
+    """Return ``[values]`` points of one source, on all cores.
 
     Values of whole-number options are rounded. Raises UserError where a scheduler has no such option, a value is out of
     its range, or nothing can run at any value.
@@ -171,8 +171,8 @@ def _job(texts: Sequence[str], key: str, value: float) -> _Job:
 
 
 def with_value(text: str, key: str, value: float) -> str:
-    """A scheduler's text with an option instead of the one that it may have. Raises UserError where it has no such
-    option or the value is out of range.
+    """Return a scheduler's text with an option instead of the one that it may have. Raises UserError where it has no
+    such option or the value is out of range.
     """
     kinds = scheduler(text).options()
     shown = str(round(value)) if kinds.get(key) else repr(value)
@@ -183,7 +183,7 @@ def with_value(text: str, key: str, value: float) -> str:
 
 
 def without(text: str, key: str) -> str:
-    """A scheduler's text without an option, however its unit is written."""
+    """Return a scheduler's text without an option, however its unit is written."""
     name, _, options = text.partition(":")
     others = [
         part for part in options.split(",") if part and part.partition("=")[0] not in (key, key.removesuffix("_ns"))

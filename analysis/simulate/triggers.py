@@ -60,7 +60,7 @@ class Trigger:
 
 
 def triggers(simulator: Simulator) -> list[Trigger]:
-    """One `Trigger` for each kind of neighbours in a stream, what saves most first; pairs of equal footprints,
+    """Return one `Trigger` for each kind of neighbours in a stream, what saves most first; pairs of equal footprints,
     dependencies and prologue are of one kind.
     """
     graph, program = simulator.graph, simulator.program
@@ -84,7 +84,7 @@ def triggers(simulator: Simulator) -> list[Trigger]:
 
 
 def _blocks(simulator: Simulator) -> dict[tuple[int, int], set[int]]:
-    """By pair: the relations between its tiles, recycled memory aside."""
+    """Return, by pair, the relations between its tiles, recycled memory aside."""
     links = simulator.graph.links
     blocks_of_pair: dict[tuple[int, int], set[int]] = {}
     columns = (links[name].tolist() for name in ("producer", "consumer", "block", "reuse"))
@@ -97,7 +97,7 @@ def _blocks(simulator: Simulator) -> dict[tuple[int, int], set[int]]:
 def _prologue(
     program: Program, blocks: list[EdgeBlock], consumer: int, of_pair: dict[tuple[int, int], set[int]]
 ) -> float | None:
-    """None where some need has no recorded time."""
+    """Return the prologue; None where some need has no recorded time."""
     numbers = {b for parent in program.parents[consumer] for b in of_pair.get((parent, consumer), ())}
     if any(np.isnan(blocks[b].first).any() for b in numbers):
         return None
@@ -134,7 +134,7 @@ def _trigger(
 def _last_store(
     blocks: list[EdgeBlock], life: NDArray[np.float64], ends: NDArray[np.float64]
 ) -> tuple[float | None, float]:
-    """The latest share of a tile's work, and when the last tile is there."""
+    """Return the latest share of a tile's work, and when the last tile is there."""
     share, at_ns, complete = 0.0, 0.0, True
     for block in blocks:
         last = np.nan_to_num(block.last, nan=1.0).astype(np.float64)

@@ -31,8 +31,8 @@ def in_processes(
     begin: Callable[..., None] | None = None,
     arguments: tuple[Any, ...] = (),
 ) -> list[R]:
-    """``[work(job) for job in jobs]`` in ``many`` new processes, each of which first calls ``begin(*given)``. All must
-    be importable.
+    """Return ``[work(job) for job in jobs]`` in ``many`` new processes, each of which first calls ``begin(*given)``.
+    All must be importable.
 
     Whatever ends this call, Ctrl-C too, ends the processes; so does the end of this process, whatever its reason. They
     leave Ctrl-C to it. What ``work`` raises is raised here; raises UserError where a process dies.
@@ -59,8 +59,8 @@ def in_processes(
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Processes started in here ignore Ctrl-C from their first instruction on: what they import would say where it was
-    interrupted.
+    """Let processes that are started in here ignore Ctrl-C from their first instruction on: what they import would say
+    where it was interrupted.
     """
     if current_thread() is not main_thread():
         yield

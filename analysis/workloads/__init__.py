@@ -45,9 +45,7 @@ SPAWNS: dict[str, Callable[..., Spawns]] = {
 }
 
 __all__ = [
-    "APPLICATIONS", "BODIES", "SPAWNS", "Graph", "amr", "amr_nested", "application", "bfs", "bfs_citation", "citation", "gated",
-    "join",
-    "join_gaussian", "kronecker", "mandelbrot", "power_law", "random_wired", "rigid_bodies", "rmat", "searched",
-    "squeezed", "sssp", "sssp_citation",
-    "wavefront",
+    "APPLICATIONS", "BODIES", "SPAWNS", "Graph", "amr", "amr_nested", "application", "bfs", "bfs_citation",
+    "citation", "gated", "join", "join_gaussian", "kronecker", "mandelbrot", "power_law", "random_wired",
+    "rigid_bodies", "rmat", "searched", "squeezed", "sssp", "sssp_citation", "wavefront",
 ]  # fmt: skip

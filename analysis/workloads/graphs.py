@@ -23,8 +23,8 @@ class Graph(NamedTuple):
 
 
 def rmat(scale: int, edges_per_vertex: int = 16, seed: int = 0) -> Graph:
-    """``2 ** scale`` vertices (Chakrabarti, Zhan and Faloutsos, "R-MAT: a recursive model for graph mining", 2004);
-    vertices are shuffled, and edges may repeat, as in Graph500.
+    """Return ``2 ** scale`` vertices (Chakrabarti, Zhan and Faloutsos, "R-MAT: a recursive model for graph mining",
+    2004); vertices are shuffled, and edges may repeat, as in Graph500.
     """
     random = np.random.default_rng(seed)
     n, m = 1 << scale, edges_per_vertex << scale
@@ -39,8 +39,8 @@ def rmat(scale: int, edges_per_vertex: int = 16, seed: int = 0) -> Graph:
 
 
 def kronecker(scale: int, seed: int = 0) -> Graph:
-    """R-MAT with 48 edges a vertex, both ways, without loops and repeats: so the graphs kron_g500-logn16 to 21 of the
-    10th DIMACS challenge were made.
+    """Return R-MAT with 48 edges per vertex, both ways, without loops and repeats: so the graphs kron_g500-logn16 to 21
+    of the 10th DIMACS challenge were made.
     """
     g = rmat(scale, 48, seed)
     n = len(g.degree)
@@ -52,8 +52,8 @@ def kronecker(scale: int, seed: int = 0) -> Graph:
 
 
 def power_law(vertices: int, edges_per_vertex: float = 16, exponent: float = 2.2, seed: int = 0) -> Graph:
-    """Degrees drawn from a power law of that exponent, scaled to the mean; a node with more edges out has as many more
-    edges in.
+    """Return degrees drawn from a power law of that exponent, scaled to the mean; a node with more edges out has as
+    many more edges in.
     """
     random = np.random.default_rng(seed)
     weight = (1.0 - random.random(vertices)) ** (-1.0 / (exponent - 1.0))
@@ -63,8 +63,8 @@ def power_law(vertices: int, edges_per_vertex: float = 16, exponent: float = 2.2
 
 
 def citation(scale: int, seed: int = 0) -> Graph:
-    """A power law with the mean degree (9.1) and the tail exponent (2.73) of the CiteSeer citations (KONECT's figures
-    for 384,413 publications), without its directions and its clustering.
+    """Return a power law with the mean degree (9.1) and the tail exponent (2.73) of the CiteSeer citations (KONECT's
+    figures for 384,413 publications), without its directions and its clustering.
     """
     return power_law(1 << scale, 9.1, 2.73, seed)
 

@@ -35,7 +35,7 @@ def spawns(
     base_ns: float = BASE_NS,
     child_ns: float = CHILD_NS, threshold: int = THRESHOLD, below: Sequence[NDArray[np.int64]] = (),
 ) -> Spawns:  # fmt: skip
-    """A workload from the items of every round's threads; ``item_ns`` of all, or of each thread.
+    """Return a workload from the items of every round's threads; ``item_ns`` of all, or of each thread.
 
     ``below`` holds, for each further level, the items of every item of the level before, in order: nested children.
     """
@@ -52,8 +52,8 @@ def spawns(
 
 
 def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
-    """Breadth-first search on `kronecker` (or a given graph), from the vertex of most edges: a round a level, a thread
-    a vertex of the frontier, an item an edge.
+    """Return breadth-first search on `kronecker` (or a given graph), from the vertex of most edges: one round per
+    level, one thread per vertex of the frontier, one item per edge.
     """
     g = graph or kronecker(scale, seed)
     visited = np.zeros(len(g.degree), np.bool_)
@@ -68,13 +68,13 @@ def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
 
 
 def bfs_citation(scale: int = 14, seed: int = 0) -> Spawns:
-    """`bfs` on `citation`."""
+    """Return `bfs` on `citation`."""
     return bfs(graph=citation(scale, seed))._replace(name="bfs-citation")
 
 
 def sssp(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
-    """Single-source shortest paths after Bellman and Ford, weights 1 to 100: a round relaxes the edges of all vertices
-    whose distance has changed in the round before.
+    """Return single-source shortest paths after Bellman and Ford, weights 1 to 100: a round relaxes the edges of all
+    vertices whose distance has changed in the round before.
     """
     g = graph or kronecker(scale, seed)
     weight = np.random.default_rng(seed + 1).integers(1, 101, len(g.target))
@@ -92,14 +92,14 @@ def sssp(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
 
 
 def sssp_citation(scale: int = 14, seed: int = 0) -> Spawns:
-    """`sssp` on `citation`."""
+    """Return `sssp` on `citation`."""
     return sssp(seed=seed, graph=citation(scale, seed))._replace(name="sssp-citation")
 
 
 def _neighbours(
     g: Graph, frontier: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(target, place of the source in the frontier, edge) of every edge out of it."""
+    """Return (target, place of the source in the frontier, edge) of every edge out of it."""
     owner, place = ragged(g.degree[frontier])
     edge = g.indptr[frontier][owner] + place
     return g.target[edge], owner, edge
@@ -110,14 +110,18 @@ MATCHES = 64
 
 
 def join(scale: int = 14, seed: int = 0) -> Spawns:
-    """A join of ``2 ** scale`` rows with as many, keys uniform: a thread a probing row, an item a matching row."""
+    """Return a join of ``2 ** scale`` rows with as many, keys uniform: one thread per probing row, one item per
+    matching row.
+    """
     random = np.random.default_rng(seed)
     keys = max(1, (1 << scale) // MATCHES)
     return _joined("join", *random.integers(0, keys, (2, 1 << scale)))
 
 
 def join_gaussian(scale: int = 14, seed: int = 0) -> Spawns:
-    """`join` with keys from a normal distribution that spans as many keys within two deviations to either side."""
+    """Return `join` with keys from a normal distribution that spans as many keys within two deviations to
+    either side.
+    """
     random = np.random.default_rng(seed)
     keys = max(1, (1 << scale) // MATCHES)
     drawn = np.rint(random.normal(2 * keys, keys / 4, (2, 1 << scale))).astype(np.int64)
@@ -130,7 +134,7 @@ def _joined(name: str, probing: NDArray[np.int64], built: NDArray[np.int64]) -> 
 
 
 def amr(scale: int = 14, seed: int = 0, levels: int = 4) -> Spawns:
-    """Adaptive mesh refinement: in each of ``levels`` rounds, cells near a moving front refine into 32 cells
+    """Return adaptive mesh refinement: in each of ``levels`` rounds, cells near a moving front refine into 32 cells
     (dragon_li's refinement), an item each; a thread a cell. The front is a random walk on a ring of ``2 ** scale``
     cells. An item computes a temperature: two divisions and a square root, assumed to take as long as three loads.
     """
@@ -146,8 +150,8 @@ def amr(scale: int = 14, seed: int = 0, levels: int = 4) -> Spawns:
 
 
 def amr_nested(scale: int = 14, seed: int = 0) -> Spawns:
-    """`amr` in one launch: cells near the front refine into 32 parts, and of these the nearer ones again, from the
-    thread that computes them.
+    """Return `amr` in one launch: cells near the front refine into 32 parts, and of these the nearer ones again, from
+    the thread that computes them.
     """
     random = np.random.default_rng(seed)
     n = 1 << scale
@@ -165,9 +169,9 @@ STEP_NS = 40 * CYCLE_NS
 
 
 def mandelbrot(scale: int = 14, seed: int = 0, most: int = 512) -> Spawns:
-    """The Mandelbrot set at ``2 ** scale`` points after Mariani and Silver: a thread a square of 8 by 8 points, which
-    is done with the border where that is of one value, and else has an item for each point inside, which lasts as many
-    iterations as they take on average. The window is the set's own, moved by at most a tenth by the seed.
+    """Return the Mandelbrot set at ``2 ** scale`` points after Mariani and Silver: one thread per square of 8 by 8
+    points, which is done with the border where that is of one value, and else has an item for each point inside, which
+    lasts as many iterations as they take on average. The window is the set's own, moved by at most a tenth by the seed.
     """
     random = np.random.default_rng(seed)
     high = max(REGION, 1 << (scale // 2))
@@ -187,7 +191,7 @@ def mandelbrot(scale: int = 14, seed: int = 0, most: int = 512) -> Spawns:
 
 
 def _escape(c: NDArray[np.complex128], most: int) -> NDArray[np.int64]:
-    """Iterations until a point leaves, at most ``most``."""
+    """Return iterations until a point leaves, at most ``most``."""
     flat = c.ravel()
     z, steps = np.zeros_like(flat), np.zeros(len(flat), np.int64)
     inside = np.arange(len(flat))

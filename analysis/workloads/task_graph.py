@@ -74,12 +74,14 @@ class Program:
         self.begin_ns += took + int(self.device.launch_gap_ns)
 
     def whole(self, inputs: Sequence[int], tiles: int, ns: float, op: str = "") -> int:
-        """A launch whose tiles read all of ``inputs`` and write a cell each of a new buffer, which is returned."""
+        """Return a launch whose tiles read all of ``inputs`` and write a cell each of a new buffer, which is
+        returned.
+        """
         return self._new(("whole", *(self.cells[b] for b in inputs)), inputs, tiles, ns, op)
 
     def same(self, inputs: Sequence[int], tiles: int, ns: float, op: str = "") -> int:
-        """A launch whose tile reads the same share of every input as it is of its launch, and writes a cell of a new
-        buffer.
+        """Return a launch whose tile reads the same share of every input as it is of its launch, and writes a cell of a
+        new buffer.
         """
         return self._new(("same", *(self.cells[b] for b in inputs)), inputs, tiles, ns, op)
 
@@ -99,8 +101,8 @@ class Program:
     def cells_of(
         self, reads: Sequence[tuple[int, Cells, Cells]], tiles: int, ns: float | NDArray[np.float64], op: str = ""
     ) -> int:
-        """A launch that writes a new buffer, and whose tiles read single cells: of each input, (buffer, tile, cell of
-        it).
+        """Return a launch that writes a new buffer, and whose tiles read single cells: of each input, (buffer, tile,
+        cell of it).
         """
         output = self.buffer(tiles)
         parts = [
@@ -123,20 +125,20 @@ class Program:
         return output
 
     def diagonal(self, before: int, number: int, side: int, ns: float | NDArray[np.float64], op: str = "") -> int:
-        """One diagonal of a square of ``side`` by ``side`` tiles, which read their upper and left neighbours on the one
-        before.
+        """Return one diagonal of a square of ``side`` by ``side`` tiles, which read their upper and left neighbours on
+        the one before.
         """
         tiles = min(number + 1, 2 * side - 1 - number)
-        each, held = np.arange(tiles), self.cells[before]
+        each, cells = np.arange(tiles), self.cells[before]
         first = each - 1 if number < side else each
-        inside = [((first + k >= 0) & (first + k < held)) & (number > 0) for k in (0, 1)]
+        inside = [((first + k >= 0) & (first + k < cells)) & (number > 0) for k in (0, 1)]
         tile = np.concatenate([each[i] for i in inside])
         cell = np.concatenate([first[i] + k for k, i in enumerate(inside)])
         return self.cells_of([(before, tile, cell)], tiles, ns, op)
 
     def near(self, inputs: Sequence[int], shifts: Sequence[int], tiles: int, ns: float, op: str = "") -> int:
-        """A launch whose tiles read their own cell of every input of as many, and those so many cells away, where there
-        are any.
+        """Return a launch whose tiles read their own cell of every input of as many, and those so many cells away,
+        where there are any.
         """
         each = np.arange(tiles)
         reads = []

@@ -29,7 +29,7 @@ def wavefront(
     device: str = "H200",
     force: bool = False,
 ) -> Path:  # fmt: skip
-    """A square of cells, each after its upper and its left neighbour (Smith-Waterman, SOR, Wireframe's running
+    """Return a square of cells, each after its upper and its left neighbour (Smith-Waterman, SOR, Wireframe's running
     example): a launch a diagonal.
 
     Tiles last ``tile_ns``, more or less by up to that share. Raises UserError for parameters out of range.
@@ -52,11 +52,11 @@ def random_wired(
     tile_ns: float = 15_000.0,
     seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """A network wired at random (Xie et al., "Exploring Randomly Wired Neural Networks for Image Recognition", 2019):
-    in every stage a ring of nodes with its four nearest, three quarters of the links moved at random, each directed
-    from the earlier node to the later. A node is three launches, a weighted sum of all its inputs, a depthwise and a
-    pointwise convolution; a stage ends with the mean of all nodes that no other reads. Raises UserError for parameters
-    out of range.
+    """Return a network wired at random (Xie et al., "Exploring Randomly Wired Neural Networks for Image Recognition",
+    2019): in every stage a ring of nodes with its four nearest, three quarters of the links moved at random, each
+    directed from the earlier node to the later. A node is three launches, a weighted sum of all its inputs, a depthwise
+    and a pointwise convolution; a stage ends with the mean of all nodes that no other reads. Raises UserError for
+    parameters out of range.
     """
     _check("random-wired", tiles, nodes=(nodes, 3), stages=(stages, 1), tile_ns=(tile_ns, 0.0))
     program = Program(path, get(device), f"random-wired {nodes}", force)
@@ -78,7 +78,7 @@ def random_wired(
 
 
 def _small_world(nodes: int, random: np.random.Generator) -> list[set[int]]:
-    """Earlier nodes that each node reads (Watts and Strogatz)."""
+    """Return earlier nodes that each node reads (Watts and Strogatz)."""
     inputs: list[set[int]] = [set() for _ in range(nodes)]
     for v in range(nodes):
         for step in (1, 2):
@@ -93,11 +93,11 @@ def searched(
     tile_ns: float = 15_000.0,
     seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """A network of cells as architecture search finds them, after NASNet (Zoph et al., arXiv:1707.07012) and AmoebaNet:
-    a cell reads the two cells before it; each of its ``pairs`` adds up two operations, each on one of these two or on
-    an earlier pair (one time in five), and the cell ends with what no pair has read, put together. An operation is a
-    separable convolution, four launches one after the other, a pooling, one, or nothing, drawn once for all cells, as
-    there. Raises UserError for parameters out of range.
+    """Return a network of cells as architecture search finds them, after NASNet (Zoph et al., arXiv:1707.07012) and
+    AmoebaNet: a cell reads the two cells before it; each of its ``pairs`` adds up two operations, each on one of these
+    two or on an earlier pair (one time in five), and the cell ends with what no pair has read, put together. An
+    operation is a separable convolution, four launches one after the other, a pooling, one, or nothing, drawn once for
+    all cells, as there. Raises UserError for parameters out of range.
     """
     _check("searched", tiles, cells=(cells, 1), pairs=(pairs, 1), tile_ns=(tile_ns, 0.0))
     program = Program(path, get(device), f"searched {cells}", force)
@@ -109,19 +109,19 @@ def searched(
     outputs = [program.buffer(_tiles(random, tiles), "input")] * 2
     for _ in range(cells):
         size = _tiles(random, tiles)
-        known, unread = outputs[-2:], set(range(2, 2 + pairs))
+        values, unread = outputs[-2:], set(range(2, 2 + pairs))
         for operations in drawn:
             ends = []
             for launches, operand in operations:
                 unread.discard(operand)
-                ends.append(_separable(program, known[operand], launches, size, tile_ns))
-            known = [*known, program.same(ends, size, tile_ns / 3, "sum")]
-        outputs.append(program.same([known[k] for k in sorted(unread)], size, tile_ns / 3, "concatenate"))
+                ends.append(_separable(program, values[operand], launches, size, tile_ns))
+            values = [*values, program.same(ends, size, tile_ns / 3, "sum")]
+        outputs.append(program.same([values[k] for k in sorted(unread)], size, tile_ns / 3, "concatenate"))
     return program.close()
 
 
 def _operand(random: np.random.Generator, pair: int) -> int:
-    """Of a cell's operation: one of the two cells before, or an earlier pair."""
+    """Return the operand of a cell's operation: one of the two cells before, or an earlier pair."""
     return int(random.integers(2, 2 + pair)) if pair and random.random() < 0.2 else int(random.integers(2))
 
 
@@ -139,8 +139,8 @@ def squeezed(
     seed: int = 0,
     device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """SqueezeNet (Iandola et al., arXiv:1602.07360): ``modules`` of a squeezing convolution, two expanding ones that
-    need only that, and what puts these together. Raises UserError for parameters out of range.
+    """Return SqueezeNet (Iandola et al., arXiv:1602.07360): ``modules`` of a squeezing convolution, two expanding ones
+    that need only that, and what puts these together. Raises UserError for parameters out of range.
     """
     _check("squeezed", tiles, modules=(modules, 1), tile_ns=(tile_ns, 0.0))
     program = Program(path, get(device), f"squeezed {modules}", force)
@@ -158,10 +158,11 @@ def gated(
     path: str | PathLike[str], cells: int = 17, *, branches: int = 5, keep: float = 0.4, tiles: tuple[int, int] = TILES,
     tile_ns: float = 15_000.0, seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """A network that its input chooses, after InstaNAS (Cheng et al., arXiv:1811.10201): a controller of three launches
-    says which of the ``branches`` of each cell run, each with probability ``keep``; a branch is an inverted bottleneck,
-    three launches one after the other, and a cell ends with their sum. A cell of which nothing runs is skipped. The
-    controller has decided before the first cell is issued, as there. Raises UserError for parameters out of range.
+    """Return a network that its input chooses, after InstaNAS (Cheng et al., arXiv:1811.10201): a controller of three
+    launches says which of the ``branches`` of each cell run, each with probability ``keep``; a branch is an inverted
+    bottleneck, three launches one after the other, and a cell ends with their sum. A cell of which nothing runs is
+    skipped. The controller has decided before the first cell is issued, as there. Raises UserError for parameters out
+    of range.
     """
     _check("gated", tiles, cells=(cells, 1), branches=(branches, 1), tile_ns=(tile_ns, 0.0))
     if not 0 < keep <= 1:
@@ -189,11 +190,11 @@ def rigid_bodies(
     int] = TILES,
     tile_ns: float = 15_000.0, seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
-    """Steps of a batch of rigid-body simulations, as Brax's that ACS was made for: a launch for each joint, which reads
-    its two bodies; two for each pair of bodies (or body and ground) that may touch in this step, which the input
-    decides (``contacts`` for each body on average), one that finds the contact and one that answers it; and one for
-    each body that adds up what its joints and contacts do to it and moves it. A tile is a part of the batch, so tiles
-    depend on tiles of the same part.
+    """Return steps of a batch of rigid-body simulations, as Brax's that ACS was made for: a launch for each joint,
+    which reads its two bodies; two for each pair of bodies (or body and ground) that may touch in this step, which the
+    input decides (``contacts`` for each body on average), one that finds the contact and one that answers it; and one
+    for each body that adds up what its joints and contacts do to it and moves it. A tile is a part of the batch, so
+    tiles depend on tiles of the same part.
 
     ``environment`` is one of `BODIES`. Raises UserError for parameters out of range.
     """
@@ -216,8 +217,8 @@ def rigid_bodies(
         for _ in range(int(random.poisson(contacts * bodies))):
             touching = random.choice(bodies, 2, replace=False)
             pair = tuple(touching.tolist()) if random.random() < 0.5 else (int(touching[0]),)  # half with the ground
-            found = program.same([state[b] for b in pair], size["find"], tile_ns, "find contact")
-            answer = program.same([found, *(state[b] for b in pair)], size["answer"], tile_ns, "answer contact")
+            contact = program.same([state[b] for b in pair], size["find"], tile_ns, "find contact")
+            answer = program.same([contact, *(state[b] for b in pair)], size["answer"], tile_ns, "answer contact")
             for b in pair:
                 acts[b].append(answer)
         state = [program.same([state[b], *acts[b]], moves[b], tile_ns / 2, "move") for b in range(bodies)]
@@ -229,9 +230,9 @@ def _tiles(random: np.random.Generator, between: tuple[int, int]) -> int:
     return round(float(np.exp(random.uniform(np.log(low), np.log(high)))))
 
 
-def _check(workload: str, tiles: tuple[int, int] = TILES, **given: tuple[float, float]) -> None:
+def _check(workload: str, tiles: tuple[int, int] = TILES, **limits: tuple[float, float]) -> None:
     """Raises UserError for values below their least, and for sizes that are no range."""
-    for name, (value, least) in given.items():
+    for name, (value, least) in limits.items():
         if not least <= value < np.inf:
             raise UserError(f"{workload}: {name} is {value:g}, expected at least {least:g}")
     if not 1 <= tiles[0] <= tiles[1]:

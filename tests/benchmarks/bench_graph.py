@@ -1,4 +1,4 @@
-"""Building the tile graph of synthetic traces with ten edges a tile: time, memory, and how they grow.
+"""Building the tile graph of synthetic traces with ten edges per tile: time, memory, and how they grow.
 
 Each launch writes a buffer of its own and reads the one before: every tile reads the blocks of ten tiles.
 
@@ -35,7 +35,7 @@ def main():
     if options.one:
         print(json.dumps(measure(options.one, options.tiles[0])))
         return
-    header(f"build_graph on synthetic traces, {PARENTS} edges a tile")
+    header(f"build_graph on synthetic traces, {PARENTS} edges per tile")
     for shape in SHAPES:
         me = (sys.executable, __file__, "--one", shape, "--tiles")
         results = [json.loads(run(*me, str(tiles)).stdout) for tiles in options.tiles]

@@ -13,10 +13,10 @@ DRAM's bandwidth even side by side. Dependent launch with the wait at entry was 
 measured, and the simulator has no cost that says so: unexplained. So are waits at the end: slower than stream order
 when measured, but for copies, and as fast or faster as simulated.
 
-Tiles: ``min(tokens, 128)`` by 128, one resident a SM, as in runtime.json; the tilings of the CSV were not written down,
-and these are taken for them. pdl waits at entry, 0.5 us after the end; removed starts a kernel when all blocks of the
-one before have begun. ``unsynchronised`` of runtime.json has no waits but one at each tile's *end* for the whole kernel
-before (`docs/development/runtime-log.md`, first run), so it is pdl with the wait after all work.
+Tiles: ``min(tokens, 128)`` by 128, one resident per SM, as in runtime.json; the tilings of the CSV were not written
+down, and these are taken for them. pdl waits at entry, 0.5 us after the end; removed starts a kernel when all blocks of
+the one before have begun. ``unsynchronised`` of runtime.json has no waits but one at each tile's *end* for the whole
+kernel before (`docs/development/runtime-log.md`, first run), so it is pdl with the wait after all work.
 """
 
 import csv
@@ -75,11 +75,11 @@ def main():
 def mlp(tokens):
     """(tiles, slots, depth, bytes, flops, tiles per row) of both products."""
     rows = ceil(tokens / min(tokens, TILE))
-    found = []
+    matches = []
     for n, k in ((INNER, WIDTH), (WIDTH, INNER)):
         columns = n // TILE
-        found.append((rows * columns, 1, k, 2 * (n * k + tokens * (n + k)), 2 * tokens * n * k, columns))
-    return found
+        matches.append((rows * columns, 1, k, 2 * (n * k + tokens * (n + k)), 2 * tokens * n * k, columns))
+    return matches
 
 
 def copies_of(tiles):
@@ -167,9 +167,9 @@ def show(lines):
 def summary(errors):
     lines = []
     for (way, model), points in errors.items():
-        stream, seen, said = np.array(points).T
-        off = said / seen - 1
-        agree = int((np.sign(stream - seen) == np.sign(stream - said)).sum())
+        stream, actual, said = np.array(points).T
+        off = said / actual - 1
+        agree = int((np.sign(stream - actual) == np.sign(stream - said)).sum())
         lines.append(
             (
                 way,

@@ -1,4 +1,4 @@
-"""The simulator on synthetic graphs with ten edges a tile: seconds of one core, compiled code warm.
+"""The simulator on synthetic graphs with ten edges per tile: seconds of one core, compiled code warm.
 
 Twenty launches; groups of ten tiles share the same ten parents; 132 SMs with one slot each.
 """
@@ -28,7 +28,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiles", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     options = parser.parse_args()
-    header(f"simulate, {PARENTS} edges a tile")
+    header(f"simulate, {PARENTS} edges per tile")
     measure(1000)  # compiles
     table(
         [
@@ -59,11 +59,11 @@ def measure(tiles):
         Draft(LAUNCHES, gate=[INSIDE] * LAUNCHES, started=before),
         Draft(LAUNCHES, after=before),
     )
-    known = successors(p)
-    costs = [seconds(lambda draft=draft: run(p, known, draft.plan(), room)) for draft in plans]
+    links = successors(p)
+    costs = [seconds(lambda draft=draft: run(p, links, draft.plan(), room)) for draft in plans]
     loads = np.full((LAUNCHES, 2), FULL // 100)
     models = Sharing(4, False, 0, loads), Sharing(room.sms, True, FULL, loads[:, :1].copy())
-    costs += [seconds(lambda model=model: run(p, known, plans[0].plan(), room, model)) for model in models]
+    costs += [seconds(lambda model=model: run(p, links, plans[0].plan(), room, model)) for model in models]
     costs += [seconds(lambda: list_schedule(p, ones, 132)), seconds(lambda: paths(p))]
     return [f"{tiles:,}", *(f"{cost:.2f}" for cost in costs)]
 

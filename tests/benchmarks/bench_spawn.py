@@ -45,14 +45,14 @@ def sites(scale, names):
         program = Path(folder, "sites")
         flags = ["-std=c++17", "-w", "-O2", "-include", NOTING, f"-I{SOURCES}", "-x", "c++"]
         subprocess.run(["g++", *flags, ROOT / "tests/benchmarks/spawn_sites.cpp", "-o", program], check=True)
-        done = subprocess.run([program, str(scale), *names], check=True, capture_output=True, text=True)
-    found = {}
-    for line in map(json.loads, done.stdout.splitlines()):
+        result = subprocess.run([program, str(scale), *names], check=True, capture_output=True, text=True)
+    matches = {}
+    for line in map(json.loads, result.stdout.splitlines()):
         rounds, below = ([np.array(row, np.int64) for row in line[key]] for key in ("rounds", "below"))
         if below:
             below.append(np.zeros(int(below[-1].sum()), np.int64))
-        found[line["name"]] = spawns(line["name"], rounds, 1.0, below=below)
-    return found
+        matches[line["name"]] = spawns(line["name"], rounds, 1.0, below=below)
+    return matches
 
 
 def with_items(work, item_ns, base_ns, child_ns):

@@ -24,7 +24,7 @@ _COLUMN_BYTES = 57  # a box as plain columns: 2 + 6 * 8 and so on, see schema.AC
 
 
 def matrix_product(tiles: int, seed: int) -> Footprint:
-    """128 x 128 tiles of a product, operands row by row: 3 boxes a tile."""
+    """128 x 128 tiles of a product, operands row by row: 3 boxes per tile."""
     columns = int(np.sqrt(tiles))
     k_bytes = 2 * (1024 + 64 * seed)
     row, column = np.divmod(np.arange(tiles), columns)

@@ -14,7 +14,8 @@ blocks that use it, of which each worker spends a read and a release of its own 
 
 The co-pilot's columns are simulated by its own dealing (`dealt_plans.py`), as it was when it was measured, with
 clusters passed over, and as it is since; the latter has not been measured yet. A tile's life there leaves out what a
-boundary of stages costs (`predict.BOUNDARY_US`, from 50 other gains), and a loader that waits fetches weights meanwhile.
+boundary of stages costs (`predict.BOUNDARY_US`, from 50 other gains), and a loader that waits fetches weights
+meanwhile.
 """
 
 import json
@@ -70,9 +71,9 @@ def main():
         cells = [name, f"{measured[name]['persistent-stages']:.1f}"]
         for way, text in ways().items():
             plan = whole[way == "persistent"]
-            found = time_us(plan, life_factor, text)
-            off.setdefault(way, []).append(found / measured[name][way] - 1)
-            cells.append(f"{measured[name][way]:.1f} / {found:.1f} ({off[way][-1]:+.0%})")
+            actual = time_us(plan, life_factor, text)
+            off.setdefault(way, []).append(actual / measured[name][way] - 1)
+            cells.append(f"{measured[name][way]:.1f} / {actual:.1f} ({off[way][-1]:+.0%})")
         for way, choices in DEALT.items():
             measured_us = measured[name].get(way)
             if measured_us is None:
@@ -160,11 +161,11 @@ def tile_graph(plan):
         posters[semaphore].append(int(task))
     parents = {}
     for task, (begin, _, semaphore, _, _) in zip(owners(plan.wait_ptr), plan.waits, strict=True):
-        needed = begin / plan.stages[stage[task]].k_blocks
+        needs = begin / plan.stages[stage[task]].k_blocks
         for poster in posters[semaphore]:
             link = parents.setdefault((int(stage[poster]), int(stage[task])), {})
             mine = link.setdefault(int(place[task]), {})
-            mine[int(place[poster])] = min(mine.get(int(place[poster]), 1.0), needed)
+            mine[int(place[poster])] = min(mine.get(int(place[poster]), 1.0), needs)
     links = []
     for (producer, consumer), by_tile in sorted(parents.items()):
         sets = [[(parent, 1.0, first) for parent, first in sorted(by_tile[tile].items())] for tile in sorted(by_tile)]

@@ -1,8 +1,8 @@
 """Pages against their targets: time, memory and size to write one, and how fast a browser opens, selects and zooms.
 
-GPT-2 as `tileprof.examples.gpt2` records it, and the synthetic traces of `bench_graph`, ten edges a tile. Milliseconds
-until the frame after the action has been drawn, two frames included; the middle of five, and the slowest. Needs
-playwright and a chromium.
+GPT-2 as `tileprof.examples.gpt2` records it, and the synthetic traces of `bench_graph`, ten edges per tile.
+Milliseconds until the frame after the action has been drawn, two frames included; the middle of five, and the slowest.
+Needs playwright and a chromium.
 """
 
 import argparse
@@ -83,8 +83,8 @@ def synthetic(shape, tiles):
 
 
 def row(page, what, measured, target, unit, slowest=None):
-    wanted, met = ("-", "-") if target is None else (f"< {target:,} {unit}", "yes" if measured < target else "NO")
-    return page, what, f"{measured:.3g} {unit}", "" if slowest is None else f"{slowest:.0f} {unit}", wanted, met
+    expected, met = ("-", "-") if target is None else (f"< {target:,} {unit}", "yes" if measured < target else "NO")
+    return page, what, f"{measured:.3g} {unit}", "" if slowest is None else f"{slowest:.0f} {unit}", expected, met
 
 
 def in_browser(page):

@@ -57,7 +57,7 @@ def test_triton_kernels_are_launches_between_the_operators(tmp_path):
 
 
 def test_dictated_tiles_give_the_grid_of_the_cusync_paper(tmp_path):
-    """Table IV, 512 tokens on a V100: grids 2x24x2 and 2x48x1, one block an SM, so 96 blocks in two waves of 80."""
+    """Table IV, 512 tokens on a V100: grids 2x24x2 and 2x48x1, one block per SM, so 96 blocks in two waves of 80."""
     tiles = [
         "gemm@512x6144x12288=256x256x32,split=2,stages=2,threads=512",
         "gemm@512x12288x6144=256x256x32,split=1,stages=2,threads=512",

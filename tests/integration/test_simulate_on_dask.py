@@ -65,21 +65,21 @@ def test_a_port_that_accepts_and_says_nothing_or_nonsense_is_said_within_bounded
     monkeypatch.setattr(cluster, "CONNECT_S", 1.0)
     for answer in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10):
         with socket.create_server(("127.0.0.1", 0)) as server:
-            kept = []
-            Thread(target=_answer, args=(server, answer, kept), daemon=True).start()
+            records = []
+            Thread(target=_answer, args=(server, answer, records), daemon=True).start()
             begin = time.monotonic()
             with pytest.raises(UserError, match="no Dask scheduler answers at"):
                 cluster.on_dask(f"tcp://127.0.0.1:{server.getsockname()[1]}", abs, [1])
             assert time.monotonic() - begin < 100
-        for connection in kept:
+        for connection in records:
             connection.close()
 
 
-def _answer(server, answer, kept):
+def _answer(server, answer, records):
     try:
         while True:
-            kept.append(server.accept()[0])
-            kept[-1].sendall(answer)
+            records.append(server.accept()[0])
+            records[-1].sendall(answer)
     except OSError:
         pass  # closed: the test is over
 

@@ -15,7 +15,7 @@ _Column = NDArray[np.integer]
 
 
 def runs(offset: I64, count_0: _Column, stride_0: I64, count_1: _Column, stride_1: I64) -> tuple[I64, I64]:
-    """Every run of every box, inner level first: the box of each, and its first byte."""
+    """Return every run of every box, inner level first: the box of each, and its first byte."""
     inner = count_0.astype(np.int64, copy=False)
     box, place = ragged(inner * count_1)
     inner = inner[box]
@@ -23,7 +23,7 @@ def runs(offset: I64, count_0: _Column, stride_0: I64, count_1: _Column, stride_
 
 
 def fold(begin: I64, *alike: NDArray[np.integer]) -> tuple[I64, I64, I64]:
-    """Greedy split of rows into progressions: the first row of each, its number of rows, and its step (0 for one row).
+    """Split rows greedily into progressions: the first row of each, its number of rows, and its step (0 for one row).
 
     Rows of a progression are consecutive, equal in every column of ``alike``, and their ``begin`` lies at a constant
     distance.
@@ -47,9 +47,9 @@ def fold(begin: I64, *alike: NDArray[np.integer]) -> tuple[I64, I64, I64]:
     loses = follows[latest] ^ ((number - latest) % 2 == 1)
     first, joined = stretch + loses, length - loses
     first, joined = first[joined > 0], joined[joined > 0]
-    taken = np.zeros(rows + 1, np.int64)
-    np.add.at(taken, first + 1, 1)
-    np.add.at(taken, first + joined + 1, -1)
-    head = np.flatnonzero(np.cumsum(taken)[:rows] == 0)
+    consumed_upto = np.zeros(rows + 1, np.int64)
+    np.add.at(consumed_upto, first + 1, 1)
+    np.add.at(consumed_upto, first + joined + 1, -1)
+    head = np.flatnonzero(np.cumsum(consumed_upto)[:rows] == 0)
     count = np.diff(head, append=rows)
     return head, count, np.where(count > 1, step[np.minimum(head, rows - 2)], 0)

@@ -13,20 +13,20 @@ Index = TypeVar("Index", int, I64)
 
 
 def number(grid: Grid, x: Index, y: Index, z: Index) -> Index:
-    """``x + gx*(y + gy*z)``, the number of tile ``(x, y, z)``; also of arrays of them."""
+    """Return ``x + gx*(y + gy*z)``, the number of tile ``(x, y, z)``; also of arrays of them."""
     return x + grid[0] * (y + grid[1] * z)
 
 
 def place(grid: Grid, number: Index) -> tuple[Index, Index, Index]:
-    """``x, y, z`` of the tile with a number; also of arrays of them."""
+    """Return ``x, y, z`` of the tile with a number; also of arrays of them."""
     return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
 
 
 def size(grid: Grid) -> int:
-    """Tiles of a grid."""
+    """Return tiles of a grid."""
     return grid[0] * grid[1] * grid[2]
 
 
 def places(grid: Grid) -> I64:
-    """``[tiles, 3]``: x, y, z of every tile of a grid, by number."""
+    """Return ``[tiles, 3]``: x, y, z of every tile of a grid, by number."""
     return np.stack(place(grid, np.arange(size(grid), dtype=np.int64)), axis=1)

@@ -18,7 +18,7 @@ Number = TypeVar("Number", np.int64, np.float64)
 
 
 def overlaps(a_lo: I64, a_hi: I64, b_lo: I64, b_hi: I64) -> tuple[I64, I64]:
-    """Index pairs of all intervals of ``a`` and ``b`` that share at least one point, each pair once.
+    """Return index pairs of all intervals of ``a`` and ``b`` that share at least one point, each pair once.
 
     Two intervals overlap exactly if one begins inside the other: pairs in which ``b`` begins inside ``a`` are found by
     binary search among ``b``'s beginnings, the others among ``a``'s.
@@ -32,20 +32,22 @@ def overlaps(a_lo: I64, a_hi: I64, b_lo: I64, b_hi: I64) -> tuple[I64, I64]:
 
 
 def heads(lo: NDArray[Number], hi: NDArray[Number]) -> I64:
-    """Rows that begin a piece of the union: intervals sorted by ``lo`` that neither touch nor overlap earlier ones."""
+    """Return rows that begin a piece of the union: intervals sorted by ``lo`` that neither touch nor overlap earlier
+    ones.
+    """
     if len(lo) == 0:
         return np.empty(0, np.int64)
     return np.flatnonzero(np.concatenate([[True], lo[1:] > np.maximum.accumulate(hi)[:-1]]))
 
 
 def union(lo: NDArray[Number], hi: NDArray[Number]) -> tuple[NDArray[Number], NDArray[Number]]:
-    """The same points as disjoint intervals with gaps between them; input sorted by ``lo``."""
+    """Return the same points as disjoint intervals with gaps between them; input sorted by ``lo``."""
     begins = heads(lo, hi)
     return (lo[begins], np.maximum.reduceat(hi, begins)) if len(begins) else (lo, hi)
 
 
 def grouped_union(group: I64, lo: I64, hi: I64) -> tuple[I64, I64, I64]:
-    """The union within each group: ``(row, lo, hi)`` of its pieces; input sorted by ``group``, then ``lo``.
+    """Return the union within each group: ``(row, lo, hi)`` of its pieces; input sorted by ``group``, then ``lo``.
 
     ``row`` is the input row that begins the piece; the rows of a piece are consecutive.
     """
@@ -60,7 +62,7 @@ def grouped_union(group: I64, lo: I64, hi: I64) -> tuple[I64, I64, I64]:
 
 
 def subtract(lo: I64, hi: I64, hole_lo: I64, hole_hi: I64) -> tuple[I64, I64, I64]:
-    """Pieces ``(lo, hi, row)`` of the intervals outside disjoint sorted holes; sorted by ``lo``.
+    """Return pieces ``(lo, hi, row)`` of the intervals outside disjoint sorted holes; sorted by ``lo``.
 
     ``row`` says which interval a piece comes from.
     """

@@ -9,7 +9,7 @@ from tileprof.arrays import I64
 
 
 def ragged(counts: NDArray[np.integer]) -> tuple[I64, I64]:
-    """For row ``i`` repeated ``counts[i]`` times: the row of each element, and its place within the row."""
+    """Return the row of each element, and its place within the row, where row ``i`` has ``counts[i]`` elements."""
     counts = counts.astype(np.int64, copy=False)
     owner = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     starts = np.cumsum(counts) - counts
@@ -17,18 +17,20 @@ def ragged(counts: NDArray[np.integer]) -> tuple[I64, I64]:
 
 
 def spans(first: NDArray[np.integer], sizes: NDArray[np.integer]) -> I64:
-    """``first[0], first[0] + 1, ...`` (``sizes[0]`` of them), then ``first[1], ...``: one array."""
+    """Return ``first[0], first[0] + 1, ...`` (``sizes[0]`` of them), then ``first[1], ...``: one array."""
     before = np.cumsum(sizes) - sizes
     return np.asarray(np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(first - before, sizes))
 
 
 def owners(pointers: NDArray[np.integer]) -> I64:
-    """The row of each element of a CSR table whose row ``i`` holds elements ``pointers[i]`` to ``pointers[i + 1]``."""
+    """Return the row of each element of a CSR table whose row ``i`` holds elements ``pointers[i]`` to ``pointers[i +
+    1]``.
+    """
     return np.repeat(np.arange(len(pointers) - 1, dtype=np.int64), np.diff(pointers))
 
 
 def pointers(counts: ArrayLike) -> I64:
-    """CSR pointers ``[rows + 1]`` of rows that hold ``counts`` elements each."""
+    """Return CSR pointers ``[rows + 1]`` of rows that hold ``counts`` elements each."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 

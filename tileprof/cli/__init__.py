@@ -144,7 +144,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def parser_of(verb: Verb, *, full: bool = False) -> argparse.ArgumentParser:
-    """The parser of one verb; ``full`` adds what only its help shows, such as the names of devices."""
+    """Return the parser of one verb; ``full`` adds what only its help shows, such as the names of devices."""
     epilog = verb.epilog() if full and verb.epilog else None
     parser = Parser(prog=f"tileprof {verb.name}", description=verb.help, epilog=epilog, allow_abbrev=False)
     add_options(verb, parser)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def launches_of(options: Namespace, graph: TileGraph) -> list[int] | None:
-    """The launches that the options name, in order; None where they name none. Raises `UserError`."""
+    """Return the launches that the options name, in order; None where they name none. Raises `UserError`."""
     module = getattr(options, "module", None)
     choices = [o for o in (options.launches, options.pair, module) if o is not None]
     if len(choices) > 1:

@@ -77,8 +77,8 @@ def compare(
 
 
 def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, float]:
-    """Microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in stream
-    order, their overlap under each policy.
+    """Return microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in
+    stream order, their overlap under each policy.
     """
     from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
     from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - as above
@@ -97,7 +97,7 @@ def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, 
 
 
 def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Sequence[StageTime]) -> dict[str, float]:
-    """Microseconds by row, from stages that take ``times`` alone: schedulers by name, policies by `row_name`."""
+    """Return microseconds by row, from stages that take ``times`` alone: schedulers by name, policies by `row_name`."""
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.simulate import Simulator, scheduler  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - as above
@@ -117,7 +117,7 @@ def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Seq
 
 
 def expected_recording(chain: Chain, device: Device, times: Sequence[StageTime]) -> MemoryRecording:
-    """The recording that the chain's own kernels would leave: what their tiles touch, and how long they live."""
+    """Return the recording that the chain's own kernels would leave: what their tiles touch, and how long they live."""
     from tileprof.cli.touched_boxes import ALIGNED_BYTES, boxes_by_slot  # noqa: PLC0415 - as above
     from tileprof.trace import MemoryRecording  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace.columns import buffer_row  # noqa: PLC0415 - as above

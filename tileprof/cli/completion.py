@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _whole(shtab: object) -> argparse.ArgumentParser:
-    """All verbs as one parser, which is what shtab describes."""
+    """Return all verbs as one parser, which is what shtab describes."""
     from tileprof.cli import VERBS, _load, add_options  # noqa: PLC0415 - circular
 
     parser = argparse.ArgumentParser(prog="tileprof")

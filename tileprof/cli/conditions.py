@@ -71,7 +71,7 @@ def condition(text: str, *, changes: bool) -> Condition:
 
 
 def shown(name: str, value: float | None) -> str:
-    """A fact as text, in its unit."""
+    """Return a fact as text, in its unit."""
     if value is None:
         return "unknown"
     unit = UNITS[name]

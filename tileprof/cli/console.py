@@ -45,7 +45,7 @@ class _Plain:
 
 @contextmanager
 def plain_streams() -> Iterator[None]:
-    """ASCII only on stdout and stderr."""
+    """Let stdout and stderr hold ASCII only."""
     with ExitStack() as stack:
         if sys.stderr is not None:
             stack.enter_context(redirect_stderr(cast("TextIO", _Plain(sys.stderr))))
@@ -55,7 +55,9 @@ def plain_streams() -> Iterator[None]:
 
 
 def terminal(*, plain: bool = False, file: TextIO | None = None) -> Terminal:
-    """Stdout (or ``file``); ``plain`` asks for ASCII without colour, which a stdout of another encoding gets anyway."""
+    """Return stdout (or ``file``); ``plain`` asks for ASCII without colour, which a stdout of another encoding gets
+    anyway.
+    """
     file = file or sys.stdout
     if not plain and _carries(file.encoding or "ascii"):
         console = Terminal(file=file, highlight=False)
@@ -74,12 +76,14 @@ def _carries(encoding: str) -> bool:
 
 
 def sparkline(shares: Iterable[float]) -> str:
-    """Shares from 0 to 1 as blocks of that height; what is not quite nothing is seen."""
+    """Return shares from 0 to 1 as blocks of that height; what is not quite nothing is seen."""
     return "".join(_BLOCKS[0 if s <= 0 else max(1, min(8, round(8 * s)))] for s in shares)
 
 
 def plain(text: str, most: int = 0) -> str:
-    """Untrusted text on one line, control and format characters as escapes; longer than ``most`` loses its middle."""
+    """Return untrusted text on one line, control and format characters as escapes; longer than ``most`` loses its
+    middle.
+    """
     shown = "".join(c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text)
     if most and len(shown) > most:
         half = (most - 1) // 2

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(options: argparse.Namespace) -> Settings:
-    """The recorder's settings. Raises `UserError` for values that cannot be."""
+    """Return the recorder's settings. Raises `UserError` for values that cannot be."""
     from tileprof.record.cuda.settings import Settings  # noqa: PLC0415 - keeps --help fast
 
     return Settings(

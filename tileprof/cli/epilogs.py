@@ -4,21 +4,21 @@ from __future__ import annotations
 
 
 def devices() -> str:
-    """The GPUs that --device knows."""
+    """Return the GPUs that --device knows."""
     from tileprof.devices import names  # noqa: PLC0415 - reads a file
 
     return f"Devices: {', '.join(names())}; or a .json or .toml file that describes one."
 
 
 def devices_and_schedulers() -> str:
-    """The GPUs that --device knows and the schedulers that --scheduler knows."""
+    """Return the GPUs that --device knows and the schedulers that --scheduler knows."""
     from tileprof.analysis.simulate import SCHEDULERS  # noqa: PLC0415 - heavy
 
     return f"Schedulers: {', '.join(SCHEDULERS)}; options as in name:key=value, listed in docs/simulate.md. {devices()}"
 
 
 def schedulers_of_run() -> str:
-    """The schedulers that `tileprof run --scheduler` knows."""
+    """Return the schedulers that `tileprof run --scheduler` knows."""
     from tileprof.cli.run_acs import SCHEDULERS  # noqa: PLC0415 - not needed for other verbs
     from tileprof.runtime.schedulers import right  # noqa: PLC0415 - as above
 

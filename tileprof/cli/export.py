@@ -148,8 +148,8 @@ def _of_trace(options: Namespace) -> dict[str, str]:
 def _stages(
     options: Namespace, graph: TileGraph, launches: list[int] | None
 ) -> tuple[TileGraph, list[int], Suited | None]:
-    """The launches that are to be stages, in the graph whose tiles the runtime has, and how its persistent kernel takes
-    them.
+    """Return the launches that are to be stages, in the graph whose tiles the runtime has, and how its persistent
+    kernel takes them.
 
     By default these are the first pair of the report that the runtime computes, or the first pair where it computes
     none; activations at its ends are epilogues, and the launches around them the pair.
@@ -189,8 +189,8 @@ def _stages(
 def _suited(
     options: Namespace, cut: recut_operators.Cut, launches: list[int] | None
 ) -> tuple[recut_operators.Cut, list[int], Suited] | None:
-    """The recording cut into the tiles that suit the persistent kernel, the stages that it runs, and how it takes them;
-    None where it runs none of the launches, or where the policy is not for it.
+    """Return the recording cut into the tiles that suit the persistent kernel, the stages that it runs, and how it
+    takes them; None where it runs none of the launches, or where the policy is not for it.
     """
     from tileprof.policy.synthesis.stage_choice import product_sets  # noqa: PLC0415 - heavy, and not needed for --help
 
@@ -284,7 +284,7 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> P
 
 
 def _numbered(launches: list[int], verb: str) -> str:
-    """The subject of a sentence about launches, with its verb: ``Launch 3 is``."""
+    """Return the subject of a sentence about launches, with its verb: ``Launch 3 is``."""
     numbers = ", ".join(map(str, launches))
     return f"Launch {numbers} {verb}" if len(launches) == 1 else f"Launches {numbers} each {verb}"
 

@@ -53,7 +53,7 @@ def _sentence(text: str) -> str:
 
 
 def _ladder(guidance: Guidance, width: int) -> Table:
-    """The rungs; bars shrink first where the terminal is narrow, then names: numbers are never cut."""
+    """Return the rungs; bars shrink first where the terminal is narrow, then names: numbers are never cut."""
     longest = max(rung.time_ns for rung in guidance.ladder)
     rows = [
         (

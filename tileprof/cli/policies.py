@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def load(name: str | Path, size: int | None = None) -> Policy:
-    """The policy in a file, JSON or dependencies written by hand (.dep); raises `UserError` that begins with the file's
-    name.
+    """Return the policy in a file, JSON or dependencies written by hand (.dep); raises `UserError` that begins with the
+    file's name.
 
     ``size``: of a policy for a range of sizes the one that is meant; None: the recorded one. Expressions that leave
     their grid are found here: whatever works with the policy later knows no file.

@@ -136,7 +136,7 @@ def _hint_at_own_options(program: Sequence[str]) -> None:
 
 
 def _chosen(arguments: argparse.Namespace) -> str:
-    """The model where its own options ask for it; otherwise the machine decides, which is said."""
+    """Return the model where its own options ask for it; otherwise the machine decides, which is said."""
     if _given(arguments, _MODEL_ONLY):
         return "model"
     choice = automatic()
@@ -145,11 +145,11 @@ def _chosen(arguments: argparse.Namespace) -> str:
     return choice.name
 
 
-def _given(given: argparse.Namespace, options: Sequence[str]) -> list[str]:
-    """Those of the options that are not as they are by default."""
+def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
+    """Return those of the options that are not as they are by default."""
     parser = argparse.ArgumentParser()
     prepare(parser)
-    return [option for option in options if getattr(given, option) != parser.get_default(option)]
+    return [option for option in options if getattr(arguments, option) != parser.get_default(option)]
 
 
 def _refuse_foreign(arguments: argparse.Namespace, name: str) -> None:

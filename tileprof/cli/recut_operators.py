@@ -57,7 +57,7 @@ class Cut:
     recorded_graph: TileGraph
 
     def numbers(self, launches: Sequence[int]) -> list[int]:
-        """The launches that stand for these recorded ones."""
+        """Return the launches that stand for these recorded ones."""
         return sorted({new for old in launches for new in self.launches[old]})
 
     def recorded(self, words: Mapping[int, str]) -> dict[int, str]:
@@ -75,8 +75,8 @@ class Chosen:
 
 
 def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None) -> Cut | None:
-    """The recording with its operators cut into the runtime's tiles; None where no launch says how its operator was
-    called. ``tiles``: those of some operators, by recorded launch; others follow a rule.
+    """Return the recording with its operators cut into the runtime's tiles; None where no launch says how its operator
+    was called. ``tiles``: those of some operators, by recorded launch; others follow a rule.
     """
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - as above
@@ -104,8 +104,8 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
 
 
 def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen | None:
-    """Of some sets of launches the one for which the runtime's model saves most time; None where its persistent kernel
-    takes none.
+    """Return that one of some sets of launches for which the runtime's model saves most time; None where its persistent
+    kernel takes none.
     """
     from tileprof.policy.synthesis.stage_choice import epilogues_between, stages_with  # noqa: PLC0415 - heavy
     from tileprof.runtime.suited import suited  # noqa: PLC0415 - imports PyTorch
@@ -138,7 +138,7 @@ def _layouts(stage: Stage) -> dict[str, Any]:
 
 
 def retiled(cut: Cut, chosen: Chosen) -> Cut:
-    """The recording cut again, with the tiles that suit the chosen stages."""
+    """Return the recording cut again, with the tiles that suit the chosen stages."""
     words = {
         launch: tile_word(name, tile)
         for launch, name, tile in zip(chosen.stages, chosen.suited.names, chosen.suited.tiles, strict=True)
@@ -148,13 +148,14 @@ def retiled(cut: Cut, chosen: Chosen) -> Cut:
 
 
 def tile_word(name: str, tile: Sequence[int]) -> str:
-    """A tile of a stage's operator as the tile models take it."""
+    """Return a tile of a stage's operator as the tile models take it."""
     family = {"gemm": "gemm", "conv2d": "conv"}[name]
     return f"{family}={tile[0]}x{tile[1]}x64,split=1"
 
 
 def with_best_waits(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:
-    """The policy, or the same stages with the exact waits of their operators, where the runtime's model is faster so.
+    """Return the policy, or the same stages with the exact waits of their operators, where the runtime's model is
+    faster so.
 
     Synthesis ranks waits by tiles that run as recorded; in one persistent kernel a tile that may begin earlier loads
     earlier, too.
@@ -179,7 +180,9 @@ def with_best_waits(policy: Policy, graph: TileGraph, launches: Sequence[int]) -
 
 
 def with_kernel_prediction(policy: Policy, fit: Suited, sms: int) -> Policy:
-    """The policy with what the model of the kernel that will run it says; tiles as recorded are another kernel's."""
+    """Return the policy with what the model of the kernel that will run it says; tiles as recorded are another
+    kernel's.
+    """
     from tileprof.runtime.suited import modelled_us  # noqa: PLC0415 - imports PyTorch
 
     after_us = modelled_us(policy, sms) or fit.together_us
@@ -193,8 +196,8 @@ def with_kernel_prediction(policy: Policy, fit: Suited, sms: int) -> Policy:
 
 
 def best_stages(graph: TileGraph, cut: Cut, *, around: bool) -> list[int] | None:
-    """The stages of the first pair of the report that the runtime computes, in the numbers of ``cut``; None where it
-    computes none.
+    """Return the stages of the first pair of the report that the runtime computes, in the numbers of ``cut``; None
+    where it computes none.
 
     ``around``: activations at the ends of a pair are left to the launches around them. A stage is worth a kernel of its
     own: a pair of pointwise launches is none.
@@ -211,7 +214,7 @@ def best_stages(graph: TileGraph, cut: Cut, *, around: bool) -> list[int] | None
 
 
 def fitting(policy: Policy, graph: TileGraph) -> TileGraph:
-    """The graph whose launches the policy names: the recording's own, or the one of `in_tiles_of_stages`."""
+    """Return the graph whose launches the policy names: the recording's own, or the one of `in_tiles_of_stages`."""
     if _names(policy, graph):
         return graph
     cut, words = in_tiles_of_stages(graph), _words(policy)
@@ -221,7 +224,7 @@ def fitting(policy: Policy, graph: TileGraph) -> TileGraph:
 
 
 def _words(policy: Policy) -> dict[int, str]:
-    """The tiles of a policy's stages, by launch."""
+    """Return the tiles of a policy's stages, by launch."""
     words = {}
     for stage in policy.stages:
         name, tile = stage.operator.get("name"), stage.operator.get("parameters", {}).get("tile")

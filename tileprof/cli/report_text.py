@@ -82,7 +82,7 @@ def print_report(
 
 
 def quantity(value: float) -> str:
-    """Three figures and a decimal prefix: 1.23 G."""
+    """Return three figures and a decimal prefix: 1.23 G."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= 0.9995 * size:
             return f"{value / size:.3g} {prefix}"
@@ -200,7 +200,7 @@ def _listed(lines: list[tuple[str, str]]) -> Table:
 
 
 def _no_flops(report: Report) -> bool:
-    """Only tile models know how many operations a kernel makes; nothing of a recorded one says it."""
+    """Return whether no launch has a number of operations, which only tile models know."""
     return report.program.flops == 0 and report.source.recorder != "model"
 
 
@@ -323,7 +323,7 @@ def _pair_cells(row: dict[Any, Any], program_ns: float, width: int, curves: Curv
 
 
 def launch_name(row: dict[Any, Any], side: str, most: int = 0) -> str:
-    """Operator (or kernel) and module of one side of a folded pair, as plain text."""
+    """Return operator (or kernel) and module of one side of a folded pair, as plain text."""
     operator = str(row[f"{side}_op"]).removeprefix("aten::") or str(row[f"{side}_kernel"]) or "?"
     module = str(row[f"{side}_module"])
     return plain(f"{operator} {module}".strip(), most)
@@ -418,8 +418,8 @@ def _worth(row: dict[Any, Any], program_ns: float) -> str:
 
 
 def _first_pair(report: Report) -> Text:
-    """The pair that gains most while everything else stays ordered; `tileprof export` takes it where nothing else is
-    asked for.
+    """Return the pair that gains most while everything else stays ordered; `tileprof export` takes it where nothing
+    else is asked for.
     """
     look = report.first_look
     if look is None:

@@ -32,7 +32,7 @@ DELAYED: Final = 64
 """Random orders, and tiles that are held back, unless told otherwise."""
 
 TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
-"""Largest relative error (norm of the difference over the norm) taken for rounding: a chain rounds once a stage,
+"""Largest relative error (norm of the difference over the norm) taken for rounding: a chain rounds once per stage,
 PyTorch where it likes.
 """
 
@@ -199,7 +199,7 @@ def _compare(options: Namespace) -> int:
 
 
 def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every access that the trace holds, watched in adversarial orders."""
+    """Return every access that the trace holds, watched in adversarial orders."""
     from tileprof.policy.verification.operand_guard import check_operands  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - as above
     from tileprof.trace import load  # noqa: PLC0415 - as above

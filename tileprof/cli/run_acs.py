@@ -107,7 +107,7 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine:
 
 
 def _logged_runs(program: tuple[str, ...], folder: Path, library: Path) -> list[list[Logged]]:
-    """The launches of plain runs of the program; without those that failed, which the recording says.
+    """Return the launches of plain runs of the program; without those that failed, which the recording says.
 
     Linux places a stack at one of four upper halves of its address. The runs go on until two have been seen, since one
     of them is not the recording's; `_MOST_LOGGED` at most.
@@ -125,7 +125,7 @@ def _logged_runs(program: tuple[str, ...], folder: Path, library: Path) -> list[
 
 
 def _logs(program: tuple[str, ...], places: Sequence[Path], library: Path) -> list[Path]:
-    """Logs of plain runs, side by side, each with its folder: of the process of each that launched most."""
+    """Return logs of plain runs, side by side, each with its folder: of the process of each that launched most."""
     from tileprof.record.cuda.recorded_run import command_of  # noqa: PLC0415 - heavy
     from tileprof.runtime import acs  # noqa: PLC0415 - as above
 
@@ -144,7 +144,7 @@ def _logs(program: tuple[str, ...], places: Sequence[Path], library: Path) -> li
 
 @contextmanager
 def _variables(added: dict[str, str]) -> Iterator[None]:
-    """For programs that are started meanwhile."""
+    """Set environment variables for programs that are started meanwhile."""
     before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:

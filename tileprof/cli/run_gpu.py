@@ -152,7 +152,7 @@ def prepare(policy: Policy, name: str = AUTO, schedulers: Sequence[str] = TIMED[
 
 
 def _times(policy: Policy, name: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Rows of `tileprof.runtime.measuring.measure` for PyTorch, stream order and what the policy runs under."""
+    """Return rows of `tileprof.runtime.measuring.measure` for PyTorch, stream order and what the policy runs under."""
     from tileprof.runtime.chain import Chain  # noqa: PLC0415 - imports PyTorch
     from tileprof.runtime.measuring.measure import measure  # noqa: PLC0415 - as above
 
@@ -182,7 +182,7 @@ def sentences(result: Mapping[str, Any]) -> list[str]:
 
 
 def _measured(result: Mapping[str, Any]) -> list[str]:
-    """The times, and in one sentence what they mean."""
+    """Return the times, and in one sentence what they mean."""
     rows = {row["row"]: row for row in result["times"]}
     if not rows:
         return []

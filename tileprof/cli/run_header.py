@@ -37,7 +37,7 @@ def run_header(header: Path, *, as_json: bool) -> int:
 
 
 def _architecture() -> str:
-    """The current GPU's, as nvcc names it; raises `UserError` where there is none."""
+    """Return the current GPU's, as nvcc names it; raises `UserError` where there is none."""
     try:
         import torch  # noqa: PLC0415 - slow to import
     except ImportError:

@@ -187,8 +187,8 @@ def _exported(options: Namespace, path: str) -> Path:
 def _schedules(
     simulator: Simulator, schedulers: list[tuple[str, Scheduler]], table: ScheduleTable | None, *, all_asked: bool
 ) -> list[Schedule]:
-    """Each scheduler, printed as it ends. What was asked for by name must run; of the others, those that cannot are
-    named.
+    """Return each scheduler, printed as it ends. What was asked for by name must run; of the others, those that cannot
+    are named.
     """
     schedules = []
     for number, (name, chosen) in enumerate(schedulers, 1):
@@ -262,7 +262,7 @@ def _print_json(
 
 
 def _page(options: Namespace, path: str) -> str | None:
-    """The page to link into: what was asked for, or what `tileprof view` wrote for the trace, where it has."""
+    """Return the page to link into: what was asked for, or what `tileprof view` wrote for the trace, where it has."""
     if options.page is None:
         page = Path(Path(path).resolve().name).with_suffix(".html")
         return str(page) if page.is_file() else None

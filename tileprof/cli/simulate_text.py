@@ -51,7 +51,7 @@ _MEASURED_PDL = (
 
 
 def wide_terminal(*, plain: bool = False) -> Console:
-    """The terminal, at least 80 columns wide."""
+    """Return the terminal, at least 80 columns wide."""
     console = terminal(plain=plain)
     console.width = max(console.width, 80)
     return console

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def for_range(policy: Policy, text: str) -> str:
-    """The file of the policy for a range such as ``tokens=1..4096``, proved; raises `UserError` with the sizes where it
-    breaks.
+    """Return the file of the policy for a range such as ``tokens=1..4096``, proved; raises `UserError` with the sizes
+    where it breaks.
     """
     from tileprof.policy.format.symbolic import Symbol, text_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.runtime.symbolic import for_sizes, spans_text  # noqa: PLC0415 - imports PyTorch
@@ -37,7 +37,7 @@ def for_range(policy: Policy, text: str) -> str:
 
 
 def at_size(symbolic: SymbolicPolicy, size: int | None, graph: TileGraph) -> Policy:
-    """The policy of the size that the trace's launches have, or of the one that is asked for.
+    """Return the policy of the size that the trace's launches have, or of the one that is asked for.
 
     Raises `UserError` where the trace does not say the size, and where its operators are others than the policy's.
     """

@@ -22,7 +22,9 @@ _FIRST_ADDRESS: Final = 1 << 20
 
 
 def write_trace(timeline: Timeline, path: Path, device: Device, command: Sequence[str], *, force: bool = False) -> Path:
-    """The folder of the trace. Raises `UserError` where it cannot be written, or exists and ``force`` is not given."""
+    """Return the folder of the trace. Raises `UserError` where it cannot be written, or exists and ``force`` is not
+    given.
+    """
     with TraceWriter(path, recorder="cuda", command=list(command), device=device, force=force) as writer:
         at = _FIRST_ADDRESS
         for name, size, kind in timeline.buffers:

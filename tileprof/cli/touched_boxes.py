@@ -16,7 +16,7 @@ ALIGNED_BYTES: Final = 512
 
 
 def boxes_by_slot(touches: Touches) -> tuple[tuple[tuple[int, int], ...], Boxes]:
-    """Operand slots, each the number of a buffer and offset 0, and the boxes that the tiles touch in them."""
+    """Return operand slots, each the number of a buffer and offset 0, and the boxes that the tiles touch in them."""
     slots = np.unique(touches.buffer)
     boxes = Boxes.of(
         tile=touches.tile,

@@ -15,7 +15,9 @@ _MOST_NAMED = 8
 
 
 def load_trace(path: str | Path) -> Trace:
-    """`tileprof.load`, but a folder that holds traces and is none itself is answered with their names (`UserError`)."""
+    """Return `tileprof.load`, but a folder that holds traces and is none itself is answered with their names
+    (`UserError`).
+    """
     from tileprof.trace import load, manifest  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace.schema import SUFFIX  # noqa: PLC0415 - as above
 
@@ -28,5 +30,5 @@ def load_trace(path: str | Path) -> Trace:
         if not inside:
             raise
     more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
-    names = ", ".join(found.name for found in inside[:_MOST_NAMED])
+    names = ", ".join(folder.name for folder in inside[:_MOST_NAMED])
     raise UserError(f"{path} is no trace, but holds {names}{more}: name one, {inside[0]}")

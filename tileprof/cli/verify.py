@@ -89,7 +89,7 @@ def _run(options: Namespace) -> int:
 
 
 def _load(name: str, size: int | None) -> Policy | None:
-    """The policy in a file; None for one that cuSync ships, which takes a trace to make."""
+    """Return the policy in a file; None for one that cuSync ships, which takes a trace to make."""
     from tileprof.policy.synthesis.cusync_kinds import PREFIX  # noqa: PLC0415 - heavy, and not needed for --help
 
     return None if name.startswith(PREFIX) else policies.load(name, size)
@@ -128,11 +128,11 @@ def _print(name: str, options: Namespace, assessment: Assessment) -> None:
         print(f"  … and {len(policy.stages) - STAGES} more stages")
     for note in (*policy.notes, *assessment.remarks):
         print(f"  {plain(note)}")
-    needed = len(verdict.missing) + verdict.covered
+    dependencies = len(verdict.missing) + verdict.covered
     if verdict.missing.empty:
-        print(f"Dependencies: {needed:,}, all waited for.")
+        print(f"Dependencies: {dependencies:,}, all waited for.")
     else:
-        print(f"UNSOUND: {len(verdict.missing):,} of {needed:,} dependencies are not waited for.")
+        print(f"UNSOUND: {len(verdict.missing):,} of {dependencies:,} dependencies are not waited for.")
     _print_missing(assessment, options.first)
     for sentence in verdict.never:
         print(f"UNSOUND: {plain(sentence)}.")

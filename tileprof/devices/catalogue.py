@@ -18,12 +18,12 @@ _FILE_LIMIT_BYTES = 1 << 20  # a device description is a kilobyte; do not read a
 
 
 def names() -> list[str]:
-    """The GPUs tileprof knows, oldest first."""
+    """Return the GPUs tileprof knows, oldest first."""
     return list(_catalogue()["device"])
 
 
 def get(name: str | Path) -> Device:
-    """The device of this name (case, blanks and dashes do not matter), or described in this file.
+    """Return the device of this name (case, blanks and dashes do not matter), or described in this file.
 
     A file is a path ending in ``.json`` or ``.toml`` with the keys of `Device`; with ``like = "H200"`` it
     gives only what differs from a GPU that tileprof knows. Raises UserError for an unknown name (with close
@@ -34,12 +34,12 @@ def get(name: str | Path) -> Device:
 
 
 def of_driver(name: str) -> Device:
-    """The description of a GPU by the name that its driver gives, as ``NVIDIA H200``.
+    """Return the description of a GPU by the name that its driver gives, as ``NVIDIA H200``.
 
     Raises `UserError` where none fits.
     """
     folded = _fold(name)
-    fitting = [known for known in names() if all(_fold(word) in folded for word in known.split("-"))]
+    fitting = [device_name for device_name in names() if all(_fold(word) in folded for word in device_name.split("-"))]
     if not fitting:
         raise UserError(
             f"{name} is not among the known devices ({', '.join(names())}): nothing can be predicted for it"
@@ -49,13 +49,13 @@ def of_driver(name: str) -> Device:
 
 def _known(name: str) -> Device:
     spellings = _spellings()
-    found = spellings.get(_fold(name))
-    if found is None:
+    match = spellings.get(_fold(name))
+    if match is None:
         raise UserError(
             f"no device {name!r}{close_match(name, names())}\n"
             f"known: {', '.join(names())}; or give a .json or .toml file that describes yours"
         )
-    return Device.from_dict(_described(found), f"device {found}")
+    return Device.from_dict(_described(match), f"device {match}")
 
 
 def _fold(name: str) -> str:
@@ -78,7 +78,7 @@ def _spellings() -> dict[str, str]:
 
 
 def _described(name: str) -> dict[str, Any]:
-    """All keys of a known device: its own, and those of the device it is like or of its architecture."""
+    """Return all keys of a known device: its own, and those of the device it is like or of its architecture."""
     entry = _catalogue()["device"][name]
     own = {key: value for key, value in entry.items() if key not in ("like", "aliases")} | {"name": name}
     if "like" in entry:
@@ -88,7 +88,7 @@ def _described(name: str) -> dict[str, Any]:
 
 
 def _changed(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with ``own`` keys on top; what was measured or cited for a replaced number goes with it."""
+    """Return ``base`` with ``own`` keys on top; what was measured or cited for a replaced number goes with it."""
     sources = {key: text for key, text in _each(base.get("sources", {})).items() if key not in own}
     sustained = {
         key: value
@@ -134,7 +134,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a file; its brackets are counted first, since Python's reader calls itself once per level."""
+    """Return the tables of a file; its brackets are counted first, since Python's reader calls itself once
+    per level.
+    """
     if text.count("[") + text.count("{") > 4 * MOST_LEVELS:  # a description has a dozen
         raise NestingError
     values = tomllib.loads(text)

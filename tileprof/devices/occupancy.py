@@ -26,7 +26,7 @@ class Occupancy:
 
 
 def occupancy(device: Device, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Resident blocks per SM, for blocks of ``threads`` threads with ``registers`` registers each.
+    """Return resident blocks per SM, for blocks of ``threads`` threads with ``registers`` registers each.
 
     ``shared_bytes`` is the static and dynamic shared memory of a block, without what CUDA reserves. Zero
     registers or shared bytes do not limit. Raises ValueError for threads < 1 or negative sizes.
@@ -65,5 +65,5 @@ def _by_shared(device: Device, shared_bytes: int) -> int:
     if shared_bytes > device.shared_bytes_per_block:
         return 0
     unit = device.shared_allocation_bytes
-    taken = -(-(shared_bytes + device.shared_bytes_reserved) // unit) * unit
-    return device.shared_bytes_per_sm // taken if taken else device.blocks_per_sm
+    allocated_bytes = -(-(shared_bytes + device.shared_bytes_reserved) // unit) * unit
+    return device.shared_bytes_per_sm // allocated_bytes if allocated_bytes else device.blocks_per_sm

@@ -42,11 +42,13 @@ class Assessment:
         return None if self.policy_us is None else self.policy_us - self.exact_us
 
     def missing(self) -> pd.DataFrame:
-        """One row per missing dependency: names and grid coordinates of both tiles, hazard, bytes; most bytes first."""
+        """Return one row per missing dependency: names and grid coordinates of both tiles, hazard, bytes; most bytes
+        first.
+        """
         return _placed(self.policy, self.verdict.missing)
 
     def to_json(self, rows: int) -> dict[str, Any]:
-        """For programs: every number, and the first ``rows`` missing dependencies."""
+        """Return every number as JSON values, and the first ``rows`` missing dependencies."""
         verdict = self.verdict
         missing = self.missing()
         return {

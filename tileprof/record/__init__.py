@@ -114,7 +114,7 @@ def automatic() -> Choice:
 
 
 def default_output(program: tuple[str, ...]) -> Path:
-    """``./<stem>.tileprof``, after the script or module that ``program`` names."""
+    """Return ``./<stem>.tileprof``, after the script or module that ``program`` names."""
     return Path(parse(program).stem + SUFFIX)
 
 

@@ -154,7 +154,9 @@ def other_interpreter(command: Command) -> str | None:
 
 
 def _that_finds_us(here: str | None, options: tuple[str, ...]) -> str | None:
-    """``here``, the running interpreter; raises `UserError` where its options hide from it what recording needs."""
+    """Return ``here``, the running interpreter; raises `UserError` where its options hide from it what
+    recording needs.
+    """
     hiding = [option for option in options if option[0] == "-" and set(option[1:]) & _HIDING.keys()]
     reason = _obstacle(here, options) if here is not None and hiding else None
     if reason is None:

@@ -34,7 +34,7 @@ def _rows(addresses: NDArray[np.uint64], itemsize: int) -> tuple[I64, I64] | Non
 
 
 def boxes(begin: I64, end: I64) -> tuple[I64, I64, I64, I64, I64, I64]:
-    """Runs as boxes ``(offset, length, count_0, stride_0, count_1, stride_1)`` that cover the same bytes.
+    """Return runs as boxes ``(offset, length, count_0, stride_0, count_1, stride_1)`` that cover the same bytes.
 
     Runs of equal length at a constant distance become one box; then equal boxes at a constant distance become one.
     """

@@ -17,7 +17,7 @@ __all__ = ["Pipeline"]
 
 
 def __getattr__(name: str) -> Any:
-    """`Pipeline` imports PyTorch, which the executor does without."""
+    """Import `Pipeline` late, since it imports PyTorch, which the executor does without."""
     if name == "Pipeline":
         from tileprof.runtime.pipeline import Pipeline  # noqa: PLC0415 - see above
 

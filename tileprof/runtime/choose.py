@@ -24,8 +24,8 @@ class Choice:
 
 
 def choose(policy: Policy, chain: Chain, capability: tuple[int, int], clusters: Callable[[int], int]) -> Choice:
-    """``persistent`` where that kernel takes the chain and its model expects a gain, ``cusync`` where the policy's own
-    prediction does, otherwise stream order.
+    """Return ``persistent`` where that kernel takes the chain and its model expects a gain, ``cusync`` where the
+    policy's own prediction does, otherwise stream order.
 
     ``clusters``: how many clusters of a number of blocks the GPU holds at a time.
     """

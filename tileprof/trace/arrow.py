@@ -30,17 +30,19 @@ ROW_GROUP_ROWS: Final = 1 << 20
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """The Arrow type of a column; an enum is a dictionary of strings."""
+    """Return the Arrow type of a column; an enum is a dictionary of strings."""
     return _TYPES[column.type]
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """The Arrow schema that every part of a table has."""
+    """Return the Arrow schema that every part of a table has."""
     return pa.schema([pa.field(c.name, arrow_type(c), nullable=c.nullable) for c in table.columns])
 
 
 def arrow_table(table: Table, columns: Mapping[str, Any]) -> pa.Table:
-    """An Arrow table from one sequence (array or list) a column; enums come as codes, unknown numbers as NaN."""
+    """Return an Arrow table from one sequence (array or list) per column; enums come as codes, unknown
+    numbers as NaN.
+    """
     return pa.Table.from_arrays([_array(c, columns[c.name]) for c in table.columns], schema=arrow_schema(table))
 
 

@@ -26,7 +26,9 @@ def buffer_row(
     shape: Sequence[int] = (),
     strides: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The row of a buffer of ``size`` bytes that is not freed; ``allocated_at`` in launches, -1 before recording."""
+    """Return the row of a buffer of ``size`` bytes that is not freed; ``allocated_at`` in launches, -1 before
+    recording.
+    """
     return {
         "buffer": number,
         "base": int(base),
@@ -42,13 +44,15 @@ def buffer_row(
 
 
 def buffer_columns(buffers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """``schema.BUFFERS`` from rows of `buffer_row`."""
+    """Return ``schema.BUFFERS`` from rows of `buffer_row`."""
     rows = list(buffers)
     return {c.name: [row[c.name] for row in rows] for c in schema.BUFFERS.columns}
 
 
 def footprint_columns(first: int, footprints: Sequence[Footprint]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``schema.TILES`` and ``schema.ACCESSES`` of at least one footprint; ``first`` is the number of the first."""
+    """Return ``schema.TILES`` and ``schema.ACCESSES`` of at least one footprint; ``first`` is the number of
+    the first.
+    """
     number = np.arange(first, first + len(footprints), dtype=np.int64)
     tiles = np.array([f.tiles for f in footprints], dtype=np.int64)
     sizes = np.array([len(f.boxes) for f in footprints], dtype=np.int64)
@@ -70,7 +74,9 @@ def footprint_columns(first: int, footprints: Sequence[Footprint]) -> tuple[dict
 
 
 def operand_rows(first: int, operands: Iterable[Sequence[tuple[int, int]]]) -> list[tuple[int, int, int, int]]:
-    """The rows of ``schema.OPERANDS`` from the operands of each launch; ``first`` is the first launch's number."""
+    """Return the rows of ``schema.OPERANDS`` from the operands of each launch; ``first`` is the first
+    launch's number.
+    """
     return [
         (number, slot, buffer, offset)
         for number, bound in enumerate(operands, start=first)
@@ -79,6 +85,6 @@ def operand_rows(first: int, operands: Iterable[Sequence[tuple[int, int]]]) -> l
 
 
 def row_columns(table: schema.Table, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    """Rows, in the order of the table's columns, as columns."""
+    """Return rows, in the order of the table's columns, as columns."""
     columns = zip(*rows, strict=True) if rows else ((),) * len(table.columns)
     return dict(zip((c.name for c in table.columns), columns, strict=True))

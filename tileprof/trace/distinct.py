@@ -22,7 +22,7 @@ _RUNS_AT_ONCE = 1 << 22  # about 200 MB of work arrays
 
 
 def bytes_by_tile(tile: I64, boxes: Boxes, tiles: int) -> tuple[I64, I64]:
-    """Distinct bytes that each tile reads, and that it writes or updates: two ``[tiles]`` arrays.
+    """Return distinct bytes that each tile reads, and that it writes or updates: two ``[tiles]`` arrays.
 
     ``tile`` is the tile of each box (``boxes.tile`` is not looked at, so that footprints can be counted
     together). Bytes of different operands are different bytes; an atomic update counts as written, not as read.
@@ -39,7 +39,7 @@ def bytes_by_tile(tile: I64, boxes: Boxes, tiles: int) -> tuple[I64, I64]:
 
 
 def distinct_bytes(boxes: Boxes, first: I64) -> I64:
-    """Bytes in the union of each group of consecutive boxes; group g begins at row ``first[g]``."""
+    """Return bytes in the union of each group of consecutive boxes; group g begins at row ``first[g]``."""
     if not len(boxes):
         return np.zeros(0, dtype=np.int64)
     boxes = boxes.normalised()
@@ -77,7 +77,7 @@ def _factored(boxes: Boxes, first: I64, sizes: I64) -> I64:
 
 
 def _signatures(boxes: Boxes, first: I64, sizes: I64) -> NDArray[np.uint64]:
-    """A 64-bit hash of each group's boxes, whatever their order, relative to the group's first byte."""
+    """Return a 64-bit hash of each group's boxes, whatever their order, relative to the group's first byte."""
     start = np.repeat(np.minimum.reduceat(boxes.offset, first), sizes)
     mixed = np.full(len(boxes), 0x9E3779B97F4A7C15, dtype=np.uint64)
     columns = (boxes.offset - start, boxes.length, boxes.count_0, boxes.stride_0, boxes.count_1, boxes.stride_1)
@@ -88,14 +88,16 @@ def _signatures(boxes: Boxes, first: I64, sizes: I64) -> NDArray[np.uint64]:
 
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every input bit reaches every output bit."""
+    """Return the finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every input bit reaches every
+    output bit.
+    """
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(word ^ (word >> np.uint64(31)))
 
 
 def _expanded_unions(boxes: Boxes, first: I64, sizes: I64) -> I64:
-    """Unions of the groups, by writing every run out; in batches that fit in memory."""
+    """Return unions of the groups, by writing every run out; in batches that fit in memory."""
     rows = spans(first, sizes)
     boxes = boxes.take(rows)
     group = np.repeat(np.arange(len(first)), sizes)
@@ -111,8 +113,8 @@ def _expanded_unions(boxes: Boxes, first: I64, sizes: I64) -> I64:
 def _batches(runs_through: I64) -> Iterator[tuple[int, int]]:
     begin = 0
     while begin < len(runs_through):
-        done = runs_through[begin - 1] if begin else 0
-        end = int(np.searchsorted(runs_through, done + _RUNS_AT_ONCE, side="right"))
+        first_run = runs_through[begin - 1] if begin else 0
+        end = int(np.searchsorted(runs_through, first_run + _RUNS_AT_ONCE, side="right"))
         end = max(end, begin + 1)
         yield begin, end
         begin = end

@@ -21,7 +21,7 @@ _NAME_BYTES: Final = 230  # file systems take 255, of which ".partial" or ".repl
 
 
 def places(path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """The whole trace's folder and the partial one, for a path with or without the suffix.
+    """Return the whole trace's folder and the partial one, for a path with or without the suffix.
 
     Raises UserError for a path that has no name of its own (``.``, ``/``), for ``-``, or for one that is too long for
     a file system.

@@ -42,7 +42,7 @@ class Boxes:
         return len(self.tile)
 
     def take(self, rows: ArrayLike | slice) -> Boxes:
-        """The boxes at these rows (an index array, a mask or a slice), in that order."""
+        """Return the boxes at these rows (an index array, a mask or a slice), in that order."""
         return Boxes(*(getattr(self, name)[rows] for name in _TYPES))
 
     @classmethod
@@ -61,14 +61,14 @@ class Boxes:
         first: ArrayLike = np.nan,
         last: ArrayLike = np.nan,
     ) -> Boxes:
-        """Boxes from columns that broadcast against each other (one dimension, or scalars)."""
+        """Return boxes from columns that broadcast against each other (one dimension, or scalars)."""
         arrays = (tile, operand, mode, offset, length, count_0, stride_0, count_1, stride_1, first, last)
         columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(c)) for c in arrays))
         return cls(*(np.ascontiguousarray(c, dtype=t) for c, t in zip(columns, _TYPES.values(), strict=True)))
 
     @classmethod
     def concat(cls, parts: Iterable[Boxes]) -> Boxes:
-        """All boxes of ``parts``, in order; no boxes for no parts."""
+        """Return all boxes of ``parts``, in order; no boxes for no parts."""
         parts = list(parts)
         return cls(
             *(
@@ -78,7 +78,7 @@ class Boxes:
         )
 
     def normalised(self) -> Boxes:
-        """The same bytes, row by row, in few and ordered levels.
+        """Return the same bytes, row by row, in few and ordered levels.
 
         Strides are positive, repetitions of the same bytes are gone, ``stride_0 <= stride_1``, and a level that
         continues the one below it is merged into it: a contiguous box has both counts 1. Unused levels have

@@ -34,7 +34,7 @@ _LIBRARIES: Final[tuple[str, ...]] = ("numpy", "pandas", "pyarrow", "torch", "tr
 
 
 def begun(*, recorder: str, command: list[str], device: dict[str, Any], granule: int) -> dict[str, Any]:
-    """The manifest of a recording that begins now."""
+    """Return the manifest of a recording that begins now."""
     return {
         "format": _FORMAT,
         "version": FORMAT_VERSION,
@@ -56,7 +56,7 @@ def begun(*, recorder: str, command: list[str], device: dict[str, Any], granule:
 
 
 def libraries() -> dict[str, str]:
-    """Versions of Python and of the libraries that are imported already; imports nothing."""
+    """Return versions of Python and of the libraries that are imported already; imports nothing."""
     versions = {name: _version(name) for name in _LIBRARIES if name in sys.modules}
     return {"python": ".".join(map(str, sys.version_info[:3])), **versions}
 
@@ -79,7 +79,7 @@ def write(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The checked manifest of a trace folder.
+    """Return the checked manifest of a trace folder.
 
     Raises TraceError when there is none, when it is not ours, of another version, or of a wrong shape.
     """
@@ -158,7 +158,7 @@ def is_trace(folder: Path) -> bool:
 
 
 def live_writer(folder: Path) -> int | None:
-    """The process that is writing this trace now, if it still runs."""
+    """Return the process that is writing this trace now, if it still runs."""
     try:
         writer = parse_json((folder / FILE_NAME).read_text(encoding="utf-8"))["writer"]
         pid = writer["pid"]

@@ -23,12 +23,12 @@ _Result = TypeVar("_Result")
 
 
 def parts_of(folder: Path, table: Table) -> list[Path]:
-    """The table's parts in order; none when its folder is missing."""
+    """Return the table's parts in order; none when its folder is missing."""
     return sorted((folder / table.name).glob("[0-9]*.parquet"))
 
 
 def checked_rows(parts: list[Path], table: Table) -> int:
-    """Rows in the parts, from their footers. Raises TraceError for a damaged part or one of other columns."""
+    """Return rows in the parts, from their footers. Raises TraceError for a damaged part or one of other columns."""
     rows = sum(_or_damaged(part, _rows, table) for part in parts)
     if rows > MOST_ROWS:
         raise TraceError(f"{parts[0].parent} has {rows:,} rows; at most {MOST_ROWS:,} are read")
@@ -37,7 +37,7 @@ def checked_rows(parts: list[Path], table: Table) -> int:
 
 @contextmanager
 def _opened(part: Path) -> Iterator[pq.ParquetFile]:
-    """A part, read by Arrow itself rather than through a Python file.
+    """Yield a part, read by Arrow itself rather than through a Python file.
 
     Arrow's threads outlive a read for a moment. One of them that lets go of a Python object while the interpreter ends
     aborts the process (4 of 100 short commands on two busy cores).
@@ -65,17 +65,17 @@ def _check_types(part: Path, table: Table, file_schema: pa.Schema) -> None:
             continue
         if at < 0:
             raise TraceError(f"{part} has no column {column.name}: the trace is damaged, record it again")
-        seen, expected = file_schema.field(at).type, arrow_type(column)
+        actual, expected = file_schema.field(at).type, arrow_type(column)
         if column.type == "enum":
-            seen, expected = seen.value_type if pa.types.is_dictionary(seen) else seen, pa.string()
-        if seen != expected:
+            actual, expected = actual.value_type if pa.types.is_dictionary(actual) else actual, pa.string()
+        if actual != expected:
             raise TraceError(
-                f"{part}: column {column.name} is {seen}, expected {expected}: the trace is damaged, record it again"
+                f"{part}: column {column.name} is {actual}, expected {expected}: the trace is damaged, record it again"
             )
 
 
 def read_columns(parts: list[Path], table: Table) -> dict[str, Any]:
-    """All rows, one value a column: arrays; enum codes as int8; strings as a pandas Series; lists as tuples.
+    """Return all rows, one value per column: arrays; enum codes as int8; strings as a pandas Series; lists as tuples.
 
     Unknown numbers are NaN. Raises TraceError for a damaged part, a missing value or an unknown enum value.
     """
@@ -83,7 +83,7 @@ def read_columns(parts: list[Path], table: Table) -> dict[str, Any]:
 
 
 def joined_columns(tables: Sequence[pa.Table], table: Table) -> dict[str, Any]:
-    """As `read_columns`, of Arrow tables."""
+    """Return the columns of Arrow tables as `read_columns` does."""
     return {
         c.name: _column(table, c, [chunk for t in tables for chunk in t.column(c.name).chunks]) for c in table.columns
     }
@@ -121,7 +121,7 @@ def _frozen(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _codes(table: Table, column: Column, chunk: pa.Array) -> NDArray[np.int8]:
-    """The chunk's values as places in ``column.values``; the file's own dictionary may be in any order."""
+    """Return the chunk's values as places in ``column.values``; the file's own dictionary may be in any order."""
     if not pa.types.is_dictionary(chunk.type):
         chunk = chunk.dictionary_encode()
     place = {value: code for code, value in enumerate(column.values)}

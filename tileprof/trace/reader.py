@@ -18,7 +18,7 @@ from tileprof.trace.recording import Recording
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
-    """The trace in a folder, with or without its suffix; also a partial one, when it is named in full.
+    """Return the trace in a folder, with or without its suffix; also a partial one, when it is named in full.
 
     Raises TraceError when the path is no trace, of another format version, damaged, or incomplete without
     saying so; the message says what to do.
@@ -86,7 +86,7 @@ class Trace(Recording):
                 )
 
     def count(self, table: str) -> int:
-        """Rows of a table, without reading it where the files know."""
+        """Return the number of rows of a table, without reading it where the files say it."""
         if table in self._columns:
             return len(self._columns[table][schema.TABLES[table].key[0]])
         return (
@@ -105,18 +105,18 @@ class Trace(Recording):
         return columns
 
     def _known(self, name: str, columns: dict[str, Any]) -> dict[str, Any]:
-        """The rows of a partial trace that launches before its end refer to."""
+        """Return the rows of a partial trace that launches before its end refer to."""
         if name == "launches":
             return columns
         launches = self.count("launches")
         if name in ("operands", "times"):
             return _taken(columns, columns["launch"] < launches)
         if name == "buffers":
-            kept = _taken(columns, columns["allocated_at"] <= launches)
-            freed = kept["freed_at"]
-            return {**kept, "freed_at": np.where(freed > launches, schema.NEVER, freed)}
-        used = self.columns("launches")["footprint"]
-        return _taken(columns, columns["footprint"] <= used.max(initial=-1))
+            visible = _taken(columns, columns["allocated_at"] <= launches)
+            freed = visible["freed_at"]
+            return {**visible, "freed_at": np.where(freed > launches, schema.NEVER, freed)}
+        footprints = self.columns("launches")["footprint"]
+        return _taken(columns, columns["footprint"] <= footprints.max(initial=-1))
 
 
 def _device(path: Path, values: dict[str, Any]) -> Device:

@@ -72,18 +72,18 @@ class Recording(ABC):
         return self._frame(schema.BUFFERS)
 
     def columns(self, table: str) -> dict[str, Any]:
-        """A table's columns as arrays (enums as int8 codes, see ``schema``), without building a frame."""
+        """Return a table's columns as arrays (enums as int8 codes, see ``schema``), without building a frame."""
         if table not in self._columns:
             self._columns[table] = self._read(table)
         return self._columns[table]
 
     def count(self, table: str) -> int:
-        """Rows of a table."""
+        """Return rows of a table."""
         return len(self.columns(table)[schema.TABLES[table].key[0]])
 
     @abstractmethod
     def _read(self, table: str) -> dict[str, Any]:
-        """The columns of a table, as `columns` gives them."""
+        """Return the columns of a table, as `columns` gives them."""
 
     # ---- one launch
 
@@ -94,7 +94,7 @@ class Recording(ABC):
         return int(last[-1]) + 1 if len(last) else 0
 
     def footprint(self, number: int) -> Footprint:
-        """The tiles and boxes of a footprint, as views of the tables. Raises IndexError for an unknown one."""
+        """Return the tiles and boxes of a footprint, as views of the tables. Raises IndexError for an unknown one."""
         if number in self._footprint_cache:
             self._footprint_cache.move_to_end(number)
             return self._footprint_cache[number]
@@ -107,15 +107,15 @@ class Recording(ABC):
             raise IndexError(f"there is no footprint {number}")
         duration = tiles["duration_ns"][rows]
         block = np.column_stack([tiles[f"block_{axis}"][rows] for axis in "xyz"])
-        found = Footprint(
+        result = Footprint(
             block,
             Boxes(*(accesses[c.name][boxes] for c in schema.ACCESSES.columns[1:])),
             None if np.isnan(duration).all() else duration,
         )
-        self._footprint_cache[number] = found
+        self._footprint_cache[number] = result
         if len(self._footprint_cache) > _FOOTPRINTS_KEPT:
             self._footprint_cache.popitem(last=False)
-        return found
+        return result
 
     def operands_of(self, launch: int) -> tuple[I64, I64]:
         """Return what a launch's operand slots are bound to: ``(buffer, offset in bytes)``, int64, by slot."""
@@ -124,7 +124,7 @@ class Recording(ABC):
         return operands["buffer"][rows], operands["offset"][rows]
 
     def expanded_accesses(self) -> pd.DataFrame:
-        """Every launch's accesses, with buffers for operands: one row per box of a tile of a launch.
+        """Return every launch's accesses, with buffers for operands: one row per box of a tile of a launch.
 
         Columns: launch, tile, buffer, mode, offset (in the buffer), length, count_0, stride_0, count_1,
         stride_1, first, last. Raises UserError above `EXPANDED_ROWS_LIMIT` rows.
@@ -211,7 +211,8 @@ def _categorical(codes: NDArray[np.int8], values: tuple[str, ...]) -> pd.Categor
     return pd.Categorical.from_codes(codes, pd.Index(values))
 
 
-def _rows_of(sorted_ids: I64, wanted: int) -> slice:
+def _rows_of(sorted_ids: I64, id_number: int) -> slice:
     return slice(
-        int(np.searchsorted(sorted_ids, wanted, side="left")), int(np.searchsorted(sorted_ids, wanted, side="right"))
+        int(np.searchsorted(sorted_ids, id_number, side="left")),
+        int(np.searchsorted(sorted_ids, id_number, side="right")),
     )

@@ -17,7 +17,7 @@ parts; pandas, Polars and DuckDB read the folder as one table.
 bytes relative to its operands. The *footprint* of a launch is its tiles and their accesses relative to
 operand slots; launches with the same footprint share its rows, and ``operands`` binds the slots. A
 LLaMA-2-70B forward has 80 layers of about 10^6 tiles: with footprints the trace holds one layer, and the
-analysis computes one. A recorder that finds no repetition writes one footprint a launch. Joined::
+analysis computes one. A recorder that finds no repetition writes one footprint per launch. Joined::
 
     launches -(footprint)-> accesses -(launch, operand)-> operands -(buffer)-> buffers
     byte in the buffer = operands.offset + accesses.offset

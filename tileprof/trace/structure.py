@@ -69,7 +69,7 @@ def _descends(ids: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _outside(rows: dict[str, Any], ranges: dict[str, tuple[int, int]]) -> _Broken:
-    """A rule per column whose numbers have a least and a most; unknown ones (NaN) break none."""
+    """Return a rule per column whose numbers have a least and a most; unknown ones (NaN) break none."""
     for name, (least, most) in ranges.items():
         yield f"its {name} is not {least} to {most}", (rows[name] < least) | (rows[name] > most), rows[name]
 
@@ -129,16 +129,18 @@ def _tiles(trace: Recording, rows: dict[str, Any]) -> _Broken:
         at = rows[f"block_{axis}"]
         yield f"block_{axis} is outside any grid of its tiles", (at < 0) | (at > most), at
     yield from _outside(rows, _TILE_RANGES)
-    wanted = launches["footprint"]
-    missing = wanted >= (len(sizes) if len(footprint) else 0)
+    footprint_of = launches["footprint"]
+    missing = footprint_of >= (len(sizes) if len(footprint) else 0)
     if np.any(missing):
         launch = int(np.argmax(missing))
-        raise TraceError(f"{trace.path}: footprint {wanted[launch]} of launch {launch} has no tiles: record it again")
-    if len(wanted) and np.any(sizes[wanted] != launches["tiles"]):
-        launch = int(np.argmax(sizes[wanted] != launches["tiles"]))
+        raise TraceError(
+            f"{trace.path}: footprint {footprint_of[launch]} of launch {launch} has no tiles: record it again"
+        )
+    if len(footprint_of) and np.any(sizes[footprint_of] != launches["tiles"]):
+        launch = int(np.argmax(sizes[footprint_of] != launches["tiles"]))
         raise TraceError(
             f"{trace.path}: launch {launch} says {launches['tiles'][launch]} tiles, its footprint has "
-            f"{sizes[wanted[launch]]}: record it again"
+            f"{sizes[footprint_of[launch]]}: record it again"
         )
 
 
@@ -155,8 +157,8 @@ def _accesses(trace: Recording, rows: dict[str, Any]) -> _Broken:
     )
     yield "an operand slot is negative", operand < 0, operand
     slots = slots_bound(trace)
-    used = np.bincount(trace.columns("launches")["footprint"], minlength=trace.footprints) > 0
-    yield "a launch binds no such operand", used[footprint] & (operand >= slots[footprint]), operand
+    has_launch = np.bincount(trace.columns("launches")["footprint"], minlength=trace.footprints) > 0
+    yield "a launch binds no such operand", has_launch[footprint] & (operand >= slots[footprint]), operand
     for name in ("length", "count_0", "count_1"):
         yield f"{name} is below 1", rows[name] < 1, rows[name]
     first, last = rows["first"], rows["last"]
@@ -168,13 +170,13 @@ def _accesses(trace: Recording, rows: dict[str, Any]) -> _Broken:
     most = min(max(int(size.max(initial=0)), _ALWAYS_ALLOWED), _MOST_REPETITIONS)
     repeated = rows["count_0"].astype(np.int64) * rows["count_1"]
     yield f"its box repeats more than {most} times, more than buffers have bytes", repeated > most, repeated
-    found = touched(trace, rows, slots)
-    if np.any(found.outside):
-        row, bound = int(np.argmax(found.outside)), trace.columns("operands")
+    extents = touched(trace, rows, slots)
+    if np.any(extents.outside):
+        row, bound = int(np.argmax(extents.outside)), trace.columns("operands")
         buffer = bound["buffer"][row]
         raise TraceError(
             f"{trace.path}: row {row} of table operands: launch {bound['launch'][row]} touches bytes "
-            f"{found.begin[row]} to {found.end[row]} of buffer {buffer}, which has {size[buffer]}: the trace "
+            f"{extents.begin[row]} to {extents.end[row]} of buffer {buffer}, which has {size[buffer]}: the trace "
             "is damaged, record it again"
         )
 

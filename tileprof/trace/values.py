@@ -12,24 +12,24 @@ from tileprof.trace.footprint import Footprint, Launch
 
 
 def enum_code(column: str, word: str, words: tuple[str, ...]) -> int:
-    """The word's place among the column's values. Raises ValueError for another word."""
+    """Return the word's place among the column's values. Raises ValueError for another word."""
     if word not in words:
         raise ValueError(f"{column} is {word!r}, expected one of {', '.join(words)}")
     return words.index(word)
 
 
 def utf8(text: str) -> str:
-    """Text that UTF-8 can hold: file names and module names may carry lone surrogates."""
+    """Return text that UTF-8 can hold: file names and module names may carry lone surrogates."""
     return text if type(text) is str and text.isascii() else str(text).encode("utf-8", "replace").decode()
 
 
 def ints(values: Sequence[int]) -> list[int]:
-    """Plain integers, whatever integers came (torch.Size, numpy)."""
+    """Return plain integers, whatever integers came (torch.Size, numpy)."""
     return [int(v) for v in values]
 
 
 def checked_footprint(footprint: Footprint) -> Footprint:
-    """The footprint with its boxes sorted by tile. Raises ValueError for boxes that no trace may hold."""
+    """Return the footprint with its boxes sorted by tile. Raises ValueError for boxes that no trace may hold."""
     boxes, tiles = footprint.boxes, footprint.tiles
     if footprint.block.shape != (tiles, 3):
         raise ValueError(f"block has shape {footprint.block.shape}, expected {(tiles, 3)}")
@@ -55,7 +55,7 @@ def checked_footprint(footprint: Footprint) -> Footprint:
 
 
 def launch_row(number: int, launch: Launch, tiles: int) -> tuple[Any, ...]:
-    """The row's values in the order of ``schema.LAUNCHES``."""
+    """Return the row's values in the order of ``schema.LAUNCHES``."""
     return LaunchRows(launch, tiles).row(number, launch.module, launch.begin_ns, launch.call)
 
 
@@ -76,13 +76,13 @@ class LaunchRows:
         self._device = utf8(launch.device)
 
     def row(self, number: int, module: str, begin_ns: int, call: str) -> tuple[Any, ...]:
-        """The values in the order of ``schema.LAUNCHES``."""
+        """Return the values in the order of ``schema.LAUNCHES``."""
         head = (number, *self._before, utf8(module), *self._between, int(begin_ns))
         return (*head, *self._after, utf8(call), self._device)
 
 
 def _columns(launch: Launch, tiles: int) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """The columns between number and module, between module and begin, and between begin and call."""
+    """Return the columns between number and module, between module and begin, and between begin and call."""
     before = (launch.footprint, utf8(launch.kernel), utf8(launch.fingerprint), utf8(launch.op))
     between = (
         launch.stream,

@@ -66,12 +66,12 @@ class _Rows:
         return self.known_tiles[launch] if launch < before else self.launches[launch - before][1].tiles
 
     def footprint(self, number: int) -> tuple[int, int]:
-        """Tiles and operands."""
+        """Return tiles and operands."""
         before = len(self.known_footprints)
         return self.known_footprints[number] if number < before else _sizes(self.footprints[number - before])
 
     def after(self, rows: Mapping[str, int]) -> _Rows:
-        """The state once all of it is on the disk: ``rows`` of each table in this part."""
+        """Return the state once all of it is on the disk: ``rows`` of each table in this part."""
         return _Rows(
             self.part + 1,
             self.written + Counter(rows),
@@ -143,7 +143,7 @@ class TraceWriter:
         strides: Sequence[int] = (),
         before_start: bool = False,
     ) -> int:
-        """A buffer allocated now (or before recording began): its id."""
+        """Return a buffer allocated now (or before recording began): its id."""
         with self._lock:
             self._check_open()
             self._buffers.append(
@@ -184,7 +184,7 @@ class TraceWriter:
                     row[key] = ints(value) if key in ("shape", "strides") else utf8(value)
 
     def add_footprint(self, footprint: Footprint) -> int:
-        """Tiles and accesses that launches can refer to: their id. Boxes may come in any order."""
+        """Return tiles and accesses that launches can refer to: their id. Boxes may come in any order."""
         footprint = checked_footprint(footprint)
         with self._lock:
             self._check_open()
@@ -194,7 +194,7 @@ class TraceWriter:
             return number
 
     def add_launch(self, launch: Launch) -> int:
-        """A launch of a footprint on bound operands: its id."""
+        """Return a launch of a footprint on bound operands: its id."""
         rows = self.alike(launch)
         return self.add_alike(rows, launch.operands, launch.module, launch.begin_ns, launch.call)
 
@@ -209,7 +209,7 @@ class TraceWriter:
     def add_alike(
         self, rows: LaunchRows, operands: tuple[tuple[int, int], ...], module: str, begin_ns: int, call: str
     ) -> int:
-        """A launch that differs from ``rows.launch`` in these arguments alone: its id."""
+        """Return a launch that differs from ``rows.launch`` in these arguments alone: its id."""
         with self._lock:
             self._check_open()
             number = self.launches
@@ -220,8 +220,8 @@ class TraceWriter:
 
     def add_times(self, launch: int, tile: ArrayLike, sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> None:
         """Measured times of tiles of a launch, from the launch's begin: arrays of equal length."""
-        given = zip((tile, sm, begin_ns, end_ns), (np.int32, np.int32, np.int64, np.int64), strict=True)
-        tile, sm, begin_ns, end_ns = (np.atleast_1d(np.asarray(values)).astype(type_) for values, type_ in given)
+        arrays = zip((tile, sm, begin_ns, end_ns), (np.int32, np.int32, np.int64, np.int64), strict=True)
+        tile, sm, begin_ns, end_ns = (np.atleast_1d(np.asarray(values)).astype(type_) for values, type_ in arrays)
         if not len(tile) == len(sm) == len(begin_ns) == len(end_ns):
             raise ValueError("times of a launch must be arrays of equal length")
         with self._lock:
@@ -340,7 +340,7 @@ class TraceWriter:
         return len(self._buffers) if table == "buffers" else self._new.written[table]
 
     def _write_footprints(self, first: int, new: Sequence[Footprint]) -> tuple[int, int]:
-        """Footprints ``first`` and those after it: how many tiles and boxes they have."""
+        """Return footprints ``first`` and those after it: how many tiles and boxes they have."""
         if not new:
             return 0, 0
         tiles, accesses = footprint_columns(first, new)

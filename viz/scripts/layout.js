@@ -1,6 +1,6 @@
 // Layered drawing, top down: producers above consumers, boxes within boxes.
 //
-// Each box is laid out alone: ranks by longest path, long edges through bends (one trunk a producer), order by
+// Each box is laid out alone: ranks by longest path, long edges through bends (one trunk per producer), order by
 // barycentres, and places by least squares under the order (pool adjacent violators). Edges that leave or enter a
 // box pass through ports on its border, so that nothing is drawn across a node.
 

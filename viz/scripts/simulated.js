@@ -70,7 +70,7 @@ export function simulatedShift(table) {
   return launch === null || !table.open ? 0 : startOf(launch) - table.open[launch];
 }
 
-// Lanes begin at `row` of the timeline, one row an SM.
+// Lanes begin at `row` of the timeline, one row per SM.
 export function drawSimulated(c, row) {
   const table = simulated();
   const { view: v, margin: m, plotWidth: w } = lanesView;

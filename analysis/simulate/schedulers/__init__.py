@@ -45,7 +45,7 @@ SCHEDULERS: dict[str, Scheduler] = {
 
 
 def scheduler(text: str) -> Scheduler:
-    """The scheduler that ``name`` or ``name:key=value,…`` asks for.
+    """Return the scheduler that ``name`` or ``name:key=value,…`` asks for.
 
     Raises UserError for an unknown name or option, with a close match.
     """

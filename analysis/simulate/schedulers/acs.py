@@ -182,7 +182,7 @@ class AcsHardware(Options):
 
 
 def pairs_compared(program: Program, window: int) -> Iterator[int]:
-    """By launch, the pairs of its segments and those of the launches in a full window before it."""
+    """Yield, by launch, the pairs of its segments and those of the launches in a full window before it."""
     in_window = 0
     for launch, segments in enumerate(program.segments):
         yield segments * in_window
@@ -190,7 +190,8 @@ def pairs_compared(program: Program, window: int) -> Iterator[int]:
 
 
 def windowed(program: Program, window: int, *, exact: bool, published: bool) -> Draft:
-    """Launches that wait for those they depend on, by ranges or by bytes, or for those that the published check finds.
+    """Return launches that wait for those they depend on, by ranges or by bytes, or for those that the published check
+    finds.
 
     What depends by bytes alone lies outside of the window, and may still be under way.
     """
@@ -205,7 +206,9 @@ def windowed(program: Program, window: int, *, exact: bool, published: bool) -> 
 
 
 def missed(hazards: list[dict[int, set[str]]], after: list[set[int]]) -> list[str]:
-    """A sentence about the dependencies that nothing keeps: neither the check nor a chain of checked launches."""
+    """Return a sentence about the dependencies that nothing keeps: neither the check nor a chain of checked
+    launches.
+    """
     ancestors: list[set[int]] = []
     missing: list[tuple[int, int, set[str]]] = []
     total = 0

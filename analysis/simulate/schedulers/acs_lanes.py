@@ -42,7 +42,7 @@ class Lanes:
         self._evicted = [-1] * self.lanes
 
     def place(self, launch: int, conflicts: AbstractSet[int]) -> Placed:
-        """The next launch; ``conflicts``: earlier launches that it must wait for."""
+        """Return the next launch; ``conflicts``: earlier launches that it must wait for."""
         needs, closure = list(self._evicted), list(self._evicted)
         newest, newest_launch = -1, -1
         for earlier, lane, clock in reversed(self._items):
@@ -71,6 +71,6 @@ class Lanes:
         return Placed(lane, tuple(awaited), recorded, before)
 
     def _free(self, closure: list[int]) -> int:
-        """A lane whose launches are all ordered before anyway, else the one that was used longest ago."""
+        """Return a lane whose launches are all ordered before anyway, else the one that was used longest ago."""
         settled = [lane for lane in range(self.lanes) if self._tails[lane] <= closure[lane]]
         return settled[0] if settled else min(range(self.lanes), key=self._tails.__getitem__)

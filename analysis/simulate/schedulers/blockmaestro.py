@@ -74,8 +74,8 @@ class BlockMaestro(Options):
         return draft
 
     def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
-        """With every tile behind all tiles that its launch depends on, where counters would overflow or the analysis
-        gives up.
+        """Return the problem with every tile behind all tiles that its launch depends on, where counters would overflow
+        or the analysis gives up.
         """
         widest = np.array([int(np.diff(b.indptr).max(initial=0)) for b in graph.blocks], np.int64)
         names = ("producer", "consumer", "block")
@@ -106,7 +106,7 @@ class BlockMaestro(Options):
 
 
 def _irregular(graph: TileGraph, p: Problem) -> set[tuple[int, int]]:
-    """Dependent pairs of launches, by place, whose tiles depend on each other in no pattern that has a name."""
+    """Return dependent pairs of launches, by place, whose tiles depend on each other in no pattern that has a name."""
     pairs = graph.pairs[graph.pairs["pattern"] == "irregular"]
     local = {launch: place for place, launch in enumerate(p.launch.tolist())}
     rows = zip(pairs["producer"].tolist(), pairs["consumer"].tolist(), strict=True)

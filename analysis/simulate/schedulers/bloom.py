@@ -73,8 +73,8 @@ class DataflowBloom(Options):
         return with_pairs(p, pairs), [sentence]
 
     def found(self, graph: TileGraph, launches: list[int]) -> tuple[Pairs, int]:
-        """Conflicts between launches of one flush, by place in ``launches``; how many pairs of tiles only collide in
-        their hashes.
+        """Return conflicts between launches of one flush, by place in ``launches``; how many pairs of tiles only
+        collide in their hashes.
         """
         every: Pairs = {}
         collisions = 0
@@ -89,7 +89,7 @@ class DataflowBloom(Options):
 
 
 def with_pairs(p: Problem, pairs: Pairs) -> Problem:
-    """The problem with more links: for each pair of launches (by place), ``[consumer tiles, words]`` bits of
+    """Return the problem with more links: for each pair of launches (by place), ``[consumer tiles, words]`` bits of
     parents.
     """
     return with_links(p, list(pairs), [_relation(bits) for bits in pairs.values()])
@@ -100,7 +100,7 @@ Relation = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]
 
 
 def with_links(p: Problem, pairs: Sequence[tuple[int, int]], relations: Sequence[Relation]) -> Problem:
-    """The problem with more links, between pairs of launches (by place)."""
+    """Return the problem with more links, between pairs of launches (by place)."""
     ends_of = np.array(pairs, np.int64).reshape(-1, 2)
     producer, consumer = (np.concatenate([old, ends_of[:, k]]) for k, old in ((0, p.producer), (1, p.consumer)))
     relation = np.concatenate([p.relation, len(p.sets) + np.arange(len(relations))])
@@ -130,7 +130,7 @@ def with_links(p: Problem, pairs: Sequence[tuple[int, int]], relations: Sequence
 
 
 def _relation(bits: Bits) -> Relation:
-    """Tiles with the same parents share a set."""
+    """Return tiles with the same parents share a set."""
     rows, of = np.unique(bits, axis=0, return_inverse=True)
     flags = np.unpackbits(np.ascontiguousarray(rows, "<u8").view(np.uint8), axis=1, bitorder="little")
     some = flags.any(axis=1)

@@ -36,15 +36,15 @@ class Ccks(Options):
 
     up_ns: float = option(500.0, "ns from the end of a tile on the GPU to the CPU")
     down_ns: float = option(500.0, "ns from a commit on the CPU to the SM")
-    decide_ns: float = option(20.0, "ns of CPU time a tile")
-    commit_ns: float = option(100.0, "ns of CPU time a batch")
+    decide_ns: float = option(20.0, "ns of CPU time per tile")
+    commit_ns: float = option(100.0, "ns of CPU time per batch")
     batch: int = option(32, "tiles in a batch, at most", least=1)
     threads: int = option(4, "CPU threads that decide", least=1)
     speculate: int = option(1, "1: enqueue tiles before their parents have ended", most=1)
     window: int = option(4, "launches under way, 0: any number")
     bypass: int = option(1, "parents of tiles that start without the CPU, at most; 0: none")
     local_ns: float = option(700.0, "ns from the end of a parent to a tile that the GPU starts by itself")
-    fetch_ns: float = option(100.0, "ns of a worker's time a tile")
+    fetch_ns: float = option(100.0, "ns of a worker's time per tile")
 
     def draft(self, program: Program) -> Draft:
         n = program.count

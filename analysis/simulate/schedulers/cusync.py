@@ -53,10 +53,10 @@ class CuSync(Options):
     window: int = option(2, "launches under way, 0: any number")
 
     def choices(self) -> dict[str, CuSync]:
-        """Both places to wait, where the faster is asked for."""
+        """Return both places to wait, where the faster is asked for."""
         ways = {"waits at entry": 0, "waits where bytes are needed": 1}
         return (
-            {said: replace(self, inside=n) for said, n in ways.items()} if self.inside == 2 else {}
+            {name: replace(self, inside=n) for name, n in ways.items()} if self.inside == 2 else {}
         )  # an option's value
 
     def draft(self, program: Program) -> Draft:
@@ -68,14 +68,14 @@ class CuSync(Options):
         return draft
 
     def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:  # noqa: ARG002  # as others are asked
-        """The same dependencies; tiles live longer by their waits in the loop."""
+        """Return the same dependencies; tiles live longer by their waits in the loop."""
         if not self.inside:
             p = p._replace(first=np.zeros_like(p.first))
         return (_longer(p, self.wait_ns * np.maximum(stops(p) - 1, 0)) if self.wait_ns else p), []
 
 
 def stops(p: Problem) -> NDArray[np.int64]:
-    """``[launches]`` how often a tile of a launch waits, of the tile with most.
+    """Return ``[launches]`` how often a tile of a launch waits, of the tile with most.
 
     A tile waits once for each moment in its life at which it needs tiles of a producer that it has not awaited yet:
     several hazards with the same producer share their waits.
@@ -94,8 +94,8 @@ def stops(p: Problem) -> NDArray[np.int64]:
 
 
 def _moments(p: Problem, relations: tuple[int, ...], tiles: int) -> int:
-    """Moments at which the tile with most of them needs producer tiles for the first time, over all relations to one
-    producer.
+    """Return moments at which the tile with most of them needs producer tiles for the first time, over all relations to
+    one producer.
     """
     of_tile = np.stack([p.set_of[p.tile_at[r] : p.tile_at[r] + tiles] for r in relations], axis=1)
     sets = np.unique(of_tile, axis=0)  # tiles with the same sets wait alike
@@ -118,7 +118,7 @@ def _moments(p: Problem, relations: tuple[int, ...], tiles: int) -> int:
 
 
 def _longer(p: Problem, by_ns: NDArray[np.float64]) -> Problem:
-    """Lives of each launch's tiles longer by so much; shared where both were."""
+    """Return lives of each launch's tiles longer by so much; shared where both were."""
     cache: dict[tuple[int, int, float], int] = {}
     parts: list[NDArray[np.float64]] = []
     begins = np.zeros(len(p.launch), np.int64)

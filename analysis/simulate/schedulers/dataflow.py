@@ -53,7 +53,7 @@ class Dataflow(Options):
 
 
 def longest_behind(program: Program) -> list[float]:
-    """By launch, the ns of the longest path of dependent launches that begins with it."""
+    """Return, by launch, the ns of the longest path of dependent launches that begins with it."""
     own = program.launches["duration_ns"].tolist()
     behind = [float(ns) for ns in own]
     for launch in range(program.count - 1, -1, -1):
@@ -63,7 +63,7 @@ def longest_behind(program: Program) -> list[float]:
 
 
 def barriers(program: Program) -> tuple[list[set[int]], int]:
-    """``after`` of a draft in which the first launch of each footprint runs alone, and how many these are."""
+    """Return ``after`` of a draft in which the first launch of each footprint runs alone, and how many these are."""
     kinds: set[int] = set()
     after: list[set[int]] = []
     barrier, since = -1, 0

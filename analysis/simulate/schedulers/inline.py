@@ -49,7 +49,7 @@ class Inline(Options):
         return Draft(program.count, gate=[READY] * program.count, one_kernel=True)
 
     def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
-        """Every tile's times, and a sentence about how many ran inline."""
+        """Return every tile's times, and a sentence about how many ran inline."""
         costs = Inlining(workers(p, room), self.policy, self.spawn_ns, self.fetch_ns, self.reload_ns)
         outcome = run(p, successors(p), costs)
         first = np.zeros(len(p.launch))
@@ -63,8 +63,8 @@ class Inline(Options):
 
 
 def workers(p: Problem, room: Room) -> int:
-    """Tiles that fit on the machine at once; none where there are no tiles. The blocks of a cluster may lie on several
-    SMs, as the engine places them.
+    """Return tiles that fit on the machine at once; none where there are no tiles. The blocks of a cluster may lie on
+    several SMs, as the engine places them.
 
     Raises UserError where not one tile fits.
     """

@@ -77,10 +77,10 @@ class Pdl(Options):
         return draft
 
     def prologue_of(self, program: Program, launch: int) -> float:
-        """Share of the work of a launch's tiles that needs nothing of any launch before it."""
+        """Return share of the work of a launch's tiles that needs nothing of any launch before it."""
         return _safe_prologue(program, launch) if self.prologue is None else self.prologue
 
 
 def _safe_prologue(program: Program, launch: int) -> float:
-    """As recorded; 0 where unknown."""
+    """Return the prologue as recorded; 0 where it is unknown."""
     return 0.0 if program.recycled[launch] else min(program.parents[launch].values(), default=1.0)

@@ -31,7 +31,7 @@ class Persistent(Options):
     name: ClassVar[str] = "persistent"
 
     signal_ns: float = option(700.0, "ns from the end of a tile to a worker that waits for it")
-    fetch_ns: float = option(0.0, "ns of a worker's time a tile; the lists are read ahead")
+    fetch_ns: float = option(0.0, "ns of a worker's time per tile; the lists are read ahead")
 
     def draft(self, program: Program) -> Draft:
         n = program.count

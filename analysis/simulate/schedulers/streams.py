@@ -66,8 +66,8 @@ class Streams(Options):
 
 
 def _by_path(program: Program, after: list[set[int]]) -> list[int]:
-    """Rank of each launch by the longest path behind it, queue order included, so that nothing urgent waits for less
-    urgent launches.
+    """Return rank of each launch by the longest path behind it, queue order included, so that nothing urgent waits for
+    less urgent launches.
     """
     behind = [float(ns) for ns in program.launches["duration_ns"].tolist()]
     own = list(behind)

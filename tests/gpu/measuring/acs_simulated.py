@@ -64,8 +64,10 @@ def foretold(path: Path, kernels: list[dict[str, Any]], plain_us: float, *, capt
         order, ours = Graph(gap_ns=gap), AcsSoftware(captured=1, window=WINDOW, gap_ns=gap)
     else:
         order, ours = Graph(gap_ns=gap), AcsSoftware(events=1, window=WINDOW, issue_ns=each)
-    found = {name: simulator.run(way, launches=chosen).time_ns / 1e3 for name, way in (("plain", order), ("acs", ours))}
-    return {"kernels": count, "kernels_us": float(times.sum() / 1e3), "gap_ns": gap, **found}
+    actual = {
+        name: simulator.run(way, launches=chosen).time_ns / 1e3 for name, way in (("plain", order), ("acs", ours))
+    }
+    return {"kernels": count, "kernels_us": float(times.sum() / 1e3), "gap_ns": gap, **actual}
 
 
 def main() -> None:

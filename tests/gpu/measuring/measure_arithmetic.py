@@ -80,13 +80,13 @@ def time_us(run):
     with torch.cuda.graph(graph):
         for _ in range(REPEATS):
             run()
-    found = []
+    matches = []
     for _ in range(ROUNDS + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record(), graph.replay(), end.record()
         end.synchronize()
-        found.append(1e3 * begin.elapsed_time(end) / REPEATS)
-    return statistics.median(found[1:])
+        matches.append(1e3 * begin.elapsed_time(end) / REPEATS)
+    return statistics.median(matches[1:])
 
 
 COUNTERS = {

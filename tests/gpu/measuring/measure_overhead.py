@@ -119,10 +119,10 @@ def memcheck():
 def ratios(row):
     """Each mode's GPU time over the plain run's, and memcheck's over ours."""
     times = {mode: r["ms"] for mode, r in row.items() if r}
-    found = {mode: round(ms / times["plain"], 2) for mode, ms in times.items() if mode != "plain"}
+    actual = {mode: round(ms / times["plain"], 2) for mode, ms in times.items() if mode != "plain"}
     if "memcheck" in times and "accesses" in times:
-        found["memcheck_over_accesses"] = round(times["memcheck"] / times["accesses"], 2)
-    return found
+        actual["memcheck_over_accesses"] = round(times["memcheck"] / times["accesses"], 2)
+    return actual
 
 
 def mode(name, folder):
@@ -191,7 +191,7 @@ def main(out):
 
     from tileprof.record.cuda import gpu, locate
 
-    found = gpu.gpus()[0]
+    gpus = gpu.gpus()[0]
     driver = subprocess.run(
         ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
         capture_output=True,
@@ -202,9 +202,9 @@ def main(out):
         "what": "CUDA recorder: GPU milliseconds by CUDA events (median of the last 4 of 7) per mode, one process per "
         "mode; one whole recording",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "device": found.name,
+        "device": gpus.name,
         "driver": driver,
-        "cuda": found.driver,
+        "cuda": gpus.driver,
         "sanitizer": locate.wheel_version(),
         "torch": torch.__version__,
         "gpu_time": {},

@@ -96,8 +96,8 @@ def models(monkeypatch, caplog):
 
 
 def same(compiled, model, other, x) -> bool:
-    got, wanted = compiled(x), other(x)
-    return close(got, wanted) and close(model.cache, other.cache) and bool(model.calls == other.calls)
+    actual, expected = compiled(x), other(x)
+    return close(actual, expected) and close(model.cache, other.cache) and bool(model.calls == other.calls)
 
 
 def close(a, b) -> bool:
@@ -217,11 +217,11 @@ def test_a_run_with_clocks_has_times_of_every_tile_and_is_a_trace(name, tmp_path
     pytest.importorskip("transformers")
     torch.manual_seed(0)
     torch._dynamo.reset()
-    case, found = TIMED[name](), []
+    case, actual = TIMED[name](), []
 
     def watch(region, device, inputs):
         saved = [inputs[n].clone() for n in region.mutated]
-        found.append(region.timed(device, inputs))
+        actual.append(region.timed(device, inputs))
         for n, before in zip(region.mutated, saved, strict=True):
             inputs[n].copy_(before)
 
@@ -230,7 +230,7 @@ def test_a_run_with_clocks_has_times_of_every_tile_and_is_a_trace(name, tmp_path
         case.call(compiled)
         with observing(watch):
             case.call(compiled)
-    (timeline,) = found
+    (timeline,) = actual
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     ends = [int(stage.end_ns.max()) for stage in timeline.stages]
     for stage in timeline.stages:
@@ -255,7 +255,7 @@ def test_a_capture_takes_over_a_runner_whose_last_call_is_still_running() -> Non
     compiled = torch.compile(case.model, backend="tileprof", dynamic=False, options={"use": "always"})
     calling, replaying = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.no_grad():
-        wanted = case.call(compiled).clone()
+        expected = case.call(compiled).clone()
         for same_stream in (True, False):
             torch.cuda.synchronize()
             with torch.cuda.stream(calling):
@@ -270,9 +270,9 @@ def test_a_capture_takes_over_a_runner_whose_last_call_is_still_running() -> Non
             for _ in range(300):
                 with torch.cuda.stream(replaying):
                     graph.replay()
-                    wrong += (out != wanted).any()
+                    wrong += (out != expected).any()
                 with torch.cuda.stream(calling):
                     late = case.call(compiled)
             torch.cuda.synchronize()
             assert int(wrong) == 0
-            assert all(torch.equal(each, wanted) for each in (*early, late))
+            assert all(torch.equal(each, expected) for each in (*early, late))

@@ -148,9 +148,9 @@ class Plain:
     def alone(self, t: int) -> float:
         return float(self.work.items[t] * self.work.item_ns[t])
 
-    def launch(self, t: int, turn: int, asked: float) -> None:
+    def launch(self, t: int, turn: int, request: float) -> None:
         own = -(-int(self.work.items[t]) // self.options.child)
-        self.asked[t], self.estimate[t] = asked, self.expected(t, turn)
+        self.asked[t], self.estimate[t] = request, self.expected(t, turn)
         self.left[t], self.tile[t] = own, 0
 
     def arrives(self, t: int, when: float) -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from tileprof.policy.format.expression import parse
 from tileprof.policy.format.symbolic import Symbol, text_of
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.compile.asked import finder, load_asked
+from tileprof.runtime.compile.policy_files import finder, load_policies
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
@@ -86,8 +86,8 @@ def weights(*shapes):
     return [torch.randn(*shape, generator=generator) / shape[-1] ** 0.5 for shape in shapes]
 
 
-def close(value, wanted) -> bool:
-    return bool((value.double() - wanted.double()).norm() <= 1e-4 * wanted.double().norm())
+def close(value, expected) -> bool:
+    return bool((value.double() - expected.double()).norm() <= 1e-4 * expected.double().norm())
 
 
 def replaced_by(policy, graph):
@@ -148,10 +148,10 @@ def test_one_file_for_a_range_serves_the_size_of_the_graph() -> None:
 def test_files_are_read_whether_for_a_size_or_for_a_range(tmp_path) -> None:
     policy = products().policy()
     policy.save(tmp_path / "one.json")
-    assert load_asked(tmp_path / "one.json") == policy
+    assert load_policies(tmp_path / "one.json") == policy
     proof, _ = for_sizes(policy, Symbol.parse("tokens=1..128"))
     (tmp_path / "range.json").write_text(text_of(proof.policy))
-    assert load_asked(tmp_path / "range.json").at(7) == proof.policy.at(7)
+    assert load_policies(tmp_path / "range.json").at(7) == proof.policy.at(7)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ CASES: dict[str, Case] = {
     "convolutions, images": (convolution_pair(5, 7, 64, (98, 64)), "tile", 1, 2, 227),
     "convolutions, images in halos of 64 pixels": (convolution_pair(4, 6, 64, (72, 32)), "tile", 1, 2, 227),
     "convolutions, parts of rows": (convolution_pair(1, 16, 64, (8, 64)), "tile", 1, 2, 227),
-    "convolutions, two images a tile, by two": (convolution_pair(4, 7, 128, (98, 64)), "strided", 2, 2, 160),
+    "convolutions, two images per tile, by two": (convolution_pair(4, 7, 128, (98, 64)), "strided", 2, 2, 160),
     "convolutions, taps of a row": (wide_rows(), "tile", 1, 2, 227),
     "convolutions, taps of a row, by two": (wide_rows(), "tile", 2, 2, 227),
     "a convolution of stride 2": (narrowing(), "tile", 1, 3, 227),
@@ -220,23 +220,23 @@ def wrong_runs(kernel: HostKernel, chain: Chain, runs: int) -> Iterator[str]:
     others are the same bits.
     """
     pipeline = Pipeline(chain.policy())
-    given = pipeline.example()
-    kernel.put(given)
-    wanted = pipeline.reference(given)[chain.operators[-1].out.tensor].double()
+    inputs = pipeline.example()
+    kernel.put(inputs)
+    expected = pipeline.reference(inputs)[chain.operators[-1].out.tensor].double()
     calm = []
     for seed in range(runs):
-        said = kernel.run(seed)
+        message = kernel.run(seed)
         out = kernel.results[-1].double()
         bits = [result.clone().view(torch.int16) for result in kernel.results]
         if seed == 0:
             most = 2e-2 if kernel.results[-1].dtype == torch.bfloat16 else 3e-3
             calm = bits
-            if said is None and not (out - wanted).norm() < most * wanted.norm():
-                said = "is not PyTorch's result"
-        elif said is None and not all(map(torch.equal, bits, calm)):
-            said = "is not the result of the calm run"
-        if said is not None:
-            yield f"seed {seed}: {said}"
+            if message is None and not (out - expected).norm() < most * expected.norm():
+                message = "is not PyTorch's result"
+        elif message is None and not all(map(torch.equal, bits, calm)):
+            message = "is not the result of the calm run"
+        if message is not None:
+            yield f"seed {seed}: {message}"
             kernel.begin_anew()
 
 

@@ -32,20 +32,20 @@ COUNTERS = "counters.json"
 
 
 def counters_files(policy: Policy) -> dict[str, str]:
-    """Texts by file name."""
+    """Return texts by file name."""
     return {COUNTERS: json.dumps(counters(policy), separators=(",", ":")) + "\n"}
 
 
 def counters(policy: Policy) -> dict[str, Any]:
-    """The JSON value; arrays of semaphores that no edge uses are left out."""
+    """Return the JSON value; arrays of semaphores that no edge uses are left out."""
     lowered = lower(policy)
-    used = sorted({waits.edge.semaphores for waits in lowered})
-    sizes = [policy.semaphores[number].count for number in used]
-    base = dict(zip(used, np.cumsum([0, *sizes])[:-1].tolist(), strict=True))
+    arrays = sorted({waits.edge.semaphores for waits in lowered})
+    sizes = [policy.semaphores[number].count for number in arrays]
+    base = dict(zip(arrays, np.cumsum([0, *sizes])[:-1].tolist(), strict=True))
     of = {waits.edge.semaphores: (waits.of, waits.posts) for waits in lowered}
     posts: list[list[list[int]]] = [[] for _ in policy.stages]
     counts: list[int] = []
-    for number in used:
+    for number in arrays:
         semaphore, posted = of[number]
         posts[policy.semaphores[number].producer].append((semaphore + base[number]).tolist())
         counts += posted.tolist()
@@ -69,7 +69,7 @@ def counters(policy: Policy) -> dict[str, Any]:
 
 
 def _groups(stage: int, tiles: int, parts: list[tuple[I64, I64, I64]]) -> list[dict[str, Any]]:
-    """Tiles with equal waits, in order of their first."""
+    """Return tiles with equal waits, in order of their first."""
     owner = np.concatenate([np.empty(0, np.int64), *(ragged(np.diff(indptr))[0] for indptr, _, _ in parts)])
     counter, value = (np.concatenate([np.empty(0, np.int64), *(part[n] for part in parts)]) for n in (1, 2))
     order = np.lexsort((value, counter, owner))

@@ -43,8 +43,8 @@ class _Parts:
 def cusync_files(
     policy: Policy, *, several: bool = False, blocked: Callable[[Policy], tuple[str, ...]] | None = None
 ) -> tuple[dict[str, str], Expressed]:
-    """Texts by file name, and what had to be over-synchronised; raises `UserError` where cuSync cannot express the
-    policy.
+    """Return texts by file name, and what had to be over-synchronised; raises `UserError` where cuSync cannot express
+    the policy.
 
     ``several``: the header may call cuSync's ``wait`` several times per tile. ``blocked`` says of a policy why its
     waiting blocks could keep out the blocks that they wait for: more blocks may wait once the policy is

@@ -45,7 +45,9 @@ static void check(cudaError_t error) {
 
 
 def example(expressed: Expressed, names: list[str], most: list[int]) -> str:
-    """The text of the program; ``names`` are the identifiers of the stages, ``most`` the waits of a tile of each."""
+    """Return the text of the program; ``names`` are the identifiers of the stages, ``most`` the waits of a tile of
+    each.
+    """
     stages = expressed.policy.stages
     count = len(stages)
     largest = max(stage.tiles for stage in stages)
@@ -109,7 +111,7 @@ __global__ void run_{name}({", ".join(parameters)}, dim3 grid, Round round) {{
 
 
 def _launch(expressed: Expressed, number: int, name: str, *, event: bool) -> str:
-    """One launch; a stage whose whole end others await records an event."""
+    """Return one launch; a stage whose whole end others await records an event."""
     into, out = expressed.edge_into(number), expressed.edge_from(number)
     events = "".join(f", ends[{p}]" for p, c in expressed.events if c == number)
     grid = f"dim3({', '.join(map(str, expressed.policy.stages[number].grid))})"

@@ -43,7 +43,7 @@ CUSYNC_DEVICE_HOST long long max(long long a, long long b) { return a < b ? b : 
 
 
 def tile_order(name: str, stage: Stage) -> Part:
-    """Blocks take tiles ascending, or in the stage's own order."""
+    """Return the part in which blocks take tiles ascending, or in the stage's own order."""
     axes = ASCENDING if stage.order is None else axes_of(stage.grid, stage.order)
     if axes is not None:
         first, second, third = axes[0], axes[1], axes[2]
@@ -137,7 +137,7 @@ def _wait_table(name: str, stage: Stage, lowered: Waits) -> Part:
 
 
 def most_waits(lowered: Waits) -> int:
-    """The semaphores that a tile awaits, at most."""
+    """Return the semaphores that a tile awaits, at most."""
     return int(np.diff(lowered.indptr).max(initial=0))
 
 
@@ -236,7 +236,7 @@ def _semaphore_scope(texts: tuple[str, str, str]) -> str:
 
 
 def _linear(texts: tuple[str, str, str], grid: tuple[int, int, int]) -> str:
-    """The number of a place in a grid; axes of one place are left out."""
+    """Return the number of a place in a grid; axes of one place are left out."""
     terms, stride = [], 1
     for text, size in zip(texts, grid, strict=True):
         if size > 1:

@@ -4,8 +4,8 @@ What does not fit waits for more, never for less:
 
 * a tile that awaits several semaphores of a producer gets coarser ones, unless its kernel may call ``wait`` for each of
 them. Producer tiles that some consumer tile awaits together share a semaphore, and so do those that others await with
-one of them, until no tile awaits two: the finest grouping there is with one wait a tile. Overlapping windows share all
-of an axis;
+one of them, until no tile awaits two: the finest grouping there is with one wait per tile. Overlapping windows share
+all of an axis;
 * a producer whose consumers use different arrays of semaphores gets one array for all, by the same rule;
 * a stage with several producers keeps the waits on the last of them. The others have to end, whole, before it is
 launched: an event.
@@ -46,32 +46,32 @@ class Expressed:
     reasons: tuple[str, ...]
 
     def inside(self) -> Policy:
-        """The policy without the edges that events replace: what blocks on the device wait for."""
+        """Return the policy without the edges that events replace: what blocks on the device wait for."""
         edges = tuple(e for e in self.policy.edges if (e.producer, e.consumer) not in self.events)
         return replace(self.policy, edges=edges)
 
     def edge_into(self, stage: int) -> Edge | None:
-        """The edge that a stage waits on inside its kernel."""
+        """Return the edge that a stage waits on inside its kernel."""
         return next(
             (e for e in self.policy.edges if e.consumer == stage and (e.producer, stage) not in self.events), None
         )
 
     def edge_from(self, stage: int) -> Edge | None:
-        """Some edge whose semaphores the tiles of a stage post; all such edges share them."""
+        """Return some edge whose semaphores the tiles of a stage post; all such edges share them."""
         return next(
             (e for e in self.policy.edges if e.producer == stage and (stage, e.consumer) not in self.events), None
         )
 
 
 def express(policy: Policy, *, several: bool = False) -> Expressed:
-    """The finest policy of that form which waits for everything that ``policy`` waits for, verified.
+    """Return the finest policy of that form which waits for everything that ``policy`` waits for, verified.
 
     ``several``: a tile may wait for several semaphores of its producer, one after the other.
     """
-    needed = graph_of_waits(policy)
+    needs = graph_of_waits(policy)
     blocks = {
-        (int(p), int(c)): needed.blocks[int(b)]
-        for p, c, b in zip(needed.links["producer"], needed.links["consumer"], needed.links["block"], strict=True)
+        (int(p), int(c)): needs.blocks[int(b)]
+        for p, c, b in zip(needs.links["producer"], needs.links["consumer"], needs.links["block"], strict=True)
     }
     pairs, events = _one_producer(sorted(blocks))
     reasons = [_event_reason(policy, pairs, pair) for pair in events]
@@ -92,7 +92,7 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
         edges.append(replace(edge, semaphores=len(semaphores)))
         semaphores.append(array)
     expressed = replace(policy, semaphores=tuple(semaphores), edges=tuple(edges), prediction={})
-    _check(expressed, replace(needed, links=needed.links[np.array([pair in changed for pair in blocks], bool)]))
+    _check(expressed, replace(needs, links=needs.links[np.array([pair in changed for pair in blocks], bool)]))
     return Expressed(expressed, tuple(events), tuple(reasons))
 
 
@@ -111,7 +111,7 @@ def _one_producer(pairs: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], 
 def _as_it_is(
     policy: Policy, producer: int, consumers: Sequence[int], *, several: bool
 ) -> tuple[Semaphores, list[Edge]] | None:
-    """The policy's own semaphores and waits, where cuSync can express them."""
+    """Return the policy's own semaphores and waits, where cuSync can express them."""
     numbers = [n for n, e in enumerate(policy.edges) if e.producer == producer and e.consumer in consumers]
     edges = [policy.edges[n] for n in numbers]
     arrays = {edge.semaphores for edge in edges}
@@ -146,7 +146,7 @@ def _merged(policy: Policy, producer: int, needs: Sequence[tuple[int, EdgeBlock]
 
 
 def _components(tiles: int, blocks: Sequence[EdgeBlock]) -> I64:
-    """``[tiles]``: producer tiles that are awaited together, directly or through others, have one number."""
+    """Return ``[tiles]``: producer tiles that are awaited together, directly or through others, have one number."""
     import networkx as nx  # noqa: PLC0415 (0.2 s that only this needs)
 
     together = nx.utils.UnionFind(range(tiles))
@@ -163,7 +163,7 @@ def _components(tiles: int, blocks: Sequence[EdgeBlock]) -> I64:
 def _by_axes(
     policy: Policy, producer: int, needs: Sequence[tuple[int, EdgeBlock]], count: int
 ) -> tuple[Semaphores, list[Edge]] | None:
-    """The same semaphores as expressions of the tile's coordinates, if there are such."""
+    """Return the same semaphores as expressions of the tile's coordinates, if there are such."""
     grid = policy.stages[producer].grid
     at = grids.places(grid)
     parents = np.concatenate([at[block.parent] for _, block in needs])

@@ -16,7 +16,9 @@ GRAPHML = "graph.graphml"
 
 
 def graphml_files(graph: TileGraph, launches: Sequence[int] | None = None) -> dict[str, str]:
-    """Texts by file name; ``launches`` keeps those alone. Attributes are the columns of `TileGraph.to_networkx`."""
+    """Return texts by file name; ``launches`` keeps those alone. Attributes are the columns of
+    `TileGraph.to_networkx`.
+    """
     import networkx as nx  # noqa: PLC0415 (0.2 s that only this needs)
 
     whole = graph.to_networkx()
@@ -28,7 +30,7 @@ def graphml_files(graph: TileGraph, launches: Sequence[int] | None = None) -> di
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """GraphML knows numbers, truth and text; what is unknown is left out."""
+    """Return attributes as GraphML has them: numbers, truth and text; unknown ones are left out."""
     attributes: dict[str, Any] = {}
     for name, value in values.items():
         plain = value.item() if isinstance(value, np.generic) else value

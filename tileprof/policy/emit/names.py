@@ -18,12 +18,12 @@ _CONTROL = re.compile(r"[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def identifiers(names: Sequence[str]) -> list[str]:
-    """A distinct C++ identifier in CamelCase for each name: ``h.0.mlp.c_fc`` becomes ``H0MlpCFc``.
+    """Return a distinct C++ identifier in CamelCase for each name: ``h.0.mlp.c_fc`` becomes ``H0MlpCFc``.
 
     Letters and digits of ASCII only, no keyword (all begin with a capital), no reserved underscore; what is left
     empty or taken gets a number.
     """
-    used: set[str] = set()
+    reserved: set[str] = set()
     taken_names = []
     for number, name in enumerate(names):
         words = re.findall(r"[A-Za-z0-9]+", name)
@@ -31,20 +31,20 @@ def identifiers(names: Sequence[str]) -> list[str]:
         if not base or base[0].isdigit():
             base = f"Stage{base}"
         candidate, again = base, 1
-        while candidate.lower() in used:
+        while candidate.lower() in reserved:
             again += 1
             candidate = f"{base}_{again}" if again < len(names) + 2 else f"Stage_{number}"
-        used.add(candidate.lower())
+        reserved.add(candidate.lower())
         taken_names.append(candidate)
     return taken_names
 
 
 def comment(text: str) -> str:
-    """``text`` as part of one line of a C++ comment, inert whatever it holds."""
+    """Return ``text`` as part of one line of a C++ comment, inert whatever it holds."""
     plain = _UNSAFE.sub(".", text)
     return plain if len(plain) <= _MOST_IN_A_COMMENT else plain[: _MOST_IN_A_COMMENT - 3] + "..."
 
 
 def xml_text(text: str) -> str:
-    """``text`` without the characters that no XML file can hold."""
+    """Return ``text`` without the characters that no XML file can hold."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)

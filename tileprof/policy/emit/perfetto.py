@@ -50,7 +50,9 @@ class _Shown:
 
 
 def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> dict[str, str]:
-    """Texts by file name; ``launches`` keeps those alone. Raises `UserError` for more than `MOST_TILES` tiles."""
+    """Return texts by file name; ``launches`` keeps those alone. Raises `UserError` for more than
+    `MOST_TILES` tiles.
+    """
     chosen = list(range(len(graph.launches))) if launches is None else sorted(launches)
     tiles = int(np.diff(graph.tile_base)[chosen].sum())
     if tiles > MOST_TILES:
@@ -70,7 +72,7 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
 
 
 def perfetto_of_schedules(graph: TileGraph, schedules: Mapping[str, Schedule]) -> str:
-    """The text of a trace with every schedule, by the name it is shown under. Raises `UserError` for more than
+    """Return the text of a trace with every schedule, by the name it is shown under. Raises `UserError` for more than
     `MOST_TILES` tiles in all, and for a schedule that never ends.
     """
     tiles = int(graph.tile_base[-1]) * len(schedules)
@@ -154,7 +156,7 @@ def _title(row: Any) -> str:
 
 
 def _with_kernel(row: Any) -> str:
-    """``op · kernel``."""
+    """Return ``op · kernel``."""
     return " · ".join(dict.fromkeys((_title(row), str(row["kernel"]))))
 
 
@@ -164,7 +166,9 @@ def _facts(row: Any, launch: int, timing: str) -> dict[str, Any]:
 
 
 def _module_events(shown: _Shown) -> list[dict[str, Any]]:
-    """A slice for each stretch of a stream's launches inside of one module, around those of the modules in it."""
+    """Return a slice for each stretch of a stream's launches inside of one module, around those of the
+    modules in it.
+    """
     events: list[dict[str, Any]] = []
     chosen = shown.launches.iloc[list(shown.lanes)]
     for stream in sorted({int(number) for number in chosen["stream"]}):
@@ -187,7 +191,7 @@ def _module_events(shown: _Shown) -> list[dict[str, Any]]:
 
 
 def _levels(module: str) -> tuple[str, ...]:
-    """``model.layers.3.mlp`` as model, layers.3, mlp: a number belongs to the name before it."""
+    """Return ``model.layers.3.mlp`` as model, layers.3, mlp: a number belongs to the name before it."""
     levels: list[str] = []
     for part in module.split(".") if module else []:
         if part.isdecimal() and levels:
@@ -198,7 +202,7 @@ def _levels(module: str) -> tuple[str, ...]:
 
 
 def _arrows(graph: TileGraph, shown: _Shown) -> list[dict[str, Any]]:
-    """The same share of every pair's dependencies, evenly over its tiles; none at a tile that has no place."""
+    """Return the same share of every pair's dependencies, evenly over its tiles; none at a tile that has no place."""
     lanes, placed = shown.lanes, shown.placed
     links = graph.links[~graph.links["reuse"] & (graph.links["hazard"] == "RAW")]
     links = links[links["producer"].isin(lanes) & links["consumer"].isin(lanes)]

@@ -162,7 +162,7 @@ class Policy:
         return f"<Policy: {len(self.stages):,} stages, {tiles:,} tiles, {semaphores:,} semaphores, waits: {kinds}>"
 
     def _repr_html_(self) -> str:
-        """Stages and waits, for notebooks."""
+        """Return stages and waits, for notebooks."""
         names = [stage.name for stage in self.stages]
         stages = [(s.name, s.op, s.module, " x ".join(map(str, s.grid))) for s in self.stages]
         waits = [(names[e.consumer], names[e.producer], e.kind, ", ".join(e.hazards)) for e in self.edges]
@@ -213,7 +213,7 @@ def load_policy(path: Path | str) -> Policy:
 
 
 def from_dict(value: Any) -> Policy:
-    """A policy from parsed JSON; raises `PolicyError` with the place that is wrong."""
+    """Return a policy from parsed JSON; raises `PolicyError` with the place that is wrong."""
     version = value.get("tileprof_policy") if isinstance(value, dict) else None
     if isinstance(value, dict) and "tileprof_symbolic_policy" in value:
         raise PolicyError(
@@ -248,7 +248,7 @@ def _policy(value: dict[str, Any]) -> Policy:
 
 
 def to_dict(policy: Policy) -> dict[str, Any]:
-    """The JSON form; `from_dict` gives an equal policy back."""
+    """Return the JSON form; `from_dict` gives an equal policy back."""
     return {
         "tileprof_policy": POLICY_VERSION,
         "created_by": f"tileprof {__version__}",

@@ -39,7 +39,7 @@ class Expression:
     tree: ast.expr = field(compare=False, repr=False)
 
     def __call__(self, variables: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-        """The value on every row of ``variables`` (int64 columns of one length), as int64 of that length.
+        """Return the value on every row of ``variables`` (int64 columns of one length), as int64 of that length.
 
         Raises `ExpressionError` if a value on the way could exceed 62 bits.
         """
@@ -49,17 +49,19 @@ class Expression:
         return np.broadcast_to(np.asarray(_value(self.tree, variables), np.int64), (rows,))
 
     def cpp(self) -> str:
-        """The same as a C++ expression on ``int`` variables, with ``floor_div`` and ``floor_mod`` for division."""
+        """Return the same as a C++ expression on ``int`` variables, with ``floor_div`` and ``floor_mod`` for
+        division.
+        """
         return _cpp(self.tree)
 
     def names(self) -> frozenset[str]:
-        """The variables that it uses."""
+        """Return the variables that it uses."""
         calls = {id(n.func) for n in ast.walk(self.tree) if isinstance(n, ast.Call)}
         return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and id(n) not in calls)
 
 
 def parse(text: str, variables: tuple[str, ...]) -> Expression:
-    """The expression in ``text``, which may use ``variables``; raises `ExpressionError` with the place that is
+    """Return the expression in ``text``, which may use ``variables``; raises `ExpressionError` with the place that is
     wrong.
     """
     if len(text) > _MOST_CHARACTERS:
@@ -76,7 +78,7 @@ def parse(text: str, variables: tuple[str, ...]) -> Expression:
 
 
 def _levels(tree: ast.expr) -> int:
-    """The depth of ``tree``, counted level by level and so without recursion."""
+    """Return the depth of ``tree``, counted level by level and so without recursion."""
     levels, level = 0, [tree]
     while level:
         levels += 1
@@ -123,7 +125,7 @@ def _constant(node: ast.expr) -> int | None:
 
 
 def _bounds(node: ast.expr, spans: Mapping[str, tuple[int, int]], text: str) -> tuple[int, int]:
-    """Interval arithmetic in unbounded integers: finds overflow before numpy would hide it."""
+    """Compute bounds by interval arithmetic in unbounded integers, which finds overflow before numpy would hide it."""
     match node:
         case ast.Constant(value=value):
             corners = [int(str(value))]

@@ -22,7 +22,9 @@ _ID: Final = {"type": "integer", "minimum": 0, "maximum": _MOST_ID}
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, empty for a device; raises `UserError` where it is too large, `OSError` and `ValueError`."""
+    """Return the text of a file, empty for a device; raises `UserError` where it is too large, `OSError` and
+    `ValueError`.
+    """
     text = b"" if path.stat().st_size > _MOST_BYTES else read_named(path, _MOST_BYTES)
     if max(path.stat().st_size, len(text)) > _MOST_BYTES:
         raise UserError(f"larger than {_MOST_BYTES >> 20} MiB; a policy is not")
@@ -30,7 +32,8 @@ def read_text(path: Path) -> str:
 
 
 def parsed(text: str) -> Any:
-    """JSON as its standard has it: Python's reader takes numbers that are none, and the last of several equal keys.
+    """Return JSON as its standard has it: Python's reader takes numbers that are none, and the last of several equal
+    keys.
 
     Raises `UserError` for these, `ValueError` for what is no JSON or nested too deeply.
     """
@@ -38,7 +41,9 @@ def parsed(text: str) -> Any:
 
 
 def schema_error(value: Any) -> Any:
-    """The `jsonschema.ValidationError` that says best what is wrong with a parsed policy; None where nothing is."""
+    """Return the `jsonschema.ValidationError` that says best what is wrong with a parsed policy; None where
+    nothing is.
+    """
     import jsonschema  # noqa: PLC0415 - slow to import
 
     return jsonschema.exceptions.best_match(_validator().iter_errors(value))
@@ -46,7 +51,7 @@ def schema_error(value: Any) -> Any:
 
 @cache
 def _validator() -> Any:
-    """The validator of the schema. An integer is one of Python's: 3.0 is no index of a list."""
+    """Return the validator of the schema. An integer is one of Python's: 3.0 is no index of a list."""
     import jsonschema  # noqa: PLC0415 - slow to import
 
     text = files("tileprof.policy.format").joinpath("policy.schema.json").read_text(encoding="utf-8")

@@ -31,18 +31,18 @@ class Waits:
 
 
 def coordinates(stage: Stage) -> dict[str, I64]:
-    """x, y, z of every tile of a stage, by tile number."""
+    """Return x, y, z of every tile of a stage, by tile number."""
     number = np.arange(stage.tiles, dtype=np.int64)
     return dict(zip("xyz", grids.place(stage.grid, number), strict=True))
 
 
 def lower(policy: Policy) -> list[Waits]:
-    """One `Waits` an edge; raises `PolicyError` where an expression leaves its grid."""
+    """Return one `Waits` per edge; raises `PolicyError` where an expression leaves its grid."""
     return [lower_edge(policy, number) for number in range(len(policy.edges))]
 
 
 def lower_edge(policy: Policy, number: int) -> Waits:
-    """The `Waits` of one edge; see `lower`."""
+    """Return the `Waits` of one edge; see `lower`."""
     edge = policy.edges[number]
     array = policy.semaphores[edge.semaphores]
     of = _posted(policy, edge.semaphores, array)

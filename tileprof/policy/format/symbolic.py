@@ -64,7 +64,7 @@ class Symbol:
 
     @classmethod
     def parse(cls, text: str) -> Symbol:
-        """Of ``tokens=1..4096`` or ``tokens=64..4096 step 64``; raises `PolicyError`."""
+        """Parse ``tokens=1..4096`` or ``tokens=64..4096 step 64``; raises `PolicyError`."""
         match = _RANGE.fullmatch(text)
         if match is None:
             raise PolicyError(f"cannot read the range {text!r:.80}; write tokens=1..4096 or tokens=64..4096 step 64")
@@ -75,7 +75,7 @@ class Symbol:
         return f"{self.name} = {self.low}..{self.high}" + (f" step {self.multiple}" if self.multiple > 1 else "")
 
     def sizes(self) -> range:
-        """All sizes of the guard."""
+        """Return all sizes of the guard."""
         return range(self.low, self.high + 1, self.multiple)
 
     def refusal(self, size: int) -> str | None:
@@ -99,7 +99,7 @@ class SymbolicPolicy:
     notes: tuple[str, ...] = field(default=())
 
     def at(self, size: int | None = None) -> Policy:
-        """The policy of one size, None: the recorded one; raises `PolicyError` for one outside the guard."""
+        """Return the policy of one size, None: the recorded one; raises `PolicyError` for one outside the guard."""
         chosen = self.recorded if size is None else size
         if (reason := self.symbol.refusal(chosen)) is not None:
             raise PolicyError(reason)
@@ -109,7 +109,7 @@ class SymbolicPolicy:
             raise PolicyError(str(error)) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Return the JSON form."""
         return {
             SYMBOLIC_KEY: SYMBOLIC_VERSION,
             "created_by": f"tileprof {__version__}",
@@ -125,8 +125,8 @@ def is_symbolic(value: Any) -> bool:
 
 
 def symbolic_from_dict(value: Any) -> SymbolicPolicy:
-    """A symbolic policy from parsed JSON; raises `PolicyError` with what is wrong. The policy of the recorded size is
-    checked.
+    """Return a symbolic policy from parsed JSON; raises `PolicyError` with what is wrong. The policy of the recorded
+    size is checked.
     """
     version = value[SYMBOLIC_KEY]
     if version != SYMBOLIC_VERSION or isinstance(version, bool):
@@ -147,7 +147,7 @@ def symbolic_from_dict(value: Any) -> SymbolicPolicy:
 
 
 def load_symbolic(path: Path | str) -> SymbolicPolicy | None:
-    """The symbolic policy in a file; None where the file holds something else, which `load_policy` judges."""
+    """Return the symbolic policy in a file; None where the file holds something else, which `load_policy` judges."""
     try:
         value = parsed(read_text(Path(path)))
     except (OSError, ValueError):
@@ -161,12 +161,14 @@ def load_symbolic(path: Path | str) -> SymbolicPolicy | None:
 
 
 def text_of(policy: SymbolicPolicy) -> str:
-    """The file."""
+    """Return the file."""
     return json.dumps(policy.to_dict(), indent=1) + "\n"
 
 
 def _instance(value: Any, name: str, size: int, depth: int = 0) -> Any:
-    """Parsed JSON with the symbol replaced by a number: in objects of `SIZE`, and in strings of posts and waits."""
+    """Return parsed JSON with the symbol replaced by a number: in objects of `SIZE`, and in strings of posts
+    and waits.
+    """
     if depth > _MOST_DEPTH:
         raise PolicyError("lists and objects are nested too deeply")
     if isinstance(value, dict):

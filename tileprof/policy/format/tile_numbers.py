@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def grid_of(graph: TileGraph, launch: int) -> tuple[int, int, int]:
-    """The grid of tiles of a launch."""
+    """Return the grid of tiles of a launch."""
     x, y, z = (int(n) + 1 for n in coordinates(graph, launch).max(axis=0))
     return x, y, z
 
 
 def tile_numbers(graph: TileGraph, launch: int) -> NDArray[np.int64]:
-    """The policy's number ``x + gx*(y + gy*z)`` of each tile of a launch, in trace order.
+    """Return the policy's number ``x + gx*(y + gy*z)`` of each tile of a launch, in trace order.
 
     Raises `PolicyError` where the tiles do not fill a grid, each place once: such a launch cannot be a stage.
     """
@@ -37,8 +37,8 @@ def tile_numbers(graph: TileGraph, launch: int) -> NDArray[np.int64]:
 
 
 def coordinates(graph: TileGraph, launch: int) -> NDArray[np.int64]:
-    """Grid coordinates ``[tiles, 3]`` of the tiles of a launch, in trace order: tiles are counted, where the trace has
-    their first blocks.
+    """Return grid coordinates ``[tiles, 3]`` of the tiles of a launch, in trace order: tiles are counted, where the
+    trace has their first blocks.
 
     A tile that is a cluster of 2 x 1 blocks lies at x = 0, 2, 4, ... there, and at 0, 1, 2, ... here.
     """

@@ -28,12 +28,14 @@ def axes_order(grid: Grid, axes: str) -> tuple[int, ...]:
 
 
 def axes_of(grid: Grid, order: tuple[int, ...]) -> str | None:
-    """The axes of which ``order`` is the order; None for none."""
+    """Return the axes of which ``order`` is the order; None for none."""
     return next((axes for axes in AXES if axes_order(grid, axes) == order), None)
 
 
 def choices(grid: Grid) -> tuple[str, ...]:
-    """Ascending, and one order for each other axis along which whole rows could be taken one after the other."""
+    """Return the ascending order, and one order for each other axis along which whole rows could be taken one after the
+    other.
+    """
     orders = [ASCENDING]
     for slowest in "xy":
         axes = "".join(axis for axis in "xyz" if axis != slowest) + slowest
@@ -44,7 +46,7 @@ def choices(grid: Grid) -> tuple[str, ...]:
 
 
 def places(order: tuple[int, ...]) -> NDArray[np.int64]:
-    """``[tiles]``: the place of each tile in an order."""
+    """Return ``[tiles]``: the place of each tile in an order."""
     place = np.empty(len(order), np.int64)
     place[np.asarray(order)] = np.arange(len(order))
     return place

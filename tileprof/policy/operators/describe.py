@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def describe(graph: TileGraph, stages: Sequence[Stage], folded: Sequence[int] = ()) -> tuple[Stage, ...]:
-    """The stages with ``operator`` filled in; where none describes a stage, ``reason`` says why.
+    """Return the stages with ``operator`` filled in; where none describes a stage, ``reason`` says why.
 
     ``folded``: launches that are taken as part of the stage before them (`tileprof.policy.synthesis.epilogue_fusion`).
     """
@@ -66,7 +66,7 @@ class _Names:
         self._base = _base_names(graph, [slot.buffer for slot in slots])
 
     def bind(self, one: Draft) -> dict[str, Any]:
-        """The operator as a policy holds it; readers see the content before the stage writes."""
+        """Return the operator as a policy holds it; readers see the content before the stage writes."""
         reads = {role: self._view(slot) for role, slot in one.operands.items() if role != "out"}
         self._touched |= {slot.buffer for role, slot in one.operands.items() if role != "out"}
         out = one.operands["out"]
@@ -88,7 +88,7 @@ class _Names:
 
 
 def _base_names(graph: TileGraph, buffers: Sequence[int]) -> dict[int, str]:
-    """The trace's names where they tell buffers apart, else numbers."""
+    """Return the trace's names where they tell buffers apart, else numbers."""
     recorded_names = graph.recording.buffers["name"].astype(str)
     names = {buffer: recorded_names.iloc[buffer] for buffer in dict.fromkeys(buffers)}
     all_names = list(names.values())

@@ -32,7 +32,7 @@ def absorb(graph: TileGraph, launch: int, drafts: list[Draft | None], reasons: l
 
 
 def _taken(one: Draft, drafts: list[Draft | None]) -> tuple[int, str]:
-    """The last stage whose whole result a launch reads, and as what."""
+    """Return the last stage whose whole result a launch reads, and as what."""
     if one.name not in {"pointwise", "batch_norm"}:
         raise UnknownStageError(f"{one.name} is no epilogue")
     for stage in reversed(range(len(drafts))):

@@ -26,7 +26,7 @@ class Draft:
 
 
 def draft(call: RecordedCall) -> Draft:
-    """The operator of a launch; raises `UnknownStageError` where there is none, or where its grid is another."""
+    """Return the operator of a launch; raises `UnknownStageError` where there is none, or where its grid is another."""
     if call.op.rstrip("_") in _RANDOM or call.arguments.get("dropout_p", 0):
         raise UnknownStageError(
             f"{call.op} draws from PyTorch's generator, whose numbers no stage repeats: record the model in eval "
@@ -58,8 +58,8 @@ def _by(grid: tuple[int, ...]) -> str:
 def _tiled(
     call: RecordedCall, sizes: tuple[int, int], tile: tuple[int, int], z: int = 1
 ) -> tuple[dict[str, Any], tuple[int, int, int]]:
-    """Parameters and grid of ``sizes`` in tiles: rows run along whichever axis gives the launch's grid, x where neither
-    does.
+    """Return parameters and grid of ``sizes`` in tiles: rows run along whichever axis gives the launch's grid, x where
+    neither does.
     """
     down, across = -(-sizes[0] // tile[0]), -(-sizes[1] // tile[1])
     along = "y" if (across, down, z) == call.grid != (down, across, z) else "x"
@@ -68,7 +68,7 @@ def _tiled(
 
 
 def gemm(call: RecordedCall) -> Draft:
-    """mm, addmm, bmm, baddbmm; with split-k the first of the two kernels."""
+    """Draft mm, addmm, bmm, baddbmm; with split-k the first of the two kernels."""
     call.only(alpha=1)
     if call.kernel.startswith("splitk_reduce"):
         return reduce(call)
@@ -106,7 +106,7 @@ def _split(call: RecordedCall, a: Slot, b: Slot) -> Draft:
 
 
 def reduce(call: RecordedCall) -> Draft:
-    """The sum over split-k slices: rectangles of results, or runs of them as one long row."""
+    """Draft the sum over split-k slices: rectangles of results, or runs of them as one long row."""
     whole = call.written()
     out = _batchless(whole)
     if len(out.shape) != 2:
@@ -130,7 +130,7 @@ def reduce(call: RecordedCall) -> Draft:
 
 
 def _batchless(slot: Slot) -> Slot:
-    """A batch of one is a matrix."""
+    """Return a batch of one as a matrix."""
     return slot.like(slot.shape[1:], slot.strides[1:]) if len(slot.shape) == 3 and slot.shape[0] == 1 else slot
 
 
@@ -146,7 +146,7 @@ def _addend(call: RecordedCall, addend: Slot, out: Slot, whole: Slot) -> dict[st
 
 
 def convolution(call: RecordedCall) -> Draft:
-    """Two-dimensional, one group, equal strides and paddings; channels last or first."""
+    """Draft a two-dimensional convolution: one group, equal strides and paddings; channels last or first."""
     call.only(groups=1, transposed=False)
     if not call.kernel.startswith("implicit_gemm_fprop") or call.workspace[0] >= 0:
         raise UnknownStageError(f"{call.kernel} is no convolution that stages compute")
@@ -168,8 +168,8 @@ def convolution(call: RecordedCall) -> Draft:
 
 
 def pointwise(call: RecordedCall) -> Draft:
-    """Functions of single elements: as one long row where operands lie alike and without gaps, else in runs of the
-    result.
+    """Draft functions of single elements: as one long row where operands lie alike and without gaps, else in runs of
+    the result.
     """
     if "elementwise" not in call.kernel:
         raise UnknownStageError(f"{call.kernel} is no function of single elements")
@@ -200,7 +200,9 @@ def _one_row(call: RecordedCall, inputs: list[Slot], out: Slot, function: str) -
 
 
 def _runs(call: RecordedCall, inputs: list[Slot], out: Slot, function: str, number: float) -> Draft:
-    """Blocks walk the result as it lies in memory; where it has one element along a dimension, the operands decide."""
+    """Draft runs of the result, which blocks walk as it lies in memory; where it has one element along a dimension, the
+    operands decide.
+    """
     spread = [_broadcast(slot, out) for slot in inputs]
     wide = [d for d in range(len(out.shape)) if out.shape[d] > 1] or [0]
     order = sorted(wide, key=lambda d: (-out.strides[d], d))
@@ -214,7 +216,7 @@ def _runs(call: RecordedCall, inputs: list[Slot], out: Slot, function: str, numb
 
 
 def _broadcast(slot: Slot, out: Slot) -> Slot:
-    """The slot in the shape of the result, elements repeated."""
+    """Return the slot in the shape of the result, elements repeated."""
     missing = len(out.shape) - len(slot.shape)
     shape, strides = (1,) * missing + slot.shape, (0,) * missing + slot.strides
     if missing < 0 or any(n not in (1, whole) for n, whole in zip(shape, out.shape, strict=True)):
@@ -223,7 +225,7 @@ def _broadcast(slot: Slot, out: Slot) -> Slot:
 
 
 def _number(at: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """The row-major number of a place."""
+    """Return the row-major number of a place."""
     number = 0
     for n, size in zip(at, shape, strict=True):
         number = number * size + n
@@ -231,7 +233,7 @@ def _number(at: tuple[int, ...], shape: tuple[int, ...]) -> int:
 
 
 def norm(call: RecordedCall) -> Draft:
-    """Layer norm and RMS norm over the last dimension."""
+    """Draft layer norm and RMS norm over the last dimension."""
     if len(call.arguments.get("normalized_shape", [0])) != 1 or not call.kernel.startswith("rows<"):
         raise UnknownStageError(f"{call.op} over {call.arguments.get('normalized_shape')}")
     out = call.need("out").matrix()
@@ -246,7 +248,7 @@ def norm(call: RecordedCall) -> Draft:
 
 
 def softmax(call: RecordedCall) -> Draft:
-    """Over the last dimension."""
+    """Draft a softmax over the last dimension."""
     out, source = call.written(), call.need("self")
     call.only(half_to_float=False)
     if call.arguments["dim"] not in (-1, len(out.shape) - 1):
@@ -259,7 +261,7 @@ def softmax(call: RecordedCall) -> Draft:
 
 
 def batch_norm(call: RecordedCall) -> Draft:
-    """In evaluation, by running averages: no stage by itself, but an epilogue of a convolution."""
+    """Draft a batch norm in evaluation, by running averages: an epilogue of a convolution, no stage."""
     call.only(training=False)
     x, out = call.need("input"), call.need("out")
     epsilon = call.arguments.get("eps", call.arguments.get("epsilon"))

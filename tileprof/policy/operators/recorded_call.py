@@ -50,14 +50,14 @@ class Slot:
         return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
 
     def like(self, shape: Sequence[int], strides: Sequence[int]) -> Slot:
-        """The same elements in another form."""
+        """Return the same elements in another form."""
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
     def permuted(self, *dims: int) -> Slot:
         return self.like([self.shape[d] for d in dims], [self.strides[d] for d in dims])
 
     def matrix(self) -> Slot:
-        """All dimensions but the last as one; raises `UnknownStageError` where they do not follow each other in
+        """Return all dimensions but the last as one; raises `UnknownStageError` where they do not follow each other in
         memory.
         """
         shape, strides = list(self.shape), list(self.strides)
@@ -73,7 +73,9 @@ class Slot:
         return self.like(shape, strides)
 
     def flat(self) -> Slot:
-        """All elements as one row, in memory order; raises `UnknownStageError` where there are gaps between them."""
+        """Return all elements as one row, in memory order; raises `UnknownStageError` where there are gaps between
+        them.
+        """
         run = 1
         for stride, size in sorted((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1):
             if stride != run:
@@ -118,8 +120,8 @@ class RecordedCall:
         call = _parsed(text)
         buffers, offsets = (column.tolist() for column in graph.recording.operands_of(launch))
         slots = [
-            None if given is None else _slot(number, given, buffers[number], offsets[number])
-            for number, given in enumerate(call["operands"])
+            None if operand is None else _slot(number, operand, buffers[number], offsets[number])
+            for number, operand in enumerate(call["operands"])
         ]
         empty = next((n for n, slot in enumerate(slots) if slot is None), -1)
         return cls(
@@ -135,7 +137,7 @@ class RecordedCall:
         )
 
     def find(self, *names: str) -> Slot | None:
-        """The slot of the first of these arguments that the launch has."""
+        """Return the slot of the first of these arguments that the launch has."""
         for name in names:
             for slot in self.slots:
                 if slot is not None and slot.argument == name:
@@ -149,8 +151,8 @@ class RecordedCall:
         return slot
 
     def written(self) -> Slot:
-        """The operand that the launch writes; raises `UnknownStageError` for none, or for several that later stages
-        could read.
+        """Return the operand that the launch writes; raises `UnknownStageError` for none, or for several that later
+        stages could read.
         """
         boxes = self.footprint.boxes
         numbers = np.unique(boxes.operand[boxes.mode == WRITE]).tolist()
@@ -166,8 +168,8 @@ class RecordedCall:
                 raise UnknownStageError(f"{self.op} with {name} {self.arguments[name]!r}")
 
     def span(self, slot: Slot | int, mode: int, tile: tuple[int, int, int], itemsize: int) -> tuple[int, int]:
-        """First and last element of an operand that a tile touches, from the operand's first; raises where it touches
-        none.
+        """Return first and last element of an operand that a tile touches, from the operand's first; raises where it
+        touches none.
         """
         number = slot if isinstance(slot, int) else slot.number
         boxes = self.footprint.boxes
@@ -187,12 +189,12 @@ class RecordedCall:
         return tuple(n + 1 for n in place(last, out))
 
     def reads_from(self, slot: Slot, tile: tuple[int, int, int]) -> Shape:
-        """Coordinates of the first element of ``slot`` that a tile reads."""
+        """Return coordinates of the first element of ``slot`` that a tile reads."""
         return place(self.span(slot, READ, tile, ITEM_BYTES[slot.dtype])[0], slot)
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The JSON of a launch's ``call``; raises `UnknownStageError` where it is none, or of another form."""
+    """Return the JSON of a launch's ``call``; raises `UnknownStageError` where it is none, or of another form."""
     try:
         call = parse_json(text)
     except ValueError:
@@ -214,7 +216,9 @@ def _is_slot(value: Any) -> bool:
 
 
 def place(element: int, slot: Slot) -> Shape:
-    """Coordinates in ``slot`` of an element, counted from its first; dimensions that repeat elements are at 0."""
+    """Return coordinates in ``slot`` of an element, counted from its first; dimensions that repeat elements
+    are at 0.
+    """
     coordinates = [0] * len(slot.shape)
     sizes = [(s, d) for d, (n, s) in enumerate(zip(slot.shape, slot.strides, strict=True)) if n > 1 and s > 0]
     for stride, dim in sorted(sizes, reverse=True):

@@ -61,21 +61,21 @@ class Dependencies:
     edges: tuple[Edge, ...]
 
     def policy(self) -> Policy:
-        """The policy with the fewest semaphores that waits for these tiles and no others."""
-        needed = graph_of_waits(Policy(self.stages, self.semaphores, self.edges))
+        """Return the policy with the fewest semaphores that waits for these tiles and no others."""
+        needs = graph_of_waits(Policy(self.stages, self.semaphores, self.edges))
         policy = Policy(self.stages, (), (), guard={"renamed": True})
-        links = needed.links.sort_values(["consumer", "producer"], ascending=[True, False])
+        links = needs.links.sort_values(["consumer", "producer"], ascending=[True, False])
         columns = (links[name].tolist() for name in ("producer", "consumer", "block"))
         for producer, consumer, block in zip(*columns, strict=True):
             pair = producer, consumer
-            missing = verify(policy, needed, range(len(self.stages))).missing
+            missing = verify(policy, needs, range(len(self.stages))).missing
             if ((missing["producer"] == pair[0]) & (missing["consumer"] == pair[1])).any():
-                policy = _with(policy, pair, needed.blocks[block])
+                policy = _with(policy, pair, needs.blocks[block])
         return replace(policy, notes=("from dependencies written by hand, not from a trace",))
 
 
 def load_dependencies(path: Path | str) -> Policy:
-    """The policy of a file; raises `DependencyError` naming the file, the line and what is wrong with it."""
+    """Return the policy of a file; raises `DependencyError` naming the file, the line and what is wrong with it."""
     try:
         with Path(path).open(encoding="utf-8-sig") as file:
             text = file.read(_MOST_CHARACTERS + 1)
@@ -92,7 +92,7 @@ def load_dependencies(path: Path | str) -> Policy:
 
 
 def parse_dependencies(text: str) -> Dependencies:
-    """The dependencies in ``text``; raises `DependencyError` naming the line."""
+    """Return the dependencies in ``text``; raises `DependencyError` naming the line."""
     stages: list[Stage] = []
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
@@ -171,7 +171,7 @@ def _dep(words: str, stages: list[Stage]) -> tuple[Semaphores, Edge]:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside parentheses: ``min(3, y)`` is one axis."""
+    """Split at the commas outside parentheses: ``min(3, y)`` is one axis."""
     parts, depth = [""], 0
     for character in text:
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -198,7 +198,7 @@ def _check_tiles(stages: list[Stage], array: Semaphores, edge: Edge) -> None:
 
 
 def _with(policy: Policy, pair: tuple[int, int], block: EdgeBlock) -> Policy:
-    """The policy with an edge whose waits are exactly ``block``, on as few semaphores as that takes."""
+    """Return the policy with an edge whose waits are exactly ``block``, on as few semaphores as that takes."""
     grids = [policy.stages[stage].grid for stage in pair]
     producer, consumer = places(grids[0]), places(grids[1])
     owner = owners(block.indptr)

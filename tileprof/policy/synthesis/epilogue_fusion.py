@@ -31,8 +31,8 @@ _Reached = dict[int, NDArray[np.int64]]
 
 
 def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
-    """The graph of ``launches`` with all `overtaken_launches` folded into the dependencies; other launches keep their
-    numbers.
+    """Return the graph of ``launches`` with all `overtaken_launches` folded into the dependencies; other launches keep
+    their numbers.
 
     Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains. Raises `UserError` where a
     launch in between overwrites what a stage after its own still needs.
@@ -56,15 +56,15 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
             _hand_over(needs[hosts[launch]], hosts[launch], sources)
     keys, blocks = [], []
     for launch, sources in needs.items():
-        for stage, needed in sources.items():
-            child, parent = np.nonzero(needed)
+        for stage, tiles_read in sources.items():
+            child, parent = np.nonzero(tiles_read)
             keys.append((stage, launch))
-            blocks.append(relation(parent, child, len(needed), needed[child, parent]))
+            blocks.append(relation(parent, child, len(tiles_read), tiles_read[child, parent]))
     return replace(graph, links=_links(graph, keys, blocks, chosen), blocks=[*graph.blocks, *blocks])
 
 
 def fused_for(policy: Policy, graph: TileGraph) -> TileGraph:
-    """The graph as the policy's own launches see it: fused where the guard names all launches between them as
+    """Return the graph as the policy's own launches see it: fused where the guard names all launches between them as
     epilogues, else as it is.
     """
     epilogues = policy.guard.get("epilogues", ())
@@ -75,7 +75,7 @@ def fused_for(policy: Policy, graph: TileGraph) -> TileGraph:
 
 
 def _host(graph: TileGraph, launch: int, hosts: dict[int, int], sources: _Reached) -> int:
-    """The stage that a launch in between becomes part of: the last one whose result it takes."""
+    """Return the stage that a launch in between becomes part of: the last one whose result it takes."""
     links = graph.links[(graph.links["consumer"] == launch) & ~graph.links["reuse"]]
     read = [hosts[p] for p in links["producer"][links["hazard"] == "RAW"].tolist() if p in hosts]
     host = max(read or sources)
@@ -98,7 +98,7 @@ def _hand_over(needs: _Reached, host: int, sources: _Reached) -> None:
 
 
 def _true_blocks(graph: TileGraph, launches: set[int]) -> dict[int, dict[int, EdgeBlock]]:
-    """By consumer, by producer: the dependencies among ``launches`` that are not recycled memory."""
+    """Return, by consumer and by producer, the dependencies among ``launches`` that are not recycled memory."""
     links = graph.links[~graph.links["reuse"]]
     links = links[links["producer"].isin(launches) & links["consumer"].isin(launches)]
     by_consumer: dict[int, dict[int, list[EdgeBlock]]] = {}
@@ -107,8 +107,8 @@ def _true_blocks(graph: TileGraph, launches: set[int]) -> dict[int, dict[int, Ed
     return {c: {p: merge_blocks(blocks) for p, blocks in of.items()} for c, of in by_consumer.items()}
 
 
-def _add(sources: _Reached, stage: int, needed: I64) -> None:
-    sources[stage] = sources[stage] + needed if stage in sources else needed
+def _add(sources: _Reached, stage: int, tiles_read: I64) -> None:
+    sources[stage] = sources[stage] + tiles_read if stage in sources else tiles_read
 
 
 def _dense(block: EdgeBlock, producers: int) -> I64:
@@ -119,7 +119,7 @@ def _dense(block: EdgeBlock, producers: int) -> I64:
 
 
 def _compose(block: EdgeBlock, through: I64, tiles: int) -> I64:
-    """Bytes that a tile reads of tiles in between, counted for every tile that those depend on."""
+    """Return bytes that a tile reads of tiles in between, counted for every tile that those depend on."""
     depends = through > 0
     rows = np.zeros((block.sets, through.shape[1]), np.int64)
     for number in range(block.sets):
@@ -132,7 +132,7 @@ def _compose(block: EdgeBlock, through: I64, tiles: int) -> I64:
 
 
 def _links(graph: TileGraph, keys: list[tuple[int, int]], blocks: list[EdgeBlock], chosen: list[int]) -> pd.DataFrame:
-    """True dependencies as composed, recycled memory between the stages as it was."""
+    """Return true dependencies as composed, recycled memory between the stages as it was."""
     links = graph.links
     reuse_links = links[links["reuse"] & links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
     new_links = link_frame(keys, blocks)

@@ -15,7 +15,7 @@ reordered loads       every waiting kernel also reads what no     only then a ti
                       empty
 ====================  ==========================================  =====================================================
 
-Reordered loads are never combined with one semaphore a row on sm_80: there cuSync's kernels make the first wait with
+Reordered loads are never combined with one semaphore per row on sm_80: there cuSync's kernels make the first wait with
 another ``z`` than its ``RowSync`` asks for, and never wait.
 """
 
@@ -37,7 +37,7 @@ NO_REORDERED_ROWS: Final = "sm_80"
 
 
 def choose_options(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Options:
-    """The optimisations of a policy whose stages are ``launches``, each with its reason."""
+    """Return the optimisations of a policy whose stages are ``launches``, each with its reason."""
     sms = graph.device.sms
     stuck = blocked_producers(policy, graph, launches)
     ordered, why_order = _custom_order(policy, sms)
@@ -48,7 +48,7 @@ def choose_options(policy: Policy, graph: TileGraph, launches: Sequence[int]) ->
 
 
 def rows_on_sm_80(policy: Policy, architecture: str) -> bool:
-    """Return whether reordered loads would meet one semaphore a row there."""
+    """Return whether reordered loads would meet one semaphore per row there."""
     return architecture == NO_REORDERED_ROWS and any(edge.kind == "row" for edge in policy.edges)
 
 
@@ -94,7 +94,7 @@ def _reordered_loads(policy: Policy, graph: TileGraph, launches: Sequence[int]) 
 
 
 def _buffers(graph: TileGraph, launch: int, mode: int) -> set[int]:
-    """Buffers that a launch reads or writes."""
+    """Return buffers that a launch reads or writes."""
     boxes = graph.footprint(int(graph.launches["footprint"].iloc[launch])).boxes
     slots = np.unique(boxes.operand[boxes.mode == mode])
     return set(graph.recording.operands_of(launch)[0][slots].tolist()) if len(slots) else set()

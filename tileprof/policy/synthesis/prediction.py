@@ -47,7 +47,7 @@ class Predictor:
         self._bounder = Bounder(graph)
 
     def __call__(self, policy: Policy, launches: Sequence[int]) -> Prediction:
-        """``launches`` are the stages, in order; the policy must be for their grids."""
+        """Predict the times of a policy for the grids of ``launches``, which are its stages in order."""
         numbers = [tile_numbers(self.graph, launch) for launch in launches]
         rows: list[tuple[int, int, str, bool, int]] = []
         blocks: list[EdgeBlock] = []
@@ -66,8 +66,8 @@ class Predictor:
     def exact_ns(
         self, launches: Sequence[int], *, renamed: bool, orders: Sequence[tuple[int, ...] | None] | None = None
     ) -> float:
-        """The stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled memory
-        out.
+        """Return the stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled
+        memory out.
 
         ``orders`` are those of the stages, as in a policy; None is ascending.
         """
@@ -79,7 +79,9 @@ class Predictor:
         return float(ends.max(initial=0.0))
 
     def stream_ns(self, launches: Sequence[int]) -> float:
-        """One launch after the other, each alone on the device, with the gap that launches of a CUDA graph have."""
+        """Return one launch after the other, each alone on the device, with the gap that launches of a CUDA
+        graph have.
+        """
         durations, slots = self._bounder.durations, self._bounder.slots
         tiles = np.diff(self.graph.tile_base)
         alone_ns = [float(alone(durations.of(i, int(tiles[i])), int(slots[i])).max(initial=0.0)) for i in launches]
@@ -93,7 +95,7 @@ class Predictor:
 
 
 def _order(order: tuple[int, ...] | None, numbers: I64) -> I64 | None:
-    """Trace tiles in the policy's order; its own is that of tile numbers."""
+    """Return trace tiles in the policy's order; its own is that of tile numbers."""
     if order is None:
         return np.argsort(numbers, kind="stable").astype(np.int64)
     return np.argsort(places(order)[numbers], kind="stable").astype(np.int64)

@@ -45,7 +45,7 @@ def synthesise(
     predictor: Predictor | None = None,
     folded: Sequence[int] = (),
 ) -> Policy:
-    """A verified policy for some launches of a graph, in issue order.
+    """Return a verified policy for some launches of a graph, in issue order.
 
     ``renamed``: the runtime gives every stage memory of its own, so hazards that exist only because memory was recycled
     need no waits; the guard says so. ``folded``: launches that `fuse` made part of the stages; the operators compute
@@ -76,8 +76,8 @@ def synthesise(
 
 
 def _settled(bare: Policy, ordered: Policy, graph: TileGraph, chosen: list[int], predict: Predictor) -> Policy:
-    """``ordered``, or the same without orders where the whole is as fast: orders suit the pairs for which they were
-    chosen.
+    """Return ``ordered``, or the same without orders where the whole is as fast: orders suit the pairs for which they
+    were chosen.
 
     Without orders coarser waits may do, which are looked for again unless that would take minutes.
     """
@@ -93,7 +93,9 @@ def _settled(bare: Policy, ordered: Policy, graph: TileGraph, chosen: list[int],
 
 
 def _with_edges(policy: Policy, graph: TileGraph, chosen: list[int], predict: Predictor, *, ordered: bool) -> Policy:
-    """The policy with orders of tiles (``ordered``: others than ascending may be chosen), semaphores and edges."""
+    """Return the policy with orders of tiles (``ordered``: others than ascending may be chosen), semaphores
+    and edges.
+    """
     renamed = bool(policy.guard["renamed"])
     numbers = [tile_numbers(graph, launch) for launch in chosen]
     needs = _needs(graph, chosen, renamed=renamed)
@@ -133,7 +135,7 @@ def _few(launches: list[int]) -> str:
 def _needs(
     graph: TileGraph, launches: list[int], *, renamed: bool
 ) -> dict[tuple[int, int], tuple[tuple[int, ...], tuple[str, ...]]]:
-    """Blocks and hazards between each two stages that depend on each other."""
+    """Return the blocks and hazards between each two stages that depend on each other."""
     links = graph.links
     inside = links[links["producer"].isin(launches) & links["consumer"].isin(launches)]
     if renamed:
@@ -149,7 +151,7 @@ def _needs(
 
 
 def _joined(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, consumer: int) -> Policy:
-    """The policy with one more edge; an equal semaphore array of the same producer is shared."""
+    """Return the policy with one more edge; an equal semaphore array of the same producer is shared."""
     arrays = policy.semaphores
     if semaphores not in arrays:
         arrays = (*arrays, semaphores)
@@ -159,7 +161,7 @@ def _joined(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, c
 
 
 def with_prediction(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:
-    """The policy with what the model expects of it on these launches, whatever it said before."""
+    """Return the policy with what the model expects of it on these launches, whatever it said before."""
     predict = Predictor(graph)
     return replace(policy, prediction=_prediction(predict(policy, launches), predict))
 

@@ -39,14 +39,14 @@ class Grouping:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     def of(self, at: I64) -> I64:
-        """Semaphore coordinates ``[rows, 3]`` of tile coordinates ``[rows, 3]``."""
+        """Return semaphore coordinates ``[rows, 3]`` of tile coordinates ``[rows, 3]``."""
         scope = {axis: at[:, n] for n, axis in enumerate(_AXES)}
         return np.stack([parse(text, _AXES)(scope) for text in self.texts], axis=1)
 
 
 def groupings(grid: Grid, parents: I64, sets: I64) -> Iterator[Grouping]:
-    """Candidates from coarse to fine; ``parents`` ``[rows, 3]`` are coordinates of all parents, ``sets`` ``[rows]``
-    their set.
+    """Yield candidates from coarse to fine; ``parents`` ``[rows, 3]`` are coordinates of all parents, ``sets``
+    ``[rows]`` their set.
     """
     wide = [n for n in range(3) if grid[n] > 1]
     for count in range(len(wide) + 1):
@@ -76,7 +76,7 @@ def _one_axis(name: str, grid: Grid, axis: int, text: str, size: int) -> Groupin
 
 
 def _divisors(size: int, at: I64, sets: I64) -> list[int]:
-    """Block sizes along one axis of which every parent set holds whole blocks."""
+    """Return block sizes along one axis of which every parent set holds whole blocks."""
     starts = np.flatnonzero(np.concatenate([[True], sets[1:] != sets[:-1]]))
     low, high = np.minimum.reduceat(at, starts), np.maximum.reduceat(at, starts) + 1
     edges = np.concatenate([low, high[high < size]])
@@ -112,12 +112,12 @@ class _Awaited:
         return cls(indptr, rows % len(posts), posts, grouping.grid)
 
     def at(self) -> I64:
-        """Coordinates ``[rows, 3]`` of ``number``."""
+        """Return coordinates ``[rows, 3]`` of ``number``."""
         gu, gv, _ = self.grid
         return np.stack([self.number % gu, self.number // gu % gv, self.number // (gu * gv)], axis=1)
 
     def bounds(self) -> tuple[I64, I64]:
-        """Least and greatest coordinates ``[sets, 3]``, both awaited."""
+        """Return least and greatest coordinates ``[sets, 3]``, both awaited."""
         at = self.at()
         return np.minimum.reduceat(at, self.indptr[:-1]), np.maximum.reduceat(at, self.indptr[:-1])
 
@@ -136,7 +136,8 @@ def edge_for(
     stages: tuple[int, int],
     hazards: tuple[str, ...],
 ) -> tuple[Semaphores, Edge]:
-    """Semaphores and waits under a grouping; every consumer tile awaits each semaphore that a parent posts, in full.
+    """Return semaphores and waits under a grouping; every consumer tile awaits each semaphore that a parent posts, in
+    full.
 
     ``producer`` and ``consumer`` ``[tiles, 3]`` are grid coordinates by trace tile. Waits are boxes of semaphores where
     these fit exactly, else a table.
@@ -161,8 +162,8 @@ def hull_for(
     stages: tuple[int, int],
     hazards: tuple[str, ...],
 ) -> tuple[Semaphores, Edge] | None:
-    """Waits for more than a parent posts where no expression says just that: a range along each axis that never misses
-    one.
+    """Return waits for more than a parent posts where no expression says just that: a range along each axis that never
+    misses one.
 
     Bounds are ``(p*k) // q + r`` of one consumer coordinate, clipped to the grid: windows that break at the edge of an
     image, or in a ragged last tile, keep the slope of the others. None where not even the posts fit an expression, or
@@ -185,8 +186,8 @@ def hull_for(
 
 
 def envelope(low: I64, high: I64, waiting: I64, consumer: I64, top: int) -> tuple[str, str]:
-    """The narrowest ``first..last`` in one of x, y and z that holds ``low`` to ``high``, within ``[0, top]`` on every
-    tile.
+    """Return the narrowest ``first..last`` in one of x, y and z that holds ``low`` to ``high``, within ``[0, top]`` on
+    every tile.
 
     ``low`` and ``high`` are those of the tiles ``waiting``; ``consumer`` ``[tiles, 3]`` are coordinates of all.
     """
@@ -220,7 +221,9 @@ def _semaphores(grouping: Grouping, producer: int) -> Semaphores:
 
 
 def _boxes(block: EdgeBlock, awaited: _Awaited, consumer: I64) -> tuple[Range, Range, Range] | None:
-    """Ranges along each axis that are exactly the awaited semaphores, as expressions of the consumer's coordinates."""
+    """Return ranges along each axis that are exactly the awaited semaphores, as expressions of the consumer's
+    coordinates.
+    """
     tiles = np.flatnonzero(block.set_of >= 0)
     if len(tiles) < len(consumer) and len(tiles) > 0:
         return None  # tiles that await nothing need a table: a range always names something
@@ -247,13 +250,13 @@ def _step(at: I64, indptr: I64) -> int:
 
 
 def _value(posts: I64, grid: Grid) -> str | None:
-    used = np.flatnonzero(posts)
-    at = np.stack(grids.place(grid, used), axis=1)
-    return fit(posts[used], at, _VALUE[3:], int(posts.max()))
+    posted = np.flatnonzero(posts)
+    at = np.stack(grids.place(grid, posted), axis=1)
+    return fit(posts[posted], at, _VALUE[3:], int(posts.max()))
 
 
 def _table(block: EdgeBlock, awaited: _Awaited, consumer: I64) -> tuple[WaitTable, tuple[int, ...]]:
-    """Waits tile by tile, in the order of the policy's tile numbers."""
+    """Return waits tile by tile, in the order of the policy's tile numbers."""
     gx, gy, _ = consumer.max(axis=0) + 1
     by_number = np.argsort(consumer[:, 0] + gx * (consumer[:, 1] + gy * consumer[:, 2]), kind="stable")
     sets = block.set_of[by_number]

@@ -28,7 +28,7 @@ PASSED: Final = frozenset({"pointwise", "batch_norm"})
 
 
 def stage_of(graph: TileGraph, launch: int) -> Stage:
-    """The stage that runs the tiles of a launch; raises `PolicyError` where they fill no grid."""
+    """Return the stage that runs the tiles of a launch; raises `PolicyError` where they fill no grid."""
     row = graph.launches.iloc[launch]
     tile_numbers(graph, launch)
     module = str(row["module"])
@@ -49,13 +49,13 @@ def stage_of(graph: TileGraph, launch: int) -> Stage:
 
 
 def _short(kernel: str) -> str:
-    """The name of a kernel without namespaces, templates and parameters."""
+    """Return the name of a kernel without namespaces, templates and parameters."""
     return str(kernel).partition("(")[0].partition("<")[0].rpartition("::")[2].strip()
 
 
 def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:
-    """The policy with its stages on these launches, under their names and with their occupancies; stages that name
-    their launch already keep the rest. The guard is that of these launches.
+    """Return the policy with its stages on these launches, under their names and with their occupancies; stages that
+    name their launch already keep the rest. The guard is that of these launches.
     """
     stages = [
         replace(stage, blocks_per_sm=int(graph.launches["blocks_per_sm"].iloc[launch]))
@@ -67,8 +67,8 @@ def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy
 
 
 def best_pair(graph: TileGraph) -> tuple[int, int]:
-    """The pair that the report says to look at first and whose launches can be stages; raises `UserError` where there
-    is none.
+    """Return the pair that the report says to look at first and whose launches can be stages; raises `UserError` where
+    there is none.
     """
     for pair in ranked_pairs(graph):
         return pair
@@ -76,7 +76,7 @@ def best_pair(graph: TileGraph) -> tuple[int, int]:
 
 
 def ranked_pairs(graph: TileGraph) -> Iterator[tuple[int, int]]:
-    """Pairs whose launches can be stages, in the order in which the report says to look at them."""
+    """Yield pairs whose launches can be stages, in the order in which the report says to look at them."""
     groups = fold(pair_gains(Bounder(graph)), graph.launches)
     rows = groups[direct_and_known(groups)]
     for producers, consumers in zip(rows["producers"].tolist(), rows["consumers"].tolist(), strict=True):
@@ -90,8 +90,8 @@ def ranked_pairs(graph: TileGraph) -> Iterator[tuple[int, int]]:
 
 
 def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]:
-    """The pair without its pointwise ends: the launch whose result the producer transforms, and the one that reads the
-    consumer's.
+    """Return the pair without its pointwise ends: the launch whose result the producer transforms, and the one that
+    reads the consumer's.
 
     An activation between two products is an epilogue of the first, not a stage: the pair (activation, product) becomes
     (product, product). An end stays where no such launch exists, or where what it transforms cannot be an operator of a
@@ -112,8 +112,8 @@ def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]
 
 
 def product_sets(graph: TileGraph) -> Iterator[tuple[int, ...]]:
-    """Every product or convolution with those whose results it reads, directly or through pointwise launches; in issue
-    order.
+    """Yield every product or convolution with those whose results it reads, directly or through pointwise launches; in
+    issue order.
     """
     links = graph.links[(graph.links["hazard"] == "RAW") & ~graph.links["reuse"]]
     read: dict[int, list[int]] = {}
@@ -142,15 +142,15 @@ def _cached_name(graph: TileGraph, launch: int, names: dict[int, str]) -> str:
 
 
 def epilogues_between(graph: TileGraph, launches: Sequence[int]) -> list[int]:
-    """The launches between ``launches`` where all of them can be epilogues of the stages before them, which then all
-    have an operator; otherwise none.
+    """Return the launches between ``launches`` where all of them can be epilogues of the stages before them, which then
+    all have an operator; otherwise none.
     """
     between = overtaken_launches(graph, launches)
     return between if stages_with(graph, launches, between) is not None else []
 
 
 def stages_with(graph: TileGraph, launches: Sequence[int], folded: Sequence[int]) -> Policy | None:
-    """The launches as stages with operators, without waits; ``folded`` are epilogues. None where one has no
+    """Return the launches as stages with operators, without waits; ``folded`` are epilogues. None where one has no
     operator.
     """
     try:
@@ -161,7 +161,7 @@ def stages_with(graph: TileGraph, launches: Sequence[int], folded: Sequence[int]
 
 
 def _through_memory(graph: TileGraph, near: str, far: str, launch: int) -> list[int]:
-    """Launches at the other end of true RAW dependencies."""
+    """Return launches at the other end of true RAW dependencies."""
     links = graph.links
     rows = links[(links[near] == launch) & (links["hazard"] == "RAW") & ~links["reuse"]]
     return [int(number) for number in rows[far]]
@@ -186,7 +186,7 @@ def _operator_name(graph: TileGraph, launch: int) -> str:
 
 
 def of_module(graph: TileGraph, pattern: str) -> list[int]:
-    """Launches whose module path matches a regular expression somewhere; raises `UserError`."""
+    """Return launches whose module path matches a regular expression somewhere; raises `UserError`."""
     try:
         expression = compile_pattern(pattern)
     except re.error as error:
@@ -198,7 +198,7 @@ def of_module(graph: TileGraph, pattern: str) -> list[int]:
 
 
 def checked(graph: TileGraph, launches: Sequence[int]) -> list[int]:
-    """``launches`` in order, each once; raises `UserError` for one that is not in the trace."""
+    """Return ``launches`` in order, each once; raises `UserError` for one that is not in the trace."""
     for launch in launches:
         if not 0 <= launch < len(graph.launches):
             raise UserError(f"there is no launch {launch}; the trace has launches 0 to {len(graph.launches) - 1}")

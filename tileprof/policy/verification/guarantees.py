@@ -79,7 +79,7 @@ class Listed:
         return Held(self.row_of, bits)
 
     def settled(self) -> Held | Listed:
-        """Whichever form is smaller."""
+        """Return the smaller of the two forms."""
         rows = len(self.indptr) - 1
         return self if len(self.tile) * 64 <= rows * self.producers else self.dense()
 
@@ -114,13 +114,13 @@ class Guarantees:
         """Return whether, for each tile of stage ``producer`` and of ``consumer``, the first has surely ended when the
         second goes on.
         """
-        held = self._held.get((producer, consumer))
-        return np.zeros(len(parent), bool) if held is None else held.holds(parent, child)
+        guarantee = self._held.get((producer, consumer))
+        return np.zeros(len(parent), bool) if guarantee is None else guarantee.holds(parent, child)
 
-    def _merge(self, key: tuple[int, int], held: Held | Listed) -> None:
-        known = self._held.get(key)
-        self._held[key] = held if known is None else known.dense() | held.dense()
-        if known is None:
+    def _merge(self, key: tuple[int, int], guarantee: Held | Listed) -> None:
+        earlier = self._held.get(key)
+        self._held[key] = guarantee if earlier is None else earlier.dense() | guarantee.dense()
+        if earlier is None:
             self._before.setdefault(key[1], []).append(key[0])
 
 
@@ -138,14 +138,14 @@ def _direct(waits: Waits) -> Listed:
 
 
 def _listed(row_of: I64, rows: int, owner: I64, tile: I64, producers: int) -> Listed:
-    """Lists of (row, producer tile), each once."""
+    """Return lists of (row, producer tile), each once."""
     keys = np.unique(owner * producers + tile)
     indptr = np.searchsorted(keys, np.arange(rows + 1) * producers).astype(np.int64)
     return Listed(row_of, indptr, keys % producers, producers)
 
 
 def _inherit(direct: Listed, inherited: Held | Listed) -> Held | Listed:
-    """Whatever the awaited tiles were guaranteed."""
+    """Return everything that the awaited tiles were guaranteed."""
     rows = len(direct.indptr) - 1
     owner, _ = ragged(np.diff(direct.indptr))
     if isinstance(inherited, Listed):
@@ -165,12 +165,14 @@ def _inherit(direct: Listed, inherited: Held | Listed) -> Held | Listed:
     return Held(direct.row_of, result)
 
 
-def _by_count(waits: Waits, held: Held | Listed) -> Held | None:
-    """Waits below the full count: a tile is guaranteed if too few of those that post could have run without it."""
+def _by_count(waits: Waits, guarantee: Held | Listed) -> Held | None:
+    """Return what waits below the full count guarantee: a tile if too few of those that post could have run
+    without it.
+    """
     weak = np.flatnonzero((waits.value < waits.posts[waits.semaphore]) & (waits.value > 0))
     if len(weak) == 0:
         return None
-    inherited = held.dense()
+    inherited = guarantee.dense()
     bits = np.zeros((len(waits.indptr) - 1, inherited.bits.shape[1]), np.uint8)
     owner, _ = ragged(np.diff(waits.indptr))
     for semaphore, value in {(int(waits.semaphore[w]), int(waits.value[w])) for w in weak}:

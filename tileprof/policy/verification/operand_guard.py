@@ -23,7 +23,7 @@ _WIDEST_LOAD_BYTES: Final = 16
 
 
 def guard_of(graph: TileGraph, launches: Sequence[int]) -> dict[str, Any]:
-    """The device, and the memory that each stage's operands lie in (``operands[stage][slot]``)."""
+    """Return the device, and the memory that each stage's operands lie in (``operands[stage][slot]``)."""
     trace = graph.recording
     return {
         "device": trace.device.name,
@@ -34,7 +34,7 @@ def guard_of(graph: TileGraph, launches: Sequence[int]) -> dict[str, Any]:
 
 
 def _alignment(address: int) -> int:
-    """The largest power of two up to `_WIDEST_LOAD_BYTES` that divides an address."""
+    """Return the largest power of two up to `_WIDEST_LOAD_BYTES` that divides an address."""
     return min(address & -address, _WIDEST_LOAD_BYTES) or _WIDEST_LOAD_BYTES
 
 
@@ -96,7 +96,7 @@ def _check_operand(place: str, expected: dict[str, Any], current: dict[str, Any]
 
 
 def remarks(policy: Policy, trace: Recording, launches: Sequence[int]) -> tuple[str, ...]:
-    """Sentences on what of the guard is missing or differs; none of it makes the verdict on this trace wrong."""
+    """Return sentences on what of the guard is missing or differs; none of it makes the verdict on this trace wrong."""
     guard, differences = policy.guard, []
     if not {"operands", "symbolic_size"} & guard.keys():
         differences.append("the policy does not say for which operands it is: only its grids are compared")

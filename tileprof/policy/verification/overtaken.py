@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def overtaken_launches(graph: TileGraph, launches: Sequence[int], *, renamed: bool = True) -> list[int]:
-    """Launches that are not among ``launches``, depend on one of them and are needed by a later one, in order.
+    """Return launches that are not among ``launches``, depend on one of them and are needed by a later one, in order.
 
     Directly or through others; hazards of recycled memory aside where stages have memory of their own (``renamed``).
     """

@@ -38,7 +38,7 @@ class PairWaits:
 def pair_waits(
     policy: Policy, graph: TileGraph, verdict: Verification, launches: Sequence[int] | None = None
 ) -> list[PairWaits]:
-    """One entry per pair of stages that the policy orders or should order; ``launches`` and ``verdict`` as in
+    """Return one entry per pair of stages that the policy orders or should order; ``launches`` and ``verdict`` as in
     `verify`.
     """
     bound = [int(s.launch or 0) for s in policy.stages] if launches is None else list(launches)
@@ -68,11 +68,11 @@ def _needed(graph: TileGraph, producer: int, consumer: int, *, renamed: bool) ->
     return [graph.blocks[number] for number in sorted(set(rows["block"].tolist()))]
 
 
-def _useful(awaited: EdgeBlock, needed: list[EdgeBlock]) -> int:
+def _useful(awaited: EdgeBlock, dependencies: list[EdgeBlock]) -> int:
     """Return how many of the awaited pairs of tiles depend on each other."""
-    if not needed:
+    if not dependencies:
         return 0
-    parent, child, _ = merge_blocks(needed).edges()
+    parent, child, _ = merge_blocks(dependencies).edges()
     waits = awaited.set_of[child] >= 0
     width = max(int(awaited.parent.max(initial=0)), int(parent.max(initial=0))) + 1
     of_set = owners(awaited.indptr)
@@ -92,7 +92,7 @@ def _missing(verdict: Verification, numbers: list[I64]) -> dict[tuple[int, int],
 
 
 def _block(parent: I64, child: I64, size: I64, tiles: int) -> EdgeBlock:
-    """Edges, one parent set a consumer tile; hazards between the same two tiles are one edge."""
+    """Return edges, one parent set per consumer tile; hazards between the same two tiles are one edge."""
     width = int(parent.max(initial=0)) + 1
     key, place = np.unique(child * width + parent, return_inverse=True)
     waiting, at = np.unique(key // width, return_index=True)

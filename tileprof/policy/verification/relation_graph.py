@@ -15,7 +15,7 @@ from tileprof.policy.verification.awaited_tiles import wait_block
 
 
 def graph_of_edges(grids: Sequence[Grid], edges: Mapping[tuple[int, int], tuple[I64, I64]]) -> TileGraph:
-    """A graph of one launch per grid; ``edges[producer, consumer]``: tiles that depend on each other, each pair
+    """Return a graph of one launch per grid; ``edges[producer, consumer]``: tiles that depend on each other, each pair
     once.
     """
     tiles = [x * y * z for x, y, z in grids]
@@ -24,7 +24,7 @@ def graph_of_edges(grids: Sequence[Grid], edges: Mapping[tuple[int, int], tuple[
 
 
 def graph_of_waits(policy: Policy) -> TileGraph:
-    """The graph that needs exactly what ``policy`` awaits: whatever is sound for it is a superset of the policy.
+    """Return the graph that needs exactly what ``policy`` awaits: whatever is sound for it is a superset of the policy.
 
     A wait below the full count is taken as a wait for all tiles that post.
     """

@@ -72,7 +72,8 @@ class Demands:
 def blocked_producers(
     policy: Policy, graph: TileGraph, launches: Sequence[int], lowered: Sequence[Waits] | None = None
 ) -> tuple[str, ...]:
-    """A sentence per producer whose blocks the waiting ones could keep off the trace's device, without a wait kernel.
+    """Return a sentence per producer whose blocks the waiting ones could keep off the trace's device, without a wait
+    kernel.
 
     ``lowered``: the waits of the policy where the caller has them already.
     """
@@ -100,7 +101,7 @@ def blocked_producers(
 def _kept_out_one_by_one(
     policy: Policy, edges: Sequence[Waits], demands: Demands, producers: set[int], sms: int
 ) -> set[int]:
-    """The largest set of stages each of which, taken alone, finds no room beside what waits for the set."""
+    """Return the largest set of stages each of which, taken alone, finds no room beside what waits for the set."""
     kept_out = set(producers)
     while kept_out:
         waiting = _waiting_tiles(policy, edges, kept_out)
@@ -114,8 +115,9 @@ def _kept_out_one_by_one(
 def _blocks_together(
     policy: Policy, edges: Sequence[Waits], demands: Demands, first: int, kept_out: set[int], sms: int
 ) -> I64 | None:
-    """Tiles by stage that can wait while the stages of some set, ``first`` and others of ``kept_out``, find no room
-    together; None where no set has such tiles: each distribution of the blocks then leaves room for one of its stages.
+    """Return tiles by stage that can wait while the stages of some set, ``first`` and others of ``kept_out``, find no
+    room together; None where no set has such tiles: each distribution of the blocks then leaves room for one of its
+    stages.
     """
     others = sorted(kept_out - {first})
     if len(others) > _MOST_OTHERS:
@@ -140,7 +142,7 @@ def _find_no_room(demands: Demands, producers: tuple[int, ...], waiting: I64, sm
     if not len(stages):
         return False
     # A cluster starts only where all of its blocks find SMs of one group, at worst as many groups as clusters fit side
-    # by side: which SMs those are differs by stage, so that clusters are held against each stage alone.
+    # by side: which SMs those are differs by stage, so that clusters are compared with each stage alone.
     clusters = demands.cluster[list(producers)]
     groups = [(n,) for n in producers] if int(clusters.max()) > 1 else [producers]
     blocks = _blocks(demands, waiting)[stages]
@@ -157,7 +159,7 @@ def _demands(graph: TileGraph, launches: Sequence[int]) -> Demands:
     registers = np.maximum(column["registers"].astype(np.int64), 0)
     per_warp = rounded(registers * device.warp_size, device.register_allocation_unit)
     shared = column["shared_bytes"].astype(np.int64) + device.shared_bytes_reserved
-    held = np.stack(
+    resources = np.stack(
         [
             np.ones_like(threads),
             spread * device.warp_size,
@@ -167,23 +169,23 @@ def _demands(graph: TileGraph, launches: Sequence[int]) -> Demands:
         axis=1,
     )
     resident = np.maximum(column["blocks_per_sm"].astype(np.int64), 1)
-    fitting = (capacity // np.maximum(held, 1)).min(axis=1)
+    fitting = (capacity // np.maximum(resources, 1)).min(axis=1)
     share = -(-capacity // resident[:, None])
     # Fewer reside than the recorded numbers allow: something unrecorded is scarce, and may be any of the resources.
     unexplained = (resident < fitting) | (registers == 0)
-    held = np.where(unexplained[:, None], np.maximum(held, share), held)
+    resources = np.where(unexplained[:, None], np.maximum(resources, share), resources)
     exact = ~unexplained & (resident == fitting) & (warps % _SUB_PARTITIONS == 0)
-    return Demands(np.minimum(held, capacity).astype(np.int64), capacity, cluster, grid, exact)
+    return Demands(np.minimum(resources, capacity).astype(np.int64), capacity, cluster, grid, exact)
 
 
 def _product(column: Mapping[str, NDArray[Any]], what: str) -> I64:
-    """``[stages]`` number of blocks of a grid or cluster, threads of a block; at least one."""
+    """Return ``[stages]`` number of blocks of a grid or cluster, threads of a block; at least one."""
     x, y, z = (np.maximum(column[f"{what}_{axis}"].astype(np.int64), 1) for axis in "xyz")
     return np.asarray(x * y * z, dtype=np.int64)
 
 
 def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> I64:
-    """``[stages]``: how many tiles wait for ever where no tile of the ``absent`` stages runs and all others find
+    """Return ``[stages]``: how many tiles wait for ever where no tile of the ``absent`` stages runs and all others find
     room.
     """
     completed = [np.ones(stage.tiles, bool) for stage in policy.stages]
@@ -218,8 +220,8 @@ def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, block
 
 
 def _mixtures(kinds: I64, capacity: I64, occupied: I64, count: I64) -> I64 | None:
-    """``[mixtures, kinds]``: blocks of each kind that reside on one SM together and leave no room for any producer,
-    none of them in vain. None where there are too many. ``occupied``: ``[producers, resources]``.
+    """Return ``[mixtures, kinds]``: blocks of each kind that reside on one SM together and leave no room for any
+    producer, none of them in vain. None where there are too many. ``occupied``: ``[producers, resources]``.
     """
     most = np.minimum((capacity // np.maximum(kinds, 1)).min(axis=1), count)
     if int(np.prod(most + 1, dtype=np.float64)) > _MOST_MIXTURES:
@@ -237,7 +239,7 @@ def _mixtures(kinds: I64, capacity: I64, occupied: I64, count: I64) -> I64 | Non
 
 
 def _weights(mixtures: I64, count: I64) -> F64:
-    """Weights of the kinds by which every mixture weighs at least 1 and ``count`` blocks together as little as
+    """Return weights of the kinds by which every mixture weighs at least 1 and ``count`` blocks together as little as
     possible.
 
     They are the dual of the linear programme "on how many SMs can these blocks be so distributed", so that as many SMs

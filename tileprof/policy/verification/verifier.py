@@ -76,11 +76,11 @@ def verify(
     for waits in sorted(lowered, key=lambda w: w.edge.consumer):
         guaranteed.add(waits, (waits.edge.producer, waits.edge.consumer))
     parts: dict[str, list[Any]] = {name: [] for name in _MISSING}
-    covered = needed = 0
+    covered = dependencies = 0
     for (i, j), needed_pairs in needs.items():
         for hazard, reuse, parent, child, size in needed_pairs:
             guaranteed_rows = guaranteed.holds(i, j, parent, child)
-            needed += len(parent)
+            dependencies += len(parent)
             covered += int(guaranteed_rows.sum())
             lost = ~guaranteed_rows
             count = int(lost.sum())
@@ -100,7 +100,7 @@ def verify(
         _rows(uncovered, recycled),
         _excess(lowered if excess else [], needs),
         never,
-        needed,
+        dependencies,
         covered,
     )
 
@@ -144,7 +144,7 @@ _Needs = dict[tuple[int, int], list[tuple[str, bool, I64, I64, I64]]]
 
 
 def _needs(graph: TileGraph, bound: list[int]) -> _Needs:
-    """Dependencies between stages: (hazard, reuse, producer tile, consumer tile, bytes) in policy numbers."""
+    """Return dependencies between stages: (hazard, reuse, producer tile, consumer tile, bytes) in policy numbers."""
     stage_of = {launch: number for number, launch in enumerate(bound)}
     links = graph.links
     between = np.isin(links["producer"].to_numpy(), bound) & np.isin(links["consumer"].to_numpy(), bound)
@@ -194,7 +194,7 @@ def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Wai
 
 
 def _overtaken(graph: TileGraph, bound: list[int], *, renamed: bool) -> list[str]:
-    """A launch between the stages that depends on one and that a later one depends on would be overtaken."""
+    """Return a launch between the stages that depends on one and that a later one depends on would be overtaken."""
     return [
         f"launch {launch} lies between the stages, needs one of them and is needed by another, but is no stage: add it "
         "to the policy"
@@ -212,17 +212,17 @@ def _excess(lowered: list[Waits], needs: _Needs) -> pd.DataFrame:
         parent, child = _pairs(needs.get(key, []), len(waits.of))
         through = child * semaphores + waits.of[parent]
         place = np.minimum(np.searchsorted(awaited, through), max(0, len(awaited) - 1))
-        used = awaited[place] == through if len(awaited) else np.zeros(len(through), bool)
+        is_awaited = awaited[place] == through if len(awaited) else np.zeros(len(through), bool)
         serving = np.zeros(len(awaited), bool)
-        serving[place[used]] = True
+        serving[place[is_awaited]] = True
         tiles = int(waits.posts[waits.semaphore].sum())
-        rows.append((number, *key, len(owner), int((~serving).sum()), tiles, tiles - int(used.sum())))
+        rows.append((number, *key, len(owner), int((~serving).sum()), tiles, tiles - int(is_awaited.sum())))
     columns = ["edge", "producer", "consumer", "waits", "idle_waits", "awaited_tiles", "excess_tiles"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def _pairs(parts: list[tuple[str, bool, I64, I64, I64]], width: int) -> tuple[I64, I64]:
-    """Producer and consumer tiles of all dependencies, each pair once whatever its hazards."""
+    """Return producer and consumer tiles of all dependencies, each pair once whatever its hazards."""
     if len(parts) == 1:
         return parts[0][2], parts[0][3]
     keys = np.unique(np.concatenate([np.empty(0, np.int64), *(c * width + p for _, _, p, c, _ in parts)]))

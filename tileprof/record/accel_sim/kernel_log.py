@@ -109,20 +109,20 @@ class _Reader:
     def read(self) -> KernelLog:
         header = self._header()
         log = KernelLog(header, np.empty(0, ENTRY), (_NONE, _NONE))
-        seen: set[int] = set()
+        block_keys: set[int] = set()
         for line in self._stripped():
             if line == b"#BEGIN_TB":
                 block = self._block_number(header)
-                if block in seen:
+                if block in block_keys:
                     raise self._wrong(f"thread block {block:,} has begun before")
-                seen.add(block)
+                block_keys.add(block)
                 self._block(log, block)
             elif not line.startswith(b"#"):
                 raise self._wrong("an instruction outside of a thread block; logs in the order of execution "
                                   "(kernel-N.trace) are made into .traceg by post-traces-processing")  # fmt: skip
         log.entries = np.concatenate(self._entries) if self._entries else log.entries
         log.touched = self._joined_ranges()
-        log.blocks_missing = header.grid[0] * header.grid[1] * header.grid[2] - len(seen)
+        log.blocks_missing = header.grid[0] * header.grid[1] * header.grid[2] - len(block_keys)
         return log
 
     def _stripped(self) -> Iterator[bytes]:
@@ -289,7 +289,9 @@ class _Reader:
 
 
 def _of_global_memory(instruction: Instruction, header: Header) -> tuple[int, ...]:
-    """Generic addresses without those in the windows of shared and local memory, where the log says where these lie."""
+    """Return generic addresses without those in the windows of shared and local memory, where the log says where these
+    lie.
+    """
     if not (instruction.generic and header.shared_base and header.local_base):
         return instruction.addresses
     low, high = header.shared_base, header.local_base + _LOCAL_WINDOW

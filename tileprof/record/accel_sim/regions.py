@@ -20,7 +20,7 @@ _MOST_REGIONS: Final = 4096
 
 
 def buffers(touched: Sequence[tuple[I64, I64]], copies: Sequence[tuple[int, int]]) -> tuple[I64, I64]:
-    """Disjoint ranges ``[low, high)`` in ascending order that hold all that is touched or copied.
+    """Return disjoint ranges ``[low, high)`` in ascending order that hold all that is touched or copied.
 
     Neighbours are one buffer where at most 4 KiB lie between them (more, where there would be over 4,096 buffers); a
     copy begins another. Dependencies are between bytes: they do not change with the cuts.

@@ -32,7 +32,7 @@ def touched(entries: raw.Entries, granule: int) -> I64:
 
 
 def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lifetimes) -> list[tuple[int, Strided]]:
-    """Loads, stores, atomics and bulk copies of a launch, with their modes."""
+    """Return loads, stores, atomics and bulk copies of a launch, with their modes."""
     kind = raw.kinds(entries)
     out: list[tuple[int, Strided]] = []
     accesses, bulk = entries[kind == raw.ACCESS], entries[kind == raw.RANGE]
@@ -53,7 +53,7 @@ def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lif
 def tensor_loads(
     entries: raw.Entries, geometry: Geometry, map_uses: writes.Maps, split: Items | None = None, *, im2col: bool = True
 ) -> tuple[list[writes.Loads], bool]:
-    """Return the loads through each tensor map, each once a tile, and whether there are some whose map is unknown.
+    """Return the loads through each tensor map, each once per tile, and whether there are some whose map is unknown.
 
     With ``split`` tiles are its work items. ``im2col``: maps in that mode are laid out as we read them.
     """
@@ -135,7 +135,7 @@ def rectangle(address: int, event: dict[str, Any], pitch: str, size: int) -> Str
 
 
 def spilled_pages(events: list[dict[str, Any]], live: list[tuple[int, int]]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Live memory whose folded pages are marked, by mode."""
+    """Return live memory whose folded pages are marked, by mode."""
     out = []
     for mode, key in ((READ, "read"), (WRITE, "written")):
         pages = np.array([e["page"] for e in events if e["e"] == "spilled_page" and e[key]], np.int64)

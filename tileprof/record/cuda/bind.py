@@ -28,7 +28,7 @@ class Bound:
 
 
 def from_runs(addressed: Runs, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
-    """Runs as boxes, none of which leaves its buffer.
+    """Return runs as boxes, none of which leaves its buffer.
 
     Up to ``overhang`` bytes past the end of a buffer that belong to none are cut off; more of them become a buffer.
     """
@@ -60,7 +60,7 @@ def within_buffers(strided: Strided, lifetimes: Lifetimes, overhang: int = 0) ->
 
 
 def take(boxes: Strided, rows: I64 | NDArray[np.bool_]) -> Strided:
-    """Some of the boxes."""
+    """Return some of the boxes."""
     return Strided(
         boxes.tile[rows],
         boxes.address[rows],
@@ -78,7 +78,7 @@ def join(parts: list[Strided]) -> Strided:
 
 
 def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes, origins: Sequence[int] = ()) -> Bound:
-    """Boxes with their modes as a footprint's boxes.
+    """Return boxes with their modes as a footprint's boxes.
 
     An operand begins at the first byte touched, or at the last of ``origins`` (addresses of tensors) before it in its
     buffer.

@@ -242,17 +242,17 @@ class Decoder:
             examined.lower("conservative", kin.note())
         parts, notes, by_item = examined.parts, examined.notes, examined.by_item
         self.coverage[examined.coverage] += examined.bytes_written if not reason else 0
-        places, ran = geometry.places(), here if crowded else self.blocks.get(event["ordinal"], here)
+        places, block_times = geometry.places(), here if crowded else self.blocks.get(event["ordinal"], here)
         notes += [f"its {launched.tiles:,} tiles stand as one"] if crowded else []
         if by_item is not None and walk is not None:
-            here = ran = by_item.times(walk, here)
+            here = block_times = by_item.times(walk, here)
             places = by_item.places(places)
         if event["launch"] in self._changed:
             self._check_writes(event, parts)
         call = self._call if event["graph"] < 0 else node.call if node is not None else None
         bound = bind.bind(parts, here, self.lifetimes, call.origins() if call is not None else ())
         footprint = self._footprint(bound, places)
-        timed = self.timed.get(event["ordinal"]) or self._from_blocks(ran, notes, event.get("device", 0))
+        timed = self.timed.get(event["ordinal"]) or self._from_blocks(block_times, notes, event.get("device", 0))
         registers = timed.registers or int(kernel["registers"])
         shared = timed.shared_bytes or int(kernel["static_shared"])
         threads = geometry.block[0] * geometry.block[1] * geometry.block[2]
@@ -271,10 +271,12 @@ class Decoder:
         self._last_end_ns = timed.begin_ns + timed.duration_ns
         if event["graph"] >= 0:
             self._nodes = self._nodes[1:]
-        if ran.has_times.any():
-            tile = np.flatnonzero(ran.has_times)
-            begin = ran.begin[tile] - ran.begin[tile].min()
-            self.writer.add_times(launch, tile, ran.sm[tile], begin, begin + ran.end[tile] - ran.begin[tile])
+        if block_times.has_times.any():
+            tile = np.flatnonzero(block_times.has_times)
+            begin = block_times.begin[tile] - block_times.begin[tile].min()
+            self.writer.add_times(
+                launch, tile, block_times.sm[tile], begin, begin + block_times.end[tile] - block_times.begin[tile]
+            )
 
     def _call_text(self, call: OperatorCall | None, graph: int, operands: tuple[tuple[int, int], ...]) -> str:
         """Return the ``call`` column; launches of one call have one number."""
@@ -369,11 +371,11 @@ class Decoder:
             self._footprints[key] = self.writer.add_footprint(Footprint(block=places, boxes=bound.boxes))
         return self._footprints[key]
 
-    def _from_blocks(self, ran: Times, notes: list[str], device: int) -> Timed:
-        if not ran.has_times.any():
+    def _from_blocks(self, times: Times, notes: list[str], device: int) -> Timed:
+        if not times.has_times.any():
             notes.append("its time was not recorded")
             return Timed(0, 0)
-        begin, end = int(ran.begin[ran.has_times].min()), int(ran.end[ran.has_times].max())
+        begin, end = int(times.begin[times.has_times].min()), int(times.end[times.has_times].max())
         start = self._start_ns.setdefault(device, begin)  # each GPU has its own clock
         return Timed(max(0, begin - start), max(1, end - begin))
 
@@ -398,7 +400,7 @@ class Decoder:
         )  # fmt: skip
 
     def _name(self, event: dict[str, Any], what: str) -> str:
-        """Operator or module; what runs in a graph was issued when it was captured, not now."""
+        """Return operator or module; what runs in a graph was issued when it was captured, not now."""
         if event["graph"] < 0:
             mark = self._marks.get(what, "")
         else:

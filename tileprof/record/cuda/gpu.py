@@ -63,7 +63,7 @@ class Gpu:
 
 
 def driver() -> ctypes.CDLL:
-    """libcuda, initialised. Raises `UserError` when there is no driver or no GPU."""
+    """Return libcuda, initialised. Raises `UserError` when there is no driver or no GPU."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:

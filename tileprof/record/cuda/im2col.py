@@ -11,7 +11,7 @@ at its coordinates and takes so many, w fastest, by the steps of the map, into t
 Each reads its channels at the pixel plus the load's own offsets; outside the tensor nothing is read.
 
 Source: the layout as NVIDIA publishes it in TensorRT-LLM (Apache-2.0, tmaDescriptor.h), the walk as in the PTX manual,
-section on im2col mode. Both were held against an H200 (driver 580): ten maps of three to five dimensions, 88 loads with
+section on im2col mode. Both were checked on an H200 (driver 580): ten maps of three to five dimensions, 88 loads with
 steps, paddings and ragged ends, each byte for byte what the hardware fetched (tests/gpu/recorder/test_gpu_im2col.py).
 Where `calibrate` finds another layout, such a load stands for its whole tensor.
 """
@@ -62,7 +62,7 @@ def window(map_: TensorMap) -> Window:
 
 
 def boxes(map_: TensorMap, coordinates: I64, offsets: I64) -> Boxes:
-    """Return what loads at ``coordinates`` ``[loads, 5]`` with packed ``offsets`` ``[loads]`` read, one box a row of
+    """Return what loads at ``coordinates`` ``[loads, 5]`` with packed ``offsets`` ``[loads]`` read, one box per row of
     pixels.
     """
     box, dims = window(map_), len(map_.sizes)

@@ -11,7 +11,7 @@ of a block must have as many. Blocks of a cluster share items: the n-th of one i
 the depth is not known: every choice is tried. An item's part of the result is its rows by its columns, which is
 believed only if all items together write every element once, and no other choice does so otherwise.
 
-Not seen, and so one item a block: kernels that load without tensor maps (their records are bits without an order),
+Not seen, and so one item per block: kernels that load without tensor maps (their records are bits without an order),
 whose loop has one step, or that share items out along the depth (stream-k).
 """
 
@@ -111,22 +111,25 @@ class Items:
         """Return grid coordinates of each item: those of its block or cluster."""
         return np.repeat(places, self.count, axis=0)
 
-    def times(self, walk: Walk, ran: Times) -> Times:
+    def times(self, walk: Walk, block_times: Times) -> Times:
         """Return when each item ran: from its first load to the first of the next, the last one to the end of
         its block.
         """
         tile = np.repeat(np.arange(len(self.count)), self.count)
         since = np.full(self.total, np.iinfo(np.int64).max)
-        begin_low = ran.begin[self.tile_of_load] & 0xFFFFFFFF
+        begin_low = block_times.begin[self.tile_of_load] & 0xFFFFFFFF
         np.minimum.at(since, self.number_of_load, (walk.first - begin_low) & 0xFFFFFFFF)
         since[self.first] = 0
-        span = np.maximum(ran.end - ran.begin, 0)[tile]
-        begin = ran.begin[tile] + np.minimum(since, span)
+        span = np.maximum(block_times.end - block_times.begin, 0)[tile]
+        begin = block_times.begin[tile] + np.minimum(since, span)
         last = np.append(tile[1:] != tile[:-1], True)
-        end = np.where(last, ran.end[tile], np.append(begin[1:], 0))
-        timed = ran.has_times[tile]
+        end = np.where(last, block_times.end[tile], np.append(begin[1:], 0))
+        timed = block_times.has_times[tile]
         return Times(
-            np.where(timed, begin, -1), np.where(timed, np.maximum(end, begin), -1), ran.sm[tile], ran.blocks[tile]
+            np.where(timed, begin, -1),
+            np.where(timed, np.maximum(end, begin), -1),
+            block_times.sm[tile],
+            block_times.blocks[tile],
         )
 
 
@@ -205,8 +208,8 @@ def _outer(map_: TensorMap, depth: int) -> int:
 
 
 def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMap) -> tuple[I64, I64] | None:
-    """``[low, high)`` of the outer dimension that each item loads; None where that is not one piece, or an item has
-    none.
+    """Return ``[low, high)`` of the outer dimension that each item loads; None where that is not one piece, or an item
+    has none.
     """
     rows = walk.map == address
     box = map_.box[dimension]

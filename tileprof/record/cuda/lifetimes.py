@@ -58,7 +58,7 @@ class _Ranges:
         self.numbers.insert(at, number)
 
     def holding(self, address: int) -> int:
-        """Index of the range that holds an address, -1 for none."""
+        """Return index of the range that holds an address, -1 for none."""
         at = bisect.bisect_right(self.bases, address) - 1
         return at if at >= 0 and address < self.ends[at] else -1
 
@@ -242,7 +242,7 @@ class Lifetimes:
             self._add(low, high, "workspace" if at >= 0 else "unknown", before_start=at < 0)
 
     def live(self) -> list[tuple[int, int]]:
-        """``[base, end)`` of everything that the driver has handed out, and of what was touched besides."""
+        """Return ``[base, end)`` of everything that the driver has handed out, and of what was touched besides."""
         return [*zip(self._segments.bases, self._segments.ends, strict=True), *self._beside]
 
     def holds(self, base: int, end: int) -> bool:

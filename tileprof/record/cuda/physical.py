@@ -49,7 +49,7 @@ class Physical:
             self._imported[event["handle"], self._created[event["handle"]]] = self._exported[event["file"]]
 
     def mapped(self, event: dict[str, Any]) -> tuple[int, int] | None:
-        """Number and bytes of the memory of a mapping; None where it has no other."""
+        """Return number and bytes of the memory of a mapping; None where it has no other."""
         return self.shared.get(self._key(event))
 
     def _key(self, event: dict[str, Any]) -> Key:

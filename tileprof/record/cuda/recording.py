@@ -48,7 +48,7 @@ class Extra:
 
 
 def record(options: Options, settings: Settings | None = None) -> int:
-    """Run the program once a pass and write the trace at ``options.output``; the program's exit code.
+    """Run the program once per pass and write the trace at ``options.output``; the program's exit code.
 
     Raises `UserError` before the program starts when this machine cannot record, and afterwards when it did not use
     CUDA. A program of several processes gives a trace each; the ones with fewer launches are named after their

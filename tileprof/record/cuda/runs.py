@@ -26,12 +26,13 @@ class Runs:
 
 
 def from_masks(tile: I64, window: I64, mask: NDArray[np.uint32], first: I64, granule: int) -> Runs:
-    """Runs of the granules whose bits are set: bit i of a mask is granule ``32 * window + i`` of the address space.
+    """Return runs of the granules whose bits are set: bit i of a mask is granule ``32 * window + i`` of the address
+    space.
 
     Rows of the same tile and window are united. Runs continue across windows.
     """
-    used = mask != 0
-    tile, window, mask, first = tile[used], window[used], mask[used], first[used]
+    has_bits = mask != 0
+    tile, window, mask, first = tile[has_bits], window[has_bits], mask[has_bits], first[has_bits]
     if not len(tile):
         return Runs(tile, window, window, first)
     order = np.lexsort((window, tile))

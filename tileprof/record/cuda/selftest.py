@@ -81,7 +81,7 @@ def buffers(output: str) -> Buffers:
 
 
 def compare(trace: Trace, where: Buffers) -> tuple[list[Difference], list[str]]:
-    """Launches that differ, and the kernels that were compared. Whatever no formula covers is not compared."""
+    """Return launches that differ, and the kernels that were compared. Whatever no formula covers is not compared."""
     granule = int(trace.manifest["granule"])
     different, compared = [], []
     graph_node = 0
@@ -115,7 +115,7 @@ def compare(trace: Trace, where: Buffers) -> tuple[list[Difference], list[str]]:
 
 
 def granules(trace: Trace, launch: int, granule: int) -> set[tuple[int, int, int]]:
-    """``(tile, mode, granule)`` of everything that a launch touches; granules are addresses over ``granule``."""
+    """Return ``(tile, mode, granule)`` of everything that a launch touches; granules are addresses over ``granule``."""
     boxes = trace.footprint(int(trace.launches.footprint[launch])).boxes
     buffer, offset = trace.operands_of(launch)
     base = trace.buffers.base.to_numpy()[buffer] + offset

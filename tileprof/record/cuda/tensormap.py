@@ -94,7 +94,7 @@ class Boxes:
 
 
 def whole(map_: TensorMap, loads: int) -> Boxes:
-    """Loads that stand for the whole tensor, a superset."""
+    """Return loads that stand for the whole tensor, a superset."""
     zero = np.zeros((loads, 2), np.int64)
     return Boxes(np.arange(loads), np.full(loads, map_.base), np.full(loads, map_.bytes), zero + 1, zero)
 

@@ -216,8 +216,8 @@ class Owners:
     def _of_an_equal_launch(
         self, launch: int, kernel: int, geometry: Geometry, map_uses: Maps, lifetimes: Lifetimes
     ) -> list[tuple[int, int, int]]:
-        """Result, region and address of each tensor that it writes, as one that was replayed and loads the same pieces
-        did.
+        """Return result, region and address of each tensor that it writes, as one that was replayed and loads the same
+        pieces did.
 
         Products of different depth may share a kernel, a grid and the shape of their result: what they load differs.
         The page of the parameters may hold what is left of other launches' maps, with an address written over.
@@ -331,7 +331,7 @@ def whole(ranges: list[tuple[int, int]], tiles: int) -> Strided:
 def _inside(
     maps_there: list[TensorMap], lifetimes: Lifetimes, shapes: frozenset[tuple[int, ...]] | None = None
 ) -> list[TensorMap]:
-    """Maps of tensors that lie in memory which the driver handed out, each tensor once; of those ``shapes`` if
+    """Return maps of tensors that lie in memory which the driver handed out, each tensor once; of those ``shapes`` if
     given.
     """
     maps_there = maps_there if shapes is None else [m for m in maps_there if m.shape_words in shapes]
@@ -392,7 +392,7 @@ def _same_bytes(replayed: Strided, by_item: Strided, split: Items) -> bool:
 
 
 def _merged(addressed: Runs) -> Runs:
-    """Runs that touch, of one tile, as one."""
+    """Return runs that touch, of one tile, as one."""
     order = np.lexsort((addressed.start, addressed.tile))
     tile, start, end = addressed.tile[order], addressed.start[order], addressed.end[order]
     heads = np.flatnonzero(np.append(True, (tile[1:] != tile[:-1]) | (start[1:] != end[:-1])))

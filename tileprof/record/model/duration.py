@@ -103,7 +103,7 @@ def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
 
 
 def _bytes(operand: Operand) -> int:
-    """Distinct bytes of a view, at most: repeated dimensions (stride 0) and overlapping windows count once."""
+    """Return distinct bytes of a view, at most: repeated dimensions (stride 0) and overlapping windows count once."""
     dimensions = [(n, s) for n, s in zip(operand.shape, operand.strides, strict=True) if s]
     elements = math.prod(n for n, _ in dimensions)
     return min(elements, 1 + sum((n - 1) * s for n, s in dimensions)) * operand.itemsize

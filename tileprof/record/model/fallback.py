@@ -23,7 +23,7 @@ _ELEMENTS_A_TILE = 1024
 def conservative(call: Call, device: Device, written: Collection[int], note: str) -> list[Kernel]:
     """Model one launch in which each tile reads all inputs and writes all outputs.
 
-    ``written`` are refs of inputs that the operator writes to. At most one tile an SM: more would
+    ``written`` are refs of inputs that the operator writes to. At most one tile per SM: more would
     only repeat the same boxes. A superset is sound: a write that did not happen stands between a true
     writer and a reader, and depends on the former.
     """

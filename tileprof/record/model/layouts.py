@@ -61,7 +61,7 @@ def flatten(value: Any, tensors: list[torch.Tensor], key: list[Any], numbers: li
 
 
 def as_operands(value: Any, operands: list[Operand]) -> Any:
-    """``value`` with each tensor replaced by its operand, which is appended to ``operands``; lists for tuples.
+    """Return ``value`` with each tensor replaced by its operand, which is appended to ``operands``; lists for tuples.
 
     The order is that of `flatten`: an operand's ``ref`` is its tensor's place there.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _NODES_KEPT = 1 << 20
-"""Autograd nodes whose module is remembered, a thread: the older half is forgotten beyond."""
+"""Autograd nodes per thread whose module is remembered; beyond, the older half is forgotten."""
 _ACCUMULATE = 2**64 - 1
 """Sequence number of the nodes that add gradients up; they belong to no operator."""
 
@@ -56,7 +56,7 @@ class Names:
                     self._parents.setdefault(child, (weakref.ref(parent), name))
 
     def path(self, module: torch.nn.Module) -> str:
-        """``transformer.h.3.mlp.c_fc``; the class name for an outermost module."""
+        """Return ``transformer.h.3.mlp.c_fc``; the class name for an outermost module."""
         path = self._paths.get(module)
         if path is None:
             path = self._paths[module] = self._climb(module) or type(module).__name__
@@ -76,7 +76,7 @@ class Names:
         return ".".join(reversed(words))
 
     def tensor(self, module: torch.nn.Module, name: str) -> str:
-        """``transformer.wte.weight`` for a tensor of ``module``."""
+        """Return ``transformer.wte.weight`` for a tensor of ``module``."""
         path = self._climb(module)
         return f"{path}.{name}" if path else name
 

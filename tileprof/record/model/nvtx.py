@@ -82,7 +82,7 @@ class Ranges:
     # ---- how
 
     def _ask(self, function: str, *arguments: Any, otherwise: Any = None) -> Any:
-        """PyTorch's own function, where it has one: the class in its place has another name than the module."""
+        """Return PyTorch's own function, where it has one: the class in its place has another name than the module."""
         if isinstance(self._real, type(nvtx)):
             return getattr(self._real, function)(*arguments)
         return otherwise

@@ -211,7 +211,7 @@ class Session:
         return operator
 
     def before(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
-        """Copies of integer arguments that a data-dependent operator is about to overwrite, by id."""
+        """Return copies of integer arguments that a data-dependent operator is about to overwrite, by id."""
         entry = operator.entry
         if entry is None or not entry.data_dependent or not operator.mutates or self.fake:
             return {}

@@ -95,7 +95,7 @@ class Move:
         return "aten::resize_" if self.copied else "tileprof::same_memory"
 
     def kernel(self) -> Kernel:
-        """The launch: operand 0 is the old buffer, operand 1 the new one."""
+        """Return the launch: operand 0 is the old buffer, operand 1 the new one."""
         item = math.gcd(self.bytes, _COPIED_BYTES)
         old, new = (Operand((self.bytes // item,), (1,), f"int{8 * item}", item, ref=ref) for ref in (0, 1))
         if self.copied:
@@ -237,7 +237,7 @@ class Buffers:
         self._drop(old)
 
     def offset(self, tensor: torch.Tensor) -> int:
-        """Where the tensor's first element lies in its buffer, in bytes."""
+        """Return where the tensor's first element lies in its buffer, in bytes."""
         at = self._live[tensor.untyped_storage()._cdata].at if self._shifted else 0  # noqa: SLF001
         elements = tensor.storage_offset()
         return at + int(elements * tensor.element_size()) if elements else at
@@ -338,8 +338,8 @@ class Buffers:
                     self.writer.note(_UNORDERED)
 
     def moves(self) -> Iterator[Move]:
-        """Launches that come before the operator whose tensors were just looked up; each old buffer is freed after
-        it.
+        """Yield launches that come before the operator whose tensors were just looked up; each old buffer is freed
+        after it.
         """
         while self._moves:
             move = self._moves[0]

@@ -53,7 +53,7 @@ def _no_encoder_fast_path() -> Iterator[None]:
 
 @contextmanager
 def _no_compiler() -> Iterator[None]:
-    """Compiled functions run as written; the compiler is imported only by programs that ask for it."""
+    """Let compiled functions run as written; the compiler is imported only by programs that ask for it."""
     original = torch.compile
 
     @functools.wraps(original)

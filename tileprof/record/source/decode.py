@@ -85,7 +85,7 @@ def stray(entries: Entries, spans: list[Span]) -> Stray | None:
 
 
 def extents(entries: Entries) -> tuple[I64, I64]:
-    """Lowest address and end of each entry."""
+    """Return lowest address and end of each entry."""
     low = entries["address"].astype(np.int64)
     high = low + entries["length"].astype(np.int64)
     for level in (0, 1):

@@ -21,7 +21,7 @@ _STATIC_SHARED_BYTES: Final = 48 << 10  # more than this a kernel must be allowe
 
 
 def modules() -> tuple[Any, Any]:
-    """cuda.core and the driver's bindings. Raises UserError when they are not installed."""
+    """Return cuda.core and the driver's bindings. Raises UserError when they are not installed."""
     try:
         return import_module("cuda.core"), import_module("cuda.bindings.driver")
     except ImportError as error:
@@ -57,7 +57,7 @@ def compile_cubin(program: Program, architecture: str, *, record: bool) -> Any:
 
 
 def _flags(options: tuple[str, ...]) -> dict[str, Any]:
-    """-D and -use_fast_math as ``ProgramOptions`` wants them. Raises UserError for other options."""
+    """Return -D and -use_fast_math as ``ProgramOptions`` wants them. Raises UserError for other options."""
     results: dict[str, Any] = {}
     for option in options:
         if option.startswith("-D"):

@@ -111,7 +111,7 @@ class Host:
         """Do nothing: nothing is ever under way."""
 
     def allocate(self, size: int) -> int:
-        """Zeroed memory."""
+        """Return zeroed memory."""
         memory = np.zeros(max(size, 1), np.uint8)
         self._memory[memory.ctypes.data] = memory
         return memory.ctypes.data

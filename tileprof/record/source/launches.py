@@ -161,7 +161,7 @@ def _lived_ns(blocks: Blocks) -> float:
 
 
 def _everything(tiles: int, bound: list[Buffer]) -> Boxes:
-    """Every tile reads and writes every buffer, whole."""
+    """Return boxes with which every tile reads and writes every buffer whole."""
     modes = np.tile(np.repeat([READ, WRITE], len(bound)), tiles)
     slot = np.tile(np.arange(len(bound)), 2 * tiles)
     low = np.array([b.base - b.origin for b in bound], np.int64)

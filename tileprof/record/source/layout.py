@@ -62,7 +62,7 @@ Blocks = NDArray[np.void]
 
 
 def fresh_blocks(count: int) -> Blocks:
-    """Records of blocks that have not begun."""
+    """Return records of blocks that have not begun."""
     blocks = np.zeros(count, BLOCK)
     blocks["begin_ns"] = blocks["begin_clock"] = np.iinfo(np.uint64).max
     return blocks

@@ -86,7 +86,7 @@ def attach_times(trace: Trace, times: KernelTimes, output: Path, *, source: str,
 
 
 def _begins(matched: NDArray[np.bool_], measured: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.int64]:
-    """``[launches]`` begins: measured ones, later by the modelled durations of the launches put in between."""
+    """Return ``[launches]`` begins: measured ones, later by the modelled durations of the launches put in between."""
     begins, shift, end, at = np.zeros(len(matched), np.int64), 0, 0, 0
     for n, has_time in enumerate(matched.tolist()):
         if has_time:

@@ -84,7 +84,7 @@ class _Keys:
         return len(self.name)
 
     def points(self, launch: int, kernels: _Keys) -> NDArray[np.int32]:
-        """``[kernels]`` points of one launch of ours against a slice of the other side."""
+        """Return ``[kernels]`` points of one launch of ours against a slice of the other side."""
         kind = kernels.kind == self.kind[launch]
         operator = (kernels.op == self.op[launch]) & (kernels.op >= 0)
         same = kernels.name == self.name[launch]

@@ -93,7 +93,7 @@ class AddressRun:
         self.grid: Place = (x, y, z)
 
     def boxes(self, spans: list[Span]) -> tuple[list[Place], list[Boxes], list[int]]:
-        """Places in hardware order, the boxes of each program, and the flops of each.
+        """Return places in hardware order, the boxes of each program, and the flops of each.
 
         Raises `DependsOnValues`, and ValueError for an address outside every span.
         """

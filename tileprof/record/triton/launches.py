@@ -91,7 +91,9 @@ def _whole(
     slots: list[int],
     options: dict[str, Any],
 ) -> Kernel:
-    """A kernel whose addresses depend on values that are not there: every program touches every argument whole."""
+    """Return a kernel whose addresses depend on values that are not there: every program touches every
+    argument whole.
+    """
     tiles = grids.size(grid)
     number = np.arange(tiles)
     at = grids.places(grid).astype(np.int32)
@@ -151,7 +153,7 @@ def _tensors(values: list[Any]) -> list[torch.Tensor]:
 
 
 def _from_watch(name: str, watch: Watch, tensors: list[torch.Tensor], options: dict[str, Any]) -> Kernel:
-    """Programs in hardware order (x fastest); the interpreter runs x outermost."""
+    """Return the kernel with its programs in hardware order (x fastest); the interpreter runs x outermost."""
     at = np.array(watch.at, np.int32).reshape(-1, 3)
     order = np.lexsort((at[:, 0], at[:, 1], at[:, 2]))
     spans, slots = _spans(tensors)

@@ -29,7 +29,7 @@ _PATIENCE_S: Final = 60
 
 
 def measure() -> dict[str, Any]:
-    """Times in ns per launch, by key of `Device` and for events, and the GPU's ``name``.
+    """Return times in ns per launch, by key of `Device` and for events, and the GPU's ``name``.
 
     Raises `UserError` where there is no GPU, and where the program does not end.
     """

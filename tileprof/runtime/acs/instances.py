@@ -144,7 +144,7 @@ def _is_single(name: str) -> bool:
 
 
 def stored_events(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Launches that are in the trace: all, or those of marked regions where there are any."""
+    """Return launches that are in the trace: all, or those of marked regions where there are any."""
     keeping = not any(event["e"] == "capture" for event in events)
     out = []
     for event in events:
@@ -174,9 +174,9 @@ class _Footprints:
         """Return the launch relative to the pointers among its parameters, or why it is not to be had."""
         touched = self._touched(row)
         pointers = self._pointers(row, call.parameters)
-        used = {buffer for buffer, *_ in touched}
-        slots = tuple(offset for offset, (_, buffer) in pointers.items() if buffer in used)
-        if used - {pointers[offset][1] for offset in slots}:
+        buffers = {buffer for buffer, *_ in touched}
+        slots = tuple(offset for offset, (_, buffer) in pointers.items() if buffer in buffers)
+        if buffers - {pointers[offset][1] for offset in slots}:
             return "it reaches memory that none of its parameters points to"
         unused = tuple(offset for offset in pointers if offset not in slots)
         address = [pointers[offset][0] for offset in slots]
@@ -218,7 +218,7 @@ class _Footprints:
         ]
 
     def _hull(self, footprint: int) -> list[tuple[int, int, int, int]]:
-        """Slot, mode, first byte and end of what a footprint touches."""
+        """Return slot, mode, first byte and end of what a footprint touches."""
         if footprint not in self._hulls:
             boxes = self._trace.footprint(footprint).boxes
             reach = [
@@ -241,7 +241,7 @@ class _Footprints:
         return self._hulls[footprint]
 
     def _pointers(self, row: int, parameters: bytes) -> dict[int, tuple[int, int]]:
-        """Offset in the parameters to address and buffer, of the words that are addresses in live buffers."""
+        """Return offset in the parameters to address and buffer, of the words that are addresses in live buffers."""
         whole = len(parameters) // _POINTER_BYTES * _POINTER_BYTES
         words = np.frombuffer(parameters[:whole], "<i8")
         live = np.flatnonzero((self._born <= row) & (row < self._died))

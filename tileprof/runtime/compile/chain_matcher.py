@@ -168,7 +168,7 @@ def _gated_stages(match: ChainMatch, value: View, step: _Step) -> View:
 
 
 def _tile(rows: int, columns: int) -> tuple[int, int]:
-    """Up to 128 x 128, not higher than the matrix is."""
+    """Return a tile of up to 128 x 128, not higher than the matrix is."""
     height, width = (min(128, max(_SMALLEST_SIDE, 1 << (side - 1).bit_length())) for side in (rows, columns))
     return height, width
 

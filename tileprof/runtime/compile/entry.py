@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import asked, aten, products, verdicts
+from tileprof.runtime.compile import aten, policy_files, products, verdicts
 from tileprof.runtime.compile.ahead import Ahead
 from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
@@ -23,8 +23,8 @@ from tileprof.runtime.compile.outer_products import outer_products_as_multiplica
 from tileprof.runtime.compile.partition import proposed
 from tileprof.runtime.compile.raced_program import Program, Race
 from tileprof.runtime.compile.region import Region
+from tileprof.runtime.compile.region_program import Traced, Way, names_of
 from tileprof.runtime.compile.report import Report, announce
-from tileprof.runtime.compile.ways import Traced, Way, names_of
 from tileprof.runtime.persistent.build import nvcc
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
@@ -41,7 +41,7 @@ def backend(
     Raises `UserError` for options that mean nothing.
     """
     chosen = Options.of(options)
-    policies = {path: asked.load_asked(path) for path in chosen.policies}
+    policies = {path: policy_files.load_policies(path) for path in chosen.policies}
     report = Report()
     announce(report)
     reason = left_to_inductor(inputs, chosen)
@@ -72,14 +72,16 @@ def backend(
     return inductor(module, inputs)
 
 
-def _regions(graph: Traced, options: Options, policies: Mapping[Path, asked.AnyPolicy], report: Report) -> list[Region]:
+def _regions(
+    graph: Traced, options: Options, policies: Mapping[Path, policy_files.AnyPolicy], report: Report
+) -> list[Region]:
     """Return what kernels of ours compute of a graph; the report says what, and what they do not."""
     assert graph.module is not None
     nodes = graph.module.graph
     reason = _unraced(nodes)
     if reason is not None:
         report.reason = reason
-    regions = [] if reason else proposed(nodes, [asked.finder(policies, options.scheduler), *FINDERS])
+    regions = [] if reason else proposed(nodes, [policy_files.finder(policies, options.scheduler), *FINDERS])
     region_nodes = {n for region in regions for n in region.nodes}
     if reason is None:
         regions = proposed(nodes, [products.finder(options, region_nodes)], regions)
@@ -194,7 +196,7 @@ def _unraced(graph: fx.Graph) -> str | None:
 
 def _without_large_copies(regions: list[Region], options: Options) -> list[Region]:
     """Return the regions without those whose copies of weights, all together, would need more memory than is
-    taken unasked.
+    taken without asking.
     """
     small_enough: list[Region] = []
     total = 0

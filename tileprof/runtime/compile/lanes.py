@@ -149,8 +149,8 @@ class Lanes:
 
     @contextmanager
     def use(self) -> Iterator[Lane]:
-        """The lane of the current stream or capture, for a call. Raises `RegionError`, and `NotNowError` in a capture
-        for which there is none.
+        """Yield the lane of the current stream or capture, for a call. Raises `RegionError`, and `NotNowError` in a
+        capture for which there is none.
         """
         if self._device.type != "cuda":
             yield self._lane(("thread", threading.get_ident()))

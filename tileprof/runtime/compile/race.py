@@ -52,7 +52,9 @@ def difference(results: Sequence[Any], references: Sequence[Any]) -> Difference:
 
 
 def _error(a: Any, b: Any) -> tuple[float, bool]:
-    """Relative error, and whether the tensors say anything: zeros and what is not finite on both sides do not."""
+    """Return relative error, and whether the tensors say anything: zeros and what is not finite on both sides
+    do not.
+    """
     odd = ~b.isfinite()
     if not ((a[odd] == b[odd]) | (a[odd].isnan() & b[odd].isnan())).all():
         return float("inf"), True

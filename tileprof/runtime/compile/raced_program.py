@@ -14,9 +14,9 @@ from torch import fx
 
 from tileprof.runtime.compile.lanes import NotNowError, RegionError
 from tileprof.runtime.compile.race import difference, in_float32, times_in_turn
+from tileprof.runtime.compile.region_program import Traced, Way
 from tileprof.runtime.compile.report import Report
 from tileprof.runtime.compile.verdicts import Verdict, keep
-from tileprof.runtime.compile.ways import Traced, Way
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 

@@ -60,7 +60,7 @@ def _defined(results: int, updating: bool) -> Any:
 
 @contextmanager
 def running(call: Call) -> Iterator[None]:
-    """Regions that this thread comes to are run by ``call``."""
+    """Let ``call`` run the regions that this thread comes to."""
     before = getattr(_RUNNING, "call", None)
     _RUNNING.call = call
     try:

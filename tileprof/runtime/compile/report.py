@@ -39,8 +39,8 @@ _LOCK: Final = threading.Lock()
 
 @contextmanager
 def reports() -> Iterator[list[Report]]:
-    """The reports of all graphs that the backend is given meanwhile; a report is completed when its program is first
-    called.
+    """Yield the reports of all graphs that the backend is given meanwhile; a report is completed when its program is
+    first called.
     """
     collected: list[Report] = []
     with _LOCK:

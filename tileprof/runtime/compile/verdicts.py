@@ -2,7 +2,7 @@
 regions to run Inductor's.
 
 A verdict holds for one graph with its shapes, one kind of GPU, and one state of PyTorch, its settings and this package;
-anything else is another file. What is recalled is still compared: the first call's results are held against PyTorch's.
+anything else is another file. What is recalled is still compared: the first call's results are compared with PyTorch's.
 """
 
 from __future__ import annotations

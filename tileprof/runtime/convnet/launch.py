@@ -197,7 +197,7 @@ def plan_tables(plan: Plan) -> tuple[Any, Any, Any]:
 
 
 def flag_words(plan: Plan) -> int:
-    """32-bit words of the semaphores."""
+    """Return 32-bit words of the semaphores."""
     return plan.semaphores * FLAG_BYTES // 4
 
 

@@ -153,7 +153,7 @@ def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
 
 
 def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
-    """Tilings that the kernel can run."""
+    """Yield tilings that the kernel can run."""
     images, rows, columns, channels = layer.shape
     pool = layer.pool
     widths = [width for width in WIDTHS if width < 2 * channels]

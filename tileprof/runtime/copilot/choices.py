@@ -46,8 +46,8 @@ class Choices:
 
 
 def programs(plan: Plan) -> I32:
-    """``[stages]``: the program of every stage. Stages that wait for each other, through any others, are one program;
-    programs are numbered by their first stages.
+    """Return ``[stages]``: the program of every stage. Stages that wait for each other, through any others, are one
+    program; programs are numbered by their first stages.
     """
     home = list(range(len(plan.stages)))
 
@@ -67,7 +67,7 @@ def programs(plan: Plan) -> I32:
 
 
 def places(plan: Plan, choices: Choices) -> I32:
-    """``[T]``: the place of every task in the order in which ready ones are taken.
+    """Return ``[T]``: the place of every task in the order in which ready ones are taken.
 
     Raises `UserError` where there is not one deadline for each program.
     """
@@ -92,7 +92,9 @@ def places(plan: Plan, choices: Choices) -> I32:
 
 
 def upward_us(plan: Plan) -> np.ndarray:
-    """``[T]``: modelled microseconds from a task's begin to the end of the longest chain of tasks that wait for it."""
+    """Return ``[T]``: modelled microseconds from a task's begin to the end of the longest chain of tasks that wait for
+    it.
+    """
     waiter = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.wait_ptr))
     poster = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.post_ptr))
     ranks_us, behind = np.zeros(len(plan.tasks)), np.zeros(max(1, plan.semaphores))

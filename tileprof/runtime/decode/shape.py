@@ -44,8 +44,8 @@ class DecoderShape(ModelShape):
         return max(1, blocks // (self.batch * self.kv_heads))
 
     def handed_words(self, blocks: int) -> dict[str, int]:
-        """32-bit words that each stage of a layer hands to later ones, in the order of memory: QKV_AT and so on of
-        common.cuh.
+        """Return 32-bit words that each stage of a layer hands to later ones, in the order of memory: QKV_AT and so on
+        of common.cuh.
         """
         parts = self.batch * self.kv_heads * self.most_chunks(blocks) * self.sharers * (self.head_dim + 2)
         halves = {

@@ -224,7 +224,7 @@ class _Block:
         return product
 
     def _copies_kept(self) -> tuple[str, str] | None:
-        """Names of the outputs that get keys and values, where a cache takes them."""
+        """Return names of the outputs that get keys and values, where a cache takes them."""
         stack, copies = self._stack, (self._call.key, self._call.value)
         outside = [any(u not in self._attended for u in node.users) for node in copies]
         if not any(outside):

@@ -32,7 +32,7 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def find(graph: fx.Graph) -> Iterator[Region]:
-    """Stacks of transformer blocks, and the patches of images in front of them; see the module."""
+    """Yield stacks of transformer blocks, and the patches of images in front of them; see the module."""
     stacks = list(_stacks(graph))
     yield from stacks
     if stacks:

@@ -31,7 +31,7 @@ class Patches:
     frozen: bool = False
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """(batch, channels, rows, columns) of image, weights and perhaps a bias."""
+        """Compute (batch, channels, rows, columns) from image, weights and perhaps a bias."""
         image, weight, *bias = inputs
         (batch, channels, height, width), (down, across) = image.shape, self.side
         rows, columns = height // down, width // across

@@ -152,8 +152,8 @@ def stream_tables(plan: Plan) -> tuple[Table, Table]:
 
 
 def stage_table(plan: Plan, generations: Sequence[int], address: Address, wiped: Address) -> Table:
-    """`Stage` rows; ``address`` names where tensors are, partial sums too, and ``wiped`` where tasks that write one
-    make memory absent, 0 for nowhere.
+    """Return `Stage` rows; ``address`` names where tensors are, partial sums too, and ``wiped`` where tasks that write
+    one make memory absent, 0 for nowhere.
     """
     table = np.zeros(len(plan.stages), STAGE)
     for row, stage, generation in zip(table, plan.stages, generations, strict=True):

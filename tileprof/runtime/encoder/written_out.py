@@ -36,7 +36,7 @@ class _Match:
         self._softmax, self._nodes = softmax, {softmax}
 
     def match(self) -> Attended | None:
-        """softmax(query s (key s)^T + mask) value, each in float32, rounded at the end.
+        """Match softmax(query s (key s)^T + mask) value, each in float32, rounded at the end.
 
         Source: `_scaled_dot_product_attention_math` of PyTorch 2.11 and 2.13.
         """

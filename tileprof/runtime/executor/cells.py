@@ -52,7 +52,7 @@ class Cells:
 
     @classmethod
     def of(cls, stages: Sequence[Touches]) -> Cells:
-        """Cells of every buffer that a stage writes; nothing else can race."""
+        """Return cells of every buffer that a stage writes; nothing else can race."""
         written = sorted({int(b) for t in stages for b in np.unique(t.buffer[t.mode != READ])})
         grids: dict[int, _Grid] = {}
         columns: list[tuple[I64, ...]] = [(np.empty(0, np.int64),) * 4]
@@ -71,7 +71,7 @@ class Cells:
         return cls(buffers, low, run, size, grids)
 
     def entries(self, touches: Touches) -> tuple[I64, I64, I64]:
-        """``(tile, mode, cell)`` of a stage, each once; raises `UserError` where there are too many to hold."""
+        """Return ``(tile, mode, cell)`` of a stage, each once; raises `UserError` where there are too many to hold."""
         parts = []
         total = 0
         for buffer, grid in self.grids.items():
@@ -119,8 +119,8 @@ def _grid(touches: list[Touches], first: int) -> _Grid:
 
 
 def _rectangles(touches: Touches, pitch: int) -> tuple[I64, I64, I64, I64, I64]:
-    """``(row of touches, top, bottom, left, right)``: each box as rectangles of a buffer laid out in rows of ``pitch``
-    bytes.
+    """Return ``(row of touches, top, bottom, left, right)``: each box as rectangles of a buffer laid out in rows of
+    ``pitch`` bytes.
     """
     outer, step = ragged(touches.count_1)
     offset = touches.offset[outer] + step * touches.stride_1[outer]
@@ -136,7 +136,7 @@ def _rectangles(touches: Touches, pitch: int) -> tuple[I64, I64, I64, I64, I64]:
 
 
 def _runs(row: I64, low: I64, high: I64, pitch: int) -> list[tuple[I64, ...]]:
-    """Runs of bytes as rectangles: what lies in one row, and otherwise head, whole rows and tail."""
+    """Return runs of bytes as rectangles: what lies in one row, and otherwise head, whole rows and tail."""
     first, last = low // pitch, (high - 1) // pitch
     one = (first == last) & (high - low < pitch)
     head, tail = ~one & (low % pitch > 0), ~one & (high % pitch > 0)

@@ -42,7 +42,7 @@ def randomly(program: Program, seed: int) -> Order:
 
 
 def delaying(program: Program, node: int) -> Order:
-    """Everything that can run without one tile runs before it."""
+    """Return the order in which everything that can run without one tile runs before it."""
     rank = stream(program).rank
     rank[node] = np.inf
     stage, tile = program.place(node)

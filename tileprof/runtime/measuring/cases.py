@@ -64,8 +64,8 @@ def copy_pair(tiles: int, rows: int = 4) -> Chain:
 
 
 def gelu_mlp(tokens: int, up: tuple[int, int], down: tuple[int, int], width: int = 12288, inner: int = 6144) -> Chain:
-    """GPT-3's MLP on one of eight GPUs; ``up`` and ``down`` are the tiles of its products. Weights lie as nn.Linear
-    keeps them.
+    """Return GPT-3's MLP on one of eight GPUs; ``up`` and ``down`` are the tiles of its products. Weights lie as
+    nn.Linear keeps them.
     """
     x, h, y = (View.contiguous(n, (tokens, c), "float16") for n, c in (("x", width), ("h", inner), ("y", width)))
     first = Gemm(x, _weight("w1", width, inner), h, tile=up, epilogue="gelu")
@@ -74,7 +74,7 @@ def gelu_mlp(tokens: int, up: tuple[int, int], down: tuple[int, int], width: int
 
 
 def gated_mlp(tokens: int, up: tuple[int, int], down: tuple[int, int], width: int = 8192, inner: int = 2752) -> Chain:
-    """LLaMA-65B's MLP on one of eight GPUs, gate and up in one product."""
+    """Return LLaMA-65B's MLP on one of eight GPUs, gate and up in one product."""
     x, h, y = (View.contiguous(n, (tokens, c), "float16") for n, c in (("x", width), ("h", inner), ("y", width)))
     first = Gemm(x, _weight("w1", width, 2 * inner), h, tile=up, epilogue="silu_gate")
     second = Gemm(h, _weight("w2", inner, width), y, tile=down)
@@ -82,7 +82,7 @@ def gated_mlp(tokens: int, up: tuple[int, int], down: tuple[int, int], width: in
 
 
 def attention_block(tokens: int, width: int, heads: int) -> Chain:
-    """Queries, keys and values in one product, causal attention over heads of 128, and the product behind it."""
+    """Return queries, keys and values in one product, causal attention over heads of 128, and the product behind it."""
     inner = heads * _HEAD
     x, qkv = View.contiguous("x", (tokens, width), "float16"), View.contiguous("qkv", (tokens, 3 * inner), "float16")
     q, k, v = (View("qkv", (heads, tokens, _HEAD), (_HEAD, 3 * inner, 1), "float16", at * inner) for at in range(3))

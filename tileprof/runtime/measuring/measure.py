@@ -6,7 +6,7 @@ Triton's kernels where that one takes no chain; then, for a choice of sizes, Tri
 that OUT.json already holds, from the same device, stay. ``--missing`` measures only what it lacks, so that a run that
 was cut short goes on; ``--only PATTERN`` chooses chains by a part of their name, ``--budget SECONDS`` begins none after
 that and says what is left, ``--triton`` and ``--compile`` take every size, and ``--limit SECONDS`` is what
-torch.compile gets a chain. What cannot be measured is said, and the rest goes on.
+torch.compile gets per chain. A failure to measure is printed, and the rest continues.
 
 The persistent kernel is compiled for all chains before the first is timed: compilers beside it disturb the times, with
 half of the cores idle, too. ``--prepare`` compiles it into $TILEPROF_CACHE on a machine without a GPU; the cache counts
@@ -166,7 +166,7 @@ def measure_compiled(chain: Chain, policy: Policy, limit_s: float) -> dict[str, 
 
 
 def _row(chain: Chain, name: str, times: Sequence[float]) -> dict[str, Any]:
-    """``times``: of all instances together."""
+    """Return a row of results; ``times`` are those of all instances together."""
     count, roof = instances(chain), _roof_us(chain)
     each = sorted(t / count for t in times)
     median = statistics.median(each)
@@ -407,7 +407,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no chain after so long")
     add("--triton", action="store_true", help="Triton's kernels wherever the persistent kernel runs")
     add("--compile", action="store_true", help="torch.compile for every chain, which takes minutes")
-    add("--limit", type=float, default=45.0, metavar="SECONDS", help="what torch.compile gets a chain (default 45)")
+    add("--limit", type=float, default=45.0, metavar="SECONDS", help="time for torch.compile per chain (default 45)")
     options = parser.parse_args(arguments)
     if options.out is None and not options.prepare:
         parser.error("give OUT.json, or --prepare")
@@ -426,8 +426,8 @@ def _rows_on_file(path: Path) -> list[dict[str, Any]]:
 
 
 def measured_on(instead: str = "leave out --compare") -> dict[str, Any]:
-    """Device, versions and date of what is measured here; raises `UserError`, which proposes ``instead``, without a
-    GPU.
+    """Return device, versions and date of what is measured here; raises `UserError`, which proposes ``instead``,
+    without a GPU.
     """
     if not torch.cuda.is_available():
         raise UserError(f"there is no GPU here that PyTorch can use, so that nothing can be measured; {instead}")

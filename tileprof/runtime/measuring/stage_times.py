@@ -68,13 +68,13 @@ def persistent_stage_us(policy: Policy) -> list[float]:
 
 
 def instances(chain: Chain) -> int:
-    """Copies of the chain in one graph, so that what they touch together is far above L2."""
+    """Return copies of the chain in one graph, so that what they touch together is far above L2."""
     bytes_ = sum(max(v.elements for v in views) * views[0].item_bytes for views in chain.tensors().values())
     return max(2, -(-_ROTATED_BYTES // bytes_))
 
 
 def pipelines_of(policy: Policy, schedule: str, count: int, *, ahead: bool = False) -> list[GpuPipeline]:
-    """``count`` pipelines, each with memory and semaphores of its own."""
+    """Return ``count`` pipelines, each with memory and semaphores of its own."""
     first = GpuPipeline(policy, schedule=schedule, ahead=ahead, unchecked=True)
     return [first, *(first.twin() for _ in range(count - 1))]
 

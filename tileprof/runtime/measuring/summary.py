@@ -117,7 +117,7 @@ def _us(row: Row | None) -> str:
 
 
 def _means(chains: Sequence[Rows]) -> str:
-    """Geometric means, where there is something to average."""
+    """Return geometric means, where there is something to average."""
     ratios = [1 / (1 - share) for chain in chains if (share := gain(chain)) is not None]
     torch = [
         row["us"] / synchronised["us"]

@@ -117,22 +117,22 @@ def constants(plan: Plan, dealer: Dealer) -> dict[str, int]:
 
 
 def completions(plan: Plan) -> int:
-    """Places in the ring to the CPU: for all that may have been sent."""
+    """Return places in the ring to the CPU: for all that may have been sent."""
     return 1 << (plan.clusters * COMMANDS - 1).bit_length()
 
 
 def link_words(plan: Plan) -> int:
-    """64-bit words of the memory that GPU and CPU share."""
+    """Return 64-bit words of the memory that GPU and CPU share."""
     return _LINK_HEAD + plan.clusters * COMMANDS + completions(plan)
 
 
 def _counts_at(plan: Plan) -> int:
-    """Counts begin at a cache line of their own."""
+    """Return where counts begin: at a cache line of their own."""
     return -(-plan.flag_words // _FLAG_WORDS) * _FLAG_WORDS
 
 
 def flag_words(plan: Plan, dealer: Dealer) -> int:
-    """32-bit words of semaphores, sums and counts."""
+    """Return 32-bit words of semaphores, sums and counts."""
     if dealer is Dealer.LISTS:
         return plan.flag_words
     own = (

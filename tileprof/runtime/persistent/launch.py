@@ -107,7 +107,7 @@ def tables_of(plan: Plan, dealer: Dealer = Dealer.LISTS) -> tuple[I32, ...]:
 
 
 def _heads(plan: Plan, tasks: I32) -> I32:
-    """Head of kernel.cu for every cluster: where its tasks begin and end, and the first of them."""
+    """Return head of kernel.cu for every cluster: where its tasks begin and end, and the first of them."""
     begin, end = plan.task_ptr[:-1], plan.task_ptr[1:]
     first = tasks[np.minimum(begin, len(tasks) - 1)] if len(tasks) else np.zeros((len(begin), 8), np.int32)
     return np.column_stack([begin, end, np.zeros_like(begin), np.zeros_like(begin), first])

@@ -63,9 +63,9 @@ def plan_of(
         for stage, plan in zip(policy.stages, stages, strict=True)
     ]
     lowered = lower(policy)
-    used = sorted({w.edge.semaphores for w in lowered})
-    counts = [policy.semaphores[a].count for a in used]
-    first = dict(zip(used, np.cumsum([0, *counts]).tolist(), strict=False))
+    arrays = sorted({w.edge.semaphores for w in lowered})
+    counts = [policy.semaphores[a].count for a in arrays]
+    first = dict(zip(arrays, np.cumsum([0, *counts]).tolist(), strict=False))
     base = np.cumsum([0, *(stage.tiles for stage in policy.stages)])
     waits, posts = _waits(lowered, chain, stages, first, base, chosen), _posts(lowered, policy, first, base)
     links = _Links(*_csr(waits[:, [0, 3]], base[-1]), *_csr(posts, base[-1]), sum(counts))
@@ -137,7 +137,7 @@ class _Links:
 
 
 def _csr(rows: I64, tiles: int) -> tuple[list[int], list[int]]:
-    """``rows`` (tile, semaphore)."""
+    """Return ``rows`` (tile, semaphore) as CSR."""
     order = np.argsort(rows[:, 0], kind="stable")
     return np.searchsorted(rows[order, 0], np.arange(tiles + 1)).tolist(), rows[order, 1].tolist()
 
@@ -183,7 +183,7 @@ def _assembled(
     posts: I64,
     semaphores: int,
 ) -> Plan:
-    """``waits`` (tile of all stages, and the columns of `Plan.waits`) and ``posts`` (tile, semaphore) put into the
+    """Put ``waits`` (tile of all stages, and the columns of `Plan.waits`) and ``posts`` (tile, semaphore) into the
     order of the tasks.
     """
     flat = np.array([task for tasks in lists for task in tasks], np.int64).reshape(-1, 3)

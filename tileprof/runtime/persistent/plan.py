@@ -81,8 +81,8 @@ class Box:
 
     @classmethod
     def of(cls, operator: Conv2d) -> Box | None:
-        """None where the tiles are no such boxes: a tile is a divisor of a row, whole rows that divide an image, or
-        whole images.
+        """Return the boxes of tiles; None where they are no such boxes: a tile is a divisor of a row, whole rows that
+        divide an image, or whole images.
         """
         images, p, q, _ = operator.out.shape
         pixels = operator.tile[0]

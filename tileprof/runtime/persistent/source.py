@@ -114,7 +114,9 @@ class Layout:
 
 
 def k_blocks_under_way(stages: Sequence[StagePlan], split: int, options: Options) -> list[int]:
-    """K-blocks per stage that the rings hold in a launch of these stages. Raises `UserError` where they do not fit."""
+    """Return K-blocks per stage that the rings hold in a launch of these stages. Raises `UserError` where they do not
+    fit.
+    """
     none = np.zeros(1, np.int32)
     layout = Layout.of(Plan(split, 1, tuple(stages), none, none, none, none, none, none, 0, none), options)
     return [min(layout.a_slots, layout.b_slots * (layout.b_bytes // (s.columns * _ROW_BYTES))) for s in stages]
@@ -372,7 +374,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
 
 
 def multiply(width: int, dtype: str) -> str:
-    """``wgmma`` of 64 rows, ``width`` columns and 16 of k: sums += a * b."""
+    """Return ``wgmma`` of 64 rows, ``width`` columns and 16 of k: sums += a * b."""
     half = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     count = width // 2
     registers = ", ".join(f"%{i}" for i in range(count))

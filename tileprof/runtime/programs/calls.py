@@ -45,8 +45,8 @@ class Call:
 
 @contextmanager
 def noticed() -> Iterator[list[Call]]:
-    """The calls of models meanwhile, in order of appearance; complete once the context is left. What `torch.compile`
-    has wrapped counts as what it wraps.
+    """Yield the calls of models meanwhile, in order of appearance; complete once the context is left. What
+    `torch.compile` has wrapped counts as what it wraps.
     """
     calls: dict[Any, Call] = {}
     order: list[Call] = []
@@ -93,7 +93,7 @@ def _on_gpu(model: nn.Module, tensors: list[Any]) -> bool:
 
 
 def _copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Copies of inputs that share nothing with them; None where they cannot be copied."""
+    """Return copies of inputs that share nothing with them; None where they cannot be copied."""
     try:
         return copy.deepcopy((args, kwargs))
     except (RuntimeError, TypeError, ValueError, copy.Error):

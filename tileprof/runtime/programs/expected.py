@@ -165,7 +165,7 @@ def _weight_bytes(layer: Any) -> int:
 
 
 def _blocks(program: Program, constants: Constants, device: Device) -> float:
-    """Rounds of tiles, stage after stage."""
+    """Return rounds of tiles, stage after stage."""
     cluster = cluster_for(program)
     plan = plan_of(program, device.sms // cluster * cluster, cluster)
     alike = groupby(plan.stages, lambda stage: (stage.source, stage.splits) if isinstance(stage, Tiled) else id(stage))

@@ -26,8 +26,8 @@ combine
              out [n, p, q, k], bias? [k], residual? as out,     epsilon (of a batch norm)
              mean?, var?, scale? and shift? [k]
 pointwise    x [m, n], y? as x, out as x                        tile, function: copy relu gelu gelu_tanh silu add mul
-silu_mul elementwise  x, y? as x, out as x, of any dimensions            run (elements a tile), function as pointwise's,
-number (times x);
+silu_mul elementwise  x, y? as x, out as x, of any dimensions            run (elements per tile), function as
+pointwise's, number (times x);
                                                                 on the CPU only
 norm         x [m, n], weight? [n], bias? [n], out as x         rows (a tile), kind: layer rms; epsilon
 softmax      x [m, n], out as x                                 rows (a tile), scale; dropout (share of elements that

@@ -44,7 +44,9 @@ class Attention(Operator):
                 "with groups a divisor of heads"
             )
         if self.rows < 1 or not isfinite(self.scale):
-            raise UserError(f"attention: {self.rows} rows a tile, scale {self.scale}; at least one row, a finite scale")
+            raise UserError(
+                f"attention: {self.rows} rows per tile, scale {self.scale}; at least one row, a finite scale"
+            )
 
     @property
     def factor(self) -> float:

@@ -127,7 +127,7 @@ class Conv2d(Operator):
         return epilogues.finish(value, self.epilogue, None, tensors.get("residual"), self.combine)
 
     def _rows(self, pixels: Span) -> Iterator[tuple[int, int, Span]]:
-        """Image, row and columns of each piece of a run of pixels."""
+        """Yield image, row and columns of each piece of a run of pixels."""
         _, p, q, _ = self.out.shape
         at = pixels[0]
         while at < pixels[1]:
@@ -137,7 +137,7 @@ class Conv2d(Operator):
             at = stop
 
     def _window(self, begin: int, end: int, axis: int) -> Span:
-        """Input rows (axis 0) or columns (1) that output rows or columns ``begin`` to ``end`` read."""
+        """Return input rows (axis 0) or columns (1) that output rows or columns ``begin`` to ``end`` read."""
         low = begin * self.stride - self.padding
         high = (end - 1) * self.stride - self.padding + self.weight.shape[1 + axis]
         return max(0, min(low, self.x.shape[1 + axis])), max(0, min(high, self.x.shape[1 + axis]))

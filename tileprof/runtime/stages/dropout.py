@@ -54,7 +54,8 @@ def words(seed: int, number: Any) -> Any:
 
 
 def apply(value: Any, dropout: float, seed: int, first_row: int = 0) -> Any:
-    """``value`` [rows, columns], rows of a matrix from ``first_row`` on: dropped elements 0, the others divided by ``1
+    """Return ``value`` [rows, columns], rows of a matrix from ``first_row`` on: dropped elements 0, the others divided
+    by ``1
     - dropout``.
 
     An element's number is its row-major place in the whole matrix. Without dropout, ``value`` itself.
@@ -74,7 +75,7 @@ def _mask_of(dropout: float, seed: int, rows: Span, columns: int, device: Any) -
 
 
 def _product(factor: int, word: Any) -> tuple[Any, Any]:
-    """High and low 32 bits of a product of words, by halves of ``word``: int64 has no room for all 64 bits."""
+    """Return high and low 32 bits of a product of words, by halves of ``word``: int64 has no room for all 64 bits."""
     low, high = factor * (word & 0xFFFF), factor * (word >> 16)
     high = high + (low >> 16)
     return high >> 16, (high & 0xFFFF) << 16 | low & 0xFFFF

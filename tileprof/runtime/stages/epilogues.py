@@ -43,7 +43,7 @@ def check(epilogue: str, combine: str = "add") -> None:
 
 
 def normalised(value: Any, mean: Any, var: Any, scale: Any, shift: Any, epsilon: float) -> Any:
-    """Batch norm by running averages of the last dimension's channels."""
+    """Apply batch norm by running averages of the last dimension's channels."""
     return (value - mean) * (var + epsilon).rsqrt() * scale + shift
 
 
@@ -56,7 +56,7 @@ def apply(epilogue: str, value: Any) -> Any:
 
 
 def finish(value: Any, epilogue: str, bias: Any, residual: Any, combine: str = "add") -> Any:
-    """Bias, activation, residual, in this order."""
+    """Apply bias, activation, residual, in this order."""
     value = value if bias is None else value + bias
     value = apply(epilogue, value)
     if residual is None:

@@ -25,7 +25,7 @@ class _Rows(Operator):
     def _check(self) -> None:
         if len(self.x.shape) != 2 or self.out.shape != self.x.shape or self.rows < 1:
             raise UserError(
-                f"{self.NAME}: x is {self.x.shape}, out is {self.out.shape}, {self.rows} rows a tile; x and out are "
+                f"{self.NAME}: x is {self.x.shape}, out is {self.out.shape}, {self.rows} rows per tile; x and out are "
                 "the same [m, n]"
             )
 

@@ -183,9 +183,9 @@ def compiled(folder, name, text, *options):
 @needs_everything
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_textures_and_surfaces_are_seen_in_machine_code(tmp_path, scanned, architecture):
-    seen = scanned(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
-    seen.pop("reserved.0", None)  # shared memory of the system's
-    assert seen == {"plain": "000000", "fetch": "000100", "sample": "000100", "look": "000100", "draw": "000010"}
+    actual = scanned(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
+    actual.pop("reserved.0", None)  # shared memory of the system's
+    assert actual == {"plain": "000000", "fetch": "000100", "sample": "000100", "look": "000100", "draw": "000010"}
 
 
 @needs_everything

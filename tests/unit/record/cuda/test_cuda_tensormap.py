@@ -74,9 +74,9 @@ def test_a_load_reads_its_box_clipped_to_the_tensor_each_byte_once(case):
     words, at = case
     map_ = tensormap.decode(words)
     coordinates = np.array([at + [0] * (5 - len(at))], np.int64)
-    seen = bytes_of(tensormap.boxes(map_, coordinates))
-    assert len(seen) == len(set(seen))
-    assert set(seen) == read_by(map_, at)
+    actual = bytes_of(tensormap.boxes(map_, coordinates))
+    assert len(actual) == len(set(actual))
+    assert set(actual) == read_by(map_, at)
 
 
 def test_a_load_that_is_not_decoded_stands_for_the_whole_tensor():

@@ -72,7 +72,7 @@ class History:
                     self.rows.append([e["action"], e["addr"], e["size"], e["time_us"]])
 
     def live(self) -> list[tuple[int, int]]:
-        """Address and size of everything that is allocated now."""
+        """Return address and size of everything that is allocated now."""
         blocks: list[tuple[int, int]] = []
         self.tried(lambda: blocks.extend(_blocks(self.cuda.memory._snapshot()["segments"])))
         return blocks

@@ -167,8 +167,8 @@ def activation_of(nodes: Iterable[Any]) -> str:
 
 
 def module_path(path: str) -> str:
-    """``h.0.mlp`` of ``L['self'].h[0].mlp``, of ``L['self']._modules['h'][0].mlp`` and of ``L__self___h_0_mlp`` its
-    rest.
+    """Return ``h.0.mlp`` of ``L['self'].h[0].mlp``, of ``L['self']._modules['h'][0].mlp`` and of ``L__self___h_0_mlp``
+    its rest.
     """
     path = re.sub(r"^L\['\w+'\]|^L__self__+", "", path).replace("._modules", "")
     path = re.sub(r"\['?([^'\]]*)'?\]", r".\1", path)
@@ -176,7 +176,7 @@ def module_path(path: str) -> str:
 
 
 def operators(text: str) -> str:
-    """``aten::t+aten::addmm`` of ``aten.t, aten.addmm``."""
+    """Return ``aten::t+aten::addmm`` of ``aten.t, aten.addmm``."""
     return "+".join(word.strip().replace(".", "::", 1) for word in text.split(",") if word.strip())
 
 

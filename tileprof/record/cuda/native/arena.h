@@ -103,7 +103,7 @@ class Arena {
     std::vector<Places::Place> given_up_;      // behind launches that had not ended at the limit
     bool told_ = false;                        // that launches are not recorded for want of headers
     std::map<const void*, uint32_t> open_;     // launches that threads are making
-    std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: entries a launch appends
+    std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: entries that a launch appends
     uint64_t expected_ = 0;                    // entries in the arena, as far as known
 };
 

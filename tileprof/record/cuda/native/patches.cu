@@ -224,8 +224,8 @@ __device__ void bounds_of_parameters(const Header* h, uint64_t map, uint64_t* be
     }
 }
 
-// Copy what may be descriptors among the kernel's parameters, once a launch: this finds the maps that the kernel stores
-// through, which no callback reports.
+// Copy what may be descriptors among the kernel's parameters, once per launch: this finds the maps that the kernel
+// stores through, which no callback reports.
 __device__ void copy_maps(Header* h, uint64_t map) {
     uint32_t turn = (h->in_graph ? load_relaxed_gpu(&h->generation) : 0) + 1;
     if (atomicMax(&h->maps_taken, turn) >= turn) return;

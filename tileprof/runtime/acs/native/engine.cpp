@@ -416,7 +416,7 @@ void Engine::say_foreign() {
             static_cast<unsigned long long>(counts_.launches), options_.table.c_str(), table_.program().c_str());
 }
 
-// begin end symbol grid block shared stream bytes parameters, a line for each launch
+// begin end symbol grid block shared stream bytes parameters, one line per launch
 CUresult Engine::logged(const Launch& launch) {
     const Function& function = functions_.of(launch.function, table_);
     std::string line = std::to_string(now_ns());

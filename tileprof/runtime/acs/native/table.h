@@ -1,6 +1,6 @@
 // The footprint table: what launches touch, relative to their pointer arguments, as a recording found it.
 //
-// A text file, one record a line:
+// A text file, one record per line:
 //
 //     tileprof-acs 1
 //     program WORDS                         of the recording

@@ -1,4 +1,4 @@
-"""Which tile models the oracle of perturbed inputs holds against PyTorch: counted by a run over all of OpInfo's samples.
+"""Which tile models the oracle of perturbed inputs checks against PyTorch: counted by a run over all of OpInfo's samples.
 
     python -m tests.unit.record.model.tiles.held_operators
 
@@ -21,7 +21,7 @@ LIST = Path(__file__).with_name("held_operators.json")
 PAGE = "docs/limits.md"
 HOW = "run `python -m tests.unit.record.model.tiles.held_operators`, and give a reason in NOT_HELD for what it names"
 
-_BEGIN, _END = "<!-- held against PyTorch -->\n", "<!-- end of held against PyTorch -->\n"
+_BEGIN, _END = "<!-- checked against PyTorch -->\n", "<!-- end of checked against PyTorch -->\n"
 
 _BY_REASON: Final = {
     "they take lists of tensors; the model of one tensor, for each": (
@@ -81,7 +81,7 @@ NOT_HELD: Final = {f"aten::{op}": reason for reason, ops in _BY_REASON.items() f
 
 
 def listed() -> list[str]:
-    """Operators whose model was held against PyTorch, or is the function of one that was."""
+    """Operators whose model was checked against PyTorch, or is the function of one that was."""
     names: list[str] = json.loads(LIST.read_text())
     same = {REGISTRY[name].model for name in names if name in REGISTRY}
     return sorted({*names, *(op for op, entry in REGISTRY.items() if entry.model in same)})
@@ -99,10 +99,10 @@ def table() -> str:
         by_reason.setdefault(reason, []).append(op)
     direct = len(json.loads(LIST.read_text()))
     rows = [
-        ("held against PyTorch, by perturbing single elements of OpInfo's samples", direct, ""),
+        ("checked against PyTorch, by perturbing single elements of OpInfo's samples", direct, ""),
         ("the same function as one of these, under another name", len(listed()) - direct, ""),
     ]
-    rows += [(f"not held: {reason}", len(ops), _short(ops)) for reason, ops in sorted(by_reason.items())]
+    rows += [(f"not checked: {reason}", len(ops), _short(ops)) for reason, ops in sorted(by_reason.items())]
     lines = ["| operators with a tile model | number | which |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {what} | {count} | {which} |" for what, count, which in rows)]) + "\n"
 

@@ -76,27 +76,27 @@ class Geometry:
 
     def sources_of(self, position, size, tap):
         """The position in a source of ``size`` that a result of the forward direction takes with one tap, if any."""
-        found = []
+        matches = []
         for p, n, r, s, pad, d in zip(
             position, size, tap, self.call["stride"], self.call["padding"], self.call["dilation"], strict=True
         ):
             at = p * s - pad + r * d
             if not 0 <= at < n:
                 return None
-            found.append(at)
-        return tuple(found)
+            matches.append(at)
+        return tuple(matches)
 
     def results_of(self, position, size, tap):
         """The inverse: the ``p`` whose tap touches ``position``, if there is one within ``size``."""
-        found = []
+        matches = []
         for h, n, r, s, pad, d in zip(
             position, size, tap, self.call["stride"], self.call["padding"], self.call["dilation"], strict=True
         ):
             at, rest = divmod(h + pad - r * d, s)
             if rest or not 0 <= at < n:
                 return None
-            found.append(at)
-        return tuple(found)
+            matches.append(at)
+        return tuple(matches)
 
     def gathered(self, pixel, size, *, transposed):
         """Everything a result at ``pixel`` takes from a source with spatial ``size``."""
@@ -128,8 +128,8 @@ def check_gather(launched, tile, geometry, out, source, *, transposed, bias=None
         channels = range(y * tile_n, min((y + 1) * tile_n, results))
         depth = range(*slices[s])
         halo = {(n, *at) for n, *p in own for at in geometry.gathered(p, source.shape[2:], transposed=transposed)}
-        needed = ((n, group * sources + c, *at) for n, *at in halo for c in depth)
-        assert bytes_of(main.footprint, t, 0) == element_bytes(source, needed)
+        needs = ((n, group * sources + c, *at) for n, *at in halo for c in depth)
+        assert bytes_of(main.footprint, t, 0) == element_bytes(source, needs)
         pairs = [(group * sources + c, k) if transposed else (group * results + k, c) for c in depth for k in channels]
         assert bytes_of(main.footprint, t, 1) == element_bytes(weight, ((*i, *r) for i in pairs for r in geometry.taps))
         cells = [(n, group * results + k, *p) for n, *p in own for k in channels]
@@ -159,8 +159,8 @@ def check_reduction(kernel, out, partial, rank, bias=None):
     for t in range(kernel.footprint.tiles):
         results = bytes_of(kernel.footprint, t, 1, WRITE)
         own = [i for i in rank if element_bytes(out, [i]) <= results]
-        needed = ((s, rank[i]) for s in range(partial.shape[0]) for i in own)
-        assert bytes_of(kernel.footprint, t, 0) == element_bytes(partial, needed)
+        needs = ((s, rank[i]) for s in range(partial.shape[0]) for i in own)
+        assert bytes_of(kernel.footprint, t, 0) == element_bytes(partial, needs)
         if bias is not None:
             assert bytes_of(kernel.footprint, t, 2) == element_bytes(bias, {(i[1],) for i in own})
 
@@ -175,14 +175,14 @@ def check_depthwise(kernel, geometry, out, source, *, transposed, bias=None):
         written = bytes_of(kernel.footprint, t, 2, WRITE)
         own = [i for i in cells if element_bytes(out, [i]) <= written]
         assert len(own) <= 256
-        needed, weights = set(), set()
+        needs, weights = set(), set()
         for n, c, *p in own:
             group = c // results
             for b in range(group * sources, (group + 1) * sources):
-                needed |= {(n, b, *at) for at in geometry.gathered(p, source.shape[2:], transposed=transposed)}
+                needs |= {(n, b, *at) for at in geometry.gathered(p, source.shape[2:], transposed=transposed)}
                 weights |= {((b, c % results) if transposed else (c, b % sources)) + tap for tap in geometry.taps}
         # A block's results are rectangles: pixels that one of its channels needs are needed by each of a rectangle.
-        assert bytes_of(kernel.footprint, t, 0) == element_bytes(source, needed)
+        assert bytes_of(kernel.footprint, t, 0) == element_bytes(source, needs)
         assert bytes_of(kernel.footprint, t, 1) == element_bytes(weight, weights)
         if bias is not None:
             assert bytes_of(kernel.footprint, t, 3) == element_bytes(bias, {(i[1],) for i in own})
@@ -198,8 +198,8 @@ def check_gather_or_depthwise(launched, tile, geometry, out, source, *, transpos
 
 
 def parse(word):
-    found = overrides.parse(word)
-    return (*found.tile, found.split)
+    actual = overrides.parse(word)
+    return (*actual.tile, actual.split)
 
 
 @settings(max_examples=120, deadline=None)
@@ -312,8 +312,8 @@ def check_bias_gradient(kernel, call):
     assert_each_byte_written_once(kernel, slot_of(kernel, bias), bias, WRITE)
     for t in range(kernel.footprint.tiles):
         channels = {b // 4 for b in bytes_of(kernel.footprint, t, slot_of(kernel, bias), WRITE)}
-        needed = (i for i in np.ndindex(*gradient.shape) if i[1] in channels)
-        assert bytes_of(kernel.footprint, t, slot_of(kernel, gradient)) == element_bytes(gradient, needed)
+        needs = (i for i in np.ndindex(*gradient.shape) if i[1] in channels)
+        assert bytes_of(kernel.footprint, t, slot_of(kernel, gradient)) == element_bytes(gradient, needs)
 
 
 def test_only_the_gradients_asked_for_are_launched():

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tileprof.record.model.tiles.convolutions.windows import Axis
 
 DIRECT_THREADS = 256
-"""A block of a depthwise kernel: one result a thread."""
+"""A block of a depthwise kernel: one result per thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ def _results(
 
 
 def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
-    """Depthwise: a thread a result, in memory order of the output; groups of one source (or, transposed, result)
+    """Depthwise: one thread per result, in memory order of the output; groups of one source (or, transposed, result)
     channel.
     """
     dims = memory_order(window.out)

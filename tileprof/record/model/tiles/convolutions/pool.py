@@ -83,7 +83,7 @@ def average_pool(call: Call, _device: Device) -> list[Kernel]:
     "aten::avg_pool3d_backward",
 )  # fmt: skip
 def pool_backward(call: Call, _device: Device) -> list[Kernel]:
-    """A thread an input element: it goes through the windows that hold it, and their recorded places."""
+    """One thread per input element: it goes through the windows that hold it, and their recorded places."""
     gradient, out = call["grad_output"], call.outputs[0]
     axes = _axes(call, out, gradient)
     reads = [o for o in (gradient, call.arguments.get("indices")) if o is not None]
@@ -97,7 +97,7 @@ def pool_backward(call: Call, _device: Device) -> list[Kernel]:
     "aten::adaptive_max_pool3d_backward",
 )  # fmt: skip
 def adaptive_pool(call: Call, device: Device) -> list[Kernel]:
-    """A block a plane (image and channel), forward and backward; one output a plane is a mean over the plane."""
+    """One block per plane (image and channel), forward and backward; one output per plane is a mean over the plane."""
     name = short(call.op)
     reads = [o for n in ("grad_output", "indices") if isinstance(o := call.arguments.get(n), Operand)]
     reads = reads or [call["self"]]
@@ -121,7 +121,7 @@ def adaptive_pool(call: Call, device: Device) -> list[Kernel]:
 def windowed(
     name: str, reads: Sequence[Operand], writes: Sequence[Operand], axes: Sequence[Axis], threads: int
 ) -> list[Kernel]:
-    """An output element a thread: ``writes`` (…, pooled dimensions) from the windows of ``reads``."""
+    """One output element per thread: ``writes`` (…, pooled dimensions) from the windows of ``reads``."""
     out = writes[0]
     if out.numel == 0:
         return []
@@ -136,7 +136,7 @@ def windowed(
 
 
 def _scanned(name: str, reads: Sequence[Operand], out: Operand, axes: Sequence[Axis]) -> list[Kernel]:
-    """An element of ``out`` a thread, each reading the windows that span it."""
+    """One element of ``out`` per thread, each reading the windows that span it."""
     if out.numel == 0:
         return []
     # Inputs between windows see none: only ranges of single elements tell them from ranges that do.
@@ -208,7 +208,7 @@ def _each(value: int | Sequence[int], count: int) -> list[int]:
 
 @models("aten::im2col")
 def im2col(call: Call, _device: Device) -> list[Kernel]:
-    """Windows laid out as columns: a launch an image, a thread a window and channel."""
+    """Windows laid out as columns: one launch per image, one thread per window and channel."""
     source, out = call["self"], call.outputs[0]
     if out.numel == 0:
         return []

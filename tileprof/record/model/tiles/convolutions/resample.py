@@ -72,14 +72,14 @@ def linear_map(size: int, outputs: int, scale: float | None, *, align_corners: b
 
 @models(*(f"aten::{kind}{d}d" for kind in _NEAREST for d in (1, 2, 3)))
 def nearest(call: Call, _device: Device) -> list[Kernel]:
-    """One input element an output element."""
+    """One input element per output element."""
     source, out = call["self"], call.outputs[0]
     return _mapped(short(call.op), source, READ, out, WRITE, _nearest_maps(call, source, out), _NEAREST_THREADS)
 
 
 @models(*(f"aten::{kind}{d}d_backward" for kind in _NEAREST for d in (1, 2, 3)))
 def nearest_backward(call: Call, _device: Device) -> list[Kernel]:
-    """An input element a thread, adding up the outputs that it became."""
+    """One input element per thread, adding up the outputs that it became."""
     gradient, out = call["grad_output"], call.outputs[0]
     maps = [
         Map(np.searchsorted(m.low, np.arange(n)), np.searchsorted(m.low, np.arange(n), side="right"))
@@ -90,7 +90,7 @@ def nearest_backward(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::upsample_bilinear2d", "aten::upsample_linear1d", "aten::upsample_trilinear3d")
 def bilinear(call: Call, _device: Device) -> list[Kernel]:
-    """Two input elements an axis, weighted."""
+    """Two input elements per axis, weighted."""
     source, out = call["self"], call.outputs[0]
     return _mapped(short(call.op), source, READ, out, WRITE, _linear_maps(call, source, out), _LINEAR_THREADS)
 
@@ -109,7 +109,7 @@ def bilinear_backward(call: Call, _device: Device) -> list[Kernel]:
     "aten::replication_pad2d", "aten::replication_pad3d",
 )  # fmt: skip
 def mirror_pad(call: Call, _device: Device) -> list[Kernel]:
-    """An output element a thread; the border reads the inside again."""
+    """One output element per thread; the border reads the inside again."""
     source, out = call["self"], call.outputs[0]
     return _bordered(call, source, READ, out, WRITE)
 
@@ -148,7 +148,7 @@ def _bordered(call: Call, inside: Operand, inside_mode: int, padded: Operand, pa
 def _mapped(
     name: str, source: Operand, source_mode: int, out: Operand, out_mode: int, maps: Sequence[Map], threads: int
 ) -> list[Kernel]:
-    """An element of ``out`` a thread; ``source`` has the same leading dimensions and is touched through ``maps``."""
+    """One element of ``out`` per thread; ``source`` has the same leading dimensions and is touched through ``maps``."""
     if out.numel == 0 or source.numel == 0:
         return []
     order = memory_order([out])

@@ -143,7 +143,7 @@ def foreach(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::_foreach_norm", "aten::_foreach_max")
 def foreach_reduce(call: Call, device: Device) -> list[Kernel]:
-    """A number a tensor: each chunk's part into a workspace, then a block a tensor adds its parts up."""
+    """One number per tensor: each chunk's part into a workspace, then one block per tensor adds its parts up."""
     name, tensors = short(call.op), call["self"]
     if not all(_walks_alike([t]) for t in tensors):
         return [k for t, o in zip(tensors, call.outputs, strict=True) for k in reduce_all(name, t, o, device)]
@@ -167,11 +167,11 @@ def foreach_reduce(call: Call, device: Device) -> list[Kernel]:
         kernels.append(sketch.kernel(f"multi_tensor<{name}>", threads=THREADS, flops=flops, rate=rate_of(*tensors)))
     cleanup = Sketch(len(tensors))
     tile = np.arange(len(tensors))
-    used = np.array([blocks(t.numel, CHUNK) for t in tensors])
-    cleanup.span(parts, READ, tile, Span((0, 1), tile * width, tile * width + used))
+    chunks = np.array([blocks(t.numel, CHUNK) for t in tensors])
+    cleanup.span(parts, READ, tile, Span((0, 1), tile * width, tile * width + chunks))
     for i, out in enumerate(call.outputs):
         cleanup.whole(out, WRITE, [i])
-    kernels.append(cleanup.kernel(f"cleanup<{name}>", threads=THREADS, flops=int(used.sum())))
+    kernels.append(cleanup.kernel(f"cleanup<{name}>", threads=THREADS, flops=int(chunks.sum())))
     return kernels
 
 

@@ -26,7 +26,7 @@ def lstm_cell(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::_thnn_fused_gru_cell")
 def gru_cell(call: Call, _device: Device) -> list[Kernel]:
-    """The hidden state, and five numbers a unit kept for the gradient."""
+    """The hidden state, and five numbers per unit kept for the gradient."""
     hy, workspace = call.outputs
     gated = [(o, READ) for o in _gates(call)] + [(workspace, WRITE)]
     return _cell("gru_cell", [(call["hx"], READ), (hy, WRITE)], gated, _GRU_FLOPS)

@@ -22,7 +22,7 @@ def row_blocks(
     whole: Sequence[Operand] = (),
     **fields: Any,
 ) -> Kernel:
-    """``per_block`` consecutive lines along ``dim`` a tile; operands agree in all other dimensions.
+    """``per_block`` consecutive lines along ``dim`` per tile; operands agree in all other dimensions.
 
     ``whole`` operands are read whole by every tile.
     """

@@ -28,7 +28,7 @@ matters to a launch that waits for the block's last store or lets it wait for it
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Range ``lo[r] <= index < hi[r]`` of the dimensions ``dims``, flattened in that order; one range a row ``r``."""
+    """Range ``lo[r] <= index < hi[r]`` of the dimensions ``dims``, flattened in that order; one range per row ``r``."""
 
     dims: tuple[int, ...]
     lo: I64

@@ -39,7 +39,7 @@ _COUNT, _STAGING = 21, 22
 
 @models("aten::nonzero", data_dependent=True)
 def nonzero(call: Call, device: Device) -> list[Kernel]:
-    """Coordinates of all true elements, a row each."""
+    """Coordinates of all true elements, one row per element."""
     source, out = call["self"], call.outputs[0]
     columns = [select(out, 1, d) for d in range(out.shape[1])]
     return positions_of(source, recorded_values(call, source), columns, device)
@@ -97,7 +97,9 @@ def _output_range(values: Any, lo: I64, hi: I64) -> tuple[I64, I64]:
 
 
 def mask_positions(call: Call, mask: Operand, slot: int, device: Device) -> tuple[list[Kernel], list[Operand]]:
-    """Launches that turn a mask into positions, and the workspace lists that hold them, one a dimension of the mask."""
+    """Launches that turn a mask into positions, and the workspace lists that hold them, one per dimension of
+    the mask.
+    """
     values = recorded_values(call, mask)
     count = mask.numel if values is None else int(np.count_nonzero(values))
     places = scratch(30 + slot, len(mask.shape), max(count, 1), itemsize=8)
@@ -136,7 +138,7 @@ def histogram(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::repeat_interleave", data_dependent=True)
 def repeat_interleave(call: Call, _device: Device) -> list[Kernel]:
-    """Each number as often as ``repeats`` says: a running sum, then a warp a number; 16 of them a block."""
+    """Each number as often as ``repeats`` says: a running sum, then one warp per number; 16 of them per block."""
     repeats, out = call["repeats"], call.outputs[0]
     if out.numel == 0:
         return []

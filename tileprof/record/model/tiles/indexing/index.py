@@ -113,7 +113,7 @@ def embedding(call: Call, device: Device) -> list[Kernel]:
 
 
 def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Device) -> list[Kernel]:
-    """Dense rows of whole 16-byte vectors: a block an index and 256 vectors of its row. Else the looping kernel."""
+    """Dense rows of whole 16-byte vectors: one block per index and 256 vectors of its row. Else the looping kernel."""
     out = call.outputs[0]
     if out.numel == 0:
         return []

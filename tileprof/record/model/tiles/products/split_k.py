@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 REDUCE_THREADS, REDUCE_ELEMENTS = 128, 512
-"""A block of the reduction: four results a thread, one 16-byte load of fp32 each."""
+"""A block of the reduction: four results per thread, one 16-byte load of fp32 each."""
 
 
 def memory_order(operand: Operand) -> tuple[int, ...]:

@@ -103,7 +103,7 @@ def _statistics(
     device: Device,
     flops_each: float,
 ) -> list[Kernel]:
-    """Numbers a channel from all its elements; ``vectors`` are read a channel at a time."""
+    """Numbers per channel from all its elements; ``vectors`` are read one channel at a time."""
     if all(is_contiguous(r) for r in reads) or len(reads) > 1:
         return _by_channel(name, reads, [], vectors, results, flops_each)
     dims = [d for d in range(len(reads[0].shape)) if d != 1]

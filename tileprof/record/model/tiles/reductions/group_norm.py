@@ -112,7 +112,7 @@ def _group_terms(
 def _vector_gradients(
     statistics: list[Operand], channel_sums: list[Operand], vectors: list[Operand], groups: int
 ) -> Kernel:
-    """A block 256 channels: sums over the images."""
+    """One block per 256 channels: sums over the images."""
     channels = vectors[0].numel
     each = channels // groups
     sketch = Sketch(blocks(channels, 256))
@@ -127,7 +127,7 @@ def _vector_gradients(
 
 
 def _grouped(operand: Operand, groups: int) -> Operand:
-    """(images, channels, …) as (images, groups, channels a group, …)."""
+    """(images, channels, …) as (images, groups, channels per group, …)."""
     shape = (operand.shape[0], groups, operand.shape[1] // groups, *operand.shape[2:])
     step = operand.strides[1]
     return part(operand, shape, (operand.strides[0], step * shape[2], step, *operand.strides[2:]))

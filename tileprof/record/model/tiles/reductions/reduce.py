@@ -259,7 +259,7 @@ def _read(
 
 
 def _output_vector(outputs: int, itemsize: int) -> int:
-    """Return outputs a thread of a column reduction loads at once: at most 4, and a whole number of vectors in the
+    """Return outputs that a thread of a column reduction loads at once: at most 4, and a whole number of vectors in the
     row.
     """
     return next(v for v in (4, 2, 1) if outputs % v == 0 and v * itemsize <= 16)

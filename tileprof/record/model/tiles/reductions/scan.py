@@ -125,7 +125,9 @@ def select(call: Call, _device: Device) -> list[Kernel]:
 
 
 def _lines(rows: int, size: int) -> int:
-    """Return lines a block of 512 threads (``get_log_num_threads_x_inner_scan``): long lines get more threads each."""
+    """Return lines per block of 512 threads (``get_log_num_threads_x_inner_scan``): long lines get more
+    threads each.
+    """
     log = max(4, min(9, (9 + (size - 1).bit_length() - (rows - 1).bit_length()) // 2))
     return 1 << (9 - log)
 
@@ -151,7 +153,7 @@ def multinomial(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::searchsorted", "aten::bucketize")
 def search(call: Call, _device: Device) -> list[Kernel]:
-    """A thread a value, searching all boundaries: they are read whole, a superset of the search path."""
+    """One thread per value, searching all boundaries: they are read whole, a superset of the search path."""
     values = call["self"]
     boundaries = call.arguments.get("boundaries", call.arguments.get("sorted_sequence"))
     return _against_all(short(call.op), values, boundaries, call.outputs[0])

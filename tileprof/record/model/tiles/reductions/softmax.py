@@ -92,7 +92,9 @@ def _spatial_block(size: int, inner: int) -> tuple[int, int]:
 
 
 def _persistent_rows(size: int) -> tuple[int, tuple[int, int, int]]:
-    """Return rows a block and its threads: warps (narrower below 32 elements) with two rows each up to 128 elements."""
+    """Return rows per block and its threads: warps (narrower below 32 elements) with two rows each up to 128
+    elements.
+    """
     power = 1 << max(size - 1, 0).bit_length()
     warp = min(power, 32)
     return 128 // warp * (2 if power <= 128 else 1), (warp, 128 // warp, 1)

@@ -41,7 +41,7 @@ _CHANNELS_LAST: Final = (0, 2, 3, 1)
 AnyPolicy = Policy | SymbolicPolicy
 
 
-def load_asked(path: Path) -> AnyPolicy:
+def load_policies(path: Path) -> AnyPolicy:
     """Return the policy of a file, for one size or for a range; raises `PolicyError`."""
     return load_symbolic(path) or load_policy(path)
 
