@@ -118,6 +118,7 @@ STEPS = (
     suite("programs", "recorder/test_gpu_programs.py", likely_s=70, limit_s=180),
     suite("regions", "recorder/test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
     suite("products", "recorder/test_gpu_persistent.py", "recorder/test_gpu_im2col.py", likely_s=50, limit_s=180),
+    suite("clients", "recorder/test_gpu_clients.py", likely_s=150, limit_s=400),
     suite("known", "recorder/test_gpu_known_accesses.py", likely_s=40, limit_s=150),
     suite("exits", "recorder/test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
     script("source", "tests/gpu/recorder/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),

@@ -236,7 +236,8 @@ class Decoder:
         node = self._nodes[0] if event["graph"] >= 0 and self._nodes else None
         if complete and node is not None:
             self.lifetimes.return_to(node.tensors, accesses.touched(entries, self.process.granule), self._own)
-        examined = Examined(event, kernel, geometry, entries, attribution, walk)
+        call = self._call if event["graph"] < 0 else node.call if node is not None else None
+        examined = Examined(event, kernel, geometry, entries, attribution, walk, call)
         examine(records, examined, reason)
         if kin is not None and not reason:
             examined.lower("conservative", kin.note())
@@ -249,7 +250,6 @@ class Decoder:
             places = by_item.places(places)
         if event["launch"] in self._changed:
             self._check_writes(event, parts)
-        call = self._call if event["graph"] < 0 else node.call if node is not None else None
         bound = bind.bind(parts, here, self.lifetimes, call.origins() if call is not None else ())
         footprint = self._footprint(bound, places)
         timed = self.timed.get(event["ordinal"]) or self._from_blocks(block_times, notes, event.get("device", 0))
@@ -290,7 +290,7 @@ class Decoder:
     def _on_learn(self, event: dict[str, Any]) -> None:
         kernel = self._kernels[event["kernel"]]
         entries, geometry = self.process.of(event["launch"], 0), Geometry.of(event)
-        map_uses = writes.maps(entries, tuple(kernel["parameters"]))
+        map_uses = writes.maps(entries, tuple(kernel["parameters"]), live=self.lifetimes.live())
         loads, _ = accesses.tensor_loads(entries, geometry, map_uses, im2col=self.im2col)
         self.owners.learn(event["launch"], event["kernel"], geometry, map_uses, self.lifetimes, loads)
 

@@ -61,6 +61,13 @@ def window(map_: TensorMap) -> Window:
     return Window(lower, positions, channels, pixels)
 
 
+def pixels(map_: TensorMap, coordinates: I64) -> tuple[I64, I64]:
+    """Return ``[begin, end)`` of the pixels of each load, numbered through the bounding boxes of all images."""
+    box = window(map_)
+    begin = _linear(coordinates, box, np.array(map_.steps[1:-1]), len(map_.sizes))
+    return begin, begin + box.pixels
+
+
 def boxes(map_: TensorMap, coordinates: I64, offsets: I64) -> Boxes:
     """Return what loads at ``coordinates`` ``[loads, 5]`` with packed ``offsets`` ``[loads]`` read, one box per row of
     pixels.

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
-from tileprof.record.cuda import raw
+from tileprof.record.cuda import contents, raw
 from tileprof.record.cuda.runs import Strided
 from tileprof.record.cuda.tensormap import TensorMap
 from tileprof.record.cuda.tiles import Geometry, Times
@@ -38,7 +38,8 @@ _MOST_MAPS = 4
 class Walk:
     """Loads through tensor maps, each block's in its own order: map, block, coordinates ``[loads, 5]``, time of each.
 
-    ``mode`` is the API's Sanitizer_LoadMode, ``offsets`` the packed ones of im2col loads.
+    ``map`` is an address, or below 0 for what a map held that changes (`contents.identified`). ``mode`` is the API's
+    Sanitizer_LoadMode, ``offsets`` the packed ones of im2col loads.
     """
 
     map: I64
@@ -61,7 +62,7 @@ class Walk:
         words = tail["payload"].astype(np.int64)
         mode = words[:, 2] >> raw.LOAD_MODE_SHIFT & 0xFF
         return cls(
-            raw.low(head),
+            contents.identified(entries, raw.low(head), raw.low(tail)),
             head["block"].astype(np.int64),
             both.astype(np.int64),
             words[:, 3],
@@ -191,7 +192,7 @@ def product(result: TensorMap, walk: Walk, items: Items, maps: dict[int, TensorM
             return None
         spans.append(span)
     (low, high), (left, right) = spans
-    if not _covers_once(result.sizes[1], result.sizes[0], spans):
+    if not covers_once(result.sizes[1], result.sizes[0], spans):
         return None
     element, stride = result.element, result.strides[1]
     rows = high - low
@@ -225,7 +226,7 @@ def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMa
     return low, np.minimum(high, map_.sizes[dimension])
 
 
-def _covers_once(rows: int, columns: int, spans: list[tuple[I64, I64]]) -> bool:
+def covers_once(rows: int, columns: int, spans: list[tuple[I64, I64]]) -> bool:
     """Return whether rectangles tile the whole: their area is right, and no two share a cell between their edges."""
     (low, high), (left, right) = spans
     if int(((high - low) * (right - left)).sum()) != rows * columns:

@@ -127,3 +127,13 @@ def test_calibration_accepts_this_layout_and_refuses_any_other():
 def test_bytes_of_a_map_reach_to_the_last_element():
     map_ = tensormap.decode(words_of(7, (100, 72), (400,), (32, 16), (1, 1)))
     assert map_.bytes == 100 * 72 * 4 == math.prod(map_.sizes) * map_.element
+
+
+def test_a_tensor_that_repeats_is_a_map_where_a_kernel_loads_through_it_and_each_byte_is_read_once():
+    words = words_of(7, (32, 4, 3), (128, 0), (8, 2, 2), (1, 1, 1))
+    assert tensormap.decode(words) is None
+    map_ = tensormap.decode(words, loaded=True)
+    seen = bytes_of(tensormap.boxes(map_, np.array([[8, 1, 0, 0, 0], [8, 1, 2, 0, 0]], np.int64)[:1]))
+    assert sorted(seen) == [BASE + row * 128 + 32 + byte for row in (1, 2) for byte in range(32)]
+    beyond = tensormap.boxes(map_, np.array([[8, 1, 3, 0, 0]], np.int64))
+    assert not len(beyond.load)
