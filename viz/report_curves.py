@@ -18,8 +18,8 @@ _STEPS = 200
 
 
 class Curves:
-    """Of one graph, as recorded: tiles as measured, or handed out in dispatch order; launches where they were recorded
-    to begin.
+    """Curves of one graph, as recorded: tiles as measured, or handed out in dispatch order; launches where they were
+    recorded to begin.
     """
 
     def __init__(self, graph: TileGraph) -> None:

@@ -36,7 +36,7 @@ class Answers:
     missed: int
     """Dependent, and the filters deny it: must be 0."""
     granular: int
-    """Of the false ones: those that share a granule, which no filter of this granule tells apart."""
+    """False answers that share a granule, which no filter of this granule tells apart."""
     unequal: int
     """Filters whose bits differ from those that the recorded accesses stand for: must be 0."""
 

@@ -169,7 +169,7 @@ class Calibration:
     traffic: bool = True
 
     def tile_ns(self, point: Point, policy: str) -> tuple[float, float]:
-        """Of both kernels under a policy, alone on the GPU: work at the rate of stream order."""
+        """Return the tile times of both kernels under a policy, alone on the GPU: work at the rate of stream order."""
         interference = self.interference[point.arch]
         times = []
         for i, (base, kernel) in enumerate(zip(point.pairs[STREAM], point.pairs[policy], strict=True)):

@@ -107,8 +107,8 @@ _ACS = {
     "gated networks": (("acs-hw", 1.30, 1.39), ("acs-sw", 1.05, None)),
     "static networks": (("acs-hw", 1.31, None), ("acs-sw", 1.16, None)),
 }
-"""Of the paper's text. No mean is printed for the hardware version on rigid bodies: 1.92 is what the mean of 1.56 over
-12 programs leaves to 5 of them, with 1.30 over 3 dynamic and 1.31 over 4 static networks.
+"""Figures from the paper's text. No mean is printed for the hardware version on rigid bodies: 1.92 is what the mean of
+1.56 over 12 programs leaves to 5 of them, with 1.30 over 3 dynamic and 1.31 over 4 static networks.
 """
 _ACS_WHY = {
     "rigid bodies": "sizes of launches and what depends on what are ours, and nothing but full SMs slows tiles down",

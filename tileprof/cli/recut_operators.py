@@ -41,7 +41,7 @@ TOLERANCE = 0.001
 """Share of the time that finer waits must save."""
 
 ARCHITECTURE = "sm_90"
-"""Of the device whose persistent kernel takes products and convolutions."""
+"""Architecture of the device whose persistent kernel takes products and convolutions."""
 
 
 KERNEL_MODEL = "this package's kernels: one launch per stage in stream order, all stages in one launch"

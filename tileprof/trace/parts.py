@@ -17,7 +17,9 @@ from tileprof.trace.arrow import arrow_type
 from tileprof.trace.schema import Column, Table
 
 MOST_ROWS: Final = 1 << 26
-"""Of a table. Equal rows compress to nothing, so a file of a kilobyte may claim more rows than there is memory."""
+"""Most rows of a table. Equal rows compress to nothing, so a file of a kilobyte may claim more rows than there is
+memory.
+"""
 
 _Result = TypeVar("_Result")
 

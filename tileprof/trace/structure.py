@@ -24,7 +24,7 @@ _Broken = Iterator[tuple[str, Any, Any]]
 """A rule, the mask of rows that break it, and their values."""
 
 _MOST_BYTES: Final = 1 << 60
-"""Of a buffer, an offset, an address: sums of a few of them stay in int64."""
+"""Limit of a buffer's size, an offset, an address: sums of a few of them stay in int64."""
 _ALWAYS_ALLOWED: Final = 1 << 20
 """Repetitions of a box and coordinates of a tile that cost little, whatever the size of buffers and grids."""
 _MOST_REPETITIONS: Final = 1 << 31
@@ -33,7 +33,7 @@ _COORDINATES_A_TILE: Final = 64
 
 
 MOST_TILES: Final = 1 << 28
-"""Of all launches together: the analysis takes some ten bytes for each."""
+"""Most tiles of all launches together: the analysis takes some ten bytes for each."""
 _MOST_NS: Final = 1 << 60
 """36 years: sums of a few such times stay in int64."""
 _MOST_SMS: Final = 1_000_000

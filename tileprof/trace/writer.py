@@ -51,7 +51,7 @@ class _Rows:
     known_footprints: list[tuple[int, int]] = field(default_factory=list)
     """Tiles and operands of those on the disk."""
     known_tiles: list[int] = field(default_factory=list)
-    """Of the launches on the disk."""
+    """Tiles of the launches on the disk."""
     footprints: list[Footprint] = field(default_factory=list)
     launches: list[tuple[tuple[tuple[int, int], ...], LaunchRows, tuple[Any, ...]]] = field(default_factory=list)
     """Bound operands, what is shared with launches alike, and the row."""

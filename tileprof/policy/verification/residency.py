@@ -41,7 +41,7 @@ _NEEDED_COLUMNS: Final = (
     "blocks_per_sm",
 )
 _SUB_PARTITIONS: Final = 4
-"""Of an SM; a block is taken to use all of them evenly, as blocks of a multiple of 4 warps do."""
+"""Sub-partitions of an SM; a block is taken to use all of them evenly, as blocks of a multiple of 4 warps do."""
 _MOST_MIXTURES: Final = 20_000
 """Mixtures of blocks on one SM that are enumerated; beyond, a coarser bound is used."""
 _MOST_KINDS: Final = 3
@@ -51,7 +51,7 @@ _MOST_OTHERS: Final = 8
 together.
 """
 _MOST_STEPS: Final = 20_000
-"""Of the search for a distribution of blocks over SMs; beyond, there is taken to be one."""
+"""Most steps of the search for a distribution of blocks over SMs; beyond, one is taken to exist."""
 _NEGLIGIBLE: Final = 1e-9
 
 

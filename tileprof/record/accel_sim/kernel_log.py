@@ -35,7 +35,7 @@ _MOST_EXTENT: Final = (1 << 31) - 1
 _MOST_HEADER_LINES: Final = 1000
 _LOCAL_WINDOW: Final = 1 << 24
 _ADDRESSES_AT_ONCE: Final = 1 << 20
-"""Of one block, before they are united: 8 MiB per mode and width."""
+"""Addresses of one block, before they are united: 8 MiB per mode and width."""
 
 _RANGES_AT_ONCE: Final = 1024
 _NONE: Final = np.empty(0, np.int64)

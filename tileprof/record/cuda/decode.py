@@ -27,7 +27,7 @@ MOST_ROWS: Final = 1 << 20
 """Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or no one could read the
 trace."""
 ARRAY_BYTES: Final = 512
-"""Of the buffer that stands for a CUDA array: any number would do."""
+"""Size of the buffer that stands for a CUDA array: any number would do."""
 OPAQUE: Final = {
     -1: "memcpy of an array", 1: "memcpy in a graph", 4: "child graph", 12: "batch memory operations",
     13: "conditional node",
@@ -106,7 +106,7 @@ class Decoder:
     coverage: Counter[str] = field(default_factory=Counter)
     """Bytes written, by how they are known."""
     unrecorded: dict[int, int] = field(default_factory=dict)
-    """Of a recording with the write check: bytes that changed in a launch and that no tile is recorded to write."""
+    """Bytes, in a recording with the write check, that changed in a launch and that no tile is recorded to write."""
     checked: int = 0
 
     def __post_init__(self) -> None:

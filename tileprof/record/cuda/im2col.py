@@ -32,7 +32,7 @@ from tileprof.record.cuda import tensormap
 from tileprof.record.cuda.tensormap import Boxes, TensorMap
 
 _CORNER_BITS: Final = {3: 16, 4: 8, 5: 5}
-"""Of one number of a corner, and of a load's offsets, by dimensions."""
+"""Bits of one number of a corner, and of a load's offsets, by dimensions."""
 _CORNERS, _CHANNELS, _PIXELS = 12, 11, 13
 """Where in ``TensorMap.shape_words``, which begin at word 2, lie words 14, 13 and 15."""
 

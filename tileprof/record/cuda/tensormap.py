@@ -37,7 +37,7 @@ SMALLEST: Final = 16
 WORDS: Final = 16
 
 ADDRESS_BITS: Final = 48
-"""Of a device address, as in the entries' keys: words that look like a higher one are something else."""
+"""Bits of a device address, as in the entries' keys: words that look like a higher one are something else."""
 
 
 @dataclass(frozen=True, slots=True)

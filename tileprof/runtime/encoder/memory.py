@@ -31,7 +31,7 @@ still.
 """
 
 _STAGES: Final = 3
-"""Of a generation, at least: with more, twelve layers of ViT-B/16 need twice the memory."""
+"""Fewest stages of a generation: with more, twelve layers of ViT-B/16 need twice the memory."""
 
 _MOST_RUNS: Final = 64
 """Runs after which all matrices lie where they lay: a table of stages is kept for each."""
