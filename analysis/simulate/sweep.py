@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tileprof.analysis.simulate.cluster import on_dask
+from tileprof.analysis.simulate.dask_cluster import on_dask
 from tileprof.analysis.simulate.duration_models import life_model
 from tileprof.analysis.simulate.scheduler import close, plain_key
 from tileprof.analysis.simulate.schedulers import SCHEDULERS, scheduler

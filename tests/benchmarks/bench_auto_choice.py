@@ -9,10 +9,10 @@ from pathlib import Path
 
 from measuring import header, table
 
-from tileprof.runtime.choose import choose
 from tileprof.runtime.measuring.cases import cases
 from tileprof.runtime.measuring.summary import by_chain, gain, mean
 from tileprof.runtime.persistent.cost import clusters_on
+from tileprof.runtime.scheduler_choice import choose
 
 RESULTS = Path(__file__).parents[1] / "gpu" / "results" / "runtime.json"
 H200 = (9, 0), clusters_on(132)

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton")
 
 from tileprof.cli import add_predictions
-from tileprof.cli import compare as comparing
+from tileprof.cli import run_compare as comparing
 from tileprof.cli.run import VERB
 from tileprof.devices import get, of_driver
 from tileprof.errors import UserError

@@ -6,9 +6,9 @@ import pytest
 import torch
 from chains import CHAINS
 
-from tileprof.runtime import proof
+from tileprof.runtime import result_check
 from tileprof.runtime.pipeline import Pipeline
-from tileprof.runtime.proof import first_wrong_stage, varies
+from tileprof.runtime.result_check import first_wrong_stage, varies
 
 
 @pytest.fixture(params=["mlp", "mlp in bfloat16", "mlp in float32", "convolutions", "attention", "rows", "gated"])
@@ -63,8 +63,8 @@ def test_pieces_are_judged_by_the_size_of_the_whole(monkeypatch) -> None:
     actual = expected + torch.linspace(0.0, 0.1, 100).reshape(4, 25)
     counts = set()
     for size in (7, 25, 99, 100, 1000):
-        monkeypatch.setattr(proof, "_PIECE", size)
-        counts.add(proof._off(actual, expected, 2e-2))
+        monkeypatch.setattr(result_check, "_PIECE", size)
+        counts.add(result_check._off(actual, expected, 2e-2))
     assert len(counts) == 1
     assert 0 < counts.pop() < 100
 

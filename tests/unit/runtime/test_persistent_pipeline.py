@@ -16,7 +16,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from tileprof.cli import compare as comparing
+from tileprof.cli import run_compare as comparing
 from tileprof.cli.run import VERB
 from tileprof.devices import get
 from tileprof.errors import UserError

@@ -19,7 +19,7 @@ from tileprof.policy.format import PolicyError, load_policy
 from tileprof.policy.format.symbolic import Symbol, load_symbolic, symbolic_from_dict, text_of
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
-from tileprof.runtime.sized import SizedPipeline
+from tileprof.runtime.sized_pipeline import SizedPipeline
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.symbolic import for_sizes, prove, spans_text
