@@ -20,7 +20,8 @@ warp``, throughput and time being those of child tiles: all that ended over the 
 time of all that ended. It is asked where the program as written would launch. What it does before the first child has
 ended we do not know: see ``prior``, and ``untried``, the bound of spawn.cuh in the CUDA examples.
 
-``lag_ns``: the queue is looked at anew only after so long, and tiles that start meanwhile decide by the same view of it.
+``lag_ns``: rules read the length of the queue at most once in this time, and tiles that start in between decide by the
+value that was read last.
 
 The rule ``warp`` is ours. Threads of a warp wait for the slowest of them, so that to launch one thread's items gains
 nothing while another keeps as many; and a child warp's time is more than an item's. It launches the largest of a warp's
