@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
+from tests.support.decoder_shapes import SMALL
 from tileprof.errors import UserError
 from tileprof.runtime.decode.launch import Decoder
 from tileprof.runtime.decode.shape import DecoderShape
@@ -24,20 +25,6 @@ except ImportError:
     GPU = False
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a GPU of sm_90 and transformers")]
 
-SMALL = DecoderShape(
-    "bfloat16",
-    batch=1,
-    layers=2,
-    hidden=256,
-    intermediate=512,
-    heads=4,
-    kv_heads=2,
-    head_dim=64,
-    vocabulary=1024,
-    cache=256,
-    epsilon=1e-6,
-    scale=0.125,
-)
 LLAMA_1B = replace(
     SMALL, layers=1, hidden=2048, intermediate=8192, heads=32, kv_heads=8, vocabulary=4096, cache=1024
 )  # fmt: skip

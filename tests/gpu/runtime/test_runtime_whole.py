@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 sys.path.append(str(Path(__file__).parents[2] / "unit" / "runtime"))
 sys.path.append(str(Path(__file__).parents[1] / "measuring"))
 from model_cases import decoding, of_transformers, tokens
 from region_builders import Played, between, played
 
+from tests.support.cached_layer import CachedLayer
 from tileprof.cli.timeline_trace import write_trace
 from tileprof.devices import of_driver
 from tileprof.runtime.compile import aten, entry, raced_program
@@ -40,22 +40,6 @@ def compiled_triton(monkeypatch):
     """Inductor's Triton kernels are compiled, in this process: the suite has others interpreted."""
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
-
-
-class Decoder(nn.Module):
-    """Keeps a row per call, counts its calls, and reads what it has kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
-        self.register_buffer("cache", torch.zeros(64, 64))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x):
-        y = functional.gelu(self.first(x))
-        self.cache.index_copy_(0, self.calls.reshape(1), y[:1])
-        self.calls.add_(1)
-        return self.last(functional.softmax(y @ self.cache.t(), -1) @ self.cache) + x
 
 
 def attention(graph):
@@ -90,7 +74,7 @@ def models(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "tileprof.runtime.compile")
     monkeypatch.setattr(entry, "FINDERS", (attention,))
     monkeypatch.setattr(raced_program, "WORTH", 100.0)  # whatever the times, the way with the region is kept
-    model, other = Decoder().cuda().half().eval(), Decoder().cuda().half().eval()
+    model, other = CachedLayer(64).cuda().half().eval(), CachedLayer(64).cuda().half().eval()
     other.load_state_dict(model.state_dict())
     return torch.compile(model, backend="tileprof"), model, other
 

@@ -42,6 +42,7 @@ options = st.builds(
     prior=st.integers(0, 1),
     untried=st.sampled_from([0, 1, 3, 100]),
     children=st.integers(0, 1),
+    lag_ns=st.sampled_from([0.0, 1.5, 20.0]),
 )
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from tests.support.cached_layer import CachedLayer
 from tileprof.errors import UserError
 from tileprof.runtime.compile import aten, entry, raced_program
 from tileprof.runtime.compile.inductor import rest_by_inductor
@@ -28,23 +29,6 @@ from tileprof.runtime.compile.report import Report, reports
 ATEN = aten.ATEN
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # Inductor imports it
-
-
-class Decoder(nn.Module):
-    """A layer that keeps a row per call, counts its calls, and reads what it has kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
-        self.register_buffer("cache", torch.zeros(4, 64))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x):
-        y = functional.gelu(self.first(x))
-        self.cache.index_copy_(0, self.calls.reshape(1), y[:1])
-        self.calls.add_(1)
-        scores = functional.softmax(y @ self.cache.t(), -1)
-        return self.last(scores @ self.cache) + x
 
 
 def attention_part(graph):
@@ -94,20 +78,25 @@ def log(caplog):
 
 def two_decoders():
     torch.manual_seed(0)
-    model, other = Decoder().eval(), Decoder().eval()
+    model, other = CachedLayer(4).eval(), CachedLayer(4).eval()
     other.load_state_dict(model.state_dict())
     return model, other
 
 
-def test_results_and_caches_are_the_same_over_several_calls(monkeypatch, log) -> None:
-    harness, (model, other) = Harness(monkeypatch, attention_part), two_decoders()
-    compiled = harness.compile(model)
+def check_three_calls(compiled, model, other) -> None:
+    """Three calls give the results and the caches that another model gives in eager mode."""
     with torch.no_grad():
         for _ in range(3):
             x = torch.randn(4, 64)
             assert torch.allclose(compiled(x), other(x), atol=1e-5)
             assert torch.allclose(model.cache, other.cache, atol=1e-5)
             assert model.calls == other.calls
+
+
+def test_results_and_caches_are_the_same_over_several_calls(monkeypatch, log) -> None:
+    harness, (model, other) = Harness(monkeypatch, attention_part), two_decoders()
+    compiled = harness.compile(model)
+    check_three_calls(compiled, model, other)
     assert harness.raced == 1
     assert "1.0 us against Inductor's 2.0 us; kept ours (an attention)" in log()
     assert "taken: an attention" in log()
@@ -149,12 +138,7 @@ def test_inductor_hands_a_region_the_cache_itself_and_fuses_what_is_left(monkeyp
     harness, (model, other) = Harness(monkeypatch, find, use="always"), two_decoders()
     monkeypatch.setattr(entry, "rest_by_pytorch", rest_by_inductor)
     compiled = harness.compile(model)
-    with torch.no_grad():
-        for _ in range(3):
-            x = torch.randn(4, 64)
-            assert torch.allclose(compiled(x), other(x), atol=1e-5)
-            assert torch.allclose(model.cache, other.cache, atol=1e-5)
-            assert model.calls == other.calls
+    check_three_calls(compiled, model, other)
     assert set(map(tuple, records)) == {(model.cache.data_ptr(),)}
     assert "Inductor's" not in log()
 
@@ -432,14 +416,14 @@ def test_a_region_through_which_a_path_leaves_and_comes_back_is_refused(caplog) 
 
 
 def test_an_update_comes_behind_everybody_who_reads_what_was_there(monkeypatch) -> None:
-    class Reads(Decoder):
+    class Reads(CachedLayer):
         def forward(self, x):
             actual = self.cache.t().sum(0)  # before the update
             return super().forward(x) + actual.sum()
 
     harness = Harness(monkeypatch, attention_part)
     torch.manual_seed(0)
-    model, other = Reads().eval(), Reads().eval()
+    model, other = Reads(4).eval(), Reads(4).eval()
     other.load_state_dict(model.state_dict())
     compiled = harness.compile(model)
     with torch.no_grad():

@@ -4,6 +4,7 @@ the kernel's plan.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,13 +13,13 @@ import torch
 from encoder_programs import pre_norm
 from networks import small
 
+from tests.support.decoder_shapes import TINY
 from tileprof.analysis import build_graph
 from tileprof.cli import main, run_program
 from tileprof.cli.timeline_trace import write_trace
 from tileprof.devices import of_driver
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.plan import planned
-from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.encoder.memory import memory_of
 from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.programs import compare
@@ -29,20 +30,7 @@ from tileprof.runtime.programs.whole_policy import of_network as plan_of_network
 from tileprof.trace import load, validate
 
 H200 = of_driver("NVIDIA H200")
-SHAPE = DecoderShape(
-    "bfloat16",
-    batch=2,
-    layers=2,
-    hidden=64,
-    intermediate=96,
-    heads=4,
-    kv_heads=2,
-    head_dim=64,
-    vocabulary=128,
-    cache=256,
-    epsilon=1e-6,
-    scale=0.125,
-)
+SHAPE = replace(TINY, vocabulary=128)
 BLOCKS, CACHED = 12, 200
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tileprof.record.cuda import accesses, bind, grouped, raw, writes
 from tileprof.record.cuda.calls import OperatorCall
+from tileprof.record.cuda.children import Children
 from tileprof.record.cuda.graphs import Attribution
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
@@ -84,6 +85,7 @@ def missing_reason(
     geometry: Geometry,
     entries: raw.Entries,
     attribution: Attribution,
+    children: Children | None = None,
 ) -> str:
     """Return why a launch's records do not hold all that it writes, "" when they may."""
     if event.get("aside"):
@@ -95,11 +97,12 @@ def missing_reason(
     if attribution is Attribution.INCOMPLETE:
         return "records of this launch were copied while it was made, and some may be missing"
     spilled = event["launch"] in records.spilled
-    if attribution is Attribution.EXACT and not spilled and not accesses.all_seen(entries, geometry):
+    own = entries if children is None else children.own
+    if attribution is Attribution.EXACT and not spilled and not accesses.all_seen(own, geometry):
         return "not every block of it was seen, or more than once"
     if refused := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
         return f"the library refused to patch some of its code ({', '.join(refused)})"
-    if kernel.get("launches"):
+    if kernel.get("launches") and children is None:
         return "kernels of its module launch kernels or graphs, which no callback reports"
     return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tileprof.devices import Device, occupancy
 from tileprof.record.cuda import accesses, bind, calls, join, raw, writes
 from tileprof.record.cuda.calls import OperatorCall
+from tileprof.record.cuda.children import children
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
 from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.record.cuda.items import Walk
@@ -224,8 +225,10 @@ class Decoder:
         kernel, launched = self._kernels[event["kernel"]], Geometry.of(event)
         entries, attribution = self.graphs.entries(event)
         records = self._records()
-        reason = missing_reason(records, event, kernel, launched, entries, attribution)
+        kin = children(entries, event, kernel, attribution, self._kernels)
+        reason = missing_reason(records, event, kernel, launched, entries, attribution, kin)
         crowded = bool(reason) and launched.tiles * len(self.lifetimes.leaves().edges) > MOST_ROWS
+        crowded |= kin is not None
         geometry = replace(launched, grid=(1, 1, 1), cluster=(1, 1, 1)) if crowded else launched
         here = times(entries if attribution is Attribution.EXACT else entries[:0], geometry)
         complete = attribution is Attribution.EXACT and event["launch"] not in self._spilled
@@ -236,6 +239,8 @@ class Decoder:
         call = self._call if event["graph"] < 0 else node.call if node is not None else None
         examined = Examined(event, kernel, geometry, entries, attribution, walk, call)
         examine(records, examined, reason)
+        if kin is not None and not reason:
+            examined.lower("conservative", kin.note())
         parts, notes, by_item = examined.parts, examined.notes, examined.by_item
         self.coverage[examined.coverage] += examined.bytes_written if not reason else 0
         places, block_times = geometry.places(), here if crowded else self.blocks.get(event["ordinal"], here)

@@ -134,3 +134,67 @@ def test_constant_variables_are_read_whole_by_every_tile_where_something_wrote_t
     assert reads == {(t, 0xC00040 // 32 + g) for t in (0, 1) for g in (0, 1)}
     trace, _ = decoded([ALLOC, kernel, launch(1)], [access(1, 0, WINDOW, write=1)])
     assert trace.launches.coverage.tolist() == ["conservative"], "where they lie was never told"
+
+
+CODE = 0x7F0000004000
+CHILD = 0x7F0000008000
+PARENT = {**KERNEL, "launches": 1, "code": [CODE, 0x800]}
+
+
+def at(code):
+    """The low bits of a block's record that entered there on SM 3."""
+    return (code >> 4 << raw.SM_BITS | 3) & raw.LOW_MASK
+
+
+def of_family():
+    """A parent of two blocks, whose children have two blocks of three numbers, and touch two windows."""
+    blocks = [block_record(1, b, 1000 + b, 0, sm=at(CODE)) for b in (0, 1)]
+    blocks += [block_record(1, b, 5000, 9000 if b == 2 else 0, sm=at(CHILD)) for b in (0, 1, 2)]
+    return [*blocks, access(1, 0, WINDOW, read=1), access(1, 2, WINDOW + 1, write=1)]
+
+
+def test_what_children_touch_stands_for_the_launch_that_began_them(decoded):
+    trace, _ = decoded([ALLOC, PARENT, launch(1), launch(2, kernel=0)], [*of_family(), *of_launch(2)])
+    assert granules(trace, 0, 32) == {(0, READ, 0x8000), (0, WRITE, 0x8000 + 32)}
+    assert granules(trace, 1, 32) == set()
+    assert trace.launches.tiles.tolist() == [1, 1]
+    assert trace.launches.coverage.tolist() == ["conservative", "conservative"]
+    assert "blocks: 3 of a kernel that the host did not launch from 4.0 to 8.0 us on" in trace.launches.note[0]
+    assert "blocks: none" in trace.launches.note[1]
+
+
+def of_launch(number):
+    return [block_record(number, b, 1000 + b, 1100, sm=at(CODE)) for b in (0, 1)]
+
+
+def test_children_that_the_host_launched_too_have_names(decoded):
+    child = {**KERNEL, "id": 1, "name": "child(int*)", "launches": 1, "code": [CHILD, 0x400]}
+    own = [block_record(2, b, 1000, 1100, sm=at(CHILD)) for b in (0, 1)]
+    trace, _ = decoded([ALLOC, PARENT, child, launch(1), launch(2, kernel=1)], [*of_family(), *own])
+    assert "3 of child(int*) from" in trace.launches.note[0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "entries"),
+    [
+        ({"launches": 2}, []),  # graphs
+        ({"code": [0, 0]}, []),  # code of unknown place
+        ({}, [block_record(1, 1, 2000, 0, sm=at(CODE))]),  # launches itself: more blocks of its own than it has
+        ({}, [(raw.MAP << raw.KIND_SHIFT | 0x7000, 0, 1, (1, 0, 0, 0))]),  # loads through maps of somebody's parameters
+    ],
+    ids=["graphs", "unknown code", "itself", "maps"],
+)
+def test_a_launch_whose_children_cannot_be_told_stands_for_all_memory(decoded, kernel, entries):
+    trace, _ = decoded([ALLOC, {**PARENT, **kernel}, launch(1)], [*of_family(), *entries])
+    [coverage_of] = trace.launches.coverage
+    assert coverage_of == "conservative"
+    assert "stands for all memory" in trace.launches.note[0]
+
+
+def test_blocks_of_children_say_nothing_against_where_code_lies(decoded):
+    """Else no node of any graph were told from another one."""
+    other = {**KERNEL, "id": 1, "code": [0x7F0000010000, 0x400]}
+    nodes = [launch(5, kernel=1, graph=0, generation=g, ordinal=g + 1) for g in (0, 1)]
+    wrong = [block_record(5, b, 1000, 1100, sm=at(CHILD), generation=g) for b in (0, 1) for g in (0, 1)]
+    trace, _ = decoded([ALLOC, PARENT, other, launch(1), *nodes], [*of_family(), *wrong])
+    assert set(trace.launches.coverage[1:]) == {"conservative"}  # held against code that is known

@@ -327,37 +327,20 @@ def test_only_the_gradients_asked_for_are_launched():
 
 
 def test_a_strided_pointwise_convolution_skips_the_pixels_between():
-    call = call_of(
-        "aten::convolution",
-        torch.zeros(1, 2, 8, 8),
-        torch.zeros(4, 2, 1, 1),
-        None,
-        [2, 2],
-        [0, 0],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-    )
+    call = convolution_of(torch.zeros(1, 2, 8, 8), torch.zeros(4, 2, 1, 1), stride=2, padding=0)
     launched = run_model(call, H200)
     read = set().union(*(bytes_of(launched[0].footprint, t, 0) for t in range(launched[0].footprint.tiles)))
     even = ((0, c, h, w) for c in range(2) for h in range(0, 8, 2) for w in range(0, 8, 2))
     assert read == element_bytes(call["input"], even)
 
 
+def convolution_of(source, weight, *, stride=1, padding=1):
+    """Return a two-dimensional convolution of one group without bias."""
+    return call_of("aten::convolution", source, weight, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1)
+
+
 def test_channels_are_read_in_the_order_of_the_main_loop():
-    call = call_of(
-        "aten::convolution",
-        torch.zeros(1, 64, 8, 8),
-        torch.zeros(32, 64, 3, 3),
-        None,
-        [1, 1],
-        [1, 1],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-    )
+    call = convolution_of(torch.zeros(1, 64, 8, 8), torch.zeros(32, 64, 3, 3))
     with overrides.override("conv=64x32x8,split=1"):
         kernel = run_model(call, H200)[0]
     boxes = kernel.footprint.boxes
@@ -369,18 +352,7 @@ def test_channels_are_read_in_the_order_of_the_main_loop():
 @pytest.mark.parametrize("batch", [1, 32])
 def test_a_large_convolution_is_modelled_whole(batch):
     shape, weight = (batch, 64, 56, 56), (64, 64, 3, 3)
-    call = call_of(
-        "aten::convolution",
-        torch.zeros(1, 64, 56, 56),
-        torch.zeros(weight),
-        None,
-        [1, 1],
-        [1, 1],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-    )
+    call = convolution_of(torch.zeros(1, 64, 56, 56), torch.zeros(weight))
     image = Operand(shape, (64 * 56 * 56, 56 * 56, 56, 1), "float32", 4)
     call.arguments["input"], call.outputs = image, (image,)
     kernel = run_model(call, H200)[0]
@@ -390,18 +362,7 @@ def test_a_large_convolution_is_modelled_whole(batch):
 
 
 def test_every_byte_of_a_dense_input_is_read_by_some_tile():
-    call = call_of(
-        "aten::convolution",
-        torch.zeros(2, 3, 9, 9),
-        torch.zeros(4, 3, 3, 3),
-        None,
-        [1, 1],
-        [1, 1],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-    )
+    call = convolution_of(torch.zeros(2, 3, 9, 9), torch.zeros(4, 3, 3, 3))
     with overrides.override("conv=16x4x4"):
         footprint = run_model(call, H200)[0].footprint
     assert set().union(*(bytes_of(footprint, t, 0) for t in range(footprint.tiles))) == all_bytes(call["input"])
