@@ -42,6 +42,7 @@ options = st.builds(
     prior=st.integers(0, 1),
     untried=st.sampled_from([0, 1, 3, 100]),
     children=st.integers(0, 1),
+    lag_ns=st.sampled_from([0.0, 1.5, 20.0]),
 )
 
 
@@ -216,3 +217,12 @@ def test_a_warp_launches_no_site_beside_which_another_keeps_as_much():
     outcome = run(steep, replace(options, another_ns=6.0), WARP)
     assert np.isfinite(outcome.took_ns).tolist() == [False, True, False, True]
     assert outcome.time_ns == 1 + 20 + 2 * 6 + 10
+
+
+def test_tiles_that_start_at_a_time_decide_by_one_view_of_the_queue():
+    work = spawns("many", [np.full(8, 4)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(
+        slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=5.0, another_ns=0.0, prior=0, untried=3
+    )
+    launched = [np.isfinite(run(work, replace(options, lag_ns=ns), SPAWN).took_ns).sum() for ns in (0.0, 1.0)]
+    assert launched == [3, 8]
