@@ -20,7 +20,7 @@ from tileprof.arrays.ragged import group_starts, ragged
 from tileprof.errors import TraceError
 
 MOST_DEPENDENCIES = 1 << 27
-"""Of different tiles of two launches: 4 GB."""
+"""Most dependencies between different tiles of two launches: 4 GB."""
 _MOST_PAIRS = 20_000_000
 """Overlaps held at a time: bounds the working memory of a join to about 1 GB."""
 

@@ -196,8 +196,8 @@ class _Builder:
 
     def links(self) -> pd.DataFrame:
         producer, consumer, hazard, reuse, block = zip(*sorted(self._rows), strict=True) if self._rows else [()] * 5
-        used, which = np.unique(np.array(block, np.int64), return_inverse=True)
-        self.blocks = [self.blocks[number] for number in used]
+        blocks, which = np.unique(np.array(block, np.int64), return_inverse=True)
+        self.blocks = [self.blocks[number] for number in blocks]
         edges = np.array([b.count for b in self.blocks], np.int64)
         size = np.array([b.total_bytes for b in self.blocks], np.int64)
         parents = np.array([b.parents for b in self.blocks], np.int64)

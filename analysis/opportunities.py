@@ -110,12 +110,14 @@ def pair_opportunity(row: dict[Any, Any], simulator: Simulator) -> Opportunity |
     # Alone, the pair does not know what else the consumer needs.
     prologue = Pdl().prologue_of(simulator.program, pair[1])
     waits = {"pdl": Pdl(prologue=prologue), "cusync": SCHEDULERS["cusync"]}
-    tried = {name: simulator.run(waits[name], launches=pair) for name in LADDER if name != "pdl" or not row["apart"]}
-    saved = {name: graph.time_ns - s.time_ns for name, s in tried.items()}
+    schedules = {
+        name: simulator.run(waits[name], launches=pair) for name in LADDER if name != "pdl" or not row["apart"]
+    }
+    saved = {name: graph.time_ns - s.time_ns for name, s in schedules.items()}
     best = max(saved.values())
     if best <= 0:
         return None
-    name = next(n for n in tried if saved[n] >= ENOUGH * best)
+    name = next(n for n in schedules if saved[n] >= ENOUGH * best)
     names = tuple(f"{row[f'{side}_op']} {row[f'{side}_module']}".strip() for side in ("producer", "consumer"))
     return Opportunity(
         name,
@@ -125,7 +127,7 @@ def pair_opportunity(row: dict[Any, Any], simulator: Simulator) -> Opportunity |
         row["consumers"],
         (names[0], names[1]),
         _because(row, graph, prologue if name == "pdl" else 0.0),
-        _held_back(row, tried[name], stream),
+        _held_back(row, schedules[name], stream),
     )
 
 

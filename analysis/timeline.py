@@ -97,14 +97,14 @@ def busy_share(lanes: Lanes, *, sms: int, bins: int, weight: ArrayLike = 1.0) ->
         return share
     begin, end = lanes.begin_ns / span * bins, lanes.end_ns / span * bins
     # Slot-time before each bin's right edge, as a piecewise linear function of the edge: slopes are differenced.
-    used = np.zeros((sms, bins + 1))
+    slot_time = np.zeros((sms, bins + 1))
     slope = np.zeros((sms, bins + 2))
     weights = np.broadcast_to(np.asarray(weight, np.float64), begin.shape)
     for sign, at in ((weights, begin), (-weights, end)):
         whole = np.minimum(at.astype(np.int64), bins)
-        np.add.at(used, (lanes.sm, whole), sign * (whole + 1 - at))
+        np.add.at(slot_time, (lanes.sm, whole), sign * (whole + 1 - at))
         np.add.at(slope, (lanes.sm, whole + 1), sign)
-    share = used[:, :bins] + np.cumsum(slope, axis=1)[:, :bins]
+    share = slot_time[:, :bins] + np.cumsum(slope, axis=1)[:, :bins]
     return np.clip(share / lanes.slots, 0.0, 1.0)
 
 

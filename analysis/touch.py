@@ -17,7 +17,7 @@ from tileprof.errors import TraceError
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 MOST_RUNS = 1 << 26
-"""Of the boxes of one launch in one buffer: each takes some 60 bytes while they are sorted."""
+"""Most runs of the boxes of one launch in one buffer: each takes some 60 bytes while they are sorted."""
 
 _BOX = ("offset", "length", "count_0", "stride_0", "count_1", "stride_1", "first", "last")
 

@@ -64,13 +64,13 @@ def gru() -> Path:
     return path
 
 
-made = {
+recorders = {
     "rigid bodies (ant)": lambda: rigid_bodies(folder / "ant.tileprof", "ant", steps=3, device="L4"),
     "random-wired network": lambda: random_wired(folder / "wired.tileprof", 24, stages=2, device="L4"),
     "gated network": lambda: gated(folder / "gated.tileprof", device="L4"),
     "GRU, 8 steps": gru,
 }
-paths = dict(zip(made, pool.map(lambda make: make(), made.values()), strict=True))
+paths = dict(zip(recorders, pool.map(lambda make: make(), recorders.values()), strict=True))
 graphs = {name: build_graph(tileprof.load(path)) for name, path in paths.items()}
 small = Machine(get("L4"), published.AMPERE_SMS)
 simulators = {name: Simulator(g, None if name.startswith("GRU") else small) for name, g in graphs.items()}
@@ -147,7 +147,7 @@ rules.round(2)
 # fast on a full SM, blocks of 5 to 20 us, items of 100 to 400 cycles, a rule that launches or that estimates while it has not seen a child end.
 
 # %%
-found = [
+comparisons = [
     *published.acs(environments=("ant", "cheetah"), seeds=1),
     *published.blockmaestro(),
     *published.wireframe(),
@@ -156,16 +156,16 @@ found = [
 table = pd.DataFrame(
     [
         (f"{c.scheduler}: {c.programs}", c.mean, c.best, *c.means, c.most, c.verdict, c.why)
-        for c in found
+        for c in comparisons
     ],
     columns=["row", "value", "published best", "low", "high", "our best", "verdict", "what differs"],
 )  # fmt: skip
-directed = [c for c in found if c.same_direction is not None]
+directed = [c for c in comparisons if c.same_direction is not None]
 same = sum(bool(c.same_direction) for c in directed)
-inside, near_ours = sum(c.inside for c in found), sum(c.near for c in found)
+inside, near_ours = sum(c.inside for c in comparisons), sum(c.near for c in comparisons)
 intervals(
     table, log_x=True, one="no gain", x_title="times as fast",
-    title=f"{same} of {len(directed)} published gains have the same direction here; of {len(found)} published values<br>"
+    title=f"{same} of {len(directed)} published gains have the same direction here; of {len(comparisons)} published values<br>"
     f"{inside} lie in our range, and {near_ours} in it or within a factor of {published.NEAR:g} of its nearest end",
 )  # fmt: skip
 
@@ -175,7 +175,9 @@ shown.round(2)
 
 # %%
 lines = [
-    f"- **{c.scheduler}: {c.programs}**: {c.verdict}. {c.why[0].upper()}{c.why[1:]}." for c in found if not c.inside
+    f"- **{c.scheduler}: {c.programs}**: {c.verdict}. {c.why[0].upper()}{c.why[1:]}."
+    for c in comparisons
+    if not c.inside
 ]
 Markdown("Where the published value lies outside our range:\n\n" + "\n".join(lines))
 
@@ -197,9 +199,9 @@ Markdown(
 **Answer.** Three counts, since a direction is less than a size:
 
 - **Direction**: {same} of {len(directed)} published gains or losses have the same direction under all our assumptions. Published as 1, without a
-  direction, and not counted: {named([c for c in found if c.same_direction is None])}.
-- **In our range**: {inside} of {len(found)} published values. Outside: {named([c for c in found if not c.inside])}.
-- **Within a factor of {published.NEAR:g}** of the nearest end of our range, or in it: {near_ours} of {len(found)}. Farther: {named([c for c in found if not c.near])}.
+  direction, and not counted: {named([c for c in comparisons if c.same_direction is None])}.
+- **In our range**: {inside} of {len(comparisons)} published values. Outside: {named([c for c in comparisons if not c.inside])}.
+- **Within a factor of {published.NEAR:g}** of the nearest end of our range, or in it: {near_ours} of {len(comparisons)}. Farther: {named([c for c in comparisons if not c.near])}.
 
 Windows that give 95% of what any gives, on the GPU: {wide}. SPAWN's rule over the best static threshold: {of_best}.
 """

@@ -78,11 +78,11 @@ class Counted(DataflowBloom):
 
     def found(self, graph, launches):
         pairs, collisions = super().found(graph, launches)
-        seen[self, id(graph)] = sum(count(bits) for bits in pairs.values()), collisions
+        counts_by_graph[self, id(graph)] = sum(count(bits) for bits in pairs.values()), collisions
         return pairs, collisions
 
 
-seen = {}
+counts_by_graph = {}
 
 
 def run(job: tuple[str, Counted]) -> dict[str, object]:
@@ -90,7 +90,7 @@ def run(job: tuple[str, Counted]) -> dict[str, object]:
     name, filters = job
     simulator = simulators[name]
     time_ns = simulator.run(filters).time_ns
-    edges, collisions = seen[filters, id(simulator.graph)]
+    edges, collisions = counts_by_graph[filters, id(simulator.graph)]
     options = {key: getattr(filters, key) for key in ("bits", "hashes", "granule", "flush")}
     kept = (barrier[name] - time_ns) / (barrier[name] - exact[name])
     false = collisions / max(edges - collisions, 1)

@@ -203,7 +203,7 @@ enough = {
     batch: next((n for n, g in zip(rows["threads"], rows["gain"]) if g >= baselines[crowded]["CUDA graph"]), None)
     for batch, rows in threads.groupby("batch", sort=False)
 }
-needed = {batch: f"{n} threads" if n else "more than 32 threads" for batch, n in enough.items()}
+thread_counts = {batch: f"{n} threads" if n else "more than 32 threads" for batch, n in enough.items()}
 curves(
     threads,
     x="threads",
@@ -213,7 +213,7 @@ curves(
     ranges={"": (-0.6, 0.6)},
     log_x=True,
     percent=True,
-    title=f"{crowded}: to beat a CUDA graph, {needed['batches of 32']} decide in batches, {needed['no batches']} one by one",
+    title=f"{crowded}: to beat a CUDA graph, {thread_counts['batches of 32']} decide in batches, {thread_counts['no batches']} one by one",
     x_title="CPU threads that decide",
     y_title="gain over stream order",
 )
@@ -238,7 +238,7 @@ Markdown(
 **Answer.** With speculation, a link about as fast as PCIe will do: from {NVLINK_US} to {PCIE_US} us one way the programs of small kernels lose
 at most {lost.max():.1f} points of gain, and they beat a CUDA graph {text(speculative[small].min())}. Without it every chain of tiles pays the
 round trip, and they beat the graph only {text(plain[small].max())}. Bypassing the CPU is worth at most {bypass:.1f} points up
-to {PCIE_US} us; the CPU's throughput matters more ({crowded.split(",")[0]} needs {needed["batches of 32"]} with batches, {needed["no batches"]} without).
+to {PCIE_US} us; the CPU's throughput matters more ({crowded.split(",")[0]} needs {thread_counts["batches of 32"]} with batches, {thread_counts["no batches"]} without).
 The MLPs, few and large kernels, beat the graph {text(speculative[large].max())}; even if the workers' {scheduler("ccks").fetch_ns:.0f} ns per tile were free,
 they would be {min(idle):+.1f} to {max(idle):+.1f} points from it. All of it modelled.
 

@@ -98,12 +98,12 @@ def pixels(launch: int, tile: int, mode: int, operand: int) -> np.ndarray:
     """Pixels of the first image that a tile reads or writes through an operand, ``[rows, columns]`` of booleans."""
     boxes = graph.footprint(int(graph.launches["footprint"].iloc[launch])).boxes
     boxes = boxes.take((boxes.tile == tile) & (boxes.mode == mode) & (boxes.operand == operand))
-    found = np.zeros(PIXELS * PIXELS, bool)
+    mask = np.zeros(PIXELS * PIXELS, bool)
     columns = (boxes.offset, boxes.length, boxes.count_0, boxes.stride_0, boxes.count_1, boxes.stride_1)
     for offset, length, count_0, stride_0, count_1, stride_1 in zip(*(column.tolist() for column in columns)):
         for begin in (offset + i * stride_0 + j * stride_1 for i in range(count_0) for j in range(count_1)):
-            found[begin // (CHANNELS * BYTES) : -(-(begin + length) // (CHANNELS * BYTES))] = True
-    return found.reshape(PIXELS, PIXELS)
+            mask[begin // (CHANNELS * BYTES) : -(-(begin + length) // (CHANNELS * BYTES))] = True
+    return mask.reshape(PIXELS, PIXELS)
 
 
 fused = fuse(graph, (producer, consumer))
@@ -152,11 +152,11 @@ rows = []
 for (network, batch), graph in graphs.items():
     for stage, producer, consumer in pairs(graph):
         fused = fuse(graph, (producer, consumer))
-        found = {
+        by_policy = {
             kind: assess(shipped_policy(Shipped(kind), fused, producer, consumer), fused, (producer, consumer))
             for kind in ("conv2dtile", "rowsync")
         }
-        tile, row = found["conv2dtile"], found["rowsync"]
+        tile, row = by_policy["conv2dtile"], by_policy["rowsync"]
         corrected = tile.corrected
         assert tile.verdict.sound or verify(corrected, fused, [producer, consumer]).sound
         us = tile.policy_us if corrected is None else corrected.prediction["policy_us"]

@@ -101,11 +101,11 @@ table["what"] = [gpus[key] for key in zip(table["kind"], table["arch"], strict=T
 table["name"] = [
     f"{r.m} tokens" if r.kind == "mlp" else f"{r.channels} channels, batch {r.m}" for r in table.itertuples()
 ]
-found = agreement(table)
-found.round(2)
+agreements = agreement(table)
+agreements.round(2)
 
 # %%
-v100_gains = found[found["arch"] == "v100"]
+v100_gains = agreements[agreements["arch"] == "v100"]
 beside(
     table,
     title=f"Gains on the V100 are predicted (correlation {v100_gains['correlation'].min():.2f} or better), the A100's are not",
@@ -210,8 +210,8 @@ apart_best[~apart_right]
 
 # %%
 mean = {
-    key: found.set_index(["kind", "arch", "policy"])["correlation"][key]
-    for key in found.set_index(["kind", "arch", "policy"]).index
+    key: agreements.set_index(["kind", "arch", "policy"])["correlation"][key]
+    for key in agreements.set_index(["kind", "arch", "policy"]).index
 }
 rowsync, tilesync = POLICIES
 crossed = agreement(a100, "from_other").set_index("policy")["correlation"]

@@ -57,15 +57,15 @@ products = graph.launches.loc[graph.launches["op"].astype(str) == "aten::addmm",
 STEPS = range(int(products.iloc[len(products) // 3 + 1]) + 1)
 inside = graph.links[~graph.links["reuse"] & graph.links["producer"].isin(STEPS) & graph.links["consumer"].isin(STEPS)]
 shown = int(graph.tile_base[len(STEPS)])
-bound, needed = np.zeros(shown, bool), set()
+bound, dependent_tiles = np.zeros(shown, bool), set()
 for producer, consumer, block in inside[["producer", "consumer", "block"]].itertuples(index=False):
     bound[graph.tile_base[consumer] : graph.tile_base[consumer + 1]] |= graph.blocks[block].set_of >= 0
     parent, child, _ = graph.blocks[block].edges()
-    needed |= {(producer, consumer, p, c) for p, c in zip(parent.tolist(), child.tolist(), strict=True)}
+    dependent_tiles |= {(producer, consumer, p, c) for p, c in zip(parent.tolist(), child.tolist(), strict=True)}
 tile_graph(
     graph,
     STEPS,
-    title=f"A step of a GRU and the products of the next: {shown} blocks, {len(needed):,} dependent pairs of blocks; "
+    title=f"A step of a GRU and the products of the next: {shown} blocks, {len(dependent_tiles):,} dependent pairs of blocks; "
     f"{int((~bound).sum())} blocks (orange) could start at once",
 )
 

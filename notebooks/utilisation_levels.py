@@ -73,8 +73,8 @@ commands = {
     for device in devices
 }
 running = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands.values()]
-said = [process.communicate()[1].decode() for process in running]
-assert not any(process.returncode for process in running), said
+outputs = [process.communicate()[1].decode() for process in running]
+assert not any(process.returncode for process in running), outputs
 
 # %% [markdown]
 # Each launch becomes a row: `waves` is tiles over slots, `share` how many of the slots its tiles fill on average over whole waves. The short
@@ -180,7 +180,7 @@ lines = [
 ]
 time = recorded.loc[recorded["share"] < 0.5, "time_ns"].sum() / recorded["time_ns"].sum()
 fits = modelled.groupby(["family", "device"])["resident"].median()
-said = [
+sentences = [
     f"on the {device} {half['RNN product', device]:.0%} of the recurrent products ({fits['RNN product', device]:.0f} blocks per SM) and "
     f"{half['convolution', device]:.0%} of the convolutions ({fits['convolution', device]:.0f})"
     for device in devices
@@ -188,7 +188,7 @@ said = [
 Markdown(
     f"""
 **Answer.** Of the {len(recorded)} kernels recorded on an H200, {below(recorded):.0%} fill less than half of their slots, and they take {time:.0%} of the
-time. Of DeepBench's layers, modelled, it is {"; ".join(said)}: how full a product is hangs on how many of its blocks fit an SM, which the
+time. Of DeepBench's layers, modelled, it is {"; ".join(sentences)}: how full a product is hangs on how many of its blocks fit an SM, which the
 library's tiles decide. Less than one wave of blocks have {(modelled["waves"] < 1).mean():.0%} of the modelled kernels and
 {(recorded["waves"] < 1).mean():.0%} of the recorded ones. What is empty is room for blocks of later kernels, if these need not wait for all blocks of the one before.
 

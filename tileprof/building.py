@@ -25,7 +25,7 @@ def nvcc(why: str) -> Path:
     there is none, beginning with ``why`` it is needed.
     """
     homes = [Path(home) for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
-    on_path = [Path(found)] if (found := shutil.which("nvcc")) else []
+    on_path = [Path(path)] if (path := shutil.which("nvcc")) else []
     later = [*pip_cuda_folders(), Path("/usr/local/cuda")]
     for candidate in [*(home / "bin" / "nvcc" for home in homes), *on_path, *(home / "bin" / "nvcc" for home in later)]:
         if candidate.is_file() and os.access(candidate, os.X_OK):
@@ -39,8 +39,8 @@ def nvcc(why: str) -> Path:
 def host_compiler() -> Path:
     """Return the C++ compiler: $CXX, g++, c++, clang++. Raises `UserError` where there is none."""
     for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
-        if name and (found := shutil.which(name)):
-            return Path(found)
+        if name and (path := shutil.which(name)):
+            return Path(path)
     raise UserError("No C++ compiler was found. Set CXX, or install g++ with the system's package manager.")
 
 
@@ -58,7 +58,7 @@ def cache_folder(name: str) -> Path:
     return (Path(chosen) if chosen else base) / name
 
 
-def kept(folder: Path, files: Sequence[str], make: Callable[[Path], None], what: str) -> Path:
+def cached(folder: Path, files: Sequence[str], make: Callable[[Path], None], what: str) -> Path:
     """Return ``folder`` with ``files`` in it: as it is, or with what ``make`` leaves in the folder that it is given.
     ``what``: in messages, what is built.
 
@@ -92,13 +92,13 @@ def kept(folder: Path, files: Sequence[str], make: Callable[[Path], None], what:
 def run(command: Sequence[str], what: str) -> str:
     """Run a compiler and return its output. Raises `UserError` with the compiler's words where it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise UserError(f"`{command[0]}` cannot be started: {error.strerror or error}") from None
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip() or "it said nothing"
-        raise UserError(f"Building {what} failed in `{command[0]}` (exit code {done.returncode}):\n{said}")
-    return done.stdout + done.stderr
+    if process.returncode != 0:
+        message = (process.stderr or process.stdout).strip() or "it said nothing"
+        raise UserError(f"Building {what} failed in `{command[0]}` (exit code {process.returncode}):\n{message}")
+    return process.stdout + process.stderr
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -34,12 +34,12 @@ def register(shell: Any) -> None:
         from tileprof.api import load  # noqa: PLC0415 - heavy
         from tileprof.record.model.inline import recording  # noqa: PLC0415 - heavy
 
-        given = vars(_parser().parse_args(shlex.split(line)))
-        path = given.pop("path")
-        with recording(path, force=True, **given):
-            done = shell.run_cell(cell)
-            if done.error_in_exec is not None:
-                raise done.error_in_exec
+        options = vars(_parser().parse_args(shlex.split(line)))
+        path = options.pop("path")
+        with recording(path, force=True, **options):
+            outcome = shell.run_cell(cell)
+            if outcome.error_in_exec is not None:
+                raise outcome.error_in_exec
         return load(path)
 
     shell.register_magic_function(tileprof, magic_kind="cell", magic_name="tileprof")

@@ -33,23 +33,23 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     marker = item.get_closest_marker("tileprof")
     if marker is None:
         return (yield)
-    wanted = dict(marker.kwargs)
-    unknown = set(wanted) - {*_LIMITS, *_RECORDING, "no_conservative", "fail_if"}
+    limits = dict(marker.kwargs)
+    unknown = set(limits) - {*_LIMITS, *_RECORDING, "no_conservative", "fail_if"}
     if marker.args or unknown:
         pytest.fail(f"tileprof marker: unknown arguments {sorted(unknown) or list(marker.args)}", pytrace=False)
     from tileprof.record.model.inline import recording  # noqa: PLC0415 - heavy, and only for marked tests
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "test.tileprof"
-        with recording(path, **{name: wanted[name] for name in _RECORDING & set(wanted)}):
+        with recording(path, **{name: limits[name] for name in _RECORDING & set(limits)}):
             result = yield
-        broken = _broken(path, wanted)
+        broken = _broken(path, limits)
     if broken:
         pytest.fail("tileprof: " + "; ".join(broken), pytrace=False)
     return result
 
 
-def _broken(path: Path, wanted: dict[str, Any]) -> list[str]:
+def _broken(path: Path, limits: dict[str, Any]) -> list[str]:
     """Return sentences about limits that the trace breaks."""
     from tileprof.analysis.comparison import facts  # noqa: PLC0415 - heavy, and only for marked tests
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
@@ -60,13 +60,13 @@ def _broken(path: Path, wanted: dict[str, Any]) -> list[str]:
     broken = []
     for argument, name in _LIMITS.items():
         value = values[name]
-        if argument in wanted and value is not None and value > wanted[argument]:
-            broken.append(f"{name} is {shown(name, value)}, more than {shown(name, wanted[argument])}")
-    if wanted.get("no_conservative") and values["conservative"]:
+        if argument in limits and value is not None and value > limits[argument]:
+            broken.append(f"{name} is {shown(name, value)}, more than {shown(name, limits[argument])}")
+    if limits.get("no_conservative") and values["conservative"]:
         broken.append(f"{shown('conservative', values['conservative'])} of the launches are conservative")
-    given = wanted.get("fail_if", ())
-    for text in [given] if isinstance(given, str) else given:
-        asked = condition(text, changes=False)
-        if asked.holds(values[asked.name]):
-            broken.append(f"{text} holds: {asked.name} is {shown(asked.name, values[asked.name])}")
+    conditions = limits.get("fail_if", ())
+    for text in [conditions] if isinstance(conditions, str) else conditions:
+        limit = condition(text, changes=False)
+        if limit.holds(values[limit.name]):
+            broken.append(f"{text} holds: {limit.name} is {shown(limit.name, values[limit.name])}")
     return broken

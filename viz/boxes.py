@@ -25,10 +25,10 @@ def box_tables(trace: Recording, launches: pd.DataFrame, *, budget: int, notes: 
     Rows are sorted by ``tile``; offsets and strides are bytes, offsets from the operand's begin; mode 0 reads, 1 writes
     and 2 does both atomically. Small footprints come first.
     """
-    used = [int(footprint) for footprint in launches["footprint"].unique()]
+    footprints = [int(footprint) for footprint in launches["footprint"].unique()]
     place: dict[int, int] = {}
     tables: list[dict[str, Packed]] = []
-    for footprint in sorted(used, key=lambda f: len(trace.footprint(f).boxes)):
+    for footprint in sorted(footprints, key=lambda f: len(trace.footprint(f).boxes)):
         if len(trace.footprint(footprint).boxes) > _TOO_MANY:
             break
         table = _table(trace, footprint)
@@ -38,7 +38,7 @@ def box_tables(trace: Recording, launches: pd.DataFrame, *, budget: int, notes: 
         budget -= size
         place[footprint] = len(tables)
         tables.append(table)
-    if missing := len(used) - len(place):
+    if missing := len(footprints) - len(place):
         notes.append(f"Bytes of single tiles of {missing:,} large kernels are left out: their tensors are not drawn.")
     return {"boxes": tables, "box_of": pack([place.get(int(f), _NO_TABLE) for f in launches["footprint"]])}
 

@@ -39,7 +39,7 @@ def dressed(figure: go.Figure, title: str, *, height: int, top: int = 0, legend:
     ``top``: pixels between title and picture, with room for a legend named ``legend``.
     """
     lines = [part for line in title.split("<br>") for part in wrap(line, _TITLE_CHARACTERS) or [""]]
-    used = 22 + 26 * len(lines)
+    title_height = 22 + 26 * len(lines)
     figure.update_layout(
         template="plotly_white",
         title={
@@ -54,13 +54,13 @@ def dressed(figure: go.Figure, title: str, *, height: int, top: int = 0, legend:
         },
         font={"size": _FONT_PX, "color": "#222222"},
         height=height,
-        margin={"l": 20, "r": 20, "t": used + top, "b": 20},
+        margin={"l": 20, "r": 20, "t": title_height + top, "b": 20},
         legend={
             "title": {"text": legend},
             "orientation": "h",
             "x": 0.01,
             "xref": "container",
-            "y": 1 - (used - 4) / height,
+            "y": 1 - (title_height - 4) / height,
             "yref": "container",
             "yanchor": "top",
             "font": {"size": _LABEL_PX},

@@ -188,10 +188,10 @@ def wait_matrix(
     are shown. ``reuse`` draws hazards of recycled memory too. Raises `UserError` where the slice holds no tile of
     either.
     """
-    needed = _parents(graph, pair.producer, pair.consumer, reuse=reuse)
-    shape = needed.shape
+    dependencies = _parents(graph, pair.producer, pair.consumer, reuse=reuse)
+    shape = dependencies.shape
     missing, awaited = (_dense(block, shape) for block in (pair.missing, pair.awaited))
-    cells = np.select([missing, needed, awaited], [2, 1, 3], 0)[first, first]
+    cells = np.select([missing, dependencies, awaited], [2, 1, 3], 0)[first, first]
     if cells.size == 0:
         raise UserError(f"no tiles to show: launches of {shape[0]} and {shape[1]} tiles, asked for {first}")
     start = first.indices(max(shape))[0]

@@ -30,8 +30,10 @@ def timeline(launches: pd.DataFrame, *, title: str) -> go.Figure:
     begin = (launches["begin_ns"] - launches["begin_ns"].min()).to_numpy(np.float64) / 1e3
     wide = launches["duration_ns"].to_numpy(np.float64) / 1e3
     kernels = launches["kernel"].astype(str)
-    spent = launches.groupby(kernels, observed=True)["duration_ns"].sum().sort_values(ascending=False, kind="stable")
-    shown = list(spent.index[:_COLOURED])
+    time_by_kernel = (
+        launches.groupby(kernels, observed=True)["duration_ns"].sum().sort_values(ascending=False, kind="stable")
+    )
+    shown = list(time_by_kernel.index[:_COLOURED])
     streams = [f"stream {stream}" for stream in launches["stream"]]
     words = [
         f"{i}: {launch_name(op, kernel)}<br>{module}<br>{kernel}<br>{tiles:,} tiles"

@@ -41,11 +41,11 @@ def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes
     links = graph.links[pd.MultiIndex.from_frame(graph.links[["producer", "consumer"]]).isin(shown)]
     first = links.drop_duplicates("block")
     producer_of = dict(zip(first["block"].tolist(), first["producer"].tolist(), strict=True))
-    used = sorted(producer_of, key=lambda b: len(graph.blocks[b].parent) + len(graph.blocks[b].set_of))
+    block_order = sorted(producer_of, key=lambda b: len(graph.blocks[b].parent) + len(graph.blocks[b].set_of))
     tiles = np.diff(graph.tile_base)
     blocks: dict[int, dict[str, Any]] = {}
     coarse = missing = 0
-    for behind, block in zip(range(len(used) - 1, -1, -1), used, strict=True):
+    for behind, block in zip(range(len(block_order) - 1, -1, -1), block_order, strict=True):
         producers = int(tiles[producer_of[block]])
         value, size = fitted(graph.blocks[block], producers, budget, reserved=behind * _COARSE_BYTES)
         coarse, missing = coarse + ("counts" in value), missing + ("left_out" in value)
@@ -53,11 +53,11 @@ def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes
         blocks[block] = value
     if coarse:
         notes.append(
-            f"{coarse:,} of {len(used):,} tile relations are too large for one page; they are aggregated to "
+            f"{coarse:,} of {len(block_order):,} tile relations are too large for one page; they are aggregated to "
             f"{COARSE} by {COARSE} cells."
         )
     if missing:
-        notes.append(f"{missing:,} of {len(used):,} tile relations did not fit in this page and are left out.")
+        notes.append(f"{missing:,} of {len(block_order):,} tile relations did not fit in this page and are left out.")
     renumbered = {block: i for i, block in enumerate(blocks)}
     return {"links": _links(links, renumbered), "blocks": list(blocks.values()), "block_numbers": pack(list(blocks))}
 
@@ -116,14 +116,14 @@ def _aggregated(block: EdgeBlock, producers: int) -> dict[str, Any]:
     row_of_parent = block.parent.astype(np.int64) * rows // max(producers, 1)
     cells, edges = np.unique(set_of_parent * rows + row_of_parent, return_counts=True)
     column = linked * columns // max(consumers, 1)
-    used, users = np.unique(block.set_of[linked].astype(np.int64) * columns + column, return_counts=True)
+    distinct_cells, users = np.unique(block.set_of[linked].astype(np.int64) * columns + column, return_counts=True)
     # Rows of each set by columns of the same set; in parts, for a set may have all of both.
-    first = np.searchsorted(used // columns, cells // rows, side="left")
-    count = np.searchsorted(used // columns, cells // rows, side="right") - first
+    first = np.searchsorted(distinct_cells // columns, cells // rows, side="left")
+    count = np.searchsorted(distinct_cells // columns, cells // rows, side="right") - first
     counts = np.zeros(rows * columns)
     part = np.cumsum(count) // _CELLS_AT_ONCE
     for here in np.split(np.arange(len(cells)), np.flatnonzero(np.diff(part)) + 1):
         at, times = spans(first[here], count[here]), count[here]
-        cell = np.repeat(cells[here] % rows, times) * columns + used[at] % columns
+        cell = np.repeat(cells[here] % rows, times) * columns + distinct_cells[at] % columns
         counts += np.bincount(cell, np.repeat(edges[here], times) * users[at], rows * columns)
     return {"rows": rows, "columns": columns, "producers": producers, "counts": pack(np.rint(counts).astype(np.int64))}

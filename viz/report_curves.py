@@ -18,8 +18,8 @@ _STEPS = 200
 
 
 class Curves:
-    """Of one graph, as recorded: tiles as measured, or handed out in dispatch order; launches where they were recorded
-    to begin.
+    """Curves of one graph, as recorded: tiles as measured, or handed out in dispatch order; launches where they were
+    recorded to begin.
     """
 
     def __init__(self, graph: TileGraph) -> None:
@@ -36,13 +36,13 @@ class Curves:
         begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
         begin = begin - begin.min()
         edges = np.linspace(0.0, max(float((begin + took).max()), 1.0), bins + 1)
-        used = np.zeros(bins + 1)
+        slot_time = np.zeros(bins + 1)
         first, place = self._source.shared()
         curves = [self._used(launch) for launch in first]
         for launch, at in enumerate(place):
             steps, level = curves[at]
-            used += np.interp(edges - begin[launch], steps, level)
-        return np.clip(np.diff(used) / np.diff(edges), 0.0, 1.0)
+            slot_time += np.interp(edges - begin[launch], steps, level)
+        return np.clip(np.diff(slot_time) / np.diff(edges), 0.0, 1.0)
 
     def _used(self, launch: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return times from a launch's begin, and the GPU-time in use up to each."""

@@ -108,8 +108,8 @@ def variants(graph: TileGraph, *, simulated_tiles: int = VARIANT_TILES) -> tuple
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
         machines = pool.map(lambda at: Simulator(graph, Machine(device, at[0], at[1] or None)), sizes)
         simulators = dict(zip(sizes, machines, strict=True))
-        ran = pool.map(lambda w: _run(simulators[w.sms, w.occupancy], w), chosen)
-        return tuple(v for v in ran if v is not None)
+        results = pool.map(lambda w: _run(simulators[w.sms, w.occupancy], w), chosen)
+        return tuple(v for v in results if v is not None)
 
 
 def _sliders(sms: int) -> Iterator[list[Variant]]:

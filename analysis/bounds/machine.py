@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_SMS = 100_000
 """Every SM costs the simulator memory; a hundred times the largest GPU."""
 MOST_BLOCKS = 10_000
-"""Of an SM."""
+"""Most blocks of an SM."""
 RESOURCES = ("block slots", "threads", "registers", "shared memory")
 
 

@@ -122,8 +122,8 @@ def problem(
     consumer, producer, block = (
         (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else [_NONE] * 3
     )
-    used, relation = np.unique(block, return_inverse=True)
-    blocks = [graph.blocks[int(b)] for b in used]
+    distinct_blocks, relation = np.unique(block, return_inverse=True)
+    blocks = [graph.blocks[int(b)] for b in distinct_blocks]
     sets = np.array([len(b.indptr) - 1 for b in blocks], np.int64)
     return Problem(
         launch=chosen,

@@ -63,8 +63,8 @@ def _pairs(graph: TileGraph) -> tuple[dict[int, list[int]], dict[int, list[int]]
     foreign: dict[int, list[int]] = {}
     alike = (pairs["pattern"] == "one_to_one").to_numpy(bool)
     real = ~pairs["reuse_only"].to_numpy(bool)
-    for p, c, same, needed in zip(pairs["producer"], pairs["consumer"], alike, real, strict=True):
-        if needed:
+    for p, c, same, has_data in zip(pairs["producer"], pairs["consumer"], alike, real, strict=True):
+        if has_data:
             (fusible if same else foreign).setdefault(int(c), []).append(int(p))
     return fusible, foreign
 

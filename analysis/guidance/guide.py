@@ -115,10 +115,10 @@ def _limit(report: Report, narrow: float) -> tuple[str, str]:
     if narrow >= _NARROW:
         return "small kernels", f"{small}, and for {gap:.0%} of the time no kernel runs"
     for name, word in (("DRAM", "bandwidth-bound"), ("compute", "compute-bound")):
-        needed = bounds.ns.get(name, 0.0) / p.recorded_ns
-        if needed >= _FULL_RATE and report.dependencies_known:
+        share = bounds.ns.get(name, 0.0) / p.recorded_ns
+        if share >= _FULL_RATE and report.dependencies_known:
             rate = "moving every byte once" if name == "DRAM" else "the arithmetic"
-            return word, f"{rate} at full rate takes {needed:.0%} of the time, which no schedule shortens"
+            return word, f"{rate} at full rate takes {share:.0%} of the time, which no schedule shortens"
     if p.idle >= _TAIL:
         return "tail-bound", f"{p.idle:.0%} of the slot-time has no tile while launches run, mostly in last waves"
     return "well filled", f"tiles fill {1 - p.idle:.0%} of the slot-time while launches run"

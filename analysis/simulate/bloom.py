@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Bits = NDArray[np.uint64]
 
 _MOST_BYTES = 1 << 28
-"""Of a table of filters, which is otherwise made in parts, and of the pairs of tiles of two launches."""
+"""Most bytes of a table of filters, which is otherwise made in parts, and of the pairs of tiles of two launches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Answers:
     missed: int
     """Dependent, and the filters deny it: must be 0."""
     granular: int
-    """Of the false ones: those that share a granule, which no filter of this granule tells apart."""
+    """False answers that share a granule, which no filter of this granule tells apart."""
     unequal: int
     """Filters whose bits differ from those that the recorded accesses stand for: must be 0."""
 
@@ -71,12 +71,12 @@ def answers(
         expected = [marks(side, filters, slice(None)) for side in (before.read, before.written)]
         unequal += sum(int((a != b).any()) for a, b in zip(table, expected, strict=True))
         for c in range(p + 1, min(p + 1 + window, len(launches))):
-            said = conflicts((table[0], table[1]), hints[c], filters)
-            true = exact.get((p, c), np.zeros_like(said))
+            answer = conflicts((table[0], table[1]), hints[c], filters)
+            true = exact.get((p, c), np.zeros_like(answer))
             pairs += before.read.tiles * hints[c].read.tiles
-            dependent, answered = dependent + count(true), answered + count(said)
-            missed += count(true & ~said)
-            granular += count(said & ~true & shared.get((p, c), np.zeros_like(said)))
+            dependent, answered = dependent + count(true), answered + count(answer)
+            missed += count(true & ~answer)
+            granular += count(answer & ~true & shared.get((p, c), np.zeros_like(answer)))
     return Answers(pairs, dependent, answered, missed, granular, unequal)
 
 

@@ -39,8 +39,8 @@ def _place_anywhere(free: I64, demand: I64, blocks: int, places: NDArray[np.int3
     for b in range(blocks):
         sm = _best_sm(free, demand)
         if sm < 0:
-            for done in range(b):
-                _take(free, places[done], demand, -1)
+            for placed_blocks in range(b):
+                _take(free, places[placed_blocks], demand, -1)
             return False
         _take(free, sm, demand, 1)
         places[b] = sm

@@ -218,7 +218,7 @@ LONGEST_NS: Final = 1e12
 """A quarter of an hour: what options may ask for of a time, and more than any program takes that is simulated here."""
 
 MOST_COUNTED: Final = 1_000_000
-"""Of windows, threads, queues, nodes."""
+"""Limit of windows, threads, queues, nodes."""
 
 
 def option(

@@ -99,12 +99,12 @@ class Simulator:
         if not len(launches):
             return
         resident = (self.machine.capacity // np.maximum(self._demand[launches], 1)).min(axis=1)
-        needed = -(-self._cluster[launches] // np.maximum(resident, 1))
-        at = int(needed.argmax())
-        if needed[at] > sms:
+        demand_sms = -(-self._cluster[launches] // np.maximum(resident, 1))
+        at = int(demand_sms.argmax())
+        if demand_sms[at] > sms:
             raise UserError(
-                f"a cluster of {self._cluster[launches[at]]} blocks of launch {launches[at]} needs {needed[at]} SMs "
-                f"({resident[at]} of its blocks fit on one); the machine holds {sms}; give it more SMs"
+                f"a cluster of {self._cluster[launches[at]]} blocks of launch {launches[at]} needs {demand_sms[at]} "
+                f"SMs ({resident[at]} of its blocks fit on one); the machine holds {sms}; give it more SMs"
             )
 
     @cached_property
@@ -208,9 +208,9 @@ class Simulator:
                 notes=tuple(notes),
             )
         time_ns = float(outcome.end_ns.max(initial=0.0))
-        held = outcome.end_ns - outcome.begin_ns
+        lives = outcome.end_ns - outcome.begin_ns
         counts = np.diff(p.tile_base)
-        sums = np.add.reduceat(held, p.tile_base[:-1]) if p.tiles else np.zeros(0)
+        sums = np.add.reduceat(lives, p.tile_base[:-1]) if p.tiles else np.zeros(0)
         work_ns = float((launch_lives(p) + plan.overhead_ns * counts).sum())
         working_ns = outcome.working_ns if self._sharing.clocks else work_ns
         recorded_ns = float((self._recorded_ns[p.launch] + plan.overhead_ns * counts).sum()) + in_the_loop_ns

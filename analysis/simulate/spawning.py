@@ -20,6 +20,9 @@ warp``, throughput and time being those of child tiles: all that ended over the 
 time of all that ended. It is asked where the program as written would launch. What it does before the first child has
 ended we do not know: see ``prior``, and ``untried``, the bound of spawn.cuh in the CUDA examples.
 
+``lag_ns``: rules read the length of the queue at most once in this time, and tiles that start in between decide by the
+value that was read last.
+
 The rule ``warp`` is ours. Threads of a warp wait for the slowest of them, so that to launch one thread's items gains
 nothing while another keeps as many; and a child warp's time is more than an item's. It launches the largest of a warp's
 sites, as many of them as make the later of the warp and its children end first, with an item's own time.
@@ -111,6 +114,10 @@ class Spawning:
         default=0,
         metadata={"meaning": "1: child tiles start before parent tiles that wait", "least": 0, "most": 1},
     )
+    lag_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "between two looks of the rules at the children in the queue", "least": 0},
+    )
     untried: int = field(
         default=MOST_COUNTED,
         metadata={"meaning": "child tiles that are launched until one has ended, with prior=0", "least": 0},
@@ -171,12 +178,12 @@ def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> S
     name = f"{policy} {threshold:,}" if policy == "threshold" else policy
     if policy in (PROGRAM, "spawn", "warp"):
         threshold = work.threshold
-    ran = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
-    launched = np.isfinite(ran.took_ns)
-    estimated = launched & np.isfinite(ran.estimate_ns)
-    errors = np.abs(ran.estimate_ns[estimated] / ran.took_ns[estimated] - 1)
+    outcome = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
+    launched = np.isfinite(outcome.took_ns)
+    estimated = launched & np.isfinite(outcome.estimate_ns)
+    errors = np.abs(outcome.estimate_ns[estimated] / outcome.took_ns[estimated] - 1)
     some, spawned = int((work.items > 0).sum()), int(launched.sum())
-    return Spawned(name, ran.time_ns, spawned, some - spawned, float(errors.mean()) if estimated.any() else np.nan)
+    return Spawned(name, outcome.time_ns, spawned, some - spawned, float(errors.mean()) if estimated.any() else np.nan)
 
 
 def compare(work: Spawns, options: Spawning) -> list[Spawned]:
@@ -194,15 +201,16 @@ def thresholds(work: Spawns, options: Spawning) -> list[Spawned]:
     return [spawn(work, options, "threshold", 1 << k) for k in range(most.bit_length() + 1)]
 
 
-_PARENT, _CURRENT, _RUNNING, _HELD, _ROOM, _QUEUED, _CHILDREN, _ENDED, _ACTIVE, _ENTERED, _ARRIVED, _FRONT, _SIZE = (
-    range(13)
-)
+(
+    _PARENT, _CURRENT, _RUNNING, _HELD, _ROOM, _QUEUED, _CHILDREN, _ENDED, _ACTIVE, _ENTERED, _ARRIVED, _FRONT, _SIZE,
+    _SEEN,
+) = range(14)  # fmt: skip
 """Counters: next parent thread, round, parent tiles that run, free slots, free threads, child tiles launched and not
 ended, of these running, child tiles ended, grids in execution, grids that have entered execution, grids arrived, first
-grid with tiles to start, events.
+grid with tiles to start, events, and child tiles in the queue when a rule last looked.
 """
 
-_BUSY, _SINCE, _LIVED, _SERVED, _AREA, _TICKED, _CLOSES, _MEAN = range(8)
+_BUSY, _SINCE, _LIVED, _SERVED, _AREA, _TICKED, _CLOSES, _MEAN, _LOOKED = range(9)
 """Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch
 has been served. Of the window: child tiles times time so far, until when, when it ends, and how many ran at a time in
 the one before.
@@ -261,6 +269,7 @@ class _Costs(NamedTuple):
     prior: int
     untried: int
     children: int
+    lag_ns: float
 
 
 def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran:
@@ -274,17 +283,17 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     costs = _Costs(
         int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp), float(o.launch_ns),
         float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns), int(o.prior),
-        int(o.untried), int(o.children),
+        int(o.untried), int(o.children), float(o.lag_ns),
     )  # fmt: skip
     z = _State(
-        np.zeros(13, np.int64), np.zeros(8), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
+        np.zeros(14, np.int64), np.zeros(9), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
         np.empty(o.slots, np.int64), np.arange(o.slots), np.empty(n + 1, np.int64), np.zeros(n, np.int64),
         np.zeros(n, np.int64), np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(o.slots),
         np.empty(depth + 1, np.int64), np.empty(depth + 1, np.int64), np.zeros(o.warp, np.bool_),
         np.empty(o.warp, np.int64),
     )  # fmt: skip
     z.c[_HELD], z.c[_ROOM] = o.slots, o.resident
-    z.ns[_CLOSES] = o.window_ns
+    z.ns[_CLOSES], z.ns[_LOOKED] = o.window_ns, -np.inf
     program = _Work(
         work.items, work.item_ns, first_child, float(work.base_ns), float(work.child_ns), int(policy), int(threshold)
     )
@@ -294,22 +303,22 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
 def _depth(work: Spawns, first_child: NDArray[np.int64]) -> int:
     """Return levels of threads below those of the rounds."""
     roots = int(work.round_at[-1])
-    level, seen, depth = np.arange(roots), roots, 0
+    level, count, depth = np.arange(roots), roots, 0
     while True:
         parents = level[(first_child[level] >= 0) & (work.items[level] > 0)]
         if not len(parents):
             break
         owner, place = ragged(work.items[parents])
         level = first_child[parents][owner] + place
-        seen += len(level)
+        count += len(level)
         depth += 1
-        if level.max() >= len(work.items) or level.min() < roots or seen > len(work.items):
+        if level.max() >= len(work.items) or level.min() < roots or count > len(work.items):
             raise UserError(
                 f"workload {work.name}: items of threads are threads {level.min()} to {level.max()}, expected "
                 f"{roots} to {len(work.items) - 1}, each once; number the threads level by level"
             )
-    if seen != len(work.items):
-        raise UserError(f"workload {work.name}: {len(work.items) - seen} threads are in no round and no item")
+    if count != len(work.items):
+        raise UserError(f"workload {work.name}: {len(work.items) - count} threads are in no round and no item")
     return depth
 
 
@@ -449,15 +458,15 @@ def _tile_life(w: _Work, o: _Costs, z: _State, now: float, begin: int, stop: int
             if w.items[t] > 0 and (z.chosen[t - first] if w.policy == WARP else _launches(w, o, z, t, launches, now)):
                 _launch(w, o, z, t, launches, now, now + base_ns)
                 launches += 1
-        spent = base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
+        cost_ns = base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
         for t in range(first, last):
             if z.to_end[t] > 0:
-                _arrive(z, o, t, now + spent)
+                _arrive(z, o, t, now + cost_ns)
         longest = 0.0
         for t in range(first, last):
             if w.items[t] > 0 and z.to_end[t] == 0:
-                longest = max(longest, _inline(w, o, z, t, now, spent))
-        life = max(life, spent + longest)
+                longest = max(longest, _inline(w, o, z, t, now, cost_ns))
+        life = max(life, cost_ns + longest)
     return life
 
 
@@ -471,10 +480,18 @@ def _launches(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float)
     if w.policy == THRESHOLD:
         return True
     if o.prior == 0 and z.c[_ENDED] == 0:
-        return bool(z.c[_QUEUED] + _tiles(o, w.items[t]) <= o.untried)
+        return bool(_queued(z, o, now) + _tiles(o, w.items[t]) <= o.untried)
     each, warp_ns = _pace(w, o, z, t, now)
-    expected = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + _tiles(o, w.items[t])) * each
+    expected = o.launch_ns + (launches + 1) * o.another_ns + (_queued(z, o, now) + _tiles(o, w.items[t])) * each
     return not expected >= w.items[t] * warp_ns
+
+
+@internal
+def _queued(z: _State, o: _Costs, now: float) -> int:
+    """Child tiles launched and not ended, as a rule sees them, which looks again after ``lag_ns``."""
+    if o.lag_ns <= 0 or now > z.ns[_LOOKED] + o.lag_ns:
+        z.c[_SEEN], z.ns[_LOOKED] = z.c[_QUEUED], now
+    return int(z.c[_SEEN])
 
 
 @internal
@@ -492,7 +509,7 @@ def _choose(w: _Work, o: _Costs, z: _State, first: int, last: int, now: float) -
             warp_ns = o.launch_ns + launches * o.another_ns
             each, _ = _pace(w, o, z, first, now)
             served_ns = max(0.0, z.ns[_SERVED] - now - warp_ns) + launches * o.serve_ns
-            queued_ns = 0.0 if np.isnan(each) else (z.c[_QUEUED] + tiles) * each
+            queued_ns = 0.0 if np.isnan(each) else (_queued(z, o, now) + tiles) * each
             ends_ns = warp_ns + max(longest, served_ns + queued_ns)
         if launches == 0 or ends_ns < best_ns:
             best_ns, best = ends_ns, launches
@@ -506,11 +523,11 @@ def _choose(w: _Work, o: _Costs, z: _State, first: int, last: int, now: float) -
 
 
 @internal
-def _launch(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float, asked: float) -> None:
+def _launch(w: _Work, o: _Costs, z: _State, t: int, launches: int, now: float, threads: float) -> None:
     """Count a launch of thread t, the number ``launches`` of its warp, that is asked for at a time."""
     tiles = _tiles(o, w.items[t])
     each, _ = _pace(w, o, z, t, now)
-    z.asked[t] = asked
+    z.asked[t] = threads
     z.estimate[t] = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + tiles) * each
     z.to_end[t] = z.to_start[t] = tiles
     z.c[_QUEUED] += tiles

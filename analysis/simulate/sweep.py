@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tileprof.analysis.simulate.cluster import on_dask
+from tileprof.analysis.simulate.dask_cluster import on_dask
 from tileprof.analysis.simulate.duration_models import life_model
 from tileprof.analysis.simulate.scheduler import close, plain_key
 from tileprof.analysis.simulate.schedulers import SCHEDULERS, scheduler
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SMS = "sms"
 MOST_POINTS = 10_000
 MOST_SMS = 100_000
-"""Of a GPU that one may ask for; the largest there are have some hundreds."""
+"""Most SMs of a GPU that one may ask for; the largest there are have some hundreds."""
 
 _WORTH_S = 4.0
 """Processes take about two seconds to begin; below twice that one process does all."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from tileprof.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
-"""Of Linux's <sys/prctl.h>: the signal that a process gets when the one that started it ends."""
+"""From Linux's <sys/prctl.h>: the signal that a process gets when the one that started it ends."""
 
 J = TypeVar("J")
 R = TypeVar("R")

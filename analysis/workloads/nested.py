@@ -22,7 +22,7 @@ from tileprof.analysis.workloads.graphs import Graph, citation, kronecker
 from tileprof.arrays.ragged import ragged
 
 CYCLE_NS = 1e3 / 706
-"""Of a K20c."""
+"""Cycle of a K20c."""
 ITEM_NS = 200 * CYCLE_NS
 BASE_NS = 1000 * CYCLE_NS
 """Five dependent loads and a prefix sum: what a parent thread does before it knows its items."""

@@ -129,9 +129,9 @@ class Program:
         the one before.
         """
         tiles = min(number + 1, 2 * side - 1 - number)
-        each, held = np.arange(tiles), self.cells[before]
+        each, cells = np.arange(tiles), self.cells[before]
         first = each - 1 if number < side else each
-        inside = [((first + k >= 0) & (first + k < held)) & (number > 0) for k in (0, 1)]
+        inside = [((first + k >= 0) & (first + k < cells)) & (number > 0) for k in (0, 1)]
         tile = np.concatenate([each[i] for i in inside])
         cell = np.concatenate([first[i] + k for k, i in enumerate(inside)])
         return self.cells_of([(before, tile, cell)], tiles, ns, op)

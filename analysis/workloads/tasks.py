@@ -109,14 +109,14 @@ def searched(
     outputs = [program.buffer(_tiles(random, tiles), "input")] * 2
     for _ in range(cells):
         size = _tiles(random, tiles)
-        known, unread = outputs[-2:], set(range(2, 2 + pairs))
+        values, unread = outputs[-2:], set(range(2, 2 + pairs))
         for operations in drawn:
             ends = []
             for launches, operand in operations:
                 unread.discard(operand)
-                ends.append(_separable(program, known[operand], launches, size, tile_ns))
-            known = [*known, program.same(ends, size, tile_ns / 3, "sum")]
-        outputs.append(program.same([known[k] for k in sorted(unread)], size, tile_ns / 3, "concatenate"))
+                ends.append(_separable(program, values[operand], launches, size, tile_ns))
+            values = [*values, program.same(ends, size, tile_ns / 3, "sum")]
+        outputs.append(program.same([values[k] for k in sorted(unread)], size, tile_ns / 3, "concatenate"))
     return program.close()
 
 
@@ -217,8 +217,8 @@ def rigid_bodies(
         for _ in range(int(random.poisson(contacts * bodies))):
             touching = random.choice(bodies, 2, replace=False)
             pair = tuple(touching.tolist()) if random.random() < 0.5 else (int(touching[0]),)  # half with the ground
-            found = program.same([state[b] for b in pair], size["find"], tile_ns, "find contact")
-            answer = program.same([found, *(state[b] for b in pair)], size["answer"], tile_ns, "answer contact")
+            contact = program.same([state[b] for b in pair], size["find"], tile_ns, "find contact")
+            answer = program.same([contact, *(state[b] for b in pair)], size["answer"], tile_ns, "answer contact")
             for b in pair:
                 acts[b].append(answer)
         state = [program.same([state[b], *acts[b]], moves[b], tile_ns / 2, "move") for b in range(bodies)]
@@ -230,9 +230,9 @@ def _tiles(random: np.random.Generator, between: tuple[int, int]) -> int:
     return round(float(np.exp(random.uniform(np.log(low), np.log(high)))))
 
 
-def _check(workload: str, tiles: tuple[int, int] = TILES, **given: tuple[float, float]) -> None:
+def _check(workload: str, tiles: tuple[int, int] = TILES, **limits: tuple[float, float]) -> None:
     """Raises UserError for values below their least, and for sizes that are no range."""
-    for name, (value, least) in given.items():
+    for name, (value, least) in limits.items():
         if not least <= value < np.inf:
             raise UserError(f"{workload}: {name} is {value:g}, expected at least {least:g}")
     if not 1 <= tiles[0] <= tiles[1]:

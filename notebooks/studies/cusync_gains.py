@@ -169,17 +169,17 @@ class Calibration:
     traffic: bool = True
 
     def tile_ns(self, point: Point, policy: str) -> tuple[float, float]:
-        """Of both kernels under a policy, alone on the GPU: work at the rate of stream order."""
+        """Return the tile times of both kernels under a policy, alone on the GPU: work at the rate of stream order."""
         interference = self.interference[point.arch]
-        found = []
+        times = []
         for i, (base, kernel) in enumerate(zip(point.pairs[STREAM], point.pairs[policy], strict=True)):
             if point.kernel_us is None:
                 half_ns = 500.0 * (point.stream_us - self.host_us)
                 rate = half_ns / _at_unit_rate_ns(base, point.arch, interference)
             else:
                 rate = self.rates[_rate_key(point, i)]
-            found.append(rate * kernel.tile_work)
-        return found[0], found[1]
+            times.append(rate * kernel.tile_work)
+        return times[0], times[1]
 
     def predicted_us(self, point: Point, policy: str, pace: float = 1.0) -> float:
         """``pace``: how long tiles take, as a multiple of the time in stream order."""
@@ -234,13 +234,13 @@ def held_out(c: Calibration, points: list[Point]) -> Calibration:
 
 def rates(points: list[Point], interference: Mapping[str, Interference]) -> dict[Rate, float]:
     """`Calibration.rates` from stream-order times of GEMMs: the median over points with the same tile and slices."""
-    seen: dict[Rate, list[float]] = {}
+    values: dict[Rate, list[float]] = {}
     for p in points:
         for i, us in enumerate(p.kernel_us or ()):
             kernel = p.pairs[STREAM][i]
             work_ns = _at_unit_rate_ns(kernel, p.arch, interference[p.arch])
-            seen.setdefault(_rate_key(p, i), []).append(1e3 * us / work_ns)
-    return {key: float(np.median(rates)) for key, rates in seen.items()}
+            values.setdefault(_rate_key(p, i), []).append(1e3 * us / work_ns)
+    return {key: float(np.median(rates)) for key, rates in values.items()}
 
 
 _SATURATED: Final = 0.8
@@ -298,13 +298,13 @@ def _poll_us(c: Calibration, points: list[Point], arch: str) -> float:
     """With which TileSync is as much slower than RowSync as published, at one token count."""
     for p in points:
         if (p.kind, p.arch, p.m) == ("mlp", arch, _POLL_AT[arch]):
-            wanted = p.published_us["tilesync"] - p.published_us["rowsync"]
+            gap_us = p.published_us["tilesync"] - p.published_us["rowsync"]
             pace = c.pace(p, "rowsync")
             us = {}
             for poll in (0.5, 1.0):
-                tried = replace(c, poll_us={arch: poll})
-                us[poll] = tried.predicted_us(p, "tilesync", pace) - tried.predicted_us(p, "rowsync", pace)
-            return 0.5 + 0.5 * (wanted - us[0.5]) / (us[1.0] - us[0.5])
+                calibration = replace(c, poll_us={arch: poll})
+                us[poll] = calibration.predicted_us(p, "tilesync", pace) - calibration.predicted_us(p, "rowsync", pace)
+            return 0.5 + 0.5 * (gap_us - us[0.5]) / (us[1.0] - us[0.5])
     return 0.0
 
 
@@ -391,9 +391,9 @@ def agreement(frame: pd.DataFrame, column: str = "predicted") -> pd.DataFrame:
     """
     rows = []
     for key, part in frame[frame["tests"]].groupby(["kind", "arch", "policy"], sort=False):
-        seen, said = part["published"].to_numpy(), part[column].to_numpy()
-        errors = [float(np.abs(seen - guess).mean()) for guess in (said, seen.mean())]
-        rows.append((*key, len(part), float(np.corrcoef(seen, said)[0, 1]), *errors))
+        published, predicted = part["published"].to_numpy(), part[column].to_numpy()
+        errors = [float(np.abs(published - guess).mean()) for guess in (predicted, published.mean())]
+        rows.append((*key, len(part), float(np.corrcoef(published, predicted)[0, 1]), *errors))
     return pd.DataFrame(rows, columns=["kind", "arch", "policy", "points", "correlation", "mean_error", "mean_alone"])
 
 
@@ -409,14 +409,14 @@ SETS: Final = {
 
 def rows_of_sets(fitted: pd.DataFrame, unfitted: pd.DataFrame) -> list[str]:
     """The table of docs/simulate.md: correlation and errors of every set, RowSync / TileSync, as rows of Markdown."""
-    found = {
+    statistics = {
         (name, *key): part.set_index("policy")
         for name, frame in (("gpt3", fitted), ("llama", unfitted.assign(tests=True)))
         for key, part in agreement(frame).groupby(["kind", "arch"])
     }
     rows = []
     for key, (name, kind) in SETS.items():
-        part = found[key]
+        part = statistics[key]
         numbers = [
             " / ".join(format(part.loc[policy, column], digits) for policy in POLICIES)
             for column, digits in (("correlation", ".2f"), ("mean_error", ".1f"), ("mean_alone", ".1f"))
@@ -436,7 +436,7 @@ def best_policies(frame: pd.DataFrame, least: float = 3.0, stream: bool = False)
         gains = part.set_index("policy")[["published", "predicted"]]
         if stream:
             gains.loc[STREAM] = 0.0
-        seen = gains["published"].sort_values(ascending=False)
-        if seen.iloc[0] - seen.iloc[1] > least:
-            rows.append((*key, seen.index[0], gains["predicted"].idxmax(), seen.iloc[0] - seen.iloc[1]))
+        ordered = gains["published"].sort_values(ascending=False)
+        if ordered.iloc[0] - ordered.iloc[1] > least:
+            rows.append((*key, ordered.index[0], gains["predicted"].idxmax(), ordered.iloc[0] - ordered.iloc[1]))
     return pd.DataFrame(rows, columns=["kind", "arch", "m", "channels", "published", "predicted", "difference"])

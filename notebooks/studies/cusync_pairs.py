@@ -168,8 +168,8 @@ def waits(pair: Pair, policy: str) -> tuple[EdgeBlock, int]:
         raise UserError(f"there is no policy {policy!r} of a pair; there are {', '.join(POLICIES)}")
     producer, consumer = pair
     slices, rows, columns = consumer.grid
-    needed = [_columns(producer, consumer, policy, z) for z in range(slices)]
-    sets = [_parents(producer, consumer, y, needed[z]) for z in range(slices) for y in range(rows)]
+    needs = [_columns(producer, consumer, policy, z) for z in range(slices)]
+    sets = [_parents(producer, consumer, y, needs[z]) for z in range(slices) for y in range(rows)]
     number, firsts = np.repeat(np.arange(len(sets)), columns), [first for _, first in sets]
     parents = [parent for parent, _ in sets]
     count = sum(map(len, parents))
@@ -181,7 +181,7 @@ def waits(pair: Pair, policy: str) -> tuple[EdgeBlock, int]:
         last=np.ones(count, np.float32),
         first=np.concatenate(firsts).astype(np.float32),
     )
-    return block, 1 if policy == "rowsync" else _polls(producer, consumer, len(needed[0][0]))
+    return block, 1 if policy == "rowsync" else _polls(producer, consumer, len(needs[0][0]))
 
 
 def _columns(producer: Kernel, consumer: Kernel, policy: str, z: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -216,12 +216,12 @@ def _polls(producer: Kernel, consumer: Kernel, columns: int) -> int:
 
 
 def _parents(
-    producer: Kernel, consumer: Kernel, row: int, needed: tuple[NDArray[np.int64], NDArray[np.float64]]
+    producer: Kernel, consumer: Kernel, row: int, needs: tuple[NDArray[np.int64], NDArray[np.float64]]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Ascending producer tiles that a row of the consumer waits for, and when it needs each."""
     slices, rows, columns = producer.grid
     above = min(row * consumer.tile_rows // producer.tile_rows, rows - 1)
-    column, first = needed
+    column, first = needs
     slice_number = np.arange(slices)[:, None]
     return ((slice_number * rows + above) * columns + column).ravel(), np.tile(first, slices)
 
@@ -245,5 +245,5 @@ def _run(
         np.array([device.blocks_per_sm, parts], np.int64),
         p.tile_base[1:] - p.tile_base[:-1] + 1,
     )
-    found = run(p, successors(p), draft.plan(), room, interference.sharing(device, blocks))
-    return float(found.end_ns.max())
+    outcome = run(p, successors(p), draft.plan(), room, interference.sharing(device, blocks))
+    return float(outcome.end_ns.max())

@@ -107,8 +107,8 @@ _ACS = {
     "gated networks": (("acs-hw", 1.30, 1.39), ("acs-sw", 1.05, None)),
     "static networks": (("acs-hw", 1.31, None), ("acs-sw", 1.16, None)),
 }
-"""Of the paper's text. No mean is printed for the hardware version on rigid bodies: 1.92 is what the mean of 1.56 over
-12 programs leaves to 5 of them, with 1.30 over 3 dynamic and 1.31 over 4 static networks.
+"""Figures from the paper's text. No mean is printed for the hardware version on rigid bodies: 1.92 is what the mean of
+1.56 over 12 programs leaves to 5 of them, with 1.30 over 3 dynamic and 1.31 over 4 static networks.
 """
 _ACS_WHY = {
     "rigid bodies": "sizes of launches and what depends on what are ours, and nothing but full SMs slows tiles down",
@@ -145,21 +145,21 @@ def acs(environments: Sequence[str] = tuple(tasks.BODIES), seeds: int = 3) -> li
 def _gains(simulators: Mapping[str, Mapping[str, Simulator]], launch: str, name: str) -> dict[str, dict[str, float]]:
     """Over stream order with the same cost of a launch."""
     return {
-        said: {of: gain(s, f"stream:{launch}", f"{name}:{launch}") for of, s in by_name.items()}
-        for said, by_name in simulators.items()
+        label: {of: gain(s, f"stream:{launch}", f"{name}:{launch}") for of, s in by_name.items()}
+        for label, by_name in simulators.items()
     }
 
 
-def _graph(make: Callable[..., Path], folder: str, **given: object) -> TileGraph:
-    name = "-".join([make.__name__, *map(str, given.values())])
-    return build_graph(load(make(Path(folder) / f"{name}.tileprof", **given)))
+def _graph(make: Callable[..., Path], folder: str, **options: object) -> TileGraph:
+    name = "-".join([make.__name__, *map(str, options.values())])
+    return build_graph(load(make(Path(folder) / f"{name}.tileprof", **options)))
 
 
 def _under_lives(graphs: Mapping[str, TileGraph]) -> dict[str, dict[str, Simulator]]:
     machine = Machine(get("L4"), AMPERE_SMS)  # 1,536 threads per SM, as the RTX 3070
     return {
-        said: {of: Simulator(graph, machine, life_model(model)) for of, graph in graphs.items()}
-        for said, model in LIVES.items()
+        label: {of: Simulator(graph, machine, life_model(model)) for of, graph in graphs.items()}
+        for label, model in LIVES.items()
     }
 
 
@@ -180,19 +180,19 @@ def blockmaestro(names: Sequence[str] = tuple(applications.APPLICATIONS)) -> lis
     machine, launch = Machine(get("V100"), PASCAL_SMS), f"gap_ns={PASCAL_LAUNCH_NS}"
     baseline = f"stream:{launch}"
     with tempfile.TemporaryDirectory() as folder:
-        made = {name: _graph(applications.application, folder, name=name, device="V100") for name in names}
-        simulators = {name: Simulator(graph, machine) for name, graph in made.items()}
+        graphs = {name: _graph(applications.application, folder, name=name, device="V100") for name in names}
+        simulators = {name: Simulator(graph, machine) for name, graph in graphs.items()}
         return [
             Comparison(
                 "blockmaestro",
-                f"12 applications, {said}",
+                f"12 applications, {label}",
                 mean,
                 best,
                 {"": {n: gain(s, baseline, f"blockmaestro:{launch}{options}") for n, s in simulators.items()}},
                 "how long blocks take is ours; where launches are short, a launch ahead hides all that the next does "
                 "not need",
             )
-            for said, mean, best, options in rows
+            for label, mean, best, options in rows
         ]
 
 
@@ -208,8 +208,8 @@ def wireframe(side: int = 64) -> list[Comparison]:
         for ns in TILE_NS:
             graph = _graph(tasks.wavefront, folder, side=side, tile_ns=ns, spread=0.2, device="V100")
             simulator = Simulator(graph, Machine(get("V100"), PASCAL_SMS))
-            found = gain(simulator, f"stream:gap_ns={PASCAL_LAUNCH_NS}", "wireframe")
-            ours[f"tiles of {ns / 1e3:g} us"] = {"wavefront": found}
+            value = gain(simulator, f"stream:gap_ns={PASCAL_LAUNCH_NS}", "wireframe")
+            ours[f"tiles of {ns / 1e3:g} us"] = {"wavefront": value}
     why = (
         "the shorter a tile, the more of stream order is launches; theirs are six programs, and their baseline "
         "launches "
@@ -234,10 +234,10 @@ def spawn(scale: int = 16) -> list[Comparison]:
     four times as many otherwise.
     """
     works = [make(scale if make in (nested.bfs, nested.sssp) else scale + 2, 0) for make in nested.BENCHMARKS]
-    found = {said: {w.name: compare(_slower(w, by), options) for w in works} for said, (by, options) in ITEMS.items()}
+    rows = {label: {w.name: compare(_slower(w, by), options) for w in works} for label, (by, options) in ITEMS.items()}
 
     def over(place: int) -> dict[str, dict[str, float]]:
-        return {said: {n: _over(rules, place) for n, rules in by_name.items()} for said, by_name in found.items()}
+        return {said: {n: _over(rules, place) for n, rules in by_name.items()} for said, by_name in rows.items()}
 
     why = "ours are 8 of their 13 programs, on generated inputs, and how long items take is ours"
     return [

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from measuring import header, table
 
-from tileprof.runtime.choose import choose
 from tileprof.runtime.measuring.cases import cases
 from tileprof.runtime.measuring.summary import by_chain, gain, mean
 from tileprof.runtime.persistent.cost import clusters_on
+from tileprof.runtime.scheduler_choice import choose
 
 RESULTS = Path(__file__).parents[1] / "gpu" / "results" / "runtime.json"
 H200 = (9, 0), clusters_on(132)
@@ -27,18 +27,18 @@ def outcomes():
     for case in cases():
         rows = measured.get(case.name, {})
         if case.persistent and "persistent" in rows:
-            taken = choose(case.wide.policy(), case.wide, *H200).scheduler
-            yield case.name, taken, rows["persistent-stages"]["us"] / rows[taken]["us"], rows
+            choice = choose(case.wide.policy(), case.wide, *H200).scheduler
+            yield case.name, choice, rows["persistent-stages"]["us"] / rows[choice]["us"], rows
 
 
 def main():
     header("auto on the measured chains")
-    found = list(outcomes())
+    actual = list(outcomes())
     lines = []
     for kind in ("MLP", "convolutions"):
-        mine = [o for o in found if kind in o[0]]
+        mine = [o for o in actual if kind in o[0]]
         gains = [share for _, _, share, _ in mine]
-        left = sum(taken != "persistent" for _, taken, _, _ in mine)
+        left = sum(choice != "persistent" for _, choice, _, _ in mine)
         pdl = mean([rows["persistent-stages"]["us"] / rows["persistent-pdl"]["us"] for *_, rows in mine])
         free = mean([rows["persistent-stages"]["us"] / rows["persistent-unsynchronised"]["us"] for *_, rows in mine])
         cells = (f"{mean(gains):.3f}x", f"{min(gains):.3f}x", f"{max(gains):.3f}x", f"{pdl:.3f}x", f"{free:.3f}x")
@@ -47,11 +47,11 @@ def main():
         ("chains", "rows", "left in stream order", "auto, mean", "least", "most", "PDL alone, mean", "no waits, mean"),
         lines,
     )
-    misses = [100 * (gain(rows) - rows["persistent"]["predicted_gain"]) for *_, rows in found]
+    misses = [100 * (gain(rows) - rows["persistent"]["predicted_gain"]) for *_, rows in actual]
     within = sum(abs(miss) <= 5 for miss in misses)
     small = [
         rows["PyTorch in a graph"]["us"] / rows["persistent"]["us"]
-        for name, _, _, rows in found
+        for name, _, _, rows in actual
         if name.endswith(("batch 1", "batch 4", "batch 8"))
     ]
     print(

@@ -33,8 +33,8 @@ def main():
         each_point(key, rows, {p.m: p.published_us for p in points if (p.kind, p.arch) == key})
     print("## Held out: LLaMA's MLP\n")
     apart = cusync.predictions(llama, cusync.held_out(c, llama)).assign(tests=True)
-    found = cusync.agreement(apart)
-    table(list(found.columns), found.round(2).to_numpy().tolist())
+    actual = cusync.agreement(apart)
+    table(list(actual.columns), actual.round(2).to_numpy().tolist())
     choices(apart)
     for key, rows in apart.groupby(["kind", "arch"], sort=False):
         each_point(key, rows, {p.m: p.published_us for p in llama if (p.kind, p.arch) == key})
@@ -68,10 +68,12 @@ def correlations(points, c, frame):
         "+ waits in the main loop": without(points, c, traffic=False),
         "+ traffic where memory is the limit": frame,
     }
-    found = {name: cusync.agreement(version) for name, version in versions.items()}
-    found["the other policy's pace"] = cusync.agreement(frame, "from_other")
-    keys = list(zip(*(found["waves alone, each point's own pace"][k] for k in ("kind", "arch", "policy")), strict=True))
-    indexed = {name: a.set_index(["kind", "arch", "policy"]) for name, a in found.items()}
+    actual = {name: cusync.agreement(version) for name, version in versions.items()}
+    actual["the other policy's pace"] = cusync.agreement(frame, "from_other")
+    keys = list(
+        zip(*(actual["waves alone, each point's own pace"][k] for k in ("kind", "arch", "policy")), strict=True)
+    )
+    indexed = {name: a.set_index(["kind", "arch", "policy"]) for name, a in actual.items()}
     rows = [
         [name, *(f"{a.loc[key, 'correlation']:.2f} ({a.loc[key, 'mean_error']:.1f})" for key in keys)]
         for name, a in indexed.items()

@@ -75,11 +75,11 @@ def main():
 def mlp(tokens):
     """(tiles, slots, depth, bytes, flops, tiles per row) of both products."""
     rows = ceil(tokens / min(tokens, TILE))
-    found = []
+    matches = []
     for n, k in ((INNER, WIDTH), (WIDTH, INNER)):
         columns = n // TILE
-        found.append((rows * columns, 1, k, 2 * (n * k + tokens * (n + k)), 2 * tokens * n * k, columns))
-    return found
+        matches.append((rows * columns, 1, k, 2 * (n * k + tokens * (n + k)), 2 * tokens * n * k, columns))
+    return matches
 
 
 def copies_of(tiles):
@@ -167,9 +167,9 @@ def show(lines):
 def summary(errors):
     lines = []
     for (way, model), points in errors.items():
-        stream, seen, said = np.array(points).T
-        off = said / seen - 1
-        agree = int((np.sign(stream - seen) == np.sign(stream - said)).sum())
+        stream, actual, said = np.array(points).T
+        off = said / actual - 1
+        agree = int((np.sign(stream - actual) == np.sign(stream - said)).sum())
         lines.append(
             (
                 way,

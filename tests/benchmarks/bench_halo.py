@@ -35,11 +35,11 @@ KINDS = ("conv2dtile", "rowsync", "tilesync")
 def wrong(policy, order):
     """Pixels of the result that differ from PyTorch's, and all."""
     pipeline = Pipeline(policy)
-    given = pipeline.example()
+    inputs = pipeline.example()
     (name,) = pipeline.outputs
-    result, _ = pipeline.run(given, order(Program.of(policy)))
-    wanted = pipeline.reference(given)[name]
-    close = abs(result[name].float() - wanted.float()) <= 0.02 * wanted.float().abs() + 0.01
+    result, _ = pipeline.run(inputs, order(Program.of(policy)))
+    expected = pipeline.reference(inputs)[name]
+    close = abs(result[name].float() - expected.float()) <= 0.02 * expected.float().abs() + 0.01
     return int((~close).any(dim=-1).sum()), close[..., 0].numel()
 
 

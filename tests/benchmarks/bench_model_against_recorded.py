@@ -119,7 +119,7 @@ def model(programs, name, folder):
 
 def of_set(programs, recorded, names):
     """The agreements of a set's programs; they are printed."""
-    found, skipped = [], []
+    actual, skipped = [], []
     with tempfile.TemporaryDirectory() as folder:
         for path in sorted(recorded.glob("*.tileprof")):
             name = path.name.removesuffix(".tileprof")
@@ -128,8 +128,8 @@ def of_set(programs, recorded, names):
             if name in WITHOUT_COUNTERPART:
                 skipped.append((name, WITHOUT_COUNTERPART[name]))
                 continue
-            found.append(compare(name, model(programs, name, folder), load(path)))
-    if not found:
+            actual.append(compare(name, model(programs, name, folder), load(path)))
+    if not actual:
         return []
     print(f"{programs.name}\n")
     columns = (
@@ -140,27 +140,27 @@ def of_set(programs, recorded, names):
         "in both",
         "same pattern",
     )
-    table(columns, [agreement.row() for agreement in found])
-    both, same = sum(a.both for a in found), sum(a.same_pattern for a in found)
-    either, true = sum(sum(a.pairs) - a.both for a in found), sum(a.pairs[1] for a in found)
+    table(columns, [agreement.row() for agreement in actual])
+    both, same = sum(a.both for a in actual), sum(a.same_pattern for a in actual)
+    either, true = sum(sum(a.pairs) - a.both for a in actual), sum(a.pairs[1] for a in actual)
     print(f"all: {same} of {either} pairs that either graph has are in both with the same pattern "
           f"({same / max(1, either):.0%}); "
           f"of the {both} in both, {same / max(1, both):.0%}; of {true} recorded pairs {both} are modelled "
           f"({both / max(1, true):.0%})\n")  # fmt: skip
     for name, why in skipped:
         print(f"{name} is not compared: {why}")
-    return found
+    return actual
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs (default: all)")
     parser.add_argument("--list", action="store_true", help="list what differs")
-    given = parser.parse_args()
+    options = parser.parse_args()
     header("The model recorder against recordings on an H200")
-    found = [agreement for where in SETS for agreement in of_set(*where, given.names)]
-    if given.list:
-        for agreement in found:
+    actual = [agreement for where in SETS for agreement in of_set(*where, options.names)]
+    if options.list:
+        for agreement in actual:
             print(f"\n{agreement.name}")
             for text, times in agreement.different.most_common():
                 print(f"  {times} x {text}")

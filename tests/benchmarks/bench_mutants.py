@@ -52,7 +52,7 @@ PAIRS, OF_A_PAIR = 40, 27
 
 def of_random_graphs(seed):
     dice, tally = random.Random(f"random {seed}"), Tally()
-    while tally.made < MUTANTS:
+    while tally.total < MUTANTS:
         graph = random_graph(dice)
         launches = range(len(graph.launches))
         policy = synthesise(graph, launches)
@@ -125,6 +125,7 @@ def measure(kind, first, slices, file):
         if seed in present:
             continue
         counts = vars(SLICES[kind](seed))
+        counts["made"] = counts.pop("total")
         slipped = [(name, str(policy)) for name, policy in counts.pop("slipped")]
         line = {"kind": kind, "seed": seed, "date": f"{datetime.now(UTC):%Y-%m-%d}", "slipped": slipped, **counts}
         with file.open("a", encoding="utf-8") as out:
@@ -135,7 +136,7 @@ def measure(kind, first, slices, file):
 
 def summed(lines):
     """Counts of all slices, by kind of graph."""
-    found = {}
+    matches = {}
     for kind in SLICES:
         total = Counter()
         rows = [line for line in lines if line["kind"] == kind]
@@ -147,8 +148,8 @@ def summed(lines):
             total["harmless"] += line["harmless"] + line["cautious"]
             total["refused by rule"] += line["by_rule"]
         if rows:
-            found[kind] = {"date": max(line["date"] for line in rows), **total}
-    return found
+            matches[kind] = {"date": max(line["date"] for line in rows), **total}
+    return matches
 
 
 NAMES = {

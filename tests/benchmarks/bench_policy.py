@@ -33,9 +33,9 @@ def measure(path):
     verify(synthesise(graph, small), graph, small)  # compiles what is compiled
     begin = time.process_time()
     policy = synthesise(graph, launches)
-    made = time.process_time()
+    result = time.process_time()
     verdict = verify(policy, graph)
-    return policy, verdict, made - begin, time.process_time() - made
+    return policy, verdict, result - begin, time.process_time() - result
 
 
 def main():

@@ -19,34 +19,44 @@ from published_chains import chains, measure  # noqa: E402 (the tests' folder is
 COLUMNS = ("chain", "size", "pair", "stream", "synthesised", "us", "cuSync's: us (dependencies missing)", "why")
 
 
-def row(found):
-    chain = found.chain
+def row(result):
+    chain = result.chain
     kinds = ", ".join(
-        f"{k} {us:.1f}" + (f" ({found.missing[k]:,})" if found.missing[k] else "") for k, us in found.shipped_us.items()
+        f"{k} {us:.1f}" + (f" ({result.missing[k]:,})" if result.missing[k] else "")
+        for k, us in result.shipped_us.items()
     )
-    made = f"{found.kind}, {found.semaphores}"
+    made = f"{result.kind}, {result.semaphores}"
     name = f"{chain.model} {chain.arch} {chain.block}"
-    return name, chain.size, found.pair, f"{found.stream_us:.1f}", made, f"{found.policy_us:.1f}", kinds, found.reason
+    return (
+        name,
+        chain.size,
+        result.pair,
+        f"{result.stream_us:.1f}",
+        made,
+        f"{result.policy_us:.1f}",
+        kinds,
+        result.reason,
+    )
 
 
 def main():
     header("Kinds of policies: synthesised, and cuSync's")
-    wanted = sys.argv[1:]
+    expected = sys.argv[1:]
     rows, kinds, beaten, equal, worse, unsound = [], Counter(), 0, 0, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         for chain in chains():
-            if wanted and not any(word in f"{chain.model} {chain.arch} {chain.block}" for word in wanted):
+            if expected and not any(word in f"{chain.model} {chain.arch} {chain.block}" for word in expected):
                 continue
-            for found in measure(chain, Path(folder)):
-                rows.append(row(found))
-                kinds[found.kind] += 1
-                ratio = found.policy_us / found.best_shipped_us
+            for result in measure(chain, Path(folder)):
+                rows.append(row(result))
+                kinds[result.kind] += 1
+                ratio = result.policy_us / result.best_shipped_us
                 beaten, equal, worse = (
                     beaten + (ratio < 0.999),
                     equal + (0.999 <= ratio <= 1.0011),
                     worse + (ratio > 1.0011),
                 )
-                unsound += all(found.missing.values())
+                unsound += all(result.missing.values())
     table(COLUMNS, rows)
     print(f"{len(rows)} pairs: {', '.join(f'{k} {n}' for k, n in kinds.most_common())}.")
     print(

@@ -15,12 +15,12 @@ from studies import published_averages as published
 
 def main():
     header("published averages, and ours on programs like theirs")
-    found = [*published.acs(), *published.blockmaestro(), *published.wireframe(), *published.spawn(scale=14)]
+    actual = [*published.acs(), *published.blockmaestro(), *published.wireframe(), *published.spawn(scale=14)]
     names = ["scheduler", "programs", "published", "ours, geometric means", "ours, best", ""]
-    table(names, [row(c) for c in found])
-    print("\n".join(dict.fromkeys(f"- {c.scheduler}, {c.programs}: {c.why}." for c in found)))
+    table(names, [row(c) for c in actual])
+    print("\n".join(dict.fromkeys(f"- {c.scheduler}, {c.programs}: {c.why}." for c in actual)))
     print("\nOf single programs, under each assumption:\n")
-    for c in found:
+    for c in actual:
         for assumption, gains in c.ours.items():
             each = ", ".join(f"{name} {gain:.2f}x" for name, gain in gains.items())
             print(f"- {c.scheduler}, {c.programs}{f', {assumption}' if assumption else ''}: {each}")

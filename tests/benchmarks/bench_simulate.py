@@ -59,11 +59,11 @@ def measure(tiles):
         Draft(LAUNCHES, gate=[INSIDE] * LAUNCHES, started=before),
         Draft(LAUNCHES, after=before),
     )
-    known = successors(p)
-    costs = [seconds(lambda draft=draft: run(p, known, draft.plan(), room)) for draft in plans]
+    links = successors(p)
+    costs = [seconds(lambda draft=draft: run(p, links, draft.plan(), room)) for draft in plans]
     loads = np.full((LAUNCHES, 2), FULL // 100)
     models = Sharing(4, False, 0, loads), Sharing(room.sms, True, FULL, loads[:, :1].copy())
-    costs += [seconds(lambda model=model: run(p, known, plans[0].plan(), room, model)) for model in models]
+    costs += [seconds(lambda model=model: run(p, links, plans[0].plan(), room, model)) for model in models]
     costs += [seconds(lambda: list_schedule(p, ones, 132)), seconds(lambda: paths(p))]
     return [f"{tiles:,}", *(f"{cost:.2f}" for cost in costs)]
 

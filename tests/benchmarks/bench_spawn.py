@@ -14,6 +14,7 @@ import argparse
 import json
 import subprocess
 import tempfile
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -29,12 +30,13 @@ SOURCES = ROOT / "tileprof/examples/cuda/spawn"
 NOTING = ROOT / "tests/unit/runtime/emulated/noting.h"
 RULES = ("always", "program", "spawn", "warp")
 MEASURED = {"always": "always_us", "program": "threshold_us", "spawn": "spawn_us", "warp": "warp_us"}
-H200 = Spawning(slots=132 * 32, resident=132 * 2048, queues=128, prior=0, untried=1024)
+H200 = Spawning(slots=132 * 32, resident=132 * 2048, queues=128, prior=0, untried=1024, lag_ns=700)
 H200_BASE_NS = BASE_NS * 706 / 1755
 """As many cycles as on a K20c."""
 PAPER = {"always": 1.69 / 1.57, "spawn": 1.69}
 """Times as fast as flat, means over 13 programs."""
-BEGIN, END = "<!-- simulated and measured -->", "<!-- end of simulated and measured -->"
+BLOCKS = ("measured", "simulated and measured")
+"""Generated parts of the page, between comments that name them."""
 
 
 def sites(scale, names):
@@ -43,14 +45,14 @@ def sites(scale, names):
         program = Path(folder, "sites")
         flags = ["-std=c++17", "-w", "-O2", "-include", NOTING, f"-I{SOURCES}", "-x", "c++"]
         subprocess.run(["g++", *flags, ROOT / "tests/benchmarks/spawn_sites.cpp", "-o", program], check=True)
-        done = subprocess.run([program, str(scale), *names], check=True, capture_output=True, text=True)
-    found = {}
-    for line in map(json.loads, done.stdout.splitlines()):
+        result = subprocess.run([program, str(scale), *names], check=True, capture_output=True, text=True)
+    matches = {}
+    for line in map(json.loads, result.stdout.splitlines()):
         rounds, below = ([np.array(row, np.int64) for row in line[key]] for key in ("rounds", "below"))
         if below:
             below.append(np.zeros(int(below[-1].sum()), np.int64))
-        found[line["name"]] = spawns(line["name"], rounds, 1.0, below=below)
-    return found
+        matches[line["name"]] = spawns(line["name"], rounds, 1.0, below=below)
+    return matches
 
 
 def with_items(work, item_ns, base_ns, child_ns):
@@ -104,17 +106,34 @@ def main():
             shown.append((name, k20c, simulated, real))
         lines += [f"Scale {scale}, times as fast as flat:", "", *table(shown), ""]
     near = [max(ratio, 1 / ratio) for rule in RULES for ratio in off[rule]]
-    lines.append(
+    sentence = (
         f"The simulated gain is within a factor of 1.5 of the measured one in {sum(n <= 1.5 for n in near)} of "
         f"{len(near)} cells and within 2 in {sum(n <= 2 for n in near)}; flat at scale 16, from items timed at scale "
         f"14, is within 1.5 in {sum(max(n, 1 / n) <= 1.5 for n in off['flat'])} of {len(off['flat'])}."
     )
-    text = "\n".join(lines)
-    print(text)
-    if chosen.write:
-        page = chosen.write.read_text()
-        head, rest = page.split(BEGIN)
-        chosen.write.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+    lines += textwrap.wrap(sentence, 118)
+    for block, text in zip(BLOCKS, ("\n".join(measured_table(results)), "\n".join(lines)), strict=True):
+        print(text, end="\n\n")
+        if chosen.write:
+            begin, end = f"<!-- {block} -->\n", f"<!-- end of {block} -->"
+            head, rest = chosen.write.read_text().split(begin)
+            chosen.write.write_text(f"{head}{begin}{text}\n{end}{rest.split(end)[1]}")
+
+
+def measured_table(results):
+    """Markdown rows of microseconds and launches; programs at scale 14 where 16 was not run."""
+    columns = "program, scale|flat|always|threshold 32|best threshold|SPAWN|by warps|launched: always / SPAWN / warps"
+    yield f"| {columns.replace('|', ' | ')} |"
+    yield "|---|---|---|---|---|---|---|---|"
+    rows = {
+        row["name"]: (scale, row) for scale in (14, 16) for row in results[f"scale {scale}"][1:] if "warp_us" in row
+    }
+    for name, (scale, row) in rows.items():
+        times = [row[f"{key}_us"] for key in ("flat", "always", "threshold", "best", "spawn", "warp")]
+        cells = [f"{us:,.0f}" for us in times]
+        cells[3] += f" ({row['best_threshold']})"
+        launched = " / ".join(f"{row[f'{key}_launched']:,}" for key in ("always", "spawn", "warp"))
+        yield f"| {name}, {scale} | {' | '.join(cells)} | {launched} |"
 
 
 def table(shown):

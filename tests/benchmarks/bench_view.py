@@ -83,8 +83,8 @@ def synthetic(shape, tiles):
 
 
 def row(page, what, measured, target, unit, slowest=None):
-    wanted, met = ("-", "-") if target is None else (f"< {target:,} {unit}", "yes" if measured < target else "NO")
-    return page, what, f"{measured:.3g} {unit}", "" if slowest is None else f"{slowest:.0f} {unit}", wanted, met
+    expected, met = ("-", "-") if target is None else (f"< {target:,} {unit}", "yes" if measured < target else "NO")
+    return page, what, f"{measured:.3g} {unit}", "" if slowest is None else f"{slowest:.0f} {unit}", expected, met
 
 
 def in_browser(page):

@@ -137,8 +137,8 @@ class ByLevel(Wireframe):
 def of_neighbours(graph):
     """The graph with what BlockMaestro's analysis finds: reads of what the launch before has written."""
     links = graph.links
-    kept = (links["hazard"] == "RAW") & (links["consumer"] == links["producer"] + 1)
-    return replace(graph, links=links[kept].reset_index(drop=True))
+    selection = (links["hazard"] == "RAW") & (links["consumer"] == links["producer"] + 1)
+    return replace(graph, links=links[selection].reset_index(drop=True))
 
 
 def time_of(graph, text):
@@ -163,7 +163,7 @@ def graph_of(what, folder):
 
 
 def measured(progress: Callable[[str], None] = lambda _: None):
-    found = {rule: [] for rule in RULES}
+    actual = {rule: [] for rule in RULES}
     with tempfile.TemporaryDirectory() as folder:
         for name, what in PROGRAMS.items():
             graph, times = graph_of(what, folder), {}
@@ -172,13 +172,13 @@ def measured(progress: Callable[[str], None] = lambda _: None):
                     if text not in times:
                         times[text] = time_of(graph, text)
                         progress(f"{name} {text} {times[text]:.0f}")
-                found[rule].append(worth(times[rule.theirs], times[rule.ours]))
+                actual[rule].append(worth(times[rule.theirs], times[rule.ours]))
     ns = [
         [spawn(SPAWNS[name](SCALE, 0), Spawning(window_ns=window), "spawn").time_ns for window in (WINDOW_NS, 0.0)]
         for name in CHILDREN
     ]
-    found[WINDOW] = [worth(*pair) for pair in ns]
-    return found
+    actual[WINDOW] = [worth(*pair) for pair in ns]
+    return actual
 
 
 def rows_of(results):
@@ -200,9 +200,9 @@ def table(results):
 
 
 def main():
-    found = measured(lambda text: print(text, flush=True))
+    actual = measured(lambda text: print(text, flush=True))
     kept = ("scheduler", "rule", "source", "here")
-    results = [{**{name: getattr(rule, name) for name in kept}, "worth": values} for rule, values in found.items()]
+    results = [{**{name: getattr(rule, name) for name in kept}, "worth": values} for rule, values in actual.items()]
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))

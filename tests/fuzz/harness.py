@@ -121,15 +121,15 @@ def run(
     ``everywhere``: accesses outside of the folders count wherever they are. That is for processes in which everything
     is imported and compiled; elsewhere caches are written, and only bait and the input's neighbours are looked at.
     """
-    given, out, scratch = folder / "in", folder / "out", folder / "scratch"
-    given.mkdir(parents=True)
+    inputs, out, scratch = folder / "in", folder / "out", folder / "scratch"
+    inputs.mkdir(parents=True)
     out.mkdir()
     scratch.mkdir()
-    made = make(bases, given, base, operations)
-    names = {"IN": made, **{word: bases / name for word, name in SOUND.items()}, "OUT": out}
+    result = make(bases, inputs, base, operations)
+    names = {"IN": result, **{word: bases / name for word, name in SOUND.items()}, "OUT": out}
     typed = []
     if base == "words":
-        names["WORD"] = _word(made)
+        names["WORD"] = _word(result)
         path = out / names["WORD"]
         typed = [path, path.resolve(), path.parent.resolve()]  # what the user names may be read, and names near it
     words = [str(names.get(word, word.replace("OUT/", f"{out}/"))) for word in verb]
@@ -137,11 +137,11 @@ def run(
     before, times = _listing(folder, out), bait_times(bait)
     stdout, stderr = io.StringIO(), io.StringIO()
     code: int | None = None
-    watch = Watch(readable=[given, *_bases_but_bait(bases), *typed], writable=[out, scratch])
+    watch = Watch(readable=[inputs, *_bases_but_bait(bases), *typed], writable=[out, scratch])
     try:
         with (
             _limited(),
-            contextlib.chdir(out if base == "words" else given),  # `view` of a trace writes where it is called
+            contextlib.chdir(out if base == "words" else inputs),  # `view` of a trace writes where it is called
             _temporary_files_in(scratch),
             warnings.catch_warnings(),
             contextlib.redirect_stdout(stdout),
@@ -207,11 +207,11 @@ def _written(out: Path) -> str:
 
 def _listing(folder: Path, out: Path) -> list[tuple[str, int]]:
     """Everything in the folder that is not output, with its size."""
-    found = []
+    matches = []
     for root, _, names in os.walk(folder):
         if not Path(root).is_relative_to(out):
-            found += [(os.path.join(root, name), os.lstat(os.path.join(root, name)).st_size) for name in names]  # noqa: PTH118 - fast
-    return sorted(found)
+            matches += [(os.path.join(root, name), os.lstat(os.path.join(root, name)).st_size) for name in names]  # noqa: PTH118 - fast
+    return sorted(matches)
 
 
 def _moved(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> str:

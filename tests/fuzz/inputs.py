@@ -134,8 +134,8 @@ def _write_symbolic(folder: Path) -> None:
     for stage in policy["stages"]:
         stage["grid"] = [{"size": f"{n} * tokens // 256"} if n == 2 else n for n in stage["grid"]]
     symbol = {"name": "tokens", "low": 128, "high": 512, "multiple": 128, "recorded": 256}
-    made = {"tileprof_symbolic_policy": 1, "symbol": symbol, "notes": [], "policy": policy}
-    (folder / "symbolic.json").write_text(json.dumps(made))
+    result = {"tileprof_symbolic_policy": 1, "symbol": symbol, "notes": [], "policy": policy}
+    (folder / "symbolic.json").write_text(json.dumps(result))
 
 
 def _write_profiles(folder: Path) -> None:
@@ -369,9 +369,9 @@ def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
         case "call":
             launches = pq.read_table(path_of(bases, base) / "launches", partitioning=None)
             text = launches["call"].to_pylist()[-1] if "call" in launches.column_names else ""
-            known = json.loads(text or json.dumps(CALL))
-            made = _set(known, _draw_place(dice, known), dice.choice(JSON_VALUES))
-            return ["cell", "launches", "call", dice.randrange(4), json.dumps(made)]
+            document = json.loads(text or json.dumps(CALL))
+            result = _set(document, _draw_place(dice, document), dice.choice(JSON_VALUES))
+            return ["cell", "launches", "call", dice.randrange(4), json.dumps(result)]
         case "rows":
             return [
                 kind,
@@ -463,11 +463,11 @@ def _change_folder(trace: Path, folder: Path, change: str) -> None:
 
 def _change_table(path: Path, kind: str, rest: list[Any]) -> None:
     try:
-        made = _changed_table(pq.read_table(path, partitioning=None), kind, rest[1:])
+        result = _changed_table(pq.read_table(path, partitioning=None), kind, rest[1:])
     except (OSError, pa.ArrowException, UnicodeDecodeError):
         return  # an operation before this one broke it
-    if made is not None:
-        pq.write_table(made, path)
+    if result is not None:
+        pq.write_table(result, path)
 
 
 def _changed_table(table: pa.Table, kind: str, rest: list[Any]) -> pa.Table | None:

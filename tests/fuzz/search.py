@@ -58,14 +58,14 @@ class Search:
         if path is not None and path.exists():
             self._take(json.loads(path.read_text(encoding="utf-8")))
 
-    def _take(self, kept: Message) -> None:
+    def _take(self, records: Message) -> None:
         for name, here in (("seed", self.seed), ("first", self.first), ("sources", self.sources)):
-            if kept[name] != here:
-                sys.exit(f"{self.path} is of another search: {name} is {kept[name]}, here {here}")
-        self.next, self.failed, self.seconds_before = kept["next"], kept["failed"], kept["seconds"]
-        self.slowest_s, self.most_bytes = kept["slowest_s"], kept["most_bytes"]
-        self.faults.update(kept["faults"])
-        for row in kept["outcomes"]:
+            if records[name] != here:
+                sys.exit(f"{self.path} is of another search: {name} is {records[name]}, here {here}")
+        self.next, self.failed, self.seconds_before = records["next"], records["failed"], records["seconds"]
+        self.slowest_s, self.most_bytes = records["slowest_s"], records["most_bytes"]
+        self.faults.update(records["faults"])
+        for row in records["outcomes"]:
             self.outcomes[row["kind"], row["verb"], row["outcome"]] = row["inputs"]
 
     def add(self, number: int, one: Message, result: Message) -> None:
@@ -91,7 +91,7 @@ class Search:
             {"kind": kind, "verb": verb, "outcome": code, "inputs": count}
             for (kind, verb, code), count in sorted(self.outcomes.items())
         ]
-        kept = {
+        snapshot = {
             "seed": self.seed, "first": self.first, "next": self.next, "sources": self.sources,
             "python": platform.python_version(), "date": time.strftime("%Y-%m-%d"),
             "seconds": round(self.seconds_before + time.monotonic() - self.began, 1),
@@ -99,7 +99,7 @@ class Search:
             "failed": self.failed, "outcomes": rows,
         }  # fmt: skip
         beside = self.path.with_suffix(".new")
-        beside.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        beside.write_text(json.dumps(snapshot, indent=1) + "\n", encoding="utf-8")
         beside.replace(self.path)
 
 

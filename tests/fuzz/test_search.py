@@ -45,13 +45,13 @@ def test_an_input_that_ends_its_process_costs_no_other(root: Path, monkeypatch: 
 def test_what_is_written_past_python_is_a_fault_and_so_is_what_only_company_brings(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    records = []
 
     def run(*_: object, **_more: object) -> Outcome:
-        seen.append(1)
-        if len(seen) == 2:
+        records.append(1)
+        if len(records) == 2:
             os.write(2, b"from a library")
-        return Outcome(0, "third" if len(seen) == 3 else "")
+        return Outcome(0, "third" if len(records) == 3 else "")
 
     monkeypatch.setattr(search, "run", run)
     faults = tried(root, range(4))

@@ -118,6 +118,7 @@ STEPS = (
     suite("programs", "recorder/test_gpu_programs.py", likely_s=70, limit_s=180),
     suite("regions", "recorder/test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
     suite("products", "recorder/test_gpu_persistent.py", "recorder/test_gpu_im2col.py", likely_s=50, limit_s=180),
+    suite("clients", "recorder/test_gpu_clients.py", likely_s=150, limit_s=400),
     suite("known", "recorder/test_gpu_known_accesses.py", likely_s=40, limit_s=150),
     suite("exits", "recorder/test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
     script("source", "tests/gpu/recorder/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),
@@ -216,9 +217,9 @@ def path_of_the_checkout(folder, wheels):
 def entry_points():
     """Lines of entry_points.txt, from pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for group, found in (project.get("entry-points", {}) | {"console_scripts": project["scripts"]}).items():
+    for group, result in (project.get("entry-points", {}) | {"console_scripts": project["scripts"]}).items():
         yield f"[{group}]\n"
-        yield from (f"{name} = {place}\n" for name, place in found.items())
+        yield from (f"{name} = {place}\n" for name, place in result.items())
 
 
 def run(step, out, environment, limit_s):
@@ -251,27 +252,33 @@ def run(step, out, environment, limit_s):
 
 def machine():
     """What this machine has; "" for a package that is not there."""
-    found = {}
+    matches = {}
     for name in WANTED:
         try:
-            found[name] = metadata.version(name)
+            matches[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = ""
+            matches[name] = ""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         gpu = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
     except (OSError, subprocess.TimeoutExpired) as error:
         gpu = str(error)
-    return {"gpu": gpu, "python": sys.version.split()[0], "packages": found}
+    return {"gpu": gpu, "python": sys.version.split()[0], "packages": matches}
 
 
-def chosen(given):
+def chosen(arguments):
     names = [step.name for step in STEPS]
-    wanted = given.only.split(",") if given.only else names[names.index(given.begin) :] if given.begin else names
-    unknown = set(wanted) - set(names)
+    expected = (
+        arguments.only.split(",")
+        if arguments.only
+        else names[names.index(arguments.begin) :]
+        if arguments.begin
+        else names
+    )
+    unknown = set(expected) - set(names)
     if unknown:
         sys.exit(f"no such step: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    return [step for step in STEPS if step.name in wanted]
+    return [step for step in STEPS if step.name in expected]
 
 
 def pack(out):
@@ -314,11 +321,11 @@ def main():
         metavar="DIR",
         help="wheels that this machine lacks (default: .whl)",
     )
-    given = parser.parse_args()
-    ends = time.monotonic() + given.budget
-    out = given.out.resolve()
+    options = parser.parse_args()
+    ends = time.monotonic() + options.budget
+    out = options.out.resolve()
     (out / "logs").mkdir(parents=True, exist_ok=True)
-    folders = path_of_the_checkout(Path("/tmp/tileprof-gpu"), given.wheels)
+    folders = path_of_the_checkout(Path("/tmp/tileprof-gpu"), options.wheels)
     sys.path[:0] = folders
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([*folders, str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
@@ -347,8 +354,8 @@ def main():
             report({"steps": [row]})
             pack(out)
 
-    for _, several in itertools.groupby(chosen(given), lambda step: step.alone and step.name):
-        with ThreadPoolExecutor(given.jobs) as pool:
+    for _, several in itertools.groupby(chosen(options), lambda step: step.alone and step.name):
+        with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(one, several))
     sys.stdout.write("\n")
     if not_begun:

@@ -23,8 +23,8 @@ MOST_MS = 200_000
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory):
     """Programs that start at once, for tests that are not about how they start."""
-    with commands(tmp_path_factory.mktemp("warm")) as found:
-        yield found
+    with commands(tmp_path_factory.mktemp("warm")) as matches:
+        yield matches
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ class Example:
 
 def examples(text: str) -> list[Example]:
     """All examples of a page, in order."""
-    found: list[Example] = []
+    matches: list[Example] = []
     lines = text.splitlines()
     kind, at = "", 0
     while at < len(lines):
@@ -68,11 +68,11 @@ def examples(text: str) -> list[Example]:
         elif line.startswith("```"):
             kind, at = "", at + 1
         elif kind in _PROMPTS and line.startswith(_PROMPTS[kind][0]):
-            found.append(_example(kind, lines, at))
-            at = found[-1].end
+            matches.append(_example(kind, lines, at))
+            at = matches[-1].end
         else:
             at += 1
-    return found
+    return matches
 
 
 _PROMPTS = {"console": ("$ ", "> "), "pycon": (">>> ", "... ")}
@@ -117,12 +117,12 @@ def matches(expected: tuple[str, ...], actual: list[str]) -> bool:
 
 
 def _trimmed(lines: list[str]) -> list[str]:
-    kept = [line.rstrip() for line in lines]
-    while kept and not kept[-1]:
-        kept.pop()
-    while kept and not kept[0]:
-        kept.pop(0)
-    return kept
+    rows = [line.rstrip() for line in lines]
+    while rows and not rows[-1]:
+        rows.pop()
+    while rows and not rows[0]:
+        rows.pop(0)
+    return rows
 
 
 # ---- writing anew
@@ -210,10 +210,10 @@ class Recordings:
     def run(self, command: str, where: Path) -> list[str]:
         before = {p.name for p in where.iterdir()}
         programs = [p.read_text(encoding="utf-8") for p in sorted(where.glob("*.py")) if p.name in command]
-        kept = self.folder / hashlib.sha256(repr((command, programs)).encode()).hexdigest()
-        if kept.is_dir() and not before & {p.name for p in (kept / "left").iterdir()}:
-            shutil.copytree(kept / "left", where, dirs_exist_ok=True)
-            return (kept / "printed").read_text(encoding="utf-8").splitlines()
+        selection = self.folder / hashlib.sha256(repr((command, programs)).encode()).hexdigest()
+        if selection.is_dir() and not before & {p.name for p in (selection / "left").iterdir()}:
+            shutil.copytree(selection / "left", where, dirs_exist_ok=True)
+            return (selection / "printed").read_text(encoding="utf-8").splitlines()
         printed = self.bash(command, where)
         making = Path(tempfile.mkdtemp(dir=self.folder))
         (making / "left").mkdir()
@@ -222,19 +222,19 @@ class Recordings:
                 shutil.copytree(new, making / "left" / new.name)
         (making / "printed").write_text("\n".join(printed), encoding="utf-8")
         with contextlib.suppress(OSError):  # another process was faster
-            making.rename(kept)
+            making.rename(selection)
         return printed
 
     def bash(self, command: str, where: Path) -> list[str]:
         """What a command prints, whatever it is."""
         folders = (self.path, Path(sys.executable).parent, os.environ["PATH"])
         path = os.pathsep.join(str(folder) for folder in folders if folder is not None)
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-c", command], cwd=where, env=os.environ | _ENVIRONMENT | {"PATH": path},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=_MOST_SECONDS, check=False,
         )  # fmt: skip
-        return _with_code(done.stdout, done.returncode)
+        return _with_code(result.stdout, result.returncode)
 
 
 class Page:
@@ -296,10 +296,10 @@ def check(path: Path, recordings: Recordings) -> list[str]:
         for example in examples(path.read_text(encoding="utf-8")):
             actual = page.run(example)
             if not matches(example.expected, actual):
-                said = difflib.unified_diff(
+                message = difflib.unified_diff(
                     _trimmed(list(example.expected)), _trimmed(actual), "page", "now", lineterm=""
                 )
-                wrong.append("\n".join([f"{path}, line {example.line}: {example.source}", *said]))
+                wrong.append("\n".join([f"{path}, line {example.line}: {example.source}", *message]))
     return wrong
 
 
@@ -326,12 +326,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the examples of Markdown pages.")
     parser.add_argument("--write", action="store_true", help="write what they print into the pages")
     parser.add_argument("pages", nargs="+", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         recordings = Recordings(Path(folder))
-        for path in given.pages:
-            if given.write:
+        for path in options.pages:
+            if options.write:
                 print(f"{path}: {write(path, recordings)} examples written anew", flush=True)  # noqa: T201
                 continue
             wrong = check(path, recordings)

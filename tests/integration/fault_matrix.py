@@ -65,8 +65,8 @@ def table(results: dict[str, Matrix]) -> str:
 
 
 def _cell(outcomes: dict[str, int]) -> str:
-    tried = sum(outcomes.values()) - outcomes.get("skipped", 0)
-    text = f"{outcomes.get('passed', 0)} of {tried}" if tried else "-"
+    attempts = sum(outcomes.values()) - outcomes.get("skipped", 0)
+    text = f"{outcomes.get('passed', 0)} of {attempts}" if attempts else "-"
     return text + (f", {outcomes['skipped']} skipped" if outcomes.get("skipped") else "")
 
 

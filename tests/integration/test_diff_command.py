@@ -30,10 +30,10 @@ def test_a_trace_differs_from_itself_in_nothing(traces, capsys):
 
 def test_layers_are_matched_by_module_and_operator_whatever_their_number(traces, capsys):
     code, out, _ = diff(capsys, *traces, "--json")
-    found = json.loads(out)
+    document = json.loads(out)
     assert code == 0
-    assert found["facts"]["launches"] == [4, 6]
-    rows = {(row["module"], row["operator"]): row["launches"] for row in found["rows"]}
+    assert document["facts"]["launches"] == [4, 6]
+    rows = {(row["module"], row["operator"]): row["launches"] for row in document["rows"]}
     assert rows["h.*.mlp.up", "addmm"] == rows["h.*.mlp.down", "addmm"] == [2, 3]
 
 

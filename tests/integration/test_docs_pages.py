@@ -34,14 +34,14 @@ def actions_of(verb):
 
 def documented(verb):
     """Option to default, from the first two columns of the tables of options on a verb's page."""
-    found = {}
+    matches = {}
     text = (ROOT / "docs" / f"{verb}.md").read_text()
     for table in re.findall(r"^\| option \| default \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE):
         for row in table.splitlines():
             cells = [cell.strip() for cell in row.strip("|").split(" | ")]
             for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]*|-[a-z])\b", cells[0]):
-                found[option] = cells[1]
-    return found
+                matches[option] = cells[1]
+    return matches
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -51,14 +51,14 @@ def test_every_option_of_a_verb_stands_on_its_page_and_no_other(verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_defaults_on_a_page_are_those_of_the_program(verb):
-    told = documented(verb)
+    defaults = documented(verb)
     for action in actions_of(verb):
         if action.default and isinstance(action.default, str | int):
-            assert f"`{action.default}`" in told[action.option_strings[-1]], action.option_strings
+            assert f"`{action.default}`" in defaults[action.option_strings[-1]], action.option_strings
 
 
 def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
-    known = {option for verb in VERBS for action in actions_of(verb) for option in action.option_strings}
+    reference = {option for verb in VERBS for action in actions_of(verb) for option in action.option_strings}
     examples = {
         "--steps",
         "--kind",
@@ -81,7 +81,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
     for page in PAGES:
         text = re.sub(r"^\$ (?!tileprof|.*-m tileprof).*$", "", page.read_text(), flags=re.MULTILINE)
         spoken = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
-        assert spoken <= known | examples | ELSEWHERE | {"--write"}, page.name
+        assert spoken <= reference | examples | ELSEWHERE | {"--write"}, page.name
 
 
 def test_the_page_of_simulate_names_every_scheduler():
@@ -133,8 +133,8 @@ def test_every_file_that_a_page_names_exists(page):
 
 
 def test_no_image_is_left_over():
-    used = {Path(t).name for p in PAGES for t in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", p.read_text())}
-    assert used >= {p.name for p in (ROOT / "docs" / "images").iterdir() if p.suffix in {".png", ".svg"}}
+    uses = {Path(t).name for p in PAGES for t in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", p.read_text())}
+    assert uses >= {p.name for p in (ROOT / "docs" / "images").iterdir() if p.suffix in {".png", ".svg"}}
 
 
 @pytest.fixture(scope="module")
@@ -160,13 +160,13 @@ def test_the_picture_of_patterns_shows_what_the_analysis_calls_so(drawing):
             last=np.full(sum(counts), np.nan, np.float32),
             first=np.full(sum(counts), np.nan, np.float32),
         )
-        found = classify(block, Footprint(at, written), Footprint(line, Boxes.concat([])))
-        assert found.name == name
+        pattern = classify(block, Footprint(at, written), Footprint(line, Boxes.concat([])))
+        assert pattern.name == name
 
 
 def test_the_diagrams_are_those_that_the_script_draws(drawing, tmp_path, monkeypatch):
-    kept = {p.name: p.read_text() for p in (ROOT / "docs" / "images").glob("*.svg")}
+    snapshot = {p.name: p.read_text() for p in (ROOT / "docs" / "images").glob("*.svg")}
     script = tmp_path / "draw.py"
     script.write_text((ROOT / "docs" / "images" / "draw.py").read_text())
     runpy.run_path(str(script), run_name="__main__")
-    assert {p.name: p.read_text() for p in tmp_path.glob("*.svg")} == kept
+    assert {p.name: p.read_text() for p in tmp_path.glob("*.svg")} == snapshot

@@ -53,9 +53,9 @@ def test_an_example_prints_one_line_with_a_checksum_that_repeats(name, capsys):
 @pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.nightly), "gru"])
 def test_an_example_runs_as_a_module_and_keeps_stdout_to_its_line(name, tmp_path):
     command = [sys.executable, "-m", f"tileprof.examples.{name}", *SMALL[name]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(LINE.format(name), done.stdout)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert re.fullmatch(LINE.format(name), result.stdout)
 
 
 def test_gpt2_trains_one_step(capsys):
@@ -106,10 +106,10 @@ def test_a_bad_option_ends_in_a_sentence(name, argv, complaint, capsys):
 
 def convolutions(model, image):
     """(channels in, channels out, kernel, output pixels) of each convolution that runs."""
-    seen = []
+    records = []
     hooks = [
         layer.register_forward_hook(
-            lambda layer, _, out: seen.append(
+            lambda layer, _, out: records.append(
                 (layer.in_channels, layer.out_channels, layer.kernel_size[0], out.shape[-1])
             )
         )
@@ -120,20 +120,20 @@ def convolutions(model, image):
         model(torch.zeros(1, 3, image, image))
     for hook in hooks:
         hook.remove()
-    return seen
+    return records
 
 
 def test_resnet38_has_the_convolutions_of_the_cusync_table():
-    seen = [shape for shape in convolutions(example("resnet38").build(), 224) if shape[2] == 3]
+    actual = [shape for shape in convolutions(example("resnet38").build(), 224) if shape[2] == 3]
     table = [(64, 56, 3), (128, 28, 4), (256, 14, 6), (512, 7, 3)]
-    assert seen == [(c, c, 3, pixels) for c, pixels, blocks in table for _ in range(2 * blocks)]
+    assert actual == [(c, c, 3, pixels) for c, pixels, blocks in table for _ in range(2 * blocks)]
 
 
 def test_vgg19_has_the_convolutions_of_the_cusync_benchmark():
-    seen = convolutions(example("vgg19").build(56), 56)
-    assert len(seen) == 16
+    actual = convolutions(example("vgg19").build(56), 56)
+    assert len(actual) == 16
     for channels, pixels in ((64, 56), (128, 28), (256, 14), (512, 7)):
-        assert (channels, channels, 3, pixels) in seen
+        assert (channels, channels, 3, pixels) in actual
 
 
 def test_channels_last_changes_the_layout_and_not_the_result():

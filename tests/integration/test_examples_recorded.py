@@ -41,9 +41,9 @@ def recorded(tmp_path_factory, warm):
     def get(name):
         if name not in results:
             path = tmp_path_factory.mktemp("recorded") / f"{name}.tileprof"
-            done = record(warm, path, name, *PROGRAMS[name])
-            assert done.returncode == 0, done.stderr
-            results[name] = load(path), done.stdout
+            result = record(warm, path, name, *PROGRAMS[name])
+            assert result.returncode == 0, result.stderr
+            results[name] = load(path), result.stdout
         return results[name]
 
     return get
@@ -78,16 +78,16 @@ def test_a_repeated_layer_is_stored_once_and_each_launch_carries_its_module(reco
 
 def test_llama_70b_is_recorded_on_fake_tensors(warm, tmp_path):
     path = tmp_path / "llama.tileprof"
-    done = record(warm, path, "llama", "--preset", "70b", "--layers", "2", "--tokens", "64", fake=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "llama: output 1x64x32000 bfloat16, checksum none (tensors without values)\n"
+    result = record(warm, path, "llama", "--preset", "70b", "--layers", "2", "--tokens", "64", fake=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "llama: output 1x64x32000 bfloat16, checksum none (tensors without values)\n"
     trace = load(path)
     assert validate(trace) == []
     assert 2 * 8192 * 28672 in set(trace.buffers.bytes)
 
 
 def test_routing_that_fake_tensors_cannot_do_ends_in_a_sentence_that_names_the_line(warm, tmp_path):
-    done = record(warm, tmp_path / "moe.tileprof", "moe", *PROGRAMS["moe"], fake=True)
-    assert done.returncode != 0
-    assert "moe.py" in done.stderr
-    assert "--fake" in done.stderr
+    result = record(warm, tmp_path / "moe.tileprof", "moe", *PROGRAMS["moe"], fake=True)
+    assert result.returncode != 0
+    assert "moe.py" in result.stderr
+    assert "--fake" in result.stderr

@@ -94,9 +94,9 @@ def perceptron(tmp_path_factory):
 
 def test_an_activation_between_two_products_is_an_epilogue_without_an_option(perceptron, tmp_path, capsys):
     assert main(["export", str(perceptron), "--format", "json", "-o", str(tmp_path / "default")]) == 0
-    said = capsys.readouterr().err
-    assert "the first pair of `tileprof report` that the runtime computes" in said
-    assert "Launch 1 becomes an epilogue of the stage before it" in said
+    output = capsys.readouterr().err
+    assert "the first pair of `tileprof report` that the runtime computes" in output
+    assert "Launch 1 becomes an epilogue of the stage before it" in output
     policy = load_policy(tmp_path / "default" / "policy.json")
     assert [s.launch for s in policy.stages] == [0, 2]
     assert policy.stages[0].operator["parameters"]["epilogue"] == "gelu"
@@ -136,11 +136,11 @@ def test_hand_written_dependencies_need_no_trace(hand, tmp_path, capsys):
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH: what a header compiles to is not tested")
 def test_a_header_from_a_trace_compiles(mlp, tmp_path):
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "tileprof.cli", "export", mlp, "--format", "cusync", "-o", tmp_path, "--module", "."],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     code = [word for a in ("80", "90") for word in ("-gencode", f"arch=compute_{a},code=sm_{a}")]
     command = [
         "nvcc",
@@ -170,7 +170,7 @@ def test_nothing_is_overwritten_without_force(mlp, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nowhere.tileprof"], "there is no trace"),
         (["MLP", "--launches", "0"], "at least two launches"),
@@ -189,7 +189,7 @@ def test_nothing_is_overwritten_without_force(mlp, tmp_path, capsys):
     ],
 )
 def test_what_cannot_be_exported_is_one_sentence_exit_2_and_nothing_written(
-    mlp, hand, tmp_path, arguments, said, capsys
+    mlp, hand, tmp_path, arguments, message, capsys
 ):
     bad = {
         "tileprof_policy": 1, "semaphores": [], "edges": [],
@@ -210,7 +210,7 @@ def test_what_cannot_be_exported_is_one_sentence_exit_2_and_nothing_written(
     capsys.readouterr()
     assert main(["export", *line]) == 2
     shown = capsys.readouterr()
-    assert said in shown.err
+    assert message in shown.err
     assert shown.out == ""
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -63,8 +63,8 @@ def program(folder: Path, steps: int = 5) -> Path:
 
 
 def environment(changed: dict[str, str | None]) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in changed}
-    return kept | {name: value for name, value in changed.items() if value is not None}
+    snapshot = {name: value for name, value in os.environ.items() if name not in changed}
+    return snapshot | {name: value for name, value in changed.items() if value is not None}
 
 
 def tileprof(*words: object, folder: Path, **options: object) -> subprocess.CompletedProcess[bytes]:
@@ -90,8 +90,8 @@ def test_the_program_is_as_it_is_without_tileprof(tmp_path: Path, changed: dict[
     assert (recorded.returncode, recorded.stdout) == (plain.returncode, plain.stdout)
     assert of_the_program(recorded.stderr) == plain.stderr.splitlines()
     assert validate(load(tmp_path / "infer.tileprof")) == []
-    told = tileprof("report", "infer.tileprof", folder=tmp_path, env=env)
-    assert (told.returncode, b"Traceback" in told.stderr) == (0, False), told.stderr
+    result = tileprof("report", "infer.tileprof", folder=tmp_path, env=env)
+    assert (result.returncode, b"Traceback" in result.stderr) == (0, False), result.stderr
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
@@ -257,7 +257,7 @@ def test_two_processes_with_a_cold_cache_build_once_and_both_run(tmp_path: Path)
         "def make(work):\n"
         "    time.sleep(1)\n"
         "    (work / 'made').write_text(str(time.time_ns()))\n"
-        "folder = building.kept(pathlib.Path('cache/key'), ('made',), make, 'a test')\n"
+        "folder = building.cached(pathlib.Path('cache/key'), ('made',), make, 'a test')\n"
         "print((folder / 'made').read_text())\n"
     )
     both = [

@@ -25,9 +25,9 @@ HEAVY = (
 
 def python(source, cwd):
     """Printed output of a fresh interpreter that runs ``source``."""
-    done = subprocess.run([sys.executable, "-c", source], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run([sys.executable, "-c", source], cwd=cwd, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def test_importing_tileprof_imports_no_heavy_library(tmp_path):

@@ -94,8 +94,8 @@ def test_headers_compile_whatever_the_names_are(tmp_path: Path) -> None:
             "-o",
             "example.o",
         ]
-        done = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{name!r}: {done.stderr}"
+        result = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, f"{name!r}: {result.stderr}"
 
 
 class _Tags(html.parser.HTMLParser):
@@ -116,10 +116,10 @@ def test_pages_hold_no_element_from_a_name(trace: Path) -> None:
     write_mlp(plain, layers=1, device="H200")
     other = trace.parent / "plain.html"
     assert main(["view", "--quick", "-o", str(other), str(plain)]) == 0
-    found, expected = _Tags(), _Tags()
-    found.feed(page.read_text())
+    actual, expected = _Tags(), _Tags()
+    actual.feed(page.read_text())
     expected.feed(other.read_text())
-    assert (found.tags, found.handlers) == (expected.tags, expected.handlers)
+    assert (actual.tags, actual.handlers) == (expected.tags, expected.handlers)
 
 
 def test_a_notebook_shows_no_element_from_a_name(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_a_notebook_shows_no_element_from_a_name(tmp_path: Path) -> None:
     name = " ".join(NAMES[:-1])
     write_mlp(hostile, layers=1, kernel=name, op=name, module=name, note=name, fingerprint=name, device="H200")
     write_mlp(plain, layers=1, kernel="k", op="o", module="m", note="n", fingerprint="f", device="H200")
-    found, expected = _Tags(), _Tags()
-    for path, tags in ((hostile, found), (plain, expected)):
+    actual, expected = _Tags(), _Tags()
+    for path, tags in ((hostile, actual), (plain, expected)):
         cell = nbformat.v4.new_output(
             "execute_result", {"text/html": tileprof.load(path)._repr_html_(), "text/plain": repr(tileprof.load(path))}
         )
@@ -138,8 +138,8 @@ def test_a_notebook_shows_no_element_from_a_name(tmp_path: Path) -> None:
         nbformat.write(notebook, file)
         [opened] = nbformat.read(file, as_version=4).cells
         tags.feed(opened.outputs[0]["data"]["text/html"])
-    assert (found.tags, found.handlers) == (expected.tags, expected.handlers)
-    assert {"table", "td"} <= set(found.tags)
+    assert (actual.tags, actual.handlers) == (expected.tags, expected.handlers)
+    assert {"table", "td"} <= set(actual.tags)
 
 
 @pytest.fixture

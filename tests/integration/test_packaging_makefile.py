@@ -51,9 +51,9 @@ def test_an_installed_environment_is_left_alone(clone):
 
 
 def test_a_missing_python_ends_in_a_sentence(clone):
-    done = make(clone, "PYTHON=python-that-is-not-here", "install")
-    assert done.returncode != 0
-    assert "make PYTHON=" in done.stderr
+    result = make(clone, "PYTHON=python-that-is-not-here", "install")
+    assert result.returncode != 0
+    assert "make PYTHON=" in result.stderr
 
 
 def test_a_python_that_is_too_old_ends_in_a_sentence(clone):
@@ -62,13 +62,13 @@ def test_a_python_that_is_too_old_ends_in_a_sentence(clone):
         "#!/bin/sh\nexec python3 -c \"import sys; sys.version_info = (3, 9); sys.version = '3.9.1 x'; $2\"\n"
     )
     old.chmod(0o755)
-    done = make(clone, f"PYTHON={old}", "install")
-    assert done.returncode != 0
-    assert "needs Python 3.11 or newer" in done.stderr
-    assert "3.9.1" in done.stderr
+    result = make(clone, f"PYTHON={old}", "install")
+    assert result.returncode != 0
+    assert "needs Python 3.11 or newer" in result.stderr
+    assert "3.9.1" in result.stderr
 
 
 def test_the_ci_entry_point_can_be_run():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
-    done = subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

@@ -38,8 +38,8 @@ def wheel(source, tmp_path_factory):
     out = tmp_path_factory.mktemp("wheel")
     # No isolation: setuptools is in the development environment, so that nothing is fetched.
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(out), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
     (path,) = out.glob("*.whl")
     return path, expected
 
@@ -77,6 +77,6 @@ def test_an_editable_install_maps_the_folders_too(tmp_path):
 
 def _stdout(source, cwd, environment):
     command = [sys.executable, "-P", "-c", source]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout

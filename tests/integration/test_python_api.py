@@ -104,8 +104,8 @@ def test_the_documented_line_reads_the_tables(recorded, library, monkeypatch):
 
 def test_capture_outside_of_a_recording_says_once_that_it_records_nothing(tmp_path):
     source = "import tileprof\nfor _ in range(2):\n    with tileprof.capture():\n        pass"
-    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert done.stderr.count("records nothing by itself") == 1
+    result = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert result.stderr.count("records nothing by itself") == 1
 
 
 def test_a_block_that_raises_leaves_a_partial_trace(tmp_path):
@@ -198,8 +198,8 @@ def test_the_marker_fails_a_test_whose_trace_breaks_a_limit(tmp_path):
         "no:cacheprovider",
         "test_marked.py",
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
-    assert "3 failed" in done.stdout
-    for said in ("more than 1", "launches>1 holds", "unknown arguments ['max_gpa']"):
-        assert said in done.stdout
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "2 passed" in result.stdout, result.stdout + result.stderr
+    assert "3 failed" in result.stdout
+    for message in ("more than 1", "launches>1 holds", "unknown arguments ['max_gpa']"):
+        assert message in result.stdout

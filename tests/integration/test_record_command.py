@@ -43,9 +43,9 @@ print("out", sys.argv)
 def test_the_program_owns_stdout_and_the_last_lines_say_where_the_trace_is_and_what_to_type(tmp_path):
     ended = _run(tmp_path, "--", sys.executable, _script(tmp_path, MODEL), "-o", "x", "--fake")
     assert (ended.returncode, ended.stdout) == (0, "out ['infer.py', '-o', 'x', '--fake']\n")
-    said = ended.stderr.splitlines()
-    assert said[0].startswith("tileprof: wrote infer.tileprof: ")
-    assert said[-1] == "tileprof: next: tileprof report infer.tileprof"
+    message = ended.stderr.splitlines()
+    assert message[0].startswith("tileprof: wrote infer.tileprof: ")
+    assert message[-1] == "tileprof: next: tileprof report infer.tileprof"
     trace = tileprof.load(tmp_path / "infer.tileprof")
     assert trace.complete
     assert {"0", "1"} <= set(trace.launches.module)
@@ -63,12 +63,14 @@ def test_a_program_that_takes_the_interpreter_apart_leaves_a_whole_trace(tmp_pat
 def test_json_ends_with_one_object_on_stderr(tmp_path):
     """In a process of its own: libraries that complain about what is left at the interpreter's end come after it."""
     ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL))
-    said = json.loads(ended.stderr.splitlines()[-1])
-    assert (said["trace"], said["complete"], said["exit_code"]) == ("infer.tileprof", True, 0)
+    message = json.loads(ended.stderr.splitlines()[-1])
+    assert (message["trace"], message["complete"], message["exit_code"]) == ("infer.tileprof", True, 0)
     assert (
-        said["launches"] == len(tileprof.load(tmp_path / "infer.tileprof").launches) == sum(said["coverage"].values())
+        message["launches"]
+        == len(tileprof.load(tmp_path / "infer.tileprof").launches)
+        == sum(message["coverage"].values())
     )
-    assert said["next"] == "tileprof report infer.tileprof"
+    assert message["next"] == "tileprof report infer.tileprof"
     assert "tileprof: wrote" not in ended.stderr
 
 
@@ -91,13 +93,13 @@ def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_lo
     process = _start(tmp_path, script)
     assert process.stdout.readline() == "here\n"
     process.send_signal(number)
-    _, said = process.communicate(timeout=200)
+    _, output = process.communicate(timeout=200)
     assert process.returncode == -number
     trace = tileprof.load(tmp_path / "infer.tileprof.partial")
     assert not trace.complete
     if number == signal.SIGINT:
-        assert said.startswith("Traceback (most recent call last):\n")
-        assert "/tileprof/" not in said.partition("tileprof: ")[0]
+        assert output.startswith("Traceback (most recent call last):\n")
+        assert "/tileprof/" not in output.partition("tileprof: ")[0]
         assert list(trace.launches.op) == ["aten::ones", "aten::cos"]
 
 
@@ -159,10 +161,10 @@ def test_a_module_that_hides_pytorch_is_named(tmp_path):
     (tmp_path / "torch.py").write_text("")
     (tmp_path / "program.py").write_text("")
     words = [sys.executable, "-m", "tileprof.cli", "record", "-o", "x", "--", sys.executable, "program.py"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.endswith("torch.py hides PyTorch, which this recorder needs: rename it, or start elsewhere.\n")
-    assert "Traceback" not in done.stderr
+    result = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.endswith("torch.py hides PyTorch, which this recorder needs: rename it, or start elsewhere.\n")
+    assert "Traceback" not in result.stderr
 
 
 def test_a_program_without_pytorch_is_told_what_to_try(tmp_path):

@@ -111,15 +111,15 @@ def test_a_script_behaves_the_same(name, tmp_path):
     ids=" ".join,
 )
 def test_modules_folders_archives_code_and_links_behave_the_same(program, tmp_path):
-    said = "import sys\nprint(__name__, __package__, __spec__ and __spec__.name, sys.argv, sys.path[0])"
+    message = "import sys\nprint(__name__, __package__, __spec__ and __spec__.name, sys.argv, sys.path[0])"
     for name in ("package", "folder", "elsewhere"):
         (tmp_path / name).mkdir()
     for name in ("package/__main__.py", "package/module.py", "folder/__main__.py", "single.py", "elsewhere/real.py"):
-        (tmp_path / name).write_text(said)
+        (tmp_path / name).write_text(message)
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "raises.py").write_text("def f():\n    raise KeyError(1)\nf()")
     (tmp_path / "package" / "interrupted.py").write_text("raise KeyboardInterrupt")
     (tmp_path / "link.py").symlink_to(tmp_path / "elsewhere" / "real.py")
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
-        archive.writestr("__main__.py", said)
+        archive.writestr("__main__.py", message)
     _assert_same(*_both(tmp_path, program))

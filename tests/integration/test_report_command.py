@@ -39,10 +39,10 @@ def in_process(arguments):
                 code = main(arguments)
             except SystemExit as stop:
                 code = int(stop.code or 0)
-        told = SimpleNamespace(returncode=code, stdout=out.getvalue().decode(), stderr=err.getvalue().decode())
+        result = SimpleNamespace(returncode=code, stdout=out.getvalue().decode(), stderr=err.getvalue().decode())
         for stream in streams:
             stream.detach()
-        return told
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +51,19 @@ def mlp(tmp_path_factory):
 
 
 def test_the_report_begins_with_a_verdict_and_what_to_do(mlp):
-    done = report(mlp)
-    lines = done.stdout.splitlines()
+    result = report(mlp)
+    lines = result.stdout.splitlines()
     guidance = json.loads(report(mlp, "--json").stdout)["guidance"]
     first = guidance["actions"][0]
     assert lines[0].lower().startswith(guidance["verdict"]["sentence"][:60].lower())
     assert next(line for line in lines if line.startswith("1. "))[3:20].lower() == first["title"][:17].lower()
-    assert first["command"] in " ".join(done.stdout.split())
+    assert first["command"] in " ".join(result.stdout.split())
 
 
 def test_the_report_names_the_pair_to_look_at_and_the_next_command(mlp):
-    done = report(mlp)
-    text = " ".join(done.stdout.split())
-    assert (done.returncode, done.stderr) == (0, "")
+    result = report(mlp)
+    text = " ".join(result.stdout.split())
+    assert (result.returncode, result.stderr) == (0, "")
     assert "First pair: launches 0 → 1, addmm h.*.mlp.up → addmm h.*.mlp.down, \N{MULTIPLICATION SIGN}3." in text
     assert f"Next: tileprof view {mlp.name}" in text.replace(f"{mlp.parent}/", "")
     assert "modelled" in text
@@ -79,15 +79,15 @@ def test_the_report_names_the_pair_to_look_at_and_the_next_command(mlp):
 )
 def test_a_stdout_that_cannot_be_written_is_one_sentence(mlp, options, where, why):
     line = f"{sys.executable} -m tileprof.cli report {options} '{mlp}' {where}"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, f"tileprof: cannot write to stdout: {why}\n")
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (2, f"tileprof: cannot write to stdout: {why}\n")
 
 
 def test_json_is_for_programs(mlp):
-    found = json.loads(report(mlp, "--json").stdout)
-    assert found["pairs"][0]["pattern"] == "row"
-    assert found["pairs"][0]["times"] == 3
-    bounds = found["bounds"]
+    document = json.loads(report(mlp, "--json").stdout)
+    assert document["pairs"][0]["pattern"] == "row"
+    assert document["pairs"][0]["times"] == 3
+    bounds = document["bounds"]
     assert bounds["bound_ns"] <= bounds["ready_gated_bound_ns"] <= bounds["list_schedule_ns"] <= bounds["recorded_ns"]
     # Weights of three layers and the input, each once; every activation stays behind, for nothing is freed.
     weights, rows = 3 * 2 * 4 * 2048 * 2048 * 2, 1024 * 2048 * 2
@@ -100,8 +100,8 @@ def test_a_bound_has_one_name_in_tables_sentences_pages_and_json(mlp):
     for name in json.loads(report(mlp, "--json").stdout)["bounds"]["bounds_ns"]:
         assert any(re.match(rf"{name}( \*)? +\d", line) for line in table)
     pages = [path.read_text() for path in (Path(__file__).parents[2] / "docs").glob("*.md")]
-    for said in (text, *pages):
-        assert not re.search(r"critical path, |ready-gated critical path", said)
+    for message in (text, *pages):
+        assert not re.search(r"critical path, |ready-gated critical path", message)
 
 
 def test_another_gpu_is_asked_for_by_its_size(mlp):
@@ -120,23 +120,23 @@ def test_another_gpu_is_asked_for_by_its_size(mlp):
     ],
 )
 def test_bad_usage_is_one_paragraph_and_code_two(arguments, says, tmp_path):
-    done = report(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    result = report(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_an_unknown_gpu_is_answered_with_those_that_are_known(mlp):
-    done = report(mlp, "--device", "H1000")
-    assert done.returncode == 2
-    assert "H100" in done.stderr
+    result = report(mlp, "--device", "H1000")
+    assert result.returncode == 2
+    assert "H100" in result.stderr
 
 
 def test_a_reader_that_has_gone_is_no_failure(mlp):
     line = f"set -o pipefail; {sys.executable} -m tileprof.cli report '{mlp}' | head -1"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ": " in done.stdout.splitlines()[0]
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert ": " in result.stdout.splitlines()[0]
 
 
 def test_the_gpu_is_drawn_over_time_and_pairs_as_they_become_ready(mlp):
@@ -188,9 +188,9 @@ def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path,
         recording.stdout.readline()
         command = [sys.executable, "-m", "tileprof.cli", "report", "--watch", str(tmp_path / "t.tileprof")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
-            seen, reports = [], 0
+            actual, reports = [], 0
             for line in watching.stdout:
-                seen.append(line)
+                actual.append(line)
                 reports += line.startswith("Next:")
                 if line.startswith("Next:") and reports <= 3:
                     recording.stdin.write("\n")
@@ -199,7 +199,7 @@ def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path,
                     recording.wait(30)
             assert watching.wait(30) == 0
             assert watching.stderr.read() == ""
-    text = "".join(seen)
+    text = "".join(actual)
     assert text.startswith("STILL BEING RECORDED")
     assert "1 with 8 tiles" in text
     assert "\x1b" not in text
@@ -208,9 +208,9 @@ def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path,
 
 
 def test_a_trace_that_nobody_writes_is_watched_once(mlp):
-    done = report(mlp, "--watch")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == report(mlp).stdout
+    result = report(mlp, "--watch")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == report(mlp).stdout
 
 
 def test_a_watch_of_nothing_and_a_watch_for_programs_are_refused(mlp, tmp_path):

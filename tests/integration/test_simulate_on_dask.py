@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.analysis.fakes import write_mlp
 from tests.unit.analysis.test_simulate_verb import simulate
-from tileprof.analysis.simulate import Source, Sweep, cluster, fleet
+from tileprof.analysis.simulate import Source, Sweep, dask_cluster, fleet
 from tileprof.errors import UserError
 
 distributed = pytest.importorskip("distributed")
@@ -55,42 +55,42 @@ def test_a_users_error_on_a_worker_is_the_users_error_here(address, tmp_path):
 
 
 def test_nothing_at_the_address_is_said_within_bounded_time(monkeypatch):
-    monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
+    monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.5)
     for address in ("tcp://127.0.0.1:9", "nowhere://at.all"):
         with pytest.raises(UserError, match="no Dask scheduler answers at"):
-            cluster.on_dask(address, abs, [1])
+            dask_cluster.on_dask(address, abs, [1])
 
 
 def test_a_port_that_accepts_and_says_nothing_or_nonsense_is_said_within_bounded_time(monkeypatch):
-    monkeypatch.setattr(cluster, "CONNECT_S", 1.0)
+    monkeypatch.setattr(dask_cluster, "CONNECT_S", 1.0)
     for answer in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10):
         with socket.create_server(("127.0.0.1", 0)) as server:
-            kept = []
-            Thread(target=_answer, args=(server, answer, kept), daemon=True).start()
+            records = []
+            Thread(target=_answer, args=(server, answer, records), daemon=True).start()
             begin = time.monotonic()
             with pytest.raises(UserError, match="no Dask scheduler answers at"):
-                cluster.on_dask(f"tcp://127.0.0.1:{server.getsockname()[1]}", abs, [1])
+                dask_cluster.on_dask(f"tcp://127.0.0.1:{server.getsockname()[1]}", abs, [1])
             assert time.monotonic() - begin < 100
-        for connection in kept:
+        for connection in records:
             connection.close()
 
 
-def _answer(server, answer, kept):
+def _answer(server, answer, records):
     try:
         while True:
-            kept.append(server.accept()[0])
-            kept[-1].sendall(answer)
+            records.append(server.accept()[0])
+            records[-1].sendall(answer)
     except OSError:
         pass  # closed: the test is over
 
 
 def test_a_cluster_without_workers_is_said(monkeypatch):
-    monkeypatch.setattr(cluster, "WORKERS_S", 0.5)
+    monkeypatch.setattr(dask_cluster, "WORKERS_S", 0.5)
     with (
         distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty,
         pytest.raises(UserError, match="has had no worker"),
     ):
-        cluster.on_dask(empty.scheduler_address, abs, [1])
+        dask_cluster.on_dask(empty.scheduler_address, abs, [1])
 
 
 def test_without_dask_the_command_names_what_to_install(monkeypatch):
@@ -103,10 +103,10 @@ def test_without_dask_the_command_names_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=r"pip install 'tileprof\[dask\]'"):
-        cluster.on_dask(cluster.LOCAL, abs, [1])
+        dask_cluster.on_dask(dask_cluster.LOCAL, abs, [1])
 
 
 def test_a_worker_that_dies_is_said(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     with pytest.raises(UserError, match="died while they simulated"):
-        cluster.on_dask(cluster.LOCAL, os._exit, [1])
+        dask_cluster.on_dask(dask_cluster.LOCAL, os._exit, [1])

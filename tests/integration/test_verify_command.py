@@ -46,21 +46,21 @@ def grids(mlp):
 
 def test_a_sound_policy_exits_with_0_and_says_what_it_costs(mlp, good, capsys):
     assert main(["verify", str(good), str(mlp)]) == 0
-    said = capsys.readouterr().out
-    assert "all waited for" in said
-    assert " of them useless" in said
-    assert "in stream order" in said
+    output = capsys.readouterr().out
+    assert "all waited for" in output
+    assert " of them useless" in output
+    assert "in stream order" in output
 
 
 def test_an_unsound_policy_exits_with_1_and_names_tiles_and_bytes(mlp, good, tmp_path, capsys):
     bad = changed(good, tmp_path / "bad.json", lambda v: v.update(edges=[]))
     assert main(["verify", str(bad), str(mlp), "--first", "2"]) == 1
-    said = capsys.readouterr().out
-    assert "UNSOUND: " in said
-    assert "down (0, 0, 0) needs " in said
-    assert " bytes of " in said
-    assert "more (--first 0 names all)" in said
-    assert "A sound policy for these launches" in said
+    output = capsys.readouterr().out
+    assert "UNSOUND: " in output
+    assert "down (0, 0, 0) needs " in output
+    assert " bytes of " in output
+    assert "more (--first 0 names all)" in output
+    assert "A sound policy for these launches" in output
     assert main(["verify", str(bad), str(mlp), "--first", "0"]) == 1
     rows = [line for line in capsys.readouterr().out.splitlines() if " needs " in line]
     assert main(["verify", str(bad), str(mlp), "--json", "--first", "1"]) == 1
@@ -77,9 +77,9 @@ def test_a_policy_whose_waits_never_end_gets_no_time(mlp, good, tmp_path, capsys
 
     endless = changed(good, tmp_path / "endless.json", forever)
     assert main(["verify", str(endless), str(mlp)]) == 1
-    said = capsys.readouterr().out
-    assert "waits never end" in said
-    assert "Time, modelled: none under this policy; " in said
+    output = capsys.readouterr().out
+    assert "waits never end" in output
+    assert "Time, modelled: none under this policy; " in output
     assert main(["verify", str(endless), str(mlp), "--json"]) == 1
     value = json.loads(capsys.readouterr().out)
     assert value["model_us"]["policy"] is None
@@ -116,9 +116,9 @@ def test_waits_that_leave_the_grid_are_refused_with_the_name_of_the_file(
 def test_a_policy_for_other_operands_is_refused(mlp, good, tmp_path, capsys, name, value):
     bad = changed(good, tmp_path / "bad.json", lambda v: v["guard"]["operands"][1][0].update({name: value}))
     assert main(["verify", str(bad), str(mlp)]) == 2
-    said = capsys.readouterr().err
-    assert f"operand 0: {name} is " in said
-    assert "the policy is for another shape" in said
+    output = capsys.readouterr().err
+    assert f"operand 0: {name} is " in output
+    assert "the policy is for another shape" in output
 
 
 def test_another_device_and_a_missing_guard_are_said(mlp, good, tmp_path, capsys):
@@ -201,12 +201,12 @@ def test_dependencies_written_by_hand_are_checked_against_the_trace(mlp, tmp_pat
     assert main(["verify", str(path), str(mlp), "--launches", "2,3"]) == 0
     path.write_text(text + f"dep down on up({part})\n")
     assert main(["verify", str(path), str(mlp)]) == 1
-    said = capsys.readouterr().out
-    assert f"UNSOUND: {rows * dx if columns == 'y' else rows * dy} of" in said
+    output = capsys.readouterr().out
+    assert f"UNSOUND: {rows * dx if columns == 'y' else rows * dy} of" in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["absent.json", "MLP"], "cannot read absent.json"),
         (["GOOD", "nowhere.tileprof"], "there is no trace"),
@@ -235,7 +235,7 @@ def test_dependencies_written_by_hand_are_checked_against_the_trace(mlp, tmp_pat
         (["OLD", "MLP"], "policy format 9; this tileprof"),
     ],
 )
-def test_what_cannot_be_checked_is_one_sentence_and_exit_2(mlp, good, tmp_path, arguments, said, capsys):
+def test_what_cannot_be_checked_is_one_sentence_and_exit_2(mlp, good, tmp_path, arguments, message, capsys):
     (tmp_path / "hand.dep").write_text(HEAD + "grid a 2\ngrid b 2\ndep b on a(x)\n")
     (tmp_path / "wrong.dep").write_text(HEAD + "grid a 2\ngrid b 2\ndep b on a(x + 1)\n")
     (tmp_path / "deep.json").write_text("[" * 100_000)
@@ -259,21 +259,21 @@ def test_what_cannot_be_checked_is_one_sentence_and_exit_2(mlp, good, tmp_path, 
     }
     assert main(["verify", *(str(names.get(a, a)) for a in arguments)]) == 2
     shown = capsys.readouterr()
-    assert said in shown.err
+    assert message in shown.err
     assert shown.out == ""
     assert shown.err.count("\n") == 1
     assert "Traceback" not in shown.err
 
 
 def test_the_command_runs_as_a_process(mlp, good):
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "tileprof.cli", "verify", good, mlp, "--json"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["sound"] is True
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["sound"] is True
 
 
 def test_a_saved_policy_is_what_was_synthesised(mlp, good):

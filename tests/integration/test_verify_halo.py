@@ -39,13 +39,13 @@ def halo(rows):
     """Dependencies (producer tile, consumer tile) of a 3x3 convolution, from the geometry: tiles are runs of ``rows``
     pixels.
     """
-    found = set()
+    actual = set()
     for pixel in range(PIXELS * PIXELS):
         y, x = divmod(pixel, PIXELS)
         for v in range(max(0, y - 1), min(PIXELS, y + 2)):
             for u in range(max(0, x - 1), min(PIXELS, x + 2)):
-                found.add(((v * PIXELS + u) // rows, pixel // rows))
-    return found
+                actual.add(((v * PIXELS + u) // rows, pixel // rows))
+    return actual
 
 
 @pytest.mark.parametrize("kind", ["conv2dtile", "rowsync", "tilesync"])
@@ -56,10 +56,10 @@ def test_the_missing_dependencies_are_the_halo(recorded, kind):
     verdict = verify(policy, graph, pair)
     rows = PIXELS * PIXELS // policy.stages[0].grid[0]
     assert rows * policy.stages[0].grid[0] == PIXELS * PIXELS
-    wanted = halo(rows)
-    found = set(verdict.missing[["producer_tile", "consumer_tile"]].itertuples(index=False, name=None))
-    assert found == {(p, c) for p, c in wanted if p != c}
-    assert verdict.covered == len({c for _, c in wanted})
+    expected = halo(rows)
+    actual = set(verdict.missing[["producer_tile", "consumer_tile"]].itertuples(index=False, name=None))
+    assert actual == {(p, c) for p, c in expected if p != c}
+    assert verdict.covered == len({c for _, c in expected})
     assert verdict.never == ()
     assert (verdict.missing["bytes"] > 0).all()
 
@@ -67,11 +67,11 @@ def test_the_missing_dependencies_are_the_halo(recorded, kind):
 def test_the_corrected_policy_waits_for_the_halo_and_costs_next_to_nothing(recorded):
     path, pair = recorded
     graph = fuse(build_graph(load(path)), pair)
-    found = assess(shipped_policy(Shipped("conv2dtile"), graph, *pair), graph, pair)
-    assert not found.verdict.sound
-    assert verify(found.corrected, graph, pair).sound
-    assert found.corrected.prediction["policy_us"] <= found.policy_us + 0.01
-    assert found.policy_us < found.stream_us
+    assessment = assess(shipped_policy(Shipped("conv2dtile"), graph, *pair), graph, pair)
+    assert not assessment.verdict.sound
+    assert verify(assessment.corrected, graph, pair).sound
+    assert assessment.corrected.prediction["policy_us"] <= assessment.policy_us + 0.01
+    assert assessment.policy_us < assessment.stream_us
 
 
 def test_the_command_names_the_tiles(recorded):
@@ -89,10 +89,10 @@ def test_the_command_names_the_tiles(recorded):
         f"{producer}:{consumer}",
         "--fuse",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    wanted = halo(PIXELS * PIXELS // int(load(path).launches["grid_x"].iloc[producer]))
-    missing = sum(p != c for p, c in wanted)
-    assert f"UNSOUND: {missing} of {len(wanted)} dependencies are not waited for." in done.stdout
-    assert f"… and {missing - 10} more" in done.stdout
-    assert "A sound policy for these launches" in done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1, result.stderr
+    expected = halo(PIXELS * PIXELS // int(load(path).launches["grid_x"].iloc[producer]))
+    missing = sum(p != c for p, c in expected)
+    assert f"UNSOUND: {missing} of {len(expected)} dependencies are not waited for." in result.stdout
+    assert f"… and {missing - 10} more" in result.stdout
+    assert "A sound policy for these launches" in result.stdout

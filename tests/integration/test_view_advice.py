@@ -66,11 +66,11 @@ def test_a_header_sorts_the_pairs_and_says_so(tab):
         "Number(r.lastChild.textContent.slice(1) || 1))"
     )
     view.page.click("#ranking th:last-child button")
-    found = view.ask(copies)
-    assert found == sorted(found, reverse=True)
+    actual = view.ask(copies)
+    assert actual == sorted(actual, reverse=True)
     assert view.page.get_attribute("#ranking th:last-child", "aria-sort") == "descending"
     view.page.click("#ranking th:last-child button")
-    assert view.ask(copies) == sorted(found)
+    assert view.ask(copies) == sorted(actual)
     view.page.click("#ranking th:last-child button")
     assert view.page.get_attribute("#ranking th:last-child", "aria-sort") == "none"
 

@@ -79,7 +79,7 @@ def test_edges_do_not_cross_nodes(tab):
 
 
 def test_hovering_a_node_tells_kernel_op_module_grid_tiles_and_time(tab):
-    told = tab().tip("graph", MIDDLE, ATTENTION)
+    tooltip = tab().tip("graph", MIDDLE, ATTENTION)
     for word in (
         "flash_attention_causal",
         "aten::sdpa",
@@ -90,7 +90,7 @@ def test_hovering_a_node_tells_kernel_op_module_grid_tiles_and_time(tab):
         "7.2 us",
         "exact",
     ):
-        assert word in told
+        assert word in tooltip
 
 
 def test_a_click_on_an_edge_shows_the_tiles_of_its_pair(tab, graph):
@@ -108,14 +108,14 @@ def test_every_cell_of_the_matrix_says_what_the_graph_says(tab, graph):
     shown.until(TILES_READY, [GEMM, ATTENTION])
     edges = graph.edges
     edges = edges[(edges["producer_launch"] == GEMM) & (edges["consumer_launch"] == ATTENTION)]
-    known = {(p, c): b for p, c, b in edges[["producer_tile", "consumer_tile", "bytes"]].itertuples(index=False)}
-    said = shown.ask("""async () => { const out = []; const { block } = tileprof.matrix.parts[0];
+    reference = {(p, c): b for p, c, b in edges[["producer_tile", "consumer_tile", "bytes"]].itertuples(index=False)}
+    message = shown.ask("""async () => { const out = []; const { block } = tileprof.matrix.parts[0];
         await block.details();
         block.set_of.forEach((set, c) => {
             for (let e = block.indptr[set]; e < block.indptr[set + 1]; e++)
                 out.push([block.parent[e], c, block.bytes[e]]); });
         return out; }""")
-    assert {(p, c): b for p, c, b in said} == known
+    assert {(p, c): b for p, c, b in message} == reference
 
 
 def test_zooming_down_to_a_tile_shows_its_place_bytes_and_hazard(tab, graph):
@@ -133,11 +133,11 @@ def test_zooming_down_to_a_tile_shows_its_place_bytes_and_hazard(tab, graph):
     shown.until("(k) => tileprof.views.matrix.view.ky > 20 * k", before)
     shown.tip("matrix", centre, cell)
     shown.until("() => document.getElementById('tip').innerText.includes('RAW: ')")
-    told = shown.page.inner_text("#tip")
+    tooltip = shown.page.inner_text("#tip")
     x, y, _ = graph.footprint(int(graph.launches["footprint"][ATTENTION])).block[cell[0]]
-    assert f"consumer tile {cell[0]} ({x}, {y}, 0)" in told
-    assert f"producer tile {cell[1]}" in told
-    assert "RAW: 8.19 kB" in told
+    assert f"consumer tile {cell[0]} ({x}, {y}, 0)" in tooltip
+    assert f"producer tile {cell[1]}" in tooltip
+    assert "RAW: 8.19 kB" in tooltip
     shown.page.keyboard.press("0")
     shown.page.dblclick("#matrix canvas")
     assert shown.ask("() => tileprof.views.matrix.view.ky") == pytest.approx(before)

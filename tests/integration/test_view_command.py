@@ -19,9 +19,9 @@ def view(*arguments, cwd=None):
 
 
 def test_the_page_is_written_beside_the_user_and_its_path_said(trace, tmp_path):
-    done = view(trace, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "small.html" in done.stderr
+    result = view(trace, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "small.html" in result.stderr
     assert (tmp_path / "small.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -39,10 +39,10 @@ def test_nothing_is_overwritten_without_force(trace, tmp_path):
 
 @pytest.mark.parametrize("place", ["no/such/folder/page.html", "."])
 def test_a_place_that_takes_no_page_is_named(trace, tmp_path, place):
-    done = view(trace, "-o", place, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "folder" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = view(trace, "-o", place, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "folder" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -50,30 +50,30 @@ def test_a_place_that_takes_no_page_is_named(trace, tmp_path, place):
     [("/dev/null", "no plain file"), ("-", "stdout is not written to"), ("TRACE/manifest.json", "lies in the trace")],
 )
 def test_even_force_replaces_plain_files_only_and_nothing_of_a_trace(trace, tmp_path, place, says):
-    kept = (trace / "manifest.json").read_bytes()
-    done = view("--force", "-o", place.replace("TRACE", str(trace)), trace, cwd=tmp_path)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert (trace / "manifest.json").read_bytes() == kept
+    content = (trace / "manifest.json").read_bytes()
+    result = view("--force", "-o", place.replace("TRACE", str(trace)), trace, cwd=tmp_path)
+    assert result.returncode == 2
+    assert says in result.stderr
+    assert (trace / "manifest.json").read_bytes() == content
     assert not Path("/dev/null").is_file()
     assert not list(tmp_path.iterdir())
 
 
 def test_options_may_stand_between_the_trace_and_the_policy(trace, tmp_path):
-    done = view(trace, "--quick", "-o", "page.html", "no-such-policy.json", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "no-such-policy.json" in done.stderr
-    assert "unrecognized" not in done.stderr
+    result = view(trace, "--quick", "-o", "page.html", "no-such-policy.json", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "no-such-policy.json" in result.stderr
+    assert "unrecognized" not in result.stderr
 
 
 def test_a_path_that_is_no_trace_is_refused_before_anything_is_written(tmp_path):
-    done = view(tmp_path / "nothing.tileprof", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    result = view(tmp_path / "nothing.tileprof", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_stages_are_bound_only_where_there_is_a_policy(trace, tmp_path):
-    done = view(trace, "--pair", "1:2", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "name the policy" in done.stderr
+    result = view(trace, "--pair", "1:2", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "name the policy" in result.stderr

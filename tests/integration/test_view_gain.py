@@ -160,11 +160,11 @@ def test_scrubbing_along_the_axis_keeps_a_moment_and_counts_its_tiles(tab):
 
 def test_the_key_b_goes_through_the_schedulers(tab, studied):
     view = tab()
-    seen = []
+    records = []
     for _ in range(len(studied.schedules) + 1):
         view.page.keyboard.press("b")
-        seen.append(view.ask("() => tileprof.state.beside"))
-    assert seen == [*[s.scheduler for s in studied.schedules], ""]
+        records.append(view.ask("() => tileprof.state.beside"))
+    assert records == [*[s.scheduler for s in studied.schedules], ""]
 
 
 @pytest.mark.parametrize("name", ["gain", "sizes", "tiles"])

@@ -92,9 +92,9 @@ def test_cells_that_stand_for_many_tiles_are_as_dark_as_their_share_of_dependenc
                         "Math.ceil(Math.log2(1 / k)); return [t(v.kx), t(v.ky)]; }")  # fmt: skip
         across, down = map(int, cell)
         assert (down > 1) == (zooms < 2)  # down to single tiles
-        seen = view.ask("() => { const v = tileprof.views.matrix; return [...v.toWorld(v.margin.left, v.margin.top), "
+        actual = view.ask("() => { const v = tileprof.views.matrix; return [...v.toWorld(v.margin.left, v.margin.top), "
                         "...v.toWorld(v.width, v.height)]; }")  # fmt: skip
-        left, top, right, bottom = np.clip(seen, 0, TILES).astype(int)
+        left, top, right, bottom = np.clip(actual, 0, TILES).astype(int)
         columns = np.arange(left // across + 2, right // across - 2)[:: max(1, (right - left) // across // 60)] * across
         rows = np.arange(top // down + 2, bottom // down - 2)[:: max(1, (bottom - top) // down // 60)] * down
         sums = np.add.reduceat(relation, np.arange(0, TILES, down))

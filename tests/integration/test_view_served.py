@@ -78,14 +78,14 @@ def test_without_the_secret_there_is_nothing(server, path):
 
 
 def test_more_requests_at_once_than_are_stated_are_refused(server):
-    held = [socket.create_connection(("127.0.0.1", server.server_port), 30) for _ in range(MOST_REQUESTS)]
+    connections = [socket.create_connection(("127.0.0.1", server.server_port), 30) for _ in range(MOST_REQUESTS)]
     try:
         deadline = time.monotonic() + 120
         while server._free._value and time.monotonic() < deadline:
             time.sleep(0.01)
         assert get(server, f"/{server.secret}/")[0] == 503
     finally:
-        for connection in held:
+        for connection in connections:
             connection.close()
     deadline = time.monotonic() + 120
     while server._free._value < MOST_REQUESTS and time.monotonic() < deadline:
@@ -119,7 +119,7 @@ def test_a_scheduler_with_options_is_simulated(server):
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("path", "says"),
     [
         ("simulate?of=strem", "did you mean stream"),
         ("block?of=-1", "no relation"),
@@ -130,8 +130,8 @@ def test_a_scheduler_with_options_is_simulated(server):
         ("simulate?of=acs-sw:window=99999999999999999999", ""),
     ],
 )
-def test_what_cannot_be_answered_is_said(server, asked, says):
-    status, body = get(server, f"/{server.secret}/{asked}")
+def test_what_cannot_be_answered_is_said(server, path, says):
+    status, body = get(server, f"/{server.secret}/{path}")
     assert status == 400
     assert says in body
     assert "Traceback" not in body
@@ -153,9 +153,9 @@ def cramped(graph, monkeypatch):
 
 
 def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph, cramped):
-    held = documents.document(graph)
-    assert any("counts" in b for b in held["blocks"])
-    assert any("share" in table for table in held["lanes"])
+    document = documents.document(graph)
+    assert any("counts" in b for b in document["blocks"])
+    assert any("share" in table for table in document["lanes"])
     view = tab(f"#pair={GEMM},{ATTENTION}", path=cramped.url, allowed=cramped.url)
     view.until("() => tileprof.matrix.parts.length > 0")
     assert view.ask("() => tileprof.matrix.parts.every((p) => p.block.parent)")
@@ -205,6 +205,6 @@ def test_the_command_says_its_address_and_ends_with_ctrl_c(trace, tmp_path):
 
 def test_a_served_page_is_not_written_too(trace, tmp_path):
     command = [sys.executable, "-m", "tileprof.cli", "view", str(trace), "--serve", "-o", str(tmp_path / "page.html")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "--serve writes no file" in done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "--serve writes no file" in result.stderr

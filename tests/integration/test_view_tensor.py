@@ -102,10 +102,10 @@ def test_the_tiles_that_wrote_it_are_outlined(tab, graph):
     here = edges[(edges["consumer_launch"] == 1) & (edges["consumer_tile"] == 1)]
     near = view.ask("() => tileprof.picture.near.map((n) => [n.launch, n.tile])")
     assert sorted(map(tuple, near)) == sorted(zip(here["producer_launch"], here["producer_tile"], strict=True))
-    told = view.tip("tensor", "() => [8.5, 4.5]")
-    assert "[:, :, 4, 8]" in told
-    assert "reads 100% of the 8 elements" in told
-    assert "written by tile" in told
+    tooltip = view.tip("tensor", "() => [8.5, 4.5]")
+    assert "[:, :, 4, 8]" in tooltip
+    assert "reads 100% of the 8 elements" in tooltip
+    assert "written by tile" in tooltip
 
 
 def test_another_tensor_tile_and_axis_are_a_choice_away(tab):

@@ -48,7 +48,7 @@ def test_hovering_a_tile_tells_coordinates_bytes_buffers_and_times(tab, graph):
     view = tab(f"#pair={GEMM},{ATTENTION}&view=tiles&beside=list")
     view.until(READY)
     view.until("() => tileprof.simulated()?.top")
-    told = view.tip("tiles", NODE, [1, 20])
+    tooltip = view.tip("tiles", NODE, [1, 20])
     x, y, _ = graph.footprint(int(graph.launches["footprint"][ATTENTION])).block[20]
     parents = edges_between(graph, GEMM, ATTENTION)
     count = int((parents["consumer_tile"] == 20).sum())
@@ -61,7 +61,7 @@ def test_hovering_a_tile_tells_coordinates_bytes_buffers_and_times(tab, graph):
         "SM ",
         "list:",
     ):
-        assert words in told
+        assert words in tooltip
 
 
 def test_a_click_selects_a_tile_in_all_views_and_a_second_one_lets_it_go(tab):
@@ -162,9 +162,9 @@ def test_no_view_counts_or_draws_memory_reuse_until_it_is_asked_for(tab, recycle
     counts = "() => [tileprof.flow.parents.length, tileprof.flow.ready]"
     view.until("() => tileprof.flow.ready && tileprof.matrix.parts.length > 0")
     assert view.ask(counts) == [1, True]
-    said = view.page.inner_text("#pair").replace("\n", " ")
-    assert "edges 8" in said
-    assert "memory reuse" not in said
+    message = view.page.inner_text("#pair").replace("\n", " ")
+    assert "edges 8" in message
+    assert "memory reuse" not in message
     reused = "167,159,189"
     assert reused not in view.palette("matrix")
     view.page.keyboard.press("4")

@@ -20,14 +20,14 @@ def graph(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(graph):
+def sliders(graph):
     return variants(graph, simulated_tiles=100 * cost(graph))
 
 
 @pytest.fixture(scope="module")
-def written(graph, found, tmp_path_factory):
+def written(graph, sliders, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "page.html"
-    path.write_text(page(graph, build_report(graph), study(graph), None, found), encoding="utf-8")
+    path.write_text(page(graph, build_report(graph), study(graph), None, sliders), encoding="utf-8")
     return path
 
 
@@ -60,12 +60,12 @@ def test_a_slider_is_not_lost_under_the_pointer_that_drags_it(tab):
     middle = box["y"] + box["height"] / 2
     view.page.mouse.move(box["x"] + box["width"] / 2, middle)
     view.page.mouse.down()
-    seen = []
+    records = []
     for share in (0.3, 0.02, 0.98):
         view.page.mouse.move(box["x"] + box["width"] * share, middle)
-        seen.append(view.page.inner_text("#slide-sms ~ output"))
+        records.append(view.page.inner_text("#slide-sms ~ output"))
     view.page.mouse.up()
-    assert seen == ["99", "66", "264"]
+    assert records == ["99", "66", "264"]
 
 
 def test_the_setting_comes_back_with_its_address(tab):
@@ -90,10 +90,10 @@ def test_a_setting_that_this_file_does_not_have_is_not_taken(tab, address):
     ]
 
 
-def test_every_scheduler_with_runs_has_sliders(tab, found):
+def test_every_scheduler_with_runs_has_sliders(tab, sliders):
     view = tab("#view=sizes")
     view.until(READY)
-    for name in ("list", "stream", *sorted({v.scheduler for v in found})[:4]):
+    for name in ("list", "stream", *sorted({v.scheduler for v in sliders})[:4]):
         view.page.select_option("#try", name)
         assert view.ask("() => document.querySelectorAll('#what-if input[type=range]').length") >= 1
         assert view.ask("() => document.querySelectorAll('#what-comes circle').length") >= 5

@@ -22,10 +22,10 @@ PLACE: Final = Place()
 def once(name: str, make: Callable[[Path], None]) -> Path:
     """The file or folder called ``name``; ``make`` makes it at the path that it is given."""
     assert PLACE.folder is not None, "no run of tests has begun"
-    made, making = PLACE.folder / name, PLACE.folder / f"{name}.new"
+    result, making = PLACE.folder / name, PLACE.folder / f"{name}.new"
     with (PLACE.folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
+        if not result.exists():
             make(making)
-            making.rename(made)
-    return made
+            making.rename(result)
+    return result

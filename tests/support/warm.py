@@ -60,9 +60,9 @@ class Commands:
 def commands(folder: Path, libraries: Sequence[str] = HEAVY) -> Iterator[Commands]:
     """Programs that start with ``libraries`` imported and work as long as the context lasts."""
     address = folder / "warm.socket"
-    found = Commands(folder / "path", folder / "python")
-    found.path.mkdir()
-    for place in (found.path / "tileprof", found.python):
+    actual = Commands(folder / "path", folder / "python")
+    actual.path.mkdir()
+    for place in (actual.path / "tileprof", actual.python):
         text = textwrap.dedent(_STARTER).format(address=str(address), name=place.name)
         place.write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
         place.chmod(0o755)
@@ -72,7 +72,7 @@ def commands(folder: Path, libraries: Sequence[str] = HEAVY) -> Iterator[Command
     with subprocess.Popen(command, cwd=root, env=alone, stdin=pipe, stdout=pipe, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        yield found
+        yield actual
 
 
 def serve(address: str, *libraries: str) -> None:

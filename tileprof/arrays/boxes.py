@@ -47,9 +47,9 @@ def fold(begin: I64, *alike: NDArray[np.integer]) -> tuple[I64, I64, I64]:
     loses = follows[latest] ^ ((number - latest) % 2 == 1)
     first, joined = stretch + loses, length - loses
     first, joined = first[joined > 0], joined[joined > 0]
-    taken = np.zeros(rows + 1, np.int64)
-    np.add.at(taken, first + 1, 1)
-    np.add.at(taken, first + joined + 1, -1)
-    head = np.flatnonzero(np.cumsum(taken)[:rows] == 0)
+    consumed_upto = np.zeros(rows + 1, np.int64)
+    np.add.at(consumed_upto, first + 1, 1)
+    np.add.at(consumed_upto, first + joined + 1, -1)
+    head = np.flatnonzero(np.cumsum(consumed_upto)[:rows] == 0)
     count = np.diff(head, append=rows)
     return head, count, np.where(count > 1, step[np.minimum(head, rows - 2)], 0)

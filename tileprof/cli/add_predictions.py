@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tileprof.cli.compare import predict
+from tileprof.cli.run_compare import predict
 from tileprof.devices import of_driver
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.cases import cases

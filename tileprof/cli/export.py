@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tileprof.analysis import TileGraph
     from tileprof.policy.format import Policy, Stage
-    from tileprof.runtime.suited import Suited
+    from tileprof.runtime.suited_tiles import Suited
 
 FORMATS = {
     "json": ["policy.json"],

@@ -145,11 +145,11 @@ def _chosen(arguments: argparse.Namespace) -> str:
     return choice.name
 
 
-def _given(given: argparse.Namespace, options: Sequence[str]) -> list[str]:
+def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
     """Return those of the options that are not as they are by default."""
     parser = argparse.ArgumentParser()
     prepare(parser)
-    return [option for option in options if getattr(given, option) != parser.get_default(option)]
+    return [option for option in options if getattr(arguments, option) != parser.get_default(option)]
 
 
 def _refuse_foreign(arguments: argparse.Namespace, name: str) -> None:

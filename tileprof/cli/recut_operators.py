@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tileprof.analysis import TileGraph
     from tileprof.policy.format import Policy, Stage
-    from tileprof.runtime.suited import Suited
+    from tileprof.runtime.suited_tiles import Suited
 
 
 MOST_PAIRS = 50
@@ -41,7 +41,7 @@ TOLERANCE = 0.001
 """Share of the time that finer waits must save."""
 
 ARCHITECTURE = "sm_90"
-"""Of the device whose persistent kernel takes products and convolutions."""
+"""Architecture of the device whose persistent kernel takes products and convolutions."""
 
 
 KERNEL_MODEL = "this package's kernels: one launch per stage in stream order, all stages in one launch"
@@ -108,7 +108,7 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
     kernel takes none.
     """
     from tileprof.policy.synthesis.stage_choice import epilogues_between, stages_with  # noqa: PLC0415 - heavy
-    from tileprof.runtime.suited import suited  # noqa: PLC0415 - imports PyTorch
+    from tileprof.runtime.suited_tiles import suited  # noqa: PLC0415 - imports PyTorch
 
     device = graph.device
     if device.architecture != ARCHITECTURE:
@@ -166,7 +166,7 @@ def with_best_waits(policy: Policy, graph: TileGraph, launches: Sequence[int]) -
     device = graph.device
     if device.architecture != ARCHITECTURE or not all(s.operator.get("name") in TILED for s in policy.stages):
         return policy
-    from tileprof.runtime.suited import modelled_us, with_exact_waits  # noqa: PLC0415 - imports PyTorch
+    from tileprof.runtime.suited_tiles import modelled_us, with_exact_waits  # noqa: PLC0415 - imports PyTorch
 
     before = modelled_us(policy, device.sms)
     if before is None:
@@ -183,7 +183,7 @@ def with_kernel_prediction(policy: Policy, fit: Suited, sms: int) -> Policy:
     """Return the policy with what the model of the kernel that will run it says; tiles as recorded are another
     kernel's.
     """
-    from tileprof.runtime.suited import modelled_us  # noqa: PLC0415 - imports PyTorch
+    from tileprof.runtime.suited_tiles import modelled_us  # noqa: PLC0415 - imports PyTorch
 
     after_us = modelled_us(policy, sms) or fit.together_us
     prediction = {

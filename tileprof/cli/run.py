@@ -183,7 +183,7 @@ def _settle_orders(options: Namespace) -> None:
 
 
 def _compare(options: Namespace) -> int:
-    from tileprof.cli.compare import compare, report, write_csv  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.run_compare import compare, report, write_csv  # noqa: PLC0415 - heavy, and not needed for --help
 
     if options.csv:
         check_file(options.csv, force=options.force)

@@ -33,8 +33,8 @@ class ScheduleTable:
     def __init__(self, console: Console, names: Sequence[str], stream: Schedule) -> None:
         self._console, self._stream = console, stream
         self._first = min(max(len(_BOUND), *(len(plain(name)) for name in names)), 2 * len(_BOUND))
-        used = self._first + sum(2 + width for width in _COLUMNS.values())
-        self._room = max(console.width - used - 2, len(_LAST))
+        columns_width = self._first + sum(2 + width for width in _COLUMNS.values())
+        self._room = max(console.width - columns_width - 2, len(_LAST))
 
     def head(self) -> None:
         """Print the names of the columns."""

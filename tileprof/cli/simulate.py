@@ -32,7 +32,7 @@ SCHEMA, VERSION = "tileprof simulation", 1
 _SLOWEST = "dataflow-bloom"
 
 _MOST_SMS, _MOST_BLOCKS = 100_000, 1024
-"""Of a GPU that one may ask for; the largest there are have some hundreds of SMs, of at most 32 blocks."""
+"""Limits of a GPU that one may ask for; the largest there are have some hundreds of SMs, of at most 32 blocks."""
 
 
 def _prepare(parser: ArgumentParser) -> None:

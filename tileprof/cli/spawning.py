@@ -71,7 +71,7 @@ def _spawning(text: str, kind: type[Spawning]) -> Spawning:
 
 
 SCALES = range(4, 18)
-"""Of the largest a breadth-first search takes half a minute and 1 GB."""
+"""Scales of workloads. At the largest a breadth-first search takes half a minute and 1 GB."""
 
 
 def _workload(text: str) -> Spawns:

@@ -30,5 +30,5 @@ def load_trace(path: str | Path) -> Trace:
         if not inside:
             raise
     more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
-    names = ", ".join(found.name for found in inside[:_MOST_NAMED])
+    names = ", ".join(folder.name for folder in inside[:_MOST_NAMED])
     raise UserError(f"{path} is no trace, but holds {names}{more}: name one, {inside[0]}")

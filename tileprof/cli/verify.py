@@ -128,11 +128,11 @@ def _print(name: str, options: Namespace, assessment: Assessment) -> None:
         print(f"  … and {len(policy.stages) - STAGES} more stages")
     for note in (*policy.notes, *assessment.remarks):
         print(f"  {plain(note)}")
-    needed = len(verdict.missing) + verdict.covered
+    dependencies = len(verdict.missing) + verdict.covered
     if verdict.missing.empty:
-        print(f"Dependencies: {needed:,}, all waited for.")
+        print(f"Dependencies: {dependencies:,}, all waited for.")
     else:
-        print(f"UNSOUND: {len(verdict.missing):,} of {needed:,} dependencies are not waited for.")
+        print(f"UNSOUND: {len(verdict.missing):,} of {dependencies:,} dependencies are not waited for.")
     _print_missing(assessment, options.first)
     for sentence in verdict.never:
         print(f"UNSOUND: {plain(sentence)}.")

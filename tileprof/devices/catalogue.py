@@ -39,7 +39,7 @@ def of_driver(name: str) -> Device:
     Raises `UserError` where none fits.
     """
     folded = _fold(name)
-    fitting = [known for known in names() if all(_fold(word) in folded for word in known.split("-"))]
+    fitting = [device_name for device_name in names() if all(_fold(word) in folded for word in device_name.split("-"))]
     if not fitting:
         raise UserError(
             f"{name} is not among the known devices ({', '.join(names())}): nothing can be predicted for it"
@@ -49,13 +49,13 @@ def of_driver(name: str) -> Device:
 
 def _known(name: str) -> Device:
     spellings = _spellings()
-    found = spellings.get(_fold(name))
-    if found is None:
+    match = spellings.get(_fold(name))
+    if match is None:
         raise UserError(
             f"no device {name!r}{close_match(name, names())}\n"
             f"known: {', '.join(names())}; or give a .json or .toml file that describes yours"
         )
-    return Device.from_dict(_described(found), f"device {found}")
+    return Device.from_dict(_described(match), f"device {match}")
 
 
 def _fold(name: str) -> str:

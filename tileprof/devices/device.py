@@ -123,11 +123,11 @@ class Device:
         Raises UserError for an unknown key (with a close match), missing keys, and values that are not
         positive numbers or beyond what any GPU has; ``origin`` names the file in the message.
         """
-        known = [f.name for f in fields(cls)]
+        field_names = [f.name for f in fields(cls)]
         for key in values:
-            if key not in known:
-                raise UserError(f"{origin}: unknown key {key!r:.40}{close_match(str(key), known)}")
-        missing = [key for key in known if key not in values and key not in _OPTIONAL]
+            if key not in field_names:
+                raise UserError(f"{origin}: unknown key {key!r:.40}{close_match(str(key), field_names)}")
+        missing = [key for key in field_names if key not in values and key not in _OPTIONAL]
         if missing:
             raise UserError(f"{origin}: missing {', '.join(missing)} (tileprof's own GPUs show every key)")
         for f in fields(cls):
@@ -136,11 +136,11 @@ class Device:
         return cls(**values)
 
 
-def close_match(word: str, known: list[str]) -> str:
+def close_match(word: str, choices: list[str]) -> str:
     """Return ``; did you mean X?`` for the best match of a mistyped word, or nothing."""
-    folded = {k.casefold(): k for k in known}
-    found = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
-    return f"; did you mean {folded[found[0]]}?" if found else ""
+    folded = {k.casefold(): k for k in choices}
+    matches = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return f"; did you mean {folded[matches[0]]}?" if matches else ""
 
 
 def _check(key: str, type_: str, value: Any, origin: str) -> None:

@@ -65,5 +65,5 @@ def _by_shared(device: Device, shared_bytes: int) -> int:
     if shared_bytes > device.shared_bytes_per_block:
         return 0
     unit = device.shared_allocation_bytes
-    taken = -(-(shared_bytes + device.shared_bytes_reserved) // unit) * unit
-    return device.shared_bytes_per_sm // taken if taken else device.blocks_per_sm
+    allocated_bytes = -(-(shared_bytes + device.shared_bytes_reserved) // unit) * unit
+    return device.shared_bytes_per_sm // allocated_bytes if allocated_bytes else device.blocks_per_sm

@@ -145,9 +145,9 @@ def _keeping(step: Any) -> Any:
             self.kept: list[Any] = []
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = function(*args, **(kwargs or {}))
-            self.kept.append(made)
-            return made
+            result = function(*args, **(kwargs or {}))
+            self.kept.append(result)
+            return result
 
     def kept() -> Any:
         with Keeping():

@@ -46,8 +46,8 @@ def tree(leaves: int, seed: int) -> list[list[int]]:
     children: list[list[int]] = [[] for _ in range(leaves)]
     roots = list(range(leaves))
     while len(roots) > 1:
-        taken = sorted(drawn.sample(range(len(roots)), min(len(roots), drawn.choice((2, 2, 3)))), reverse=True)
-        children.append([roots.pop(at) for at in taken])
+        picked_roots = sorted(drawn.sample(range(len(roots)), min(len(roots), drawn.choice((2, 2, 3)))), reverse=True)
+        children.append([roots.pop(at) for at in picked_roots])
         roots.append(len(children) - 1)
     return children
 

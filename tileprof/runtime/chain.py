@@ -89,11 +89,11 @@ class Chain:
         """Return both as one chain, whose stages do not wait for each other's. Tensors and stages of ``other`` whose
         names are taken get a prime.
         """
-        taken = set(self.tensors())
+        reserved = set(self.tensors())
 
         def renamed(view: View) -> View:
             name = view.tensor
-            while name in taken:
+            while name in reserved:
                 name += "'"
             return replace(view, tensor=name)
 
@@ -147,12 +147,12 @@ class Chain:
         for stage, operator in enumerate(self.operators):
             touched = {view.tensor for view in operator.views().values()}
             earlier = enumerate(self.operators[:stage])
-            needed = (
+            needs = (
                 n
                 for n, other in earlier
                 if other.out.tensor in touched or operator.out.tensor in {v.tensor for v in other.views().values()}
             )
-            earlier_stages.append(frozenset(needed))
+            earlier_stages.append(frozenset(needs))
         return earlier_stages
 
     def memory(self) -> Memory:

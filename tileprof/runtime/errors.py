@@ -11,10 +11,10 @@ class WaitTimeoutError(UserError):
     exit_code = 1
 
 
-def gave_up(stage: int, name: str, tile: int, semaphore: int, seen: int, expected: int, timeout_ns: int) -> str:
+def gave_up(stage: int, name: str, tile: int, semaphore: int, value: int, expected: int, timeout_ns: int) -> str:
     """Return the sentence of a `WaitTimeoutError`."""
     return (
         f"stage {stage} ({name}), tile {tile}: semaphore {semaphore} did not reach its value in "
-        f"{timeout_ns / 1e9:g} s; seen {seen}, expected {expected}. The results of this run are wrong. "
+        f"{timeout_ns / 1e9:g} s; seen {value}, expected {expected}. The results of this run are wrong. "
         "`tileprof run` executes the policy on the CPU and says why."
     )

@@ -89,7 +89,7 @@ def run_exported(header: Path, architecture: str) -> Rounds:
         words = [f"-arch={architecture}", "-std=c++17", "-O3", "-I", str(INCLUDE), "-I", str(folder)]
         building.run([str(compiler), *words, str(folder / EXAMPLE), "-o", str(work / PROGRAM)], WHAT)
 
-    program = building.kept(building.cache_folder("exported") / key, (PROGRAM,), make, WHAT) / PROGRAM
+    program = building.cached(building.cache_folder("exported") / key, (PROGRAM,), make, WHAT) / PROGRAM
     return _rounds(policy, program)
 
 

@@ -18,9 +18,9 @@ from tileprof.policy.format.symbolic import load_symbolic
 from tileprof.runtime.errors import WaitTimeoutError, gave_up
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline, room_for
-from tileprof.runtime.proof import first_wrong_stage, varies
+from tileprof.runtime.result_check import first_wrong_stage, varies
 from tileprof.runtime.schedulers import FALLBACKS, Scheduler, lanes, scheduler
-from tileprof.runtime.sized import SizedPipeline
+from tileprof.runtime.sized_pipeline import SizedPipeline
 from tileprof.runtime.stages.view import View
 from tileprof.runtime.sync.device import RECORD_WORDS, hold
 from tileprof.runtime.sync.tables import FLAG_BYTES, Tables
@@ -116,8 +116,8 @@ class GpuPipeline:
             return None
 
     def _chosen(self) -> tuple[str, str]:
-        from tileprof.runtime.choose import choose  # noqa: PLC0415 - only where it is asked for
         from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
+        from tileprof.runtime.scheduler_choice import choose  # noqa: PLC0415 - only where it is asked for
 
         with torch.cuda.device(self.device):
             choice = choose(self.policy, self.chain, torch.cuda.get_device_capability(self.device), max_clusters)

@@ -14,7 +14,7 @@ from tileprof.policy.format import Policy, load_policy
 from tileprof.policy.format.symbolic import load_symbolic
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.executor import Execution, Memory, Order, Program, execute, stream
-from tileprof.runtime.sized import SizedPipeline
+from tileprof.runtime.sized_pipeline import SizedPipeline
 from tileprof.runtime.stages.view import View
 
 if TYPE_CHECKING:

@@ -115,8 +115,8 @@ def lanes(before: Sequence[frozenset[int]], most: int = 8) -> list[Lane]:
     tails: list[int] = []
     reach: list[frozenset[int]] = []
     result: list[Lane] = []
-    for stage, needed in enumerate(before):
-        free = [stream for stream, tail in enumerate(tails) if tail in needed]
+    for stage, predecessors in enumerate(before):
+        free = [stream for stream, tail in enumerate(tails) if tail in predecessors]
         if free:
             stream = max(free, key=lambda s: tails[s])
         elif len(tails) < most:
@@ -126,7 +126,7 @@ def lanes(before: Sequence[frozenset[int]], most: int = 8) -> list[Lane]:
             stream = min(range(len(tails)), key=lambda s: tails[s])
         implied = reach[tails[stream]] if tails[stream] >= 0 else frozenset[int]()
         after: list[int] = []
-        for other in sorted(needed, reverse=True):
+        for other in sorted(predecessors, reverse=True):
             if other not in implied:
                 after.append(other)
                 implied |= reach[other]

@@ -113,8 +113,8 @@ def _expanded_unions(boxes: Boxes, first: I64, sizes: I64) -> I64:
 def _batches(runs_through: I64) -> Iterator[tuple[int, int]]:
     begin = 0
     while begin < len(runs_through):
-        done = runs_through[begin - 1] if begin else 0
-        end = int(np.searchsorted(runs_through, done + _RUNS_AT_ONCE, side="right"))
+        first_run = runs_through[begin - 1] if begin else 0
+        end = int(np.searchsorted(runs_through, first_run + _RUNS_AT_ONCE, side="right"))
         end = max(end, begin + 1)
         yield begin, end
         begin = end

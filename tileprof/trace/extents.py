@@ -21,10 +21,10 @@ def reach(rows: dict[str, Any]) -> NDArray[np.float64]:
     """Return ``[boxes]``: at least as many bytes as each box of the table ``accesses`` reaches from byte 0 of its
     operand.
     """
-    found: NDArray[np.float64] = np.abs(rows["offset"].astype(np.float64)) + rows["length"]
+    extent: NDArray[np.float64] = np.abs(rows["offset"].astype(np.float64)) + rows["length"]
     for level in (0, 1):
-        found += rows[f"count_{level}"] * np.abs(rows[f"stride_{level}"].astype(np.float64))
-    return found
+        extent += rows[f"count_{level}"] * np.abs(rows[f"stride_{level}"].astype(np.float64))
+    return extent
 
 
 def slots_bound(trace: Recording) -> I64:
@@ -32,10 +32,10 @@ def slots_bound(trace: Recording) -> I64:
     launches.
     """
     launches, operands = trace.columns("launches"), trace.columns("operands")
-    given = np.bincount(operands["launch"], minlength=len(launches["launch"]))
-    most = int(given.max(initial=0)) + 1
+    operand_counts = np.bincount(operands["launch"], minlength=len(launches["launch"]))
+    most = int(operand_counts.max(initial=0)) + 1
     slots = np.full(trace.footprints, most, dtype=np.int64)
-    np.minimum.at(slots, launches["footprint"], given)
+    np.minimum.at(slots, launches["footprint"], operand_counts)
     slots[slots == most] = 0
     return slots
 
@@ -61,11 +61,11 @@ def touched(trace: Recording, rows: dict[str, Any], slots: I64) -> Touched:
     low, high = _extents(rows, slots, base)
     bound, launches, buffers = trace.columns("operands"), trace.columns("launches"), trace.columns("buffers")
     footprint = launches["footprint"][bound["launch"]]
-    used = np.flatnonzero(bound["operand"] < slots[footprint])
-    key = base[footprint[used]] + bound["operand"][used]
-    used, key = used[high[key] > low[key]], key[high[key] > low[key]]
+    bound_rows = np.flatnonzero(bound["operand"] < slots[footprint])
+    key = base[footprint[bound_rows]] + bound["operand"][bound_rows]
+    bound_rows, key = bound_rows[high[key] > low[key]], key[high[key] > low[key]]
     begin, end = np.zeros((2, len(footprint)), dtype=np.int64)
-    begin[used], end[used] = low[key] + bound["offset"][used], high[key] + bound["offset"][used]
+    begin[bound_rows], end[bound_rows] = low[key] + bound["offset"][bound_rows], high[key] + bound["offset"][bound_rows]
     size = buffers["bytes"][bound["buffer"]]
     return Touched(begin, end, (end > begin) & ((begin < 0) | (end > size)))
 
@@ -80,9 +80,9 @@ def _extents(rows: dict[str, Any], slots: I64, base: I64) -> tuple[I64, I64]:
         begin += np.minimum(span, 0)
         end += np.maximum(span, 0)
     key = base[rows["footprint"]] + rows["operand"]
-    known = rows["operand"] < slots[rows["footprint"]]
-    if not known.all():
-        key, begin, end = key[known], begin[known], end[known]
+    has_slot = rows["operand"] < slots[rows["footprint"]]
+    if not has_slot.all():
+        key, begin, end = key[has_slot], begin[has_slot], end[has_slot]
     far = np.iinfo(np.int64)
     low, high = np.full(base[-1], far.max), np.full(base[-1], far.min)
     np.minimum.at(low, key, begin)

@@ -17,7 +17,9 @@ from tileprof.trace.arrow import arrow_type
 from tileprof.trace.schema import Column, Table
 
 MOST_ROWS: Final = 1 << 26
-"""Of a table. Equal rows compress to nothing, so a file of a kilobyte may claim more rows than there is memory."""
+"""Most rows of a table. Equal rows compress to nothing, so a file of a kilobyte may claim more rows than there is
+memory.
+"""
 
 _Result = TypeVar("_Result")
 
@@ -65,12 +67,12 @@ def _check_types(part: Path, table: Table, file_schema: pa.Schema) -> None:
             continue
         if at < 0:
             raise TraceError(f"{part} has no column {column.name}: the trace is damaged, record it again")
-        seen, expected = file_schema.field(at).type, arrow_type(column)
+        actual, expected = file_schema.field(at).type, arrow_type(column)
         if column.type == "enum":
-            seen, expected = seen.value_type if pa.types.is_dictionary(seen) else seen, pa.string()
-        if seen != expected:
+            actual, expected = actual.value_type if pa.types.is_dictionary(actual) else actual, pa.string()
+        if actual != expected:
             raise TraceError(
-                f"{part}: column {column.name} is {seen}, expected {expected}: the trace is damaged, record it again"
+                f"{part}: column {column.name} is {actual}, expected {expected}: the trace is damaged, record it again"
             )
 
 

@@ -112,11 +112,11 @@ class Trace(Recording):
         if name in ("operands", "times"):
             return _taken(columns, columns["launch"] < launches)
         if name == "buffers":
-            kept = _taken(columns, columns["allocated_at"] <= launches)
-            freed = kept["freed_at"]
-            return {**kept, "freed_at": np.where(freed > launches, schema.NEVER, freed)}
-        used = self.columns("launches")["footprint"]
-        return _taken(columns, columns["footprint"] <= used.max(initial=-1))
+            visible = _taken(columns, columns["allocated_at"] <= launches)
+            freed = visible["freed_at"]
+            return {**visible, "freed_at": np.where(freed > launches, schema.NEVER, freed)}
+        footprints = self.columns("launches")["footprint"]
+        return _taken(columns, columns["footprint"] <= footprints.max(initial=-1))
 
 
 def _device(path: Path, values: dict[str, Any]) -> Device:

@@ -107,15 +107,15 @@ class Recording(ABC):
             raise IndexError(f"there is no footprint {number}")
         duration = tiles["duration_ns"][rows]
         block = np.column_stack([tiles[f"block_{axis}"][rows] for axis in "xyz"])
-        found = Footprint(
+        result = Footprint(
             block,
             Boxes(*(accesses[c.name][boxes] for c in schema.ACCESSES.columns[1:])),
             None if np.isnan(duration).all() else duration,
         )
-        self._footprint_cache[number] = found
+        self._footprint_cache[number] = result
         if len(self._footprint_cache) > _FOOTPRINTS_KEPT:
             self._footprint_cache.popitem(last=False)
-        return found
+        return result
 
     def operands_of(self, launch: int) -> tuple[I64, I64]:
         """Return what a launch's operand slots are bound to: ``(buffer, offset in bytes)``, int64, by slot."""
@@ -211,7 +211,8 @@ def _categorical(codes: NDArray[np.int8], values: tuple[str, ...]) -> pd.Categor
     return pd.Categorical.from_codes(codes, pd.Index(values))
 
 
-def _rows_of(sorted_ids: I64, wanted: int) -> slice:
+def _rows_of(sorted_ids: I64, id_number: int) -> slice:
     return slice(
-        int(np.searchsorted(sorted_ids, wanted, side="left")), int(np.searchsorted(sorted_ids, wanted, side="right"))
+        int(np.searchsorted(sorted_ids, id_number, side="left")),
+        int(np.searchsorted(sorted_ids, id_number, side="right")),
     )

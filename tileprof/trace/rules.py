@@ -49,14 +49,14 @@ def validate(trace: Recording) -> list[Violation]:
 
     A rule that computes with what another checks is left out while that one is broken.
     """
-    found = [v for table in schema.TABLES for v in _unreadable(trace, table)]
-    if found:
-        return found
+    violations = [v for table in schema.TABLES for v in _unreadable(trace, table)]
+    if violations:
+        return violations
     for name, rule in RULES.items():
-        if any(v.rule in _AFTER.get(name, ()) for v in found):
+        if any(v.rule in _AFTER.get(name, ()) for v in violations):
             continue
-        found += [Violation(name, rule.table, row, message) for row, message in _some(rule.check(trace))]
-    return found
+        violations += [Violation(name, rule.table, row, message) for row, message in _some(rule.check(trace))]
+    return violations
 
 
 def _unreadable(trace: Recording, table: str) -> list[Violation]:
@@ -144,14 +144,14 @@ def _bytes(trace: Recording) -> Iterator[tuple[int, str]]:
     tiles, rows = trace.columns("tiles"), trace.columns("accesses")
     base = np.searchsorted(tiles["footprint"], rows["footprint"], side="left")
     boxes = Boxes(*(rows[c.name] for c in schema.ACCESSES.columns[1:]))
-    for name, seen in zip(
+    for name, counted in zip(
         ("bytes_read", "bytes_written"), bytes_by_tile(base + rows["tile"], boxes, len(tiles["tile"])), strict=True
     ):
-        yield from _where(tiles[name] != seen, partial(_miscounted, name, tiles[name], seen))
+        yield from _where(tiles[name] != counted, partial(_miscounted, name, tiles[name], counted))
 
 
-def _miscounted(name: str, stored: NDArray[Any], seen: NDArray[Any], row: int) -> str:
-    return f"{name} is {stored[row]}, its boxes hold {seen[row]}"
+def _miscounted(name: str, stored: NDArray[Any], counted: NDArray[Any], row: int) -> str:
+    return f"{name} is {stored[row]}, its boxes hold {counted[row]}"
 
 
 # ---- operands and buffers
@@ -161,22 +161,23 @@ def _bound(trace: Recording) -> Iterator[tuple[int, str]]:
     """Yield launches with fewer operands than their footprint's boxes name."""
     launches, bound = trace.columns("launches"), trace.columns("operands")
     rows = trace.columns("accesses")
-    needed = np.zeros(trace.footprints, dtype=np.int64)
-    np.maximum.at(needed, rows["footprint"], rows["operand"].astype(np.int64) + 1)
-    given = np.bincount(bound["launch"], minlength=len(launches["launch"]))
-    missing = given < needed[launches["footprint"]]
+    slots = np.zeros(trace.footprints, dtype=np.int64)
+    np.maximum.at(slots, rows["footprint"], rows["operand"].astype(np.int64) + 1)
+    operand_counts = np.bincount(bound["launch"], minlength=len(launches["launch"]))
+    missing = operand_counts < slots[launches["footprint"]]
     yield from _where(
-        missing, lambda row: f"its footprint has {needed[launches['footprint'][row]]} operands, bound are {given[row]}"
+        missing,
+        lambda row: f"its footprint has {slots[launches['footprint'][row]]} operands, bound are {operand_counts[row]}",
     )
 
 
 def _inside(trace: Recording) -> Iterator[tuple[int, str]]:
     bound, size = trace.columns("operands"), trace.columns("buffers")["bytes"]
-    found = touched(trace, trace.columns("accesses"), slots_bound(trace))
+    extents = touched(trace, trace.columns("accesses"), slots_bound(trace))
     yield from _where(
-        found.outside,
+        extents.outside,
         lambda row: (
-            f"launch {bound['launch'][row]} touches bytes {found.begin[row]} to {found.end[row]} of buffer "
+            f"launch {bound['launch'][row]} touches bytes {extents.begin[row]} to {extents.end[row]} of buffer "
             f"{bound['buffer'][row]}, which has {size[bound['buffer'][row]]} (operand {bound['operand'][row]})"
         ),
     )
@@ -185,10 +186,10 @@ def _inside(trace: Recording) -> Iterator[tuple[int, str]]:
 def _alive(trace: Recording) -> Iterator[tuple[int, str]]:
     bound, buffers = trace.columns("operands"), trace.columns("buffers")
     launch, buffer = bound["launch"], bound["buffer"]
-    made, freed = buffers["allocated_at"][buffer], buffers["freed_at"][buffer]
-    early, late = launch < made, (freed != schema.NEVER) & (launch >= freed)
+    allocated, freed = buffers["allocated_at"][buffer], buffers["freed_at"][buffer]
+    early, late = launch < allocated, (freed != schema.NEVER) & (launch >= freed)
     yield from _where(
-        early, lambda row: f"launch {launch[row]} uses buffer {buffer[row]}, allocated after {made[row]} launches"
+        early, lambda row: f"launch {launch[row]} uses buffer {buffer[row]}, allocated after {allocated[row]} launches"
     )
     yield from _where(
         late, lambda row: f"launch {launch[row]} uses buffer {buffer[row]}, freed after {freed[row]} launches"
@@ -198,12 +199,12 @@ def _alive(trace: Recording) -> Iterator[tuple[int, str]]:
 def _buffer_numbers(trace: Recording) -> Iterator[tuple[int, str]]:
     rows = trace.columns("buffers")
     launches = trace.count("launches")
-    made, freed = rows["allocated_at"], rows["freed_at"]
+    allocated, freed = rows["allocated_at"], rows["freed_at"]
     yield from _where(rows["bytes"] < 0, lambda row: f"it has {rows['bytes'][row]} bytes")
-    wrong = (made < -1) | (made > launches)
-    yield from _where(wrong, lambda row: f"allocated_at is {made[row]}, expected -1 to {launches}")
-    wrong = (freed != schema.NEVER) & ((freed < made) | (freed > launches))
-    yield from _where(wrong, lambda row: f"freed_at is {freed[row]}, expected -1 or {made[row]} to {launches}")
+    wrong = (allocated < -1) | (allocated > launches)
+    yield from _where(wrong, lambda row: f"allocated_at is {allocated[row]}, expected -1 to {launches}")
+    wrong = (freed != schema.NEVER) & ((freed < allocated) | (freed > launches))
+    yield from _where(wrong, lambda row: f"freed_at is {freed[row]}, expected -1 or {allocated[row]} to {launches}")
     ranks = [len(shape) != len(strides) for shape, strides in zip(rows["shape"], rows["strides"], strict=True)]
     yield from _where(
         np.array(ranks, dtype=bool),
@@ -217,11 +218,13 @@ def _apart(trace: Recording) -> Iterator[tuple[int, str]]:
     Between the same two launches frees come first; a buffer that was made and freed there met no launch.
     """
     rows = trace.columns("buffers")
-    made, freed, base = rows["allocated_at"], rows["freed_at"], rows["base"]
+    allocated_at, freed, base = rows["allocated_at"], rows["freed_at"], rows["base"]
     ends = base + rows["bytes"]
     events = []
-    for row in np.flatnonzero((rows["bytes"] > 0) & ((made != freed) | (made == schema.NEVER))).tolist():
-        events.append((int(made[row]), 1, row))
+    for row in np.flatnonzero(
+        (rows["bytes"] > 0) & ((allocated_at != freed) | (allocated_at == schema.NEVER))
+    ).tolist():
+        events.append((int(allocated_at[row]), 1, row))
         if freed[row] != schema.NEVER:
             events.append((int(freed[row]), 0, row))
     live: list[tuple[int, int]] = []

@@ -24,7 +24,7 @@ _Broken = Iterator[tuple[str, Any, Any]]
 """A rule, the mask of rows that break it, and their values."""
 
 _MOST_BYTES: Final = 1 << 60
-"""Of a buffer, an offset, an address: sums of a few of them stay in int64."""
+"""Limit of a buffer's size, an offset, an address: sums of a few of them stay in int64."""
 _ALWAYS_ALLOWED: Final = 1 << 20
 """Repetitions of a box and coordinates of a tile that cost little, whatever the size of buffers and grids."""
 _MOST_REPETITIONS: Final = 1 << 31
@@ -33,7 +33,7 @@ _COORDINATES_A_TILE: Final = 64
 
 
 MOST_TILES: Final = 1 << 28
-"""Of all launches together: the analysis takes some ten bytes for each."""
+"""Most tiles of all launches together: the analysis takes some ten bytes for each."""
 _MOST_NS: Final = 1 << 60
 """36 years: sums of a few such times stay in int64."""
 _MOST_SMS: Final = 1_000_000
@@ -129,16 +129,18 @@ def _tiles(trace: Recording, rows: dict[str, Any]) -> _Broken:
         at = rows[f"block_{axis}"]
         yield f"block_{axis} is outside any grid of its tiles", (at < 0) | (at > most), at
     yield from _outside(rows, _TILE_RANGES)
-    wanted = launches["footprint"]
-    missing = wanted >= (len(sizes) if len(footprint) else 0)
+    footprint_of = launches["footprint"]
+    missing = footprint_of >= (len(sizes) if len(footprint) else 0)
     if np.any(missing):
         launch = int(np.argmax(missing))
-        raise TraceError(f"{trace.path}: footprint {wanted[launch]} of launch {launch} has no tiles: record it again")
-    if len(wanted) and np.any(sizes[wanted] != launches["tiles"]):
-        launch = int(np.argmax(sizes[wanted] != launches["tiles"]))
+        raise TraceError(
+            f"{trace.path}: footprint {footprint_of[launch]} of launch {launch} has no tiles: record it again"
+        )
+    if len(footprint_of) and np.any(sizes[footprint_of] != launches["tiles"]):
+        launch = int(np.argmax(sizes[footprint_of] != launches["tiles"]))
         raise TraceError(
             f"{trace.path}: launch {launch} says {launches['tiles'][launch]} tiles, its footprint has "
-            f"{sizes[wanted[launch]]}: record it again"
+            f"{sizes[footprint_of[launch]]}: record it again"
         )
 
 
@@ -155,8 +157,8 @@ def _accesses(trace: Recording, rows: dict[str, Any]) -> _Broken:
     )
     yield "an operand slot is negative", operand < 0, operand
     slots = slots_bound(trace)
-    used = np.bincount(trace.columns("launches")["footprint"], minlength=trace.footprints) > 0
-    yield "a launch binds no such operand", used[footprint] & (operand >= slots[footprint]), operand
+    has_launch = np.bincount(trace.columns("launches")["footprint"], minlength=trace.footprints) > 0
+    yield "a launch binds no such operand", has_launch[footprint] & (operand >= slots[footprint]), operand
     for name in ("length", "count_0", "count_1"):
         yield f"{name} is below 1", rows[name] < 1, rows[name]
     first, last = rows["first"], rows["last"]
@@ -168,13 +170,13 @@ def _accesses(trace: Recording, rows: dict[str, Any]) -> _Broken:
     most = min(max(int(size.max(initial=0)), _ALWAYS_ALLOWED), _MOST_REPETITIONS)
     repeated = rows["count_0"].astype(np.int64) * rows["count_1"]
     yield f"its box repeats more than {most} times, more than buffers have bytes", repeated > most, repeated
-    found = touched(trace, rows, slots)
-    if np.any(found.outside):
-        row, bound = int(np.argmax(found.outside)), trace.columns("operands")
+    extents = touched(trace, rows, slots)
+    if np.any(extents.outside):
+        row, bound = int(np.argmax(extents.outside)), trace.columns("operands")
         buffer = bound["buffer"][row]
         raise TraceError(
             f"{trace.path}: row {row} of table operands: launch {bound['launch'][row]} touches bytes "
-            f"{found.begin[row]} to {found.end[row]} of buffer {buffer}, which has {size[buffer]}: the trace "
+            f"{extents.begin[row]} to {extents.end[row]} of buffer {buffer}, which has {size[buffer]}: the trace "
             "is damaged, record it again"
         )
 

@@ -51,7 +51,7 @@ class _Rows:
     known_footprints: list[tuple[int, int]] = field(default_factory=list)
     """Tiles and operands of those on the disk."""
     known_tiles: list[int] = field(default_factory=list)
-    """Of the launches on the disk."""
+    """Tiles of the launches on the disk."""
     footprints: list[Footprint] = field(default_factory=list)
     launches: list[tuple[tuple[tuple[int, int], ...], LaunchRows, tuple[Any, ...]]] = field(default_factory=list)
     """Bound operands, what is shared with launches alike, and the row."""
@@ -220,8 +220,8 @@ class TraceWriter:
 
     def add_times(self, launch: int, tile: ArrayLike, sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> None:
         """Measured times of tiles of a launch, from the launch's begin: arrays of equal length."""
-        given = zip((tile, sm, begin_ns, end_ns), (np.int32, np.int32, np.int64, np.int64), strict=True)
-        tile, sm, begin_ns, end_ns = (np.atleast_1d(np.asarray(values)).astype(type_) for values, type_ in given)
+        arrays = zip((tile, sm, begin_ns, end_ns), (np.int32, np.int32, np.int64, np.int64), strict=True)
+        tile, sm, begin_ns, end_ns = (np.atleast_1d(np.asarray(values)).astype(type_) for values, type_ in arrays)
         if not len(tile) == len(sm) == len(begin_ns) == len(end_ns):
             raise ValueError("times of a launch must be arrays of equal length")
         with self._lock:

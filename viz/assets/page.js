@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 42f4254bff341adef487d472897d701559ac0002d67c450b51468d04fb6506c0
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: c86715bb33b297e4e6d105e15cc28512fd50ed67e2c1ccc4cb31e5f61150aa54
 
 // viz/scripts/canvas.js
 var INK = {};

@@ -56,7 +56,7 @@ class CuSync(Options):
         """Return both places to wait, where the faster is asked for."""
         ways = {"waits at entry": 0, "waits where bytes are needed": 1}
         return (
-            {said: replace(self, inside=n) for said, n in ways.items()} if self.inside == 2 else {}
+            {name: replace(self, inside=n) for name, n in ways.items()} if self.inside == 2 else {}
         )  # an option's value
 
     def draft(self, program: Program) -> Draft:

@@ -25,33 +25,33 @@ LIMIT_S = 60
 
 def exported(out, traces):
     """Folders with the headers of the first pairs that export, and their names."""
-    found = []
+    matches = []
     pairs = [[(trace, pair) for pair in ranked_pairs(build_graph(load(trace)))] for trace in traces]
     for trace, pair in (one for row in zip_longest(*pairs) for one in row if one is not None):
         folder = out / f"{trace.stem}-{pair[0]}-{pair[1]}"
         words = ["export", "--format", "cusync", "--force", "--pair", f"{pair[0]}:{pair[1]}", "-o", str(folder)]
         if tileprof([*words, str(trace)]) == 0:
-            found.append(folder)
-        if len(found) == PAIRS:
+            matches.append(folder)
+        if len(matches) == PAIRS:
             break
-    return found
+    return matches
 
 
 def built(folder, name, *words):
     """The example beside a header as a program, or the compiler's words."""
     program = folder / name
     command = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "-I", folder, *words, folder / "example.cu", "-o", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    return program if done.returncode == 0 else done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    return program if result.returncode == 0 else result.stderr
 
 
 def ran(program):
     """What a program prints, with its exit code."""
     try:
-        done = subprocess.run([program], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        result = subprocess.run([program], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return "did not end"
-    return f"exit {done.returncode}: {done.stdout.strip()} {done.stderr.strip()}".strip()
+    return f"exit {result.returncode}: {result.stdout.strip()} {result.stderr.strip()}".strip()
 
 
 def main():
@@ -67,13 +67,13 @@ def main():
         ]
     gpu, same = shutil.which("nvidia-smi") is not None, 0
     for folder, *programs in zip(folders, ours, others, strict=True):
-        made = [program.result() for program in programs]
-        said = [ran(p) if gpu and isinstance(p, Path) else "compiled" if isinstance(p, Path) else p for p in made]
-        agree = said[0] == said[1] and all(isinstance(p, Path) for p in made)
+        result = [program.result() for program in programs]
+        messages = [ran(p) if gpu and isinstance(p, Path) else "compiled" if isinstance(p, Path) else p for p in result]
+        agree = messages[0] == messages[1] and all(isinstance(p, Path) for p in result)
         same += agree
-        print(f"{folder.name:32} {'same' if agree else 'DIFFERENT'}: {said[0]}", flush=True)
+        print(f"{folder.name:32} {'same' if agree else 'DIFFERENT'}: {messages[0]}", flush=True)
         if not agree:
-            print(f"{'':32} cuSync: {said[1]}", flush=True)
+            print(f"{'':32} cuSync: {messages[1]}", flush=True)
     print(f"{same} of {len(folders)} pairs {'print the same' if gpu else 'compile against both'}", flush=True)
     return 0 if same == len(folders) == PAIRS else 1
 

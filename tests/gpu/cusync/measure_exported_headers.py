@@ -77,16 +77,16 @@ def measure(out):
         folders = [export(case[3], Path(name) / str(number)) for number, case in enumerate(cases())]
         programs = pool.map(build, cases(), folders)
         for case, program in list(programs):
-            done = subprocess.run([program, str(REPLAYS)], capture_output=True, text=True, timeout=120, check=False)
+            result = subprocess.run([program, str(REPLAYS)], capture_output=True, text=True, timeout=120, check=False)
             rows[case] = {
-                "exit": done.returncode,
+                "exit": result.returncode,
                 "schedules": {
                     schedule: {"us": float(us), "wrong": int(wrong), "replays": int(replays)}
-                    for schedule, us, wrong, replays in ROW.findall(done.stdout)
+                    for schedule, us, wrong, replays in ROW.findall(result.stdout)
                 },
             }
             times = {k: v["us"] for k, v in rows[case]["schedules"].items()}
-            sys.stdout.write(f"{case}: exit {rows[case]['exit']} {times} {done.stderr}\n")
+            sys.stdout.write(f"{case}: exit {rows[case]['exit']} {times} {result.stderr}\n")
             sys.stdout.flush()
     today = dt.datetime.now(tz=dt.UTC).date().isoformat()
     Path(out).write_text(json.dumps({"device": device, "date": today, "rows": rows}, indent=1) + "\n")

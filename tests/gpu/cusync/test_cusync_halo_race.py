@@ -44,32 +44,32 @@ def built(source: Path, folder: Path, *words: str | Path) -> Path:
 
 def rows_of(program: Path) -> tuple[int, dict[tuple[str, float], int], str]:
     """Exit code, rounds with a wrong result by name and delay in microseconds, and everything printed."""
-    done = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
-    sys.stdout.write(done.stdout)
-    rows = re.findall(r"^(\S.*?) +late by +([\d.]+) us: +\d+ rounds, +(\d+) wrong", done.stdout, re.MULTILINE)
-    return done.returncode, {(name, float(late)): int(n) for name, late, n in rows}, done.stdout + done.stderr
+    result = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
+    sys.stdout.write(result.stdout)
+    rows = re.findall(r"^(\S.*?) +late by +([\d.]+) us: +\d+ rounds, +(\d+) wrong", result.stdout, re.MULTILINE)
+    return result.returncode, {(name, float(late)): int(n) for name, late, n in rows}, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("dependencies", ["halo_race.dep", "halo_omitted.dep"])
 def test_the_example_that_is_exported_runs_and_no_tile_goes_on_too_early(dependencies, tmp_path):
     folder = exported(dependencies, tmp_path)
-    code, _, said = rows_of(built(folder / "example.cu", folder, "-I", INCLUDE))
-    assert code == 0, said
-    assert "0 went on too early" in said
+    code, _, output = rows_of(built(folder / "example.cu", folder, "-I", INCLUDE))
+    assert code == 0, output
+    assert "0 went on too early" in output
 
 
 def test_a_late_block_is_harmless_where_the_halo_is_awaited(tmp_path):
     folder = exported("halo_race.dep", tmp_path)
-    code, wrong, said = rows_of(built(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
-    assert code == 0, said
+    code, wrong, output = rows_of(built(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
+    assert code == 0, output
     assert len(wrong) == 5
     assert sum(wrong.values()) == 0
 
 
 def test_a_late_block_makes_the_result_wrong_where_the_halo_is_omitted(tmp_path):
     folder = exported("halo_omitted.dep", tmp_path)
-    code, wrong, said = rows_of(built(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
-    assert code == 1, said
+    code, wrong, output = rows_of(built(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
+    assert code == 1, output
     assert max(count for (_, late), count in wrong.items() if late == 1000.0) > 0
 
 
@@ -77,17 +77,17 @@ def test_a_late_block_makes_the_result_wrong_where_the_halo_is_omitted(tmp_path)
 def test_cusync_itself_runs_the_example(tmp_path):
     folder = exported("halo_race.dep", tmp_path)
     program = built(folder / "example.cu", folder, "-I", f"{CUSYNC}/src/include", f"{CUSYNC}/src/cusync.cu")
-    code, _, said = rows_of(program)
-    assert code == 0, said
-    assert "0 went on too early" in said
+    code, _, output = rows_of(program)
+    assert code == 0, output
+    assert "0 went on too early" in output
 
 
 @needs_cusync
 def test_a_late_block_makes_the_shipped_policies_wrong_and_not_the_one_with_the_halo(tmp_path):
     folder = exported("halo_race.dep", tmp_path)
     program = built(HERE / "halo_race.cu", folder, "-I", f"{CUSYNC}/src/include", f"{CUSYNC}/src/cusync.cu")
-    code, wrong, said = rows_of(program)
-    assert code == 0, said
+    code, wrong, output = rows_of(program)
+    assert code == 0, output
     assert sum(count for (name, _), count in wrong.items() if name == "with the halo") == 0
     assert wrong["Conv2DTileSync", 1000.0] > 0
     assert wrong["RowSync", 1000.0] > 0

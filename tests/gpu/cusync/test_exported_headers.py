@@ -37,9 +37,9 @@ def test_an_example_is_right_under_delays_and_leaving_out_its_waits_is_noticed(n
     words = ["export", "--format", "cusync", "--several-waits", "-o", str(tmp_path), str(EXAMPLES / f"{name}.dep")]
     assert main(words) == 0
     program = build(EXAMPLES / f"{name}.cu", tmp_path)
-    done = subprocess.run([program, str(REPLAYS)], capture_output=True, text=True, timeout=250, check=False)
-    sys.stdout.write(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run([program, str(REPLAYS)], capture_output=True, text=True, timeout=250, check=False)
+    sys.stdout.write(result.stdout)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("name", ["rows", "halo", "join"])
@@ -95,7 +95,7 @@ int main() {
 def test_a_tile_that_is_never_posted_is_named_and_the_next_round_is_right(tmp_path: Path) -> None:
     source = tmp_path / "never_posted.cu"
     source.write_text(NEVER_POSTED)
-    done = subprocess.run([build(source, tmp_path)], capture_output=True, text=True, timeout=60, check=True)
-    before, during, after, _ = done.stdout.split("|")
+    result = subprocess.run([build(source, tmp_path)], capture_output=True, text=True, timeout=60, check=True)
+    before, during, after, _ = result.stdout.split("|")
     assert before == after == ""
     assert "round 1: semaphore 2 has 0 posts of the 3 that it awaits" in during, during

@@ -36,8 +36,8 @@ def _transformer(configuration: str, model: str, inputs: Callable[[], dict[str, 
     def make() -> Made:
         library = import_module("transformers")
         network = getattr(library, model)(getattr(library, configuration)(**sizes))
-        given = inputs()
-        return network, lambda: network(**given)[0], [t for t in given.values() if isinstance(t, torch.Tensor)]
+        arguments = inputs()
+        return network, lambda: network(**arguments)[0], [t for t in arguments.values() if isinstance(t, torch.Tensor)]
 
     return make
 

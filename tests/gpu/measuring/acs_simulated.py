@@ -85,8 +85,10 @@ def foretold(
         order, ours = Graph(gap_ns=gap), AcsSoftware(captured=1, window=WINDOW, gap_ns=gap, hop_ns=join_ns)
     else:
         order, ours = Graph(gap_ns=gap), AcsSoftware(events=1, window=WINDOW, issue_ns=each)
-    found = {name: simulator.run(way, launches=chosen).time_ns / 1e3 for name, way in (("plain", order), ("acs", ours))}
-    return {**said, "gap_ns": gap, **found}
+    actual = {
+        name: simulator.run(way, launches=chosen).time_ns / 1e3 for name, way in (("plain", order), ("acs", ours))
+    }
+    return {**said, "gap_ns": gap, **actual}
 
 
 def main() -> None:

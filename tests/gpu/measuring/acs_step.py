@@ -53,11 +53,11 @@ def kernels(step: Any) -> list[dict[str, Any]]:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    ran = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
-    count, rest = divmod(len(ran), PROFILED)
+    outcome = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
+    count, rest = divmod(len(outcome), PROFILED)
     if rest:
-        return [{"name": e["name"], "us": e["dur"], "ts": e["ts"]} for e in ran]
-    steps = [ran[i * count : (i + 1) * count] for i in range(PROFILED)]
+        return [{"name": e["name"], "us": e["dur"], "ts": e["ts"]} for e in outcome]
+    steps = [outcome[i * count : (i + 1) * count] for i in range(PROFILED)]
     return [
         {"name": same[0]["name"], "us": statistics.mean(e["dur"] for e in same)} for same in zip(*steps, strict=True)
     ]
@@ -74,11 +74,11 @@ def main() -> None:
     values = options.parse_args()
     module = importlib.import_module(f"tileprof.examples.{values.words[0]}")
 
-    def measured(_name: str, asked: Any, step: Any) -> Any:
+    def measured(_name: str, request: Any, step: Any) -> Any:
         with torch.no_grad():  # around the capture too: autograd would keep what the caching allocator else recycles
-            if getattr(asked, "keep", False):
+            if getattr(request, "keep", False):
                 step = common._keeping(step)
-            if getattr(asked, "graph", False):
+            if getattr(request, "graph", False):
                 step = common._captured(step)
             for _ in range(3):
                 result = step()

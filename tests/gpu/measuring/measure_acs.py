@@ -62,10 +62,10 @@ def command(name: str, steps: int) -> list[str]:
 
 def run(words: list[str], variables: dict[str, str], limit: float) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
-    done = subprocess.run(
+    result = subprocess.run(
         words, env={**os.environ, **variables}, capture_output=True, text=True, timeout=limit, check=False
     )
-    return done.returncode, done.stdout.strip(), done.stderr
+    return result.returncode, result.stdout.strip(), result.stderr
 
 
 def tabulate(name: str, place: Path) -> str:
@@ -82,11 +82,11 @@ def tabulate(name: str, place: Path) -> str:
         return f"{name}: no table\n{traceback.format_exc()[-1500:]}"
     table.write(place / "table")
     lost = sum(table.without.values())
-    said = [
+    messages = [
         f"{name}: {table.count} entries, {table.launches} launches, {lost} without, {time.monotonic() - begin:.0f} s"
     ]
     worst = sorted(table.without.items(), key=lambda item: -item[1])[:6]
-    return "\n    ".join([*said, *(f"{count} {why[:200]}" for why, count in worst)])
+    return "\n    ".join([*messages, *(f"{count} {why[:200]}" for why, count in worst)])
 
 
 def _without_a_range(table: Path, out: Path) -> Path:
@@ -96,12 +96,12 @@ def _without_a_range(table: Path, out: Path) -> Path:
         kernel = line if line.startswith("kernel") else kernel
         counts[kernel] += line.startswith("write")
     most = max(counts, key=lambda name: counts[name])
-    kept = []
+    records = []
     for line in lines:
         kernel = line if line.startswith("kernel") else kernel
         if kernel != most or not line.startswith("write"):
-            kept.append(line)
-    out.write_text("\n".join(kept) + "\n")
+            records.append(line)
+    out.write_text("\n".join(records) + "\n")
     return out
 
 
@@ -150,17 +150,17 @@ def main() -> None:
             words = command(name, 6 if kind == "check" else options.steps)
             if mode in {"digest", "delayed"} and name != "islands":
                 words.append("--digest")
-            code, said, errors = run(words, variables, max(5.0, left()))
+            code, output, errors = run(words, variables, max(5.0, left()))
         except subprocess.TimeoutExpired:
-            code, said, errors = -1, "", "no end"
-        found = re.search(r": ([0-9.]+) us per step", errors)
+            code, output, errors = -1, "", "no end"
+        match = re.search(r": ([0-9.]+) us per step", errors)
         counts = acs.results(place)
         row = {
             "program": name,
             "mode": mode,
             "code": code,
-            "said": said,
-            "us": float(found[1]) if found else None,
+            "said": output,
+            "us": float(match[1]) if match else None,
             "counts": counts[0] if counts else {},
         }
         rows.append(row)
@@ -170,7 +170,7 @@ def main() -> None:
             for k in ("reasons", "calls", "differences")
         }
         print(
-            f"{name:16s} {mode:8s} rc {code} {row['us']} us  {said[-40:]}  {brief} {more if row['counts'] else ''}",
+            f"{name:16s} {mode:8s} rc {code} {row['us']} us  {output[-40:]}  {brief} {more if row['counts'] else ''}",
             flush=True,
         )
         if code != 0:
@@ -179,8 +179,8 @@ def main() -> None:
         return row
 
     with ProcessPoolExecutor(len(names), mp_context=get_context("spawn")) as pool:
-        for said in pool.map(tabulate, names, [folder / name for name in names]):
-            print(said, flush=True)
+        for message in pool.map(tabulate, names, [folder / name for name in names]):
+            print(message, flush=True)
     tables = {name: path for name in names if (path := folder / name / "table").exists()}
     jobs = [(name, mode, table) for name, table in tables.items() for mode in options.modes.split(",")]
     if options.together:

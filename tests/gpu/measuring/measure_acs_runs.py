@@ -83,19 +83,19 @@ def lacking(table: Path, number: int, out: Path) -> str:
     ranked = [name for name, count in counts.most_common() if count]
     if number >= len(ranked):
         return ""
-    kept = []
+    records = []
     for line in lines:
         kernel = line if line.startswith("kernel") else kernel
         if kernel != ranked[number] or not line.startswith("write"):
-            kept.append(line)
-    out.write_text("\n".join(kept) + "\n")
+            records.append(line)
+    out.write_text("\n".join(records) + "\n")
     return ranked[number].removeprefix("kernel ")
 
 
 def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple[int, str]:
     """Exit code and stdout; -1 and what it said on stderr where it did not end in time."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             words,
             env={**os.environ, **variables},
             capture_output=True,
@@ -105,7 +105,7 @@ def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple
         )
     except subprocess.TimeoutExpired:
         return -1, "no end in time"
-    return done.returncode, done.stdout.strip() if done.returncode == 0 else done.stderr[-800:]
+    return result.returncode, result.stdout.strip() if result.returncode == 0 else result.stderr[-800:]
 
 
 def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[str, Any]:
@@ -120,9 +120,9 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
         own.mkdir(exist_ok=True)
         settings = acs.Settings(mode, own, table, rest=0, **more)
         words = command(name, steps, folder) + (digest if mode == "streams" else ())
-        code, said = ran(words, acs.environment(library, settings), limits.ends)
+        code, output = ran(words, acs.environment(library, settings), limits.ends)
         counts = acs.results(own)
-        return code, said, counts[0] if counts else {}
+        return code, output, counts[0] if counts else {}
 
     try:
         if name == "islands" and not (place / "program").exists():
@@ -133,10 +133,10 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
         row["table_s"] = time.time() - row["begin"]
         code, expected = ran(command(name, limits.steps, folder) + digest, {}, limits.ends)
         row["plain"] = [code, expected[-300:]]
-        code, said, counts = under("streams", limits.steps, table, "delayed", delay_us=DELAY_US)
-        row["delayed"] = [code, said[-300:]]
+        code, output, counts = under("streams", limits.steps, table, "delayed", delay_us=DELAY_US)
+        row["delayed"] = [code, output[-300:]]
         row["launches"], row["spread"] = counts.get("launches", 0), counts.get("spread", 0)
-        row["same"] = code == 0 and said == expected
+        row["same"] = code == 0 and output == expected
         code, _, counts = under("check", CHECKED_STEPS, table, "check")
         row["checked"], row["differing"], row["check"] = counts.get("checked", 0), counts.get("differing", -1), code
         for number in range(BROKEN):

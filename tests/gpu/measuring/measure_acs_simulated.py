@@ -69,14 +69,14 @@ def graph_gaps() -> dict[str, float]:
                 stream.wait_stream(own)
             events: list[Any] = [None] * lanes
             for _ in range(DEPTH):
-                made = []
+                result = []
                 for lane, stream in enumerate(streams):
                     if crossed and events[(lane + 1) % lanes] is not None:
                         stream.wait_event(events[(lane + 1) % lanes])
                     with torch.cuda.stream(stream):
                         torch.cuda._sleep(cycles)
-                    made.append(stream.record_event())
-                events = made
+                    result.append(stream.record_event())
+                events = result
             for stream in streams:
                 own.wait_stream(stream)
         times = []
@@ -90,14 +90,14 @@ def graph_gaps() -> dict[str, float]:
         return statistics.median(times)
 
     kernel = statistics.median(row["us"] for row in kernels(lambda: torch.cuda._sleep(CYCLES)))
-    found = {"kernel": float(kernel)}
+    actual = {"kernel": float(kernel)}
     for name, lanes, crossed in (
         ("one", 1, False), ("two", 2, False), ("several", LANES, False), ("two crossed", 2, True),
         ("several crossed", LANES, True),
     ):  # fmt: skip
         each = timed(lanes, crossed=crossed, cycles=CYCLES)
-        found[f"{name}: replay"], found[f"{name}: per kernel"] = each, each / DEPTH
-    return found
+        actual[f"{name}: replay"], actual[f"{name}: per kernel"] = each, each / DEPTH
+    return actual
 
 
 def name_of(words: str) -> str:
@@ -128,7 +128,7 @@ def measured(words: str, place: Path, mode: str, number: int, library: Path, lim
     command = [sys.executable, str(STEP), "--lock", str(place.parent / "lock"), "--rounds", "9", "--each", "20"]
     command += ["--kernels", str(own / "kernels.json")] if mode == "plain" and number == 0 else []
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, "--", *words.split()],
             env={**os.environ, **variables},
             capture_output=True,
@@ -138,15 +138,15 @@ def measured(words: str, place: Path, mode: str, number: int, library: Path, lim
         )
     except subprocess.TimeoutExpired:
         return {"program": words, "mode": mode, "number": number, "us": None, "said": "no end"}
-    found = re.search(r"step: ([0-9.]+) us", done.stderr)
+    match = re.search(r"step: ([0-9.]+) us", result.stderr)
     counts = acs.results(own)
     kernels = own / "kernels.json"
     return {
         "program": words,
         "mode": mode,
         "number": number,
-        "us": float(found[1]) if found else None,
-        "said": done.stdout.strip()[:80] if done.returncode == 0 else done.stderr[-600:],
+        "us": float(match[1]) if match else None,
+        "said": result.stdout.strip()[:80] if result.returncode == 0 else result.stderr[-600:],
         "counts": counts[0] if counts else {},
         "kernels": json.loads(kernels.read_text()) if kernels.exists() else [],
     }
@@ -164,18 +164,18 @@ def main() -> None:
     values.out.mkdir(parents=True, exist_ok=True)
     folder = values.out.resolve() / "acs"
     chosen = [PROGRAMS[int(n)] for n in values.only.split(",")] if values.only else list(PROGRAMS)
-    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    actual: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
 
     def keep() -> None:
-        (values.out / "rows.json").write_text(json.dumps(found))
+        (values.out / "rows.json").write_text(json.dumps(actual))
 
-    found["graph gaps, us"] = graph_gaps()
-    found["costs, ns"] = costs.measure()
-    print(json.dumps({k: found[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
+    actual["graph gaps, us"] = graph_gaps()
+    actual["costs, ns"] = costs.measure()
+    print(json.dumps({k: actual[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
     keep()
     with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
-        for said in pool.map(tabulate, chosen, [folder / name_of(words) for words in chosen]):
-            print(said, flush=True)
+        for message in pool.map(tabulate, chosen, [folder / name_of(words) for words in chosen]):
+            print(message, flush=True)
     known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
     for words in known:
         with tarfile.open(values.out / f"{name_of(words)}.tar.xz", "w:xz", preset=1) as tar:
@@ -187,7 +187,7 @@ def main() -> None:
     jobs = [(w, folder / name_of(w), m, n) for w in known for n in range(ROUNDS) for m in ("plain", "streams")]
     with ThreadPoolExecutor(STARTED) as pool:
         for row in pool.map(lambda job: measured(*job, library, max(10.0, left)), jobs):
-            found["rows"].append(row)
+            actual["rows"].append(row)
             keep()
             brief = {k: v for k, v in row.get("counts", {}).items() if v and not isinstance(v, dict)}
             print(f"{row['program']:55s} {row['mode']:8s} {row['us']} us  {row['said'][:16]} {brief}", flush=True)

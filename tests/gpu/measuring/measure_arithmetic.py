@@ -1,18 +1,22 @@
 """How busy the arithmetic units are in DeepBench's products, recurrent layers and convolutions, on a GPU.
 
-python tests/gpu/measuring/measure_arithmetic.py OUT.json [--seconds 60]
+python tests/gpu/measuring/measure_arithmetic.py OUT.json [--seconds 60] [--counters]
 
 Every shape runs in half precision (accumulated in single) through PyTorch, several times in a CUDA graph. The share of
 peak arithmetic is what the shape has to multiply and add over time times the peak of tensor cores at the clock of the
 data sheet: useful work, so that padded tiles and other kernels of the operator (im2col, conversions of layouts) lower
-it.
+it. With ``--counters`` Nsight Compute (`ncu`) then counts, for every kernel of every shape, the cycles in which tensor
+cores were busy and in which warps were resident; of a shape's kernels the mean by time.
 """
 
 import argparse
 import csv
+import io
+import itertools
 import json
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -76,13 +80,68 @@ def time_us(run):
     with torch.cuda.graph(graph):
         for _ in range(REPEATS):
             run()
-    found = []
+    matches = []
     for _ in range(ROUNDS + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record(), graph.replay(), end.record()
         end.synchronize()
-        found.append(1e3 * begin.elapsed_time(end) / REPEATS)
-    return statistics.median(found[1:])
+        matches.append(1e3 * begin.elapsed_time(end) / REPEATS)
+    return statistics.median(matches[1:])
+
+
+COUNTERS = {
+    "tensor": (
+        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+        "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_elapsed",
+    ),
+    "fma": ("sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_elapsed",),
+    "warps": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+    "sms": ("sm__cycles_active.avg.pct_of_peak_sustained_elapsed",),
+    "ns": ("gpu__time_duration.sum",),
+}
+"""Of each the first that this GPU has."""
+MARK = "spin_kernel"
+
+
+def all_shapes():
+    return itertools.chain(products(), recurrent(), convolutions())
+
+
+def run_once():
+    """Every shape once under a profiler, each behind a kernel that marks it."""
+    for _, _, _, run in all_shapes():
+        run()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        torch.cuda._sleep(1)
+        run()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
+
+def counted(seconds):
+    """Percent of peak by counter, per shape; and what Nsight Compute is."""
+    asked = subprocess.run(["ncu", "--query-metrics", "--chip", "gh100"], capture_output=True, text=True, check=True)
+    known = {line.split()[0] for line in asked.stdout.splitlines() if line.strip()}
+    names = {key: next((c for c in some if c.split(".")[0] in known), None) for key, some in COUNTERS.items()}
+    names = {key: name for key, name in names.items() if name}
+    words = ["ncu", "--csv", "--page", "raw", "--profile-from-start", "off", "--metrics", ",".join(names.values())]
+    words += ["--print-units", "base", "--cache-control", "none", "--clock-control", "none", sys.executable, __file__]
+    done = subprocess.run([*words, "--once", "-"], capture_output=True, text=True, check=False, timeout=seconds)
+    text = done.stdout[done.stdout.find('"ID"') :]
+    if not text.startswith('"ID"'):
+        raise SystemExit(f"ncu gave no table: {done.stdout[-1500:]} {done.stderr[-1500:]}")
+    found, rows = [], list(csv.DictReader(io.StringIO(text)))
+    for row in rows[1:]:  # the first has units
+        if MARK in row["Kernel Name"]:
+            found.append([])
+        else:
+            found[-1].append({key: float(row[name].replace(",", "")) for key, name in names.items()})
+    means = []
+    for kernels in found:
+        ns = sum(k["ns"] for k in kernels)
+        means.append({key: sum(k[key] * k["ns"] for k in kernels) / ns for key in names if key != "ns"} | {"ns": ns})
+    return {"counters": names, "shapes": means}
 
 
 def driver():
@@ -94,19 +153,27 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("output", type=Path)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--counters", action="store_true")
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.once:
+        run_once()
+        return
     name = torch.cuda.get_device_name()
     peak = get(next(word for word in name.split() if word in ("H200", "H100", "A100", "V100"))).peak_flops["fp16"]
     rows, end = [], time.monotonic() + chosen.seconds
     result = {"device": name, "driver, MHz at rest": driver(), "torch": torch.__version__, "peak": peak, "rows": rows}
-    for shapes in (products, recurrent, convolutions):
-        for kind, shape, flops, run in shapes():
-            if time.monotonic() > end:
-                break
-            us = time_us(run)
-            rows.append({"kind": kind, "shape": shape, "us": round(us, 2), "share": flops / (us * 1e-6 * peak)})
+    for kind, shape, flops, run in all_shapes():
+        if time.monotonic() > end:
+            break
+        us = time_us(run)
+        rows.append({"kind": kind, "shape": shape, "us": round(us, 2), "share": flops / (us * 1e-6 * peak)})
     result["MHz after"] = driver()
     chosen.output.write_text(json.dumps(result))
+    if chosen.counters:
+        result["counted"] = counted(chosen.seconds)
+        chosen.output.write_text(json.dumps(result))
+        print(result["counted"]["counters"], len(result["counted"]["shapes"]), result["counted"]["shapes"][:3])
     for kind in dict.fromkeys(row["kind"] for row in rows):
         shares = sorted(row["share"] for row in rows if row["kind"] == kind)
         some = [shares[int(q * (len(shares) - 1))] for q in (0, 0.25, 0.5, 0.75, 1)]

@@ -84,19 +84,19 @@ def of_step(step: Any, *, capturable: bool) -> dict[str, Any]:
     """All numbers of a step that has run before."""
     issued, alone = timed(step)
     each = streamed(step)
-    found = kernels(step)
-    times = [kernel["us"] for kernel in found]
+    actual = kernels(step)
+    times = [kernel["us"] for kernel in actual]
     return {
         "issued_us": issued,
         "alone_us": alone,
         "step_us": each,
         "graph_us": replayed(step) if capturable else None,
-        "kernels": len(found),
+        "kernels": len(actual),
         "gpu_us": sum(times),
         "mean_us": statistics.mean(times),
         "below_20": sum(t < 20 for t in times) / len(times),
-        "blocks": statistics.median(kernel["blocks"] for kernel in found),
-        "longest": sorted(found, key=lambda k: -k["us"])[:3],
+        "blocks": statistics.median(kernel["blocks"] for kernel in actual),
+        "longest": sorted(actual, key=lambda k: -k["us"])[:3],
     }
 
 

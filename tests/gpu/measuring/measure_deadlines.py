@@ -59,9 +59,9 @@ def compile_all():
             compiled_pilot(whole, choices)
 
 
-def replayed(pipeline, given):
+def replayed(pipeline, arguments):
     """The median time of a replay, and, where a co-pilot deals, when each program ended."""
-    graph = timing.captured(partial(pipeline, **given))
+    graph = timing.captured(partial(pipeline, **arguments))
     (us,) = timing.time_in_turn([graph])
     for _ in range(REPLAYS):
         graph.replay()
@@ -82,15 +82,15 @@ def main():
     for name, chain in cases().items():
         policy = chain.policy()
         stages = GpuPipeline(policy, schedule="persistent-stages", unchecked=True)
-        given = stages.example()
-        wanted = [t.clone() for t in torch.utils._pytree.tree_leaves(stages(**given))]
-        row = {"program": name, "stages one by one": {"whole_us": replayed(stages, given)}}
+        inputs = stages.example()
+        expected = [t.clone() for t in torch.utils._pytree.tree_leaves(stages(**inputs))]
+        row = {"program": name, "stages one by one": {"whole_us": replayed(stages, inputs)}}
         rows.append(row)
         for order, choices in ORDERS.items():
             pipeline = GpuPipeline(policy, schedule="ccks-ready", choices=choices, unchecked=True)
-            found = torch.utils._pytree.tree_leaves(pipeline(**given))
-            right = all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
-            whole_us = replayed(pipeline, given)
+            actual = torch.utils._pytree.tree_leaves(pipeline(**inputs))
+            right = all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+            whole_us = replayed(pipeline, inputs)
             ends_us = pipeline._counts[-1].ended_us()
             row[order] = {"right": right, "whole_us": whole_us, "ends_us": ends_us}
             print(name, order, "right" if right else "WRONG", round(whole_us, 1), [round(us, 1) for us in ends_us])

@@ -132,14 +132,14 @@ def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
 
     started, policy = time.time(), chain.policy()
     pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=DELAY_NS, timeout_ns=TIMEOUT_NS, unchecked=True)
-    given = pipeline.example()
-    wanted = replays.bits(GpuPipeline(policy, schedule="persistent-stages", unchecked=True)(**given)).clone()
-    found = torch.zeros(1, dtype=torch.int32, device="cuda")
+    inputs = pipeline.example()
+    expected = replays.bits(GpuPipeline(policy, schedule="persistent-stages", unchecked=True)(**inputs)).clone()
+    actual = torch.zeros(1, dtype=torch.int32, device="cuda")
 
     def once() -> None:
         pipeline.seed.add_(1)
         pipeline.poison()
-        found.add_((replays.bits(pipeline(**given)) != wanted).any().int())
+        actual.add_((replays.bits(pipeline(**inputs)) != expected).any().int())
 
     once()
     pipeline.check()
@@ -149,7 +149,7 @@ def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
         if number % 100 == 0:
             pipeline.check()
     pipeline.check()
-    return {"wrong": int(found), "runs": runs, "seconds": round(time.time() - started, 1)}
+    return {"wrong": int(actual), "runs": runs, "seconds": round(time.time() - started, 1)}
 
 
 def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
@@ -157,22 +157,22 @@ def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
     policy = chain.policy()
     count = min(8, stage_times.instances(chain))
     rows = ["persistent-stages", "persistent", *chosen]
-    found = {}
+    matches = {}
     for row in rows:
         try:
             choices = VARIANTS.get(row)
             with mock.patch.object(run, "Choices", lambda speculate, c=choices: c):  # pipelines_of takes none
                 pipelines = stage_times.pipelines_of(policy, "ccks" if choices else row, count)
-            given = stage_times.rotated(pipelines[0], count)
-            graph = timing.captured(partial(stage_times.launch_all, pipelines, given))
+            inputs = stage_times.rotated(pipelines[0], count)
+            graph = timing.captured(partial(stage_times.launch_all, pipelines, inputs))
             (us,) = timing.time_in_turn([graph])
-            found[row] = statistics.median(us) / count
+            matches[row] = statistics.median(us) / count
             for pipeline in pipelines:
                 pipeline.check()
-            del graph, pipelines, pipeline, given
+            del graph, pipelines, pipeline, inputs
         except Exception as error:
             print("  failed:", row, str(error)[:300], flush=True)
-    return found
+    return matches
 
 
 def main() -> None:
@@ -196,19 +196,19 @@ def main() -> None:
         for name, chain in RIGHT.items():
             try:
                 print(name, schedule, flush=True)
-                results["right"][f"{name}, {schedule}"] = said = wrong(chain, schedule, chosen.runs)
-                print(name, schedule, said, flush=True)
+                results["right"][f"{name}, {schedule}"] = message = wrong(chain, schedule, chosen.runs)
+                print(name, schedule, message, flush=True)
             except Exception:
                 traceback.print_exc()
             out.write_text(json.dumps(results, indent=1))
     for name, chain in chains.items():
         try:
-            results["us"][name] = said = times(chain, rows)
-            print(name, {row: round(us, 1) for row, us in said.items()}, flush=True)
+            results["us"][name] = message = times(chain, rows)
+            print(name, {row: round(us, 1) for row, us in message.items()}, flush=True)
             pipeline = GpuPipeline(chain.policy(), schedule="ccks", unchecked=True)
-            given = pipeline.example()
+            inputs = pipeline.example()
             for _ in range(20):
-                pipeline(**given)
+                pipeline(**inputs)
             pipeline.check()
             time.sleep(0.01)
             results["counts"][name] = asdict(pipeline._counts[-1].counts())

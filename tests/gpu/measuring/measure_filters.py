@@ -94,11 +94,11 @@ def chain(recording, source, memory, size=256, rounds=3):
     product, turn, add = (recording.compile(source, name) for name in ("product<false>", "transposed", "add"))
     random = np.random.default_rng(2)
     x, y = (memory(random.standard_normal((size, size), np.float32) / 16) for _ in range(2))
-    made, turned = (memory(np.zeros((size, size), np.float32)) for _ in range(2))
+    result, turned = (memory(np.zeros((size, size), np.float32)) for _ in range(2))
     tiles = (size // 16, size // 16)
     for _ in range(rounds):
-        recording.launch(product, tiles, (16, 16), x, y, x, y, made, size, size, size)
-        recording.launch(turn, tiles, (16, 16), made, turned, size)
+        recording.launch(product, tiles, (16, 16), x, y, x, y, result, size, size, size)
+        recording.launch(turn, tiles, (16, 16), result, turned, size)
         recording.launch(add, size * size // 128, 128, turned, x, x, size * size)
 
 

@@ -58,13 +58,13 @@ def main() -> None:
 
 def merge(out: Path, others: list[Path]) -> None:
     """Rows of other runs take the place of rows of the same name; each row says when it was measured."""
-    found = json.loads(out.read_text()) if out.exists() else {"rows": {}}
+    actual = json.loads(out.read_text()) if out.exists() else {"rows": {}}
     for path in others:
         more = json.loads(path.read_text())
-        good = {n: r for n, r in more["rows"].items() if "failed" not in r or n not in found["rows"]}
-        found["rows"] |= {n: {"measured": more["measured"], **row} for n, row in good.items()}
-        found |= {k: v for k, v in more.items() if k != "rows"}
-    out.write_text(json.dumps(found, indent=1) + "\n")
+        good = {n: r for n, r in more["rows"].items() if "failed" not in r or n not in actual["rows"]}
+        actual["rows"] |= {n: {"measured": more["measured"], **row} for n, row in good.items()}
+        actual |= {k: v for k, v in more.items() if k != "rows"}
+    out.write_text(json.dumps(actual, indent=1) + "\n")
 
 
 def names(options: argparse.Namespace) -> list[str]:
@@ -126,10 +126,10 @@ class Worker:
 
 def measure(options: argparse.Namespace) -> None:
     end = time.monotonic() + options.budget
-    wanted = names(options)
-    workers = [Worker(n, options, max(1, (os.cpu_count() or 2) // max(1, len(wanted)))) for n in wanted]
-    found = json.loads(options.out.read_text()) if options.out.exists() else {"rows": {}}
-    found |= {"measured": datetime.now(UTC).date().isoformat(), "machine": machine()}
+    selection = names(options)
+    workers = [Worker(n, options, max(1, (os.cpu_count() or 2) // max(1, len(selection)))) for n in selection]
+    actual = json.loads(options.out.read_text()) if options.out.exists() else {"rows": {}}
+    actual |= {"measured": datetime.now(UTC).date().isoformat(), "machine": machine()}
     last_start = end - min(4 * len(workers), 0.4 * options.budget)  # a turn takes 2 to 4 s
     for worker in workers:
         worker.ready.wait(max(0.0, last_start - time.monotonic()))
@@ -145,10 +145,10 @@ def measure(options: argparse.Namespace) -> None:
             row = {"failed": f"not compiled after {time.monotonic() - worker.begun:.0f} s"}
         worker.end()
         workers.remove(worker)
-        found["rows"][worker.name] = row
+        actual["rows"][worker.name] = row
         print(worker.name, sentence(row), flush=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-    print("\n".join(table(found)))
+        options.out.write_text(json.dumps(actual, indent=1) + "\n")
+    print("\n".join(table(actual)))
 
 
 def machine() -> dict[str, str]:
@@ -157,16 +157,16 @@ def machine() -> dict[str, str]:
     import torch
 
     packages = ("torch", "triton", "transformers", "timm", "torchvision")
-    found = {name: metadata.version(name) for name in packages if _installed(name)}
+    actual = {name: metadata.version(name) for name in packages if _installed(name)}
     if torch.cuda.is_available():
-        said = subprocess.run(
+        output = subprocess.run(
             ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
             capture_output=True,
             text=True,
             check=False,
         )
-        found["device"] = said.stdout.splitlines()[0] if said.stdout else torch.cuda.get_device_name()
-    return found
+        actual["device"] = output.stdout.splitlines()[0] if output.stdout else torch.cuda.get_device_name()
+    return actual
 
 
 def _installed(name: str) -> bool:
@@ -237,12 +237,12 @@ class Worked:
             for variant in self.variants:
                 begin = time.monotonic()
                 try:
-                    with reports() as made:
+                    with reports() as result:
                         self.models[variant] = self.compiled(variant)
                         out = case.call(self.models[variant]).float()
                     out = out.clone()
-                    if made:
-                        self.row["predicted_us"] = expected(made)
+                    if result:
+                        self.row["predicted_us"] = expected(result)
                 except Exception as error:
                     traceback.print_exc(file=sys.stdout)
                     self.row.setdefault("failures", {})[variant] = (
@@ -369,11 +369,11 @@ def sentence(row: dict[str, Any]) -> str:
     return f"us: {times}; errors: {errors}; to compile: {seconds}{failures}"
 
 
-def table(found: dict[str, Any]) -> list[str]:
+def table(result: dict[str, Any]) -> list[str]:
     """A table in Markdown, microseconds, in the order of `model_cases`."""
     from model_cases import HELD_OUT, TABLE
 
-    rows = {name: found["rows"][name] for name in (*TABLE, *HELD_OUT) if name in found["rows"]}
+    rows = {name: result["rows"][name] for name in (*TABLE, *HELD_OUT) if name in result["rows"]}
     tuned = any("autotuned" in row.get("us", {}) for row in rows.values())
     heads = [
         "model",

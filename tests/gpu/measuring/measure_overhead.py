@@ -1,11 +1,11 @@
-"""What recording costs, as ratios of the plain run's GPU time: ``python measure_overhead.py RESULT.json``.
+"""What recording costs, as ratios of the plain run's GPU time: ``python measure_overhead.py RESULT.json [MODE ...]``.
 
 Modes: plain; accesses; and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it);
 blocks; floor (every instruction calls back and the callbacks do nothing: what the patching itself costs). Each is one
 process that runs all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the
 program. Between them a whole recording of GPT-2 medium: seconds, size of the trace, and how much of what it writes is
 exact. What matters most comes first, and RESULT.json is written after each number: a run that is ended early says what
-it lacks.
+it lacks. With MODEs only these beside plain, and no whole recording.
 """
 
 import datetime as dt
@@ -119,10 +119,10 @@ def memcheck():
 def ratios(row):
     """Each mode's GPU time over the plain run's, and memcheck's over ours."""
     times = {mode: r["ms"] for mode, r in row.items() if r}
-    found = {mode: round(ms / times["plain"], 2) for mode, ms in times.items() if mode != "plain"}
+    actual = {mode: round(ms / times["plain"], 2) for mode, ms in times.items() if mode != "plain"}
     if "memcheck" in times and "accesses" in times:
-        found["memcheck_over_accesses"] = round(times["memcheck"] / times["accesses"], 2)
-    return found
+        actual["memcheck_over_accesses"] = round(times["memcheck"] / times["accesses"], 2)
+    return actual
 
 
 def mode(name, folder):
@@ -186,12 +186,12 @@ def whole_recording():
     return row
 
 
-def main(out):
+def main(out, *only):
     import torch
 
     from tileprof.record.cuda import gpu, locate
 
-    found = gpu.gpus()[0]
+    gpus = gpu.gpus()[0]
     driver = subprocess.run(
         ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
         capture_output=True,
@@ -202,9 +202,9 @@ def main(out):
         "what": "CUDA recorder: GPU milliseconds by CUDA events (median of the last 4 of 7) per mode, one process per "
         "mode; one whole recording",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "device": found.name,
+        "device": gpus.name,
         "driver": driver,
-        "cuda": found.driver,
+        "cuda": gpus.driver,
         "sanitizer": locate.wheel_version(),
         "torch": torch.__version__,
         "gpu_time": {},
@@ -214,6 +214,9 @@ def main(out):
     def write():
         Path(out).write_text(json.dumps(result | {"left_out": left_out(result)}, indent=1) + "\n")
 
+    if only:
+        overheads(result, ("plain", *only), write)
+        return
     overheads(result, MODES[:3], write)
     result["recording_gpt2_medium"] = whole_recording()
     write()
@@ -231,4 +234,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--child":
         child(sys.argv[2:])
     else:
-        main(sys.argv[1])
+        main(*sys.argv[1:])

@@ -79,11 +79,11 @@ def row_of(walk):
     """Predicted and measured times of a walk that has been to its end, in microseconds; None of any other."""
     text = (walk / "walk.txt").read_text() if (walk / "walk.txt").exists() else ""
     predicted = PREDICTED.search(text)
-    found = {name: pattern.search(text) for name, pattern in MEASURED.items()}
-    if predicted is None or not all(found.values()):
+    actual = {name: pattern.search(text) for name, pattern in MEASURED.items()}
+    if predicted is None or not all(actual.values()):
         return None
     stream, policy = (float(figure) for figure in predicted.groups())
-    measured = {name: float(match.group(1)) for name, match in found.items()}
+    measured = {name: float(match.group(1)) for name, match in actual.items()}
     return {"predicted_stream_us": stream, "predicted_policy_us": policy, **measured}
 
 

@@ -56,7 +56,7 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> None:
     """Models one after the other, so that those who run at once are the ways of one model, or of a few."""
     end = time.monotonic() + options.budget
-    found: dict[str, Any] = {"measured": datetime.now(UTC).date().isoformat(), "rows": {}}
+    actual: dict[str, Any] = {"measured": datetime.now(UTC).date().isoformat(), "rows": {}}
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches,  # compilers' workers may still write there
         ThreadPoolExecutor(options.at_once) as pool,
@@ -64,18 +64,18 @@ def measure(options: argparse.Namespace) -> None:
         compile_bytecode(Path(caches) / "bytecode")
         jobs = [(n, w, pool.submit(both, n, w, Path(caches), end, options)) for n in options.only for w in WAYS]
         for name, way, job in jobs:
-            found["rows"].setdefault(name, {})[way] = job.result()
+            actual["rows"].setdefault(name, {})[way] = job.result()
             print(f"{name}, {way}: {job.result()}", flush=True)
-            options.out.write_text(json.dumps(found, indent=1) + "\n")
-    print("\n".join(table(found)))
+            options.out.write_text(json.dumps(actual, indent=1) + "\n")
+    print("\n".join(table(actual)))
 
 
 def compile_bytecode(folder: Path) -> None:
     """Bytecode of the packages that a start imports, for the processes that this one starts."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
-    found = [spec.origin for name in IMPORTED if (spec := find_spec(name)) is not None and spec.origin]
-    places = [str(Path(origin).parent) for origin in found]
+    actual = [spec.origin for name in IMPORTED if (spec := find_spec(name)) is not None and spec.origin]
+    places = [str(Path(origin).parent) for origin in actual]
     subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", *places], check=False, capture_output=True)
 
 
@@ -92,14 +92,16 @@ def both(name: str, way: str, caches: Path, end: float, options: argparse.Namesp
         command = [sys.executable, __file__, str(options.out), "--start", json.dumps([name, way])]
         command += ["--tiny"] * options.tiny
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 command, capture_output=True, text=True, env=environment, timeout=LONGEST, check=False
             )
         except subprocess.TimeoutExpired:
             row[which] = f"no result after {LONGEST} s"
             continue
-        said = [line for line in done.stdout.splitlines() if line.startswith("START ")]
-        row[which] = json.loads(said[-1][6:]) if said else (done.stderr.strip() or "no words").splitlines()[-1][:200]
+        messages = [line for line in result.stdout.splitlines() if line.startswith("START ")]
+        row[which] = (
+            json.loads(messages[-1][6:]) if messages else (result.stderr.strip() or "no words").splitlines()[-1][:200]
+        )
     return row
 
 
@@ -119,10 +121,10 @@ def start(name: str, way: str, *, tiny: bool) -> None:
     os._exit(0)  # compilers' threads are not waited for
 
 
-def table(found: dict[str, Any]) -> list[str]:
+def table(result: dict[str, Any]) -> list[str]:
     """A table in Markdown, seconds."""
     lines = ["| model | Inductor | again | tileprof | again | race later | again |", "|" + "---|" * 7]
-    for name, row in found["rows"].items():
+    for name, row in result["rows"].items():
         cells = [row.get(way, {}).get(which, "") for way in WAYS for which in ("cold", "second")]
         lines.append(f"| {name} | {' | '.join(f'{c:.1f}' if isinstance(c, float) else str(c) for c in cells)} |")
     return lines

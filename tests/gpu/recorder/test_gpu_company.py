@@ -23,9 +23,9 @@ LONGEST_S = 60
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    made, source = tmp_path_factory.mktemp("company") / "company", Path(__file__).parent / "company.cu"
-    subprocess.run([locate.nvcc(), f"-arch={gpu.gpus()[0].architecture}", source, "-o", made], check=True)
-    return made
+    result, source = tmp_path_factory.mktemp("company") / "company", Path(__file__).parent / "company.cu"
+    subprocess.run([locate.nvcc(), f"-arch={gpu.gpus()[0].architecture}", source, "-o", result], check=True)
+    return result
 
 
 def recorder(folder, name, *command):

@@ -40,33 +40,33 @@ def partial(path):
 
 
 def test_a_kernel_that_faults_on_its_own_is_said_and_what_ran_before_is_there(record, tmp_path):
-    done = record(compiled(tmp_path), passes=("accesses",))
-    assert (done.code, done.output) == (3, "cudaErrorIllegalAddress\n")
-    assert "one of its kernels faulted" in done.said
-    trace = partial(done.path)
+    result = record(compiled(tmp_path), passes=("accesses",))
+    assert (result.code, result.output) == (3, "cudaErrorIllegalAddress\n")
+    assert "one of its kernels faulted" in result.said
+    trace = partial(result.path)
     assert trace.launches.grid_x.tolist() in ([4, 5], [4], []), "as far as it had been copied"
 
 
 def test_a_program_that_kills_itself_leaves_a_partial_trace_and_is_not_run_again(record, tmp_path):
     try:
-        done = record(compiled(tmp_path), "now")
+        result = record(compiled(tmp_path), "now")
     except UserError as error:
         assert "before the records of its 2 launches had left the GPU" in str(error)  # noqa: PT017 - either is right
         return
-    assert done.code == 137
-    assert "died by signal 9" in done.said
-    assert partial(done.path).launches.grid_x.tolist() == [4, 5]
+    assert result.code == 137
+    assert "died by signal 9" in result.said
+    assert partial(result.path).launches.grid_x.tolist() == [4, 5]
 
 
 def test_a_program_that_runs_out_of_memory_and_profiles_itself_is_told_so(record, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(SELFISH)
-    done = record(sys.executable, script)
-    sys.stdout.write(done.said)
-    assert (done.code, done.output) == (0, "out of memory, 1")
-    assert "the GPU was out of memory" in done.said
-    assert "the program profiles itself" in done.said
-    trace = load(done.path)
+    result = record(sys.executable, script)
+    sys.stdout.write(result.said)
+    assert (result.code, result.output) == (0, "out of memory, 1")
+    assert "the GPU was out of memory" in result.said
+    assert "the program profiles itself" in result.said
+    trace = load(result.path)
     assert validate(trace) == []
     assert trace.launches.kernel.str.contains("sin|cos").sum() == 2
     assert set(trace.launches.coverage) == {"exact"}
@@ -75,17 +75,17 @@ def test_a_program_that_runs_out_of_memory_and_profiles_itself_is_told_so(record
 def test_the_self_test_of_older_gpus_is_seen_as_expected(record, tmp_path):
     """Compiled for sm_80, it leaves out what came with sm_90; a newer GPU runs that, too."""
     program = selftest.program(tmp_path, "sm_80")
-    done = record(program, passes=("accesses",), verify=True)
-    different, compared = selftest.compare(load(done.path), selftest.buffers(done.output))
+    result = record(program, passes=("accesses",), verify=True)
+    different, compared = selftest.compare(load(result.path), selftest.buffers(result.output))
     assert different == []
     assert len(compared) == selftest.launches("sm_80")
-    assert ", 0 of them outside every recorded write" in done.said
+    assert ", 0 of them outside every recorded write" in result.said
 
 
 @pytest.mark.parametrize("visible", ["", "-1"])
 def test_without_a_visible_gpu_the_doctor_says_who_hides_it(visible):
     command = (sys.executable, "-P", "-m", "tileprof.cli", "doctor")
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": visible}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert f"it shows no GPU, and CUDA_VISIBLE_DEVICES is {visible!r}" in done.stdout
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert f"it shows no GPU, and CUDA_VISIBLE_DEVICES is {visible!r}" in result.stdout

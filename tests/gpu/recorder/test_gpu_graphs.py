@@ -61,9 +61,9 @@ def stop():
 def test_nodes_are_told_apart_or_said_not_to_be_and_no_changed_byte_is_missed(record, tmp_path, name):
     script = tmp_path / "program.py"
     script.write_text(HEAD + MARKS + PROGRAMS[name] + "\nsys.stdout.write(f'{out.item():.3e}')\n")
-    done = record(sys.executable, script, capture_only=True, passes=("accesses",))
-    assert done.code == 0
-    trace = load(done.path)
+    result = record(sys.executable, script, capture_only=True, passes=("accesses",))
+    assert result.code == 0
+    trace = load(result.path)
     assert validate(trace) == []
     nodes = trace.launches[trace.launches.graph >= 0]
     assert len(nodes) > 3

@@ -23,17 +23,17 @@ def recorded(record, tmp_path):
     program = tmp_path / "im2col_loads"
     flags = ["-std=c++17", f"-arch={gpu.gpus()[0].architecture}"]
     subprocess.run([locate.nvcc(), *flags, SOURCE, "-o", program], check=True)
-    done = record(program, passes=("accesses",))
-    assert done.code == 0
+    result = record(program, passes=("accesses",))
+    assert result.code == 0
     reads, maps = {}, {}
-    for line in done.output.splitlines():
+    for line in result.output.splitlines():
         what, *words = line.split()
         if what == "reads":
             case, block, base, *elements = map(int, words)
             reads[case, block] = base, set(elements)
         elif what == "map":
             maps[int(words[0])] = np.array([int(w, 16) for w in words[1:]], np.uint32)
-    return done, reads, maps
+    return result, reads, maps
 
 
 def touched(boxes, of):
@@ -84,10 +84,10 @@ def test_the_trace_of_such_loads_holds_no_other_bytes_of_the_tensor(recorded):
         starts = (trace.buffers.base.to_numpy()[buffers] + offsets)[boxes.operand] + boxes.offset
         for block in {b for c, b in reads if c == case}:
             base, elements = reads[case, block]
-            found = set()
+            actual = set()
             for i in np.flatnonzero((boxes.tile == block) & (starts >= base) & (starts < base + sizes[base])):
                 for outer in range(boxes.count_1[i]):
                     for inner in range(boxes.count_0[i]):
                         start = starts[i] + outer * boxes.stride_1[i] + inner * boxes.stride_0[i]
-                        found |= set(range(start, start + boxes.length[i]))
-            assert found == {base + e * ELEMENT + b for e in elements for b in range(ELEMENT)}, (case, block)
+                        actual |= set(range(start, start + boxes.length[i]))
+            assert actual == {base + e * ELEMENT + b for e in elements for b in range(ELEMENT)}, (case, block)

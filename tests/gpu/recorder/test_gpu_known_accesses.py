@@ -13,15 +13,15 @@ def program(tmp_path_factory):
 
 @pytest.mark.parametrize("granule", [1, 4, 32, 512])
 def test_every_instruction_class_is_seen_exactly(record, program, granule):
-    done = record(program, passes=("accesses",), granule=granule, verify=True)
-    assert done.code == 0
-    assert "copied right" in done.output
-    trace = load(done.path)
+    result = record(program, passes=("accesses",), granule=granule, verify=True)
+    assert result.code == 0
+    assert "copied right" in result.output
+    trace = load(result.path)
     assert validate(trace) == []
-    different, compared = selftest.compare(trace, selftest.buffers(done.output))
+    different, compared = selftest.compare(trace, selftest.buffers(result.output))
     assert different == []
     assert len(compared) == 16
-    assert ", 0 of them outside every recorded write" in done.said
+    assert ", 0 of them outside every recorded write" in result.said
 
 
 def test_writes_through_tensor_maps_are_exact_where_blocks_are_static_and_inferred_where_they_take_turns(
@@ -58,16 +58,16 @@ def test_block_times_lie_within_the_launch_and_on_the_chip(record, program):
 
 
 def test_a_full_arena_is_said_and_stays_a_superset(record, golden):
-    done = record(*golden("gemm_fp32"), passes=("accesses",), arena_bytes=1 << 16, verify=True)
-    trace = load(done.path)
+    result = record(*golden("gemm_fp32"), passes=("accesses",), arena_bytes=1 << 16, verify=True)
+    trace = load(result.path)
     assert "conservative" in set(trace.launches.coverage)
     assert trace.launches.note.str.contains("arena was full").any()
-    assert ", 0 of them outside every recorded write" in done.said
+    assert ", 0 of them outside every recorded write" in result.said
 
 
 def test_a_failing_program_keeps_its_exit_code_and_leaves_a_trace(record, tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("import sys, torch\nprint(torch.ones(8, device='cuda').sum().item())\nsys.exit(7)\n")
-    done = record("python3", script, passes=("accesses",))
-    assert (done.code, done.output) == (7, "8.0\n")
-    assert len(load(done.path).launches) > 0
+    result = record("python3", script, passes=("accesses",))
+    assert (result.code, result.output) == (7, "8.0\n")
+    assert len(load(result.path).launches) > 0

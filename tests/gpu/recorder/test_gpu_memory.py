@@ -33,11 +33,11 @@ def test_no_byte_is_missed_and_none_belongs_to_nobody(record, tmp_path, monkeypa
         monkeypatch.setenv(key, value)
     script = tmp_path / "program.py"
     script.write_text(WORK.replace("DEVICE", "'cuda'"))
-    done = record(sys.executable, script, passes=("accesses",), verify=True)
-    assert done.code == 0
-    trace = load(done.path)
+    result = record(sys.executable, script, passes=("accesses",), verify=True)
+    assert result.code == 0
+    trace = load(result.path)
     assert validate(trace) == []
-    assert ", 0 of them outside every recorded write" in done.said
+    assert ", 0 of them outside every recorded write" in result.said
     assert (trace.buffers.kind == "unknown").mean() < 0.5, trace.buffers.kind.value_counts().to_string()
     # The large product hands its tiles out as it goes, and its loads do not show them.
     unsure = trace.launches[

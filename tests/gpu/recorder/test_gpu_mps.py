@@ -52,9 +52,9 @@ def test_a_client_is_recorded_on_the_share_that_it_has_and_told_what_its_times_a
         sys.executable,
         program,
     ]
-    done = subprocess.run(record, capture_output=True, text=True, check=False, timeout=LONGEST_S)
-    assert done.returncode == 0, done.stderr
-    sms, right = done.stdout.split()
+    result = subprocess.run(record, capture_output=True, text=True, check=False, timeout=LONGEST_S)
+    assert result.returncode == 0, result.stderr
+    sms, right = result.stdout.split()
     assert right == "True"
     trace = load(path)
     assert validate(trace) == []
@@ -62,5 +62,5 @@ def test_a_client_is_recorded_on_the_share_that_it_has_and_told_what_its_times_a
     kernels = trace.launches[trace.launches.kernel.str.startswith("void")]
     assert (kernels.timing == "measured").all()
     assert trace.device.sms == int(sms) == trace.times[trace.times.launch == kernels.index[0]].sm.nunique()
-    assert "clients of an MPS server" in done.stderr
+    assert "clients of an MPS server" in result.stderr
     assert any("clients of an MPS server" in note for note in trace.manifest["notes"])

@@ -56,10 +56,10 @@ def script(tmp_path):
 @pytest.mark.parametrize("patch", ["load", "range"])
 def test_launches_of_a_pytorch_program_inside_matching_ranges_are_recorded(record, script, patch):
     passes = ("accesses", "blocks", "time") if patch == "load" else ("accesses",)
-    done = record(sys.executable, script, nvtx=PATTERN, patch=patch, passes=passes)
-    assert done.code == 0
-    sys.stdout.write(done.said)
-    trace = load(done.path)
+    result = record(sys.executable, script, nvtx=PATTERN, patch=patch, passes=passes)
+    assert result.code == 0
+    sys.stdout.write(result.said)
+    trace = load(result.path)
     assert validate(trace) == []
     kernels = trace.launches.kernel.str.lower().tolist()
     assert len(kernels) == len(KERNELS), kernels
@@ -91,6 +91,6 @@ def test_a_program_in_cxx_marks_ranges_through_the_headers(record, tmp_path, pat
     program, source = tmp_path / "marks", Path(__file__).parent / "nvtx_marks.cu"
     architecture = f"-arch={gpu.gpus()[0].architecture}"
     subprocess.run([locate.nvcc(), "-std=c++17", architecture, source, "-ldl", "-o", program], check=True)
-    done = record(program, nvtx=pattern, passes=("accesses",))
-    assert done.code == 0
-    assert load(done.path).launches.grid_x.tolist() == grids
+    result = record(program, nvtx=pattern, passes=("accesses",))
+    assert result.code == 0
+    assert load(result.path).launches.grid_x.tolist() == grids

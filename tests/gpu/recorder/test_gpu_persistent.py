@@ -105,11 +105,11 @@ torch.testing.assert_close(out, expected, atol=2e-1, rtol=2e-2)
 def recorded(record, tmp_path, name):
     script = tmp_path / "program.py"
     script.write_text(HEAD)
-    done = record(sys.executable, script, name, capture_only=True, verify=True, passes=("accesses",))
-    assert done.code == 0
-    trace = load(done.path)
+    result = record(sys.executable, script, name, capture_only=True, verify=True, passes=("accesses",))
+    assert result.code == 0
+    trace = load(result.path)
     assert validate(trace) == []
-    assert ", 0 of them outside every recorded write" in done.said
+    assert ", 0 of them outside every recorded write" in result.said
     return trace
 
 

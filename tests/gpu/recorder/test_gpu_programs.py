@@ -37,10 +37,10 @@ else:
     torch.cuda.synchronize()
 """,
     )
-    done = record(sys.executable, script, passes=("accesses",))
-    assert done.code == 0
+    result = record(sys.executable, script, passes=("accesses",))
+    assert result.code == 0
     traces = sorted(tmp_path.glob("t*.tileprof"))
-    assert len(traces) == 2, done.said
+    assert len(traces) == 2, result.said
     assert [validate(load(path)) for path in traces] == [[], []]
     assert min(len(load(path).launches) for path in traces) >= 4
 
@@ -57,9 +57,9 @@ with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profile:
 print("profiled", any(e.key == "aten::mm" for e in profile.key_averages()))
 """,
     )
-    done = record(sys.executable, script)
-    assert (done.code, done.output) == (0, "profiled True\n")
-    trace = load(done.path)
+    result = record(sys.executable, script)
+    assert (result.code, result.output) == (0, "profiled True\n")
+    trace = load(result.path)
     assert validate(trace) == []
     assert "conservative" not in set(trace.launches.coverage)
     assert (trace.launches.duration_ns > 0).all()
@@ -68,9 +68,9 @@ print("profiled", any(e.key == "aten::mm" for e in profile.key_averages()))
 def test_a_program_whose_memory_runs_out_ends_as_without(record, tmp_path):
     text = "work(64)\ntry:\n    torch.empty(1 << 50, device='cuda')\n"
     text += "except torch.OutOfMemoryError:\n    print('out of memory')\n    sys.exit(3)\n"
-    done = record(sys.executable, written(tmp_path, text), passes=("accesses",))
-    assert (done.code, done.output) == (3, "out of memory\n")
-    assert validate(load(done.path)) == []
+    result = record(sys.executable, written(tmp_path, text), passes=("accesses",))
+    assert (result.code, result.output) == (3, "out of memory\n")
+    assert validate(load(result.path)) == []
 
 
 def test_a_kernel_that_faults_leaves_the_programs_own_exit_code_and_a_partial_trace(record, tmp_path):
@@ -79,6 +79,6 @@ work(64); torch.cuda.synchronize()
 torch._assert_async(torch.zeros(1, device="cuda"))
 torch.cuda.synchronize()
 """
-    done = record(sys.executable, written(tmp_path, text), passes=("accesses",))
-    assert done.code == 1
-    assert "partial" in done.said or "ended early" in done.said
+    result = record(sys.executable, written(tmp_path, text), passes=("accesses",))
+    assert result.code == 1
+    assert "partial" in result.said or "ended early" in result.said

@@ -9,11 +9,11 @@ EAGER = ("gemm_pair", "gemm_fp32", "layer_norm", "softmax", "attention", "convol
 
 @pytest.mark.parametrize("name", EAGER)
 def test_every_byte_that_changed_is_in_a_recorded_write_and_results_are_untouched(record, golden, plain, name):
-    done = record(*golden(name), capture_only=True, verify=True, passes=("accesses",))
-    assert done.output == plain(*golden(name))
-    trace = load(done.path)
+    result = record(*golden(name), capture_only=True, verify=True, passes=("accesses",))
+    assert result.output == plain(*golden(name))
+    trace = load(result.path)
     assert validate(trace) == []
-    assert "write check" not in done.said or ", 0 of them outside every recorded write" in done.said
+    assert "write check" not in result.said or ", 0 of them outside every recorded write" in result.said
     assert "conservative" not in set(trace.launches.coverage)
 
 
@@ -28,8 +28,8 @@ def test_a_cublas_gemm_is_written_in_disjoint_rectangles_that_cover_the_result(r
 
 
 def test_the_same_model_eager_and_in_a_graph_touches_the_same_bytes(record, golden):
-    done = record(*golden("gpt2_graph"), capture_only=True)
-    trace = load(done.path)
+    result = record(*golden("gpt2_graph"), capture_only=True)
+    trace = load(result.path)
     assert validate(trace) == []
     launches = trace.launches
     assert (launches.graph == 0).sum() > 30

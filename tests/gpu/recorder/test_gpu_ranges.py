@@ -81,13 +81,13 @@ class Program:
 
 def measured(programs):
     """Microseconds a forward, ``{kind: [turns, 2]}``: in turns, the fastest process of each kind in each turn."""
-    found = {kind: [] for kind in programs}
+    actual = {kind: [] for kind in programs}
     for _ in range(TURNS):
         for kind, several in programs.items():
-            found[kind].append(
+            actual[kind].append(
                 [min(pair) for pair in zip(*(json.loads(p.ask("measure")) for p in several), strict=True)]
             )
-    return found
+    return actual
 
 
 def in_turns(script, environments):
@@ -120,12 +120,12 @@ def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
     built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     (tmp_path / "raw").mkdir()
     settings = Settings(capture_only=True, patch="range")
-    nothing, plain = "a tool that does nothing", "plain"
+    empty, plain = "a tool that does nothing", "plain"
     us = in_turns(
         script,
         {
             plain: dict(os.environ),
-            nothing: os.environ | subscriber(tmp_path, sanitizer),
+            empty: os.environ | subscriber(tmp_path, sanitizer),
             "range": recorded_run.environment(
                 "accesses", tmp_path / "raw", built, sanitizer, settings, skip=0, count=None
             ),
@@ -133,9 +133,9 @@ def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
     )
     ratios = {
         f"{kind} over {other}": {time: over(us[kind][time], us[other][time]) for time in TIMES}
-        for kind, other in ((nothing, plain), ("range", plain), ("range", nothing))
+        for kind, other in ((empty, plain), ("range", plain), ("range", empty))
     }
-    found = {
+    actual = {
         "what": "microseconds per forward of 16 products, fastest and median turn; ratios of the fastest turns and "
         "median of the turns' ratios",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
@@ -147,10 +147,10 @@ def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
         },
         "ratios": ratios,
     }
-    (Path(os.environ.get("TILEPROF_RESULTS", tmp_path)) / "ranges.json").write_text(json.dumps(found, indent=1) + "\n")
-    sys.stdout.write(f"{found}\n")
-    assert max(min(r) for time, r in ratios["range over plain"].items() if "busy" in time) < LONGEST_SHARE, found
-    assert max(min(r) for r in ratios[f"range over {nothing}"].values()) < LONGEST_SHARE, found
+    (Path(os.environ.get("TILEPROF_RESULTS", tmp_path)) / "ranges.json").write_text(json.dumps(actual, indent=1) + "\n")
+    sys.stdout.write(f"{actual}\n")
+    assert max(min(r) for time, r in ratios["range over plain"].items() if "busy" in time) < LONGEST_SHARE, actual
+    assert max(min(r) for r in ratios[f"range over {empty}"].values()) < LONGEST_SHARE, actual
 
 
 def over(some, others):

@@ -93,11 +93,11 @@ def recorded(record, plain, tmp_path):
         script.write_text(text)
         command = ("timeout", "-k", "5", LONGEST_S, sys.executable, *words, script)
         alone = plain(*command)
-        done = record(*command, **{"passes": ("accesses",), **settings})
-        assert (done.code, done.output) == (0, alone), done.said
-        trace = load(done.path)
+        result = record(*command, **{"passes": ("accesses",), **settings})
+        assert (result.code, result.output) == (0, alone), result.said
+        trace = load(result.path)
         assert validate(trace) == []
-        return done, trace
+        return result, trace
 
     return run
 
@@ -114,19 +114,19 @@ def test_a_model_on_two_gpus_is_one_graph(recorded):
     assert set(launches.device) == {"", "0", "1"}  # copies have no device
     assert "conservative" not in set(launches.coverage), launches[launches.coverage == "conservative"].note.unique()
     assert any("on several GPUs" in note for note in trace.manifest["notes"])
-    device, found = launches.set_index("launch").device, raw_pairs(trace)
+    device, actual = launches.set_index("launch").device, raw_pairs(trace)
     copies = launches[launches.kernel.str.startswith("memcpy device to device")].launch
-    across = [c for c in copies if any(p == c and device[q] == "1" for p, q in found)]
-    assert any(device[p] == "0" for p, q in found if q in across), launches[["kernel", "device", "note"]].to_string()
+    across = [c for c in copies if any(p == c and device[q] == "1" for p, q in actual)]
+    assert any(device[p] == "0" for p, q in actual if q in across), launches[["kernel", "device", "note"]].to_string()
     timed = launches[launches.device != ""]
     assert (timed.duration_ns > 0).all()
     assert (timed.groupby("device").begin_ns.max() < 60e9).all()
 
 
 def test_a_kernel_that_reads_and_writes_memory_of_another_gpu_is_exact(recorded):
-    done, trace = recorded(HEAD + PEER, verify=True)
+    result, trace = recorded(HEAD + PEER, verify=True)
     launches = trace.launches
-    assert ", 0 of them outside every recorded write" in done.said
+    assert ", 0 of them outside every recorded write" in result.said
     [adds] = launches[launches.kernel.str.startswith("adds")].launch
     assert launches.device[adds] == "0"
     assert launches.coverage[adds] == "exact"
@@ -136,7 +136,7 @@ def test_a_kernel_that_reads_and_writes_memory_of_another_gpu_is_exact(recorded)
 
 @pytest.mark.parametrize("text", [NCCL, PARALLEL], ids=["nccl", "data parallel"])
 def test_collectives_in_one_process_are_left_alone_and_stand_for_all_memory(recorded, text):
-    done, trace = recorded(HEAD + text)
+    result, trace = recorded(HEAD + text)
     launches = trace.launches
     spinning = launches[launches.kernel.str.contains("nccl")]
     assert len(spinning) >= 2, launches.kernel.to_string()
@@ -145,7 +145,7 @@ def test_collectives_in_one_process_are_left_alone_and_stand_for_all_memory(reco
     others = launches[~launches.kernel.str.contains("nccl")]
     if text is NCCL:  # what several threads launch at once may be conservative
         assert set(others.coverage) == {"exact"}, others[others.coverage != "exact"].note.unique()
-    assert "has not ended" not in done.said
+    assert "has not ended" not in result.said
 
 
 def test_collectives_in_one_process_end_even_where_they_are_recorded(recorded):
@@ -173,7 +173,7 @@ def test_collectives_of_two_processes_leave_a_trace_each(recorded, tmp_path, inc
 
 def test_the_second_gpu_alone_is_the_only_one(recorded, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    done, trace = recorded(WORK, passes=("accesses", "blocks", "time"), verify=False)
-    assert done.output.endswith(" 0")
+    result, trace = recorded(WORK, passes=("accesses", "blocks", "time"), verify=False)
+    assert result.output.endswith(" 0")
     assert set(trace.launches.device) == {""}
     assert "conservative" not in set(trace.launches.coverage)

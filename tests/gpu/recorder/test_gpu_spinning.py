@@ -32,10 +32,10 @@ def of(trace, kernel):
 
 @pytest.mark.parametrize("way", ["streams", "plain", "host"])
 def test_a_kernel_that_a_later_launch_or_the_host_lets_go_is_given_up_and_goes_on(record, program, way):
-    done = record(*program(way), passes=("accesses",), wait_s=1)
-    assert (done.code, done.output) == (0, "42 cudaSuccess\n"), done.said
-    assert "spins has not ended in 1 s: it may wait for a later launch" in done.said
-    trace = load(done.path)
+    result = record(*program(way), passes=("accesses",), wait_s=1)
+    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.said
+    assert "spins has not ended in 1 s: it may wait for a later launch" in result.said
+    trace = load(result.path)
     assert validate(trace) == []
     spins, others = of(trace, "spins"), trace.launches[~trace.launches.kernel.str.startswith("spins")]
     assert spins.coverage.iloc[-1] == "conservative"
@@ -45,16 +45,16 @@ def test_a_kernel_that_a_later_launch_or_the_host_lets_go_is_given_up_and_goes_o
 
 def test_it_is_waited_for_once_however_often_it_is_launched(record, program):
     begin = time.monotonic()
-    done = record(*program("often"), passes=("accesses",), wait_s=8)
-    assert (done.code, done.output) == (0, "42 cudaSuccess\n"), done.said
+    result = record(*program("often"), passes=("accesses",), wait_s=8)
+    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.said
     assert time.monotonic() - begin < 3 * 8  # five times would be 40 s
-    assert len(of(load(done.path), "spins")) == 6
+    assert len(of(load(result.path), "spins")) == 6
 
 
 def test_all_passes_of_it_make_one_trace(record, program):
-    done = record(*program("streams"), wait_s=1)
-    assert (done.code, done.output) == (0, "42 cudaSuccess\n"), done.said
-    trace = load(done.path)
+    result = record(*program("streams"), wait_s=1)
+    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.said
+    trace = load(result.path)
     assert validate(trace) == []
     assert set(trace.times.launch) == set(of(trace, "spins").launch) | set(of(trace, "lets_go").launch) | set(
         of(trace, "counts").launch
@@ -62,10 +62,10 @@ def test_all_passes_of_it_make_one_trace(record, program):
 
 
 def test_left_out_by_name_it_is_not_waited_for(record, program):
-    done = record(*program("streams"), passes=("accesses",), exclude="spins")
-    assert (done.code, done.output) == (0, "42 cudaSuccess\n"), done.said
-    assert "has not ended" not in done.said
-    assert len(of(load(done.path), "spins")) == 0
+    result = record(*program("streams"), passes=("accesses",), exclude="spins")
+    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.said
+    assert "has not ended" not in result.said
+    assert len(of(load(result.path), "spins")) == 0
 
 
 @pytest.mark.parametrize("way", ["late", "never"])
@@ -73,12 +73,12 @@ def test_a_program_that_stands_still_is_ended_with_the_name_to_leave_out(record,
     from tileprof.errors import UserError
 
     try:
-        done = record(*program(way), passes=("accesses", "blocks"), wait_s=1)
-        assert done.code == OURS, done.said
-        said = done.said
+        result = record(*program(way), passes=("accesses", "blocks"), wait_s=1)
+        assert result.code == OURS, result.said
+        message = result.said
     except UserError:
-        said = ""  # nothing had left the GPU: the library said why on the program's stderr
-    assert "--exclude 'spins'" in said or not said
+        message = ""  # nothing had left the GPU: the library said why on the program's stderr
+    assert "--exclude 'spins'" in message or not message
 
 
 THREADS = """
@@ -107,16 +107,16 @@ def test_threads_that_launch_at_once_do_not_wait_for_each_other_for_ever(record,
     pytest.importorskip("torch")
     script = tmp_path / "program.py"
     script.write_text(THREADS)
-    done = record("timeout", "-k", "5", LONGEST_S, sys.executable, script, passes=("accesses", "time"))
-    assert (done.code, done.output) == (0, plain(sys.executable, script)), done.said
-    assert validate(load(done.path)) == []
-    assert "have no time" not in done.said
+    result = record("timeout", "-k", "5", LONGEST_S, sys.executable, script, passes=("accesses", "time"))
+    assert (result.code, result.output) == (0, plain(sys.executable, script)), result.said
+    assert validate(load(result.path)) == []
+    assert "have no time" not in result.said
 
 
 def test_blocks_that_wait_for_each_other_are_recorded_where_they_all_fit(record, program):
-    done = record(*program("cooperative"), passes=("accesses",), verify=True)
-    assert (done.code, done.output) == (0, "4 cudaSuccess\n"), done.said
-    trace = load(done.path)
+    result = record(*program("cooperative"), passes=("accesses",), verify=True)
+    assert (result.code, result.output) == (0, "4 cudaSuccess\n"), result.said
+    trace = load(result.path)
     assert validate(trace) == []
     assert set(of(trace, "in_rounds").coverage) == {"exact"}
-    assert ", 0 of them outside every recorded write" in done.said
+    assert ", 0 of them outside every recorded write" in result.said

@@ -34,17 +34,17 @@ def program(built):
 @pytest.fixture
 def recorded(record, program):
     """The trace of the program, and the named buffers that launches of each kernel touch, by mode."""
-    done = record(program, passes=("accesses",), granule=4, verify=True)
-    assert (done.code, done.output.split()[-1]) == (0, "right")
-    assert ", 0 of them outside every recorded write" in done.said
-    trace = load(done.path)
+    result = record(program, passes=("accesses",), granule=4, verify=True)
+    assert (result.code, result.output.split()[-1]) == (0, "right")
+    assert ", 0 of them outside every recorded write" in result.said
+    trace = load(result.path)
     assert validate(trace) == []
-    where = selftest.buffers(done.output)
+    where = selftest.buffers(result.output)
     touched = {}
     for launch, kernel in enumerate(trace.launches.kernel.tolist()):
         for _, mode, granule in selftest.granules(trace, launch, 4):
-            found = [name for name, start in where.items() if start <= 4 * granule < start + SIZES.get(name, 4096)]
-            touched.setdefault((kernel.partition("(")[0], mode), set()).update(found)
+            actual = [name for name, start in where.items() if start <= 4 * granule < start + SIZES.get(name, 4096)]
+            touched.setdefault((kernel.partition("(")[0], mode), set()).update(actual)
     return trace, touched
 
 
@@ -62,15 +62,15 @@ def test_copies_of_arrays(recorded):
     copies = trace.launches.index[trace.launches.kernel == "memcpy of an array"]
     assert len(copies) == 3
     pairs = build_graph(trace).pairs
-    made = pairs[(pairs.producer == copies[0]) & (pairs.raw > 0)]
-    assert set(copies[1:]) <= set(made.consumer), "what the array holds comes from the first copy"
+    result = pairs[(pairs.producer == copies[0]) & (pairs.raw > 0)]
+    assert set(copies[1:]) <= set(result.consumer), "what the array holds comes from the first copy"
 
 
 def test_a_graph_that_copies_an_array_and_the_kernels_of_a_graph_inside(record, program):
-    done = record(program, "graph", passes=("accesses",), granule=4, verify=True)
-    assert (done.code, done.output.split()[-1]) == (0, "right")
-    assert ", 0 of them outside every recorded write" in done.said
-    trace = load(done.path)
+    result = record(program, "graph", passes=("accesses",), granule=4, verify=True)
+    assert (result.code, result.output.split()[-1]) == (0, "right")
+    assert ", 0 of them outside every recorded write" in result.said
+    trace = load(result.path)
     assert validate(trace) == []
     copies = trace.launches[trace.launches.kernel == "memcpy in a graph"]
     assert copies.coverage.tolist() == ["conservative"], "no callback says what it touches"
@@ -80,18 +80,18 @@ def test_a_graph_that_copies_an_array_and_the_kernels_of_a_graph_inside(record, 
 
 
 def test_copies_in_graphs_are_exact_or_stand_for_all_memory(record, built):
-    done = record(built("graph_copies"), passes=("accesses",), granule=4, verify=True)
-    assert done.code == 0
-    *lines, right = done.output.splitlines()
+    result = record(built("graph_copies"), passes=("accesses",), granule=4, verify=True)
+    assert result.code == 0
+    *lines, right = result.output.splitlines()
     assert right == "right"
-    trace = load(done.path)
+    trace = load(result.path)
     assert validate(trace) == []
     for number, line in enumerate(lines):
         mine = trace.launches[trace.launches.graph == number]
-        found = list(zip(mine.kernel.str.partition("(")[0], mine.coverage, strict=True))
+        actual = list(zip(mine.kernel.str.partition("(")[0], mine.coverage, strict=True))
         copied = ("memcpy device to device", "exact")
         assert (
-            found
+            actual
             == {
                 "bytes": [copied],
                 "unsaid": [("memcpy in a graph", "conservative")],
@@ -99,21 +99,23 @@ def test_copies_in_graphs_are_exact_or_stand_for_all_memory(record, built):
             }[line.partition(":")[0]]
         ), line
     rows = trace.launches.index[trace.launches.graph == 1][0]
-    sizes = [len({g for _, mode, g in selftest.granules(trace, rows, 4) if mode == wanted}) for wanted in (READ, WRITE)]
+    sizes = [
+        len({g for _, mode, g in selftest.granules(trace, rows, 4) if mode == expected}) for expected in (READ, WRITE)
+    ]
     assert sizes == [64 * 16] * 2
 
 
 def test_memory_with_several_addresses_is_one_memory(record, built):
-    done = record(built("mapped"), passes=("accesses",), granule=4, verify=True)
-    assert (done.code, done.output.split()[-1]) == (0, "right")
-    trace = load(done.path)
+    result = record(built("mapped"), passes=("accesses",), granule=4, verify=True)
+    assert (result.code, result.output.split()[-1]) == (0, "right")
+    trace = load(result.path)
     assert validate(trace) == []
-    assert ", 0 of them outside every recorded write" in done.said
+    assert ", 0 of them outside every recorded write" in result.said
     kernels = trace.launches.kernel.str.partition("(")[0]
     place = {launch: n for n, launch in enumerate(np.flatnonzero(kernels.isin(["written", "doubled"])))}
     pairs = build_graph(trace).pairs
     pairs = pairs[pairs.raw > 0]
-    found = {(place[p], place[c]) for p, c in zip(pairs.producer, pairs.consumer, strict=True) if {p, c} <= set(place)}
+    actual = {(place[p], place[c]) for p, c in zip(pairs.producer, pairs.consumer, strict=True) if {p, c} <= set(place)}
     # Written, doubled, doubled; by an imported handle, over a ring's end, before access was revoked, of other memory:
     # written, doubled.
-    assert found == {(0, 1), (0, 2), (3, 4), (5, 6), (7, 8), (9, 10)}, done.output
+    assert actual == {(0, 1), (0, 2), (3, 4), (5, 6), (7, 8), (9, 10)}, result.output

@@ -25,34 +25,36 @@ def disagreement(folder: Path) -> dict[str, int]:
     from tileprof.record.cuda import record
     from tileprof.record.cuda.settings import Settings
 
-    script, said = Path(__file__).with_name("source_program.py"), folder / "addresses.json"
-    options = Options(program=(sys.executable, str(script), str(said)), output=folder / "cuda.tileprof", force=True)
+    script, message = Path(__file__).with_name("source_program.py"), folder / "addresses.json"
+    options = Options(program=(sys.executable, str(script), str(message)), output=folder / "cuda.tileprof", force=True)
     names = {case.kernel.split("<")[0] for case in CASES + GPU_CASES}
     settings = Settings(passes=("accesses",), granule=1, kernel=rf"\b({'|'.join(sorted(names))})\b")
     assert record(options, settings) == 0
-    return compared(load(folder / "cuda.tileprof"), json.loads(said.read_text()))
+    return compared(load(folder / "cuda.tileprof"), json.loads(message.read_text()))
 
 
 def compared(trace, addresses: list[list[int]]) -> dict[str, int]:
     launches = iter(range(len(trace.launches)))
-    found = {}
+    matches = {}
     for case, bases in zip(CASES + GPU_CASES, addresses, strict=True):
         name = case.kernel.split("<")[0]
         launch = next((n for n in launches if re.search(rf"\b{name}\b", trace.launches.kernel[n])), None)
         if launch is None:
-            found[case.kernel] = -1
+            matches[case.kernel] = -1
             continue
         truth = defaultdict(set)
         for (tile, array, mode), touched in true_sets(case).items():
             truth[tile, mode].update(bases[array] + byte for byte in touched)
-        seen = absolute(trace, launch)
-        found[case.kernel] = sum(len(truth.get(k, set()) ^ seen.get(k, set())) for k in truth.keys() | seen.keys())
-    return found
+        actual = absolute(trace, launch)
+        matches[case.kernel] = sum(
+            len(truth.get(k, set()) ^ actual.get(k, set())) for k in truth.keys() | actual.keys()
+        )
+    return matches
 
 
 def absolute(trace, launch: int) -> dict[tuple[int, int], set[int]]:
     """Addresses by (tile, mode)."""
-    found = defaultdict(set)
+    matches = defaultdict(set)
     boxes = trace.footprint(int(trace.launches.footprint[launch])).boxes
     buffer, offset = trace.operands_of(launch)
     base = trace.buffers.base.to_numpy()[buffer] + offset
@@ -62,12 +64,12 @@ def absolute(trace, launch: int) -> dict[tuple[int, int], set[int]]:
                 begin = int(
                     base[boxes.operand[row]] + boxes.offset[row] + i * boxes.stride_0[row] + j * boxes.stride_1[row]
                 )
-                found[int(boxes.tile[row]), int(boxes.mode[row])].update(range(begin, begin + int(boxes.length[row])))
-    return found
+                matches[int(boxes.tile[row]), int(boxes.mode[row])].update(range(begin, begin + int(boxes.length[row])))
+    return matches
 
 
 @pytest.mark.gpu
 def test_the_cuda_recorder_sees_the_true_bytes_too(tmp_path: Path) -> None:
     need_a_gpu()
-    found = disagreement(tmp_path)
-    assert {k: n for k, n in found.items() if n and k not in LEFT_OUT} == {}
+    actual = disagreement(tmp_path)
+    assert {k: n for k, n in actual.items() if n and k not in LEFT_OUT} == {}

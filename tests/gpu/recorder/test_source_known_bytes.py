@@ -217,24 +217,24 @@ GPU_CASES = [private_memory(), bulk()]
 
 def true_sets(case: Case) -> dict[tuple[int, int, int], set[int]]:
     """Bytes by (tile, array, mode), thread by thread."""
-    found = defaultdict(set)
+    matches = defaultdict(set)
     grid, block = ((*d, 1, 1)[:3] for d in (case.grid, case.block))
     for tile, (bz, by, bx) in enumerate(product(*(range(n) for n in grid[::-1]))):
         for tz, ty, tx in product(*(range(n) for n in block[::-1])):
             for array, mode, begin, end in case.touches((bx, by, bz), (tx, ty, tz)):
-                found[tile, array, mode].update(range(begin, end))
-    return dict(found)
+                matches[tile, array, mode].update(range(begin, end))
+    return dict(matches)
 
 
 def recorded_sets(trace, launch: int = 0) -> dict[tuple[int, int, int], set[int]]:
-    found = defaultdict(set)
+    matches = defaultdict(set)
     boxes = trace.footprint(int(trace.launches.footprint[launch])).boxes
     for row in range(len(boxes)):
         for i, j in product(range(boxes.count_0[row]), range(boxes.count_1[row])):
             begin = int(boxes.offset[row] + i * boxes.stride_0[row] + j * boxes.stride_1[row])
             key = int(boxes.tile[row]), int(boxes.operand[row]), int(boxes.mode[row])
-            found[key].update(range(begin, begin + int(boxes.length[row])))
-    return dict(found)
+            matches[key].update(range(begin, begin + int(boxes.length[row])))
+    return dict(matches)
 
 
 def record(case: Case, machine: str, folder: Path, settings: Settings | None = None):
@@ -376,8 +376,8 @@ def results(folder: Path) -> dict[str, object]:
     kernels = {}
     for case in CASES + GPU_CASES:
         trace = record(case, "gpu", folder)
-        expected, seen = true_sets(case), recorded_sets(trace)
-        wrong = sum(len(expected.get(k, set()) ^ seen.get(k, set())) for k in expected | seen)
+        expected, actual = true_sets(case), recorded_sets(trace)
+        wrong = sum(len(expected.get(k, set()) ^ actual.get(k, set())) for k in expected | actual)
         kernels[case.kernel] = {
             "tiles": int(trace.launches.tiles[0]),
             "bytes_touched_by_tiles": sum(map(len, expected.values())),

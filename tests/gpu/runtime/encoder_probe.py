@@ -45,15 +45,15 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def timed(launcher: Launcher, given: dict[str, torch.Tensor]) -> tuple[float, float]:
+def timed(launcher: Launcher, arguments: dict[str, torch.Tensor]) -> tuple[float, float]:
     """Median and least of the microseconds of a replay of one launch."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        launcher(given)
+        launcher(arguments)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        launcher(given)
+        launcher(arguments)
     return replayed(graph)
 
 
@@ -81,16 +81,16 @@ def stages_of(launcher: Launcher) -> None:
     rows: dict[int, list[int]] = defaultdict(list)
     for number, task in enumerate(plan.tasks):
         rows[task.stage].append(number)
-    ends = {stage: stamps[found, 3].max().item() for stage, found in rows.items()}
+    ends = {stage: stamps[result, 3].max().item() for stage, result in rows.items()}
     kinds: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for number, stage in enumerate(plan.stages):
-        found = stamps[rows[number]]
-        wait, work, store = ((found[:, k + 1] - found[:, k]).median().item() for k in range(3))
-        ready = found[:, 1].min().item(), found[:, 1].max().item()
+        result = stamps[rows[number]]
+        wait, work, store = ((result[:, k + 1] - result[:, k]).median().item() for k in range(3))
+        ready = result[:, 1].min().item(), result[:, 1].max().item()
         before = ends.get(number - 1, 0.0)
         name = f"{type(stage).__name__} {stage.name.rsplit('_', 1)[0].rstrip('0123456789')}"
         split = getattr(stage, "splits", 0)
-        kinds[f"{name} s{split} n{len(found)}"].append(
+        kinds[f"{name} s{split} n{len(result)}"].append(
             (ends[number] - before, ready[0] - before, ready[1] - before, wait, work, store)
         )
     say("    stage: ends behind the one before; first and last ready behind its end; a task's load, work, store")
@@ -123,15 +123,15 @@ def given_to(name: str, program: Program) -> dict[str, torch.Tensor]:
 def one(case: str) -> str:
     plan, chosen = planned(case)
     program = plan.program
-    given = given_to(case.split(":", maxsplit=1)[0], program)
+    inputs = given_to(case.split(":", maxsplit=1)[0], program)
     memory = memory_of(plan, reuse="sets" not in chosen, stages=chosen.get("stages", 3))
     launcher = Launcher(plan, torch.device("cuda"), Options(wiping_warp="wipe" in chosen), memory)
-    (out,) = (each.clone() for each in launcher(given))
+    (out,) = (each.clone() for each in launcher(inputs))
     report(launcher)
-    expected = reference.run(program, given)["out"].float()
+    expected = reference.run(program, inputs)["out"].float()
     error = ((out.float() - expected).norm() / expected.norm()).item()
-    same = all(torch.equal(launcher(given)[0], out) for _ in range(20))
-    median, least = timed(launcher, given)
+    same = all(torch.equal(launcher(inputs)[0], out) for _ in range(20))
+    median, least = timed(launcher, inputs)
     tasks = max(map(len, plan.blocks))
     line = f"{case:36} {median:7.1f} us (least {least:.1f}), {len(plan.blocks)} blocks, width {plan.width}, "
     line += f"{memory.bytes / 1e6:.1f} MB, at most {tasks} tasks, error {error:.1e}, same bits {same}"
@@ -139,7 +139,7 @@ def one(case: str) -> str:
     if "stamps" in chosen:
         stamped = Launcher(plan, torch.device("cuda"), Options(stamps=True, wiping_warp="wipe" in chosen), memory)
         for _ in range(3):
-            stamped(given)
+            stamped(inputs)
         report(stamped)
         stages_of(stamped)
     return line

@@ -79,7 +79,7 @@ def microseconds(call) -> float:
 
 def networks(model, x):
     """The network in a model's graph, the values of its region's inputs, and the result's shape."""
-    kept = []
+    records = []
 
     def compiler(graph, _):
         regions = list(finding.find(graph.graph))
@@ -87,21 +87,21 @@ def networks(model, x):
 
         def run(*values):
             env = dict(zip(names, values, strict=True))
-            kept.extend((region, [env[node] for node in region.inputs]) for region in regions)
+            records.extend((region, [env[node] for node in region.inputs]) for region in regions)
             return graph(*values)
 
         return make_boxed_func(run)
 
     torch._dynamo.reset()
-    made = finding.NetworkRunner
+    result = finding.NetworkRunner
     finding.NetworkRunner = lambda network, device, shape: (network, shape)
     try:
         with torch.no_grad():
             torch.compile(model, backend=lambda graph, inputs: traced(graph, inputs, compiler))(x)
-        ((region, values),) = kept
+        ((region, values),) = records
         network, shape = region.build(None)
     finally:
-        finding.NetworkRunner = made
+        finding.NetworkRunner = result
     return network, shape, values
 
 
@@ -147,11 +147,11 @@ def probe(name: str, batch: int, flags: set[str]) -> str:
     (out,) = runner(*values)
     torch.cuda.synchronize()
     runner.check()
-    wanted = computed(network, values[0], values[1:])
+    expected = computed(network, values[0], values[1:])
     worst = max(
         (float((a.float() - b.float()).norm() / b.float().norm()), network.name(n))
         for n, (a, b) in enumerate(
-            zip([*runner.results, out], [*wanted[:-1], wanted[-1].reshape(out.shape)], strict=True)
+            zip([*runner.results, out], [*expected[:-1], expected[-1].reshape(out.shape)], strict=True)
         )
     )
     with torch.no_grad():

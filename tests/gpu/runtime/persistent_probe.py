@@ -169,14 +169,14 @@ def storage(chain, seed):
             weight.shape[0] ** -0.5 if isinstance(operator, Gemm) else (weight.elements / weight.shape[0]) ** -0.5
         )
     inputs = chain.inputs()
-    found = {}
+    matches = {}
     for name, views in chain.tensors().items():
         size, dtype = max(v.elements for v in views), DTYPES[views[0].dtype]
         if name in inputs:
-            found[name] = (torch.randn(size, generator=generator, device="cuda") * scales.get(name, 1)).to(dtype)
+            matches[name] = (torch.randn(size, generator=generator, device="cuda") * scales.get(name, 1)).to(dtype)
         else:
-            found[name] = torch.full((size,), float("nan"), dtype=dtype, device="cuda")
-    return found
+            matches[name] = torch.full((size,), float("nan"), dtype=dtype, device="cuda")
+    return matches
 
 
 def roles(chain, flat):
@@ -190,15 +190,15 @@ def reference(chain, flat, dtype=None):
     """Every stage by PyTorch; with a dtype, computed in it and rounded after each stage."""
     known = {}
     for operator in chain.operators:
-        given = {}
+        inputs = {}
         for role, v in operator.views().items():
             if role != "out":
-                given[role] = (
+                inputs[role] = (
                     known[v.tensor] if v.tensor in known else flat[v.tensor].as_strided(v.shape, v.strides, v.offset)
                 )
         if dtype is not None:
-            given = {role: t.to(dtype) for role, t in given.items()}
-        out = operator.reference(given)
+            inputs = {role: t.to(dtype) for role, t in inputs.items()}
+        out = operator.reference(inputs)
         known[operator.out.tensor] = out if dtype is None else out.to(DTYPES[operator.out.dtype])
     return known
 
@@ -207,8 +207,8 @@ class Run:
     """A chain's plan, launched at once or a stage at a time, on tensors of its own."""
 
     def __init__(self, chain, plans, flat, options, delay_ns=0):
-        given = roles(chain, flat)
-        self.given = given
+        inputs = roles(chain, flat)
+        self.given = inputs
         self.launchers = [Launcher(p, "cuda", timeout_ns=TIMEOUT_NS, delay_ns=delay_ns, options=options) for p in plans]
         self.seed, self.record = (torch.zeros(n, dtype=torch.int32, device="cuda") for n in (1, 8))
         flags = torch.zeros(max(plan.flag_words for plan in plans), dtype=torch.int32, device="cuda")
@@ -222,9 +222,9 @@ class Run:
 
     def check(self):
         torch.cuda.synchronize()
-        seen = self.record.tolist()
-        if seen[0]:
-            raise RuntimeError(f"a wait gave up: stage, tile, semaphore, seen, expected = {seen[1:6]}")
+        actual = self.record.tolist()
+        if actual[0]:
+            raise RuntimeError(f"a wait gave up: stage, tile, semaphore, seen, expected = {actual[1:6]}")
 
 
 def poison(chain, flat):
@@ -236,12 +236,12 @@ def poison(chain, flat):
 
 def worst_error(chain, flat):
     """The largest relative error of a stage's result, each against PyTorch in float32."""
-    wanted, worst = reference(chain, flat, torch.float32), 0.0
+    expected, worst = reference(chain, flat, torch.float32), 0.0
     for operator in chain.operators:
         v = operator.out
-        got = flat[v.tensor].as_strided(v.shape, v.strides, v.offset).float()
-        exact = wanted[v.tensor].float()
-        error = float((got - exact).norm() / exact.norm())
+        actual = flat[v.tensor].as_strided(v.shape, v.strides, v.offset).float()
+        exact = expected[v.tensor].float()
+        error = float((actual - exact).norm() / exact.norm())
         worst = max(worst, float("inf") if isnan(error) else error)
     return worst
 
@@ -280,15 +280,15 @@ def medians(graphs):
     """Microseconds of a replay of each, taken in turn so that the clock is the same for all."""
     times = [[] for _ in graphs]
     for number in range(REPEATS + 5):
-        for graph, found in zip(graphs, times, strict=True):
+        for graph, result in zip(graphs, times, strict=True):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             graph.replay()
             end.record()
             end.synchronize()
             if number >= 5:
-                found.append(1000 * begin.elapsed_time(end))
-    return [statistics.median(found) for found in times]
+                result.append(1000 * begin.elapsed_time(end))
+    return [statistics.median(result) for result in times]
 
 
 def measured(case):
@@ -329,14 +329,14 @@ def measured(case):
 def precompile(cases):
     """Compile everything at once, on all cores."""
     delayed = {case.name for case in checks()}
-    wanted = [
+    expected = [
         partial(compiled, plans_of(case)[0][0], replace(options, delay_ns=delay_ns, timeout_ns=TIMEOUT_NS))
         for case in cases  # a stage's launches are of the same kernel
         for options in case.options
         for delay_ns in ((0, DELAY_NS) if case.name in delayed else (0,))
     ]
     with ThreadPoolExecutor(16) as pool:
-        for future in [pool.submit(work) for work in wanted]:
+        for future in [pool.submit(work) for work in expected]:
             future.result()
 
 
@@ -346,10 +346,10 @@ def checked(cases):
         for options in case.options:
             error, same = check(case, options)
             right = error < ERROR[case.chain.operators[0].out.dtype] and same
-            said = "" if same else "differs between runs"
+            message = "" if same else "differs between runs"
             yield (
                 {"case": case.name, "error": error, "same": same},
-                f"{'ok   ' if right else 'WRONG'} {case.name:24} error {error:.1e} {said}",
+                f"{'ok   ' if right else 'WRONG'} {case.name:24} error {error:.1e} {message}",
             )
 
 
@@ -370,11 +370,11 @@ def main():
     parser.add_argument("--set", default="check,gemm,conv")
     parser.add_argument("--only", default="")
     parser.add_argument("--tune", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    sets = {"check": checks, "gemm": partial(products, given.tune), "conv": convolutions}
-    cases = {name: [c for c in sets[name]() if given.only in c.name] for name in given.set.split(",")}
+    sets = {"check": checks, "gemm": partial(products, options.tune), "conv": convolutions}
+    cases = {name: [c for c in sets[name]() if options.only in c.name] for name in options.set.split(",")}
     sys.stdout.write(f"clusters: { {s: max_clusters(s) for s in (1, 2, 4, 8)} }\n")
     precompile([case for some in cases.values() for case in some])
     rows, lines = [], []
@@ -386,8 +386,8 @@ def main():
             rows.append(row)
             lines.append(line(row))
         torch.cuda.empty_cache()
-        given.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    given.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -17,14 +17,14 @@ def wrong_replays(policy, *, replays, schedule, order, delay_ns=DELAY_NS, ahead=
     writes is NaN when a replay begins.
     """
     pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=delay_ns, ahead=ahead, unchecked=True)
-    given = pipeline.example()
-    wanted = bits(GpuPipeline(policy, schedule=order, unchecked=True, ahead=ahead)(**given)).clone()
+    inputs = pipeline.example()
+    expected = bits(GpuPipeline(policy, schedule=order, unchecked=True, ahead=ahead)(**inputs)).clone()
     wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
 
     def once():
         pipeline.seed.add_(1)
         pipeline.poison()
-        wrong.add_((bits(pipeline(**given)) != wanted).any().int())
+        wrong.add_((bits(pipeline(**inputs)) != expected).any().int())
 
     graph = captured(once)
     for _ in range(replays):

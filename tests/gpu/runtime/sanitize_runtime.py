@@ -50,22 +50,22 @@ def options():
     return parser.parse_args()
 
 
-def wanted(given):
+def wanted(arguments):
     """(chain's name, chain, scheduler), Triton's chains under Triton's schedulers and those of the persistent kernel
     under its own.
     """
     for chains, persistent in ((CHAINS, False), (FOR_PERSISTENT, True)):
         for name, chain in chains.items():
             for schedule, chosen in SCHEDULERS.items():
-                asked = chosen.correct if given.under is None else schedule in given.under
-                if asked and chosen.persistent == persistent and any(word in name for word in given.only or [""]):
+                request = chosen.correct if arguments.under is None else schedule in arguments.under
+                if request and chosen.persistent == persistent and any(word in name for word in arguments.only or [""]):
                     yield name, chain, schedule
 
 
-def run_chains(given):
+def run_chains(arguments):
     """What the tool watches."""
-    for name, chain, schedule in wanted(given):
-        with warnings.catch_warnings(record=True) as said:
+    for name, chain, schedule in wanted(arguments):
+        with warnings.catch_warnings(record=True) as message:
             warnings.simplefilter("always")
             try:
                 pipeline = GpuPipeline(chain.policy(), schedule=schedule, timeout_ns=PATIENCE_NS, unchecked=True)
@@ -73,7 +73,7 @@ def run_chains(given):
                 say(f"{name:28} {schedule:18} not run: {error}")
                 continue
             inputs = pipeline.example()
-            for _ in range(given.replays):
+            for _ in range(arguments.replays):
                 pipeline.poison()
                 out = pipeline(**inputs)
                 pipeline.check()
@@ -83,21 +83,21 @@ def run_chains(given):
         error = float(((out[0] if isinstance(out, tuple) else out).double() - right).norm() / right.norm())
         if not error < SHOULD_BE_BELOW[view.dtype]:
             sys.exit(f"{name} under {schedule}: relative error {error}")
-        fell = f", ran as {pipeline.scheduler.name}" if said else ""
+        fell = f", ran as {pipeline.scheduler.name}" if message else ""
         say(f"{name:28} {schedule:18} relative error {error:.1e}{fell}")
     torch.cuda.synchronize()
 
 
 def main():
-    given = options()
-    if given.inside:
-        run_chains(given)
+    inputs = options()
+    if inputs.inside:
+        run_chains(inputs)
         return
     program = memcheck()
     if not program:
         sys.exit("compute-sanitizer is neither on the PATH nor in the wheel nvidia-cuda-sanitizer-api")
     bad = []
-    for tool in given.tools:
+    for tool in inputs.tools:
         words = [
             program,
             "--tool",

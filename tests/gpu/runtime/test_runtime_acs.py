@@ -63,15 +63,15 @@ class Tabulated:
         """What the program prints, and what the library counted."""
         place = self.folder / f"{mode}-{len(list(self.folder.iterdir()))}"
         place.mkdir()
-        said, _ = self._run(acs.environment(acs.build(), acs.Settings(mode, place, table or self.table, **more)))
-        return said, acs.results(place)[0]
+        output, _ = self._run(acs.environment(acs.build(), acs.Settings(mode, place, table or self.table, **more)))
+        return output, acs.results(place)[0]
 
     def _run(self, variables: dict[str, str]) -> tuple[str, str]:
-        done = subprocess.run(
+        result = subprocess.run(
             self.command, env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=120
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout, done.stderr
+        assert result.returncode == 0, result.stderr
+        return result.stdout, result.stderr
 
 
 def tabulated(command: tuple[str, ...], folder: Path) -> Tabulated:
@@ -90,8 +90,8 @@ def islands(tmp_path_factory: pytest.TempPathFactory) -> Tabulated:
 
 @pytest.mark.parametrize("mode", ["streams", "graph"])
 def test_independent_launches_are_spread_and_change_no_bit(islands: Tabulated, mode: acs.Mode) -> None:
-    said, counts = islands.under(mode)
-    assert said == islands.plain()
+    output, counts = islands.under(mode)
+    assert output == islands.plain()
     assert counts["unknown"] == 0
     assert counts["spread"] + counts["graph_kernels"] > counts["launches"] / 2
 
@@ -99,27 +99,27 @@ def test_independent_launches_are_spread_and_change_no_bit(islands: Tabulated, m
 def test_launches_that_begin_late_change_no_bit(islands: Tabulated) -> None:
     expected = islands.plain()
     for _ in range(5):
-        said, counts = islands.under("streams", delay_us=50)
-        assert said == expected
+        output, counts = islands.under("streams", delay_us=50)
+        assert output == expected
         assert counts["spread"] > 100
 
 
 @pytest.mark.parametrize("word", ["write", "read"])
 def test_check_notices_ranges_that_the_table_lacks(islands: Tabulated, tmp_path: Path, word: str) -> None:
     assert islands.under("check")[1]["differing"] == 0
-    kept = [line for line in islands.table.read_text().splitlines() if not line.startswith(word)]
+    rows = [line for line in islands.table.read_text().splitlines() if not line.startswith(word)]
     broken = tmp_path / "table"
-    broken.write_text("\n".join(kept) + "\n")
-    said, counts = islands.under("check", broken, orders=8)
-    assert said == islands.plain()  # the program goes on with what stream order gives
+    broken.write_text("\n".join(rows) + "\n")
+    output, counts = islands.under("check", broken, orders=8)
+    assert output == islands.plain()  # the program goes on with what stream order gives
     assert counts["differing"] > 0
 
 
 def test_the_table_of_another_program_leaves_stream_order(islands: Tabulated, tmp_path: Path) -> None:
     path = tmp_path / "cloth"
     other = tabulated((sys.executable, "-m", "tileprof.examples.cloth", "--device", "cuda", "--steps", "3"), path)
-    said, counts = islands.under("streams", other.table)
-    assert said == islands.plain()
+    output, counts = islands.under("streams", other.table)
+    assert output == islands.plain()
     assert counts["spread"] == 0
     assert counts["unknown"] == counts["launches"]
 
@@ -139,8 +139,8 @@ def test_a_table_knows_its_program_in_another_process(tmp_path: Path, name: str)
         "--digest",
     )
     program = tabulated(command, tmp_path / "acs")
-    said, counts = program.under("streams", delay_us=20)
-    assert said == program.plain()
+    output, counts = program.under("streams", delay_us=20)
+    assert output == program.plain()
     other = sum(count for why, count in counts["reasons"].items() if "other parameters" in why)
     assert other <= 0.2 * counts["launches"], json.dumps(counts["reasons"], indent=1)
     assert counts["spread"] > 0
@@ -152,6 +152,6 @@ def test_training_steps_keep_their_bits(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_text(TRAINING)
     program = tabulated((sys.executable, str(path)), tmp_path / "acs")
     for mode in ("streams", "graph", "check"):
-        said, counts = program.under(mode)
-        assert said == program.plain()
+        output, counts = program.under(mode)
+        assert output == program.plain()
         assert counts["differing"] == 0

@@ -57,8 +57,8 @@ def case(request):
     return MODELS[request.param]().cuda().half().eval(), torch.randn(96, 512, device="cuda", dtype=torch.float16)
 
 
-def close(value, wanted) -> bool:
-    return bool((value.double() - wanted.double()).norm() < 1e-2 * wanted.double().norm())
+def close(value, expected) -> bool:
+    return bool((value.double() - expected.double()).norm() < 1e-2 * expected.double().norm())
 
 
 @pytest.mark.parametrize("use", ["measured", "always"])
@@ -111,8 +111,8 @@ def test_a_llama_mlp_whose_weights_stay_runs_in_the_persistent_kernel_and_follow
     compiled = torch.compile(model, backend="tileprof", options={"use": "always", "frozen": True})
     with torch.no_grad():
         assert close(compiled(x), model(x))
-        made = [m.pipeline for m in gc.get_objects() if type(m) is ChainRunner]
-        pipeline = next(p for p in made if p.inputs["x"].shape == (tokens, 4096))
+        result = [m.pipeline for m in gc.get_objects() if type(m) is ChainRunner]
+        pipeline = next(p for p in result if p.inputs["x"].shape == (tokens, 4096))
         assert pipeline.scheduler.name == "persistent"
         assert len(pipeline.chain.operators) == 2
         model.up.weight.mul_(2)

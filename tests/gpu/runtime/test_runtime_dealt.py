@@ -43,20 +43,20 @@ def test_a_thousand_replays_with_random_delays_are_right(name, schedule) -> None
 
 def test_a_copilot_that_has_ended_ends_the_kernel_and_a_new_one_goes_on() -> None:
     pipeline = GpuPipeline(RIGHT["four MLPs"].policy(), schedule="ccks-ready", unchecked=True)
-    given = pipeline.example()
-    right = pipeline(**given).clone()
+    inputs = pipeline.example()
+    right = pipeline(**inputs).clone()
     torch.cuda.synchronize()
     pipeline._counts[-1].close()
-    pipeline.launch(given)
+    pipeline.launch(inputs)
     with pytest.raises(WaitTimeoutError):
         pipeline.check()
-    assert torch.equal(pipeline(**given), right)
+    assert torch.equal(pipeline(**inputs), right)
     pipeline.check()
 
 
 def test_a_program_that_ends_while_kernels_run_ends() -> None:
     folders = (str(Path(__file__).parents[1] / "measuring"), os.environ.get("PYTHONPATH", ""))
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", LEAVES],
         capture_output=True,
         text=True,
@@ -64,4 +64,4 @@ def test_a_program_that_ends_while_kernels_run_ends() -> None:
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders).strip(os.pathsep)},
     )
-    assert (done.stdout, done.returncode) == ("leaves\n", 0), done.stderr
+    assert (result.stdout, result.returncode) == ("leaves\n", 0), result.stderr

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
+from tests.support.decoder_shapes import SMALL
 from tileprof.errors import UserError
 from tileprof.runtime.decode.launch import Decoder
 from tileprof.runtime.decode.shape import DecoderShape
@@ -24,20 +25,6 @@ except ImportError:
     GPU = False
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a GPU of sm_90 and transformers")]
 
-SMALL = DecoderShape(
-    "bfloat16",
-    batch=1,
-    layers=2,
-    hidden=256,
-    intermediate=512,
-    heads=4,
-    kv_heads=2,
-    head_dim=64,
-    vocabulary=1024,
-    cache=256,
-    epsilon=1e-6,
-    scale=0.125,
-)
 LLAMA_1B = replace(
     SMALL, layers=1, hidden=2048, intermediate=8192, heads=32, kv_heads=8, vocabulary=4096, cache=1024
 )  # fmt: skip
@@ -132,8 +119,8 @@ class Model:
         shape, position = self.shape, self.position
         tensors = {name: t.float() if t.is_floating_point() else t for name, t in self.tensors.items()}
         x = F.embedding(tensors["tokens"], tensors["embedding"])
-        for given in self.layers:
-            layer = {name: t.float() for name, t in given.items()}
+        for inputs in self.layers:
+            layer = {name: t.float() for name, t in inputs.items()}
             h = rms(x, layer["norm"], shape)
             q, k, v = (
                 F.linear(h, layer[r], layer.get(f"{r}_bias")).view(shape.batch, -1, shape.head_dim)
@@ -169,9 +156,9 @@ def test_results_are_pytorchs(name):
     model, decoder = Model(shape, position), Decoder(shape, "cuda")
     before = [{role: layer[role].clone() for role in ("keys", "values")} for layer in model.layers]
     expected = model.expected()
-    got = model.decode(decoder)
+    actual = model.decode(decoder)
     decoder.check()
-    error = float((got.float() - expected).norm() / expected.norm())
+    error = float((actual.float() - expected).norm() / expected.norm())
     assert error < {"float16": 5e-3, "bfloat16": 3e-2}[shape.dtype]
     for layer, old in zip(model.layers, before, strict=True):
         assert int(layer["counter"]) == position + 1
@@ -282,8 +269,8 @@ def test_a_whole_model_decodes_eagers_tokens(kind, dtype):
     ids = torch.randint(0, 2048, (1, 17), device="cuda")
     expected, margins = decoded(model, model, ids, 256)
     compiled = torch.compile(model, backend="tileprof", dynamic=False, options={"use": "always"})
-    got, _ = decoded(model, compiled, ids, 256, expected)
+    actual, _ = decoded(model, compiled, ids, 256, expected)
     assert len(expected.unique()) > 150
     tie, agreeing = {"float16": (2e-3, 0.98), "bfloat16": (2e-2, 0.9)}[dtype]
-    assert (margins[got != expected] < tie).all()
-    assert (got == expected).float().mean() > agreeing
+    assert (margins[actual != expected] < tie).all()
+    assert (actual == expected).float().mean() > agreeing

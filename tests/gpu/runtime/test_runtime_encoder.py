@@ -45,21 +45,21 @@ def plan(case: str) -> Plan:
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_those_of_the_reference_and_the_same_bits_in_every_run(case: str) -> None:
     planned = plan(case)
-    given = inputs_of(planned.program, "cuda")
+    inputs = inputs_of(planned.program, "cuda")
     launcher = Launcher(planned, torch.device("cuda"))
-    (first,) = launcher(given)
+    (first,) = launcher(inputs)
     report(launcher)
-    expected = reference.run(planned.program, given)["out"].float()
+    expected = reference.run(planned.program, inputs)["out"].float()
     assert (first.float() - expected).norm() / expected.norm() < (1e-2 if first.dtype == torch.float16 else 5e-2)
-    assert all(torch.equal(launcher(given)[0], first) for _ in range(100))
+    assert all(torch.equal(launcher(inputs)[0], first) for _ in range(100))
 
 
 @pytest.mark.parametrize("wiping_warp", [False, True])
 @pytest.mark.parametrize(("build", "hidden", "layers"), [(pre_norm, 768, 1), (post_norm, 768, 1), (pre_norm, 256, 6)])
 def test_ten_thousand_delayed_replays_give_the_same_bits(build, hidden, layers, wiping_warp) -> None:
     planned = plan_of(build(128, hidden, layers), torch.cuda.get_device_properties(0).multi_processor_count, 2)
-    given = inputs_of(planned.program, "cuda")
-    signs = [{**given, "x": sign * given["x"]} for sign in (1, -1)]
+    inputs = inputs_of(planned.program, "cuda")
+    signs = [{**inputs, "x": sign * inputs["x"]} for sign in (1, -1)]
     undelayed = Launcher(planned, torch.device("cuda"))
     expected = [undelayed(each)[0] for each in signs]
     memory = memory_of(planned, stages=3)
@@ -85,13 +85,13 @@ def test_ten_thousand_delayed_replays_give_the_same_bits(build, hidden, layers, 
 
 def test_a_wait_that_cannot_end_is_reported_and_the_next_launcher_is_right() -> None:
     planned = plan("GPT-2, blocks alone")
-    given = inputs_of(planned.program, "cuda")
+    inputs = inputs_of(planned.program, "cuda")
     attention = next(n for n, task in enumerate(planned.tasks) if planned.stages[task.stage].name == "att_0")
     launcher = Launcher(without_task(planned, attention), torch.device("cuda"), Options(timeout_ns=1_000_000))
-    launcher(given)
+    launcher(inputs)
     with pytest.raises(RuntimeError, match="gave up waiting for what proj_0"):
         report(launcher)
-    assert torch.isfinite(Launcher(planned, torch.device("cuda"))(given)[0]).all()
+    assert torch.isfinite(Launcher(planned, torch.device("cuda"))(inputs)[0]).all()
 
 
 def test_a_model_through_torch_compile() -> None:
@@ -100,5 +100,5 @@ def test_a_model_through_torch_compile() -> None:
     ids = torch.randint(0, 50257, (1, 128), device="cuda")
     with torch.no_grad():
         expected = model(ids).last_hidden_state.float()
-        found = torch.compile(model, backend="tileprof", options={"use": "always"})(ids).last_hidden_state.float()
-    assert (found - expected).norm() / expected.norm() < 1e-2
+        actual = torch.compile(model, backend="tileprof", options={"use": "always"})(ids).last_hidden_state.float()
+    assert (actual - expected).norm() / expected.norm() < 1e-2

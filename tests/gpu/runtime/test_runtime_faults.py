@@ -55,29 +55,29 @@ def endless(schedule):
     return replace(policy, edges=tuple(replace(e, value=parse("1000", ("x", "y", "z"))) for e in policy.edges))
 
 
-def close(value, wanted):
-    return bool((value.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm())
+def close(value, expected):
+    return bool((value.double() - expected.double()).norm() < 3e-3 * expected.double().norm())
 
 
 def test_a_wait_that_gave_up_is_reported_by_the_next_call(schedule) -> None:
     pipeline = GpuPipeline(endless(schedule), schedule=schedule, timeout_ns=TIMEOUT_NS, unchecked=True)
-    given = pipeline.example()
-    pipeline(**given)
+    inputs = pipeline.example()
+    pipeline(**inputs)
     torch.cuda.synchronize()
     with pytest.raises(WaitTimeoutError, match=r"stage 1 \(down\), tile \d+: .* did not reach its value in 0\.02 s"):
-        pipeline(**given)
+        pipeline(**inputs)
     assert not any(counts.any() for counts in pipeline._counts)
 
 
 def test_replays_of_a_graph_are_reported_by_check_and_replay_on(schedule) -> None:
     pipeline = GpuPipeline(endless(schedule), schedule=schedule, timeout_ns=TIMEOUT_NS, unchecked=True)
-    given = pipeline.example()
-    pipeline(**given)
+    inputs = pipeline.example()
+    pipeline(**inputs)
     with pytest.raises(WaitTimeoutError):
         pipeline.check()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        pipeline(**given)
+        pipeline(**inputs)
     pipeline.check()
     for _ in range(2):
         graph.replay()
@@ -87,42 +87,42 @@ def test_replays_of_a_graph_are_reported_by_check_and_replay_on(schedule) -> Non
 
 def test_a_semaphore_that_somebody_overwrote_is_named_within_the_bound_and_the_next_run_is_right(schedule) -> None:
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule, timeout_ns=TIMEOUT_NS)
-    given = pipeline.example()
-    wanted = pipeline(**given).clone()
+    inputs = pipeline.example()
+    expected = pipeline(**inputs).clone()
     pipeline.check()
     pipeline._counts[0].fill_(-1_000_000)
     torch.cuda.synchronize()
     begun = time.monotonic()
-    pipeline(**given)
+    pipeline(**inputs)
     with pytest.raises(WaitTimeoutError, match=r"stage 1 \(down\), tile \d+: semaphore \d+ did not reach its value"):
         pipeline.check()
     assert time.monotonic() - begun < BOUND_S
-    assert torch.equal(pipeline(**given), wanted)
+    assert torch.equal(pipeline(**inputs), expected)
     pipeline.check()
 
 
 def test_a_wait_that_never_comes_is_named_within_the_bound_and_the_next_pipeline_is_right(schedule) -> None:
     pipeline = GpuPipeline(endless(schedule), schedule=schedule, timeout_ns=TIMEOUT_NS, unchecked=True)
-    given = pipeline.example()
-    pipeline(**given)
+    inputs = pipeline.example()
+    pipeline(**inputs)
     torch.cuda.synchronize()
     begun = time.monotonic()
     for _ in range(3):
         with pytest.raises(WaitTimeoutError, match=r"stage 1 \(down\), tile \d+: semaphore \d+"):
             pipeline.check()
-        pipeline.launch(given)
+        pipeline.launch(inputs)
     assert time.monotonic() - begun < BOUND_S
     right = GpuPipeline(policy_for(schedule), schedule=schedule)
-    assert close(right(**given), right.reference(given)["y"])
+    assert close(right(**inputs), right.reference(inputs)["y"])
 
 
-def graph_of(pipeline, given):
+def graph_of(pipeline, arguments):
     """The pipeline's call in a graph; ran once before."""
-    pipeline(**given)
+    pipeline(**arguments)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        pipeline(**given)
+        pipeline(**arguments)
     return graph
 
 
@@ -130,8 +130,8 @@ def test_graphs_of_two_pipelines_replayed_at_once_are_right(schedule) -> None:
     first = GpuPipeline(policy_for(schedule), schedule=schedule)
     pipelines = [first, first.twin()]
     inputs = [first.example(seed) for seed in range(2)]
-    wanted = [p(**given).clone() for p, given in zip(pipelines, inputs, strict=True)]
-    graphs = [graph_of(p, given) for p, given in zip(pipelines, inputs, strict=True)]
+    expected = [p(**arguments).clone() for p, arguments in zip(pipelines, inputs, strict=True)]
+    graphs = [graph_of(p, arguments) for p, arguments in zip(pipelines, inputs, strict=True)]
     streams = [torch.cuda.Stream() for _ in graphs]
     for p in pipelines:
         p.poison()
@@ -140,7 +140,7 @@ def test_graphs_of_two_pipelines_replayed_at_once_are_right(schedule) -> None:
         for graph, stream in zip(graphs, streams, strict=True):
             with torch.cuda.stream(stream):
                 graph.replay()
-    for p, right in zip(pipelines, wanted, strict=True):
+    for p, right in zip(pipelines, expected, strict=True):
         p.check()
         assert torch.equal(p._own["y"].view(-1), right.view(-1))
 
@@ -150,9 +150,9 @@ def test_two_graphs_of_one_pipeline_replayed_at_once_end_within_the_bound_and_th
     result.
     """
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule, timeout_ns=TIMEOUT_NS)
-    given = pipeline.example()
-    wanted = pipeline(**given).clone()
-    graphs = [graph_of(pipeline, given) for _ in range(2)]
+    inputs = pipeline.example()
+    expected = pipeline(**inputs).clone()
+    graphs = [graph_of(pipeline, inputs) for _ in range(2)]
     streams = [torch.cuda.Stream() for _ in graphs]
     torch.cuda.synchronize()
     begun, gave_up = time.monotonic(), 0
@@ -168,7 +168,7 @@ def test_two_graphs_of_one_pipeline_replayed_at_once_end_within_the_bound_and_th
             gave_up += 1
     assert time.monotonic() - begun < 20 * BOUND_S
     sys.stdout.write(f"{schedule}: {gave_up} of 20 gave up\n")
-    assert torch.equal(pipeline(**given), wanted)
+    assert torch.equal(pipeline(**inputs), expected)
     pipeline.check()
 
 
@@ -176,48 +176,48 @@ def test_calls_on_streams_in_turn_do_not_overtake_each_other(schedule) -> None:
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule)
     first = pipeline.example()
     inputs = [first | {"x": torch.randn_like(first["x"])} for _ in range(40)]
-    wanted = [pipeline.reference(given)["y"] for given in inputs]
+    expected = [pipeline.reference(arguments)["y"] for arguments in inputs]
     torch.cuda.synchronize()
     outs = []
-    for given, stream in zip(inputs, cycle([torch.cuda.Stream() for _ in range(3)]), strict=False):
+    for arguments, stream in zip(inputs, cycle([torch.cuda.Stream() for _ in range(3)]), strict=False):
         with torch.cuda.stream(stream):
-            outs.append(pipeline(**given).clone())
+            outs.append(pipeline(**arguments).clone())
     pipeline.check()
-    assert all(close(out, right) for out, right in zip(outs, wanted, strict=True))
+    assert all(close(out, right) for out, right in zip(outs, expected, strict=True))
 
 
 def test_tensors_of_another_device_are_refused(schedule) -> None:
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule, device="cuda:0")
-    given = pipeline.example()
+    inputs = pipeline.example()
     with pytest.raises(UserError, match="input x is on cpu; this pipeline runs on cuda:0"):
-        pipeline(**{**given, "x": given["x"].cpu()})
-    assert close(pipeline(**given), pipeline.reference(given)["y"])
+        pipeline(**{**inputs, "x": inputs["x"].cpu()})
+    assert close(pipeline(**inputs), pipeline.reference(inputs)["y"])
 
 
 def test_gradients_are_left_to_pytorch(schedule) -> None:
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule)
-    given = pipeline.example()
-    given["w1"].requires_grad_()
+    inputs = pipeline.example()
+    inputs["w1"].requires_grad_()
     with pytest.warns(FellBackWarning, match="w1 records gradients"):
-        pipeline(**given).float().sum().backward()
-    assert given["w1"].grad is not None
+        pipeline(**inputs).float().sum().backward()
+    assert inputs["w1"].grad is not None
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert close(pipeline(**given), pipeline.reference(given)["y"])
+        assert close(pipeline(**inputs), pipeline.reference(inputs)["y"])
 
 
 def test_a_misaligned_input_is_left_to_pytorch(schedule) -> None:
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule)
-    given = pipeline.example()
-    shifted = torch.empty(given["x"].numel() + 1, dtype=torch.float16, device="cuda")[1:].view_as(given["x"])
-    shifted.copy_(given["x"])
+    inputs = pipeline.example()
+    shifted = torch.empty(inputs["x"].numel() + 1, dtype=torch.float16, device="cuda")[1:].view_as(inputs["x"])
+    shifted.copy_(inputs["x"])
     with pytest.warns(FellBackWarning, match="input x begins at an address that 16 does not divide"):
-        assert close(pipeline(**{**given, "x": shifted}), pipeline.reference(given)["y"])
+        assert close(pipeline(**{**inputs, "x": shifted}), pipeline.reference(inputs)["y"])
 
 
 def test_memory_that_is_not_there_is_said_and_the_next_pipeline_runs(schedule) -> None:
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule)
-    given = pipeline.example()
+    inputs = pipeline.example()
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (1 << 20)) / total)
@@ -227,27 +227,27 @@ def test_memory_that_is_not_there_is_said_and_the_next_pipeline_runs(schedule) -
             GpuPipeline(large.policy(), schedule=schedule, unchecked=True)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert close(pipeline(**given), pipeline.reference(given)["y"])
+    assert close(pipeline(**inputs), pipeline.reference(inputs)["y"])
 
 
 def test_more_inputs_than_a_launcher_remembers_are_computed_right() -> None:
     pipeline = GpuPipeline(policy_for("persistent"), schedule="persistent")
-    given = pipeline.example()
-    wanted = pipeline(**given).clone()
-    inputs = [given["x"].clone() for _ in range(launch._MOST_PREPARED + 20)]
-    assert all(torch.equal(pipeline(**{**given, "x": x}), wanted) for x in [*inputs, *inputs[:3]])
-    assert all(len(made._cached_arguments) <= launch._MOST_PREPARED for made in pipeline._persistent._launchers)
+    arguments = pipeline.example()
+    expected = pipeline(**arguments).clone()
+    inputs = [arguments["x"].clone() for _ in range(launch._MOST_PREPARED + 20)]
+    assert all(torch.equal(pipeline(**{**arguments, "x": x}), expected) for x in [*inputs, *inputs[:3]])
+    assert all(len(result._cached_arguments) <= launch._MOST_PREPARED for result in pipeline._persistent._launchers)
 
 
 def test_a_kernel_is_loaded_once_whoever_asks_for_it() -> None:
     policy = policy_for("persistent")
-    made = [GpuPipeline(policy, schedule="persistent")._persistent._launchers[0] for _ in range(2)]
-    assert made[0]._function is made[1]._function
+    result = [GpuPipeline(policy, schedule="persistent")._persistent._launchers[0] for _ in range(2)]
+    assert result[0]._function is result[1]._function
 
 
 def test_a_kernel_that_computes_something_else_is_found_by_its_first_results(monkeypatch) -> None:
     pipeline = GpuPipeline(policy_for("persistent"), schedule="persistent")
-    given = pipeline.example()
+    inputs = pipeline.example()
     real = PersistentKernel.launch
 
     def wrong(self, tensors, *others):
@@ -256,23 +256,23 @@ def test_a_kernel_that_computes_something_else_is_found_by_its_first_results(mon
 
     monkeypatch.setattr(PersistentKernel, "launch", wrong)
     with pytest.warns(FellBackWarning, match=r"stage 0 \(up\) computes .* elements wrong"):
-        out = pipeline(**given)
-    assert torch.equal(out, pipeline.reference(given)["y"])
+        out = pipeline(**inputs)
+    assert torch.equal(out, pipeline.reference(inputs)["y"])
     monkeypatch.undo()
     with pytest.warns(FellBackWarning, match="elements wrong"):  # for good
-        pipeline(**given)
+        pipeline(**inputs)
     again = GpuPipeline(policy_for("persistent"), schedule="persistent")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert close(again(**given), pipeline.reference(given)["y"])
+        assert close(again(**inputs), pipeline.reference(inputs)["y"])
 
 
 def test_zeros_prove_nothing_and_the_next_inputs_do(monkeypatch, schedule) -> None:
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule)
-    given = pipeline.example()
-    pipeline(**{name: torch.zeros_like(tensor) for name, tensor in given.items()})
+    inputs = pipeline.example()
+    pipeline(**{name: torch.zeros_like(tensor) for name, tensor in inputs.items()})
     assert not pipeline._proved
-    pipeline(**given)
+    pipeline(**inputs)
     assert pipeline._proved
     monkeypatch.setattr(GpuPipeline, "reference", lambda *_: pytest.fail("looked at again"))
-    pipeline(**given)
+    pipeline(**inputs)

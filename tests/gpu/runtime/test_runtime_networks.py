@@ -43,19 +43,19 @@ def block(images: int) -> tuple[Network, list[torch.Tensor]]:
         Convolution(5, narrow, narrow, 4, residual=4, size=(3, 3), padding=1, relu=True),
         Average(6, narrow, (images, 1, 1, 256)),
     )
-    made = torch.Generator().manual_seed(0)
+    result = torch.Generator().manual_seed(0)
     sizes = [(128, 3, 7, 7), (256, 128, 3, 3), (256, 128, 1, 1), (256, 256, 3, 3), (256, 256, 3, 3)]
-    weights = [torch.randn(*s, generator=made) / (s[1] * s[2] * s[3]) ** 0.5 for s in sizes]
+    weights = [torch.randn(*s, generator=result) / (s[1] * s[2] * s[3]) ** 0.5 for s in sizes]
     return Network(layers), [w.half().cuda() for w in weights]
 
 
 def pictures(images: int) -> torch.Tensor:
-    made = torch.randn(images, 3, 56, 56, generator=torch.Generator().manual_seed(1))
-    return made.half().to(memory_format=torch.channels_last).cuda()
+    result = torch.randn(images, 3, 56, 56, generator=torch.Generator().manual_seed(1))
+    return result.half().to(memory_format=torch.channels_last).cuda()
 
 
 def wrong_replays(
-    runner: NetworkRunner, x: torch.Tensor, weights: list[torch.Tensor], wanted: torch.Tensor, replays: int
+    runner: NetworkRunner, x: torch.Tensor, weights: list[torch.Tensor], expected: torch.Tensor, replays: int
 ) -> int:
     """How many replays differ in a bit. What layers write is NaN when one begins."""
     wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
@@ -67,7 +67,7 @@ def wrong_replays(
         for result in runner.results:
             result.fill_(float("nan"))
         (out,) = runner(x, *weights)
-        wrong.add_((out.view(torch.int16) != wanted.view(torch.int16)).any().int())
+        wrong.add_((out.view(torch.int16) != expected.view(torch.int16)).any().int())
     for _ in range(replays):
         graph.replay()
     torch.cuda.synchronize()
@@ -78,24 +78,24 @@ def wrong_replays(
 def test_ten_thousand_delayed_replays_of_a_block_have_the_same_bits(images):
     network, weights = block(images)
     x, shape = pictures(images), network.layers[-1].shape
-    (wanted,) = NetworkRunner(network, torch.device("cuda"), shape)(x, *weights)
+    (expected,) = NetworkRunner(network, torch.device("cuda"), shape)(x, *weights)
     exact = computed(network, x, weights)[-1].float()
-    assert float((wanted.float() - exact).norm() / exact.norm()) < 3e-3
+    assert float((expected.float() - exact).norm() / exact.norm()) < 3e-3
     runner = NetworkRunner(network, torch.device("cuda"), shape, Options(delay_ns=DELAY_NS))
-    assert wrong_replays(runner, x, weights, wanted, REPLAYS) == 0
+    assert wrong_replays(runner, x, weights, expected, REPLAYS) == 0
     runner.check()
 
 
 def test_a_dropped_wait_is_seen():
     network, weights = block(1)
     x, shape = pictures(1), network.layers[-1].shape
-    (wanted,) = NetworkRunner(network, torch.device("cuda"), shape)(x, *weights)
+    (expected,) = NetworkRunner(network, torch.device("cuda"), shape)(x, *weights)
     plan = planned(network, BLOCKS)
     tasks = plan.tasks.copy()
     of_layer = tasks[:, 0] == 5
     tasks[of_layer, 6] = tasks[of_layer, 5]
     runner = NetworkRunner(network, torch.device("cuda"), shape, Options(delay_ns=DELAY_NS), replace(plan, tasks=tasks))
-    assert wrong_replays(runner, x, weights, wanted, 200) > 0
+    assert wrong_replays(runner, x, weights, expected, 200) > 0
 
 
 def test_a_wait_that_gives_up_is_named():
@@ -121,24 +121,24 @@ def test_a_wait_that_gives_up_is_named():
 @pytest.mark.parametrize("images", [1, 2, 3, 8])
 def test_a_small_network_is_pytorchs(images, dtype):
     network = small(images, dtype)
-    given, x = [p.cuda() for p in parameters(dtype)], image(images, dtype).cuda()
+    inputs, x = [p.cuda() for p in parameters(dtype)], image(images, dtype).cuda()
     runner = NetworkRunner(network, torch.device("cuda"), network.layers[-1].shape)
-    outs = [runner(x, *given)[0].clone() for _ in range(3)]
-    wanted = computed(network, x, given)[-1].float()
+    outs = [runner(x, *inputs)[0].clone() for _ in range(3)]
+    expected = computed(network, x, inputs)[-1].float()
     assert all(torch.equal(out, outs[0]) for out in outs)
-    assert float((outs[0].float() - wanted).norm() / wanted.norm()) < {"float16": 3e-3, "bfloat16": 2e-2}[dtype]
+    assert float((outs[0].float() - expected).norm() / expected.norm()) < {"float16": 3e-3, "bfloat16": 2e-2}[dtype]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("images", [1, 3])
 def test_convolutions_that_pool_are_pytorchs(images, dtype):
     network = pooling(images, dtype)
-    given, x = [p.cuda() for p in pooling_parameters(dtype)], image(images, dtype).cuda()
+    inputs, x = [p.cuda() for p in pooling_parameters(dtype)], image(images, dtype).cuda()
     runner = NetworkRunner(network, torch.device("cuda"), network.layers[-1].shape)
-    outs = [runner(x, *given)[0].clone() for _ in range(3)]
-    wanted = computed(network, x, given)[-1].float()
+    outs = [runner(x, *inputs)[0].clone() for _ in range(3)]
+    expected = computed(network, x, inputs)[-1].float()
     assert all(torch.equal(out, outs[0]) for out in outs)
-    assert float((outs[0].float() - wanted).norm() / wanted.norm()) < {"float16": 3e-3, "bfloat16": 2e-2}[dtype]
+    assert float((outs[0].float() - expected).norm() / expected.norm()) < {"float16": 3e-3, "bfloat16": 2e-2}[dtype]
 
 
 @pytest.mark.parametrize(

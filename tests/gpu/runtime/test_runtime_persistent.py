@@ -146,15 +146,15 @@ ABREAST = {
 
 @pytest.mark.parametrize("name", list(ABREAST))
 def test_blocks_abreast_are_right_under_delays(monkeypatch, name) -> None:
-    made, split, abreast = ABREAST[name]
+    result, split, abreast = ABREAST[name]
     monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split, abreast=abreast))
-    assert wrong_replays(made.policy(), replays=1000) == 0
-    pipeline = GpuPipeline(made.policy(), schedule="persistent")
+    assert wrong_replays(result.policy(), replays=1000) == 0
+    pipeline = GpuPipeline(result.policy(), schedule="persistent")
     assert [stage.abreast for stage in pipeline.plan.stages] == [split if wide else 1 for wide in abreast]
-    given = pipeline.example()
-    out, wanted = pipeline(**given), pipeline.reference(given)["y"]
+    inputs = pipeline.example()
+    out, expected = pipeline(**inputs), pipeline.reference(inputs)["y"]
     pipeline.check()
-    assert (out.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm()
+    assert (out.double() - expected.double()).norm() < 3e-3 * expected.double().norm()
 
 
 def test_stages_under_programmatic_launch_are_right_under_delays(chain) -> None:
@@ -165,26 +165,26 @@ def test_stages_under_programmatic_launch_are_right_under_delays(chain) -> None:
 def test_the_result_is_that_of_pytorch(chain, schedule) -> None:
     pipeline = GpuPipeline(chain.policy(), schedule=schedule)
     assert pipeline.scheduler.persistent
-    given = pipeline.example()
-    out, wanted = pipeline(**given), pipeline.reference(given)[next(iter(pipeline.outputs))]
+    inputs = pipeline.example()
+    out, expected = pipeline(**inputs), pipeline.reference(inputs)[next(iter(pipeline.outputs))]
     pipeline.check()
     most = 2e-2 if out.dtype == torch.bfloat16 else 3e-3
-    assert (out.double() - wanted.double()).norm() < most * wanted.double().norm()
+    assert (out.double() - expected.double()).norm() < most * expected.double().norm()
 
 
 @pytest.mark.parametrize(
-    "made",
+    "result",
     [gelu_mlp(64, (64, 64), (64, 64)), gated_mlp(1024, (64, 64), (64, 64)), convolution_pair(8, 28, 128, (64, 64))],
 )
-def test_suggested_tiles_compute_what_pytorch_does(made) -> None:
-    chain, split = tiled(made, clusters_on(torch.cuda.get_device_properties(0).multi_processor_count))
+def test_suggested_tiles_compute_what_pytorch_does(result) -> None:
+    chain, split = tiled(result, clusters_on(torch.cuda.get_device_properties(0).multi_processor_count))
     pipeline = GpuPipeline(chain.policy(), schedule="persistent")
     assert pipeline.plan is not None
     assert pipeline.plan.split == split
-    given = pipeline.example()
-    out, wanted = pipeline(**given), pipeline.reference(given)["y"]
+    inputs = pipeline.example()
+    out, expected = pipeline(**inputs), pipeline.reference(inputs)["y"]
     pipeline.check()
-    assert (out.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm()
+    assert (out.double() - expected.double()).norm() < 3e-3 * expected.double().norm()
 
 
 @pytest.mark.parametrize("name", ["products", "pairs", "bias and residual", "convolutions, rows"])
@@ -210,18 +210,18 @@ def test_a_wait_that_cannot_end_is_reported_and_the_next_run_is_right() -> None:
 
 def test_twins_on_two_streams_do_not_disturb_each_other() -> None:
     pipeline = GpuPipeline(CHAINS["products"].policy(), schedule="persistent")
-    given = pipeline.example()
-    wanted = pipeline(**given).clone()
+    inputs = pipeline.example()
+    expected = pipeline(**inputs).clone()
     pipelines = pipeline, pipeline.twin()
     streams = [torch.cuda.Stream() for _ in pipelines]
     torch.cuda.synchronize()
     for _ in range(50):
         for each, stream in zip(pipelines, streams, strict=True):
             with torch.cuda.stream(stream):
-                each.launch(given)
+                each.launch(inputs)
     for each in pipelines:
         each.check()
-        assert torch.equal(each(**given), wanted)
+        assert torch.equal(each(**inputs), expected)
 
 
 @pytest.mark.parametrize(("priority", "whole"), [(0, False), (-1, True)])
@@ -240,23 +240,23 @@ def test_kernels_that_compete_for_sms_all_end_at_one_priority_or_if_they_start_a
 
     pipelines = made(2, delay_ns=200_000), *(made(split, timeout_ns=50_000_000) for split in splits)
     streams = *(torch.cuda.Stream() for _ in splits), torch.cuda.Stream(priority=priority)
-    given = pipelines[0].example()
-    wanted = pipelines[0].reference(given)["y"].double()
+    inputs = pipelines[0].example()
+    expected = pipelines[0].reference(inputs)["y"].double()
     torch.cuda.synchronize()
     for number in range(100):
         pipelines[0].seed.add_(1)
         torch.cuda.synchronize()
         for pipeline, stream, pause_us in zip(pipelines, streams, (0, 10 * (number % 64), 0), strict=True):
             with torch.cuda.stream(stream):
-                pipeline.launch(given)
+                pipeline.launch(inputs)
             end = time.perf_counter() + pause_us / 1e6
             while time.perf_counter() < end:
                 pass
         for pipeline in pipelines:
             pipeline.check()
     for pipeline in pipelines:
-        out = pipeline._own["y"].view_as(wanted).double()
-        assert (out - wanted).norm() < 3e-3 * wanted.norm()
+        out = pipeline._own["y"].view_as(expected).double()
+        assert (out - expected).norm() < 3e-3 * expected.norm()
 
 
 def test_what_the_kernel_does_not_take_falls_back_with_a_reason() -> None:
@@ -266,5 +266,5 @@ def test_what_the_kernel_does_not_take_falls_back_with_a_reason() -> None:
     policy = Chain(("first", "last"), (first, last)).policy()
     with pytest.warns(FellBackWarning, match=r"as nn\.Linear keeps it; the stages run under cusync instead"):
         pipeline = GpuPipeline(policy, schedule="persistent")
-    given = pipeline.example()
-    assert (pipeline(**given).double() - pipeline.reference(given)["y"].double()).norm() < 1
+    inputs = pipeline.example()
+    assert (pipeline(**inputs).double() - pipeline.reference(inputs)["y"].double()).norm() < 1

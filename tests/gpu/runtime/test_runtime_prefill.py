@@ -61,8 +61,8 @@ def launched(model: HostModel, prefill: Prefill) -> torch.Tensor:
     return logits
 
 
-def error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((got.float() - expected).norm() / expected.norm())
+def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((actual.float() - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -74,8 +74,8 @@ def test_results_are_pytorchs_and_the_same_bits_in_every_launch(name):
     tolerance = {"float16": 5e-3, "bfloat16": 3e-2}[shape.dtype]
     assert error(first, expected) < tolerance
     if shape.cache:
-        for layer, wanted in zip(model.layers, kept, strict=True):
-            for role, rows in zip(("keys", "values"), wanted, strict=True):
+        for layer, reference in zip(model.layers, kept, strict=True):
+            for role, rows in zip(("keys", "values"), reference, strict=True):
                 assert error(layer[role][:, :, : shape.length], rows) < tolerance
                 assert layer[role][:, :, shape.length :].isnan().all()
     for _ in range(5):
@@ -169,11 +169,11 @@ def test_a_whole_model_is_taken_and_right(cached):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Prefill, "launch", counted)
-        got = call(torch.compile(model, backend="tileprof", dynamic=False, options={"use": "always"}))
+        actual = call(torch.compile(model, backend="tileprof", dynamic=False, options={"use": "always"}))
     assert kinds
     eager, exact = call(model), call(model.float())
-    assert error(got.logits, exact.logits) < 1.3 * error(eager.logits, exact.logits)
+    assert error(actual.logits, exact.logits) < 1.3 * error(eager.logits, exact.logits)
     if cached:
-        for layer, wanted in zip(got.past_key_values.layers, exact.past_key_values.layers, strict=True):
-            assert error(layer.keys, wanted.keys) < 2e-2
-            assert error(layer.values, wanted.values) < 2e-2
+        for layer, expected in zip(actual.past_key_values.layers, exact.past_key_values.layers, strict=True):
+            assert error(layer.keys, expected.keys) < 2e-2
+            assert error(layer.values, expected.values) < 2e-2

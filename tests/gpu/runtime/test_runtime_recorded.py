@@ -57,16 +57,16 @@ def tileprof(folder, *words):
 def recorded(folder, program, kernel=None):
     """Recorded, exported and verified in a folder; ``kernel``: its launches are the stages."""
     (folder / "infer.py").write_text(program)
-    done = tileprof(folder, "record", "--", sys.executable, "infer.py")
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = tileprof(folder, "record", "--", sys.executable, "infer.py")
+    assert result.returncode == 0, result.stdout + result.stderr
     launches = load(folder / "infer.tileprof").launches
     named = launches.index[launches["kernel"] == kernel].tolist()
     chosen = ["--launches", ",".join(map(str, named))] if kernel else []
     for words in (["export", *chosen, "infer.tileprof"], ["verify", "infer-json/policy.json", "infer.tileprof"]):
-        done = tileprof(folder, *words)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = tileprof(folder, *words)
+        assert result.returncode == 0, result.stdout + result.stderr
         if words[0] == "export":
-            assert (done.stdout + done.stderr).count("Modelled") == 1
+            assert (result.stdout + result.stderr).count("Modelled") == 1
     return folder
 
 
@@ -84,57 +84,57 @@ def network(name):
     return names["net"], names["x"]
 
 
-def close(value, wanted):
-    return bool((value.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm())
+def close(value, expected):
+    return bool((value.double() - expected.double()).norm() < 3e-3 * expected.double().norm())
 
 
 def test_the_verb_runs_it(road):
-    done = tileprof(road[1], "run", "infer-json/policy.json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "under persistent" in done.stdout
-    assert "20 runs, the same bits in each" in done.stdout
+    result = tileprof(road[1], "run", "infer-json/policy.json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "under persistent" in result.stdout
+    assert "20 runs, the same bits in each" in result.stdout
 
 
 def test_pipelines_compute_what_pytorch_does(road):
     file = road[1] / "infer-json/policy.json"
     pipeline = GpuPipeline.from_policy(file, schedule="auto")
-    given = pipeline.example()
-    out, wanted = pipeline(**given), pipeline.reference(given)[next(iter(pipeline.outputs))]
+    inputs = pipeline.example()
+    out, expected = pipeline(**inputs), pipeline.reference(inputs)[next(iter(pipeline.outputs))]
     pipeline.check()
     assert pipeline.scheduler.persistent
-    assert close(out, wanted)
-    on_cpu = Pipeline.from_policy(file)(**{name: tensor.cpu() for name, tensor in given.items()})
-    assert close(on_cpu.cuda(), wanted)
+    assert close(out, expected)
+    on_cpu = Pipeline.from_policy(file)(**{name: tensor.cpu() for name, tensor in inputs.items()})
+    assert close(on_cpu.cuda(), expected)
 
 
 def test_torch_compile_takes_the_file(road):
     torch._dynamo.reset()
     net, x = network(road[0])
     options = {"use": "always", "policies": [road[1] / "infer-json/policy.json"]}
-    with torch.no_grad(), reports() as found:
+    with torch.no_grad(), reports() as matches:
         out = torch.compile(net, backend="tileprof", options=options)(x)
         assert close(out, net(x))
-    assert [name for report in found for name in report.region_counts] == ["a chain of 2 stages by a policy file"]
+    assert [name for report in matches for name in report.region_counts] == ["a chain of 2 stages by a policy file"]
 
 
 def test_one_file_serves_a_range_of_sizes(road):
     name, folder = road
     word, sizes = {"perceptron": ("tokens=1..512", (1, 77, 200, 512)), "convolutions": ("images=1..8", (1, 3, 8))}[name]
-    done = tileprof(folder, "export", "-o", "sized", "--for", word, "infer.tileprof")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Proved" in done.stderr
+    result = tileprof(folder, "export", "-o", "sized", "--for", word, "infer.tileprof")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Proved" in result.stderr
     symbolic = load_symbolic(folder / "sized/policy.json")
     pipeline = GpuPipeline.from_policy(folder / "sized/policy.json", schedule="persistent")
     for size in sizes:
         policy = symbolic.at(size)
-        given = GpuPipeline(policy, schedule="persistent").example()
-        out = pipeline(**given)
+        inputs = GpuPipeline(policy, schedule="persistent").example()
+        out = pipeline(**inputs)
         one = pipeline.at(size)
         one.check()
         assert one.scheduler.name == "persistent"
-        assert close(out, one.reference(given)[next(iter(one.outputs))])
+        assert close(out, one.reference(inputs)[next(iter(one.outputs))])
         assert replays.wrong_replays(policy, replays=1000, schedule="persistent", order="persistent-stages") == 0
-    beyond = {k: torch.cat([v] * 2) if v.shape[0] == sizes[-1] and v.dim() > 1 else v for k, v in given.items()}
+    beyond = {k: torch.cat([v] * 2) if v.shape[0] == sizes[-1] and v.dim() > 1 else v for k, v in inputs.items()}
     with pytest.warns(FellBackWarning, match="the policy is for"):
         pipeline(**beyond)
 
@@ -145,29 +145,29 @@ def test_bad_input_is_a_sentence_and_nothing_runs(road, tmp_path):
     other["guard"]["architecture"] = "sm_80"
     (tmp_path / "device.json").write_text(json.dumps(other))
     (tmp_path / "shape.json").write_text(re.sub(r'"tile": \[\s*\d+', '"tile": [\n 16', text, count=1))
-    for name, said in (("device.json", "Nothing was run"), ("shape.json", "has a grid of")):
-        done = tileprof(tmp_path, "run", name)
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert said in done.stderr
-        assert not done.stdout
+    for name, message in (("device.json", "Nothing was run"), ("shape.json", "has a grid of")):
+        result = tileprof(tmp_path, "run", name)
+        assert result.returncode == 2, result.stdout + result.stderr
+        assert message in result.stderr
+        assert not result.stdout
     exported = tileprof(road[1], "export", "--format", "cusync", "--force", "-o", str(tmp_path / "h"), "infer.tileprof")
     assert exported.returncode == 0, exported.stderr
-    ran = tileprof(tmp_path, "run", "h/policy.h")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "no tile went on" in ran.stdout
+    outcome = tileprof(tmp_path, "run", "h/policy.h")
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert "no tile went on" in outcome.stdout
     header = tmp_path / "h/policy.h"
     header.write_text(header.read_text().replace("return", "return 0 *", 1))
-    done = tileprof(tmp_path, "run", "h/policy.h")
-    assert done.returncode == 2
-    assert "was changed by hand" in done.stderr
+    result = tileprof(tmp_path, "run", "h/policy.h")
+    assert result.returncode == 2
+    assert "was changed by hand" in result.stderr
 
 
 def test_a_kernel_without_an_operator_is_one_for_the_synchroniser(tmp_path):
     recorded(tmp_path, KERNELS, "scale")
-    done = tileprof(tmp_path, "run", "infer-json/policy.json")
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "tile = enter(sync, tl.program_id(0))" in done.stderr
-    assert "leave(sync, tile)" in done.stderr
+    result = tileprof(tmp_path, "run", "infer-json/policy.json")
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "tile = enter(sync, tl.program_id(0))" in result.stderr
+    assert "leave(sync, tile)" in result.stderr
     own = KERNELS.replace("def scale(x, y,", "def scale(x, y, sync,")
     own = own.replace("    at = tl.program_id(0) *", "    tile = enter(sync, tl.program_id(0))\n    at = tile *")
     own = own.replace("tl.load(x + at))", "tl.load(x + at))\n    leave(sync, tile)")

@@ -138,10 +138,10 @@ def test_every_other_scheduler_is_right_under_delays(chain, schedule) -> None:
 
 def test_the_result_is_that_of_pytorch(chain) -> None:
     pipeline = GpuPipeline(chain.policy())
-    given = pipeline.example()
-    out, wanted = pipeline(**given), pipeline.reference(given)[next(iter(pipeline.outputs))]
+    inputs = pipeline.example()
+    out, expected = pipeline(**inputs), pipeline.reference(inputs)[next(iter(pipeline.outputs))]
     pipeline.check()
-    assert (out.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm()
+    assert (out.double() - expected.double()).norm() < 3e-3 * expected.double().norm()
 
 
 @pytest.mark.parametrize("name", ["copies", "products", "convolutions", "attention"])
@@ -167,10 +167,10 @@ def test_a_wait_that_cannot_end_is_reported_and_the_next_run_is_right() -> None:
 def test_an_unsound_policy_runs_in_stream_order_and_says_so() -> None:
     policy = replace(CHAINS["products"].policy(), edges=())
     pipeline = GpuPipeline(policy)
-    given = pipeline.example()
+    inputs = pipeline.example()
     with pytest.warns(FellBackWarning, match="does not wait for everything"):
-        out = pipeline(**given)
-    assert torch.equal(out, pipeline.reference(given)["y"])
+        out = pipeline(**inputs)
+    assert torch.equal(out, pipeline.reference(inputs)["y"])
 
 
 @pytest.mark.parametrize("delay_ns", [0, 20_000])

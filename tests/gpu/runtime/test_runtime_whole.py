@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 sys.path.append(str(Path(__file__).parents[2] / "unit" / "runtime"))
 sys.path.append(str(Path(__file__).parents[1] / "measuring"))
 from model_cases import decoding, of_transformers, tokens
 from region_builders import Played, between, played
 
+from tests.support.cached_layer import CachedLayer
 from tileprof.cli.timeline_trace import write_trace
 from tileprof.devices import of_driver
 from tileprof.runtime.compile import aten, entry, raced_program
@@ -40,22 +40,6 @@ def compiled_triton(monkeypatch):
     """Inductor's Triton kernels are compiled, in this process: the suite has others interpreted."""
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
-
-
-class Decoder(nn.Module):
-    """Keeps a row per call, counts its calls, and reads what it has kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
-        self.register_buffer("cache", torch.zeros(64, 64))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x):
-        y = functional.gelu(self.first(x))
-        self.cache.index_copy_(0, self.calls.reshape(1), y[:1])
-        self.calls.add_(1)
-        return self.last(functional.softmax(y @ self.cache.t(), -1) @ self.cache) + x
 
 
 def attention(graph):
@@ -90,14 +74,14 @@ def models(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "tileprof.runtime.compile")
     monkeypatch.setattr(entry, "FINDERS", (attention,))
     monkeypatch.setattr(raced_program, "WORTH", 100.0)  # whatever the times, the way with the region is kept
-    model, other = Decoder().cuda().half().eval(), Decoder().cuda().half().eval()
+    model, other = CachedLayer(64).cuda().half().eval(), CachedLayer(64).cuda().half().eval()
     other.load_state_dict(model.state_dict())
     return torch.compile(model, backend="tileprof"), model, other
 
 
 def same(compiled, model, other, x) -> bool:
-    got, wanted = compiled(x), other(x)
-    return close(got, wanted) and close(model.cache, other.cache) and bool(model.calls == other.calls)
+    actual, expected = compiled(x), other(x)
+    return close(actual, expected) and close(model.cache, other.cache) and bool(model.calls == other.calls)
 
 
 def close(a, b) -> bool:
@@ -217,11 +201,11 @@ def test_a_run_with_clocks_has_times_of_every_tile_and_is_a_trace(name, tmp_path
     pytest.importorskip("transformers")
     torch.manual_seed(0)
     torch._dynamo.reset()
-    case, found = TIMED[name](), []
+    case, actual = TIMED[name](), []
 
     def watch(region, device, inputs):
         saved = [inputs[n].clone() for n in region.mutated]
-        found.append(region.timed(device, inputs))
+        actual.append(region.timed(device, inputs))
         for n, before in zip(region.mutated, saved, strict=True):
             inputs[n].copy_(before)
 
@@ -230,7 +214,7 @@ def test_a_run_with_clocks_has_times_of_every_tile_and_is_a_trace(name, tmp_path
         case.call(compiled)
         with observing(watch):
             case.call(compiled)
-    (timeline,) = found
+    (timeline,) = actual
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     ends = [int(stage.end_ns.max()) for stage in timeline.stages]
     for stage in timeline.stages:
@@ -255,7 +239,7 @@ def test_a_capture_takes_over_a_runner_whose_last_call_is_still_running() -> Non
     compiled = torch.compile(case.model, backend="tileprof", dynamic=False, options={"use": "always"})
     calling, replaying = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.no_grad():
-        wanted = case.call(compiled).clone()
+        expected = case.call(compiled).clone()
         for same_stream in (True, False):
             torch.cuda.synchronize()
             with torch.cuda.stream(calling):
@@ -270,9 +254,9 @@ def test_a_capture_takes_over_a_runner_whose_last_call_is_still_running() -> Non
             for _ in range(300):
                 with torch.cuda.stream(replaying):
                     graph.replay()
-                    wrong += (out != wanted).any()
+                    wrong += (out != expected).any()
                 with torch.cuda.stream(calling):
                     late = case.call(compiled)
             torch.cuda.synchronize()
             assert int(wrong) == 0
-            assert all(torch.equal(each, wanted) for each in (*early, late))
+            assert all(torch.equal(each, expected) for each in (*early, late))

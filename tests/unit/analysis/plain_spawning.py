@@ -34,6 +34,7 @@ class Plain:
         self.free, self.room = options.slots, options.resident
         self.children = self.ended = 0
         self.busy_ns = self.since = self.lived_ns = self.now = self.served = 0.0
+        self.seen, self.looked = 0, -np.inf
         self.ran: list[tuple[float, int]] = [(0.0, 0)]
         """From when on so many child tiles ran."""
 
@@ -148,9 +149,9 @@ class Plain:
     def alone(self, t: int) -> float:
         return float(self.work.items[t] * self.work.item_ns[t])
 
-    def launch(self, t: int, turn: int, asked: float) -> None:
+    def launch(self, t: int, turn: int, request: float) -> None:
         own = -(-int(self.work.items[t]) // self.options.child)
-        self.asked[t], self.estimate[t] = asked, self.expected(t, turn)
+        self.asked[t], self.estimate[t] = request, self.expected(t, turn)
         self.left[t], self.tile[t] = own, 0
 
     def arrives(self, t: int, when: float) -> None:
@@ -171,6 +172,12 @@ class Plain:
                 each = warp_ns / max(self.mean_running(), 1.0)
         return each, warp_ns
 
+    def queued(self) -> int:
+        """Child tiles in the system, as a rule sees them."""
+        if not self.options.lag_ns or self.now > self.looked + self.options.lag_ns:
+            self.seen, self.looked = sum(self.left.values()), self.now
+        return self.seen
+
     def expected(self, t: int, turn: int) -> float:
         """The time of thread t's items as a grid; not a number while nothing is known."""
         o = self.options
@@ -189,7 +196,7 @@ class Plain:
             longest = self.alone(sites[n]) if n < len(sites) else 0.0
             warp_ns = o.launch_ns + n * o.another_ns
             served_ns = max(0.0, self.served - self.now - warp_ns) + n * o.serve_ns
-            tiles = sum(self.left.values()) + sum(-(-int(self.work.items[t]) // o.child) for t in sites[:n])
+            tiles = (self.queued() if n else 0) + sum(-(-int(self.work.items[t]) // o.child) for t in sites[:n])
             queued_ns = 0.0 if np.isnan(each) else tiles * each
             ends.append(warp_ns + max(longest, served_ns + queued_ns) if n else longest)
         return set(sites[: ends.index(min(ends))])
@@ -213,7 +220,8 @@ class Plain:
             return False
         if self.policy != SPAWN:
             return True
-        expected, (_, warp_ns) = self.expected(t, turn), self.pace(t)
-        if np.isnan(expected):
-            return sum(self.left.values()) - (-n // self.options.child) <= self.options.untried
-        return expected < n * warp_ns
+        o, (each, warp_ns) = self.options, self.pace(t)
+        tiles = self.queued() - (-n // o.child)
+        if np.isnan(each):
+            return tiles <= o.untried
+        return o.launch_ns + (turn + 1) * o.another_ns + tiles * each < n * warp_ns

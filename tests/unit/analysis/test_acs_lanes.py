@@ -65,9 +65,9 @@ def test_a_captured_program_costs_the_host_nothing_and_a_join_its_hop():
 
 def test_the_share_of_independent_launches_counts_the_launch_before():
     g = with_trace(graph([1, 1, 1, 1], [(0, 1, all_to_all(1, 1)), (0, 2, all_to_all(1, 1))]), [[10.0]] * 4)
-    found = independence(program_of(g))
-    assert found.share == 2 / 3
-    assert found.width == 4 / 2
+    actual = independence(program_of(g))
+    assert actual.share == 2 / 3
+    assert actual.width == 4 / 2
     assert independence(program_of(g), window=1).width == 1
 
 

@@ -48,8 +48,8 @@ def soonest_end(g, lives, *, reuse):
 @given(random_graphs(), st.booleans())
 def test_ready_gated_ends_are_those_of_the_expanded_graph(case, reuse):
     g, lives = case
-    found = ready_times(problem(g, durations(lives), reuse=reuse))
-    assert found.tolist() == ready_oracle(g, lives, reuse=reuse)
+    actual = ready_times(problem(g, durations(lives), reuse=reuse))
+    assert actual.tolist() == ready_oracle(g, lives, reuse=reuse)
 
 
 @settings(deadline=None)  # the first call compiles
@@ -97,8 +97,8 @@ def test_list_schedule_equals_the_plain_one_tile_by_tile(case, capacity, reuse, 
     g, lives = case
     sizes = data.draw(st.lists(st.integers(1, min(2, capacity)), min_size=len(lives), max_size=len(lives)))
     p = problem(g, durations(lives), reuse=reuse)
-    found = list_schedule(p, np.array(sizes, np.int64), capacity)
-    assert found.tolist() == list_oracle(g, lives, sizes, capacity, reuse=reuse)
+    actual = list_schedule(p, np.array(sizes, np.int64), capacity)
+    assert actual.tolist() == list_oracle(g, lives, sizes, capacity, reuse=reuse)
 
 
 @settings(deadline=None)  # the first call compiles

@@ -32,9 +32,9 @@ def bytes_of(row):
 def test_covered_bytes_are_the_union_of_the_boxes(rows):
     b = as_boxes(rows)
     ranges = covered(b, b.operand >= 0)
-    found = {x for begin, end in ranges.tolist() for x in range(begin, end)}
-    assert found == set().union(*map(bytes_of, rows))
-    assert total(ranges) == len(found)
+    actual = {x for begin, end in ranges.tolist() for x in range(begin, end)}
+    assert actual == set().union(*map(bytes_of, rows))
+    assert total(ranges) == len(actual)
 
 
 @given(st.lists(st.lists(boxes, min_size=1, max_size=4), min_size=1, max_size=4), st.data())
@@ -50,14 +50,14 @@ def test_bytes_cross_when_read_before_written_or_left_behind(launches, data):
         ],
         buffers=[{"buffer": 0, "freed_at": -1}, {"buffer": 1, "freed_at": 9}],
     )
-    read, seen, left = set(), set(), set()
+    read, actual, left = set(), set(), set()
     for rows, slots in zip(launches, binding, strict=True):
         placed = [(row[1], {(slots[row[0]][0], slots[row[0]][1] + x) for x in bytes_of(row)}) for row in rows]
         for mode, touched in placed:
             if mode in (READ, ATOMIC):
-                read |= touched - seen
+                read |= touched - actual
         for mode, touched in placed:
-            seen |= touched
+            actual |= touched
             if mode in (WRITE, ATOMIC):
                 left |= {x for x in touched if x[0] == 0}
     assert Traffic(t).compulsory(range(len(launches))) == (len(read), len(left))

@@ -32,7 +32,7 @@ def read_loops(pair, policy):
             (z, y, x) for z in range(producer.slices) for y in range(above) for x in range(across)
         )
     }
-    found = []
+    matches = []
     for z in range(slices):
         for y in range(rows):
             row = min(y * consumer.tile_rows // producer.tile_rows, above - 1)
@@ -46,18 +46,18 @@ def read_loops(pair, policy):
                     if column < across:
                         met.setdefault(column, step / consumer.slice_inner)
             one = {(number[s, row, c], when) for c, when in met.items() for s in range(producer.slices)}
-            found += [one] * columns
-    return found
+            matches += [one] * columns
+    return matches
 
 
 def waits_of(pair, policy):
     block, _ = waits(pair, policy)
-    found = []
+    matches = []
     for s in block.set_of:
         part = slice(block.indptr[s], block.indptr[s + 1])
         assert (np.diff(block.parent[part]) > 0).all()
-        found.append(dict(zip(block.parent[part].tolist(), block.first[part].tolist(), strict=True)))
-    return found
+        matches.append(dict(zip(block.parent[part].tolist(), block.first[part].tolist(), strict=True)))
+    return matches
 
 
 @settings(max_examples=40, deadline=None)
@@ -73,13 +73,13 @@ def test_waits_are_those_of_the_loops_walked_step_by_step(rows, inner, tiles, sl
     width = 256 * inner
     first = Kernel(rows, width, 512, tiles[0], tiles[1], 32, 64, 64, 2, slices[0])
     second = Kernel(rows, 300, 9 * width if convolution else width, tiles[1], 64, 32, 64, 64, 2, slices[1], convolution)
-    wanted = read_loops((first, second), policy)
-    found = waits_of((first, second), policy)
-    assert [set(f) for f in found] == [{tile for tile, _ in w} for w in wanted]
+    expected = read_loops((first, second), policy)
+    actual = waits_of((first, second), policy)
+    assert [set(f) for f in actual] == [{tile for tile, _ in w} for w in expected]
     if policy == "rowsync":
-        assert {when for f in found for when in f.values()} == {0.0}
+        assert {when for f in actual for when in f.values()} == {0.0}
     else:
-        for f, w in zip(found, wanted, strict=True):
+        for f, w in zip(actual, expected, strict=True):
             # The loop looks at whole steps; a column that begins within one is met with the next at the earliest.
             step = second.tile_inner / second.slice_inner
             assert all(when - step <= f[tile] <= when + 1e-6 for tile, when in w)

@@ -73,9 +73,9 @@ def test_a_gain_is_the_one_published(frame):
 
 
 def test_gains_correlate_wherever_the_gpu_kept_its_pace(frame):
-    found = agreement(frame).set_index(["kind", "arch", "policy"])["correlation"]
+    correlations = agreement(frame).set_index(["kind", "arch", "policy"])["correlation"]
     for kind, policy in (("mlp", "rowsync"), ("mlp", "tilesync"), ("conv", "rowsync"), ("conv", "tilesync")):
-        assert found[kind, "v100", policy] >= 0.9, (kind, policy)
+        assert correlations[kind, "v100", policy] >= 0.9, (kind, policy)
     everything = frame[(frame["kind"] == "mlp") & (frame["arch"] == "v100") & (frame["policy"] == "rowsync")]
     assert np.corrcoef(everything["published"], everything["predicted"])[0, 1] >= 0.9  # those that calibrate too
 
@@ -129,11 +129,11 @@ def test_what_is_predicted_from_the_other_policy_does_not_use_its_own(points, ca
 
 def test_llamas_gains_on_the_v100_follow_from_what_was_calibrated_without_it(llama):
     assert len(llama) == 2 * (20 + 11)
-    found = agreement(llama.assign(tests=True)).set_index(["arch", "policy"])
-    assert found["correlation"]["v100", "rowsync"] >= 0.9
-    assert found["correlation"]["v100", "tilesync"] >= 0.8
-    assert found["mean_error"]["v100", "rowsync"] < 3
-    assert found["correlation"]["a100", "rowsync"] < 0.5  # as its docstring says
+    correlations = agreement(llama.assign(tests=True)).set_index(["arch", "policy"])
+    assert correlations["correlation"]["v100", "rowsync"] >= 0.9
+    assert correlations["correlation"]["v100", "tilesync"] >= 0.8
+    assert correlations["mean_error"]["v100", "rowsync"] < 3
+    assert correlations["correlation"]["a100", "rowsync"] < 0.5  # as its docstring says
 
 
 def test_the_page_has_the_table_of_all_sets(frame, llama):

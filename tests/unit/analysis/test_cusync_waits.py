@@ -33,14 +33,14 @@ def stops_by_hand(p):
     for producer, consumer in {*zip(p.producer.tolist(), p.consumer.tolist(), strict=True)}:
         counts = [0]
         for t in range(p.tile_base[consumer + 1] - p.tile_base[consumer]):
-            needed = {}
+            needs = {}
             for link in np.flatnonzero((p.producer == producer) & (p.consumer == consumer)):
                 r = p.relation[link]
                 k = p.set_of[p.tile_at[r] + t]
                 for e in range(p.indptr[p.set_at[r] + k], p.indptr[p.set_at[r] + k + 1]) if k >= 0 else ():
                     parent, first = p.parent[p.entry_at[r] + e], float(p.first[p.entry_at[r] + e])
-                    needed[parent] = min(needed.get(parent, 1.0), first)
-            counts.append(len(set(needed.values())))
+                    needs[parent] = min(needs.get(parent, 1.0), first)
+            counts.append(len(set(needs.values())))
         most[consumer] += max(counts)
     return most
 
@@ -76,10 +76,10 @@ def test_each_wait_after_the_first_costs_its_time():
 
 def test_the_faster_place_to_wait_is_taken_and_named():
     g = pair([[(0, 1.0, 0.0), (1, 1.0, 0.5), (2, 1.0, 0.5)]], [0], [[10.0] * 3, [10.0]])
-    for wait_ns, time_ns, said in ((2, 26.0, "where bytes are needed"), (20, 30.0, "at entry")):
-        found = Simulator(g).run(scheduler(f"cusync:post_ns=0,poll_ns=0,wait_ns={wait_ns}"))
-        assert found.time_ns == time_ns
-        assert f"takes the fastest here: waits {said}." in found.notes[-1]
+    for wait_ns, time_ns, message in ((2, 26.0, "where bytes are needed"), (20, 30.0, "at entry")):
+        outcome = Simulator(g).run(scheduler(f"cusync:post_ns=0,poll_ns=0,wait_ns={wait_ns}"))
+        assert outcome.time_ns == time_ns
+        assert f"takes the fastest here: waits {message}." in outcome.notes[-1]
 
 
 def test_parents_that_are_needed_at_one_moment_are_one_wait():

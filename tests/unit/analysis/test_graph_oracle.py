@@ -76,20 +76,20 @@ def programs(draw: st.DrawFn) -> Program:
 def test_every_edge_equals_the_byte_by_byte_oracle(program: Program) -> None:
     trace = program.trace()
     edges = build_graph(trace).edges
-    found = {
+    actual = {
         (a, b, c, d, e, bool(f)): (n, last, first) for a, b, c, d, e, f, n, last, first in edges.itertuples(index=False)
     }
-    assert len(found) == len(edges)
+    assert len(actual) == len(edges)
     expected = oracle(trace)
-    missing = expected.keys() - found.keys()
+    missing = expected.keys() - actual.keys()
     assert not missing
     # A read beside a write of another tile of the same launch may leave a WAR where there is a WAW anyway.
-    for edge in found.keys() - expected.keys():
+    for edge in actual.keys() - expected.keys():
         assert edge[4] == "WAR", edge
         assert (*edge[:4], "WAW", edge[5]) in expected, edge
     for edge, value in expected.items():
         if edge[4] != "WAR" or (*edge[:4], "WAW", edge[5]) not in expected:
-            assert found[edge] == pytest.approx(value), edge
+            assert actual[edge] == pytest.approx(value), edge
 
 
 def test_a_read_depends_on_the_last_writer_only() -> None:

@@ -38,39 +38,39 @@ def guidance_of(g):
 
 
 def test_short_kernels_with_long_gaps_are_launch_bound_and_a_graph_comes_first():
-    found = guidance_of(program(lives=[100.0] * 10, gap=100))
-    assert found.verdict.kind == "launch-bound"
-    assert found.actions[0].kind == "cuda-graph"
-    graphed = next(a for a in found.actions if a.kind == "cuda-graph")
+    actual = guidance_of(program(lives=[100.0] * 10, gap=100))
+    assert actual.verdict.kind == "launch-bound"
+    assert actual.actions[0].kind == "cuda-graph"
+    graphed = next(a for a in actual.actions if a.kind == "cuda-graph")
     assert graphed.saves_ns == pytest.approx(9 * 50)  # the device's gaps: 100 ns from the host, 50 in a graph
-    assert found.verdict.saves_share == found.actions[0].saves_share
+    assert actual.verdict.saves_share == actual.actions[0].saves_share
 
 
 def test_only_actions_that_a_graph_leaves_to_do_count_from_the_graph_on():
-    found = guidance_of(program(lives=[100.0] * 10, gap=100))
-    beyond = {action.kind: action.beyond for action in found.actions}
+    actual = guidance_of(program(lives=[100.0] * 10, gap=100))
+    beyond = {action.kind: action.beyond for action in actual.actions}
     assert beyond["cuda-graph"] == ""
     assert beyond["fuse"] == "a CUDA graph"
-    (fused,) = (a for a in found.actions if a.kind == "fuse")
+    (fused,) = (a for a in actual.actions if a.kind == "fuse")
     assert fused.saves_ns == pytest.approx(9 * 50 + 9 * 100)  # gaps as in a graph, and launches but the longest
 
 
 def test_a_ladder_goes_down_from_what_was_recorded_to_the_bound():
-    found = guidance_of(program(lives=[100.0] * 10, gap=100))
-    times = [rung.time_ns for rung in found.ladder]
+    actual = guidance_of(program(lives=[100.0] * 10, gap=100))
+    times = [rung.time_ns for rung in actual.ladder]
     assert times == sorted(times, reverse=True)
-    assert (found.ladder[0].name, found.ladder[-1].name) == ("recorded", "bound")
+    assert (actual.ladder[0].name, actual.ladder[-1].name) == ("recorded", "bound")
 
 
 def test_a_program_that_fills_the_gpu_has_nothing_to_do_first():
-    found = guidance_of(program(lives=[1e6], tiles=200, links=[]))
-    assert (found.verdict.kind, found.actions) == ("well filled", ())
-    assert "no action here" in found.verdict.sentence
+    actual = guidance_of(program(lives=[1e6], tiles=200, links=[]))
+    assert (actual.verdict.kind, actual.actions) == ("well filled", ())
+    assert "no action here" in actual.verdict.sentence
 
 
 def test_a_measured_program_that_waits_for_its_host_is_recorded_warm_first():
-    found = guidance_of(program(lives=[1000.0] * 4, gap=100_000, timing="measured"))
-    assert (found.verdict.kind, found.actions[0].kind) == ("host-bound", "warm-up")
+    actual = guidance_of(program(lives=[1000.0] * 4, gap=100_000, timing="measured"))
+    assert (actual.verdict.kind, actual.actions[0].kind) == ("host-bound", "warm-up")
 
 
 def test_chains_are_fused_where_each_tile_needs_the_same_tile_and_nothing_else():
@@ -87,8 +87,8 @@ def test_chains_that_a_compiler_fuses_at_once_are_one_action():
     tiles = 2
     links = [(0, 1, one_to_one(tiles)), (1, 2, all_to_all(tiles, tiles)), (2, 3, one_to_one(tiles)),
              (3, 4, one_to_one(tiles))]  # fmt: skip
-    found = guidance_of(program(lives=[3000.0, 2000.0, 9000.0, 4000.0, 2500.0], links=links))
-    (fused,) = [a for a in found.actions if a.kind == "fuse"]
+    actual = guidance_of(program(lives=[3000.0, 2000.0, 9000.0, 4000.0, 2500.0], links=links))
+    (fused,) = [a for a in actual.actions if a.kind == "fuse"]
     assert (fused.launches, fused.command) == ((2, 3, 4), "torch.compile(model)")
     assert fused.saves_ns == pytest.approx(4000 + 2500 + 2 * 50 + 2000 + 50)
     assert "and 1 more kind of chains" in fused.title
@@ -116,14 +116,14 @@ def test_a_pair_is_ranked_by_what_it_gains_while_everything_else_stays_ordered()
 
 
 def test_time_is_told_by_operator_and_by_module_with_layers_as_one_row():
-    found = guidance_of(program())
-    assert [(s.name, s.launches) for s in found.operators] == [("mul", 3)]
-    assert [(s.name, s.launches) for s in found.modules] == [("h.*", 3)]
-    assert found.operators[0].time_ns == pytest.approx(3000)
+    actual = guidance_of(program())
+    assert [(s.name, s.launches) for s in actual.operators] == [("mul", 3)]
+    assert [(s.name, s.launches) for s in actual.modules] == [("h.*", 3)]
+    assert actual.operators[0].time_ns == pytest.approx(3000)
 
 
 def test_json_holds_every_field():
-    found = guidance_of(program(lives=[100.0] * 10))
-    value = found.to_json()
+    actual = guidance_of(program(lives=[100.0] * 10))
+    value = actual.to_json()
     assert set(value) == {"verdict", "ladder", "actions", "operators", "modules"}
-    assert value["actions"][0] == dataclasses.asdict(found.actions[0]) | {"launches": list(found.actions[0].launches)}
+    assert value["actions"][0] == dataclasses.asdict(actual.actions[0]) | {"launches": list(actual.actions[0].launches)}

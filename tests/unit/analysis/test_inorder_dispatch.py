@@ -48,5 +48,5 @@ def test_ends_are_those_of_the_naive_simulation(drawn, capacity, inside, cost) -
     p = problem(g, durations(lives), reuse=True)
     units = np.minimum(np.arange(len(p.launch)) % 2 + 1, capacity)
     costs = Costs(cost, cost, cost)
-    found = in_order(p, units, capacity, costs, wait_inside=inside)
-    assert found == pytest.approx(naive(p, units, capacity, costs, wait_inside=inside))
+    actual = in_order(p, units, capacity, costs, wait_inside=inside)
+    assert actual == pytest.approx(naive(p, units, capacity, costs, wait_inside=inside))

@@ -71,13 +71,13 @@ def test_a_known_relation_gets_its_pattern_and_an_exact_map(case: str) -> None:
     if not expected:
         assert pattern.map == ""
         return
-    for tile, wanted in enumerate(relation):
+    for tile, reference in enumerate(relation):
         values = evaluate(pattern.map, tile, consumer)
         inside = [
             p for p in range(producer.tiles)
             if all(producer.block[p]["xyz".index(a)] in v for a, v in values.items())
         ]  # fmt: skip
-        assert inside == sorted(wanted), (pattern.map, tile)
+        assert inside == sorted(reference), (pattern.map, tile)
     assert pattern.map == expected
 
 

@@ -25,12 +25,12 @@ def gains_of_chains(row):
 def gains_of_models():
     """Over Inductor, of models that ran in kernels of this package: those that fell back have Inductor's time."""
     rows = json.loads((RESULTS / "models.json").read_text())["rows"].values()
-    found = []
+    matches = []
     for row in rows:
         ours, inductor = row["us"]["tileprof"][0], row["us"]["inductor"][0]
         if row["predicted_us"] is not None and abs(ours / inductor - 1) > LEAST:
-            found.append((1 - ours / inductor, 1 - row["predicted_us"] / inductor))
-    return np.array(found)
+            matches.append((1 - ours / inductor, 1 - row["predicted_us"] / inductor))
+    return np.array(matches)
 
 
 def gains_of_recorded(which):

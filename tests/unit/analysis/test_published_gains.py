@@ -51,14 +51,14 @@ def test_a_verdict_names_direction_and_size(mean, ours, says):
     ],
 )
 def test_direction_range_and_nearness_are_counted_apart(mean, ours, same, inside, near):
-    found = comparison(mean, *({"a": gain} for gain in ours))
-    assert (found.same_direction, found.inside, found.near) == (same, inside, near)
+    actual = comparison(mean, *({"a": gain} for gain in ours))
+    assert (actual.same_direction, actual.inside, actual.near) == (same, inside, near)
 
 
 def test_means_are_geometric_and_over_programs():
-    found = comparison(1.5, {"a": 1.0, "b": 4.0}, {"a": 3.0, "b": 3.0})
-    assert found.means == (pytest.approx(2.0), pytest.approx(3.0))
-    assert found.most == 4.0
+    actual = comparison(1.5, {"a": 1.0, "b": 4.0}, {"a": 3.0, "b": 3.0})
+    assert actual.means == (pytest.approx(2.0), pytest.approx(3.0))
+    assert actual.most == 4.0
 
 
 def test_two_kernels_that_do_not_need_each_other_run_beside_each_other():

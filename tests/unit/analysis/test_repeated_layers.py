@@ -34,8 +34,8 @@ def test_modules_without_numbers_are_no_layers():
 
 
 def test_steps_of_a_loop_are_one_row_and_their_modules_no_layers():
-    found = layers_of(["warm", *["m.0", "m.1", "loss"] * 4, "end"], [5, *[2, 3, 4] * 4, 6])
-    assert [(x.name, x.times, x.first, x.last) for x in found] == [(STEP, 4, 7, 9)]
+    actual = layers_of(["warm", *["m.0", "m.1", "loss"] * 4, "end"], [5, *[2, 3, 4] * 4, 6])
+    assert [(x.name, x.times, x.first, x.last) for x in actual] == [(STEP, 4, 7, 9)]
 
 
 def test_a_repeat_of_a_small_part_is_no_loop():

@@ -86,10 +86,10 @@ def test_a_pair_is_direct_unless_a_path_in_between_orders_it(edges):
     for p, c in edges:
         parents.setdefault(c, set()).add(p)
     pairs = [(p, c) for p in range(12) for c in range(p + 1, 12)]
-    found = direct(12, parents, *map(list, zip(*pairs, strict=True)))
+    actual = direct(12, parents, *map(list, zip(*pairs, strict=True)))
     dag = nx.DiGraph(list(edges))
     dag.add_nodes_from(range(12))
-    for (p, c), is_direct in zip(pairs, found, strict=True):
+    for (p, c), is_direct in zip(pairs, actual, strict=True):
         others = [q for q in dag.predecessors(c) if q != p and nx.has_path(dag, p, q)]
         assert is_direct == (not others)
 

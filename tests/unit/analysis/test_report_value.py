@@ -63,21 +63,21 @@ def test_the_program_is_summed_up():
 
 def test_json_holds_what_its_documentation_lists():
     report = build_report(chain())
-    found = json.loads(json.dumps(report.to_json(), allow_nan=False))
-    assert (found["schema"], found["version"]) == ("tileprof report", 1)
-    assert set(found) == {
+    document = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert (document["schema"], document["version"]) == ("tileprof report", 1)
+    assert set(document) == {
         "schema", "version", "trace", "device", "program", "bounds", "unknown_lags", "layers", "pairs", "conservative",
         "notes", "dependencies_known", "assumptions", "first_look", "step_graphs",
     }  # fmt: skip
-    assert set(found["trace"]) == {"path", "recorder", "command", "complete", "granule"}
-    assert set(found["pairs"][0]) == {
+    assert set(document["trace"]) == {"path", "recorder", "command", "complete", "granule"}
+    assert set(document["pairs"][0]) == {
         "producers", "consumers", "times", "producer", "consumer", "pattern", "map", "edges", "described_edges",
         "bytes", "early", "lead_ns", "direct", "apart", "last_producer", "reuse_only", "stream_waves",
         "overlapped_waves", "recorded_ns", "bound_ns", "binding", "list_schedule_ns", "gain_ns", "overlap_ns",
         "program_share", "coverage",
     }  # fmt: skip
-    assert found["pairs"][0]["producers"] == [0, 2, 4]
-    assert found["first_look"] == 0
+    assert document["pairs"][0]["producers"] == [0, 2, 4]
+    assert document["first_look"] == 0
 
 
 def test_the_first_look_is_the_direct_pair_with_the_largest_gain():
@@ -122,8 +122,8 @@ def test_a_trace_without_accesses_claims_nothing_of_dependencies():
     text = " ".join(text_of(report).split())
     assert "which launches depend on each other is unknown" in text
     assert not [claim for claim in ("same time", "saves", "saved", "list schedul", "critical path") if claim in text]
-    found = report.to_json()
-    assert (found["dependencies_known"], found["bounds"]["list_schedule_ns"]) == (False, None)
+    actual = report.to_json()
+    assert (actual["dependencies_known"], actual["bounds"]["list_schedule_ns"]) == (False, None)
     assert build_report(program([{}, {}])).dependencies_known
 
 
@@ -170,16 +170,16 @@ def test_a_record_faster_than_physics_is_not_trusted():
 
 
 @pytest.mark.parametrize(
-    ("pause_ns", "timing", "said"),
+    ("pause_ns", "timing", "message"),
     [(200_000, "measured", True), (9_000, "measured", False), (200_000, "modelled", False)],
 )
-def test_a_recording_of_mostly_waiting_for_the_host_says_how_to_record_the_rest(pause_ns, timing, said):
+def test_a_recording_of_mostly_waiting_for_the_host_says_how_to_record_the_rest(pause_ns, timing, message):
     rows = [{"timing": timing, "begin_ns": pause_ns * i} for i in range(4)]
     g = program(rows, [(0, 1, one_to_one(4))])
     report = build_report(g)
-    assert host_is_late(report) == said
+    assert host_is_late(report) == message
     verdict = guide(report, Simulator(g)).verdict
-    assert ("before tileprof.capture()" in verdict.sentence) == (verdict.kind == "host-bound") == said
+    assert ("before tileprof.capture()" in verdict.sentence) == (verdict.kind == "host-bound") == message
 
 
 def test_notes_of_the_recorder_are_repeated():

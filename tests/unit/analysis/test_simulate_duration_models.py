@@ -46,9 +46,9 @@ def test_tiles_share_the_dram_bandwidth_and_are_never_faster_than_recorded():
 
 
 def test_time_lost_to_others_is_no_wait():
-    found = Simulator(independent(500_000, launches=4), lives=life_model("shared-roofline")).run(scheduler("list"))
-    assert found.waiting_ns == pytest.approx(0, abs=1e-6)
-    assert found.overheads_ns["slowed"] == pytest.approx(4000, rel=1e-6)
+    outcome = Simulator(independent(500_000, launches=4), lives=life_model("shared-roofline")).run(scheduler("list"))
+    assert outcome.waiting_ns == pytest.approx(0, abs=1e-6)
+    assert outcome.overheads_ns["slowed"] == pytest.approx(4000, rel=1e-6)
 
 
 def test_a_launch_alone_runs_as_recorded_whatever_it_moves():
@@ -62,8 +62,8 @@ def test_tiles_share_the_arithmetic():
 def test_what_is_done_before_a_wait_takes_its_part_of_the_bandwidth():
     # Both ask for all bandwidth; half of the consumer's work comes before its wait: 2000 ns of bandwidth in all.
     g = independent(10**6, first=0.5)
-    found = Simulator(g, lives=life_model("shared-roofline")).run(scheduler("pdl:signal_ns=0"))
-    assert found.time_ns == pytest.approx(2000, rel=1e-6)
+    outcome = Simulator(g, lives=life_model("shared-roofline")).run(scheduler("pdl:signal_ns=0"))
+    assert outcome.time_ns == pytest.approx(2000, rel=1e-6)
     assert time_of(g, "recorded", "pdl:signal_ns=0") == 1500
 
 
@@ -104,23 +104,23 @@ def test_a_signal_on_its_way_is_no_work_and_loads_nobody():
     # Alone on its SM each tile is as slow as recorded; half of the consumer comes before its wait, half after the
     # signal.
     simulator = Simulator(independent(0, first=0.5), lives=life_model("co-residency-scaled:sensitivity=2"))
-    found = simulator.run(scheduler("pdl:signal=90us"))
-    assert found.time_ns == pytest.approx(1000 + 90_000 + 500, rel=1e-6)
-    assert found.waiting_ns == pytest.approx(500 + 90_000, rel=1e-6)
-    assert "slowed" not in found.overheads_ns
+    outcome = simulator.run(scheduler("pdl:signal=90us"))
+    assert outcome.time_ns == pytest.approx(1000 + 90_000 + 500, rel=1e-6)
+    assert outcome.waiting_ns == pytest.approx(500 + 90_000, rel=1e-6)
+    assert "slowed" not in outcome.overheads_ns
 
 
 def test_a_tile_that_waits_takes_no_bandwidth():
     # The producer is slowed by the consumer's first half only, and none by the signal.
     simulator = Simulator(independent(10**6, first=0.5), lives=life_model("shared-roofline"))
-    found = simulator.run(scheduler("pdl:signal=5us"))
-    assert found.end_ns.tolist() == pytest.approx([1500, 7000], rel=1e-6)
-    assert found.waiting_ns == pytest.approx(5500, rel=1e-6)
-    assert found.overheads_ns["slowed"] == pytest.approx(1000, rel=1e-6)
+    outcome = simulator.run(scheduler("pdl:signal=5us"))
+    assert outcome.end_ns.tolist() == pytest.approx([1500, 7000], rel=1e-6)
+    assert outcome.waiting_ns == pytest.approx(5500, rel=1e-6)
+    assert outcome.overheads_ns["slowed"] == pytest.approx(1000, rel=1e-6)
 
 
 def test_polls_inside_a_tile_are_no_work():
     simulator = Simulator(independent(10**6, first=0.5), lives=life_model("shared-roofline"))
-    found = simulator.run(scheduler("cusync:inside=1,post_ns=0,wait_ns=0,poll_ns=5000"))
-    assert found.end_ns.tolist() == pytest.approx([1500, 7000], rel=1e-6)
-    assert found.waiting_ns == pytest.approx(5500, rel=1e-6)
+    outcome = simulator.run(scheduler("cusync:inside=1,post_ns=0,wait_ns=0,poll_ns=5000"))
+    assert outcome.end_ns.tolist() == pytest.approx([1500, 7000], rel=1e-6)
+    assert outcome.waiting_ns == pytest.approx(5500, rel=1e-6)

@@ -97,8 +97,8 @@ def test_ready_tiles_without_costs_are_list_scheduling(case, slots):
     g, lives = case
     p = problem(g, durations(lives), reuse=True)
     draft = Draft(len(lives), gate=[READY] * len(lives))
-    found = engine.run(p, successors(p), draft.plan(), room_of(slots, len(lives)))
-    assert found.end_ns.tolist() == list_oracle(g, lives, [1] * len(lives), slots, reuse=True)
+    outcome = engine.run(p, successors(p), draft.plan(), room_of(slots, len(lives)))
+    assert outcome.end_ns.tolist() == list_oracle(g, lives, [1] * len(lives), slots, reuse=True)
 
 
 @settings(deadline=None)
@@ -107,8 +107,8 @@ def test_waiting_inside_on_endless_slots_is_never_below_the_wait_inside_path(cas
     g, lives = case
     p = problem(g, durations(lives), reuse=True)
     draft = Draft(len(lives), gate=[INSIDE] * len(lives))
-    found = engine.run(p, successors(p), draft.plan(), room_of(99, len(lives)))
-    assert found.end_ns.max() >= paths(p).wait_inside_ns - 1e-9
+    outcome = engine.run(p, successors(p), draft.plan(), room_of(99, len(lives)))
+    assert outcome.end_ns.max() >= paths(p).wait_inside_ns - 1e-9
 
 
 def simulate(g, lives, draft, slots):
@@ -118,30 +118,30 @@ def simulate(g, lives, draft, slots):
 
 def test_a_tile_that_waits_inside_holds_its_slot_and_works_until_the_need():
     g = graph([1, 1], [(0, 1, block([[(0, 1.0, 0.5)]], [0]))])
-    found = simulate(g, [[10.0], [4.0]], Draft(2, gate=[FREE, INSIDE]), 2)
-    assert found.begin_ns.tolist() == [0.0, 0.0]
-    assert found.end_ns.tolist() == [10.0, 12.0]
+    outcome = simulate(g, [[10.0], [4.0]], Draft(2, gate=[FREE, INSIDE]), 2)
+    assert outcome.begin_ns.tolist() == [0.0, 0.0]
+    assert outcome.end_ns.tolist() == [10.0, 12.0]
 
 
 def test_consumers_in_all_slots_before_their_producers_never_end():
     g = graph([2, 2], [(0, 1, all_to_all(2, 2))])
     plan = Draft(2, gate=[FREE, INSIDE]).plan()._replace(rank=np.array([1, 0], np.int64))
     p = problem(g, durations([[1.0] * 2] * 2), reuse=True)
-    found = engine.run(p, successors(p), plan, room_of(2, 2))
-    assert found.ended == 0
-    assert found.begin_ns.tolist() == [np.inf, np.inf, 0.0, 0.0]
+    outcome = engine.run(p, successors(p), plan, room_of(2, 2))
+    assert outcome.ended == 0
+    assert outcome.begin_ns.tolist() == [np.inf, np.inf, 0.0, 0.0]
 
 
 def test_a_grid_waits_after_its_prologue_for_the_launch_before():
     draft = Draft(2, gate=[FREE, GRID], started=[set(), {0}], waits_for=[-1, 0], prologue=[0.0, 0.25])
-    found = simulate(graph([3, 1], []), [[4.0] * 3, [4.0]], draft, 2)
-    assert found.begin_ns.tolist() == [0.0, 0.0, 4.0, 4.0]
-    assert found.end_ns.tolist() == [4.0, 4.0, 8.0, 11.0]
+    outcome = simulate(graph([3, 1], []), [[4.0] * 3, [4.0]], draft, 2)
+    assert outcome.begin_ns.tolist() == [0.0, 0.0, 4.0, 4.0]
+    assert outcome.end_ns.tolist() == [4.0, 4.0, 8.0, 11.0]
 
 
 def test_a_window_admits_launches_in_order_as_earlier_ones_end():
-    found = simulate(graph([1] * 4, []), [[5.0], [1.0], [1.0], [1.0]], Draft(4, window=2), 9)
-    assert found.begin_ns.tolist() == [0.0, 0.0, 1.0, 2.0]
+    outcome = simulate(graph([1] * 4, []), [[5.0], [1.0], [1.0], [1.0]], Draft(4, window=2), 9)
+    assert outcome.begin_ns.tolist() == [0.0, 0.0, 1.0, 2.0]
 
 
 def test_the_signal_and_the_gap_delay_what_waits():
@@ -183,8 +183,8 @@ def test_a_launch_that_opens_by_a_dispatch_comes_after_what_was_ready_then():
     g = graph([1, 1, 1], [(0, 1, one_to_one(1))])
     draft = Draft(3, gate=[INSIDE] * 3, started=[set(), {0}, set()])
     p = problem(g, durations([[5.0], [5.0], [5.0]]), reuse=True, unknown_first=0.0)
-    found = engine.run(p, successors(p), draft.plan(), room_of(2, 3))
-    assert found.begin_ns.tolist() == [0, 5, 0]
+    outcome = engine.run(p, successors(p), draft.plan(), room_of(2, 3))
+    assert outcome.begin_ns.tolist() == [0, 5, 0]
 
 
 def test_plans_have_one_type_so_that_the_engine_is_compiled_once():

@@ -32,24 +32,24 @@ def test_the_compiled_simulation_equals_the_plain_one(case, costs):
 def test_every_tile_runs_once_after_its_parents_and_workers_run_one_at_a_time(case, costs):
     g, lives = case
     p = problem(g, durations(lives), reuse=True)
-    found = run(p, successors(p), costs)
-    assert np.isfinite(found.end_ns).all()
+    outcome = run(p, successors(p), costs)
+    assert np.isfinite(outcome.end_ns).all()
     for parent, child, *_ in edges_of(g, reuse=True):
-        assert found.begin_ns[child] >= found.end_ns[parent]
+        assert outcome.begin_ns[child] >= outcome.end_ns[parent]
     for worker in range(costs.workers):
-        mine = np.flatnonzero(found.worker == worker)
-        mine = mine[np.lexsort((found.end_ns[mine], found.begin_ns[mine]))]
-        assert (found.begin_ns[mine][1:] >= found.end_ns[mine][:-1]).all()
+        mine = np.flatnonzero(outcome.worker == worker)
+        mine = mine[np.lexsort((outcome.end_ns[mine], outcome.begin_ns[mine]))]
+        assert (outcome.begin_ns[mine][1:] >= outcome.end_ns[mine][:-1]).all()
     if costs.policy == SPAWN:
-        assert not found.inline.any()
+        assert not outcome.inline.any()
     with_parents = {child for _, child, *_ in edges_of(g, reuse=True)}
     if costs.policy == INLINE:
-        assert set(np.flatnonzero(found.inline).tolist()) == with_parents
+        assert set(np.flatnonzero(outcome.inline).tolist()) == with_parents
 
 
-def simulate(g, lives, **given):
+def simulate(g, lives, **arguments):
     p = problem(g, durations(lives), reuse=True)
-    return run(p, successors(p), Inlining(**given))
+    return run(p, successors(p), Inlining(**arguments))
 
 
 CHAIN = graph([2, 2], [(0, 1, one_to_one(2))])
@@ -79,21 +79,21 @@ def test_the_rule_spawns_what_would_wait_long_on_the_list():
 
 def test_a_tile_is_run_by_the_worker_of_its_last_parent():
     join = graph([2, 1], [(0, 1, block([[(0, 1.0, 0.0), (1, 1.0, 0.0)]], [0]))])
-    found = simulate(join, [[3.0, 9.0], [1.0]], workers=2, policy=INLINE)
-    assert found.worker[2] == found.worker[1]
-    assert found.begin_ns[2] == 9
+    outcome = simulate(join, [[3.0, 9.0], [1.0]], workers=2, policy=INLINE)
+    assert outcome.worker[2] == outcome.worker[1]
+    assert outcome.begin_ns[2] == 9
 
 
 def test_there_are_as_many_workers_as_blocks_reside_of_the_largest_tile():
     p = problem(CHAIN, durations([[10.0, 10.0], [5.0, 5.0]]), reuse=True)
     room = Room(2, np.array([[1, 64], [1, 100]]), np.ones(2, np.int64), np.array([8, 256]), np.full(2, 9))
-    found, said = scheduler("inline:policy=1").alone(p, room)
-    assert "0 of 4 tiles run inline" in said[0]
-    assert "4 workers" in said[0]
-    assert found.ended == 4
-    assert found.open_ns.tolist() == [100.0, 100 + 10.0 + 700 + 100]
-    assert found.deciding_ns == 4 * 100
-    assert scheduler("inline").alone(p, room)[0].end_ns.max() < found.end_ns.max()
+    actual, message = scheduler("inline:policy=1").alone(p, room)
+    assert "0 of 4 tiles run inline" in message[0]
+    assert "4 workers" in message[0]
+    assert actual.ended == 4
+    assert actual.open_ns.tolist() == [100.0, 100 + 10.0 + 700 + 100]
+    assert actual.deciding_ns == 4 * 100
+    assert scheduler("inline").alone(p, room)[0].end_ns.max() < actual.end_ns.max()
 
 
 def test_options_out_of_range_are_refused():
@@ -107,9 +107,9 @@ def test_a_worker_holds_a_whole_cluster():
     p = problem(CHAIN, durations([[10.0, 10.0], [5.0, 5.0]]), reuse=True)
     room = Room(3, np.ones((2, 1), np.int64), np.array([1, 4]), np.array([2]), np.full(2, 9))
     # Six blocks fit on the GPU, on three SMs: one cluster of four.
-    found, said = scheduler("inline").alone(p, room)
-    assert "1 workers" in said[0]
-    assert found.end_ns.max() >= 30
+    actual, message = scheduler("inline").alone(p, room)
+    assert "1 workers" in message[0]
+    assert actual.end_ns.max() >= 30
     with pytest.raises(UserError, match="as large as a tile of launch 1 does not fit"):
         scheduler("inline").alone(p, room._replace(sms=1))
 
@@ -117,5 +117,5 @@ def test_a_worker_holds_a_whole_cluster():
 def test_nothing_runs_in_no_time():
     p = problem(graph([], []), durations([]), reuse=True)
     none = np.zeros(0, np.int64)
-    found, _ = scheduler("inline").alone(p, Room(2, np.zeros((0, 1), np.int64), none, np.array([2]), none))
-    assert found.ended == 0
+    actual, _ = scheduler("inline").alone(p, Room(2, np.zeros((0, 1), np.int64), none, np.array([2]), none))
+    assert actual.ended == 0

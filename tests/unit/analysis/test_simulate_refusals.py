@@ -126,9 +126,9 @@ def test_a_prologue_beyond_what_is_safe_is_called_no_valid_schedule():
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [({"sms": 10**9}, "at most 100,000 SMs"), ({"blocks_per_sm": 10**9}, "at most 10,000 blocks")],
 )
-def test_machines_beyond_any_gpu_are_refused(given, says):
+def test_machines_beyond_any_gpu_are_refused(arguments, says):
     with pytest.raises(UserError, match=says):
-        Machine(chain().device, **given)
+        Machine(chain().device, **arguments)

@@ -101,9 +101,9 @@ def test_list_scheduling_passes_over_a_tile_that_fits_nowhere():
     # The second launch needs a whole SM; the third fits beside the first.
     g = with_trace(graph([2, 1, 2], []), [[10.0] * 2, [10.0], [10.0] * 2])
     g.launches["block_x"], g.launches["blocks_per_sm"] = [128, 256, 128], [2, 1, 2]
-    found = {name: Simulator(g).run(scheduler(name)) for name in ("list", "dataflow")}
-    assert found["list"].begin_ns.tolist() == [0, 0, 10, 0, 0]
-    assert found["dataflow"].begin_ns[3:].min() == 10
+    actual = {name: Simulator(g).run(scheduler(name)) for name in ("list", "dataflow")}
+    assert actual["list"].begin_ns.tolist() == [0, 0, 10, 0, 0]
+    assert actual["dataflow"].begin_ns[3:].min() == 10
 
 
 def test_a_wait_is_charged_once_per_producer_whatever_its_hazards():
@@ -185,8 +185,8 @@ def test_streams_overlap_what_is_independent():
 
 
 def queues_of(g, text):
-    found = Simulator(g).run(scheduler(f"streams:gap_ns=0,sync_ns=0,{text}"))
-    return found.time_ns, found.notes
+    outcome = Simulator(g).run(scheduler(f"streams:gap_ns=0,sync_ns=0,{text}"))
+    return outcome.time_ns, outcome.notes
 
 
 def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum():
@@ -300,9 +300,9 @@ def test_the_published_check_misses_what_is_only_read(name):
     g = with_trace(graph([2] * 4, links), [[10.0] * 2] * 4)
     g.links["hazard"] = ["RAW", "WAR", "RAW"]
     host = "send_ns=0" if name == "acs-hw" else "segment_ns=0"
-    found = Simulator(g).run(scheduler(f"{name}:published=1,check_ns=0,{host}"))
-    assert "misses 2 of 3 dependent pairs of launches (RAW): 0 to 1, 2 to 3." in found.notes[0]
-    assert found.time_ns < Simulator(g).run(scheduler(f"{name}:check_ns=0,{host}")).time_ns
+    outcome = Simulator(g).run(scheduler(f"{name}:published=1,check_ns=0,{host}"))
+    assert "misses 2 of 3 dependent pairs of launches (RAW): 0 to 1, 2 to 3." in outcome.notes[0]
+    assert outcome.time_ns < Simulator(g).run(scheduler(f"{name}:check_ns=0,{host}")).time_ns
     assert Simulator(g).run(scheduler(name)).notes == ()
 
 
@@ -488,9 +488,9 @@ def test_waits_inside_and_idle_time_are_counted():
 
 def test_idle_time_at_the_ends_of_launches_is_that_of_the_whole_gpu():
     # Three tiles on two slots: one is idle for 10 ns after the last dispatch, both in the gap of 100.
-    found = Simulator(chain()).run(scheduler("stream"))
-    assert found.boundary_ns == pytest.approx(2 * (5 + 100))
-    assert found.overheads_ns == {"gaps": 200.0}
+    outcome = Simulator(chain()).run(scheduler("stream"))
+    assert outcome.boundary_ns == pytest.approx(2 * (5 + 100))
+    assert outcome.overheads_ns == {"gaps": 200.0}
     assert Simulator(chain()).run(scheduler("list")).boundary_ns == 0
 
 
@@ -509,8 +509,8 @@ def test_covered_time_is_the_length_of_the_union(intervals):
 def test_waits_in_the_loop_are_an_overhead_of_their_own():
     relation = block([[(0, 1.0, 0.0), (1, 1.0, 0.5)]], [0, 0])
     g = with_trace(graph([2, 2], [(0, 1, relation)]), [[10.0] * 2] * 2)
-    found = Simulator(g).run(scheduler("cusync:inside=1,wait_ns=6,post_ns=1"))
-    assert found.overheads_ns == {"posts": 4.0, "loop waits": 12.0}
+    outcome = Simulator(g).run(scheduler("cusync:inside=1,wait_ns=6,post_ns=1"))
+    assert outcome.overheads_ns == {"posts": 4.0, "loop waits": 12.0}
 
 
 def test_what_a_simulation_claims_follows_from_its_lives():

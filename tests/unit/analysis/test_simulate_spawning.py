@@ -42,6 +42,7 @@ options = st.builds(
     prior=st.integers(0, 1),
     untried=st.sampled_from([0, 1, 3, 100]),
     children=st.integers(0, 1),
+    lag_ns=st.sampled_from([0.0, 1.5, 20.0]),
 )
 
 
@@ -137,9 +138,9 @@ def test_parents_hold_as_many_threads_as_they_have_and_go_first():
 def test_the_rule_launches_what_is_worth_it_once_it_has_seen_children():
     work = spawns("learns", [np.full(4, 8), np.array([1, 40, 1, 40])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
     options = Spawning(slots=8, resident=64, parent=4, child=4, launch_ns=50.0, another_ns=0.0, gap_ns=0.0, prior=0)
-    ran = run(work, options, SPAWN)
-    assert np.isfinite(ran.took_ns).tolist() == [True] * 4 + [False, True, False, True]
-    assert np.isnan(ran.estimate_ns[:4]).all()
+    outcome = run(work, options, SPAWN)
+    assert np.isfinite(outcome.took_ns).tolist() == [True] * 4 + [False, True, False, True]
+    assert np.isnan(outcome.estimate_ns[:4]).all()
     # Assuming a full GPU from the first, a launch takes more than its 50 ns, which 5 items are not worth.
     few = spawns("few", [np.full(4, 5), np.full(4, 40)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
     launched = np.isfinite(run(few, replace(options, prior=1), SPAWN).took_ns).tolist()
@@ -150,9 +151,9 @@ def test_the_rule_launches_what_is_worth_it_once_it_has_seen_children():
 
 def test_rules_are_compared_with_flat_always_the_program_and_the_best_threshold():
     work = spawns("skewed", [np.array([1000, 1, 1, 1] * 8)] * 3)
-    found = compare(work, Spawning(slots=16, resident=512, parent=32))
-    flat, always, program, static, rule, warp = found
-    assert [f.policy for f in found] == ["flat", "always", "program", static.policy, "spawn", "warp"]
+    actual = compare(work, Spawning(slots=16, resident=512, parent=32))
+    flat, always, program, static, rule, warp = actual
+    assert [f.policy for f in actual] == ["flat", "always", "program", static.policy, "spawn", "warp"]
     assert warp.time_ns <= flat.time_ns
     assert static.time_ns <= min(flat.time_ns, always.time_ns, program.time_ns)
     assert flat.launched == 0
@@ -213,6 +214,15 @@ def test_a_warp_launches_no_site_beside_which_another_keeps_as_much():
     assert np.isfinite(run(even, replace(options, another_ns=9.0), WARP).took_ns).sum() == 0
     assert run(even, replace(options, another_ns=9.0), SPAWN).time_ns > run(even, options, FLAT).time_ns
     steep = spawns("steep", [np.array([1, 40, 1, 30])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
-    ran = run(steep, replace(options, another_ns=6.0), WARP)
-    assert np.isfinite(ran.took_ns).tolist() == [False, True, False, True]
-    assert ran.time_ns == 1 + 20 + 2 * 6 + 10
+    outcome = run(steep, replace(options, another_ns=6.0), WARP)
+    assert np.isfinite(outcome.took_ns).tolist() == [False, True, False, True]
+    assert outcome.time_ns == 1 + 20 + 2 * 6 + 10
+
+
+def test_tiles_that_start_at_a_time_decide_by_one_view_of_the_queue():
+    work = spawns("many", [np.full(8, 4)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(
+        slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=5.0, another_ns=0.0, prior=0, untried=3
+    )
+    launched = [np.isfinite(run(work, replace(options, lag_ns=ns), SPAWN).took_ns).sum() for ns in (0.0, 1.0)]
+    assert launched == [3, 8]

@@ -59,18 +59,18 @@ def test_every_value_is_what_the_scheduler_alone_gives(mlp):
     points = curve(Source(mlp), ["stream", "graph:dependencies=1"], Sweep("gap_ns", (0.0, 500.0)))
     simulator = Source(mlp).simulator()
     for value, schedules in zip((0.0, 500.0), points, strict=True):
-        for name, found in zip(("stream:gap_ns=", "graph:dependencies=1,gap_ns="), schedules, strict=True):
+        for name, result in zip(("stream:gap_ns=", "graph:dependencies=1,gap_ns="), schedules, strict=True):
             alone = simulator.run(scheduler(f"{name}{value}"))
-            assert (found["scheduler"], found["time_ns"]) == (f"{name}{value}", alone.time_ns)
+            assert (result["scheduler"], result["time_ns"]) == (f"{name}{value}", alone.time_ns)
     assert points[0][0]["time_ns"] < points[1][0]["time_ns"]
 
 
 def test_processes_give_the_same_curve(mlp, monkeypatch):
-    wanted = ["dataflow-bloom"], Sweep("bits", (64.0, 300.4, 4096.0))
-    alone = curve(Source(mlp), *wanted)
+    expected = ["dataflow-bloom"], Sweep("bits", (64.0, 300.4, 4096.0))
+    alone = curve(Source(mlp), *expected)
     monkeypatch.setattr(sweep, "_WORTH_S", 0.0)
     monkeypatch.setattr(sweep.os, "cpu_count", lambda: 2)
-    assert curve(Source(mlp), *wanted) == alone
+    assert curve(Source(mlp), *expected) == alone
     assert alone[1][0]["scheduler"] == "dataflow-bloom:bits=300"
 
 
@@ -80,8 +80,8 @@ def test_a_swept_option_replaces_the_one_that_was_given(mlp, capsys):
     head = capsys.readouterr().out.splitlines()[0]
     assert head.split() == ["poll_ns", "cusync:wait_ns=7"]
     simulate(mlp, *chosen, "--json")
-    found = [s["scheduler"] for p in json.loads(capsys.readouterr().out)["points"] for s in p["schedules"]]
-    assert found == ["cusync:wait_ns=7,poll_ns=0.0", "cusync:wait_ns=7,poll_ns=2000.0"]
+    actual = [s["scheduler"] for p in json.loads(capsys.readouterr().out)["points"] for s in p["schedules"]]
+    assert actual == ["cusync:wait_ns=7,poll_ns=0.0", "cusync:wait_ns=7,poll_ns=2000.0"]
 
 
 def small_gpus_refused(monkeypatch, least):
@@ -148,24 +148,24 @@ def test_ctrl_c_in_a_sweep_says_nothing_from_its_processes(mlp):
             assert waited(lambda: len(workers(parent.pid)) == 2)
             assert waited(lambda: not ignores_interrupts(parent.pid))  # it does while it starts processes
             os.killpg(parent.pid, signal.SIGINT)
-            _, said = parent.communicate(timeout=120)
+            _, output = parent.communicate(timeout=120)
         finally:
             parent.kill()
-    assert said.count("Traceback") == 1  # of the script itself, which the command hides
+    assert output.count("Traceback") == 1  # of the script itself, which the command hides
     assert waited(lambda: not workers(parent.pid))
 
 
 def workers(session):
     """Processes of a session that a pool started."""
-    found = []
+    matches = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state = (folder / "stat").read_text().rpartition(")")[2].split()
             if int(state[3]) == session and state[0] != "Z" and b"spawn_main" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
+                matches.append(int(folder.name))
         except OSError:
             continue  # it has ended
-    return found
+    return matches
 
 
 def ignores_interrupts(process):
@@ -175,15 +175,15 @@ def ignores_interrupts(process):
 
 def waited(true, most_s=120.0):
     end = time.monotonic() + most_s
-    while not (said := true()) and time.monotonic() < end:
+    while not (message := true()) and time.monotonic() < end:
         time.sleep(0.05)
-    return said
+    return message
 
 
 def test_fewer_sms_take_longer(mlp, capsys):
     simulate(mlp, "--scheduler", "list", "--sweep", "sms=1:80:2", "--json")
-    found = json.loads(capsys.readouterr().out)
-    one, many = (point["schedules"][0]["time_ns"] for point in found["points"])
+    document = json.loads(capsys.readouterr().out)
+    one, many = (point["schedules"][0]["time_ns"] for point in document["points"])
     assert one > many
     simulate(mlp, "--scheduler", "list", "--sweep", "sms=1:80:2")
     assert "80" in capsys.readouterr().out

@@ -78,11 +78,11 @@ def test_a_host_that_is_slower_than_the_recorded_one_is_named(tmp_path, capsys):
 
 def test_schedulers_are_chosen_by_name_and_options(mlp, capsys):
     simulate(mlp, "--scheduler", "stream:gap_ns=0", "--scheduler", "list", "--json")
-    found = json.loads(capsys.readouterr().out)
-    assert (found["schema"], found["version"]) == ("tileprof simulation", 1)
-    assert [s["scheduler"] for s in found["schedules"]] == ["stream:gap_ns=0", "list"]
-    times = [s["time_ns"] for s in found["schedules"]]
-    assert found["bounds"]["bound_ns"] <= times[1] <= times[0] < found["stream_ns"]
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["version"]) == ("tileprof simulation", 1)
+    assert [s["scheduler"] for s in document["schedules"]] == ["stream:gap_ns=0", "list"]
+    times = [s["time_ns"] for s in document["schedules"]]
+    assert document["bounds"]["bound_ns"] <= times[1] <= times[0] < document["stream_ns"]
 
 
 def test_a_scheduler_that_cannot_run_is_left_out_unless_it_was_asked_for(mlp, capsys, monkeypatch):
@@ -117,8 +117,8 @@ def test_dependent_launch_is_told_pair_by_pair_where_it_is_asked_for(mlp, capsys
     assert "safe trigger" in text
     assert max(map(len, text.splitlines())) <= 80
     simulate(mlp, "--scheduler", "pdl", "--json")
-    found = json.loads(capsys.readouterr().out)["dependent_launch"]
-    assert {"last_store", "last_store_ns", "prologue", "prologue_ns", "saves_ns", "times"} <= set(found[0])
+    document = json.loads(capsys.readouterr().out)["dependent_launch"]
+    assert {"last_store", "last_store_ns", "prologue", "prologue_ns", "saves_ns", "times"} <= set(document[0])
     simulate(mlp, "--scheduler", "list")
     assert "pair by pair" not in capsys.readouterr().out
 
@@ -135,12 +135,12 @@ def test_every_bound_in_the_table_has_a_footnote_with_what_it_assumes(mlp, capsy
 @pytest.mark.parametrize("model", ["recorded", "co-residency-scaled:sensitivity=0.5", "shared-roofline"])
 def test_the_duration_model_is_chosen_and_said(mlp, capsys, model):
     simulate(mlp, "--scheduler", "list", "--durations", model)
-    said = {"recorded": "Tiles last as recorded", "co": "fuller SMs", "shared": "ask for more DRAM bandwidth"}
-    assert said[model.split("-")[0]] in " ".join(capsys.readouterr().out.split())
+    message = {"recorded": "Tiles last as recorded", "co": "fuller SMs", "shared": "ask for more DRAM bandwidth"}
+    assert message[model.split("-")[0]] in " ".join(capsys.readouterr().out.split())
     simulate(mlp, "--scheduler", "list", "--durations", model, "--json")
-    found = json.loads(capsys.readouterr().out)
-    assert found["durations"] == model.split(":")[0]
-    assert found["schedules"][0]["time_ns"] >= found["bounds"]["ready_gated_bound_ns"]
+    document = json.loads(capsys.readouterr().out)
+    assert document["durations"] == model.split(":")[0]
+    assert document["schedules"][0]["time_ns"] >= document["bounds"]["ready_gated_bound_ns"]
 
 
 def test_timelines_are_written_once_and_not_over_each_other(mlp, tmp_path, capsys):
@@ -180,10 +180,10 @@ def test_what_is_not_the_whole_program_or_not_exactly_it_is_said_first(mlp, tmp_
     (partial / "manifest.json").write_text(json.dumps(manifest | {"complete": False, "reason": "killed"}))
     simulate(partial, "--scheduler", "list")
     assert capsys.readouterr().out.startswith("PARTIAL TRACE (killed)")
-    for asked in ((partial, "--scheduler", "list"), (partial, "--scheduler", "list", "--sweep", "sms=4:8:2")):
-        simulate(*asked, "--json")
-        found = json.loads(capsys.readouterr().out)
-        assert (found["complete"], found["reason"], found["conservative_launches"]) == (False, "killed", 0)
+    for request in ((partial, "--scheduler", "list"), (partial, "--scheduler", "list", "--sweep", "sms=4:8:2")):
+        simulate(*request, "--json")
+        document = json.loads(capsys.readouterr().out)
+        assert (document["complete"], document["reason"], document["conservative_launches"]) == (False, "killed", 0)
     simulate(mlp, "--scheduler", "list")
     assert "PARTIAL" not in capsys.readouterr().out
 
@@ -221,10 +221,10 @@ def test_what_the_arithmetic_of_a_roofline_cannot_know_is_said(capsys):
 
 
 @pytest.mark.parametrize(
-    ("ns", "said"), [(999_700, "1 ms"), (999_400, "999 us"), (0, "0 ns"), (5e12, "5,000 s"), (1e300, "1e+291 s")]
+    ("ns", "message"), [(999_700, "1 ms"), (999_400, "999 us"), (0, "0 ns"), (5e12, "5,000 s"), (1e300, "1e+291 s")]
 )
-def test_times_have_three_figures_and_never_fill_a_line(ns, said):
-    assert duration(ns) == said
+def test_times_have_three_figures_and_never_fill_a_line(ns, message):
+    assert duration(ns) == message
 
 
 def test_one_is_not_many_and_nothing_is_not_negative():
@@ -250,9 +250,9 @@ def test_rules_for_child_grids_are_compared_on_a_workload(capsys):
         assert rule in text
     assert max(map(len, text.splitlines())) <= 80
     simulate("workload:join:scale=8", "--json")
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "tileprof spawns"
-    assert [r["policy"].split()[0] for r in found["rules"]] == [
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "tileprof spawns"
+    assert [r["policy"].split()[0] for r in document["rules"]] == [
         "flat",
         "always",
         "program",

@@ -48,15 +48,15 @@ def carried():
 
 
 def test_steps_that_depend_on_themselves_alone_repeat_at_once():
-    found = loop(inside())
-    assert (found.steps, found.launches, found.settled, found.changes, found.first_kinds) == (STEPS, 2, 0, 0, 1)
-    assert found.reused_share == pytest.approx(4 / 5)
+    graphs = loop(inside())
+    assert (graphs.steps, graphs.launches, graphs.settled, graphs.changes, graphs.first_kinds) == (STEPS, 2, 0, 0, 1)
+    assert graphs.reused_share == pytest.approx(4 / 5)
 
 
 def test_a_state_that_is_handed_on_makes_the_first_step_another_one():
-    found = loop(inside() + carried())
-    assert (found.settled, found.changes) == (1, 1)
-    assert found.reused_share == pytest.approx(6 / 9)
+    graphs = loop(inside() + carried())
+    assert (graphs.settled, graphs.changes) == (1, 1)
+    assert graphs.reused_share == pytest.approx(6 / 9)
 
 
 def test_what_was_made_before_the_loop_is_the_same_launch_for_all_steps():
@@ -64,8 +64,8 @@ def test_what_was_made_before_the_loop_is_the_same_launch_for_all_steps():
 
 
 def test_a_parent_of_fixed_distance_is_another_one_than_a_fixed_launch():
-    found = loop([*inside(), *((1, 2 + 2 * n, one_to_one(2)) for n in range(1, STEPS))])
-    assert found.settled == 1
+    graphs = loop([*inside(), *((1, 2 + 2 * n, one_to_one(2)) for n in range(1, STEPS))])
+    assert graphs.settled == 1
 
 
 def test_other_tiles_are_another_graph():
@@ -75,8 +75,8 @@ def test_other_tiles_are_another_graph():
 
 def test_recycled_memory_is_told_from_data():
     links = [*inside(), (1, 2 * STEPS, one_to_one(2), True)]
-    found = loop(links)
-    assert (found.settled, found.settled_renamed, found.reused_share) == (None, 0, 0.0)
+    graphs = loop(links)
+    assert (graphs.settled, graphs.settled_renamed, graphs.reused_share) == (None, 0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_a_program_without_a_loop_has_none():
 def test_a_growing_footprint_never_repeats():
     """Step n reads what n steps wrote, as attention over a cache does."""
     sizes = [2, *(size for n in range(STEPS) for size in (2, 3 + n))]
-    found = loop([], sizes)
-    assert (found.steps, found.settled, found.changes, found.first_kinds) == (STEPS, None, STEPS - 1, 1 + STEPS)
+    graphs = loop([], sizes)
+    assert (graphs.steps, graphs.settled, graphs.changes, graphs.first_kinds) == (STEPS, None, STEPS - 1, 1 + STEPS)
 
 
 def test_two_buffers_in_turn_repeat_from_the_second_step_on(tmp_path):
@@ -132,5 +132,5 @@ def test_two_buffers_in_turn_repeat_from_the_second_step_on(tmp_path):
                     coverage="exact",
                 )
             )
-    found = step_graphs(build_graph(load(writer.path)))
-    assert (found.steps, found.launches, found.settled, found.settled_renamed) == (STEPS, 2, 1, 1)
+    graphs = step_graphs(build_graph(load(writer.path)))
+    assert (graphs.steps, graphs.launches, graphs.settled, graphs.settled_renamed) == (STEPS, 2, 1, 1)

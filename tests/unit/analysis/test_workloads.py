@@ -104,11 +104,11 @@ def test_a_wavefront_waits_for_its_upper_and_left_neighbours(tmp_path):
         return int(y), int(launch - y)
 
     raw = edges[edges["hazard"] == "RAW"]
-    found = {
+    actual = {
         (cell(e.producer_launch, e.producer_tile), cell(e.consumer_launch, e.consumer_tile)) for e in raw.itertuples()
     }
     cells = [(y, x) for y in range(4) for x in range(4)]
-    assert found == {((y - a, x - b), (y, x)) for y, x in cells for a, b in ((1, 0), (0, 1)) if y >= a and x >= b}
+    assert actual == {((y - a, x - b), (y, x)) for y, x in cells for a, b in ((1, 0), (0, 1)) if y >= a and x >= b}
 
 
 def launches_of(path):
@@ -129,8 +129,8 @@ def test_bodies_wait_for_their_joints_and_contacts_and_joints_for_their_two_bodi
     for move in range(6, 13):
         assert all(ops[p] == "joint" for p in before[move])
     touching = launches_of(rigid_bodies(tmp_path / "c.tileprof", "cheetah", steps=2, contacts=1.0, seed=0))[0]
-    found = touching.launches["op"].value_counts()
-    assert found["find contact"] == found["answer contact"] > 0
+    actual = touching.launches["op"].value_counts()
+    assert actual["find contact"] == actual["answer contact"] > 0
 
 
 def test_bodies_leave_as_much_of_the_gpu_empty_as_was_published(tmp_path):
@@ -226,8 +226,8 @@ def test_blocks_of_a_decomposition_wait_for_their_row_and_column(tmp_path):
     _, g = launches_of(application(tmp_path / "l.tileprof", "lud"))
     edges = g.edges
     inside = edges[(edges["producer_launch"] == 1) & (edges["consumer_launch"] == 2)]  # perimeter, interior
-    found = {(int(e.producer_tile), int(e.consumer_tile)) for e in inside.itertuples()}
-    assert found == {(x, y * 15 + x) for y in range(15) for x in range(15)} | {
+    actual = {(int(e.producer_tile), int(e.consumer_tile)) for e in inside.itertuples()}
+    assert actual == {(x, y * 15 + x) for y in range(15) for x in range(15)} | {
         (15 + y, y * 15 + x) for y in range(15) for x in range(15)
     }
     onward = edges[(edges["producer_launch"] == 2) & (edges["consumer_launch"] == 3)]

@@ -13,9 +13,9 @@ from tileprof.cli import address_space
 @pytest.mark.parametrize(("limit", "words"), [(-1, ""), (3 << 30, ""), (1 << 30, "1.0 GiB of addresses (ulimit -v)")])
 def test_a_limit_that_is_too_small_is_named(monkeypatch, limit, words):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, -1))
-    said = address_space.too_small()
-    assert words in said
-    assert bool(said) == bool(words)
+    message = address_space.too_small()
+    assert words in message
+    assert bool(message) == bool(words)
 
 
 def test_a_verb_of_ours_is_not_begun_there():

@@ -16,9 +16,9 @@ def test_a_long_command_says_in_a_log_where_it_is(monkeypatch, capsys) -> None:
         say("watching accesses")
         while len(lines) < 2 or "watching accesses" not in lines[-1]:
             time.sleep(0.02)
-            told = capsys.readouterr()
-            assert told.out == ""
-            lines += told.err.splitlines()
+            output = capsys.readouterr()
+            assert output.out == ""
+            lines += output.err.splitlines()
     assert all(re.fullmatch(r"tileprof: (reading|watching accesses), \d+ s", line) for line in lines)
     capsys.readouterr()
     time.sleep(0.1)

@@ -35,9 +35,9 @@ def test_an_unknown_verb_gets_a_close_match(capsys):
 def test_a_bug_of_ours_shows_its_traceback_and_exits_with_70(capsys, monkeypatch):
     monkeypatch.setattr(cli, "_load", lambda _: Verb("report", "", lambda _: None, lambda _: 1 // 0))
     assert main(["report"]) == 70
-    said = capsys.readouterr().err
-    assert "ZeroDivisionError" in said
-    assert "bug in tileprof" in said
+    output = capsys.readouterr().err
+    assert "ZeroDivisionError" in output
+    assert "bug in tileprof" in output
 
 
 def test_options_of_the_program_are_the_programs(monkeypatch):
@@ -46,10 +46,10 @@ def test_options_of_the_program_are_the_programs(monkeypatch):
     parser = ArgumentParser(allow_abbrev=False)
     VERB.prepare(parser)
     for line in (["--fake", "--", "infer.py", "--fake", "-o", "--"], ["--fake", "infer.py", "--fake", "-o", "--"]):
-        given = parser.parse_args(line)
-        assert given.fake
-        assert given.output is None
-        assert given.program[-4:] == ["infer.py", "--fake", "-o", "--"]
+        options = parser.parse_args(line)
+        assert options.fake
+        assert options.output is None
+        assert options.program[-4:] == ["infer.py", "--fake", "-o", "--"]
 
 
 def test_options_survive_the_way_to_another_interpreter():
@@ -60,9 +60,9 @@ def test_options_survive_the_way_to_another_interpreter():
     options = Options(
         ("x",), Path("a b"), force=True, device="L4", fake=True, skip=3, count=4, module="-x", initialisation=True
     )
-    given = vars(parser.parse_args([*options.arguments(), "--", "x"]))
+    values = vars(parser.parse_args([*options.arguments(), "--", "x"]))
     for name in ("output", "force", "device", "fake", "skip", "count", "module", "initialisation"):
-        assert given[name] == getattr(options, name)
+        assert values[name] == getattr(options, name)
 
 
 @pytest.mark.parametrize(
@@ -104,18 +104,18 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(words, answer, tmp_path, monk
         Path(name + ".tileprof").mkdir()
         Path(name + ".tileprof", "manifest.json").write_text(manifest)
     assert main(["record", *words]) == 2
-    said = capsys.readouterr().err
-    assert answer in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert answer in output
+    assert "Traceback" not in output
     assert sorted(p.name for p in tmp_path.iterdir()) == ["here.py", "kept.tileprof", "other.tileprof"]
 
 
 @pytest.mark.parametrize("name", ["", "-", "/", "x" * 240, "x" * 300, "x" * 300 + "/y"])
 def test_what_cannot_be_a_traces_name_is_one_sentence(name, capsys):
     assert main(["report", name]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("tileprof: ")
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("tileprof: ")
+    assert output.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_the_running_interpreter_runs_what_names_it():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--recorder", "cuda", "--fake"], "--fake is for --recorder model, and this is the cuda recorder"),
         (["--recorder", "cuda", "--tile", "gemm=128x128x32"], "--tile is for --recorder model"),
@@ -184,12 +184,12 @@ def test_the_running_interpreter_runs_what_names_it():
         (["--recorder", "model", "--granule", "4"], "--granule is for --recorder cuda"),
     ],
 )
-def test_options_of_the_other_recorder_are_refused(tmp_path, capsys, words, said):
+def test_options_of_the_other_recorder_are_refused(tmp_path, capsys, words, message):
     (tmp_path / "p.py").write_text("raise SystemExit(3)")
     assert (
         main(["record", "-o", str(tmp_path / "t.tileprof"), *words, "--", sys.executable, str(tmp_path / "p.py")]) == 2
     )
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_every_option_of_the_cuda_recorder_is_named():

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton")
 
 from tileprof.cli import add_predictions
-from tileprof.cli import compare as comparing
+from tileprof.cli import run_compare as comparing
 from tileprof.cli.run import VERB
 from tileprof.devices import get, of_driver
 from tileprof.errors import UserError
@@ -36,18 +36,18 @@ def mlp():
 
 
 def test_stages_alone_add_up_in_a_graph_and_overlap_gains_what_the_waves_leave(mlp) -> None:
-    found = comparing.predict(mlp, [mlp.policy()], H200, [alone(200.0), alone(150.0)])
-    assert found["graph"] == pytest.approx(350.0, rel=0.01)
-    assert found["unsynchronised"] <= found["cusync"] < found["graph"]
+    actual = comparing.predict(mlp, [mlp.policy()], H200, [alone(200.0), alone(150.0)])
+    assert actual["graph"] == pytest.approx(350.0, rel=0.01)
+    assert actual["unsynchronised"] <= actual["cusync"] < actual["graph"]
     tile_us = [200.0 / 2, 150.0 / 3]
     work = 192 * tile_us[0] + 384 * tile_us[1]
-    assert found["unsynchronised"] >= work / 132 * 0.99
-    assert found["pdl"] <= found["graph"]
+    assert actual["unsynchronised"] >= work / 132 * 0.99
+    assert actual["pdl"] <= actual["graph"]
 
 
 def test_every_policy_gets_a_row(mlp) -> None:
-    found = comparing.predict(mlp, [mlp.policy(), mlp.policy()], H200, [alone(1.0), alone(1.0)])
-    assert found["cusync, policy 1"] == found["cusync, policy 2"]
+    actual = comparing.predict(mlp, [mlp.policy(), mlp.policy()], H200, [alone(1.0), alone(1.0)])
+    assert actual["cusync, policy 1"] == actual["cusync, policy 2"]
 
 
 def test_the_expected_recording_of_a_chain_is_valid_and_holds_what_its_tiles_touch() -> None:
@@ -58,8 +58,8 @@ def test_the_expected_recording_of_a_chain_is_valid_and_holds_what_its_tiles_tou
     from tileprof.analysis import build_graph
 
     pair = build_graph(trace).links
-    wanted = chain._needs(chain.memory())[0, 1]
-    assert int(pair["edges"].sum()) == len(wanted[0])
+    expected = chain._needs(chain.memory())[0, 1]
+    assert int(pair["edges"].sum()) == len(expected[0])
 
 
 FOUND = {
@@ -150,11 +150,11 @@ def test_without_a_gpu_nothing_is_measured_and_it_says_so(tmp_path, mlp) -> None
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("message", "expected"),
     [("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"), ("NVIDIA H100 80GB HBM3", "H100")],
 )
-def test_the_drivers_name_finds_the_device(said, wanted) -> None:
-    assert of_driver(said).name == get(wanted).name
+def test_the_drivers_name_finds_the_device(message, expected) -> None:
+    assert of_driver(message).name == get(expected).name
 
 
 def test_an_unknown_gpu_is_named() -> None:
@@ -192,17 +192,17 @@ def test_predictions_are_put_beside_what_was_measured_elsewhere(monkeypatch, tmp
     ]
     (tmp_path / "out.json").write_text(json.dumps({"device": "NVIDIA H200", "rows": rows}))
     add_predictions.main([str(tmp_path / "out.json")])
-    found = json.loads((tmp_path / "out.json").read_text())["rows"]
-    told = {row["row"]: row["predicted_us"] for row in found if "predicted_us" in row}
-    assert told == pytest.approx(
+    document = json.loads((tmp_path / "out.json").read_text())["rows"]
+    values = {row["row"]: row["predicted_us"] for row in document if "predicted_us" in row}
+    assert values == pytest.approx(
         {
             n: v
             for n, v in comparing.predict(mlp, [mlp.policy()], H200, [alone(200.0), alone(150.0)]).items()
-            if n in told
+            if n in values
         },
         abs=1e-3,
     )
-    assert set(told) == {"graph", "pdl", "cusync"}
-    assert {row["chain"] for row in found if "predicted_us" in row} == {"an MLP"}
-    (cusync,) = [row for row in found if row["row"] == "cusync" and "predicted_gain" in row]
-    assert cusync["predicted_gain"] == pytest.approx(1 - told["cusync"] / told["graph"], abs=1e-4)
+    assert set(values) == {"graph", "pdl", "cusync"}
+    assert {row["chain"] for row in document if "predicted_us" in row} == {"an MLP"}
+    (cusync,) = [row for row in document if row["row"] == "cusync" and "predicted_gain" in row]
+    assert cusync["predicted_gain"] == pytest.approx(1 - values["cusync"] / values["graph"], abs=1e-4)

@@ -50,9 +50,9 @@ def test_the_verb_refuses_with_exit_code_2(tmp_path, capsys, more) -> None:
     path = tmp_path / "policy.json"
     replace(POLICY, guard={"architecture": "sm_80"}).save(path)
     assert main(["run", *more, str(path)]) == 2
-    said = capsys.readouterr()
-    assert "Nothing was run" in said.err
-    assert not said.out
+    output = capsys.readouterr()
+    assert "Nothing was run" in output.err
+    assert not output.out
 
 
 def found(**us: float):
@@ -76,6 +76,6 @@ def found(**us: float):
     ],
 )  # fmt: skip
 def test_times_end_with_a_verdict(us, verdict) -> None:
-    told = "\n".join(run_gpu.sentences(found(**us)))
-    assert verdict in told
-    assert f"{us['persistent']:.1f} us" in told
+    message = "\n".join(run_gpu.sentences(found(**us)))
+    assert verdict in message
+    assert f"{us['persistent']:.1f} us" in message

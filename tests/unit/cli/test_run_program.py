@@ -48,7 +48,7 @@ class Cache:
 
 def test_outermost_modules_without_gradients_are_noticed_with_copies_of_their_inputs() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.ones(2, 8)
-    with calls.noticed() as found:
+    with calls.noticed() as matches:
         model(x)  # with gradients
         with torch.no_grad():
             model(x)
@@ -56,16 +56,16 @@ def test_outermost_modules_without_gradients_are_noticed_with_copies_of_their_in
             x.zero_()
             model(x)
             model(torch.ones(3, 8))
-    assert [(type(c.model).__name__, c.count) for c in found] == [("Sequential", 3), ("Sequential", 1)]
-    assert found[0].name == "Sequential(2x8 float32)"
-    assert torch.equal(found[0].args[0], torch.ones(2, 8)), "as in the second call"
+    assert [(type(c.model).__name__, c.count) for c in matches] == [("Sequential", 3), ("Sequential", 1)]
+    assert matches[0].name == "Sequential(2x8 float32)"
+    assert torch.equal(matches[0].args[0], torch.ones(2, 8)), "as in the second call"
 
 
 def test_what_torch_compile_wraps_counts_as_what_it_wraps_and_all_is_put_back() -> None:
     before, model = nn.Module.__call__, nn.Linear(8, 8)
-    with calls.noticed() as found, torch.no_grad():
+    with calls.noticed() as matches, torch.no_grad():
         torch.compile(model, backend="eager")(torch.ones(2, 8))
-    assert [c.model for c in found] == [model]
+    assert [c.model for c in matches] == [model]
     assert nn.Module.__call__ is before
     torch._dynamo.reset()
 
@@ -85,10 +85,10 @@ def test_threads_do_not_hide_each_others_models() -> None:
             model(torch.ones(2, 8))
 
     thread = threading.Thread(target=work)
-    with calls.noticed() as found, torch.no_grad():
+    with calls.noticed() as matches, torch.no_grad():
         thread.start()
         Waits()(torch.ones(2, 8))
-    found_inside = {type(c.model).__name__ for c in found}
+    found_inside = {type(c.model).__name__ for c in matches}
     assert found_inside == {"Waits", "Linear"}
 
 
@@ -100,26 +100,26 @@ def test_tensors_are_found_inside_of_caches() -> None:
 
 def measured(call, times):
     """`compare` with compilers and clock played."""
-    seen = []
+    records = []
 
     def clock(works, restore):
         for work in works.values():
             restore()
-            seen.append(work())
+            records.append(work())
         return dict(zip(works, times, strict=False)), True
 
-    return compare.compare(call, clock), seen
+    return compare.compare(call, clock), records
 
 
 def test_what_a_call_changes_is_put_back_between_the_variants(monkeypatch) -> None:
     cache = Cache()
     cache.store = torch.ones(2, 2)
     monkeypatch.setattr(compare, "_compiled", lambda model, _: model)
-    found, seen = measured(calls.Call(Cached(), (torch.ones(2, 2), cache), {}, 5), [3.0, 2.0, 1.0])
-    assert all(torch.equal(s, torch.full((2, 2), 4.0)) for s in seen)
+    actual, observed_value = measured(calls.Call(Cached(), (torch.ones(2, 2), cache), {}, 5), [3.0, 2.0, 1.0])
+    assert all(torch.equal(s, torch.full((2, 2), 4.0)) for s in observed_value)
     assert torch.equal(cache.store, torch.ones(2, 2))
-    assert found.us == {"eager": 3.0, "inductor": 2.0, "tileprof": 1.0}
-    assert found.count == 5
+    assert actual.us == {"eager": 3.0, "inductor": 2.0, "tileprof": 1.0}
+    assert actual.count == 5
 
 
 def test_a_compiler_that_fails_costs_its_own_column_only(monkeypatch) -> None:
@@ -129,10 +129,10 @@ def test_a_compiler_that_fails_costs_its_own_column_only(monkeypatch) -> None:
         return model
 
     monkeypatch.setattr(compare, "_compiled", compiled)
-    found, _ = measured(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 1.0])
-    assert found.failures == {"inductor": "RuntimeError: no such kernel"}
-    assert set(found.us) == {"eager", "tileprof"}
-    assert any("inductor failed: RuntimeError: no such kernel" in s for s in run_program.sentences(found))
+    actual, _ = measured(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 1.0])
+    assert actual.failures == {"inductor": "RuntimeError: no such kernel"}
+    assert set(actual.us) == {"eager", "tileprof"}
+    assert any("inductor failed: RuntimeError: no such kernel" in s for s in run_program.sentences(actual))
 
 
 def test_what_is_left_is_told_with_its_share_of_the_time(monkeypatch) -> None:
@@ -145,16 +145,16 @@ def test_what_is_left_is_told_with_its_share_of_the_time(monkeypatch) -> None:
 
     monkeypatch.setattr(compare, "_compiled", compiled)
     monkeypatch.setattr(compare, "_shares", lambda _: {"addmm": 0.75, "softmax": 0.05, "relu": 0.2})
-    found, _ = measured(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 2.0, 1.0])
-    said = run_program.sentences(found)
-    assert said[0] == "in kernels of tileprof: a decoder"
-    assert said[1] == "not taken: addmm (1, 75% of eager PyTorch's time), softmax (2, 5% of eager PyTorch's time)"
+    actual, _ = measured(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 2.0, 1.0])
+    message = run_program.sentences(actual)
+    assert message[0] == "in kernels of tileprof: a decoder"
+    assert message[1] == "not taken: addmm (1, 75% of eager PyTorch's time), softmax (2, 5% of eager PyTorch's time)"
 
 
 def test_the_shares_of_operators_add_up() -> None:
-    found = compare._shares(lambda: torch.randn(64, 64) @ torch.randn(64, 64))
-    assert sum(found.values()) == pytest.approx(1)
-    assert found["mm"] > 0
+    actual = compare._shares(lambda: torch.randn(64, 64) @ torch.randn(64, 64))
+    assert sum(actual.values()) == pytest.approx(1)
+    assert actual["mm"] > 0
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_a_program_that_fails_is_not_measured(tmp_path, capsys, main_restored) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["policy.json", "--", "x.py"], "a policy does not go with a program"),
         (["--json", "--", "x.py"], "stdout is the program's, --csv FILE keeps the rows"),
@@ -221,9 +221,9 @@ def test_a_program_that_fails_is_not_measured(tmp_path, capsys, main_restored) -
         ([], "give a policy file, or a program behind --"),
     ],
 )
-def test_what_cannot_run_is_said_before_anything_does(words, said, capsys) -> None:
+def test_what_cannot_run_is_said_before_anything_does(words, message, capsys) -> None:
     assert main(["run", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_without_a_gpu_nothing_runs(monkeypatch) -> None:

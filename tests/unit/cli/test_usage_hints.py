@@ -31,8 +31,8 @@ def test_a_misspelt_option_is_answered_with_the_one_that_may_be_meant(capsys):
 )
 def test_an_option_of_ours_behind_the_program_is_pointed_out(program, hinted, capsys):
     _hint_at_own_options(program)
-    told = capsys.readouterr().err
-    assert told == "" if hinted is None else f"{hinted} goes to the program" in told
+    output = capsys.readouterr().err
+    assert output == "" if hinted is None else f"{hinted} goes to the program" in output
 
 
 def test_a_folder_of_traces_is_answered_with_their_names(tmp_path):
@@ -44,7 +44,7 @@ def test_a_folder_of_traces_is_answered_with_their_names(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--scheduler", "foo", "policy.json"], "no scheduler 'foo'; known: auto, stream, graph, pdl"),
         (["--scheduler", "acs", "policy.json"], "tileprof run --scheduler acs -- python infer.py"),
@@ -52,9 +52,9 @@ def test_a_folder_of_traces_is_answered_with_their_names(tmp_path):
         (["--scheduler", "pdl", "--", "x.py"], "tileprof run --scheduler pdl POLICY"),
     ],
 )
-def test_a_scheduler_is_checked_before_a_gpu_is_missed(arguments, told, capsys):
+def test_a_scheduler_is_checked_before_a_gpu_is_missed(arguments, message, capsys):
     assert main(["run", *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -68,9 +68,9 @@ def test_help_explains_every_verb(verb, capsys):
 def test_help_lists_devices_and_schedulers(capsys):
     with pytest.raises(SystemExit):
         main(["simulate", "--help"])
-    told = " ".join(capsys.readouterr().out.split())
-    assert "Devices: V100," in told
-    assert "Schedulers: stream, graph, pdl" in told
+    message = " ".join(capsys.readouterr().out.split())
+    assert "Devices: V100," in message
+    assert "Schedulers: stream, graph, pdl" in message
 
 
 def test_completion_is_a_script_that_the_shell_takes(capsys):
@@ -99,6 +99,6 @@ def test_plain_streams_are_ascii_and_end_with_their_block(capsys):
         sys.stdout.write("a → b … \N{MULTIPLICATION SIGN}2\n")
         sys.stderr.write("▇é\n")
     sys.stdout.write("→\n")
-    told = capsys.readouterr()
-    assert told.out == "a > b ~ x2\n→\n"
-    assert told.err == "#\\xe9\n"
+    output = capsys.readouterr()
+    assert output.out == "a > b ~ x2\n→\n"
+    assert output.err == "#\\xe9\n"

@@ -15,8 +15,8 @@ CASES = pd.read_csv(Path(__file__).parent / "nvidia_occupancy.csv")
 def test_agrees_with_nvidias_calculator(name):
     device = devices.get(name)
     cases = CASES[CASES["device"] == name]
-    given = zip(cases["threads"], cases["registers"], cases["shared_bytes"], strict=True)
-    ours = [occupancy(device, *case).blocks_per_sm for case in given]
+    inputs = zip(cases["threads"], cases["registers"], cases["shared_bytes"], strict=True)
+    ours = [occupancy(device, *case).blocks_per_sm for case in inputs]
     different = cases.assign(ours=ours)[lambda c: c["ours"] != c["blocks_per_sm"]]
     assert different.empty, different.to_string()
 

@@ -89,10 +89,10 @@ def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | No
 def _merged(changed: dict[str, Any], number: int, dice: random.Random) -> Policy | None:
     """Whoever posts or awaits one semaphore posts or awaits another instead."""
     array = changed["semaphores"][number]
-    used = sorted(set(array["of"]))
-    if len(used) < 2:
+    uses = sorted(set(array["of"]))
+    if len(uses) < 2:
         return None
-    gone, kept = dice.sample(used, 2)
+    gone, kept = dice.sample(uses, 2)
     array["of"] = [kept if n == gone else n for n in array["of"]]
     for edge in changed["edges"]:
         if edge["semaphores"] == number:
@@ -148,30 +148,30 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
     """
     lowered = lower(policy)
     absent = [(-1, -1)]
-    needed: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
     columns = (graph.links[name].tolist() for name in ("producer", "consumer", "block"))
     for producer, consumer, number in zip(*columns, strict=True):
         parent, child, _ = graph.blocks[number].edges()
         for p, c in zip(parent.tolist(), child.tolist(), strict=True):
-            needed.setdefault((producer, p), []).append((consumer, c))
-    absent += list(needed)
+            needs.setdefault((producer, p), []).append((consumer, c))
+    absent += list(needs)
     runs: list[np.ndarray] = []
     for stage, description in enumerate(policy.stages):
-        done = np.ones((len(absent), description.tiles), bool)
+        is_done = np.ones((len(absent), description.tiles), bool)
         for waits in (w for w in lowered if w.edge.consumer == stage):
             posted = np.zeros((len(absent), len(waits.posts)), np.int64)
             for tile, semaphore in enumerate(waits.of.tolist()):
                 posted[:, semaphore] += runs[waits.edge.producer][:, tile]
             for tile in range(description.tiles):
                 for k in range(waits.indptr[tile], waits.indptr[tile + 1]):
-                    done[:, tile] &= posted[:, waits.semaphore[k]] >= waits.value[k]
+                    is_done[:, tile] &= posted[:, waits.semaphore[k]] >= waits.value[k]
         for row, (held, tile) in enumerate(absent):
             if held == stage:
-                done[row, tile] = False
-        runs.append(done)
-    if not all(done[0].all() for done in runs):
+                is_done[row, tile] = False
+        runs.append(is_done)
+    if not all(is_done[0].all() for is_done in runs):
         return True
-    if any(runs[c][row, t] for row, key in enumerate(absent[1:], start=1) for c, t in needed[key]):
+    if any(runs[c][row, t] for row, key in enumerate(absent[1:], start=1) for c, t in needs[key]):
         return True
     return not policy.options.wait_kernel and graph.source is not None and hangs(policy, graph)
 
@@ -200,7 +200,7 @@ def residency_mutants(
 class Tally:
     """What became of the mutants. ``slipped`` holds harmful ones that the verifier let pass; the counters are by kind."""
 
-    made: int = 0
+    total: int = 0
     harmless: int = 0
     caught: int = 0
     cautious: int = 0
@@ -212,7 +212,7 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self.made:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
+            f"{self.total:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
             f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused, "
             f"{self.by_rule:,} refused by rule for another device "
             "(harmful of all: "
@@ -221,12 +221,12 @@ class Tally:
         )
 
     def _cautious(self) -> str:
-        said = ", ".join(f"{k} {n:,}" for k, n in self.cautious_kinds.most_common() if n)
-        return f"; refused although harmless: {said}" if said else ""
+        message = ", ".join(f"{k} {n:,}" for k, n in self.cautious_kinds.most_common() if n)
+        return f"; refused although harmless: {message}" if message else ""
 
     def add(self, kind: str, policy: Policy, graph: TileGraph) -> None:
         sound, bad = verify(policy, graph, range(len(policy.stages)), excess=False).sound, harmful(policy, graph)
-        self.made += 1
+        self.total += 1
         self.kinds[kind] += 1
         if bad and sound:
             self.slipped.append((kind, policy))
@@ -246,6 +246,6 @@ def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[s
         return
     for number in range(count):
         kind = KINDS[number % len(KINDS)]
-        made = mutant(value, kind, dice)
-        if made is not None:
-            yield kind, made
+        result = mutant(value, kind, dice)
+        if result is not None:
+            yield kind, result

@@ -53,33 +53,33 @@ def _needs(graph: TileGraph) -> list[Vector]:
     groups of 128.
     """
     gpu = graph.device
-    found = []
+    matches = []
     columns = (graph.launches[name].tolist() for name in ("block_x", "registers", "shared_bytes"))
     for threads, registers, shared in zip(*columns, strict=True):
         assert threads % (4 * gpu.warp_size) == 0
         unit, piece = gpu.register_allocation_unit, gpu.shared_allocation_bytes
         per_warp = -(-registers * gpu.warp_size // unit) * unit
         bytes_ = -(-(shared + gpu.shared_bytes_reserved) // piece) * piece
-        found.append((1, int(threads), int(per_warp * threads // gpu.warp_size), int(bytes_)))
-    return found
+        matches.append((1, int(threads), int(per_warp * threads // gpu.warp_size), int(bytes_)))
+    return matches
 
 
 def _waiting(policy: Policy, lowered: list[Waits], absent: set[int]) -> list[list[int]]:
     """Tiles by stage that wait for ever where no tile of the ``absent`` stages runs and every other has all the room it
     wants.
     """
-    done = [np.zeros(stage.tiles, bool) for stage in policy.stages]
+    is_done = [np.zeros(stage.tiles, bool) for stage in policy.stages]
     waiting: list[list[int]] = []
     for number, stage in enumerate(policy.stages):
         may = np.ones(stage.tiles, bool)
         for waits in (w for w in lowered if w.edge.consumer == number):
-            posted = np.bincount(waits.of[done[waits.edge.producer]], minlength=len(waits.posts))
+            posted = np.bincount(waits.of[is_done[waits.edge.producer]], minlength=len(waits.posts))
             for tile in range(stage.tiles):
                 rows = slice(waits.indptr[tile], waits.indptr[tile + 1])
                 may[tile] &= bool((posted[waits.semaphore[rows]] >= waits.value[rows]).all())
         waiting.append(np.flatnonzero(~may).tolist())
         if number not in absent:
-            done[number] = may
+            is_done[number] = may
     return waiting
 
 

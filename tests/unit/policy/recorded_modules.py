@@ -122,8 +122,8 @@ TILES = ("gemm=32x32x16,split=1", "conv=32x16x16,split=1", "gemm@*x64x2048=32x32
 def recorded(name: str, path: Path) -> tuple[nn.Module, torch.Tensor, TileGraph]:
     """Module, input, and the graph of one forward pass."""
     torch.manual_seed(0)
-    kind, given = MODULES[name]
-    module, x = kind(), given()
+    kind, inputs = MODULES[name]
+    module, x = kind(), inputs()
     if x.dim() == 4:
         module = module.to(memory_format=torch.channels_last)
     return module, x, record(lambda: module(x), path, tile=TILES)

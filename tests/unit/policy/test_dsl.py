@@ -24,14 +24,14 @@ UP_DOWN = HEAD + "grid up 24 x 4\ngrid down 48 x 4\n"
 
 def awaited(policy: Policy) -> set[tuple[int, int, int, int]]:
     """(producer stage, tile, consumer stage, tile) that the policy waits for itself."""
-    found = set()
+    actual = set()
     for waits in lower(policy):
         assert (waits.value == waits.posts[waits.semaphore]).all()
         for tile in range(len(waits.indptr) - 1):
             for semaphore in waits.semaphore[waits.indptr[tile] : waits.indptr[tile + 1]]:
                 for parent in np.flatnonzero(waits.of == semaphore).tolist():
-                    found.add((waits.edge.producer, parent, waits.edge.consumer, tile))
-    return found
+                    actual.add((waits.edge.producer, parent, waits.edge.consumer, tile))
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_other_edges_imply_is_left_out() -> None:
 @given(st.data())
 def test_two_grids_wait_for_exactly_what_is_written(data: st.DataObject) -> None:
     (px, py), (cx, cy) = (tuple(data.draw(st.integers(1, 6)) for _ in range(2)) for _ in range(2))
-    lines, wanted = [], set()
+    lines, expected = [], set()
     for _ in range(data.draw(st.integers(1, 3))):
         a, b, low, wide, step = (data.draw(st.integers(lo, 4)) for lo in (0, 0, 0, 0, 1))
         u = f"({a}*x + {low}) % {px}"
@@ -81,13 +81,13 @@ def test_two_grids_wait_for_exactly_what_is_written(data: st.DataObject) -> None
             for y in range(cy):
                 first = (a * x + low) % px
                 columns = range(first, min(px - 1, first + wide) + 1, step)
-                wanted |= {(0, k + px * ((b * y + x) % py), 1, x + cx * y) for k in columns}
+                expected |= {(0, k + px * ((b * y + x) % py), 1, x + cx * y) for k in columns}
     text = HEAD + f"grid p {px} x {py}\ngrid c {cx} x {cy}\n" + "\n".join(lines)
-    assert awaited(parse_dependencies(text).policy()) == wanted
+    assert awaited(parse_dependencies(text).policy()) == expected
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("dep down on up(0..24, y)", r"line 4: needed by grid 1 \(down\), axis u: tile 0 names 24, outside 0..23"),
         ("dep down on up(x - 1, y)", "tile 0 names -1, outside 0..23"),
@@ -120,8 +120,8 @@ def test_two_grids_wait_for_exactly_what_is_written(data: st.DataObject) -> None
         ("import os", "no grid and no dependency"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(line: str, said: str) -> None:
-    with pytest.raises(DependencyError, match=said) as caught:
+def test_what_is_wrong_is_said_with_its_line(line: str, message: str) -> None:
+    with pytest.raises(DependencyError, match=message) as caught:
         parse_dependencies(UP_DOWN + line)
     assert "line 4" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_said_with_its_line(line: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "holds no dependencies"),
         (HEAD, "holds no dependencies"),
@@ -140,10 +140,10 @@ def test_what_is_wrong_is_said_with_its_line(line: str, said: str) -> None:
         ("x" * 1_000_001, "longer than"),
     ],
 )
-def test_what_is_no_file_of_dependencies_is_refused_with_its_name(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_file_of_dependencies_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "hand.dep"
     path.write_text(text)
-    with pytest.raises(DependencyError, match=said) as caught:
+    with pytest.raises(DependencyError, match=message) as caught:
         load_dependencies(path)
     assert "hand.dep" in str(caught.value)
 
@@ -215,8 +215,8 @@ def test_whatever_is_written_is_a_policy_or_one_sentence(data: st.DataObject) ->
     )
     text = UP_DOWN + " ".join(data.draw(st.lists(words, max_size=30)))
     for whole in (text, UP_DOWN + "dep down on up(" + text.removeprefix(UP_DOWN).replace("\n", " ") + ")"):
-        found = parsed(whole)
-        assert isinstance(found, Dependencies) or len(str(found).splitlines()) == 1
+        actual = parsed(whole)
+        assert isinstance(actual, Dependencies) or len(str(actual).splitlines()) == 1
 
 
 def test_a_policy_says_in_a_line_and_as_tables_what_waits_for_what() -> None:

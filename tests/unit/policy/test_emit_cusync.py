@@ -53,11 +53,11 @@ def policy_of(text: str, order: bool = False) -> Policy:
 
 
 def compile_cuda(folder: Path, source: str, include: Path, *options: str) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [NVCC, "-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall", "-I", include, source, *options],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def compile_for_all(folder: Path, include: Path) -> None:
@@ -76,19 +76,19 @@ def write(folder: Path, texts: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_cusync_is_given_waits_for_everything_and_for_one_producer(name: str, several: bool) -> None:
     policy = policy_of(TEXTS[name])
-    made = express(policy, several=several)
-    assert verify(made.policy, graph_of_waits(policy), range(len(policy.stages))).sound
-    inside = [e for e in made.policy.edges if (e.producer, e.consumer) not in made.events]
+    expression = express(policy, several=several)
+    assert verify(expression.policy, graph_of_waits(policy), range(len(policy.stages))).sound
+    inside = [e for e in expression.policy.edges if (e.producer, e.consumer) not in expression.events]
     assert len({e.consumer for e in inside}) == len(inside)
     arrays = [{e.semaphores for e in inside if e.producer == p} for p in range(len(policy.stages))]
     assert all(len(a) <= 1 for a in arrays)
     if not several:
         numbers = {id(e) for e in inside}
-        assert all(np.diff(w.indptr).max() <= 1 for w in lower(made.policy) if id(w.edge) in numbers)
+        assert all(np.diff(w.indptr).max() <= 1 for w in lower(expression.policy) if id(w.edge) in numbers)
 
 
 @pytest.mark.parametrize(
-    ("name", "semaphores", "said"),
+    ("name", "semaphores", "message"),
     [
         ("rows", 4, ()),
         ("strided", 12, ()),
@@ -98,21 +98,21 @@ def test_what_cusync_is_given_waits_for_everything_and_for_one_producer(name: st
     ],
 )
 def test_what_does_not_fit_is_as_fine_as_it_can_be_and_says_so(
-    name: str, semaphores: int, said: tuple[str, ...]
+    name: str, semaphores: int, message: tuple[str, ...]
 ) -> None:
-    made = express(policy_of(TEXTS[name]))
-    assert made.policy.semaphores[0].count == semaphores or name == "join"
-    assert len(made.reasons) == len(said)
+    expression = express(policy_of(TEXTS[name]))
+    assert expression.policy.semaphores[0].count == semaphores or name == "join"
+    assert len(expression.reasons) == len(message)
     header = cusync_files(policy_of(TEXTS[name]))[0]["policy.h"]
-    for reason, text in zip(made.reasons, said, strict=True):
+    for reason, text in zip(expression.reasons, message, strict=True):
         assert text in reason
         assert reason.split()[0] in header.split("over-synchronises")[1]
 
 
 def test_several_waits_keep_the_window() -> None:
-    made = express(policy_of(TEXTS["halo"]), several=True)
-    assert made.reasons == ()
-    assert made.policy.semaphores[0].count == 9
+    expression = express(policy_of(TEXTS["halo"]), several=True)
+    assert expression.reasons == ()
+    assert expression.policy.semaphores[0].count == 9
 
 
 @st.composite
@@ -134,8 +134,8 @@ def test_any_policy_is_expressed_as_a_superset(text: str, several: bool) -> None
     if "dep" not in text:
         return
     policy = policy_of(text)
-    made = express(policy, several=several)
-    assert verify(made.policy, graph_of_waits(policy), range(len(policy.stages))).sound
+    expression = express(policy, several=several)
+    assert verify(expression.policy, graph_of_waits(policy), range(len(policy.stages))).sound
 
 
 HARNESS = """
@@ -165,32 +165,32 @@ int main() {
 @pytest.mark.parametrize(("name", "several"), [("halo", True), ("table", True), ("table", False), ("join", False)])
 def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, name: str, several: bool) -> None:
     policy = policy_of(TEXTS[name], order=name == "join")
-    texts, made = cusync_files(policy, several=several)
-    calls, wanted = [], set()
-    lowered = {(w.edge.producer, w.edge.consumer): w for w in lower(made.policy)}
+    texts, result = cusync_files(policy, several=several)
+    calls, expected = [], set()
+    lowered = {(w.edge.producer, w.edge.consumer): w for w in lower(result.policy)}
     for number, (stage, title) in enumerate(
-        zip(made.policy.stages, identifiers([s.name for s in policy.stages]), strict=True)
+        zip(result.policy.stages, identifiers([s.name for s in policy.stages]), strict=True)
     ):
         grid = f"dim3{stage.grid}"
         if stage.order is not None:
             calls.append(f"if ({title}Order().blockIndex({grid}, dim3(0, 0, 0)) != {stage.tiles - 1}) return 1;")
-        if out := made.edge_from(number):
+        if out := result.edge_from(number):
             of = lowered[out.producer, out.consumer].of
-            wanted |= {("post", number, tile, int(s), 1) for tile, s in enumerate(of)}
+            expected |= {("post", number, tile, int(s), 1) for tile, s in enumerate(of)}
             calls.append(f'show("post", {number}, {_host(title + "Posts", texts)}, {grid}, 1);')
-        if into := made.edge_into(number):
+        if into := result.edge_into(number):
             w = lowered[into.producer, number]
             most = int(np.diff(w.indptr).max())
             tiles = np.repeat(np.arange(stage.tiles), np.diff(w.indptr))
-            wanted |= {
+            expected |= {
                 ("wait", number, int(t), int(s), int(v)) for t, s, v in zip(tiles, w.semaphore, w.value, strict=True)
             }
             calls.append(f'show("wait", {number}, {_host(title + "Waits", texts)}, {grid}, {most});')
     write(tmp_path, texts | {"harness.cu": HARNESS.replace("CALLS", "\n  ".join(calls))})
     compile_cuda(tmp_path, "harness.cu", INCLUDE, "-arch=sm_90", "-diag-suppress=177", "-o", "harness")
-    done = subprocess.run([tmp_path / "harness"], capture_output=True, text=True, check=True)
-    rows = [line.split() for line in done.stdout.splitlines()]
-    assert {(word, *map(int, numbers)) for word, *numbers in rows} == wanted
+    process = subprocess.run([tmp_path / "harness"], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in process.stdout.splitlines()]
+    assert {(word, *map(int, numbers)) for word, *numbers in rows} == expected
 
 
 def _host(name: str, texts: dict[str, str]) -> str:

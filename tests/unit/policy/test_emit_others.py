@@ -51,9 +51,9 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> TileGraph:
 )
 def test_running_the_task_groups_runs_every_task_after_what_its_policy_awaits(text: str) -> None:
     policy = parse_dependencies("tileprof dependencies 1\n" + text).policy()
-    made = json.loads(json.dumps(counters(policy)))
-    reached = [0] * len(made["counters"])
-    done: set[tuple[int, int]] = set()
+    result = json.loads(json.dumps(counters(policy)))
+    reached = [0] * len(result["counters"])
+    ended_tasks: set[tuple[int, int]] = set()
     awaited = {(s, t): set() for s, stage in enumerate(policy.stages) for t in range(stage.tiles)}
     for waits in lower(policy):
         for tile in range(len(waits.indptr) - 1):
@@ -61,28 +61,28 @@ def test_running_the_task_groups_runs_every_task_after_what_its_policy_awaits(te
                 awaited[waits.edge.consumer, tile] |= {
                     (waits.edge.producer, p) for p, s in enumerate(waits.of) if s == waits.semaphore[k]
                 }
-    left = list(made["groups"])
+    left = list(result["groups"])
     while left:
         ready = [g for g in left if all(reached[c] >= v for c, v in g["waits"])]
         assert ready, "nothing can run"
         for group in ready:
             left.remove(group)
             for tile in (t for begin, end in group["tiles"] for t in range(begin, end)):
-                assert awaited[group["stage"], tile] <= done
-                done.add((group["stage"], tile))
-                for column in made["stages"][group["stage"]]["posts"]:
+                assert awaited[group["stage"], tile] <= ended_tasks
+                ended_tasks.add((group["stage"], tile))
+                for column in result["stages"][group["stage"]]["posts"]:
                     reached[column[tile]] += 1
-    assert done == set(awaited)
-    assert reached == made["counters"]
+    assert ended_tasks == set(awaited)
+    assert reached == result["counters"]
 
 
 def test_graphml_holds_every_launch_and_pair(graph: TileGraph) -> None:
     text = graphml_files(graph)["graph.graphml"]
     read = nx.parse_graphml(text)
-    wanted = graph.to_networkx()
-    assert read.number_of_nodes() == wanted.number_of_nodes()
-    assert {(int(p), int(c)) for p, c in read.edges} == set(wanted.edges)
-    assert read.nodes["0"]["kernel"] == wanted.nodes[0]["kernel"]
+    expected = graph.to_networkx()
+    assert read.number_of_nodes() == expected.number_of_nodes()
+    assert {(int(p), int(c)) for p, c in read.edges} == set(expected.edges)
+    assert read.nodes["0"]["kernel"] == expected.nodes[0]["kernel"]
     assert len(nx.parse_graphml(graphml_files(graph, [0, 1])["graph.graphml"])) == 2
 
 
@@ -191,9 +191,9 @@ def test_perfetto_refuses_more_tiles_than_a_browser_shows(graph: TileGraph, monk
 @settings(max_examples=200)
 @given(st.lists(st.text(max_size=60), max_size=12))
 def test_identifiers_are_distinct_and_plain(names: list[str]) -> None:
-    made = identifiers(names)
-    assert len({name.lower() for name in made}) == len(names)
-    for name in made:
+    result = identifiers(names)
+    assert len({name.lower() for name in result}) == len(names)
+    for name in result:
         assert name.isascii()
         assert name.replace("_", "a").isalnum()
         assert name[0].isupper() or name[0].isalpha()
@@ -203,11 +203,11 @@ def test_identifiers_are_distinct_and_plain(names: list[str]) -> None:
 @settings(max_examples=200)
 @given(st.text(max_size=300))
 def test_a_comment_stays_one_line_of_a_comment(text: str) -> None:
-    made = comment(text)
-    assert made.isascii()
-    assert made.isprintable()
-    assert len(made) <= 120
-    assert not set(made) & set("\\*/?")
+    result = comment(text)
+    assert result.isascii()
+    assert result.isprintable()
+    assert len(result) <= 120
+    assert not set(result) & set("\\*/?")
 
 
 def test_a_folder_gets_all_files_or_none(tmp_path: Path) -> None:
@@ -229,12 +229,12 @@ def test_a_folder_that_is_there_takes_files_though_what_lies_above_it_takes_none
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out").mkdir()
-    made = tempfile.mkdtemp
+    result = tempfile.mkdtemp
 
     def refusing(suffix: str | None = None, prefix: str | None = None, dir: Path | None = None) -> str:  # noqa: A002 - mkdtemp's
         if dir == tmp_path:
             raise PermissionError(13, "Permission denied")
-        return made(suffix, prefix, dir)
+        return result(suffix, prefix, dir)
 
     monkeypatch.setattr(tempfile, "mkdtemp", refusing)
     write_folder(tmp_path / "out", {"a": "1"}, force=False)
@@ -243,9 +243,9 @@ def test_a_folder_that_is_there_takes_files_though_what_lies_above_it_takes_none
         write_folder(tmp_path / "new", {"a": "1"}, force=False)
 
 
-@pytest.mark.parametrize(("where", "said"), [("file", "is a file"), ("no/such/out", "no folder")])
-def test_a_place_that_takes_no_folder_is_refused(tmp_path: Path, where: str, said: str) -> None:
+@pytest.mark.parametrize(("where", "message"), [("file", "is a file"), ("no/such/out", "no folder")])
+def test_a_place_that_takes_no_folder_is_refused(tmp_path: Path, where: str, message: str) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         write_folder(tmp_path / where, {"a": "1"}, force=True)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -86,7 +86,7 @@ def residency_tally(dice: random.Random, count: int, synthesised: float = 0.2) -
     exact.
     """
     tally = Tally()
-    while tally.made < count:
+    while tally.total < count:
         graph, on = crowded_graph(dice)
         launches = range(len(graph.launches))
         if dice.random() < synthesised:
@@ -108,7 +108,7 @@ def _regular(dice: random.Random, producers: int, consumers: int) -> set[tuple[i
 
 def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(capsys: pytest.CaptureFixture[str]) -> None:
     dice, tally = random.Random(7), Tally()
-    while tally.made < COUNT:
+    while tally.total < COUNT:
         graph = random_graph(dice)
         launches = range(len(graph.launches))
         policy = synthesise(graph, launches)
@@ -120,7 +120,7 @@ def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(capsys:
     with capsys.disabled():
         print(f"\n{tally}")  # noqa: T201 (the count is the result)
     assert not tally.slipped, tally.slipped[0]
-    assert tally.caught > tally.made / 3
+    assert tally.caught > tally.total / 3
     assert set(tally.kinds) == set(KINDS)
 
 
@@ -131,7 +131,7 @@ def test_the_verifier_objects_to_every_policy_that_can_hang_and_to_no_other(caps
     assert not tally.slipped, tally.slipped[0]
     assert tally.cautious == 0
     assert set(tally.kinds) == set(RESIDENCY_KINDS)
-    assert min(tally.harmful_kinds[kind] for kind in RESIDENCY_KINDS) > tally.made / 50
+    assert min(tally.harmful_kinds[kind] for kind in RESIDENCY_KINDS) > tally.total / 50
 
 
 def test_the_verifier_objects_to_every_harmful_mutant_of_a_recorded_program(tmp_path, capsys) -> None:
@@ -144,7 +144,7 @@ def test_the_verifier_objects_to_every_harmful_mutant_of_a_recorded_program(tmp_
     with capsys.disabled():
         print(f"\n{tally}")  # noqa: T201 (the count is the result)
     assert not tally.slipped
-    assert tally.caught > tally.made / 3
+    assert tally.caught > tally.total / 3
 
 
 def test_the_oracle_agrees_with_one_that_looks_for_a_fixed_point() -> None:
@@ -160,8 +160,8 @@ def test_the_oracle_agrees_with_one_that_looks_for_a_fixed_point() -> None:
             for p, c, b in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
                 parent, child, _ = graph.blocks[b].edges()
                 for tile in set(parent.tolist()):
-                    ran = runs_without(changed, (p, tile))
-                    bad |= any((c, int(t)) in ran for t in child[parent == tile])
+                    outcome = runs_without(changed, (p, tile))
+                    bad |= any((c, int(t)) in outcome for t in child[parent == tile])
             assert harmful(changed, graph) == bad
 
 

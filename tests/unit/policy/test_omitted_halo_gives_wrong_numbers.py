@@ -32,18 +32,18 @@ def pair(tmp_path_factory):
 
 def outputs(pair, policy, order) -> torch.Tensor:
     """The result of the policy's tiles in one order; memory that no tile has written yet holds NaN."""
-    wanted, x, module, *_ = pair
+    expected, x, module, *_ = pair
     pipeline = Pipeline(policy)
-    known = dict(module.named_parameters())
-    given = {n: known.get(n, x).detach().as_strided(v.shape, v.strides) for n, v in pipeline.inputs.items()}
-    results, _ = pipeline.run(given, order(Program.of(policy)))
+    reference = dict(module.named_parameters())
+    values = {n: reference.get(n, x).detach().as_strided(v.shape, v.strides) for n, v in pipeline.inputs.items()}
+    results, _ = pipeline.run(values, order(Program.of(policy)))
     (name,) = pipeline.outputs
-    return results[name].as_strided(wanted.shape, wanted.stride())
+    return results[name].as_strided(expected.shape, expected.stride())
 
 
 def wrong_pixels(pair, policy, order) -> int:
-    wanted = pair[0]
-    right = torch.isclose(outputs(pair, policy, order), wanted, rtol=1e-4, atol=1e-5)
+    expected = pair[0]
+    right = torch.isclose(outputs(pair, policy, order), expected, rtol=1e-4, atol=1e-5)
     return int((~right).any(dim=1).sum())
 
 

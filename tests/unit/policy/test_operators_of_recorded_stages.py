@@ -32,9 +32,10 @@ def program(request, tmp_path):
 
 def inputs_of(pipeline: Pipeline, module: torch.nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
     """Parameters by their names, everything else is the input; each as the stages see it."""
-    known = dict(module.named_parameters())
+    reference = dict(module.named_parameters())
     return {
-        name: known.get(name, x).detach().as_strided(view.shape, view.strides) for name, view in pipeline.inputs.items()
+        name: reference.get(name, x).detach().as_strided(view.shape, view.strides)
+        for name, view in pipeline.inputs.items()
     }
 
 
@@ -51,9 +52,9 @@ def test_the_stages_compute_what_the_module_computes(program) -> None:
     assert pipeline.verdict.sound
     results, execution = pipeline.run(inputs_of(pipeline, module, x), randomly(Program.of(policy), 3), watch=True)
     assert execution.clean
-    wanted = module(x).detach()
-    relative, absolute = (1e-2, 1e-3) if wanted.dtype == torch.float16 else (1e-4, 1e-5)
-    torch.testing.assert_close(result_of(pipeline, results, wanted), wanted, rtol=relative, atol=absolute)
+    expected = module(x).detach()
+    relative, absolute = (1e-2, 1e-3) if expected.dtype == torch.float16 else (1e-4, 1e-5)
+    torch.testing.assert_close(result_of(pipeline, results, expected), expected, rtol=relative, atol=absolute)
 
 
 def test_the_stages_touch_what_the_launches_touched(program) -> None:
@@ -92,13 +93,13 @@ def test_launches_taken_as_epilogues_are_epilogues(name, epilogues, tmp_path) ->
     pipeline = Pipeline(policy)
     assert pipeline.verdict.sound
     results, _ = pipeline.run(inputs_of(pipeline, module, x), randomly(Program.of(policy), 1), watch=True)
-    wanted = module(x).detach()
+    expected = module(x).detach()
     if name == "gpt3_mlp":
-        torch.testing.assert_close(result_of(pipeline, results, wanted), wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(result_of(pipeline, results, expected), expected, rtol=1e-4, atol=1e-5)
     else:
         hidden = torch.relu(module.conv1(x))
         torch.testing.assert_close(
-            result_of(pipeline, results, wanted), module.conv2(hidden).detach(), rtol=1e-4, atol=1e-5
+            result_of(pipeline, results, expected), module.conv2(hidden).detach(), rtol=1e-4, atol=1e-5
         )
 
 
@@ -126,8 +127,8 @@ def test_what_no_operator_says_has_a_reason_that_the_user_sees(reason, tmp_path)
     x = torch.randn(64, 64)
     graph = record(lambda: UNKNOWN[reason](x), tmp_path / "t.tileprof")
     policy = from_dict(to_dict(synthesise(graph, range(len(graph.launches)))))
-    said = [stage.reason for stage in policy.stages if not stage.operator]
-    assert any(reason in text for text in said), said
+    messages = [stage.reason for stage in policy.stages if not stage.operator]
+    assert any(reason in text for text in messages), messages
     with pytest.raises(UserError, match=reason):
         Pipeline(policy)
 

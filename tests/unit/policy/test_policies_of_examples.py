@@ -62,13 +62,13 @@ def test_repeated_layers_get_one_policy(program) -> None:
     name, _, policy = program
     if name != "llama":
         pytest.skip("its layers differ")
-    made = {}
+    result = {}
     for number in (0, 1):
         inside = [n for n, s in enumerate(policy.stages) if f"layers.{number}." in s.module]
-        made[number] = [
+        result[number] = [
             (e.producer - inside[0], e.consumer - inside[0], e.kind, tuple(map(str, e.waits)), str(e.value))
             for e in policy.edges
             if e.producer in inside and e.consumer in inside
         ]
-    assert made[0] == made[1]
-    assert made[0]
+    assert result[0] == result[1]
+    assert result[0]

@@ -32,19 +32,19 @@ def change(path: Path, **changed: Any) -> None:
 def exported(mlp: Path, theirs: Path, tmp_path: Path, *options: str) -> dict[str, Any]:
     words = ["export", "--format", "json", "-o", str(tmp_path / "out"), "--policy", str(theirs), *options, str(mlp)]
     assert main(words) == 0
-    made: dict[str, Any] = json.loads((tmp_path / "out" / "policy.json").read_text())
-    return made
+    result: dict[str, Any] = json.loads((tmp_path / "out" / "policy.json").read_text())
+    return result
 
 
 def test_a_policy_exported_for_another_layer_names_that_layer(
     mlp: Path, theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = exported(mlp, theirs, tmp_path, "--pair", "2:3")
-    assert [stage["launch"] for stage in made["stages"]] == [2, 3]
-    assert [stage["module"] for stage in made["stages"]] == ["h.1.mlp.up", "h.1.mlp.down"]
+    result = exported(mlp, theirs, tmp_path, "--pair", "2:3")
+    assert [stage["launch"] for stage in result["stages"]] == [2, 3]
+    assert [stage["module"] for stage in result["stages"]] == ["h.1.mlp.up", "h.1.mlp.down"]
     assert "h.1.mlp.down (3) on h.1.mlp.up (2): " in capsys.readouterr().err
     before = json.loads(theirs.read_text())
-    assert made["edges"] == before["edges"]
+    assert result["edges"] == before["edges"]
     assert exported(mlp, theirs, tmp_path, "--force")["stages"] == before["stages"]
 
 

@@ -22,13 +22,13 @@ def edges(block):
 
 def awaited_one_by_one(policy):
     """By pair of stages: (producer tile, consumer tile) for every tile that posts a semaphore that a tile awaits."""
-    found = {}
+    matches = {}
     for waits in lower(policy):
-        pairs = found.setdefault((waits.edge.producer, waits.edge.consumer), set())
+        pairs = matches.setdefault((waits.edge.producer, waits.edge.consumer), set())
         for tile in range(len(waits.indptr) - 1):
             for semaphore in waits.semaphore[waits.indptr[tile] : waits.indptr[tile + 1]].tolist():
                 pairs |= {(t, tile) for t, of in enumerate(waits.of.tolist()) if of == semaphore}
-    return found
+    return matches
 
 
 @settings(deadline=None)
@@ -40,10 +40,10 @@ def test_awaited_missing_and_excess_are_those_of_single_waits(case):
         verdict = verify(policy, graph)
     except PolicyError:
         return
-    found = {(w.producer, w.consumer): w for w in pair_waits(policy, graph, verdict)}
+    actual = {(w.producer, w.consumer): w for w in pair_waits(policy, graph, verdict)}
     awaited = awaited_one_by_one(policy)
-    for key in {*found, *(k for k, pairs in awaited.items() if pairs)}:
-        assert edges(found[key].awaited) == awaited.get(key, set())
-        assert found[key].excess == len(awaited.get(key, set()) - relation.get(key, set()))
+    for key in {*actual, *(k for k, pairs in awaited.items() if pairs)}:
+        assert edges(actual[key].awaited) == awaited.get(key, set())
+        assert actual[key].excess == len(awaited.get(key, set()) - relation.get(key, set()))
         rows = verdict.missing[(verdict.missing["producer"] == key[0]) & (verdict.missing["consumer"] == key[1])]
-        assert edges(found[key].missing) == set(zip(rows["producer_tile"], rows["consumer_tile"], strict=True))
+        assert edges(actual[key].missing) == set(zip(rows["producer_tile"], rows["consumer_tile"], strict=True))

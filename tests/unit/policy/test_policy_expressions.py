@@ -31,12 +31,12 @@ def texts() -> st.SearchStrategy[str]:
 @given(texts())
 def test_values_are_those_of_python(text: str) -> None:
     x, y = (a.ravel() for a in np.meshgrid(np.arange(-3, 7), np.arange(5)))
-    wanted = [eval(text, {"x": int(a), "y": int(b)}) for a, b in zip(x, y, strict=True)]
-    assert parse(text, VARIABLES)({"x": x, "y": y}).tolist() == wanted
+    expected = [eval(text, {"x": int(a), "y": int(b)}) for a, b in zip(x, y, strict=True)]
+    assert parse(text, VARIABLES)({"x": x, "y": y}).tolist() == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("x // 0", "divides by 0"),
         ("x % -2", "divides by -2"),
@@ -57,8 +57,8 @@ def test_values_are_those_of_python(text: str) -> None:
         ("1if x else 2", "which is not"),
     ],
 )
-def test_what_is_no_expression_is_refused_with_the_reason(text: str, said: str) -> None:
-    with pytest.raises(ExpressionError, match=said):
+def test_what_is_no_expression_is_refused_with_the_reason(text: str, message: str) -> None:
+    with pytest.raises(ExpressionError, match=message):
         parse(text, VARIABLES)
 
 

@@ -112,12 +112,12 @@ def test_loads_are_in_order_where_every_producer_fills_its_last_wave(products) -
 def test_rows_with_reordered_loads_are_never_emitted_for_sm_80() -> None:
     policy = synthesise(rows_under_columns(), [0, 1])
     for architecture, emitted in (("sm_80", False), ("sm_90", True)):
-        asked = replace(
+        request = replace(
             policy,
             options=replace(policy.options, reordered_loads=True),
             guard={**policy.guard, "architecture": architecture},
         )
-        assert asked.edges[0].kind == "row"
-        header = cusync_files(asked)[0]["policy.h"]
+        assert request.edges[0].kind == "row"
+        header = cusync_files(request)[0]["policy.h"]
         assert ("cusync::ReorderTileLoads" in header) is emitted
         assert ("although the policy asks for reordered ones" in header) is not emitted

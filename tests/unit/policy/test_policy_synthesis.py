@@ -81,11 +81,11 @@ def test_an_edge_that_others_imply_is_left_out() -> None:
 
 def test_a_strided_relation_may_share_semaphores_across_its_stride() -> None:
     parents = np.array([[x + 8 * k, 0, 0] for x in range(8) for k in range(3)])
-    found = {g.name: g for g in groupings((24, 1, 1), parents, np.repeat(np.arange(8), 3))}
-    assert (found["strided"].grid, found["strided"].texts) == ((8, 1, 1), ("x % 8", "0", "0"))
+    actual = {g.name: g for g in groupings((24, 1, 1), parents, np.repeat(np.arange(8), 3))}
+    assert (actual["strided"].grid, actual["strided"].texts) == ((8, 1, 1), ("x % 8", "0", "0"))
     graph = chain((24, 1, 1), (8, 1, 1), lambda x, _y, _z: [(x, 0), (x + 8, 0), (x + 16, 0)], 20)
     at = [graph.footprint(n).block.astype(np.int64) for n in (0, 1)]
-    _, edge = edge_for(graph.blocks[0], found["strided"], *at, (0, 1), ("RAW",))
+    _, edge = edge_for(graph.blocks[0], actual["strided"], *at, (0, 1), ("RAW",))
     assert edge.kind == "strided"
     assert [str(r) for r in edge.waits] == ["x", "0", "0"]
     assert edge.value.text == "3"

@@ -21,20 +21,20 @@ Grid = tuple[int, int, int]
 def runs_without(policy: Policy, absent: tuple[int, int]) -> set[tuple[int, int]]:
     """Every (stage, tile) that can run if the tile ``absent`` never does."""
     lowered = lower(policy)
-    done: set[tuple[int, int]] = set()
+    ended_tasks: set[tuple[int, int]] = set()
     changed = True
     while changed:
         changed = False
         posted = [
             {
-                s: sum((w.edge.producer, t) in done for t, of in enumerate(w.of) if of == s)
+                s: sum((w.edge.producer, t) in ended_tasks for t, of in enumerate(w.of) if of == s)
                 for s in set(w.semaphore.tolist())
             }
             for w in lowered
         ]
         for stage, description in enumerate(policy.stages):
             for tile in range(description.tiles):
-                if (stage, tile) in done or (stage, tile) == absent:
+                if (stage, tile) in ended_tasks or (stage, tile) == absent:
                     continue
                 ready = all(
                     posted[n][int(w.semaphore[k])] >= w.value[k]
@@ -42,9 +42,9 @@ def runs_without(policy: Policy, absent: tuple[int, int]) -> set[tuple[int, int]
                     for k in range(w.indptr[tile], w.indptr[tile + 1])
                 )  # fmt: skip
                 if ready:
-                    done.add((stage, tile))
+                    ended_tasks.add((stage, tile))
                     changed = True
-    return done
+    return ended_tasks
 
 
 @st.composite
@@ -83,15 +83,15 @@ def cases(draw: st.DrawFn) -> tuple[Policy, list[Grid], Relation]:
 def test_missing_is_exactly_what_can_run_too_early(case: tuple[Policy, list[Grid], Relation]) -> None:
     policy, grids, relation = case
     verdict = verify(policy, graph_of(grids, relation))
-    found = set(
+    actual = set(
         verdict.missing[["producer", "producer_tile", "consumer", "consumer_tile"]].itertuples(index=False, name=None)
     )
-    wanted = {
+    expected = {
         (i, p, j, c) for (i, j), edges in relation.items() for p, c in edges if (j, c) in runs_without(policy, (i, p))
     }  # fmt: skip
-    assert found == wanted
+    assert actual == expected
     assert verdict.needed == sum(len(e) for e in relation.values())
-    assert verdict.covered == verdict.needed - len(wanted)
+    assert verdict.covered == verdict.needed - len(expected)
 
 
 def row_policy(**changed: object) -> dict:
@@ -214,8 +214,8 @@ def test_a_launch_between_the_stages_that_recycles_memory_is_named_unless_stages
     value["stages"][1]["launch"] = 2
     graph = graph_of([(4, 3, 1), (1, 1, 1), (2, 3, 1)], {(0, 1): {(0, 0)}, (1, 2): {(0, 0)}, (0, 2): rows()[0, 1]})
     graph.links["reuse"] = graph.links["consumer"] == 1
-    for renamed, said in ((False, 1), (True, 0)):
-        assert len(verify(from_dict(value | {"guard": {"renamed": renamed}}), graph).never) == said
+    for renamed, message in ((False, 1), (True, 0)):
+        assert len(verify(from_dict(value | {"guard": {"renamed": renamed}}), graph).never) == message
 
 
 def test_a_policy_for_another_shape_is_refused() -> None:
@@ -224,7 +224,7 @@ def test_a_policy_for_another_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"tileprof_policy": 2}, "policy format 2; this tileprof"),
         ({"waits": ["0", "y + 1", "0"]}, "tile 4 names 3, outside 0..2"),
@@ -249,7 +249,7 @@ def test_a_policy_for_another_shape_is_refused() -> None:
         ({"stages": [{"name": "a", "grid": [2, 1, 1], "order": [0, 0]}]}, "does not list each"),
     ],
 )
-def test_a_policy_that_contradicts_itself_is_refused(change: dict, said: str) -> None:
+def test_a_policy_that_contradicts_itself_is_refused(change: dict, message: str) -> None:
     value = row_policy()
     if set(change) & set(value["edges"][0]) and "semaphores" not in change:
         value["edges"][0] |= change
@@ -257,7 +257,7 @@ def test_a_policy_that_contradicts_itself_is_refused(change: dict, said: str) ->
         value |= change
     if "stages" in change:
         value |= {"semaphores": [], "edges": []}
-    with pytest.raises(PolicyError, match=said):
+    with pytest.raises(PolicyError, match=message):
         lower(from_dict(value))
 
 
@@ -280,17 +280,17 @@ def test_a_table_of_a_million_waits_is_read_in_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"edges": [], "edges": []}', "'edges' stands twice in one object"),
         ('{"prediction": {"policy_us": NaN}}', "NaN is no finite number"),
         ('{"prediction": {"policy_us": 1e999}}', "1e999 is no finite number"),
     ],
 )
-def test_what_only_python_takes_for_json_is_refused(tmp_path, text: str, said: str) -> None:
+def test_what_only_python_takes_for_json_is_refused(tmp_path, text: str, message: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(PolicyError, match=rf"bad\.json: {said}"):
+    with pytest.raises(PolicyError, match=rf"bad\.json: {message}"):
         load_policy(path)
 
 

@@ -70,8 +70,8 @@ def test_a_halo_is_missed_row_by_row(kind: str) -> None:
     edges = {(p, c) for c in range(10) for p in range(max(0, c - 1), min(10, c + 2))}
     graph = graph_of([(10, 1, 1), (10, 1, 1)], {(0, 1): edges})
     missing = verify(shipped_policy(Shipped(kind), graph, 0, 1), graph).missing
-    found = set(missing[["producer_tile", "consumer_tile"]].itertuples(index=False, name=None))
-    assert found == {(p, c) for p, c in edges if p != c}
+    actual = set(missing[["producer_tile", "consumer_tile"]].itertuples(index=False, name=None))
+    assert actual == {(p, c) for p, c in edges if p != c}
 
 
 def test_a_taller_consumer_waits_for_the_row_of_its_first_element() -> None:
@@ -94,11 +94,11 @@ def test_a_judgement_knows_the_cost_of_waiting_for_everything() -> None:
     edges = {(t, t) for t in range(40)}
     graph = graph_of([(40, 1, 1), (40, 1, 1)], {(0, 1): edges}, sms=3)
     whole = shipped_policy(Shipped("rowsync", rows="yy"), graph, 0, 1)
-    found = assess(whole, graph)
-    assert found.verdict.sound
-    assert found.corrected is None
-    assert found.policy_us > found.exact_us
-    assert found.excess_us == pytest.approx(found.policy_us - found.exact_us)
+    assessment = assess(whole, graph)
+    assert assessment.verdict.sound
+    assert assessment.corrected is None
+    assert assessment.policy_us > assessment.exact_us
+    assert assessment.excess_us == pytest.approx(assessment.policy_us - assessment.exact_us)
     assert assess(shipped_policy(Shipped("tilesync", rows="xx"), graph, 0, 1), graph).excess_us == pytest.approx(0)
 
 
@@ -159,25 +159,25 @@ def test_fused_needs_are_those_of_tiles_followed_one_by_one(data: st.DataObject)
     graph = graph_of([(tiles, 1, 1)] * count, relation)
     chosen = data.draw(st.lists(st.integers(0, count - 1), unique=True, min_size=2, max_size=count).map(sorted))
     folded = overtaken_launches(graph, chosen)
-    seen: dict[Tile, set[Tile]] = {}  # what a tile needs of the stages
+    records: dict[Tile, set[Tile]] = {}  # what a tile needs of the stages
     host = {launch: launch for launch in chosen}
-    wanted: set[tuple[Tile, Tile]] = set()
+    expected: set[tuple[Tile, Tile]] = set()
     for launch in sorted({*chosen, *folded}):
         given_by = [p for p in host if relation.get((p, launch))]
         for tile in range(tiles):
             parents = {(p, t) for p in given_by for t, c in relation[p, launch] if c == tile}
-            seen[launch, tile] = {s for p in parents for s in ({p} if p[0] in chosen else seen[p])}
+            records[launch, tile] = {s for p in parents for s in ({p} if p[0] in chosen else records[p])}
         host.setdefault(launch, max((host[p] for p in given_by), default=-1))
         for tile in range(tiles):
-            need = seen[launch, tile]
+            need = records[launch, tile]
             own = {(launch, tile)} if launch in chosen else {s for s in need if s[0] == host[launch]}
-            wanted |= {(s, mine) for mine in own for s in need if s[0] != mine[0]}
+            expected |= {(s, mine) for mine in own for s in need if s[0] != mine[0]}
     fused = fuse(graph, chosen)
-    found = set()
+    actual = set()
     for row in fused.links.itertuples():
         parent, child, _ = fused.blocks[row.block].edges()
-        found |= {((row.producer, p), (row.consumer, c)) for p, c in zip(parent.tolist(), child.tolist(), strict=True)}
-    assert found == wanted
+        actual |= {((row.producer, p), (row.consumer, c)) for p, c in zip(parent.tolist(), child.tolist(), strict=True)}
+    assert actual == expected
 
 
 def test_a_launch_that_overwrites_what_a_later_stage_uses_is_not_fused() -> None:

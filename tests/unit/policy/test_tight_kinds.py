@@ -23,17 +23,17 @@ WANTED = {
 @pytest.mark.parametrize("key", sorted(WANTED))
 def test_no_kind_of_cusync_that_waits_for_everything_is_faster(key, tmp_path) -> None:
     (chain,) = (c for c in chains() if (c.model, c.arch, c.block, c.size) == key)
-    for found in measure(chain, tmp_path):
-        assert found.policy_us <= found.best_shipped_us * 1.001
-        assert found.reason.startswith(f"{found.kind}, {found.semaphores} semaphore")
-        if chain.convolutions and found.semaphores > 1:
-            assert found.kind == "interval", "the halo"
-            assert all(found.missing.values()), "no kind of cuSync's waits for the halo"
+    for result in measure(chain, tmp_path):
+        assert result.policy_us <= result.best_shipped_us * 1.001
+        assert result.reason.startswith(f"{result.kind}, {result.semaphores} semaphore")
+        if chain.convolutions and result.semaphores > 1:
+            assert result.kind == "interval", "the halo"
+            assert all(result.missing.values()), "no kind of cuSync's waits for the halo"
 
 
 def test_rows_are_found_where_they_pay(tmp_path) -> None:
     (chain,) = (c for c in chains() if (c.model, c.arch, c.size) == ("gpt3-175b-tp8", "a100", 1792))
-    (found,) = measure(chain, tmp_path)
-    assert found.kind == "row"
-    assert found.policy_us < 0.97 * found.stream_us
-    assert "fewer are" in found.reason
+    (actual,) = measure(chain, tmp_path)
+    assert actual.kind == "row"
+    assert actual.policy_us < 0.97 * actual.stream_us
+    assert "fewer are" in actual.reason

@@ -39,7 +39,7 @@ class HostDecoder(launch.Decoder):
         self._run = ctypes.CDLL(str(library)).run_kernel
         self._run.restype = ctypes.c_char_p
         self._function = self  # type: ignore[assignment]
-        self.seed, self.said = 0, None
+        self.seed, self.complaint = 0, None
 
     def start(self, layers: list[dict[str, Any]], model: dict[str, Any], logits: torch.Tensor, seed: int) -> str | None:
         """What the machine found in a launch in the order of a seed; None if nothing."""
@@ -50,14 +50,14 @@ class HostDecoder(launch.Decoder):
             mock.patch.object(torch.cuda, "current_stream", return_value=mock.Mock(cuda_stream=0)),
         ):
             super().launch(layers, model, logits)
-        if self.said is None and int(self._state[2]):
-            self.said = f"a wait gave up: {self._state[8:14].tolist()}"
-        return self.said
+        if self.complaint is None and int(self._state[2]):
+            self.complaint = f"a wait gave up: {self._state[8:14].tolist()}"
+        return self.complaint
 
     def _enter(self, blocks: int, _threads: int, _stream: int, arguments: Arguments, **_: bool) -> None:
         schedule = Schedule.of(self.seed, blocks, 1)
         schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
-        found = self._run(
+        actual = self._run(
             ctypes.c_void_p(arguments.pointers[0]), blocks, 1, ctypes.byref(schedule), None, ctypes.c_uint64(0)
         )
-        self.said = None if found is None else found.decode()
+        self.complaint = None if actual is None else actual.decode()

@@ -49,13 +49,13 @@ class HostLauncher:
     def __post_init__(self) -> None:
         run = ctypes.CDLL(str(self.library)).run_kernel
         run.restype = ctypes.c_char_p
-        self.said: str | None = None
+        self.complaint: str | None = None
         self.seed = 0
 
         def start(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(self.seed, blocks, self.plan.cluster)
             schedule.drain_odds = schedule.drain_odds or self.drain_odds  # stores without an order arrive in the end
-            said = run(
+            message = run(
                 ctypes.c_void_p(arguments.pointers[0]),
                 blocks,
                 self.plan.cluster,
@@ -63,7 +63,7 @@ class HostLauncher:
                 None,
                 ctypes.c_uint64(0),
             )
-            self.said = None if said is None else said.decode()
+            self.complaint = None if message is None else message.decode()
 
         self._start = start
         with self._patched():
@@ -84,8 +84,8 @@ class HostLauncher:
         self.seed = seed
         with self._patched():
             outputs = self.launcher(inputs)
-        if self.said is None and self.launcher.record[0]:
-            self.said = f"a wait gave up: {self.launcher.record.tolist()}"
+        if self.complaint is None and self.launcher.record[0]:
+            self.complaint = f"a wait gave up: {self.launcher.record.tolist()}"
         return outputs
 
 

@@ -116,7 +116,7 @@ def post_norm(rows: int, hidden: int, layers: int, *, length: int | None = None,
 
 def inputs_of(program: Program, device: str = "cpu") -> dict[str, torch.Tensor]:
     """Random inputs by name: weights that keep values' size, masks of which some are false."""
-    dice, made = torch.Generator().manual_seed(1), {}
+    dice, result = torch.Generator().manual_seed(1), {}
     dtype = getattr(torch, program.dtype)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -124,18 +124,18 @@ def inputs_of(program: Program, device: str = "cpu") -> dict[str, torch.Tensor]:
 
     for stage in program.stages:
         if isinstance(stage, Attention):
-            if stage.mask is not None and stage.mask.tensor not in made:
+            if stage.mask is not None and stage.mask.tensor not in result:
                 batch = stage.rows // stage.length
                 rows = torch.rand((batch, stage.length, stage.length), generator=dice) > 0.3
-                made[stage.mask.tensor] = rows if stage.mask.boolean else torch.where(rows, 0.0, -3.0).to(dtype)
+                result[stage.mask.tensor] = rows if stage.mask.boolean else torch.where(rows, 0.0, -3.0).to(dtype)
             continue
         shape = (stage.columns, stage.depth) if stage.k_major else (stage.depth, stage.columns)
-        made[stage.weight] = (normal(*shape) / stage.depth**0.5).to(dtype)
+        result[stage.weight] = (normal(*shape) / stage.depth**0.5).to(dtype)
         if stage.bias is not None:
-            made[stage.bias] = (normal(stage.columns) / 2).to(dtype)
+            result[stage.bias] = (normal(stage.columns) / 2).to(dtype)
         if stage.norm is not None:
-            made[stage.norm.gamma] = (1 + normal(stage.depth) / 4).to(dtype)
-            made[stage.norm.beta] = (normal(stage.depth) / 4).to(dtype)
-        if stage.activations.tensor in program.inputs and stage.activations.tensor not in made:
-            made[stage.activations.tensor] = normal(stage.rows, stage.activations.pitch).to(dtype)
-    return {name: made[name].to(device) for name in program.inputs}
+            result[stage.norm.gamma] = (1 + normal(stage.depth) / 4).to(dtype)
+            result[stage.norm.beta] = (normal(stage.depth) / 4).to(dtype)
+        if stage.activations.tensor in program.inputs and stage.activations.tensor not in result:
+            result[stage.activations.tensor] = normal(stage.rows, stage.activations.pitch).to(dtype)
+    return {name: result[name].to(device) for name in program.inputs}

@@ -158,8 +158,8 @@ def compiler_missing() -> bool:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
 
 
 @dataclass
@@ -197,8 +197,8 @@ class HostKernel:
 
     def beside(self, pilot: Copilot | None) -> None:
         """Whose steps fall anywhere between those of the machine."""
-        step, given = pilot.stepping if pilot is not None else (None, 0)
-        ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(given))
+        step, inputs = pilot.stepping if pilot is not None else (None, 0)
+        ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(inputs))
 
     def begin_after(self, runs: int) -> None:
         """Semaphores and counts as ``runs`` runs leave them."""
@@ -210,9 +210,9 @@ class HostKernel:
         )
         self._shared[2][0] = runs
 
-    def put(self, given: Mapping[str, torch.Tensor]) -> None:
+    def put(self, arguments: Mapping[str, torch.Tensor]) -> None:
         """Inputs; room for all that stages write."""
-        dtype = next(iter(given.values())).dtype
+        dtype = next(iter(arguments.values())).dtype
         self.tensors = {}
         for stage in self.plan.stages:
             for view in stage.operator.views().values():
@@ -224,7 +224,7 @@ class HostKernel:
             {role: self._seen(view) for role, view in stage.operator.views().items()} for stage in self.plan.stages
         ]
         views = {v.tensor: v for stage in self.plan.stages for v in stage.operator.views().values()}
-        for name, tensor in given.items():
+        for name, tensor in arguments.items():
             self._seen(views[name]).copy_(tensor)
         launcher: Any = object.__new__(launch.Launcher)
         launcher.plan = self.plan
@@ -256,13 +256,13 @@ class HostKernel:
         arguments = self._arguments()
         blocks, split = self.plan.clusters * self.plan.split, self.plan.split
         schedule = Schedule.of(seed, blocks, split)
-        said = self._run(
+        message = self._run(
             arguments.pointers[0] and ctypes.c_void_p(arguments.pointers[0]), blocks, split, ctypes.byref(schedule),
             ctypes.c_void_p(self._flags.data_ptr()), ctypes.c_uint64(self.plan.semaphore_bytes),
         )  # fmt: skip
-        if said is None and int(self._shared[3][0]):
+        if message is None and int(self._shared[3][0]):
             return f"a wait gave up: {self._shared[3].tolist()}"
-        return None if said is None else said.decode()
+        return None if message is None else message.decode()
 
     @property
     def results(self) -> list[torch.Tensor]:

@@ -74,14 +74,14 @@ class HostNetwork:
         pointers = (self._stages, *self._tables, self.x, self.results[-1], *self._shared)
         arguments.words[:] = [*(tensor.data_ptr() for tensor in pointers), 0]
         schedule = Schedule.of(seed, self.plan.blocks, 1)
-        said = self._run(
+        message = self._run(
             ctypes.c_void_p(arguments.pointers[0]), self.plan.blocks, 1, ctypes.byref(schedule),
             # where what TMA reads is posted
             ctypes.c_void_p(self.flags.data_ptr()), ctypes.c_uint64(self.plan.counters[0] * FLAG_BYTES),
         )  # fmt: skip
-        if said is None and int(self._shared[3][0]):
+        if message is None and int(self._shared[3][0]):
             return f"a wait gave up: {self._shared[3].tolist()}"
-        return None if said is None else said.decode()
+        return None if message is None else message.decode()
 
 
 def _room(shape: tuple[int, ...], dtype: torch.dtype) -> Any:

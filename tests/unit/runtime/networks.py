@@ -13,11 +13,11 @@ SIDE = 32
 
 def parameters(dtype: str = "float16", seed: int = 0) -> list[Any]:
     """Of `small`, some of them batch norms."""
-    made = torch.Generator().manual_seed(seed)
+    result = torch.Generator().manual_seed(seed)
 
     def some(*size: int) -> Any:
         deep = size[1] * size[2] * size[3] if len(size) == 4 else size[1] if len(size) == 2 else 4
-        return (torch.randn(*size, generator=made) / deep**0.5).to(getattr(torch, dtype))
+        return (torch.randn(*size, generator=result) / deep**0.5).to(getattr(torch, dtype))
 
     def norm(channels: int) -> list[Any]:
         return [1 + some(channels), some(channels), some(channels), 1 + some(channels).abs()]
@@ -70,14 +70,14 @@ def pooling(images: int, dtype: str = "float16") -> Network:
 
 def pooling_parameters(dtype: str = "float16", seed: int = 0) -> list[Any]:
     """Of `pooling`."""
-    made = torch.Generator().manual_seed(seed)
+    result = torch.Generator().manual_seed(seed)
     sizes = [(64, 3, 3, 3), (64, 64, 3, 3), (128, 64, 2, 2), (40, 128, 3, 3), (40,), (64, 128, 3, 3), (24, 576)]
     deep = [27, 576, 256, 1152, 4, 1152, 576]
     kind = getattr(torch, dtype)
-    return [(torch.randn(*s, generator=made) / d**0.5).to(kind) for s, d in zip(sizes, deep, strict=True)]
+    return [(torch.randn(*s, generator=result) / d**0.5).to(kind) for s, d in zip(sizes, deep, strict=True)]
 
 
 def image(images: int, dtype: str = "float16", seed: int = 1) -> Any:
     """An input of `small`, channels last."""
-    made = torch.randn(images, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed))
-    return made.to(getattr(torch, dtype)).to(memory_format=torch.channels_last)
+    result = torch.randn(images, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed))
+    return result.to(getattr(torch, dtype)).to(memory_format=torch.channels_last)

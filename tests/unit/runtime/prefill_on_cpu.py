@@ -36,7 +36,7 @@ class HostPrefill(launch.Prefill):
 
     def __init__(self, shape: PrefillShape, blocks: int, library: Path) -> None:
         self.shape, self.blocks, self.device = shape, blocks, torch.device("cpu")
-        self.said: str | None = None
+        self.complaint: str | None = None
         self._run = ctypes.CDLL(str(library)).run_kernel
         self._run.restype = ctypes.c_char_p
         self._allocate(profile=False)
@@ -54,7 +54,7 @@ class HostPrefill(launch.Prefill):
             schedule = Schedule.of(seed, blocks, 1)
             schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
             flags = self._workspace[self._flags :]
-            found = self._run(
+            actual = self._run(
                 ctypes.c_void_p(arguments.pointers[0]),
                 blocks,
                 1,
@@ -62,7 +62,7 @@ class HostPrefill(launch.Prefill):
                 ctypes.c_void_p(flags.data_ptr()),
                 ctypes.c_uint64(4 * flags.numel()),
             )
-            self.said = None if found is None else found.decode()
+            self.complaint = None if actual is None else actual.decode()
 
         self._function = type("Function", (), {"launch": enter})()
         with (
@@ -70,6 +70,6 @@ class HostPrefill(launch.Prefill):
             mock.patch.object(torch.cuda, "current_stream", return_value=mock.Mock(cuda_stream=0)),
         ):
             self.launch(layers, model, logits)
-        if self.said is None and int(self._state[2]):
-            self.said = f"a wait gave up: {self._state[8:14].tolist()}"
-        return self.said
+        if self.complaint is None and int(self._state[2]):
+            self.complaint = f"a wait gave up: {self._state[8:14].tolist()}"
+        return self.complaint

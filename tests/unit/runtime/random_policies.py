@@ -48,7 +48,7 @@ def policies(draw: st.DrawFn) -> Policy:
 @st.composite
 def touches_of(draw: st.DrawFn, policy: Policy) -> list[Touches]:
     """For every stage a few strided boxes in two small buffers, in every mode."""
-    found = []
+    matches = []
     for stage in policy.stages:
         rows = []
         for _ in range(draw(st.integers(0, 4))):
@@ -56,8 +56,8 @@ def touches_of(draw: st.DrawFn, policy: Policy) -> list[Touches]:
             offset = draw(st.integers(0, BYTES - length - (count - 1) * stride))
             tile, buffer = draw(st.integers(0, stage.tiles - 1)), draw(st.integers(0, 1))
             rows.append((tile, buffer, draw(st.integers(0, 2)), offset, length, count, stride, 1, 0))
-        found.append(Touches.of(rows))
-    return found
+        matches.append(Touches.of(rows))
+    return matches
 
 
 def traced(policy: Policy, touches: list[Touches]):

@@ -46,12 +46,12 @@ def played(nodes, name="a part", *, folded=(), **how) -> Region:
     nodes = tuple(sorted(nodes))
     inputs = aten.inputs_of(nodes)
     updated = [n.args[0] for n in nodes if aten.calls(n, aten.ATEN.copy_.default)]
-    made: list[Region] = []
+    result: list[Region] = []
     region = Region(
         name, nodes, tuple(inputs), aten.outputs_of(nodes), tuple(inputs.index(n) for n in updated),
-        lambda _: Played(made[0], **how), tuple(inputs.index(n) for n in folded),
+        lambda _: Played(result[0], **how), tuple(inputs.index(n) for n in folded),
     )  # fmt: skip
-    made.append(region)
+    result.append(region)
     return region
 
 

@@ -55,10 +55,10 @@ def program(tmp_path_factory) -> Callable[..., tuple[int, list[dict[str, object]
         if (window, *changes) not in built:
             built[window, *changes] = build(window, *changes)
         command = [built[window, *changes], "2", str(seed), ENDLESS, *SIZES]
-        done = subprocess.run(
+        result = subprocess.run(
             command, env=os.environ | {"BLOOM_SEED": str(seed)}, capture_output=True, text=True, check=False
         )
-        return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+        return result.returncode, [json.loads(line) for line in result.stdout.splitlines()]
 
     return run
 
@@ -127,6 +127,6 @@ extern "C" void bits(unsigned long long granule, unsigned* at) {
     library = ctypes.CDLL(str(tmp_path / "bits.so"))
     granules = np.array([0, 1, 77, 2**40 + 3], np.int64)
     for granule, row in zip(granules.tolist(), Filters(4096, 3).rows(granules).tolist(), strict=True):
-        found = (ctypes.c_uint * 8)(*[99_999] * 8)
-        library.bits(ctypes.c_ulonglong(granule), found)
-        assert sorted(set(row)) == [bit for bit in found if bit != 99_999]
+        actual = (ctypes.c_uint * 8)(*[99_999] * 8)
+        library.bits(ctypes.c_ulonglong(granule), actual)
+        assert sorted(set(row)) == [bit for bit in actual if bit != 99_999]

@@ -86,8 +86,8 @@ def weights(*shapes):
     return [torch.randn(*shape, generator=generator) / shape[-1] ** 0.5 for shape in shapes]
 
 
-def close(value, wanted) -> bool:
-    return bool((value.double() - wanted.double()).norm() <= 1e-4 * wanted.double().norm())
+def close(value, expected) -> bool:
+    return bool((value.double() - expected.double()).norm() <= 1e-4 * expected.double().norm())
 
 
 def replaced_by(policy, graph):

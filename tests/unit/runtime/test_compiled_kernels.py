@@ -23,9 +23,9 @@ def ptx(tmp_path_factory) -> dict[str, list[str]]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "TRITON_DEFAULT_FP_FUSION": "1"}
     script = Path(__file__).parent / "compiled_kernels.py"
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return {name: text.splitlines() for name, text in json.loads(done.stdout).items()}
+    result = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return {name: text.splitlines() for name, text in json.loads(result.stdout).items()}
 
 
 def where(lines: list[str], text: str) -> list[int]:

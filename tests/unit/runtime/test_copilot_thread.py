@@ -39,10 +39,10 @@ def test_it_naps_between_any_two_looks_and_looks_no_more_when_the_last_copilot_i
     while True:  # it begins to nap when nothing has been completed for a while
         begin, before = time.monotonic(), looks[0]
         time.sleep(0.05)
-        seen, elapsed_s = looks[0] - before, time.monotonic() - begin
-        if 0 < seen <= elapsed_s / NAP_S + 1:
+        actual, elapsed_s = looks[0] - before, time.monotonic() - begin
+        if 0 < actual <= elapsed_s / NAP_S + 1:
             break
-        assert time.monotonic() < end, f"{seen} looks in {elapsed_s:.3f} s"
+        assert time.monotonic() < end, f"{actual} looks in {elapsed_s:.3f} s"
     tower.remove(1)
     last = looks[0]
     time.sleep(0.01)

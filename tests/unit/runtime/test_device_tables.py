@@ -25,14 +25,14 @@ def test_tables_hold_every_post_and_every_wait_that_is_not_already_over(policy) 
     assert tables.semaphores == total
     for number, stage in enumerate(tables.stages):
         for tile in range(policy.stages[number].tiles):
-            wanted = sorted(
+            expected = sorted(
                 (first[w.edge.semaphores] + int(w.semaphore[k]), int(w.value[k]), int(w.posts[w.semaphore[k]]))
                 for w in lowered
                 if w.edge.consumer == number
                 for k in range(w.indptr[tile], w.indptr[tile + 1])
                 if w.value[k] > 0
             )
-            assert sorted(map(tuple, stage.waits[tile][stage.waits[tile][:, 0] >= 0].tolist())) == wanted
+            assert sorted(map(tuple, stage.waits[tile][stage.waits[tile][:, 0] >= 0].tolist())) == expected
             posts = {first[w.edge.semaphores] + int(w.of[tile]) for w in lowered if w.edge.producer == number}
             assert set(stage.posts[tile].tolist()) == posts
         assert stage.width == 0 or stage.width & (stage.width - 1) == 0

@@ -76,10 +76,10 @@ def test_a_word_that_equals_the_threshold_is_kept_on_both_sides() -> None:
 
 
 def test_the_mask_depends_on_neither_tiling_nor_order() -> None:
-    wanted = result(SOFTMAX)
-    assert torch.equal(result(SOFTMAX, range(SOFTMAX.tiles)[::-1]), wanted)
+    expected = result(SOFTMAX)
+    assert torch.equal(result(SOFTMAX, range(SOFTMAX.tiles)[::-1]), expected)
     for rows in (1, 7, 37):
-        assert torch.equal(result(replace(SOFTMAX, rows=rows)), wanted)
+        assert torch.equal(result(replace(SOFTMAX, rows=rows)), expected)
 
 
 def test_a_large_matrix_worked_on_in_parts_has_the_mask_of_one_piece(monkeypatch) -> None:
@@ -107,24 +107,24 @@ def test_without_dropout_nothing_changes_and_a_policy_says_nothing_of_it() -> No
 
 
 def test_a_policy_carries_share_and_seed() -> None:
-    said = SOFTMAX.describe()
-    assert said["parameters"] == {"rows": 4, "dropout": 0.3, "seed": 7}
-    assert operator_of(said) == SOFTMAX
+    message = SOFTMAX.describe()
+    assert message["parameters"] == {"rows": 4, "dropout": 0.3, "seed": 7}
+    assert operator_of(message) == SOFTMAX
 
 
 def test_attention_with_dropout_agrees_with_its_formula() -> None:
     pipeline = Pipeline(attention(0.25).policy())
-    given = pipeline.example(seed=1)
-    q, k, v = (given[name].float() for name in "qkv")
+    inputs = pipeline.example(seed=1)
+    q, k, v = (inputs[name].float() for name in "qkv")
     share = torch.softmax(q @ k * 8**-0.5, dim=-1)
     numbers = torch.arange(share.numel()).reshape(share.shape)
     kept = torch.tensor([by_hand(11, n) >= 2**30 for n in numbers.flatten().tolist()]).reshape(share.shape)
-    wanted = (share * kept / 0.75) @ v
-    assert torch.allclose(pipeline(**given).float(), wanted, rtol=1e-2, atol=2e-3)
+    expected = (share * kept / 0.75) @ v
+    assert torch.allclose(pipeline(**inputs).float(), expected, rtol=1e-2, atol=2e-3)
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({"dropout": 1.0}, r"dropout is 1.0; it is the share .* from 0 to below 1"),
         ({"dropout": -0.1}, "dropout is -0.1"),
@@ -135,7 +135,7 @@ def test_attention_with_dropout_agrees_with_its_formula() -> None:
         ({"seed": 2**63}, "the seed is 9223372036854775808"),
     ],
 )
-def test_what_is_no_share_or_no_seed_is_refused(parameters: dict, said: str) -> None:
+def test_what_is_no_share_or_no_seed_is_refused(parameters: dict, message: str) -> None:
     description = SOFTMAX.describe()
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         operator_of(description | {"parameters": description["parameters"] | parameters})

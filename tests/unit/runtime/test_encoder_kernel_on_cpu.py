@@ -64,17 +64,17 @@ def inputs(program: Program) -> dict[str, torch.Tensor]:
 def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference(case: str, folder: Path) -> None:
     program, blocks, cluster, splits = CASES[case]
     plan = plan_of(program, blocks, cluster, WIDTHS.get(case), splits)
-    launcher, given = launched(plan, folder, case), inputs(program)
-    expected = reference.run(program, given)
+    launcher, arguments = launched(plan, folder, case), inputs(program)
+    expected = reference.run(program, arguments)
     kept = HostLauncher(plan, launcher.library, memory_of(plan, reuse=False))  # what stages computed can be looked at
-    (first,) = kept.run(given, 0)
-    assert kept.said is None
+    (first,) = kept.run(arguments, 0)
+    assert kept.complaint is None
     for name in plan.sizes.keys() & expected.keys():
         close(kept.launcher.buffer(name), expected[name])
     close(first, expected["out"])
     for seed in range(1, RUNS):
-        (out,) = launcher.run(given, seed)
-        assert launcher.said is None
+        (out,) = launcher.run(arguments, seed)
+        assert launcher.complaint is None
         assert torch.equal(out, first)
 
 
@@ -94,10 +94,10 @@ def test_layers_that_use_memory_again_give_the_reference_and_all_blocks_post_wha
     plan, memory = layers_plan()
     assert all(ring.slots < len(ring.names) for ring in memory.rings)
     library = compiled(plan, folder / f"layers-{wiping_warp}", wiping_warp=wiping_warp)
-    launcher, given = HostLauncher(plan, library, memory), inputs(LAYERS)
-    expected = reference.run(LAYERS, given)["out"]
-    outs = [launcher.run(given, seed)[0] for seed in range(3)]
-    assert launcher.said is None
+    launcher, arguments = HostLauncher(plan, library, memory), inputs(LAYERS)
+    expected = reference.run(LAYERS, arguments)["out"]
+    outs = [launcher.run(arguments, seed)[0] for seed in range(3)]
+    assert launcher.complaint is None
     close(outs[0], expected)
     assert all(torch.equal(out, outs[0]) for out in outs)
     assert launcher.launcher.ended().tolist() == [3 * len(plan.blocks)] * (memory.generations[-1] + 1)
@@ -110,23 +110,25 @@ def test_a_generation_whose_end_is_not_posted_is_awaited_in_vain(folder: Path) -
     library = compiled(plan, folder / "silent", together(silent, sooner), timeout_ns=40)
     launcher = HostLauncher(plan, library, memory)
     launcher.run(inputs(LAYERS), 1)
-    assert launcher.said is not None
-    assert launcher.said.startswith("a wait gave up: [1, "), launcher.said
+    assert launcher.complaint is not None
+    assert launcher.complaint.startswith("a wait gave up: [1, "), launcher.complaint
 
 
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    error = (found.float() - expected.float()).norm() / expected.float().norm()
+def close(result: torch.Tensor, expected: torch.Tensor) -> None:
+    error = (result.float() - expected.float()).norm() / expected.float().norm()
     assert error < (5e-3 if expected.dtype == torch.float16 else 3e-2)
 
 
-def differs(launcher: HostLauncher, given: dict[str, torch.Tensor], expected: list[torch.Tensor], runs: int) -> bool:
+def differs(
+    launcher: HostLauncher, arguments: dict[str, torch.Tensor], expected: list[torch.Tensor], runs: int
+) -> bool:
     """Whether a fault shows in any of ``runs`` orders: by the machine, a wait that gives up, or a wrong result. Every
     third run has other activations.
     """
     for seed in range(runs):
         sign = seed // 3 % 2
-        (out,) = launcher.run({**given, "x": -given["x"] if sign else given["x"]}, seed)
-        if launcher.said is not None or not torch.equal(out, expected[sign]):
+        (out,) = launcher.run({**arguments, "x": -arguments["x"] if sign else arguments["x"]}, seed)
+        if launcher.complaint is not None or not torch.equal(out, expected[sign]):
             return True
     return False
 
@@ -163,11 +165,11 @@ def test_a_planted_fault_is_seen(fault: str, folder: Path) -> None:
     program, blocks, cluster, splits = CASES[name]
     file, old, new = FAULTS[fault]
 
-    plan, given = plan_of(program, blocks, cluster, splits=splits), inputs(program)
+    plan, arguments = plan_of(program, blocks, cluster, splits=splits), inputs(program)
     right = launched(plan, folder, f"right for {fault}")
-    expected = [right.run({**given, "x": sign * given["x"]}, 0)[0] for sign in (1, -1)]
-    assert not differs(right, given, expected, 4)
-    assert differs(launched(plan, folder, fault, replaced(file, (old, new))), given, expected, 40)
+    expected = [right.run({**arguments, "x": sign * arguments["x"]}, 0)[0] for sign in (1, -1)]
+    assert not differs(right, arguments, expected, 4)
+    assert differs(launched(plan, folder, fault, replaced(file, (old, new))), arguments, expected, 40)
 
 
 def test_a_task_ends_after_those_that_write_its_activations_had_their_sums(folder: Path) -> None:
@@ -175,7 +177,7 @@ def test_a_task_ends_after_those_that_write_its_activations_had_their_sums(folde
     plan = plan_of(program, blocks, cluster, splits=splits)
     launcher = HostLauncher(plan, compiled(plan, folder / "times", stamps=True))
     launcher.run(inputs(program), 1)
-    assert launcher.said is None
+    assert launcher.complaint is None
     times = launcher.launcher.times()
     assert (times[:, 1:] >= times[:, :-1]).all()
     assert (times[:, 0] > 0).all()
@@ -199,7 +201,7 @@ def overlap(a: Box, b: Box) -> bool:
 
 def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(folder: Path) -> None:
     program, blocks, cluster, splits = CASES["causal blocks"]
-    plan, given = plan_of(program, blocks, cluster, splits=splits), inputs(program)
+    plan, arguments = plan_of(program, blocks, cluster, splits=splits), inputs(program)
     attention = next(n for n, task in enumerate(plan.tasks) if plan.stages[task.stage].name == "att_0")
     broken = without_task(plan, attention)
     assert not faults(plan)
@@ -208,6 +210,6 @@ def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(fold
         plan, folder / "a-task-too-few", replaced("tables.cuh", ("++tries % 256", "++tries % 4")), timeout_ns=40
     )  # the machine is less patient than a GPU
     launcher = HostLauncher(broken, library)
-    launcher.run(given, 1)
-    assert launcher.said is not None
-    assert launcher.said.startswith("a wait gave up: [1, "), launcher.said
+    launcher.run(arguments, 1)
+    assert launcher.complaint is not None
+    assert launcher.complaint.startswith("a wait gave up: [1, "), launcher.complaint

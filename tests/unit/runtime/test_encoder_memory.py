@@ -83,12 +83,12 @@ MUTANTS: dict[str, tuple[Callable[[Memory], Memory], str]] = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_memory_that_lacks_something_is_refused(mutant: str) -> None:
-    change, said = MUTANTS[mutant]
+    change, message = MUTANTS[mutant]
     chosen = plan()
     memory = memory_of(chosen, stages=2)
     assert memory_faults(chosen, memory) == []
-    found = memory_faults(chosen, change(memory))
-    assert any(word in fault for fault in found for word in said.split("|")), found
+    actual = memory_faults(chosen, change(memory))
+    assert any(word in fault for fault in actual for word in message.split("|")), actual
 
 
 def test_addresses_repeat_after_a_period_and_never_meet() -> None:

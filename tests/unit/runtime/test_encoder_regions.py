@@ -59,24 +59,24 @@ def graph_of(model: nn.Module, *args: Any, dtype: torch.dtype = torch.float16) -
 
 def values_of(graph: fx.GraphModule) -> dict[fx.Node, Any]:
     """Values of all nodes for random placeholders."""
-    found: dict[fx.Node, Any] = {}
+    matches: dict[fx.Node, Any] = {}
 
     class Recorder(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
-            found[n] = super().run_node(n)
-            return found[n]
+            matches[n] = super().run_node(n)
+            return matches[n]
 
     torch.manual_seed(3)
     likes = [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]
-    given = [
+    inputs = [
         (torch.randn(v.shape) / 10).to(v.dtype)
         if v.is_floating_point()
         else torch.randint(0, 2, v.shape, dtype=v.dtype)
         for v in likes
     ]
     with torch.no_grad():
-        Recorder(graph).run(*given)
-    return found
+        Recorder(graph).run(*inputs)
+    return matches
 
 
 def program_of(region: Region) -> Program:
@@ -94,8 +94,8 @@ def check(graph: fx.GraphModule, stacks: int) -> None:
         program = program_of(region)
         results = reference.run(program, {node.name: values[node] for node in region.inputs})
         for node, (name, _, _) in zip(region.outputs, program.outputs, strict=True):
-            wanted = values[node].float()
-            error = (results[name].view(wanted.shape).float() - wanted).norm() / wanted.norm()
+            expected = values[node].float()
+            error = (results[name].view(expected.shape).float() - expected).norm() / expected.norm()
             assert error < 5e-3, name
         assert faults(plan_of(program, 16, 2)) == []
 
@@ -187,10 +187,10 @@ def test_patches_of_an_image_are_a_product(
     assert [region.name for region in regions] == ["1 transformer blocks", "a convolution of patches"]
     region, values = regions[1], values_of(graph)
     assert unfit(graph.graph, region) is None
-    (found,) = region.build(torch.device("cpu"))(*(values[node] for node in region.inputs))
-    wanted = values[region.outputs[0]]
-    assert found.stride() == region.outputs[0].meta["val"].stride()
-    assert (found.float() - wanted.float()).norm() < 1e-2 * wanted.float().norm()
+    (actual,) = region.build(torch.device("cpu"))(*(values[node] for node in region.inputs))
+    expected = values[region.outputs[0]]
+    assert actual.stride() == region.outputs[0].meta["val"].stride()
+    assert (actual.float() - expected.float()).norm() < 1e-2 * expected.float().norm()
 
 
 def test_convolutions_whose_patches_overlap_an_edge_are_left_alone() -> None:
@@ -223,13 +223,15 @@ def test_constant_masks_are_not_read(kind: str, backend: SDPBackend) -> None:
     with sdpa_kernel(backend):
         graph = graph_of(Masked(kind), torch.randn(1, 40, 128).half())
     regions = list(find(graph.graph))
-    seen = [
+    actual = [
         (stage.mask is not None, stage.causal)
         for region in regions
         for stage in program_of(region).stages
         if isinstance(stage, Attention)
     ]
-    assert seen == {"everything": [(False, False)], "causal": [(False, True)]}.get(kind, [(True, False)] * len(seen))
+    assert actual == {"everything": [(False, False)], "causal": [(False, True)]}.get(
+        kind, [(True, False)] * len(actual)
+    )
     if kind in {"everything", "causal"}:
         assert not any("le" in node.name or "ge" in node.name for region in regions for node in region.inputs)
     check(graph, len(regions))

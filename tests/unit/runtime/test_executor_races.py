@@ -27,17 +27,17 @@ def test_delaying_every_tile_shows_exactly_the_dependencies_that_verify_misses(d
     touches = data.draw(st.deferred(lambda: touches_of(policy)))
     verdict = verify(policy, traced(policy, touches))
     program, memory = Program.of(policy), memory_of(policy, touches)
-    found = set()
+    actual = set()
     for node in range(program.nodes):
         run = execute(program, delaying(program, node), memory)
         assert run.deadlock is None
-        found |= {
+        actual |= {
             (r.producer, r.producer_tile, r.consumer, r.consumer_tile)
             for r in run.races
             if (r.producer, r.producer_tile) == program.place(node)
         }
     columns = ["producer", "producer_tile", "consumer", "consumer_tile"]
-    assert found == set(verdict.missing[columns].itertuples(index=False, name=None))
+    assert actual == set(verdict.missing[columns].itertuples(index=False, name=None))
 
 
 @settings(max_examples=60, deadline=None)
@@ -47,13 +47,13 @@ def test_the_dependencies_of_memory_are_those_of_the_tile_graph(data: st.DataObj
     touches = data.draw(st.deferred(lambda: touches_of(policy)))
     graph = traced(policy, touches)
     producer, consumer = memory_of(policy, touches).needs()
-    wanted = {
+    expected = {
         (int(graph.tile_base[p]) + pt, int(graph.tile_base[c]) + ct)
         for p, pt, c, ct in graph.edges[
             ["producer_launch", "producer_tile", "consumer_launch", "consumer_tile"]
         ].itertuples(index=False, name=None)
     }
-    assert set(zip(producer.tolist(), consumer.tolist(), strict=True)) == wanted
+    assert set(zip(producer.tolist(), consumer.tolist(), strict=True)) == expected
 
 
 @settings(max_examples=60, deadline=None)
@@ -62,21 +62,21 @@ def test_every_order_runs_each_tile_once_and_never_before_its_waits_end(policy: 
     program = Program.of(policy)
     run = execute(program, randomly(program, seed))
     assert sorted(run.ran) == list(range(program.nodes))
-    seen = np.zeros(len(program.waits_of) - 1, int)
-    semaphore = np.repeat(np.arange(len(seen)), np.diff(program.waits_of))
+    actual = np.zeros(len(program.waits_of) - 1, int)
+    semaphore = np.repeat(np.arange(len(actual)), np.diff(program.waits_of))
     for node in run.ran:
         mine = program.waiter == node
-        assert (seen[semaphore[mine]] >= program.value[mine]).all()
-        np.add.at(seen, program.posts[program.posts_of[node] : program.posts_of[node + 1]], 1)
+        assert (actual[semaphore[mine]] >= program.value[mine]).all()
+        np.add.at(actual, program.posts[program.posts_of[node] : program.posts_of[node + 1]], 1)
 
 
 def test_memory_handed_out_again_is_one_memory_by_address() -> None:
     """Buffers 1 and 2 share addresses 100 to 150, buffer 0 stands alone."""
     base, size = np.array([400, 50, 100]), np.array([10, 100, 100])
     read = Touches.of([(0, 2, 0, 20, 10, 1, 0, 1, 0), (0, 0, 0, 3, 4, 1, 0, 1, 0), (0, 1, 0, 70, 1, 1, 0, 1, 0)])
-    found = recycled(read, base, size)
-    assert found.buffer.tolist() == [1, 0, 1]
-    assert found.offset.tolist() == [70, 3, 70]
+    actual = recycled(read, base, size)
+    assert actual.buffer.tolist() == [1, 0, 1]
+    assert actual.offset.tolist() == [70, 3, 70]
 
 
 @settings(max_examples=60, deadline=None)
@@ -87,20 +87,20 @@ def test_cells_of_any_pitch_are_the_bytes_of_their_boxes(data: st.DataObject) ->
     cells = Cells.of(touches)
     written = {int(b) for t in touches for b, m in zip(t.buffer, t.mode, strict=True) if m}
     for t in touches:
-        wanted = {
+        expected = {
             (int(t.tile[r]), int(t.mode[r]), int(t.buffer[r]), int(t.offset[r] + i * t.stride_0[r] + b))
             for r in range(len(t.tile))
             if t.buffer[r] in written
             for i in range(t.count_0[r])
             for b in range(t.length[r])
         }
-        found = set()
+        actual = set()
         for tile, mode, cell in zip(*cells.entries(t), strict=True):
             pitch, run = cells.grids[int(cells.buffer[cell])].pitch, int(cells.run[cell])
             for start in range(0, int(cells.bytes[cell]), run):
                 low = int(cells.low[cell]) + start // run * pitch
-                found |= {(int(tile), int(mode), int(cells.buffer[cell]), low + b) for b in range(run)}
-        assert found == wanted
+                actual |= {(int(tile), int(mode), int(cells.buffer[cell]), low + b) for b in range(run)}
+        assert actual == expected
 
 
 def rows(**changed: object) -> Policy:
@@ -141,9 +141,9 @@ def test_a_sound_policy_runs_clean_in_every_order() -> None:
 def test_a_planted_bug_is_found_and_named(bug: str, change: dict) -> None:
     findings = search(rows(**change), memory_of(rows(), row_touches()))
     assert not findings.clean, bug
-    said = findings.sentences({7: "the activations"})[0]
-    assert said.startswith("RAW race: tile (")
-    assert "of stage 1 (down) touched 100 bytes of the activations (from byte" in said
+    message = findings.sentences({7: "the activations"})[0]
+    assert message.startswith("RAW race: tile (")
+    assert "of stage 1 (down) touched 100 bytes of the activations (from byte" in message
 
 
 def test_a_wait_that_cannot_end_is_a_deadlock_with_its_numbers() -> None:

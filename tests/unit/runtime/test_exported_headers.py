@@ -98,12 +98,12 @@ def test_the_examples_in_cuda_compile(tmp_path: Path, name: str) -> None:
 
 
 def compile_cuda(folder: Path, source: Path, *options: str) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         ["nvcc", "-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall", "-I", INCLUDE, "-I", folder, source,
          "-c", "-o", folder / "made.o", *options],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert (folder / "made.o").stat().st_size > 0
 
 

@@ -34,8 +34,8 @@ class Launcher:
 
     def launch(self, tensors, shared) -> None:
         Launcher.launched += 1
-        for operator, given in zip(self.stages, tensors, strict=True):
-            given["out"].copy_(operator.reference({role: t for role, t in given.items() if role != "out"}))
+        for operator, inputs in zip(self.stages, tensors, strict=True):
+            inputs["out"].copy_(operator.reference({role: t for role, t in inputs.items() if role != "out"}))
         if Launcher.wrong:
             tensors[-1]["out"].add_(1)
 
@@ -77,40 +77,40 @@ def pipeline() -> GpuPipeline:
 
 
 def test_kernels_that_compute_something_else_are_launched_once(pipeline, monkeypatch) -> None:
-    given = pipeline.example()
-    wanted = pipeline.reference(given)["y"]
+    inputs = pipeline.example()
+    expected = pipeline.reference(inputs)["y"]
     monkeypatch.setattr(Launcher, "wrong", True)
     for _ in range(3):
         with pytest.warns(FellBackWarning, match="elements wrong"):
-            assert torch.equal(pipeline(**given), wanted)
+            assert torch.equal(pipeline(**inputs), expected)
     assert Launcher.launched == 1
     assert "elements wrong" in pipeline.refused
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, float("nan")])
 def test_inputs_that_hold_one_number_prove_nothing(pipeline, monkeypatch, value) -> None:
-    given = pipeline.example()
-    pipeline(**{name: torch.full_like(tensor, value) for name, tensor in given.items()})
+    inputs = pipeline.example()
+    pipeline(**{name: torch.full_like(tensor, value) for name, tensor in inputs.items()})
     monkeypatch.setattr(Launcher, "wrong", True)
     with pytest.warns(FellBackWarning, match="elements wrong"):
-        pipeline(**given)
+        pipeline(**inputs)
 
 
 def test_after_a_proof_results_are_not_looked_at_again(pipeline, monkeypatch) -> None:
-    given = pipeline.example()
-    first = pipeline(**given).clone()
+    inputs = pipeline.example()
+    first = pipeline(**inputs).clone()
     monkeypatch.setattr(GpuPipeline, "reference", lambda *_: pytest.fail("looked at again"))
-    assert torch.equal(pipeline(**given), first)
+    assert torch.equal(pipeline(**inputs), first)
 
 
 def test_a_wait_that_gave_up_after_the_proof_is_reported_by_the_next_call_and_the_one_after_is_right(pipeline) -> None:
-    given = pipeline.example()
-    kept = pipeline(**given).clone()
+    inputs = pipeline.example()
+    snapshot = pipeline(**inputs).clone()
     pipeline._record.copy_(torch.tensor([1, 1, 3, 0, 2, 4, 0, 0], dtype=torch.int32))
-    pipeline(**given)  # this run's results are wrong, and nothing waits for it
+    pipeline(**inputs)  # this run's results are wrong, and nothing waits for it
     with pytest.raises(WaitTimeoutError, match=r"stage 1 \(down\), tile 3"):
-        pipeline(**given)
-    assert torch.equal(pipeline(**given), kept)
+        pipeline(**inputs)
+    assert torch.equal(pipeline(**inputs), snapshot)
 
 
 def test_an_interrupted_launch_leaves_no_post_behind(monkeypatch) -> None:
@@ -132,34 +132,34 @@ def test_an_interrupted_launch_leaves_no_post_behind(monkeypatch) -> None:
 
 
 def test_calls_on_another_stream_come_after_those_on_the_last(pipeline, stream) -> None:
-    given = pipeline.example()
+    inputs = pipeline.example()
     first = stream[0]
-    pipeline(**given)
-    pipeline(**given)
+    pipeline(**inputs)
+    pipeline(**inputs)
     assert first.awaited == []
     stream[0] = second = Stream()
-    pipeline(**given)
-    pipeline(**given)
+    pipeline(**inputs)
+    pipeline(**inputs)
     assert second.awaited == [first]
 
 
 def test_gradients_are_left_to_pytorch(pipeline) -> None:
-    given = pipeline.example()
-    given["w1"].requires_grad_()
+    inputs = pipeline.example()
+    inputs["w1"].requires_grad_()
     with pytest.warns(FellBackWarning, match="w1 records gradients"):
-        pipeline(**given).float().sum().backward()
-    assert given["w1"].grad is not None
+        pipeline(**inputs).float().sum().backward()
+    assert inputs["w1"].grad is not None
     with torch.no_grad():
-        pipeline(**given)
+        pipeline(**inputs)
     assert Launcher.launched == 1
 
 
 def test_a_view_that_is_negated_when_read_is_left_to_pytorch(pipeline) -> None:
-    given = pipeline.example()
-    given["x"] = torch._neg_view(given["x"])
+    inputs = pipeline.example()
+    inputs["x"] = torch._neg_view(inputs["x"])
     with pytest.warns(FellBackWarning, match="x is a view that PyTorch negates"):
-        out = pipeline(**given)
-    assert torch.equal(out, pipeline.reference({**given, "x": given["x"].clone()})["y"])
+        out = pipeline(**inputs)
+    assert torch.equal(out, pipeline.reference({**inputs, "x": inputs["x"].clone()})["y"])
 
 
 def test_tensors_of_another_gpu_are_refused() -> None:

@@ -42,16 +42,16 @@ def traced(model, x):
 
 def found_in(model):
     torch.manual_seed(0)
-    (found,) = chains(traced(model, torch.randn(20, 64))[0].graph)
-    return found
+    (matched_chains,) = chains(traced(model, torch.randn(20, 64))[0].graph)
+    return matched_chains
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_three_stages_become_one_product_that_computes_the_same(bias) -> None:
     model = Gated(bias=bias)
-    found = found_in(model)
-    chain, pairs = joined(found.chain)
-    assert [getattr(o, "epilogue", "") for o in found.chain.operators] == ["none", "none", "", "none"]
+    actual = found_in(model)
+    chain, pairs = joined(actual.chain)
+    assert [getattr(o, "epilogue", "") for o in actual.chain.operators] == ["none", "none", "", "none"]
     assert [o.epilogue for o in chain.operators] == [GATE, "none"]
     assert pairs == {"w0_w1": ("w0", "w1")} | ({"b0_b1": ("b0", "b1")} if bias else {})
     assert chain.operators[0].b.strides == (1, 64)
@@ -65,29 +65,29 @@ def test_three_stages_become_one_product_that_computes_the_same(bias) -> None:
 
 
 def test_what_is_no_gate_of_two_linear_layers_stays_as_it_is() -> None:
-    found = found_in(Gated(bias=False, up_bias=True))
-    assert joined(found.chain) == (found.chain, {})
+    actual = found_in(Gated(bias=False, up_bias=True))
+    assert joined(actual.chain) == (actual.chain, {})
 
     def products(x, g, u, d):
         return (functional.silu(x @ g) * (x @ u)) @ d  # weights with rows of unit stride
 
     with torch.no_grad():
         graph = make_fx(products)(torch.randn(20, 64), torch.randn(64, 48), torch.randn(64, 48), torch.randn(48, 64))
-    (found,) = chains(graph.graph)
-    assert joined(found.chain) == (found.chain, {})
+    (actual,) = chains(graph.graph)
+    assert joined(actual.chain) == (actual.chain, {})
     two = nn.Sequential(nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 64))
-    found = found_in(two)
-    assert joined(found.chain) == (found.chain, {})
+    actual = found_in(two)
+    assert joined(actual.chain) == (actual.chain, {})
 
 
 def test_the_promise_is_asked_for_and_then_gates_are_for_the_persistent_kernel(monkeypatch) -> None:
     halves = traced(Gated().half(), torch.randn(20, 64).half())[0]
-    (found,) = chains(halves.graph)
+    (matched_chains,) = chains(halves.graph)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", lambda: "nvcc")
     last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device("cuda"))})
-    on_gpu = SimpleNamespace(chain=found.chain, stages=found.stages, last=last)
+    on_gpu = SimpleNamespace(chain=matched_chains.chain, stages=matched_chains.stages, last=last)
     for options, stages, way in (
         (Options(frozen=True), 2, "persistent"),
         (Options(), 4, "cusync"),
@@ -100,8 +100,8 @@ def test_the_promise_is_asked_for_and_then_gates_are_for_the_persistent_kernel(m
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Chains with joined gates, as for the persistent kernel."""
-    made = lambda found, _: (joined(found.chain)[0], "auto", joined(found.chain)[1], None)  # noqa: E731 - a line
-    monkeypatch.setattr(products, "suited", made)
+    result = lambda found, _: (joined(found.chain)[0], "auto", joined(found.chain)[1], None)  # noqa: E731 - a line
+    monkeypatch.setattr(products, "suited", result)
 
 
 def test_a_joined_gate_is_a_region_that_keeps_a_copy_of_both_weights(as_on_a_gpu) -> None:
@@ -114,18 +114,18 @@ def test_a_joined_gate_is_a_region_that_keeps_a_copy_of_both_weights(as_on_a_gpu
     runner = region.build(torch.device("cpu"))
     assert runner.frozen
     by_name = dict(zip([n.name for n in graph.graph.nodes if n.op == "placeholder"], [x, *weights], strict=True))
-    given = [by_name[n.name] for n in region.inputs]
+    inputs = [by_name[n.name] for n in region.inputs]
     with torch.no_grad():
-        assert torch.allclose(runner(*given)[0], model(x), atol=1e-5)
+        assert torch.allclose(runner(*inputs)[0], model(x), atol=1e-5)
         weights[2].mul_(3)
-        assert not torch.allclose(runner(*given)[0], model(x), atol=1e-5), "it keeps what it has copied"
-        assert torch.allclose(region.build(torch.device("cpu"))(*given)[0], model(x), atol=1e-5)
+        assert not torch.allclose(runner(*inputs)[0], model(x), atol=1e-5), "it keeps what it has copied"
+        assert torch.allclose(region.build(torch.device("cpu"))(*inputs)[0], model(x), atol=1e-5)
 
 
 def test_a_policy_for_two_weights_is_used_as_it_is() -> None:
     graph, _ = traced(Gated(), torch.randn(20, 64))
-    (found,) = chains(graph.graph)
-    policy = found.chain.policy()
+    (matched_chains,) = chains(graph.graph)
+    policy = matched_chains.chain.policy()
     (region,) = policy_files.finder({Path("policy.json"): policy}, "auto")(graph.graph)
     runner = region.build(torch.device("cpu"))
     assert (runner.pipeline.policy, runner.frozen, region.folded) == (policy, False, ())

@@ -79,17 +79,17 @@ def tensors_of(operator):
 def test_a_kernel_computes_what_the_operator_says(name) -> None:
     operator = OPERATORS[name]
     tensors = tensors_of(operator)
-    wanted = dict(tensors, out=torch.empty_like(tensors["out"]))
+    expected = dict(tensors, out=torch.empty_like(tensors["out"]))
     for tile in range(operator.tiles):
-        operator.run_tile(*operator.place(tile), wanted)
+        operator.run_tile(*operator.place(tile), expected)
     tensors["out"].fill_(float("nan"))
     unused = torch.zeros(1, dtype=torch.int32)
     kernel_of(operator).launch(tensors, (unused,) * 7, Hooks(0, operator.tiles))
-    assert torch.allclose(tensors["out"].float(), wanted["out"].float(), rtol=2e-3, atol=2e-3)
+    assert torch.allclose(tensors["out"].float(), expected["out"].float(), rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize(
-    ("operator", "said"),
+    ("operator", "message"),
     [
         (
             CHAINS["mlp in float32"].operators[0],
@@ -105,8 +105,8 @@ def test_a_kernel_computes_what_the_operator_says(name) -> None:
         (CHAINS["flash"].operators[1], "power of two of rows from 16 .* not 5 and 8"),
     ],
 )
-def test_what_has_no_kernel_is_refused_in_words(operator, said) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_has_no_kernel_is_refused_in_words(operator, message) -> None:
+    with pytest.raises(UserError, match=message):
         kernel_of(operator)
 
 

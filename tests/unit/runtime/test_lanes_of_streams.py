@@ -17,21 +17,21 @@ def programs(draw) -> list[frozenset[int]]:
 
 def behind(chosen) -> list[set[int]]:
     """Stages that have ended when each stage begins, by walking streams and events back."""
-    found = []
+    matches = []
     for number, lane in enumerate(chosen):
         ended: set[int] = set()
         on_stream = [n for n in range(number) if chosen[n].stream == lane.stream][-1:]
         for other in [*on_stream, *lane.after]:
-            ended |= found[other] | {other}
-        found.append(ended)
-    return found
+            ended |= matches[other] | {other}
+        matches.append(ended)
+    return matches
 
 
 @given(programs(), st.integers(1, 4))
 def test_every_stage_begins_behind_all_that_it_must_follow(before, most) -> None:
     chosen = lanes(before, most)
     ended = behind(chosen)
-    assert all(needed <= ended[number] for number, needed in enumerate(before))
+    assert all(needs <= ended[number] for number, needs in enumerate(before))
     assert {lane.stream for lane in chosen} == set(range(len({lane.stream for lane in chosen})))
     assert all(lane.stream < most for lane in chosen)
 

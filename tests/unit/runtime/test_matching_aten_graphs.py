@@ -31,13 +31,13 @@ class Block(nn.Module):
 
 @pytest.fixture(scope="module")
 def graph():
-    (found,) = inference_graphs(Block().eval(), torch.randn(4, 64), torch.randn(1, 3, 8, 8), torch.tensor([1]))
-    return found.graph
+    (actual,) = inference_graphs(Block().eval(), torch.randn(4, 64), torch.randn(1, 3, 8, 8), torch.tensor([1]))
+    return actual.graph
 
 
 def node(graph, target):
-    (found,) = [n for n in graph.nodes if aten.calls(n, target)]
-    return found
+    (actual,) = [n for n in graph.nodes if aten.calls(n, target)]
+    return actual
 
 
 def test_what_inductor_takes_apart_stays_whole(graph) -> None:
@@ -59,11 +59,11 @@ def test_an_updated_input_is_a_copy_at_the_end(graph) -> None:
 
 
 def test_attention_is_seen_with_its_scale_and_without_what_nobody_reads(graph) -> None:
-    (found,) = filter(None, map(aten.attention, graph.nodes))
-    assert (found.causal, found.mask, found.scale, found.grouped) == (True, None, 0.25, 1)
-    assert found.out.args == (found.call, 0)
-    assert aten.source(found.query) is found.query, "a transposed view is no reshape"
-    assert aten.source(found.query, aten.VIEWS).target is ATEN.gelu.default
+    (actual,) = filter(None, map(aten.attention, graph.nodes))
+    assert (actual.causal, actual.mask, actual.scale, actual.grouped) == (True, None, 0.25, 1)
+    assert actual.out.args == (actual.call, 0)
+    assert aten.source(actual.query) is actual.query, "a transposed view is no reshape"
+    assert aten.source(actual.query, aten.VIEWS).target is ATEN.gelu.default
 
 
 def test_a_set_that_a_path_leaves_and_enters_again_is_not_convex(graph) -> None:
@@ -76,8 +76,8 @@ def test_a_set_that_a_path_leaves_and_enters_again_is_not_convex(graph) -> None:
 
 
 def test_the_only_user_of_a_result_is_nobody(graph) -> None:
-    (found,) = filter(None, map(aten.attention, graph.nodes))
-    assert aten.only_user(found.out) is None
+    (actual,) = filter(None, map(aten.attention, graph.nodes))
+    assert aten.only_user(actual.out) is None
     assert aten.only_user(node(graph, ATEN.native_layer_norm.default)) is aten.item(
         node(graph, ATEN.native_layer_norm.default), 0
     )

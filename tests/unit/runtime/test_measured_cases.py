@@ -135,9 +135,9 @@ def test_what_is_there_is_not_measured_again_where_only_what_is_missing_is(prete
     capsys.readouterr()
     measure.main([str(out), "--only", "GPT-3 MLP TP8, 1 tokens", "--missing"])
     assert [row["row"] for row in json.loads(out.read_text())["rows"]] == ["persistent", "graph", COMPILED]
-    said = capsys.readouterr().err
-    assert COMPILED in said
-    assert "persistent" not in said
+    output = capsys.readouterr().err
+    assert COMPILED in output
+    assert "persistent" not in output
 
     def fail(job, limit_s):
         raise UserError("no kernel takes it\nat all")
@@ -159,8 +159,8 @@ def test_a_file_that_holds_no_rows_is_neither_joined_nor_overwritten(pretended, 
 
 def test_the_persistent_kernel_comes_first_then_what_it_does_not_take_then_what_takes_long(every_case) -> None:
     options = Namespace(triton=False, compile=False)
-    found = measure.jobs(every_case, (9, 0), options)
-    kinds = [(kind, len(list(group))) for kind, group in groupby(job.kind + " alone" * job.alone for job in found)]
+    actual = measure.jobs(every_case, (9, 0), options)
+    kinds = [(kind, len(list(group))) for kind, group in groupby(job.kind + " alone" * job.alone for job in actual)]
     thorough = [case for case in every_case if case.thorough]
     wide = [case for case in every_case if case.persistent]
     assert kinds == [
@@ -169,7 +169,7 @@ def test_the_persistent_kernel_comes_first_then_what_it_does_not_take_then_what_
     ]  # fmt: skip
     assert sum("MLP" in case.name for case in thorough) == 9
     assert sum("convolutions" in case.name for case in thorough) == 3
-    assert len({job.name for job in found}) == len(found)
+    assert len({job.name for job in actual}) == len(actual)
     everything = measure.jobs(every_case, (9, 0), Namespace(triton=True, compile=True))
     assert [sum(job.kind == kind for job in everything) for kind in ("persistent", "triton", "compiled")] == [
         len(wide), len(every_case), len(every_case),
@@ -200,17 +200,17 @@ def test_rows_of_a_later_job_gain_over_what_was_measured_before() -> None:
 def test_the_kernels_that_are_prepared_are_those_that_are_launched(monkeypatch) -> None:
     """By their headers: what is compiled for a plan beforehand, and what a launcher asks for."""
     chain = gelu_mlp(64, (64, 48), (64, 96), 1024, 512)
-    made = []
-    monkeypatch.setattr(run, "compiled", lambda plan, options: made.append(header(plan, options)))
+    result = []
+    monkeypatch.setattr(run, "compiled", lambda plan, options: result.append(header(plan, options)))
     run.compile_for(chain.policy(), chain, map(scheduler, measure.PERSISTENT_ROWS), clusters_on(132))
     plan = plan_of(chain.policy(), chain, clusters=clusters_on(132))
-    asked = {
+    request = {
         header(part, replace(Options(programmatic=chosen.overlapped), timeout_ns=TIMEOUT_NS))
         for chosen in map(scheduler, measure.PERSISTENT_ROWS)
         for part in run._plans(plan, chosen, clusters_on(132)(plan.split))
     }
-    assert set(made) == asked
-    assert len(made) == len(asked)
+    assert set(result) == request
+    assert len(result) == len(request)
 
 
 def test_stages_without_waits_overlap_and_one_launch_costs_once() -> None:

@@ -21,21 +21,21 @@ def row(name: str, us: float, **more: object) -> dict[str, object]:
 
 def test_the_page_holds_what_the_results_say(capsys) -> None:
     main([str(RESULTS)])
-    said = capsys.readouterr().out
-    assert said in (ROOT / "docs/measured.md").read_text(encoding="utf-8")
-    assert all(name in said for name in by_chain(json.loads(RESULTS.read_text())["rows"]))
+    output = capsys.readouterr().out
+    assert output in (ROOT / "docs/measured.md").read_text(encoding="utf-8")
+    assert all(name in output for name in by_chain(json.loads(RESULTS.read_text())["rows"]))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [(None, "cannot read"), ("{", "holds no rows"), ("[]", "holds no rows"), ('{"a": 1}', "holds no rows")],
 )
-def test_what_holds_no_rows_is_said_in_a_sentence(tmp_path, capsys, text, said) -> None:
+def test_what_holds_no_rows_is_said_in_a_sentence(tmp_path, capsys, text, message) -> None:
     if text is not None:
         (tmp_path / "rows.json").write_text(text, encoding="utf-8")
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path / "rows.json")])
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_gain_is_against_the_same_kernels_in_stream_order() -> None:
@@ -68,10 +68,10 @@ def test_a_chain_with_rows_of_both_kernels_stands_in_both_tables_beside_torch_co
     ours = [row("persistent-stages", 20.0), row("persistent", 15.0)]
     triton = [row("graph", 30.0), row("cusync", 24.0, predicted_gain=0.15)]
     torch = [row("PyTorch in a graph", 18.0), row("torch.compile max-autotune", 12.0)]
-    said = markdown({"rows": [*torch, *ours, *triton]})
-    assert "### a chain, the persistent kernel" in said
-    assert "### a chain, Triton's kernels" in said
-    lines = [text for text in said.splitlines() if text.startswith("| a chain")]
+    message = markdown({"rows": [*torch, *ours, *triton]})
+    assert "### a chain, the persistent kernel" in message
+    assert "### a chain, Triton's kernels" in message
+    lines = [text for text in message.splitlines() if text.startswith("| a chain")]
     assert [line.split("|")[3:6] for line in lines] == [[" 18.0 ", " 12.0 ", " 20.0 "], [" 18.0 ", " 12.0 ", " 30.0 "]]
     assert "+15.0%" in lines[1]
     two = [{**r, "chain": name} for r in [*torch, *ours] for name in ("a chain, 1", "a chain, 2")]
@@ -86,5 +86,5 @@ def test_what_did_not_compile_says_so_in_its_place() -> None:
         "correct": True,
         "said": "not compiled in 9 s",
     }
-    said = markdown({"rows": [row("persistent-stages", 20.0), row("persistent", 15.0), late]})
-    assert "|  | not compiled in 9 s | 20.0 |" in said
+    message = markdown({"rows": [row("persistent-stages", 20.0), row("persistent", 15.0), late]})
+    assert "|  | not compiled in 9 s | 20.0 |" in message

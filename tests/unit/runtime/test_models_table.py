@@ -33,7 +33,7 @@ def test_a_row_tells_times_gain_errors_and_what_ran() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "message"),
     [
         (["whole program: 3.0 us against Inductor's 2.0 us; kept Inductor's (a decoder)"], "Inductor"),
         (["left to Inductor: shapes are dynamic"], "Inductor"),
@@ -41,8 +41,8 @@ def test_a_row_tells_times_gain_errors_and_what_ran() -> None:
         ([], ""),
     ],
 )
-def test_what_ran_is_inductors_program_unless_ours_was_kept(log, said) -> None:
-    assert what_ran({"log": log}) == said
+def test_what_ran_is_inductors_program_unless_ours_was_kept(log, message) -> None:
+    assert what_ran({"log": log}) == message
 
 
 def test_a_model_that_failed_says_why_and_takes_no_good_rows_place(tmp_path) -> None:
@@ -57,15 +57,15 @@ def test_a_model_that_failed_says_why_and_takes_no_good_rows_place(tmp_path) -> 
         )
     )
     merge(out, [more, worse])
-    found = json.loads(out.read_text())
-    assert found["rows"]["VGG-16"] == {"measured": "2026-11-22", **ROW}
-    assert table(found)[2].startswith("| ResNet-18 |")
-    assert "no memory" in table(found)[2]
-    assert sentence(found["rows"]["ResNet-18"]) == "FAILED: no memory"
+    document = json.loads(out.read_text())
+    assert document["rows"]["VGG-16"] == {"measured": "2026-11-22", **ROW}
+    assert table(document)[2].startswith("| ResNet-18 |")
+    assert "no memory" in table(document)[2]
+    assert sentence(document["rows"]["ResNet-18"]) == "FAILED: no memory"
 
 
 @pytest.mark.parametrize(
-    ("held_out", "everything", "only", "wanted"),
+    ("held_out", "everything", "only", "expected"),
     [
         (False, False, None, 11),
         (True, False, None, 12),
@@ -77,9 +77,9 @@ def test_a_model_that_failed_says_why_and_takes_no_good_rows_place(tmp_path) -> 
         (False, False, ["nothing of this name"], 0),
     ],
 )
-def test_models_are_chosen_by_group_and_name(held_out, everything, only, wanted) -> None:
+def test_models_are_chosen_by_group_and_name(held_out, everything, only, expected) -> None:
     options = argparse.Namespace(held_out=held_out, everything=everything, only=only)
-    assert len(names(options)) == wanted
+    assert len(names(options)) == expected
 
 
 def test_the_page_holds_what_the_results_say() -> None:

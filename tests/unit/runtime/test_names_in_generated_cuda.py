@@ -69,13 +69,13 @@ def test_no_python_is_made_from_a_text_but_the_users_program() -> None:
     """So no name from a file is in the source of a Triton kernel: they are modules of the package."""
     package = Path(tileprof.__file__).parent
     folders = {package, *(Path(path) for name in ("analysis", "viz") for path in _folders(name))}
-    found = set()
+    actual = set()
     for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)) if any(f"{word}(" in text for word in RUN_TEXT) else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RUN_TEXT:
-                found.add(path.relative_to(package.parent).as_posix() if package in path.parents else path.name)
-    assert found == {"tileprof/record/program.py"}
+                actual.add(path.relative_to(package.parent).as_posix() if package in path.parents else path.name)
+    assert actual == {"tileprof/record/program.py"}
 
 
 def _folders(name: str) -> list[str]:

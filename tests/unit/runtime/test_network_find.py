@@ -84,7 +84,7 @@ def no_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "NetworkRunner", lambda network, _device, _shape: network)
 
 
-def found(model: nn.Module, x: Any) -> tuple[Any, list[Any]]:
+def regions_of(model: nn.Module, x: Any) -> tuple[Any, list[Any]]:
     (graph,) = inference_graphs(model, x)
     return graph, list(finding.find(graph.graph))
 
@@ -102,7 +102,7 @@ def network_of(region: Any) -> Network:
 def test_a_network_is_found_and_is_the_model(model: nn.Module, lasts: tuple[bool, bool], dtype: torch.dtype) -> None:
     """Channels last or first, of the model's weights and of the picture."""
     model, x = half(model, last=lasts[0]).to(dtype), picture(last=lasts[1]).to(dtype)
-    kept: list[Any] = []
+    records: list[Any] = []
 
     def compiler(graph: Any, _: Any) -> Any:
         regions = list(finding.find(graph.graph))
@@ -110,7 +110,7 @@ def test_a_network_is_found_and_is_the_model(model: nn.Module, lasts: tuple[bool
 
         def run(*values: Any) -> Any:
             env = dict(zip(names, values, strict=True))
-            kept.extend((region, [env[node] for node in region.inputs]) for region in regions)
+            records.extend((region, [env[node] for node in region.inputs]) for region in regions)
             return graph(*values)
 
         return make_boxed_func(run)
@@ -118,7 +118,7 @@ def test_a_network_is_found_and_is_the_model(model: nn.Module, lasts: tuple[bool
     torch._dynamo.reset()
     with torch.no_grad():
         torch.compile(model, backend=lambda graph, inputs: traced(graph, inputs, compiler))(x)
-        ((region, (first, *values)),) = kept
+        ((region, (first, *values)),) = records
         exact = model.float()(x.float())
         model.to(dtype)
     assert unfit(region.outputs[0].graph, region) is None
@@ -129,7 +129,7 @@ def test_a_network_is_found_and_is_the_model(model: nn.Module, lasts: tuple[bool
 
 
 def test_pooling_is_part_of_the_convolution_that_it_reads() -> None:
-    _, (region,) = found(half(Plain()), picture())
+    _, (region,) = regions_of(half(Plain()), picture())
     layers = network_of(region).layers
     assert [layer.pool for layer in layers if isinstance(layer, Convolution)] == [1, 2, 1, 1]
     assert not any(isinstance(layer, Maximum) for layer in layers)
@@ -142,7 +142,7 @@ def test_channels_come_in_front_of_pixels_where_a_matrix_follows_in_the_layer_th
     kept = convolutions if pools else convolutions[:-1]
     side = 4 if pools else 8
     model = half(nn.Sequential(*kept, nn.Flatten(), nn.Linear(128 * side**2, 40)))
-    _, (region,) = found(model, picture())
+    _, (region,) = regions_of(model, picture())
     layers = network_of(region).layers
     assert [layer.flat for layer in layers if isinstance(layer, Convolution)] == [False, False, pools, False]
     assert sum(isinstance(layer, Flat) for layer in layers) == (not pools)
@@ -156,13 +156,13 @@ def test_a_convolution_that_others_read_is_pooled_by_itself() -> None:
             x = self.features[3](self.features[2](self.features[1](self.features[0](x))))
             return self.classifier[0](torch.flatten(self.features[4](x), 1)) + x.mean()
 
-    _, regions = found(half(Both()), picture())
+    _, regions = regions_of(half(Both()), picture())
     for region in regions:
         assert all(layer.pool == 1 for layer in network_of(region).layers if isinstance(layer, Convolution))
 
 
 def test_branches_do_not_wait_for_each_other() -> None:
-    _, (region,) = found(half(Small()), picture())
+    _, (region,) = regions_of(half(Small()), picture())
     network = network_of(region)
     branch = next(
         n for n, layer in enumerate(network.layers) if isinstance(layer, Convolution) and layer.size == (1, 1)
@@ -187,12 +187,12 @@ def dilated() -> nn.Module:
 
 @pytest.mark.parametrize("model", [grouped(), dilated()], ids=["groups", "dilation"])
 def test_what_is_not_the_kernels_is_left(model: nn.Module) -> None:
-    _, regions = found(half(model), picture())
+    _, regions = regions_of(half(model), picture())
     assert regions == []
 
 
 def test_single_precision_is_left() -> None:
-    _, regions = found(Small().eval(), torch.randn(2, 3, 32, 32))
+    _, regions = regions_of(Small().eval(), torch.randn(2, 3, 32, 32))
     assert regions == []
 
 
@@ -206,6 +206,6 @@ def test_a_value_that_is_read_elsewhere_is_left() -> None:
             stem = self.small.stem(x)
             return self.small(x), stem.sum()
 
-    _, regions = found(half(Two()), picture())
+    _, regions = regions_of(half(Two()), picture())
     assert all(len(region.outputs) == 1 for region in regions)
     assert all("convolution" not in {user.name for out in region.outputs for user in out.users} for region in regions)

@@ -36,9 +36,9 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("machine")
-    compile_machine(made)
-    return made
+    result = tmp_path_factory.mktemp("machine")
+    compile_machine(result)
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +58,10 @@ def host(plan: Plan, library: Path) -> HostNetwork:
 def far_layers(runner: HostNetwork) -> Iterator[str]:
     """Those whose memory no later layer has used again."""
     plan, network = runner.plan, runner.plan.network
-    wanted = computed(network, runner.x, given(network))
+    expected = computed(network, runner.x, given(network))
     ends = [at + layer_bytes(layer) for at, layer in zip(plan.offsets, network.layers, strict=True)]
     last = len(ends) - 1
-    for number, (ours, theirs) in enumerate(zip(runner.results, wanted, strict=True)):
+    for number, (ours, theirs) in enumerate(zip(runner.results, expected, strict=True)):
         later = () if number == last else range(number + 1, last)
         if any(plan.offsets[n] < ends[number] and plan.offsets[number] < ends[n] for n in later):
             continue
@@ -136,7 +136,7 @@ def without_wait(plan: Plan, number: int) -> Plan:
 def test_a_dropped_wait_is_seen(library: Path) -> None:
     """Not each alone, as others may imply it: all waits of a task."""
     plan = planned(small(1), 5)
-    seen = []
+    records = []
     for begin, end in plan.tasks[:, 5:7].tolist():
         if begin == end:
             continue
@@ -146,8 +146,8 @@ def test_a_dropped_wait_is_seen(library: Path) -> None:
             plan, waits=waits, bands=(*plan.bands[:-1], replace(plan.bands[-1], count=plan.bands[-1].count + 1))
         )
         runner = host(broken, library)
-        seen.append(any(runner.run(seed) is not None or list(far_layers(runner)) for seed in range(8)))
-    assert np.mean(seen) > 0.9
+        records.append(any(runner.run(seed) is not None or list(far_layers(runner)) for seed in range(8)))
+    assert np.mean(records) > 0.9
 
 
 FAULTS = (
@@ -208,6 +208,6 @@ def of_kinds(network: Network, blocks: int, *kinds: bool, width: int = 8, parts:
     tilings = []
     for number, (layer, tiling) in enumerate(zip(network.layers, planned(network, blocks).tilings, strict=True)):
         options = list(candidates(network, layer)) if isinstance(layer, Convolution) else []
-        wanted = [t for t in options if t.deep == kinds[number % len(kinds)]]
-        tilings.append(min(wanted or [tiling], key=lambda t: (abs(t.parts - parts), abs(t.width - width), -t.rows)))
+        expected = [t for t in options if t.deep == kinds[number % len(kinds)]]
+        tilings.append(min(expected or [tiling], key=lambda t: (abs(t.parts - parts), abs(t.width - width), -t.rows)))
     return planned(network, blocks, tuple(tilings))

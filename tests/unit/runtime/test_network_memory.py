@@ -100,9 +100,9 @@ def conflicts(plan: Plan) -> np.ndarray | None:
     return ((writing @ touching.T + touching @ writing.T) > 0) & (owner[:, None] < owner[None, :])
 
 
-def harmful(plan: Plan, needed: np.ndarray | None) -> bool:
+def harmful(plan: Plan, needs: np.ndarray | None) -> bool:
     before = ready(plan)
-    return before is None or needed is None or bool((needed & ~before.T).any())
+    return before is None or needs is None or bool((needs & ~before.T).any())
 
 
 def refused(plan: Plan) -> bool:
@@ -150,19 +150,19 @@ def test_some_plan_awaits_more_than_what_its_tiles_read() -> None:
 def test_each_harmful_mutant_is_refused(name: str) -> None:
     """Waits dropped one by one, and layers put where others lie."""
     plan, dice = PLANS[name](), random.Random(0)
-    needed, seen = conflicts(plan), []
+    needs, actual = conflicts(plan), []
     for number in dice.sample(range(len(plan.waits)), min(100, len(plan.waits))):
         begin, end = next((b, e) for b, e in plan.tasks[:, 5:7].tolist() if b <= number < e)
         waits = plan.waits.copy()
         waits[number] = waits[begin if number > begin else end - 1]
         mutant = replace(plan, waits=waits)
-        seen.append((harmful(mutant, needed), refused(mutant)))
+        actual.append((harmful(mutant, needs), refused(mutant)))
     for number in range(1, len(plan.offsets) - 1):
         offsets = (*plan.offsets[:number], plan.offsets[dice.randrange(number)], *plan.offsets[number + 1 :])
         mutant = replace(plan, offsets=offsets, memory_bytes=2 * plan.memory_bytes)
-        seen.append((harmful(mutant, conflicts(mutant)), refused(mutant)))
-    assert seen.count((True, False)) == 0
-    assert seen.count((True, True)) > 20
+        actual.append((harmful(mutant, conflicts(mutant)), refused(mutant)))
+    assert actual.count((True, False)) == 0
+    assert actual.count((True, True)) > 20
 
 
 def test_a_layer_that_leaves_the_memory_is_refused() -> None:

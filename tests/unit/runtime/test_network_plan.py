@@ -94,11 +94,11 @@ def in_parts(blocks: int) -> Plan:
 PART, COUNTER, PLACE = 8, 9, 10
 
 
-@pytest.mark.parametrize(("word", "from_other", "said"), [
+@pytest.mark.parametrize(("word", "from_other", "message"), [
     (PART, True, "missing"), (COUNTER, False, "do not meet"), (PLACE, False, "do not meet"), (COUNTER, True, "share"),
     (PLACE, True, "share"),
 ])  # fmt: skip
-def test_parts_that_do_not_add_up_are_refused(word: int, from_other: bool, said: str) -> None:
+def test_parts_that_do_not_add_up_are_refused(word: int, from_other: bool, message: str) -> None:
     """A part has the word of the layer's next tile, or a tile's parts all have the one of the tile before."""
     plan = in_parts(5)
     verify(plan)
@@ -110,7 +110,7 @@ def test_parts_that_do_not_add_up_are_refused(word: int, from_other: bool, said:
         tasks[of_tile[0], PART] = tasks[of_tile[1], PART]
     else:
         tasks[of_tile if from_other else of_tile[:1], word] -= 1
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         verify(replace(plan, tasks=tasks))
 
 
@@ -125,35 +125,35 @@ def test_every_tile_of_parts_posts_for_each_part() -> None:
 @pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
 def test_weights_are_where_the_parameters_lie_unless_they_lie_otherwise(last: bool) -> None:
     """What `copied` says, of tensors with memory and without."""
-    network, given = small(1, flattened=True), parameters()
+    network, inputs = small(1, flattened=True), parameters()
     lie = torch.channels_last if last else torch.contiguous_format
-    given = [p.contiguous(memory_format=lie) if p.dim() == 4 else p for p in given]
+    inputs = [p.contiguous(memory_format=lie) if p.dim() == 4 else p for p in inputs]
     shared = []
     for layer, tiling in zip(network.layers, planned(network, 5).tilings, strict=True):
         if not isinstance(layer, Convolution):
             continue
-        weight = given[layer.weight]
-        made = laid_out(network, layer, tiling, given)
-        shared.append(made.weights.data_ptr() == weight.data_ptr())
+        weight = inputs[layer.weight]
+        result = laid_out(network, layer, tiling, inputs)
+        shared.append(result.weights.data_ptr() == weight.data_ptr())
         assert shared[-1] is not copied(network, layer, weight.to("meta"))
         wide = weight.shape[2:].numel() > 1
         assert shared[-1] is (not windowed(network, layer) and (last or not wide))
         if not windowed(network, layer):
-            assert torch.equal(made.weights, weight.reshape(*weight.shape[:2], -1).transpose(1, 2))
-        assert len(made.ends) == -(-len(weight) // tiling.width) * tiling.width
+            assert torch.equal(result.weights, weight.reshape(*weight.shape[:2], -1).transpose(1, 2))
+        assert len(result.ends) == -(-len(weight) // tiling.width) * tiling.width
     assert set(shared) == {True, False}
 
 
 def test_weights_at_an_odd_address_or_of_another_dtype_are_copied() -> None:
-    network, given = small(1), parameters()
+    network, inputs = small(1), parameters()
     layer, tiling = network.layers[7], planned(network, 5).tilings[7]
     assert isinstance(layer, Convolution)
-    odd = torch.zeros(given[10].numel() + 1, dtype=torch.float16)[1:].view(given[10].shape).copy_(given[10])
-    for weight in (odd, given[10].float()):
-        made = laid_out(network, layer, tiling, [*given[:10], weight])
-        assert made.weights.data_ptr() != weight.data_ptr()
-        assert made.weights.data_ptr() % 16 == 0
-        assert torch.equal(made.weights[:, 0], given[10].flatten(1))
+    odd = torch.zeros(inputs[10].numel() + 1, dtype=torch.float16)[1:].view(inputs[10].shape).copy_(inputs[10])
+    for weight in (odd, inputs[10].float()):
+        result = laid_out(network, layer, tiling, [*inputs[:10], weight])
+        assert result.weights.data_ptr() != weight.data_ptr()
+        assert result.weights.data_ptr() % 16 == 0
+        assert torch.equal(result.weights[:, 0], inputs[10].flatten(1))
 
 
 def test_every_convolution_has_tiles() -> None:
@@ -167,11 +167,11 @@ def test_every_convolution_has_tiles() -> None:
 
 def test_a_network_with_batch_norms_is_pytorchs() -> None:
     """Scales and biases of batch norms, against PyTorch's own batch norm."""
-    given = parameters()
+    inputs = parameters()
     network = small(2)
     x = image(2)
-    conv = torch.nn.functional.conv2d(x.float(), given[0].float(), stride=2, padding=3)
-    scale, shift, mean, variance = (p.float() for p in given[1:5])
+    conv = torch.nn.functional.conv2d(x.float(), inputs[0].float(), stride=2, padding=3)
+    scale, shift, mean, variance = (p.float() for p in inputs[1:5])
     normed = torch.nn.functional.batch_norm(conv, mean, variance, scale, shift, eps=1e-5).relu()
-    out = computed(network, x, given)[1].permute(0, 3, 1, 2).float()
+    out = computed(network, x, inputs)[1].permute(0, 3, 1, 2).float()
     assert float((out - normed).norm() / normed.norm()) < 2e-3

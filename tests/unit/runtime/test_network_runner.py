@@ -32,11 +32,11 @@ def test_a_twin_copies_no_weights_again_whichever_is_called_first(first: str, mo
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("Gpu", (), {"multi_processor_count": 8})())
     monkeypatch.setattr(running, "Launcher", Launcher)
     network = small(1, "float16")
-    made = NetworkRunner(network, torch.device("cpu"), network.layers[-1].shape)
-    pair = made, made.twin()  # before any call, as the runner of a first capture is made
-    given = image(1, "float16"), *parameters("float16")
+    result = NetworkRunner(network, torch.device("cpu"), network.layers[-1].shape)
+    pair = result, result.twin()  # before any call, as the runner of a first capture is made
+    inputs = image(1, "float16"), *parameters("float16")
     for each in pair if first == "runner" else reversed(pair):
-        each(*given)
+        each(*inputs)
     bound = [each._launcher for each in pair]
     weights = [[w.weights.data_ptr() for w in launcher.weights if w is not None] for launcher in bound]
     results = [{r.data_ptr() for r in launcher.results if r is not None} for launcher in bound]

@@ -47,9 +47,9 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_no_kernel_spills_a_register_or_serialises_its_products(name) -> None:
-    said = (build.compiled(PLANS[name], Options()) / "compiler.txt").read_text()
-    assert re.findall(r"(\d+) bytes spill", said) == ["0", "0"]
-    assert "C75" not in said  # ptxas says so of products that it had to put one after the other
+    message = (build.compiled(PLANS[name], Options()) / "compiler.txt").read_text()
+    assert re.findall(r"(\d+) bytes spill", message) == ["0", "0"]
+    assert "C75" not in message  # ptxas says so of products that it had to put one after the other
 
 
 def test_a_build_is_found_again_and_other_options_make_another(monkeypatch) -> None:
@@ -76,20 +76,20 @@ def test_a_cache_that_cannot_be_written_is_named_with_what_to_set(tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("#!/bin/sh\n[ $1 = --version ] || kill -9 $$", r"exit code -9\):\nit said nothing"),
         ("#!/bin/sh\ntrue", "ended well and made no kernel.cubin"),
         ("no script", "cannot be started: Exec format error"),
     ],
 )
-def test_a_compiler_that_is_none_or_is_killed_leaves_no_build(tmp_path, monkeypatch, script, said) -> None:
+def test_a_compiler_that_is_none_or_is_killed_leaves_no_build(tmp_path, monkeypatch, script, message) -> None:
     fake = tmp_path / "bin" / "nvcc"
     fake.parent.mkdir()
     fake.write_text(script)
     fake.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         build.compiled(PLANS["convolutions"], Options())
     assert not list((tmp_path / "persistent").glob("*"))
 
@@ -128,8 +128,8 @@ def constants(text, stage) -> dict[str, int]:
     "chain", [gelu_mlp(1, (1, 96), (1, 208)), gated_mlp(128, (128, 88), (128, 208)), gated_mlp(40, (40, 72), (40, 16))]
 )
 def test_every_sum_is_finished_by_one_block_and_a_buffer_holds_a_pass(chain, split) -> None:
-    made = plan(chain, split)
-    text, layout = header(made, Options()), Layout.of(made, Options())
+    result = plan(chain, split)
+    text, layout = header(result, Options()), Layout.of(result, Options())
     for number in range(2):
         stage = constants(text, number)
         passes = range(stage["PASSES"] * stage["PASS_GROUPS"])
@@ -142,10 +142,10 @@ def test_every_sum_is_finished_by_one_block_and_a_buffer_holds_a_pass(chain, spl
 
 def test_few_rows_ask_memory_for_so_much_and_no_more() -> None:
     chain = gelu_mlp(16, (16, 96), (16, 192))
-    made = replace(plan(chain, 2), clusters=66)
+    result = replace(plan(chain, 2), clusters=66)
     for number, (under_way, ahead) in enumerate([(3, 1), (3, 1)]):
-        stage = constants(header(made, Options()), number)
+        stage = constants(header(result, Options()), number)
         assert (stage["UNDER_WAY"], stage["UNDER_WAY_AHEAD"]) == (under_way, ahead)
-    for other in (replace(made, stages=stage_plans(gelu_mlp(128, (64, 96), (64, 96)))), PLANS["convolutions"]):
+    for other in (replace(result, stages=stage_plans(gelu_mlp(128, (64, 96), (64, 96)))), PLANS["convolutions"]):
         assert constants(header(other, Options()), 0)["UNDER_WAY"] == 0
-    assert constants(header(made, Options(under_way_bytes=0)), 0)["UNDER_WAY"] == 0
+    assert constants(header(result, Options(under_way_bytes=0)), 0)["UNDER_WAY"] == 0

@@ -26,11 +26,11 @@ def test_a_semaphore_is_awaited_beyond_the_largest_number(tmp_path) -> None:
     """A compiler may take the difference of signed numbers for a comparison, and the wait of one run in 2^31 posts
     would return at once.
     """
-    found = re.search(
+    match = re.search(
         r"^__device__[^\n]* bool reached\(.*?^}", (SOURCES / "loads.cuh").read_text(), re.MULTILINE | re.DOTALL
     )
-    assert found
-    (tmp_path / "main.cpp").write_text(MAIN.format(function=found[0]))
+    assert match
+    (tmp_path / "main.cpp").write_text(MAIN.format(function=match[0]))
     subprocess.run(["g++", "-O2", "main.cpp", "-o", "main"], cwd=tmp_path, check=True)
     most = 2**31 - 1
     pairs = {
@@ -42,5 +42,5 @@ def test_a_semaphore_is_awaited_beyond_the_largest_number(tmp_path) -> None:
         (-3, 2): 0,
         (2, -3): 1,
     }
-    said = {pair: subprocess.run([tmp_path / "main", *map(str, pair)], check=False).returncode for pair in pairs}
-    assert said == pairs
+    message = {pair: subprocess.run([tmp_path / "main", *map(str, pair)], check=False).returncode for pair in pairs}
+    assert message == pairs

@@ -27,9 +27,9 @@ def plan(chain: Chain, split: int) -> Plan:
     return Plan(split, 1, stage_plans(chain), none, none, none, none, none, none, 0, none)
 
 
-def constants(made: Plan) -> dict[str, int]:
+def constants(result: Plan) -> dict[str, int]:
     """What the header says of the first stage, and of the kernel, in whole numbers."""
-    text = header(made, Options()).split("template <> struct Stage<1>")[0]
+    text = header(result, Options()).split("template <> struct Stage<1>")[0]
     return {name: int(value) for name, value in re.findall(r"int (\w+) = (-?\d+);", text)}
 
 
@@ -86,10 +86,12 @@ def test_every_pixel_of_a_tile_is_stored_once_and_its_taps_are_where_the_product
 @pytest.mark.parametrize("channels", [64, 128, 512])
 def test_every_block_has_a_part_of_k(split, channels) -> None:
     """A block without one would await nothing, and still read a residual."""
-    made = plan(convolution(1, 7, (49, 64), 3, channels), split)
-    stage = made.stages[0]
+    result = plan(convolution(1, 7, (49, 64), 3, channels), split)
+    stage = result.stages[0]
     tasks = np.zeros((1, 4), np.int32)
-    parts = [Plan(split, 1, made.stages, *[tasks] * 6, 0, np.zeros(1, np.int32)).part(0, rank) for rank in range(split)]
+    parts = [
+        Plan(split, 1, result.stages, *[tasks] * 6, 0, np.zeros(1, np.int32)).part(0, rank) for rank in range(split)
+    ]
     assert (stage.halo(split) is None) == (channels // 64 * 3 < split)
     assert [begin for begin, _ in parts] == [0, *(end for _, end in parts[:-1])]
     assert all(begin < end for begin, end in parts)
@@ -119,9 +121,9 @@ def test_a_stage_that_reads_another_than_the_one_before_is_modelled() -> None:
         x, matrix("w2", 64, 1, 1, 64), matrix("o", *small), tile=(64, 32), stride=2, residual=matrix("z", *small)
     )
     chain = Chain(("first", "second", "short"), (first, second, short))
-    made = plan_of(chain.policy(), chain, clusters=clusters_on(132))
-    pair, whole = (chain_us(made.stages[:n], made.split, 132) for n in (2, 3))
-    assert pair <= whole < pair + chain_us(made.stages[2:], made.split, 132)
+    result = plan_of(chain.policy(), chain, clusters=clusters_on(132))
+    pair, whole = (chain_us(result.stages[:n], result.split, 132) for n in (2, 3))
+    assert pair <= whole < pair + chain_us(result.stages[2:], result.split, 132)
 
 
 def test_products_that_have_nothing_to_do_with_each_other_are_modelled_side_by_side() -> None:

@@ -220,23 +220,23 @@ def wrong_runs(kernel: HostKernel, chain: Chain, runs: int) -> Iterator[str]:
     others are the same bits.
     """
     pipeline = Pipeline(chain.policy())
-    given = pipeline.example()
-    kernel.put(given)
-    wanted = pipeline.reference(given)[chain.operators[-1].out.tensor].double()
+    inputs = pipeline.example()
+    kernel.put(inputs)
+    expected = pipeline.reference(inputs)[chain.operators[-1].out.tensor].double()
     calm = []
     for seed in range(runs):
-        said = kernel.run(seed)
+        message = kernel.run(seed)
         out = kernel.results[-1].double()
         bits = [result.clone().view(torch.int16) for result in kernel.results]
         if seed == 0:
             most = 2e-2 if kernel.results[-1].dtype == torch.bfloat16 else 3e-3
             calm = bits
-            if said is None and not (out - wanted).norm() < most * wanted.norm():
-                said = "is not PyTorch's result"
-        elif said is None and not all(map(torch.equal, bits, calm)):
-            said = "is not the result of the calm run"
-        if said is not None:
-            yield f"seed {seed}: {said}"
+            if message is None and not (out - expected).norm() < most * expected.norm():
+                message = "is not PyTorch's result"
+        elif message is None and not all(map(torch.equal, bits, calm)):
+            message = "is not the result of the calm run"
+        if message is not None:
+            yield f"seed {seed}: {message}"
             kernel.begin_anew()
 
 

@@ -33,28 +33,35 @@ class Recorder:
 
 def put(stage, *, pair=False):
     """The maps and pointers of a stage, and the tensors they are of."""
-    given = {}
+    inputs = {}
     for role, v in stage.operator.views().items():
-        given[role] = torch.zeros(v.elements, dtype=torch.float16).as_strided(v.shape, v.strides, v.offset)
-    made = Recorder()
-    _put_stage(made, 0, stage, given, SimpleNamespace(stages=(stage,), split=2 if pair else 1))
-    return made, given
+        inputs[role] = torch.zeros(v.elements, dtype=torch.float16).as_strided(v.shape, v.strides, v.offset)
+    result = Recorder()
+    _put_stage(result, 0, stage, inputs, SimpleNamespace(stages=(stage,), split=2 if pair else 1))
+    return result, inputs
 
 
 def test_a_product_loads_its_tile_of_rows_and_of_weights() -> None:
     stage = stage_plans(gelu_mlp(100, (64, 48), (64, 96), 328, 200))[0]
-    made, given = put(stage)
-    address, dtype, sizes, strides, box, steps = made.maps[0]
-    assert (address, dtype) == (given["a"].data_ptr(), "float16")
+    result, inputs = put(stage)
+    address, dtype, sizes, strides, box, steps = result.maps[0]
+    assert (address, dtype) == (inputs["a"].data_ptr(), "float16")
     assert (sizes, strides) == ((328, 100, 1, 1), (656, 65600, 65600))
     assert (box, steps) == ((64, 64, 1, 1), (1, 1, 1, 1))
-    assert made.maps[MAP_WORDS] == (given["b"].data_ptr(), "float16", (328, 1, 200), (656, 656), (64, 1, 48), (1, 1, 1))
+    assert result.maps[MAP_WORDS] == (
+        inputs["b"].data_ptr(),
+        "float16",
+        (328, 1, 200),
+        (656, 656),
+        (64, 1, 48),
+        (1, 1, 1),
+    )
 
 
 def test_a_gate_loads_half_of_its_weight_rows_at_a_time() -> None:
-    made, _ = put(stage_plans(gated_mlp(64, (64, 88), (64, 128), 512, 352))[0])
-    assert made.maps[MAP_WORDS][2] == (512, 1, 704)
-    assert made.maps[MAP_WORDS][4] == (64, 1, 88)
+    result, _ = put(stage_plans(gated_mlp(64, (64, 88), (64, 128), 512, 352))[0])
+    assert result.maps[MAP_WORDS][2] == (512, 1, 704)
+    assert result.maps[MAP_WORDS][4] == (64, 1, 88)
 
 
 def test_a_block_of_those_abreast_loads_its_columns_and_of_a_gate_what_each_warpgroup_multiplies() -> None:
@@ -68,42 +75,42 @@ def test_a_block_of_those_abreast_loads_its_columns_and_of_a_gate_what_each_warp
 
 
 def test_each_of_a_pair_loads_its_rows_and_half_of_the_weights() -> None:
-    made, _ = put(stage_plans(gelu_mlp(512, (256, 96), (256, 128), 512, 384))[0], pair=True)
-    assert made.maps[0][4] == (64, 128, 1, 1)
-    assert made.maps[MAP_WORDS][4] == (64, 1, 48)
+    result, _ = put(stage_plans(gelu_mlp(512, (256, 96), (256, 128), 512, 384))[0], pair=True)
+    assert result.maps[0][4] == (64, 128, 1, 1)
+    assert result.maps[MAP_WORDS][4] == (64, 1, 48)
 
 
 def test_a_convolution_loads_its_rows_and_those_around_them_once_for_all_taps() -> None:
-    made, given = put(stage_plans(convolution_pair(8, 56, 64, (112, 32)))[0])
-    assert made.maps[0][2:] == ((64, 56, 56, 8), (128, 7168, 401408), (64, 58, 4, 1), (1, 1, 1, 1))
-    assert made.maps[MAP_WORDS][2:] == ((64, 9, 64), (128, 1152), (64, 1, 32), (1, 1, 1))
-    pointers = [made.words[2 * MAP_WORDS + n] for n in range(3)]
-    assert pointers == [given["out"].data_ptr(), given["bias"].data_ptr(), 0]
+    result, inputs = put(stage_plans(convolution_pair(8, 56, 64, (112, 32)))[0])
+    assert result.maps[0][2:] == ((64, 56, 56, 8), (128, 7168, 401408), (64, 58, 4, 1), (1, 1, 1, 1))
+    assert result.maps[MAP_WORDS][2:] == ((64, 9, 64), (128, 1152), (64, 1, 32), (1, 1, 1))
+    pointers = [result.words[2 * MAP_WORDS + n] for n in range(3)]
+    assert pointers == [inputs["out"].data_ptr(), inputs["bias"].data_ptr(), 0]
 
 
 def test_a_stride_is_one_of_the_box() -> None:
     x, w = (View.contiguous(n, shape, "float16") for n, shape in (("x", (4, 28, 28, 64)), ("w", (64, 1, 1, 64))))
     conv = Conv2d(x, w, View.contiguous("y", (4, 14, 14, 64), "float16"), tile=(98, 64), stride=2)
-    made, _ = put(stage_plans(Chain(("narrow",), (conv,)))[0])
-    assert made.maps[0][4:] == ((64, 27, 13, 1), (1, 2, 2, 1))  # 14 of 27 columns, 7 of 13 rows
+    result, _ = put(stage_plans(Chain(("narrow",), (conv,)))[0])
+    assert result.maps[0][4:] == ((64, 27, 13, 1), (1, 2, 2, 1))  # 14 of 27 columns, 7 of 13 rows
 
 
 def test_what_tma_cannot_address_is_refused() -> None:
     stage = stage_plans(gelu_mlp(64, (64, 48), (64, 96), 512, 384))[0]
-    given = {role: torch.zeros(v.elements + 8, dtype=torch.float16) for role, v in stage.operator.views().items()}
-    given["a"] = given["a"][1:]
+    values = {role: torch.zeros(v.elements + 8, dtype=torch.float16) for role, v in stage.operator.views().items()}
+    values["a"] = values["a"][1:]
     with pytest.raises(UserError, match="a of gemm begins at an address that 16 does not divide"):
-        _put_stage(Recorder(), 0, stage, given, False)
+        _put_stage(Recorder(), 0, stage, values, False)
 
 
 def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgotten(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(cuda_stream=0))
-    made, launched = [], []
+    result, launched = [], []
     launcher = object.__new__(Launcher)
     launcher.plan, launcher.device = SimpleNamespace(clusters=2, split=2), torch.device("cpu")
     launcher.options, launcher._cached_arguments, launcher._whole = SimpleNamespace(programmatic=False), {}, False
     launcher._function = SimpleNamespace(launch=lambda *given, **_: launched.append(given[3]))
-    monkeypatch.setattr(Launcher, "_arguments", lambda *_: made.append(len(made)) or made[-1])
+    monkeypatch.setattr(Launcher, "_arguments", lambda *_: result.append(len(result)) or result[-1])
     shared = (torch.zeros(1),) * 4
     inputs = [torch.zeros(8) for _ in range(launch._MOST_PREPARED + 2)]
     for tensor in [*inputs, inputs[-1], inputs[0]]:
@@ -113,34 +120,34 @@ def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgot
 
 
 def test_what_a_launch_asks_for_is_told_to_the_driver(monkeypatch) -> None:
-    seen = []
+    records = []
 
     def call(name, config, *_):
-        made = config._obj
-        attributes = (driver._Attribute * made.count).from_address(made.attributes) if made.count else ()
-        seen.append((name, list(made.sizes), [(a.id, a.value[0]) for a in attributes]))
+        result = config._obj
+        attributes = (driver._Attribute * result.count).from_address(result.attributes) if result.count else ()
+        records.append((name, list(result.sizes), [(a.id, a.value[0]) for a in attributes]))
 
     monkeypatch.setattr(driver, "_call", call)
     function = object.__new__(driver.Function)
     function._handle, function._shared_bytes = None, 9
     for programmatic, cooperative in ((False, False), (True, False), (False, True), (True, True)):
         function.launch(4, 384, 0, driver.Arguments(8), programmatic=programmatic, cooperative=cooperative)
-    assert {name for name, _, _ in seen} == {"cuLaunchKernelEx"}
-    assert seen[0][1] == [4, 1, 1, 384, 1, 1, 9]
-    assert [told for _, _, told in seen] == [[], [(6, 1)], [(2, 1)], [(6, 1), (2, 1)]]
+    assert {name for name, _, _ in records} == {"cuLaunchKernelEx"}
+    assert records[0][1] == [4, 1, 1, 384, 1, 1, 9]
+    assert [message for _, _, message in records] == [[], [(6, 1)], [(2, 1)], [(6, 1), (2, 1)]]
 
 
 def test_each_gpu_is_asked_how_many_clusters_it_holds(monkeypatch) -> None:
     device = [0]
     monkeypatch.setattr(torch.cuda, "current_device", lambda: device[0])
-    asked = SimpleNamespace(clusters=lambda split, threads: 100 * (device[0] + 1) // split)
-    monkeypatch.setattr(launch, "RESIDENT", SimpleNamespace(loaded=lambda _config, _device: asked))
+    request = SimpleNamespace(clusters=lambda split, threads: 100 * (device[0] + 1) // split)
+    monkeypatch.setattr(launch, "RESIDENT", SimpleNamespace(loaded=lambda _config, _device: request))
     launch._max_clusters.cache_clear()
-    found = []
+    matches = []
     for device[0] in (0, 1, 0):
-        found.append(max_clusters(2))
+        matches.append(max_clusters(2))
     launch._max_clusters.cache_clear()
-    assert found == [50, 100, 50]
+    assert matches == [50, 100, 50]
 
 
 def test_a_cluster_finds_its_tasks_and_the_first_of_them_in_one_place() -> None:

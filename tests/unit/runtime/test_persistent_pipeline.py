@@ -16,7 +16,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from tileprof.cli import compare as comparing
+from tileprof.cli import run_compare as comparing
 from tileprof.cli.run import VERB
 from tileprof.devices import get
 from tileprof.errors import UserError
@@ -85,12 +85,12 @@ PAIR = convolution_pair(2, 6, 64, (12, 32))
 )
 def test_every_stage_gets_its_tensors_run_after_run(chain, schedule, launches) -> None:
     pipeline = GpuPipeline(chain.policy(), schedule=schedule, device="cpu")
-    given = pipeline.example()
+    inputs = pipeline.example()
     for _ in range(3):
         pipeline.poison()
-        out = pipeline(**given)
-        wanted = pipeline.reference(given)[next(iter(pipeline.outputs))]
-        assert (out.float() - wanted.float()).norm() < 3e-3 * wanted.float().norm()
+        out = pipeline(**inputs)
+        expected = pipeline.reference(inputs)[next(iter(pipeline.outputs))]
+        assert (out.float() - expected.float()).norm() < 3e-3 * expected.float().norm()
         pipeline.check()
     assert len(Launcher.launched) == 3 * launches
     assert bool(len(Launcher.launched[0].waits)) == (launches == 1 and schedule != "persistent-unsynchronised")
@@ -98,19 +98,19 @@ def test_every_stage_gets_its_tensors_run_after_run(chain, schedule, launches) -
 
 def test_a_launch_starts_as_a_whole_where_it_is_asked_for_and_has_something_to_wait_for() -> None:
     for schedule, launches, whole in (("persistent", 1, True), ("persistent-stages", 2, False)):
-        for asked in (True, False):
+        for request in (True, False):
             Launcher.launched.clear()
-            pipeline = GpuPipeline(PRODUCTS.policy(), schedule=schedule, device="cpu", unchecked=True, whole=asked)
-            assert [made.whole for made in pipeline._persistent._launchers] == [asked and whole] * launches
+            pipeline = GpuPipeline(PRODUCTS.policy(), schedule=schedule, device="cpu", unchecked=True, whole=request)
+            assert [result.whole for result in pipeline._persistent._launchers] == [request and whole] * launches
 
 
 def test_a_twin_shares_the_kernel_and_nothing_that_is_written() -> None:
     first = GpuPipeline(PRODUCTS.policy(), schedule="persistent", device="cpu")
     second = first.twin()
-    given = first.example()
-    kept = first(**given).clone()
-    second(**{name: -tensor for name, tensor in given.items()})
-    assert torch.equal(first(**given), kept)
+    inputs = first.example()
+    snapshot = first(**inputs).clone()
+    second(**{name: -tensor for name, tensor in inputs.items()})
+    assert torch.equal(first(**inputs), snapshot)
     assert len({id(plan) for plan in Launcher.launched}) == 1
 
 
@@ -135,8 +135,8 @@ def test_another_architecture_falls_back_too(monkeypatch) -> None:
 
 def test_a_wait_that_gave_up_is_reported_once_and_everything_counts_from_nought_again() -> None:
     pipeline = GpuPipeline(PRODUCTS.policy(), schedule="persistent", device="cpu")
-    given = pipeline.example()
-    pipeline(**given)
+    inputs = pipeline.example()
+    pipeline(**inputs)
     blocks = pipeline.plan.split
     pipeline._record.copy_(torch.tensor([1, 1, 3, 0, 2 * blocks, 5 * blocks, 0, 0], dtype=torch.int32))
     with pytest.raises(
@@ -145,7 +145,7 @@ def test_a_wait_that_gave_up_is_reported_once_and_everything_counts_from_nought_
         pipeline.check()
     pipeline.check()
     assert all(not tensor.any() for tensor in pipeline._counts)
-    pipeline(**given)
+    pipeline(**inputs)
 
 
 def test_tiles_that_neither_kernel_takes_are_an_error() -> None:
@@ -174,10 +174,10 @@ def test_the_command_runs_a_policy_on_the_gpu_and_compares(monkeypatch, tmp_path
     monkeypatch.setattr("tileprof.cli.run_gpu._times", lambda *_: [])  # needs events of a GPU
     PAIR.policy().save(tmp_path / "p.json")
     assert run(tmp_path / "p.json") == 0
-    said = capsys.readouterr().out
-    assert "On a pretended GPU under persistent (modelled" in said
-    assert "y: agrees with PyTorch" in said
-    assert "20 runs, the same bits in each" in said
+    output = capsys.readouterr().out
+    assert "On a pretended GPU under persistent (modelled" in output
+    assert "y: agrees with PyTorch" in output
+    assert "20 runs, the same bits in each" in output
     assert run(tmp_path / "p.json", "--scheduler", "persistent-stages", "--json") == 0
     assert json.loads(capsys.readouterr().out)["gpu"]["scheduler"] == "persistent-stages"
     monkeypatch.setattr(Launcher, "launch", lambda *_: None)
@@ -200,10 +200,10 @@ def run(*words: object) -> int:
 def test_the_persistent_rows_are_predicted_from_its_stages_alone(monkeypatch) -> None:
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
     monkeypatch.setattr("tileprof.runtime.measuring.stage_times.persistent_stage_us", lambda _: [30.0, 20.0])
-    found = comparing.predict_persistent([PAIR.policy()] * 2, get("H200"))
-    assert found["persistent-stages"] == 50.0
-    assert found["persistent, policy 1"] == found["persistent, policy 2"] <= 50.0
-    assert found["persistent-unsynchronised"] <= found["persistent, policy 1"]
+    actual = comparing.predict_persistent([PAIR.policy()] * 2, get("H200"))
+    assert actual["persistent-stages"] == 50.0
+    assert actual["persistent, policy 1"] == actual["persistent, policy 2"] <= 50.0
+    assert actual["persistent-unsynchronised"] <= actual["persistent, policy 1"]
 
 
 def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseline(monkeypatch) -> None:
@@ -226,10 +226,10 @@ def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseli
         "stage_times.persistent_stage_us": lambda _: [30.0, 30.0],
     }.items():
         monkeypatch.setattr(f"tileprof.runtime.measuring.{name}", value)
-    found = {row["row"]: row for row in comparing.compare([PRODUCTS.policy()])["rows"]}
-    assert list(found) == list(us)
-    assert found["persistent"]["gain_over"] == "persistent-stages"
-    assert found["persistent"]["gain"] == pytest.approx(1 / 3)
-    expected = found["persistent"]["predicted_gain"]
-    assert found["persistent"]["residual_points"] == pytest.approx(100 * (1 / 3 - expected))
-    assert "predicted_us" not in found["PyTorch in a graph"]
+    actual = {row["row"]: row for row in comparing.compare([PRODUCTS.policy()])["rows"]}
+    assert list(actual) == list(us)
+    assert actual["persistent"]["gain_over"] == "persistent-stages"
+    assert actual["persistent"]["gain"] == pytest.approx(1 / 3)
+    expected = actual["persistent"]["predicted_gain"]
+    assert actual["persistent"]["residual_points"] == pytest.approx(100 * (1 / 3 - expected))
+    assert "predicted_us" not in actual["PyTorch in a graph"]

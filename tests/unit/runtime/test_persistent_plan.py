@@ -37,8 +37,8 @@ def policy_of(chain: Chain, kind: str, orders: list[tuple[int, ...] | None] | No
         for name, o, order in zip(chain.names, chain.operators, given_orders, strict=True)
     )
     if kind == "fewest":
-        made = chain.policy()
-        return replace(made, stages=stages)
+        result = chain.policy()
+        return replace(result, stages=stages)
     semaphores, edges = [], []
     for (producer, consumer), (parent, child) in chain._needs(chain.memory()).items():
         gx, gy, _ = stages[producer].grid
@@ -109,7 +109,7 @@ def convolutions(draw: st.DrawFn) -> Chain:
         side = (x.shape[1] + 2 * padding - kernel) // stride + 1
         out = matrix(f"h{n}", images, side, side, 64)
         residual = x if x.shape == out.shape and draw(st.booleans()) else None
-        made = [
+        result = [
             Conv2d(
                 x,
                 matrix(f"w{n}", 64, kernel, kernel, 64),
@@ -121,7 +121,7 @@ def convolutions(draw: st.DrawFn) -> Chain:
             )
             for h in range(1, 65)
         ]
-        operators.append(draw(st.sampled_from([o for o in made if Box.of(o) is not None])))
+        operators.append(draw(st.sampled_from([o for o in result if Box.of(o) is not None])))
         x = out
     return Chain(tuple(f"s{n}" for n in range(len(operators))), tuple(operators))
 
@@ -281,8 +281,8 @@ def test_blocks_abreast_share_columns_and_each_takes_all_of_k() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 16, 64, 128])
 def test_where_a_stage_has_several_rounds_of_tiles_the_model_lets_blocks_stand_abreast(tokens) -> None:
-    made = gated_mlp(tokens, (64, 64), (64, 64), 4096, 11008)
-    chain, split = tiled(made, clusters_on(132))
+    result = gated_mlp(tokens, (64, 64), (64, 64), 4096, 11008)
+    chain, split = tiled(result, clusters_on(132))
     plan = plan_of(chain.policy(), chain, clusters=clusters_on(132))
     assert split == plan.split == 4
     assert [(stage.abreast, stage.operator.tiles) for stage in plan.stages] == [(4, 29), (1, 29)]
@@ -420,9 +420,9 @@ def test_a_tile_takes_its_input_at_once_where_rows_with_their_neighbours_fit_a_p
     size, pixels, halo, height
 ) -> None:
     operator = convolution_pair(4, size, 64, (pixels, 64)).operators[0]
-    found = Halo.of(operator, 64 if pixels <= 64 else 128)
-    assert found == halo
-    assert found is None or found.height == height
+    actual = Halo.of(operator, 64 if pixels <= 64 else 128)
+    assert actual == halo
+    assert actual is None or actual.height == height
 
 
 @pytest.mark.parametrize(
@@ -460,11 +460,11 @@ def test_strides_and_single_taps_are_loaded_tap_by_tap() -> None:
 @pytest.mark.parametrize("tokens", [1, 16, 64, 128, 256, 512, 1024, 2048])
 @pytest.mark.parametrize("kind", ["plain", "gated"])
 def test_suggested_tiles_fill_the_device_and_are_taken(tokens, kind) -> None:
-    made = (
+    result = (
         gelu_mlp(tokens, (64, 64), (64, 64)) if kind == "plain" else gated_mlp(tokens, (64, 64), (64, 64), 8192, 2752)
     )
     fit = clusters_on(132)
-    chain, split = tiled(made, fit)
+    chain, split = tiled(result, fit)
     plan = plan_of(policy_of(chain, "row"), chain, clusters=fit)
     assert plan.split == split
     assert 128 <= plan.clusters * split <= 132

@@ -27,36 +27,36 @@ def plain(x, w1, b1, w2):
     return torch.nn.functional.gelu(x @ w1 + b1) @ w2 + x
 
 
-def close(value, wanted) -> bool:
-    return bool((value.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm())
+def close(value, expected) -> bool:
+    return bool((value.double() - expected.double()).norm() < 3e-3 * expected.double().norm())
 
 
 def test_a_policy_file_becomes_a_function(pipeline: Pipeline) -> None:
-    given = pipeline.example()
-    assert list(given) == ["x", "w1", "b1", "w2"]
-    wanted = plain(*given.values())
-    assert close(pipeline(*given.values()), wanted)
-    assert close(pipeline(given["x"], w2=given["w2"], b1=given["b1"], w1=given["w1"]), wanted)
+    inputs = pipeline.example()
+    assert list(inputs) == ["x", "w1", "b1", "w2"]
+    expected = plain(*inputs.values())
+    assert close(pipeline(*inputs.values()), expected)
+    assert close(pipeline(inputs["x"], w2=inputs["w2"], b1=inputs["b1"], w1=inputs["w1"]), expected)
 
 
 def test_inputs_may_lie_anywhere_in_their_storage(pipeline: Pipeline) -> None:
-    given = pipeline.example()
-    shifted = torch.cat([torch.full((5, 48), float("nan"), dtype=torch.float16), given["x"]])[5:]
-    assert torch.equal(pipeline(**(given | {"x": shifted})), pipeline(**given))
+    inputs = pipeline.example()
+    shifted = torch.cat([torch.full((5, 48), float("nan"), dtype=torch.float16), inputs["x"]])[5:]
+    assert torch.equal(pipeline(**(inputs | {"x": shifted})), pipeline(**inputs))
 
 
 def test_other_strides_run_in_stream_order_and_say_so(pipeline: Pipeline) -> None:
-    given = pipeline.example()
-    given["w1"] = given["w1"].contiguous()
+    inputs = pipeline.example()
+    inputs["w1"] = inputs["w1"].contiguous()
     with pytest.warns(FellBackWarning, match=r"input w1 has strides \(80, 1\); the policy is for \(1, 48\)"):
-        assert close(pipeline(**given), plain(**given))
+        assert close(pipeline(**inputs), plain(**inputs))
 
 
 def test_another_number_of_tokens_runs_in_stream_order_and_says_so(pipeline: Pipeline) -> None:
-    given = pipeline.example()
-    given["x"] = torch.randn(7, 48).half()
+    inputs = pipeline.example()
+    inputs["x"] = torch.randn(7, 48).half()
     with pytest.warns(FellBackWarning, match=r"input x has shape \(7, 48\); the policy is for \(40, 48\)"):
-        assert close(pipeline(**given), plain(**given))
+        assert close(pipeline(**inputs), plain(**inputs))
 
 
 def test_an_unsound_policy_runs_in_stream_order_and_says_so() -> None:
@@ -67,32 +67,32 @@ def test_an_unsound_policy_runs_in_stream_order_and_says_so() -> None:
 
 
 def test_shapes_that_no_product_has_are_refused(pipeline: Pipeline) -> None:
-    given = pipeline.example() | {"x": torch.randn(7, 47).half()}
+    inputs = pipeline.example() | {"x": torch.randn(7, 47).half()}
     with (
         pytest.warns(FellBackWarning),
         pytest.raises(UserError, match=r"stage up cannot compute a \(7, 47\), b \(48, 80\)"),
     ):
-        pipeline(**given)
+        pipeline(**inputs)
 
 
 def test_a_part_of_a_tensor_of_another_shape_is_refused() -> None:
     pipeline = Pipeline(gated().policy())
-    given = pipeline.example()
-    given["x"] = given["x"][:9]
+    inputs = pipeline.example()
+    inputs["x"] = inputs["x"][:9]
     with pytest.warns(FellBackWarning), pytest.raises(UserError, match="a stage takes a part of it"):
-        pipeline(**given)
+        pipeline(**inputs)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"x": None}, "input x is a NoneType, not a tensor"),
         ({"q": torch.zeros(1)}, "'q' is no input; the inputs are x, w1, b1, w2"),
         ({"x": torch.zeros(1, device="meta")}, "input x is on meta; this pipeline runs on cpu"),
     ],
 )
-def test_what_is_no_input_is_refused(pipeline: Pipeline, change: dict, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_is_no_input_is_refused(pipeline: Pipeline, change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         pipeline(**(pipeline.example() | change))
 
 
@@ -104,9 +104,9 @@ def test_a_missing_input_is_named(pipeline: Pipeline) -> None:
 def test_a_tensor_that_stages_write_again_keeps_its_last_value() -> None:
     pipeline = Pipeline(attention().policy())
     q, k, v = pipeline.example().values()
-    wanted = torch.softmax((q @ k) * 8**-0.5, dim=-1) @ v
+    expected = torch.softmax((q @ k) * 8**-0.5, dim=-1) @ v
     assert list(pipeline.outputs) == ["y"]
-    assert close(pipeline(q, k, v), wanted)
+    assert close(pipeline(q, k, v), expected)
 
 
 def without_check(policy: Policy, stage: int, role: str, **changes: object) -> Policy:
@@ -144,10 +144,10 @@ def test_a_stage_without_an_operator_is_named() -> None:
 
 def test_a_kernel_of_the_programs_own_is_one_for_the_synchroniser_and_the_two_lines_are_shown() -> None:
     stage = Stage("scale 0", (1, 1, 1), kernel="scale", reason="the trace does not say how scale was called")
-    with pytest.raises(UserError, match="is a kernel of the program's own, scale: ") as said:
+    with pytest.raises(UserError, match="is a kernel of the program's own, scale: ") as message:
         Pipeline(Policy((stage,), (), ()))
     for line in ("tile = enter(sync, tl.program_id(0))", "leave(sync, tile)", "Synchroniser.from_policy"):
-        assert line in str(said.value)
+        assert line in str(message.value)
     with pytest.raises(UserError, match=r"stage 0 \(up\) names no operator"):
         Pipeline(Policy((Stage("up", (1, 1, 1), kernel="sort", op="aten::sort"),), (), ()))
 
@@ -166,8 +166,8 @@ def test_views_of_one_input_that_none_of_them_holds_are_taken_from_it_flat() -> 
     out = View.contiguous("o", (heads, tokens, d), "float32")
     pipeline = Pipeline(Chain(("attend",), (Attention(q, k, v, out, rows=2, causal=True),)).policy())
     assert {name: view.shape for name, view in pipeline.inputs.items()} == {"qkv": (tokens * width,)}
-    given = pipeline.example()
-    parts = given["qkv"].view(tokens, 3, heads, d).permute(1, 2, 0, 3)
-    wanted = torch.nn.functional.scaled_dot_product_attention(*parts[:, None], is_causal=True)[0]
-    assert torch.allclose(pipeline(**given), wanted, atol=1e-5)
-    assert torch.allclose(pipeline.reference(given)["o"], wanted, atol=1e-5)
+    inputs = pipeline.example()
+    parts = inputs["qkv"].view(tokens, 3, heads, d).permute(1, 2, 0, 3)
+    expected = torch.nn.functional.scaled_dot_product_attention(*parts[:, None], is_causal=True)[0]
+    assert torch.allclose(pipeline(**inputs), expected, atol=1e-5)
+    assert torch.allclose(pipeline.reference(inputs)["o"], expected, atol=1e-5)

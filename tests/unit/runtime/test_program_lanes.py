@@ -24,15 +24,15 @@ CPU = torch.device("cpu")
 def test_crooked_inputs_are_copied_and_crooked_updates_refused() -> None:
     module = graph_of(lambda x: x.relu(), torch.randn(8, 8))
     region = played(between(module.graph, ATEN.relu.default, ATEN.relu.default))
-    seen = []
-    lane = Lane({"k": region}, {"k": lambda *inputs: seen.extend(inputs) or inputs})
+    records = []
+    lane = Lane({"k": region}, {"k": lambda *inputs: records.extend(inputs) or inputs})
     x = torch.randn(65)[1:].view(8, 8)
     lane.call("k", [x], [])
-    assert seen[0].data_ptr() % 16 == 0
-    assert torch.equal(seen[0], x)
-    turned = Lane({"k": region}, {"k": lambda *inputs: seen.extend(inputs) or inputs})
+    assert records[0].data_ptr() % 16 == 0
+    assert torch.equal(records[0], x)
+    turned = Lane({"k": region}, {"k": lambda *inputs: records.extend(inputs) or inputs})
     turned.call("k", [x.clone().t()], [])
-    assert seen[1].stride() == (8, 1)
+    assert records[1].stride() == (8, 1)
 
 
 def test_a_twin_that_shares_a_copy_of_a_weight_is_made_anew_with_it() -> None:
@@ -89,56 +89,56 @@ def used(of: lanes.Lanes) -> Lane:
 
 
 @pytest.fixture
-def made(gpu) -> lanes.Lanes:
+def program_lanes(gpu) -> lanes.Lanes:
     module = graph_of(lambda x: x.relu(), torch.randn(8, 8))
     region = played(between(module.graph, ATEN.relu.default, ATEN.relu.default))
     return lanes.Lanes({"k": region}, torch.device("cuda", 0))
 
 
-def test_streams_and_captures_have_lanes_of_their_own(gpu, made) -> None:
-    first = used(made)
+def test_streams_and_captures_have_lanes_of_their_own(gpu, program_lanes) -> None:
+    first = used(program_lanes)
     gpu.stream = 2
-    second = used(made)
+    second = used(program_lanes)
     assert second is not first
     gpu.stream = 1
-    assert used(made) is first
+    assert used(program_lanes) is first
     gpu.capture = 7
-    assert used(made) is first
-    assert used(made) is first, "a capture keeps its lane"
+    assert used(program_lanes) is first
+    assert used(program_lanes) is first, "a capture keeps its lane"
     gpu.capture = 0
-    third = used(made)
+    third = used(program_lanes)
     assert third not in {first, second}, "a replay may run beside a call"
     assert gpu.waited == [1]
 
 
-def test_a_capture_takes_over_its_streams_lane_or_the_one_called_last(gpu, made) -> None:
+def test_a_capture_takes_over_its_streams_lane_or_the_one_called_last(gpu, program_lanes) -> None:
     by_stream = {}
     for gpu.stream in (1, 2, 3, 2):
-        by_stream[gpu.stream] = used(made)
+        by_stream[gpu.stream] = used(program_lanes)
     gpu.stream, gpu.capture = 1, 7
-    assert used(made) is by_stream[1]
+    assert used(program_lanes) is by_stream[1]
     gpu.stream, gpu.capture = 9, 8
-    assert used(made) is by_stream[2]
+    assert used(program_lanes) is by_stream[2]
     gpu.stream, gpu.capture = 9, 9
-    assert used(made) is by_stream[3]
+    assert used(program_lanes) is by_stream[3]
     assert gpu.waited == [1, 2, 3]
 
 
-def test_a_capture_takes_no_lane_that_is_in_use(gpu, made) -> None:
+def test_a_capture_takes_no_lane_that_is_in_use(gpu, program_lanes) -> None:
     gpu.capture = 7
     with pytest.raises(NotNowError, match="before each capture"):
-        used(made)
+        used(program_lanes)
     gpu.capture = 0
-    with made.use() as lane:
+    with program_lanes.use() as lane:
         gpu.stream, gpu.capture = 2, 7
         with pytest.raises(NotNowError):
-            used(made)
+            used(program_lanes)
         gpu.stream, gpu.capture = 1, 0
     gpu.capture = 7
-    assert used(made) is lane
+    assert used(program_lanes) is lane
     gpu.capture = 8
     with pytest.raises(NotNowError):
-        used(made)
+        used(program_lanes)
 
 
 @pytest.mark.parametrize(

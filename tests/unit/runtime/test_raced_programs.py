@@ -15,6 +15,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from tests.support.cached_layer import CachedLayer
 from tileprof.errors import UserError
 from tileprof.runtime.compile import aten, entry, raced_program
 from tileprof.runtime.compile.inductor import rest_by_inductor
@@ -28,23 +29,6 @@ from tileprof.runtime.compile.report import Report, reports
 ATEN = aten.ATEN
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # Inductor imports it
-
-
-class Decoder(nn.Module):
-    """A layer that keeps a row per call, counts its calls, and reads what it has kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
-        self.register_buffer("cache", torch.zeros(4, 64))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x):
-        y = functional.gelu(self.first(x))
-        self.cache.index_copy_(0, self.calls.reshape(1), y[:1])
-        self.calls.add_(1)
-        scores = functional.softmax(y @ self.cache.t(), -1)
-        return self.last(scores @ self.cache) + x
 
 
 def attention_part(graph):
@@ -87,60 +71,65 @@ class Harness:
 
 
 @pytest.fixture
-def said(caplog):
+def log(caplog):
     caplog.set_level(logging.INFO, "tileprof.runtime.compile")
     return lambda: caplog.text
 
 
 def two_decoders():
     torch.manual_seed(0)
-    model, other = Decoder().eval(), Decoder().eval()
+    model, other = CachedLayer(4).eval(), CachedLayer(4).eval()
     other.load_state_dict(model.state_dict())
     return model, other
 
 
-def test_results_and_caches_are_the_same_over_several_calls(monkeypatch, said) -> None:
-    harness, (model, other) = Harness(monkeypatch, attention_part), two_decoders()
-    compiled = harness.compile(model)
+def check_three_calls(compiled, model, other) -> None:
+    """Three calls give the results and the caches that another model gives in eager mode."""
     with torch.no_grad():
         for _ in range(3):
             x = torch.randn(4, 64)
             assert torch.allclose(compiled(x), other(x), atol=1e-5)
             assert torch.allclose(model.cache, other.cache, atol=1e-5)
             assert model.calls == other.calls
+
+
+def test_results_and_caches_are_the_same_over_several_calls(monkeypatch, log) -> None:
+    harness, (model, other) = Harness(monkeypatch, attention_part), two_decoders()
+    compiled = harness.compile(model)
+    check_three_calls(compiled, model, other)
     assert harness.raced == 1
-    assert "1.0 us against Inductor's 2.0 us; kept ours (an attention)" in said()
-    assert "taken: an attention" in said()
-    assert "addmm" in said().split("left to Inductor: ")[1]
+    assert "1.0 us against Inductor's 2.0 us; kept ours (an attention)" in log()
+    assert "taken: an attention" in log()
+    assert "addmm" in log().split("left to Inductor: ")[1]
 
 
 @pytest.mark.parametrize(("times", "ours"), [((95.0, 100.0), True), ((97.0, 100.0), False), ((120.0, 100.0), False)])
-def test_ours_is_kept_only_where_it_is_four_percent_faster(monkeypatch, said, times, ours) -> None:
+def test_ours_is_kept_only_where_it_is_four_percent_faster(monkeypatch, log, times, ours) -> None:
     harness, (model, _) = Harness(monkeypatch, attention_part, times=times), two_decoders()
     compiled = harness.compile(model)
-    with torch.no_grad(), reports() as found:
+    with torch.no_grad(), reports() as matches:
         compiled(torch.randn(4, 64))
         before = harness.inductor
         compiled(torch.randn(4, 64))
     assert (harness.inductor == before) == ours
-    (report,) = found
+    (report,) = matches
     assert (report.ours_us, report.inductor_us) == times
     assert (report.winner, bool(report.reason)) == (("an attention", False) if ours else ("", True))
     assert report.inductor_operators["addmm"] == 2
     assert report.region_counts == {"an attention": 1}
-    assert f"kept {'ours' if ours else 'Inductor'}" in said()
+    assert f"kept {'ours' if ours else 'Inductor'}" in log()
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ here")
-def test_inductor_hands_a_region_the_cache_itself_and_fuses_what_is_left(monkeypatch, said) -> None:
-    seen = []
+def test_inductor_hands_a_region_the_cache_itself_and_fuses_what_is_left(monkeypatch, log) -> None:
+    records = []
 
     def find(graph):
         (region,) = attention_part(graph)
 
         class Watched(Played):
             def __call__(self, *inputs):
-                seen.append([inputs[n].data_ptr() for n in region.mutated])
+                records.append([inputs[n].data_ptr() for n in region.mutated])
                 return super().__call__(*inputs)
 
         object.__setattr__(region, "build", lambda _: Watched(region))
@@ -149,17 +138,12 @@ def test_inductor_hands_a_region_the_cache_itself_and_fuses_what_is_left(monkeyp
     harness, (model, other) = Harness(monkeypatch, find, use="always"), two_decoders()
     monkeypatch.setattr(entry, "rest_by_pytorch", rest_by_inductor)
     compiled = harness.compile(model)
-    with torch.no_grad():
-        for _ in range(3):
-            x = torch.randn(4, 64)
-            assert torch.allclose(compiled(x), other(x), atol=1e-5)
-            assert torch.allclose(model.cache, other.cache, atol=1e-5)
-            assert model.calls == other.calls
-    assert set(map(tuple, seen)) == {(model.cache.data_ptr(),)}
-    assert "Inductor's" not in said()
+    check_three_calls(compiled, model, other)
+    assert set(map(tuple, records)) == {(model.cache.data_ptr(),)}
+    assert "Inductor's" not in log()
 
 
-def test_what_is_one_region_needs_no_inductor(monkeypatch, said) -> None:
+def test_what_is_one_region_needs_no_inductor(monkeypatch, log) -> None:
     def unwanted(*_):
         raise AssertionError("Inductor was asked to compile")
 
@@ -174,8 +158,8 @@ def test_what_is_one_region_needs_no_inductor(monkeypatch, said) -> None:
     compiled = harness.compile(model)
     with torch.no_grad():
         assert torch.equal(compiled(x), model(x))
-    assert "taken: all of it" in said()
-    assert "Inductor" not in said()
+    assert "taken: all of it" in log()
+    assert "Inductor" not in log()
 
 
 def wrong(graph):
@@ -183,17 +167,17 @@ def wrong(graph):
     yield played(region.nodes, "a wrong attention", shift=1.0)
 
 
-def test_results_that_differ_are_inductors(monkeypatch, said) -> None:
+def test_results_that_differ_are_inductors(monkeypatch, log) -> None:
     harness, (model, other) = Harness(monkeypatch, wrong), two_decoders()
     compiled, x = harness.compile(model), torch.randn(4, 64)
     with torch.no_grad():
         assert torch.allclose(compiled(x), other(x), atol=1e-5)
     assert torch.allclose(model.cache, other.cache, atol=1e-5)
     assert harness.raced == 0
-    assert "results of a wrong attention differ by" in said()
+    assert "results of a wrong attention differ by" in log()
 
 
-def test_zeros_decide_nothing_and_the_next_call_does(monkeypatch, said) -> None:
+def test_zeros_decide_nothing_and_the_next_call_does(monkeypatch, log) -> None:
     harness, model = (
         Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])),
         nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU()),
@@ -202,7 +186,7 @@ def test_zeros_decide_nothing_and_the_next_call_does(monkeypatch, said) -> None:
     with torch.no_grad():
         compiled(torch.zeros(2, 8))
         assert harness.raced == 0
-        assert "cannot be compared" in said()
+        assert "cannot be compared" in log()
         compiled(torch.randn(2, 8))
     assert harness.raced == 1
 
@@ -216,7 +200,7 @@ def failing(**how):
 
 
 @pytest.mark.parametrize("calls", [0, 2, 3])
-def test_a_region_that_fails_leaves_the_call_and_all_later_ones_to_inductor(monkeypatch, said, calls) -> None:
+def test_a_region_that_fails_leaves_the_call_and_all_later_ones_to_inductor(monkeypatch, log, calls) -> None:
     error = RuntimeError("stage 3 (attention), tile 5: semaphore 7 did not reach its value\nmore")
     harness, (model, other) = Harness(monkeypatch, failing(error=error, calls=calls)), two_decoders()
     compiled = harness.compile(model)
@@ -225,10 +209,10 @@ def test_a_region_that_fails_leaves_the_call_and_all_later_ones_to_inductor(monk
             x = torch.randn(4, 64)
             assert torch.allclose(compiled(x), other(x), atol=1e-5)
             assert torch.allclose(model.cache, other.cache, atol=1e-5)
-    assert "semaphore 7 did not reach its value" in said()
+    assert "semaphore 7 did not reach its value" in log()
 
 
-def test_what_cannot_be_built_says_why_in_a_sentence(monkeypatch, said) -> None:
+def test_what_cannot_be_built_says_why_in_a_sentence(monkeypatch, log) -> None:
     def find(graph):
         (region,) = attention_part(graph)
 
@@ -242,10 +226,10 @@ def test_what_cannot_be_built_says_why_in_a_sentence(monkeypatch, said) -> None:
     x = torch.randn(4, 64)
     with torch.no_grad():
         assert torch.allclose(harness.compile(model)(x), other(x), atol=1e-5)
-    assert "an attention: 16 heads of 80 columns are not for this kernel" in said()
+    assert "an attention: 16 heads of 80 columns are not for this kernel" in log()
 
 
-def test_a_finder_with_a_bug_costs_nobody_the_program(monkeypatch, said) -> None:
+def test_a_finder_with_a_bug_costs_nobody_the_program(monkeypatch, log) -> None:
     def find(_):
         raise KeyError("oops")
         yield
@@ -254,8 +238,8 @@ def test_a_finder_with_a_bug_costs_nobody_the_program(monkeypatch, said) -> None
     x = torch.randn(4, 64)
     with torch.no_grad():
         assert torch.allclose(harness.compile(model)(x), other(x), atol=1e-5)
-    assert "which is a bug of tileprof" in said()
-    assert "oops" in said()
+    assert "which is a bug of tileprof" in log()
+    assert "oops" in log()
 
 
 def test_threads_have_runners_of_their_own_and_one_of_them_decides(monkeypatch) -> None:
@@ -295,7 +279,7 @@ def test_threads_have_runners_of_their_own_and_one_of_them_decides(monkeypatch) 
     assert len(built) == 5
 
 
-def test_a_copy_of_a_weight_is_never_older_than_the_weight(monkeypatch, said) -> None:
+def test_a_copy_of_a_weight_is_never_older_than_the_weight(monkeypatch, log) -> None:
     def find(graph):
         (relu,) = between(graph, ATEN.relu.default, ATEN.relu.default)
         (product,) = (n for n in graph.nodes if aten.calls(n, ATEN.addmm.default) and relu in n.args)
@@ -310,41 +294,41 @@ def test_a_copy_of_a_weight_is_never_older_than_the_weight(monkeypatch, said) ->
         assert torch.allclose(compiled(x), model(x), atol=1e-6)
         model[2].weight = nn.Parameter(torch.randn(8, 8))
         assert torch.allclose(compiled(x), model(x), atol=1e-6)
-    assert said().count("its copy is made anew") == 2
+    assert log().count("its copy is made anew") == 2
 
 
-def test_many_copies_of_weights_are_not_made_unasked(monkeypatch, said) -> None:
+def test_many_copies_of_weights_are_not_made_unasked(monkeypatch, log) -> None:
     monkeypatch.setattr(entry, "FOLDED_BYTES", 300)
     graph = make_fx(lambda x, w, v: (x @ w).relu() @ v)(torch.randn(4, 8), torch.randn(8, 8), torch.randn(8, 8)).graph
     nodes = [n for n in graph.nodes if aten.calls(n, ATEN.mm.default)]
     regions = [played([n], name, folded=[n.args[1]]) for n, name in zip(nodes, ("one", "two"), strict=True)]
     assert entry._without_large_copies(regions, Options()) == regions[:1]
     assert entry._without_large_copies(regions, Options(frozen=True)) == regions
-    assert "two is left to Inductor" in said()
+    assert "two is left to Inductor" in log()
 
 
 def test_chains_are_looked_for_behind_all_others_and_told_what_these_have(monkeypatch) -> None:
-    told = []
+    message = []
     harness, model = (
         Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])),
         nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
     )
-    monkeypatch.setattr(entry.products, "finder", lambda *given: told.append(given[-1]) or (lambda _: iter(())))
+    monkeypatch.setattr(entry.products, "finder", lambda *given: message.append(given[-1]) or (lambda _: iter(())))
     with torch.no_grad():
         harness.compile(model)(torch.randn(2, 8))
-    (taken,) = told
+    (taken,) = message
     assert [n.target for n in taken] == [ATEN.relu.default]
 
 
-def test_nothing_but_inductor_runs_without_regions(monkeypatch, said) -> None:
+def test_nothing_but_inductor_runs_without_regions(monkeypatch, log) -> None:
     harness, model = Harness(monkeypatch), nn.Linear(8, 8)
     with torch.no_grad():
         harness.compile(model)(torch.randn(2, 8))
     assert (harness.inductor, harness.raced) == (1, 0)
-    assert "no region of the graph" in said()
+    assert "no region of the graph" in log()
 
 
-def test_random_numbers_are_not_drawn_twice(monkeypatch, said) -> None:
+def test_random_numbers_are_not_drawn_twice(monkeypatch, log) -> None:
     def find(graph):
         yield played(between(graph, ATEN.relu.default, ATEN.relu.default))
 
@@ -353,11 +337,11 @@ def test_random_numbers_are_not_drawn_twice(monkeypatch, said) -> None:
     with torch.no_grad():
         compiled(torch.randn(2, 8))
     assert (harness.inductor, harness.raced) == (1, 0)
-    assert "it draws random numbers" in said()
+    assert "it draws random numbers" in log()
 
 
 @pytest.mark.parametrize(
-    ("inputs", "options", "grad", "said"),
+    ("inputs", "options", "grad", "message"),
     [
         ((torch.randn(2),), Options(use="never"), False, 'use="never"'),
         ((torch.randn(2),), Options(), False, "no tensor is on a GPU"),
@@ -365,10 +349,10 @@ def test_random_numbers_are_not_drawn_twice(monkeypatch, said) -> None:
         ((torch.randn(2),), Options(use="always"), False, None),
     ],
 )
-def test_what_is_left_to_inductor_is_said_in_a_sentence(inputs, options, grad, said) -> None:
+def test_what_is_left_to_inductor_is_said_in_a_sentence(inputs, options, grad, message) -> None:
     with torch.set_grad_enabled(grad):
         reason = entry.left_to_inductor(inputs, options)
-    assert reason == said if said is None else said in reason
+    assert reason == message if message is None else message in reason
 
 
 def on_gpu():
@@ -393,13 +377,13 @@ def test_other_gpus_and_machines_without_nvcc_are_inductors(monkeypatch) -> None
     assert entry.left_to_inductor(inputs, Options()) is None
 
 
-def test_dynamic_shapes_are_inductors(monkeypatch, said) -> None:
+def test_dynamic_shapes_are_inductors(monkeypatch, log) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(entry, "inductor", lambda module, _: module)
     compiled = torch.compile(nn.Linear(8, 8), backend="tileprof", dynamic=True, options={"use": "always"})
     with torch.no_grad():
         compiled(torch.randn(3, 8))
-    assert "shapes are dynamic" in said()
+    assert "shapes are dynamic" in log()
 
 
 def test_a_region_keeps_its_place_among_what_needs_it_and_what_it_needs() -> None:
@@ -410,7 +394,7 @@ def test_a_region_keeps_its_place_among_what_needs_it_and_what_it_needs() -> Non
         return b, (a * c).tanh()
 
     module, x = graph_of(compute, torch.randn(8)), torch.randn(8)
-    wanted = module(x)
+    expected = module(x)
 
     def find(graph):
         names = (ATEN.relu.default, ATEN.mul.Tensor, ATEN.tanh.default)
@@ -418,7 +402,7 @@ def test_a_region_keeps_its_place_among_what_needs_it_and_what_it_needs() -> Non
 
     count, run = replaced(module, find)
     assert count == 1
-    assert all(torch.equal(a, b) for a, b in zip(run(x), wanted, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(run(x), expected, strict=True))
 
 
 def test_a_region_through_which_a_path_leaves_and_comes_back_is_refused(caplog) -> None:
@@ -432,14 +416,14 @@ def test_a_region_through_which_a_path_leaves_and_comes_back_is_refused(caplog) 
 
 
 def test_an_update_comes_behind_everybody_who_reads_what_was_there(monkeypatch) -> None:
-    class Reads(Decoder):
+    class Reads(CachedLayer):
         def forward(self, x):
-            seen = self.cache.t().sum(0)  # before the update
-            return super().forward(x) + seen.sum()
+            actual = self.cache.t().sum(0)  # before the update
+            return super().forward(x) + actual.sum()
 
     harness = Harness(monkeypatch, attention_part)
     torch.manual_seed(0)
-    model, other = Reads().eval(), Reads().eval()
+    model, other = Reads(4).eval(), Reads(4).eval()
     other.load_state_dict(model.state_dict())
     compiled = harness.compile(model)
     with torch.no_grad():
@@ -450,7 +434,7 @@ def test_an_update_comes_behind_everybody_who_reads_what_was_there(monkeypatch) 
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"outputs": ()}, "no outputs"),
         ({"inputs": ()}, "its inputs are not what its nodes read"),
@@ -458,7 +442,7 @@ def test_an_update_comes_behind_everybody_who_reads_what_was_there(monkeypatch) 
         ({"nodes": ()}, "no nodes"),
     ],
 )
-def test_regions_that_contradict_the_graph_are_refused(change, said, caplog) -> None:
+def test_regions_that_contradict_the_graph_are_refused(change, message, caplog) -> None:
     module = graph_of(lambda x: x.relu().sin(), torch.randn(8))
 
     def find(graph):
@@ -468,7 +452,7 @@ def test_regions_that_contradict_the_graph_are_refused(change, said, caplog) -> 
         yield region
 
     assert proposed(module.graph, [find]) == []
-    assert said in caplog.text
+    assert message in caplog.text
 
 
 def test_a_key_is_the_same_for_equal_regions_and_another_for_others() -> None:
@@ -491,15 +475,15 @@ def test_a_region_outside_of_its_program_is_an_error() -> None:
         region_call(1, updating=False)("0-nobody's", [torch.randn(2)])
 
 
-def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None:
+def test_captures_for_which_nothing_is_ready_run_inductors_program(log) -> None:
     class NotReady:
         name = "a decoder"
 
         def __call__(self, *_):
             raise NotNowError("call the program once outside of a capture before each capture")
 
-    made = Program(None, None, [], lambda x: x + 1, CPU, Report(), Race(None))
-    made._decided, made._way = True, NotReady()
-    assert made(1) == 2
-    assert made(1) == 2
-    assert said().count("before each capture") == 1
+    result = Program(None, None, [], lambda x: x + 1, CPU, Report(), Race(None))
+    result._decided, result._way = True, NotReady()
+    assert result(1) == 2
+    assert result(1) == 2
+    assert log().count("before each capture") == 1

@@ -76,12 +76,12 @@ def test_a_policy_without_an_edge_is_caught_where_the_verifier_says_so(graph, po
 
 def test_a_wait_that_names_the_wrong_semaphore_is_caught(graph, policy, memory) -> None:
     """The first wait of a tile goes to the next semaphore, where there is more than one."""
-    tried = 0
+    attempts = 0
     for number, waits in enumerate(lower(policy)):
         count = len(waits.posts)
-        if count < 2 or len(waits.semaphore) == 0 or tried == 3:
+        if count < 2 or len(waits.semaphore) == 0 or attempts == 3:
             continue
-        tried += 1
+        attempts += 1
         shifted = waits.semaphore.copy()
         shifted[0] = (shifted[0] + 1) % count
         value = np.minimum(waits.value, waits.posts[shifted])

@@ -72,10 +72,10 @@ def compiled(model):
 def test_a_residual_network() -> None:
     model = Pictures().half().eval().to(memory_format=torch.channels_last)
     x = torch.randn(1, 3, 64, 64).half().to(memory_format=torch.channels_last)
-    with torch.no_grad(), reports() as found:
+    with torch.no_grad(), reports() as matches:
         assert torch.allclose(compiled(model)(x), model(x), atol=1e-3)
-    assert "convolutional network" in found[0].winner
-    assert not found[0].inductor_operators
+    assert "convolutional network" in matches[0].winner
+    assert not matches[0].inductor_operators
 
 
 @pytest.mark.parametrize("sequences", [1, 4])
@@ -93,19 +93,19 @@ def test_a_decoder_with_a_static_cache(sequences) -> None:
     )
     model = transformers.LlamaForCausalLM(config).to(torch.bfloat16).eval()
     ids = torch.randint(0, 512, (sequences, 20))
-    with torch.no_grad(), reports() as found:
+    with torch.no_grad(), reports() as matches:
         caches = [transformers.StaticCache(config=config, max_cache_len=64) for _ in range(2)]
         for cache in caches:
             model(input_ids=ids[:, :16], past_key_values=cache)
         ours = compiled(model)
         for at in range(16, 20):
             token = ids[:, at : at + 1].contiguous()
-            got, wanted = (
+            actual, expected = (
                 m(input_ids=token, past_key_values=c).logits for m, c in zip((ours, model), caches, strict=True)
             )
-            assert torch.allclose(got.float(), wanted.float(), atol=1e-2)
+            assert torch.allclose(actual.float(), expected.float(), atol=1e-2)
         for mine, theirs in zip(caches[0].layers, caches[1].layers, strict=True):
             assert torch.allclose(mine.keys.float(), theirs.keys.float(), atol=1e-2)
             assert torch.allclose(mine.values.float(), theirs.values.float(), atol=1e-2)
             assert mine.cumulative_length == theirs.cumulative_length == 20
-    assert [r.winner for r in found] == [f"decoder, 2 layers, {sequences} sequences of bfloat16"]
+    assert [r.winner for r in matches] == [f"decoder, 2 layers, {sequences} sequences of bfloat16"]

@@ -31,17 +31,17 @@ def plain(monkeypatch):
 
 
 def test_what_is_compiled_computes_the_chain_from_operators_alone(plain) -> None:
-    pipeline, given, compiled = plain
-    assert rivals.compiled_times(pipeline.reference, given, 60) == [3.0]
+    pipeline, inputs, compiled = plain
+    assert rivals.compiled_times(pipeline.reference, inputs, 60) == [3.0]
     ((graph, how),) = compiled
     assert how == {"mode": "max-autotune-no-cudagraphs", "dynamic": False}
     assert {node.op for node in graph.graph.nodes} == {"placeholder", "call_function", "output"}
-    (out,) = [value for value in [graph(*given[1].values())] if isinstance(value, torch.Tensor)]
-    assert torch.equal(out, pipeline.reference(given[1])["y"])
+    (out,) = [value for value in [graph(*inputs[1].values())] if isinstance(value, torch.Tensor)]
+    assert torch.equal(out, pipeline.reference(inputs[1])["y"])
 
 
 def test_a_compiler_that_takes_too_long_is_ended_whatever_it_catches(plain, monkeypatch) -> None:
-    pipeline, given, _ = plain
+    pipeline, inputs, _ = plain
 
     def slow(graph, **_):
         try:
@@ -51,7 +51,7 @@ def test_a_compiler_that_takes_too_long_is_ended_whatever_it_catches(plain, monk
 
     monkeypatch.setattr(torch, "compile", slow)
     begun = time.monotonic()
-    assert rivals.compiled_times(pipeline.reference, given, 0.5) == "not compiled in 0.5 s"
+    assert rivals.compiled_times(pipeline.reference, inputs, 0.5) == "not compiled in 0.5 s"
     assert time.monotonic() - begun < 100
     with rivals.limited(100):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
@@ -59,21 +59,21 @@ def test_a_compiler_that_takes_too_long_is_ended_whatever_it_catches(plain, monk
 
 
 def test_a_compiler_that_fails_says_why(plain, monkeypatch) -> None:
-    pipeline, given, _ = plain
+    pipeline, inputs, _ = plain
 
     def fail(graph, **_):
         raise RuntimeError("no backend\nhere")
 
     monkeypatch.setattr(torch, "compile", fail)
-    assert rivals.compiled_times(pipeline.reference, given, 60) == "fails: no backend"
+    assert rivals.compiled_times(pipeline.reference, inputs, 60) == "fails: no backend"
 
 
 def test_attention_is_given_to_pytorch_in_the_four_dimensions_of_its_fused_kernels(monkeypatch) -> None:
-    seen = []
+    records = []
     real = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
-        torch.nn.functional, "scaled_dot_product_attention", lambda *q, **how: seen.append(q) or real(*q, **how)
+        torch.nn.functional, "scaled_dot_product_attention", lambda *q, **how: records.append(q) or real(*q, **how)
     )
     q, k, v, out = (View.contiguous(name, (2, 8, 16), "float16") for name in ("q", "k", "v", "o"))
     Attention(q, k, v, out, causal=True).reference({n: torch.randn(2, 8, 16) for n in "qkv"})
-    assert [[t.dim() for t in tensors] for tensors in seen] == [[4, 4, 4]]
+    assert [[t.dim() for t in tensors] for tensors in records] == [[4, 4, 4]]

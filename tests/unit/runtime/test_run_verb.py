@@ -28,10 +28,10 @@ def run(*words: object) -> int:
 def test_a_sound_policy_runs_and_says_that_nothing_was_measured(tmp_path, capsys) -> None:
     convolutions().policy().save(tmp_path / "p.json")
     assert run(tmp_path / "p.json") == 0
-    said = capsys.readouterr().out
-    assert "found neither race nor deadlock" in said
-    assert "y 2x9x9x8 float16: agrees with PyTorch" in said
-    assert "nothing was measured" in said
+    output = capsys.readouterr().out
+    assert "found neither race nor deadlock" in output
+    assert "y 2x9x9x8 float16: agrees with PyTorch" in output
+    assert "nothing was measured" in output
 
 
 def test_a_weakened_policy_fails_and_names_tiles_and_bytes(tmp_path, capsys) -> None:
@@ -39,11 +39,11 @@ def test_a_weakened_policy_fails_and_names_tiles_and_bytes(tmp_path, capsys) -> 
     weak = replace(policy.edges[0], value=parse("0", ("x", "y", "z")))
     replace(policy, edges=(weak,)).save(tmp_path / "p.json")
     assert run(tmp_path / "p.json", "--json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["races"] > 0
-    assert not found["numbers"][0]["same_in_every_order"]
-    assert "before tile (" in found["findings"][0]
-    assert "bytes of h (from byte" in found["findings"][0]
+    document = json.loads(capsys.readouterr().out)
+    assert document["races"] > 0
+    assert not document["numbers"][0]["same_in_every_order"]
+    assert "before tile (" in document["findings"][0]
+    assert "bytes of h (from byte" in document["findings"][0]
 
 
 def test_a_wait_that_never_ends_is_reported_and_nothing_computed(tmp_path, capsys) -> None:
@@ -102,10 +102,10 @@ def test_a_terminal_is_told_where_it_is_and_what_is_printed_stays_the_same(
 
 
 def test_a_search_says_how_many_executions_there_are() -> None:
-    policy, seen = mlp().policy(), []
-    found = search(policy, mlp().memory(), random=2, delayed=5, progress=lambda *at: seen.append(at))
-    assert [number for number, _ in seen] == list(range(1, found.executions + 1))
-    assert {most for _, most in seen} == {found.executions}
+    policy, actual = mlp().policy(), []
+    result = search(policy, mlp().memory(), random=2, delayed=5, progress=lambda *at: actual.append(at))
+    assert [number for number, _ in actual] == list(range(1, result.executions + 1))
+    assert {most for _, most in actual} == {result.executions}
 
 
 def test_a_policy_whose_waits_leave_the_grid_is_refused_with_its_file(tmp_path) -> None:

@@ -84,8 +84,10 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
         if changes not in built:
             built[changes] = build(*changes)
         environment = os.environ | {"SPAWN_SEED": str(seed), "SPAWN_REFUSE": str(refuse)}
-        done = subprocess.run([built[changes], "1", "5"], env=environment, capture_output=True, text=True, check=False)
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        result = subprocess.run(
+            [built[changes], "1", "5"], env=environment, capture_output=True, text=True, check=False
+        )
+        return [json.loads(line) for line in result.stdout.splitlines()]
 
     return run
 
@@ -210,9 +212,9 @@ def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
     flags = ["-std=c++17", "-w", "-O1", "-include", noting, f"-I{SOURCES}", "-x", "c++"]
     subprocess.run(["g++", *flags, sites, "-o", tmp_path / "sites"], check=True)
     names = ["join", "mandelbrot-nested", "amr-nested", "bezier", "regular-expressions"]
-    done = subprocess.run([tmp_path / "sites", "5", *names], check=True, capture_output=True, text=True)
+    result = subprocess.run([tmp_path / "sites", "5", *names], check=True, capture_output=True, text=True)
     launched = {line["name"]: line["always_launched"] for line in program()[1:]}
-    for line in map(json.loads, done.stdout.splitlines()):
+    for line in map(json.loads, result.stdout.splitlines()):
         levels = [[items for row in line["rounds"] for items in row], *line["below"]]
         assert sum(items > 0 for level in levels for items in level) == launched[line["name"]], line["name"]
         assert all(sum(above) == len(level) for above, level in pairwise(levels))

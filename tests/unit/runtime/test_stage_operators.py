@@ -25,20 +25,20 @@ def chain(request):
     return CHAINS[request.param]
 
 
-def error(value, wanted):
-    return float((value.double() - wanted.double()).norm() / wanted.double().norm())
+def error(value, expected):
+    return float((value.double() - expected.double()).norm() / expected.double().norm())
 
 
 def test_tiles_in_any_order_give_what_pytorch_gives(chain) -> None:
     pipeline = Pipeline(chain.policy())
-    given = pipeline.example(seed=3)
-    wanted = pipeline.reference(given)
+    inputs = pipeline.example(seed=3)
+    expected = pipeline.reference(inputs)
     program = Program.of(pipeline.policy)
-    first, _ = pipeline.run(given, stream(program), watch=True)
+    first, _ = pipeline.run(inputs, stream(program), watch=True)
     for name in pipeline.outputs:
-        assert error(first[name], wanted[name]) < TOLERANCE[pipeline.outputs[name].dtype]
+        assert error(first[name], expected[name]) < TOLERANCE[pipeline.outputs[name].dtype]
     for order in (reversed_(program), randomly(program, 1)):
-        again, execution = pipeline.run(given, order, watch=True)
+        again, execution = pipeline.run(inputs, order, watch=True)
         assert execution.clean
         assert all(torch.equal(again[name], first[name]) for name in first)
 
@@ -83,15 +83,15 @@ def test_boxes_are_the_bytes_of_their_regions(chain) -> None:
             for region in operator.regions(*operator.place(operator.tiles - 1)):
                 if region.role != role:
                     continue
-                wanted = {int(e) for e in number[tuple(slice(*s) for s in region.spans)].reshape(-1)}
-                found = {
+                expected = {int(e) for e in number[tuple(slice(*s) for s in region.spans)].reshape(-1)}
+                actual = {
                     (offset + i * s0 + j * s1 + b) // view.item_bytes
                     for offset, length, n0, s0, n1, s1 in view.boxes(region.spans)
                     for i in range(n0)
                     for j in range(n1)
                     for b in range(length)
                 }
-                assert found == wanted
+                assert actual == expected
 
 
 def test_the_policy_of_a_chain_is_sound_and_survives_every_delay(chain) -> None:
@@ -106,7 +106,7 @@ def test_an_operator_survives_the_policy_file(chain) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"name": "magic"}, "there is no stage operator 'magic'"),
         ({"name": ["gemm"]}, r"there is no stage operator \['gemm'\]"),
@@ -118,21 +118,21 @@ def test_an_operator_survives_the_policy_file(chain) -> None:
         ({"operands": {"a": [1]}}, "gemm lacks b, out|is no operand"),
     ],
 )
-def test_a_description_that_makes_no_sense_is_refused(change: dict, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_a_description_that_makes_no_sense_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         operator_of(mlp().operators[0].describe() | change)
 
 
 @pytest.mark.parametrize(
-    ("shape", "strides", "wanted"),
+    ("shape", "strides", "expected"),
     [((4, 6), (6, 1), False), ((4, 6), (8, 1), False), ((4, 6), (1, 4), False), ((1, 6), (0, 1), False),
      ((2, 3, 4), (4, 8, 1), False),
      ((4, 6), (0, 1), True), ((4, 6), (5, 1), True), ((4, 6), (1, 1), True), ((4, 6), (1, 3), True)],
 )  # fmt: skip
-def test_a_view_knows_whether_its_elements_lie_upon_each_other(shape, strides, wanted) -> None:
+def test_a_view_knows_whether_its_elements_lie_upon_each_other(shape, strides, expected) -> None:
     view = View("a", shape, strides, "float16")
     tensor = torch.arange(view.elements).as_strided(shape, strides)
-    assert view.overlaps() == wanted == (len(set(tensor.reshape(-1).tolist())) < tensor.numel())
+    assert view.overlaps() == expected == (len(set(tensor.reshape(-1).tolist())) < tensor.numel())
 
 
 def test_strides_beyond_all_memory_are_refused() -> None:
@@ -165,11 +165,11 @@ def test_a_convolution_normalises_by_running_averages_and_says_what_it_lacks() -
         "mean": norm.running_mean, "var": norm.running_var, "scale": norm.weight.data, "shift": norm.bias.data,
         "out": torch.full((2, 9, 9, 32), float("nan")),
     }  # fmt: skip
-    wanted = torch.relu(norm(torch.conv2d(x, weight, bias, padding=1))).permute(0, 2, 3, 1).detach()
+    expected = torch.relu(norm(torch.conv2d(x, weight, bias, padding=1))).permute(0, 2, 3, 1).detach()
     for tile in range(operator.tiles):
         operator.run_tile(*operator.place(tile), tensors)
-    torch.testing.assert_close(tensors["out"], wanted, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(operator.reference(tensors), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(tensors["out"], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(operator.reference(tensors), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(UserError, match="given together"):
         replace(operator, var=None)
     with pytest.raises(UserError, match=r"epsilon is 0\.0"):

@@ -19,7 +19,7 @@ from tileprof.policy.format import PolicyError, load_policy
 from tileprof.policy.format.symbolic import Symbol, load_symbolic, symbolic_from_dict, text_of
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
-from tileprof.runtime.sized import SizedPipeline
+from tileprof.runtime.sized_pipeline import SizedPipeline
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.symbolic import for_sizes, prove, spans_text
@@ -136,15 +136,15 @@ def test_no_mutant_that_waits_for_less_is_proved(chain) -> None:
     proof, _ = made(chain, text)
     refused = 0
     for what, document in mutants(json.loads(text_of(proof.policy))):
-        found = prove(symbolic_from_dict(document))
+        actual = prove(symbolic_from_dict(document))
         sound = [chain_at(chain, size).verify(symbolic_from_dict(document).at(size)).sound for size in (1, 2, 6)]
-        if found.holds:
+        if actual.holds:
             assert all(sound), f"{what}: proved, and unsound"
             assert "no edge" not in what
         else:
             refused += 1
-            assert found.witness
-            broken = found.broken[0][0]
+            assert actual.witness
+            broken = actual.broken[0][0]
             assert not chain_at(chain, broken).verify(symbolic_from_dict(document).at(broken)).sound
     assert refused >= 4
 
@@ -178,27 +178,27 @@ def test_a_file_serves_every_size_and_falls_back_outside_of_its_guard(tmp_path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("tokens", "write tokens="), ("x=1..4", "names no extent"), ("tokens=4..1", "sizes are from 1"),
         ("tokens=0..4", "sizes are from 1"), ("tokens=3..9 step 2", "is no multiple of the step"),
         ("Tokens=1..4", "names no extent"),
     ],
 )  # fmt: skip
-def test_ranges_that_mean_nothing_are_refused(text, said) -> None:
-    with pytest.raises(PolicyError, match=said):
+def test_ranges_that_mean_nothing_are_refused(text, message) -> None:
+    with pytest.raises(PolicyError, match=message):
         Symbol.parse(text)
 
 
 @pytest.mark.parametrize(
-    ("chain", "said"),
+    ("chain", "message"),
     [
         ("split", "has a batch or split_k"), ("rows", "are products|is norm"),
         ("convolutions of stride 2", "of stride 2"),
     ],
 )  # fmt: skip
-def test_stages_that_have_no_common_rows_are_refused(chain, said) -> None:
-    with pytest.raises(UserError, match=said):
+def test_stages_that_have_no_common_rows_are_refused(chain, message) -> None:
+    with pytest.raises(UserError, match=message):
         for_sizes(CHAINS[chain].policy(), Symbol.parse("tokens=1..4"))
 
 

@@ -4,6 +4,7 @@ the kernel's plan.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,13 +13,13 @@ import torch
 from encoder_programs import pre_norm
 from networks import small
 
+from tests.support.decoder_shapes import TINY
 from tileprof.analysis import build_graph
 from tileprof.cli import main, run_program
 from tileprof.cli.timeline_trace import write_trace
 from tileprof.devices import of_driver
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.plan import planned
-from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.encoder.memory import memory_of
 from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.programs import compare
@@ -29,20 +30,7 @@ from tileprof.runtime.programs.whole_policy import of_network as plan_of_network
 from tileprof.trace import load, validate
 
 H200 = of_driver("NVIDIA H200")
-SHAPE = DecoderShape(
-    "bfloat16",
-    batch=2,
-    layers=2,
-    hidden=64,
-    intermediate=96,
-    heads=4,
-    kv_heads=2,
-    head_dim=64,
-    vocabulary=128,
-    cache=256,
-    epsilon=1e-6,
-    scale=0.125,
-)
+SHAPE = replace(TINY, vocabulary=128)
 BLOCKS, CACHED = 12, 200
 
 
@@ -73,11 +61,11 @@ def test_a_run_of_blocks_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) -> 
     assert not validate(load(path))
     graph = build_graph(load(path))
     whole = plan_of_blocks(plan, memory_of(plan, reuse=False))  # the trace has a buffer per matrix, wherever it lies
-    found = {}
+    matches = {}
     for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
         parent, child, _ = graph.blocks[number].edges()
-        found.setdefault((producer, consumer), set()).update(zip(parent.tolist(), child.tolist(), strict=True))
-    assert found == {
+        matches.setdefault((producer, consumer), set()).update(zip(parent.tolist(), child.tolist(), strict=True))
+    assert matches == {
         key: set(zip(p.tolist(), c.tolist(), strict=True)) for key, (p, c) in whole.needed.items() if len(p)
     }
 
@@ -130,13 +118,13 @@ def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) 
     path = write_trace(timeline, tmp_path / "run.tileprof", H200, ["infer.py"])
     assert not validate(load(path))
     graph = build_graph(load(path))
-    found = {}
+    matches = {}
     for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
         parent, child, _ = graph.blocks[number].edges()
-        found.setdefault((producer, consumer), set()).update(zip(parent.tolist(), child.tolist(), strict=True))
+        matches.setdefault((producer, consumer), set()).update(zip(parent.tolist(), child.tolist(), strict=True))
     apart = planned(small(2), 16, reuse=False)  # the trace has a buffer per layer, wherever its rows lie
-    needed = plan_of_network(apart).needed
-    assert found == {key: set(zip(p.tolist(), c.tolist(), strict=True)) for key, (p, c) in needed.items() if len(p)}
+    needs = plan_of_network(apart).needed
+    assert matches == {key: set(zip(p.tolist(), c.tolist(), strict=True)) for key, (p, c) in needs.items() if len(p)}
     assert (timeline.stages[0].end_ns - timeline.stages[0].begin_ns == 500).all()
 
 
@@ -165,8 +153,8 @@ def test_view_draws_a_run(tmp_path) -> None:
 
 def test_regions_are_shown_to_an_observer_on_its_own_thread_only() -> None:
     assert observer() is None
-    with observing(lambda *_: None) as nothing:
-        assert nothing is None
+    with observing(lambda *_: None) as empty:
+        assert empty is None
         assert observer() is not None
     assert observer() is None
 
@@ -178,14 +166,14 @@ def test_each_model_whose_kernel_has_clocks_gets_a_trace_and_the_others_a_senten
     rows = [Comparison("GPT2Model", 1, timelines=[blocks_run()[1]]), Comparison("ResNet", 1)]
     run_program.write_timelines(rows, tmp_path, ["infer.py"], force=False)
     assert len(load(tmp_path / "model1-1.tileprof").launches) == len(blocks_run()[0].stages)
-    said = capsys.readouterr().err
-    assert "model1-1.tileprof; next: tileprof view" in said
-    assert "ResNet: no kernel with clocks ran" in said
+    output = capsys.readouterr().err
+    assert "model1-1.tileprof; next: tileprof view" in output
+    assert "ResNet: no kernel with clocks ran" in output
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_run_with_clocks_puts_back_what_it_updates_and_may_fail(fails) -> None:
-    cache, found = torch.zeros(3), Comparison("a decoder", 1)
+    cache, actual = torch.zeros(3), Comparison("a decoder", 1)
 
     def timed(_, inputs):
         inputs[1].add_(1)
@@ -194,7 +182,7 @@ def test_a_run_with_clocks_puts_back_what_it_updates_and_may_fail(fails) -> None
         return "a timeline"
 
     region = SimpleNamespace(name="decoder", timed=timed, mutated=(1,))
-    compare._time_region(found, region, "cuda", [torch.ones(3), cache])
+    compare._time_region(actual, region, "cuda", [torch.ones(3), cache])
     assert cache.eq(0).all()
-    assert found.timelines == ([] if fails else ["a timeline"])
-    assert ("timeline of decoder" in found.failures) == fails
+    assert actual.timelines == ([] if fails else ["a timeline"])
+    assert ("timeline of decoder" in actual.failures) == fails

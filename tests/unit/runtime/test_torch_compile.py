@@ -37,8 +37,8 @@ def traced(function, *inputs):
 
 def found_in(function, *inputs) -> list[list[str]]:
     """The operators of each chain of a function."""
-    found = chains(traced(function, *inputs).graph)
-    return [[getattr(o, "epilogue", getattr(o, "function", "")) for o in f.chain.operators] for f in found]
+    matched_chains = chains(traced(function, *inputs).graph)
+    return [[getattr(o, "epilogue", getattr(o, "function", "")) for o in f.chain.operators] for f in matched_chains]
 
 
 def two(x, a, b):
@@ -53,7 +53,7 @@ X = torch.randn(2, 20, 64)
 
 
 @pytest.mark.parametrize(
-    ("function", "sizes", "wanted"),
+    ("function", "sizes", "expected"),
     [
         (two, (64, 96, 64), [["gelu", "none"]]),
         (
@@ -65,8 +65,8 @@ X = torch.randn(2, 20, 64)
         (lambda x, a, b, c: two(two(x, a, b).relu(), c, c.t()), (64, 96, 64, 80), [["gelu", "relu", "gelu", "none"]]),
     ],
 )  # fmt: skip
-def test_chains_are_found(function, sizes, wanted) -> None:
-    assert found_in(function, X, *weights(*sizes)) == wanted
+def test_chains_are_found(function, sizes, expected) -> None:
+    assert found_in(function, X, *weights(*sizes)) == expected
 
 
 def test_a_gate_is_four_stages_whichever_factor_comes_first() -> None:
@@ -108,8 +108,8 @@ def test_sizes_and_types_that_no_kernel_takes_are_left_alone(rows, sizes, dtype)
     assert found_in(two, torch.randn(rows, 64, dtype=dtype), *weights(*sizes, dtype=dtype)) == []
 
 
-def close(value, wanted) -> bool:
-    return bool((value.double() - wanted.double()).norm() <= 1e-2 * wanted.double().norm())
+def close(value, expected) -> bool:
+    return bool((value.double() - expected.double()).norm() <= 1e-2 * expected.double().norm())
 
 
 LAYERS = st.lists(
@@ -153,32 +153,32 @@ def test_random_stacks_of_layers_compute_the_same(layers, dtype) -> None:
     with torch.no_grad():
         graph = traced(model, x)
         count, run = replaced(graph, finder(ALWAYS))
-        out, wanted = run(x), model(x)
+        out, expected = run(x), model(x)
     runs = "".join("-" if read or function == "tanh" else "x" for _, function, _, read in layers[:-1])
     assert count == sum(1 for run in runs.split("-") if run)
-    assert (out.double() - wanted.double()).norm() <= 5e-2 * (1e-3 + wanted.double().norm())
+    assert (out.double() - expected.double()).norm() <= 5e-2 * (1e-3 + expected.double().norm())
 
 
 def test_the_backend_has_a_name_and_leaves_training_to_inductor(caplog, monkeypatch) -> None:
     torch._dynamo.reset()
-    seen = []
-    monkeypatch.setattr("tileprof.runtime.compile.entry.inductor", lambda module, _: seen.append(module) or module)
+    records = []
+    monkeypatch.setattr("tileprof.runtime.compile.entry.inductor", lambda module, _: records.append(module) or module)
     model = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 64))
     compiled = torch.compile(model, backend="tileprof", options={"use": "always"})
     with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
         with torch.no_grad():
             assert close(compiled(X), model(X))
-        assert not seen
+        assert not records
         out = compiled(X)
     out.sum().backward()
     assert model[0].weight.grad is not None
-    assert len(seen) == 1
+    assert len(records) == 1
     assert "gradients are recorded" in caplog.text
     torch._dynamo.reset()
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ({"use": "sometimes"}, "measured, always or never"),
         ({"fast": True}, "no option 'fast'"),
@@ -189,9 +189,9 @@ def test_the_backend_has_a_name_and_leaves_training_to_inductor(caplog, monkeypa
         ({"frozen": 1}, "frozen is 1; it is True or False"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(given, said) -> None:
-    with pytest.raises(UserError, match=said):
-        Options.of(given)
+def test_options_that_mean_nothing_are_refused(arguments, message) -> None:
+    with pytest.raises(UserError, match=message):
+        Options.of(arguments)
 
 
 def test_a_chain_whose_policy_cannot_be_made_is_left_alone_and_says_why(monkeypatch) -> None:
@@ -205,11 +205,11 @@ def test_a_chain_whose_policy_cannot_be_made_is_left_alone_and_says_why(monkeypa
 
 
 def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkeypatch) -> None:
-    (found,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
+    (matched_chains,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
     (single,) = chains(traced(two, X, *weights(64, 96, 64)).graph)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", lambda: "nvcc")
-    for capability, device, name, wanted in (
+    for capability, device, name, expected in (
         ((9, 0), "cuda", "auto", "persistent"),
         ((9, 0), "cuda", "persistent", "persistent"),
         ((9, 0), "cuda", "graph", "graph"),
@@ -218,21 +218,21 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
     ):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, said=capability: said)
         last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device(device))})
-        for each, taken in (
-            (found, wanted),
+        for each, choice in (
+            (matched_chains, expected),
             (single, "cusync" if name == "auto" else name),
         ):  # float32 is nothing for that kernel
-            made, way, pairs, _ = suited(
+            result, way, pairs, _ = suited(
                 SimpleNamespace(chain=each.chain, stages=each.stages, last=last), Options(scheduler=name)
             )
             assert pairs == {}
-            assert way == taken
-            assert [o.out for o in made.operators] == [o.out for o in each.chain.operators]
-            assert (made == each.chain) == (way != "persistent" or each is single)
+            assert way == choice
+            assert [o.out for o in result.operators] == [o.out for o in each.chain.operators]
+            assert (result == each.chain) == (way != "persistent" or each is single)
 
 
 def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch) -> None:
-    (found,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
+    (matched_chains,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
 
@@ -241,8 +241,10 @@ def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch) -> None:
 
     monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", missing)
     last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device("cuda"))})
-    made, way, _, reason = suited(SimpleNamespace(chain=found.chain, stages=found.stages, last=last), Options())
-    assert (made, way) == (found.chain, "cusync")
+    result, way, _, reason = suited(
+        SimpleNamespace(chain=matched_chains.chain, stages=matched_chains.stages, last=last), Options()
+    )
+    assert (result, way) == (matched_chains.chain, "cusync")
     assert reason == "there is no nvcc"
 
 

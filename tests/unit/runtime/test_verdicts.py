@@ -188,18 +188,18 @@ class Masked(nn.Module):
 
 def test_masks_that_fused_attention_does_not_take_are_written_out_once() -> None:
     x, keep = torch.randn(1, 2, 8, 16), torch.arange(8)
-    seen = []
+    records = []
 
     def look(module, _):
         changed = own_copy(module)
-        seen.append((write_out_masks(changed), write_out_masks(own_copy(changed))))
+        records.append((write_out_masks(changed), write_out_masks(own_copy(changed))))
         assert sum(n.target == "contiguous" for n in changed.graph.nodes) == 1
         return changed.forward
 
     torch._dynamo.reset()
     with torch.no_grad():
         result = torch.compile(Masked(), backend=look)(x, keep)
-    assert seen == [(1, 0)]
+    assert records == [(1, 0)]
     assert torch.allclose(result, Masked()(x, keep), atol=1e-6)
 
 

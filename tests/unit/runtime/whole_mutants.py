@@ -25,13 +25,13 @@ tile that posts another semaphore; tiles taken in another order, which is harmle
 
 def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[str, int, Policy]]:
     """Kind, stage that is changed, and policy: ``count`` mutants, of every kind in turn."""
-    made = 0
-    while made < count:
-        kind = KINDS[made % len(KINDS)]
+    result = 0
+    while result < count:
+        kind = KINDS[result % len(KINDS)]
         number = dice.randrange(len(policy.edges))
         changed = _mutant(policy, kind, number, dice)
         if changed is not None:
-            made += 1
+            result += 1
             yield kind, policy.edges[number].consumer, changed
 
 
@@ -130,7 +130,7 @@ class Oracle:
 class Tally:
     """What became of mutants, by kind."""
 
-    made: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     harmful: Counter[str] = field(default_factory=Counter)
     slipped: Counter[str] = field(default_factory=Counter)
     cautious: Counter[str] = field(default_factory=Counter)
@@ -141,15 +141,15 @@ class Tally:
         for kind, stage, changed in mutants(policy, random.Random(seed), count):
             refused = not verify(changed, graph, range(len(plan.names)), excess=False).sound
             harmful = oracle.harmful(changed, stage)
-            self.made[kind] += 1
+            self.counts[kind] += 1
             self.harmful[kind] += harmful
             self.slipped[kind] += harmful and not refused
             self.cautious[kind] += refused and not harmful
 
     def __str__(self) -> str:
-        harmful, made = self.harmful.total(), self.made.total()
-        parts = ", ".join(f"{kind} {self.harmful[kind]} of {n}" for kind, n in self.made.items())
+        harmful, result = self.harmful.total(), self.counts.total()
+        parts = ", ".join(f"{kind} {self.harmful[kind]} of {n}" for kind, n in self.counts.items())
         return (
-            f"{made} mutants, {harmful} harmful ({parts}); {self.slipped.total()} of them accepted, "
-            f"{self.cautious.total()} of {made - harmful} harmless refused {dict(+self.cautious) or ''}"
+            f"{result} mutants, {harmful} harmful ({parts}); {self.slipped.total()} of them accepted, "
+            f"{self.cautious.total()} of {result - harmful} harmless refused {dict(+self.cautious) or ''}"
         )

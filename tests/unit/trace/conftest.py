@@ -28,7 +28,7 @@ def build_footprint(tiles=TILES, *, length=TILE_BYTES):
 
 
 def build_launch(footprint, buffers, **changed):
-    given = {
+    values = {
         "footprint": footprint,
         "operands": tuple((b, 0) for b in buffers),
         "kernel": "copy",
@@ -38,7 +38,7 @@ def build_launch(footprint, buffers, **changed):
         "timing": "modelled",
         "coverage": "exact",
     }
-    return Launch(**{**given, **changed})
+    return Launch(**{**values, **changed})
 
 
 def record_layers(writer, layers=3):
@@ -76,8 +76,8 @@ def writer(tmp_path):
     """A factory of writers into the test's folder."""
 
     def make(name="run", **options):
-        given = {"recorder": "test", "command": ["infer.py"], "device": devices.get("H200")}
-        return TraceWriter(tmp_path / name, **{**given, **options})
+        values = {"recorder": "test", "command": ["infer.py"], "device": devices.get("H200")}
+        return TraceWriter(tmp_path / name, **{**values, **options})
 
     return make
 
@@ -85,6 +85,6 @@ def writer(tmp_path):
 @pytest.fixture
 def recorded(writer, layers):
     """A whole trace of three layers, loaded."""
-    made = writer()
-    layers(made)
-    return load(made.close())
+    trace_writer = writer()
+    layers(trace_writer)
+    return load(trace_writer.close())

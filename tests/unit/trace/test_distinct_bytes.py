@@ -35,11 +35,11 @@ def touched(boxes, row):
 
 
 def counted_byte_by_byte(boxes, tiles):
-    seen = {(tile, kind): set() for tile in range(tiles) for kind in (0, 1)}
+    actual = {(tile, kind): set() for tile in range(tiles) for kind in (0, 1)}
     for row in range(len(boxes)):
         kind = int(boxes.mode[row] != READ)
-        seen[boxes.tile[row], kind] |= {(boxes.operand[row], byte) for byte in touched(boxes, row)}
-    return [[len(seen[tile, kind]) for tile in range(tiles)] for kind in (0, 1)]
+        actual[boxes.tile[row], kind] |= {(boxes.operand[row], byte) for byte in touched(boxes, row)}
+    return [[len(actual[tile, kind]) for tile in range(tiles)] for kind in (0, 1)]
 
 
 @given(st.lists(box, min_size=1, max_size=12))

@@ -53,16 +53,16 @@ def change(trace, table, column, row, value):
 @pytest.mark.parametrize(("rule", "table", "column", "row", "value", "words"), CHANGES)
 def test_a_rule_objects_to_what_it_forbids(recorded, rule, table, column, row, value, words):
     change(recorded, table, column, row, value)
-    said = [v for v in validate(recorded) if v.rule == rule]
-    assert any(words in v.message for v in said), said
-    assert {v.table for v in said} == {RULES[rule].table}
+    messages = [v for v in validate(recorded) if v.rule == rule]
+    assert any(words in v.message for v in messages), messages
+    assert {v.table for v in messages} == {RULES[rule].table}
 
 
 def test_an_operand_that_is_not_bound_is_found(recorded):
     change(recorded, "accesses", "operand", 1, 2)
-    found = [v for v in validate(recorded) if v.rule == "bound"]
-    assert [v.row for v in found] == [0, 1]
-    assert found[0].message == "its footprint has 3 operands, bound are 2"
+    actual = [v for v in validate(recorded) if v.rule == "bound"]
+    assert [v.row for v in actual] == [0, 1]
+    assert actual[0].message == "its footprint has 3 operands, bound are 2"
 
 
 def test_every_rule_has_a_change_that_breaks_it():
@@ -72,29 +72,29 @@ def test_every_rule_has_a_change_that_breaks_it():
 def test_many_broken_rows_are_shown_in_part_and_counted(recorded):
     rows = recorded.columns("accesses")
     rows["length"] = np.zeros_like(rows["length"])
-    found = [v for v in validate(recorded) if v.rule == "box-sizes"]
-    assert len(found) == 5
-    assert found[-1].message.endswith("and 19 more rows")
+    actual = [v for v in validate(recorded) if v.rule == "box-sizes"]
+    assert len(actual) == 5
+    assert actual[-1].message.endswith("and 19 more rows")
 
 
 def test_a_short_lived_buffer_may_share_memory_with_its_neighbours(writer):
     from tileprof.trace import load
 
-    made = writer()
+    trace_writer = writer()
     for _ in range(3):
-        made.free_buffer(made.add_buffer(base=0, bytes=64, kind="workspace"))
-    made.add_buffer(base=0, bytes=64, kind="workspace")
-    assert validate(load(made.close())) == []
+        trace_writer.free_buffer(trace_writer.add_buffer(base=0, bytes=64, kind="workspace"))
+    trace_writer.add_buffer(base=0, bytes=64, kind="workspace")
+    assert validate(load(trace_writer.close())) == []
 
 
 def test_overlap_is_found_among_many_live_buffers(writer):
     from tileprof.trace import load
 
-    made = writer()
+    trace_writer = writer()
     for row in range(20):
-        made.add_buffer(base=row * 100, bytes=100, kind="unknown", before_start=True)
-    made.add_buffer(base=550, bytes=1, kind="unknown")
-    made.add_buffer(base=2000, bytes=0, kind="unknown")
-    found = validate(load(made.close()))
-    assert [(v.rule, v.row) for v in found] == [("apart", 20)]
-    assert "buffer 5" in found[0].message
+        trace_writer.add_buffer(base=row * 100, bytes=100, kind="unknown", before_start=True)
+    trace_writer.add_buffer(base=550, bytes=1, kind="unknown")
+    trace_writer.add_buffer(base=2000, bytes=0, kind="unknown")
+    violations = validate(load(trace_writer.close()))
+    assert [(v.rule, v.row) for v in violations] == [("apart", 20)]
+    assert "buffer 5" in violations[0].message

@@ -31,9 +31,9 @@ def test_a_valid_trace_breaks_no_rule(recorded):
 
 
 def test_a_launch_comes_back_field_by_field(writer, footprint, launch):
-    made = writer()
-    buffer = made.add_buffer(base=64, bytes=4096, kind="parameter")
-    given = {
+    trace_writer = writer()
+    buffer = trace_writer.add_buffer(base=64, bytes=4096, kind="parameter")
+    values = {
         "kernel": "void gemm<128>(float*)",
         "grid": (2, 3, 4),
         "block": (32, 2, 1),
@@ -55,16 +55,16 @@ def test_a_launch_comes_back_field_by_field(writer, footprint, launch):
         "call": '{"operands": [], "arguments": {"dim": 1}}',
         "device": "1",
     }
-    made.add_launch(launch(made.add_footprint(footprint()), (buffer, buffer), **given))
-    row = load(made.close()).launches.iloc[0].to_dict()
+    trace_writer.add_launch(launch(trace_writer.add_footprint(footprint()), (buffer, buffer), **values))
+    row = load(trace_writer.close()).launches.iloc[0].to_dict()
     for key in ("grid", "block", "cluster"):
-        given.update(zip((f"{key}_x", f"{key}_y", f"{key}_z"), given.pop(key), strict=True))
-    assert row == {**given, "launch": 0, "footprint": 0, "tiles": 4}
+        values.update(zip((f"{key}_x", f"{key}_y", f"{key}_z"), values.pop(key), strict=True))
+    assert row == {**values, "launch": 0, "footprint": 0, "tiles": 4}
 
 
 def test_a_footprint_comes_back_with_its_boxes_sorted_by_tile(writer, launch):
-    made = writer()
-    buffer = made.add_buffer(base=0, bytes=4096, kind="unknown")
+    trace_writer = writer()
+    buffer = trace_writer.add_buffer(base=0, bytes=4096, kind="unknown")
     boxes = Boxes.of(
         tile=[1, 0, 1],
         operand=0,
@@ -79,15 +79,15 @@ def test_a_footprint_comes_back_with_its_boxes_sorted_by_tile(writer, launch):
         last=[1, np.nan, 0.75],
     )
     block = np.array([[0, 1, 2], [3, 4, 5]], np.int32)
-    made.add_footprint(Footprint(block, boxes, np.array([1.5, np.nan])))
-    made.add_launch(launch(0, [buffer], operands=((buffer, 8),)))
-    found = load(made.close()).footprint(0)
-    np.testing.assert_array_equal(found.block, block)
-    np.testing.assert_array_equal(found.duration_ns, [1.5, np.nan])
+    trace_writer.add_footprint(Footprint(block, boxes, np.array([1.5, np.nan])))
+    trace_writer.add_launch(launch(0, [buffer], operands=((buffer, 8),)))
+    actual = load(trace_writer.close()).footprint(0)
+    np.testing.assert_array_equal(actual.block, block)
+    np.testing.assert_array_equal(actual.duration_ns, [1.5, np.nan])
     for column in schema.ACCESSES.columns[1:]:
-        values, given = getattr(found.boxes, column.name), getattr(boxes, column.name)
-        assert values.dtype == given.dtype
-        np.testing.assert_array_equal(values, given[[1, 0, 2]])
+        values, inputs = getattr(actual.boxes, column.name), getattr(boxes, column.name)
+        assert values.dtype == inputs.dtype
+        np.testing.assert_array_equal(values, inputs[[1, 0, 2]])
 
 
 def test_footprints_without_modelled_durations_say_none(recorded):
@@ -113,23 +113,25 @@ def test_buffers_live_from_allocation_to_free(recorded):
 
 
 def test_what_is_learnt_of_a_buffer_later_is_kept(writer):
-    made = writer()
-    buffer = made.add_buffer(base=0, bytes=8, kind="unknown")
-    made.describe_buffer(buffer, kind="parameter", name="h.0.weight", dtype="float16", shape=(2, 2), strides=(2, 1))
-    row = load(made.close()).buffers.iloc[0]
+    trace_writer = writer()
+    buffer = trace_writer.add_buffer(base=0, bytes=8, kind="unknown")
+    trace_writer.describe_buffer(
+        buffer, kind="parameter", name="h.0.weight", dtype="float16", shape=(2, 2), strides=(2, 1)
+    )
+    row = load(trace_writer.close()).buffers.iloc[0]
     assert (row["kind"], row["name"], row["dtype"]) == ("parameter", "h.0.weight", "float16")
     assert (row["shape"], row["strides"]) == ((2, 2), (2, 1))
 
 
 def test_times_added_in_any_order_are_sorted(writer, footprint, launch):
-    made = writer()
-    buffer = made.add_buffer(base=0, bytes=4096, kind="unknown")
-    made.add_footprint(footprint())
+    trace_writer = writer()
+    buffer = trace_writer.add_buffer(base=0, bytes=4096, kind="unknown")
+    trace_writer.add_footprint(footprint())
     for _ in range(2):
-        made.add_launch(launch(0, (buffer, buffer)))
-    made.add_times(1, [3, 1], [0, 1], [5, 6], [7, 8])
-    made.add_times(0, [2], [9], [1], [2])
-    frame = load(made.close()).times
+        trace_writer.add_launch(launch(0, (buffer, buffer)))
+    trace_writer.add_times(1, [3, 1], [0, 1], [5, 6], [7, 8])
+    trace_writer.add_times(0, [2], [9], [1], [2])
+    frame = load(trace_writer.close()).times
     assert frame[["launch", "tile", "begin_ns"]].to_numpy().tolist() == [[0, 2, 1], [1, 1, 6], [1, 3, 5]]
 
 
@@ -178,20 +180,20 @@ def test_shared_arrays_cannot_be_changed_by_accident(recorded):
 
 
 def test_the_manifest_tells_how_the_trace_came_about(writer, layers):
-    made = writer(granule=32)
-    begun = json.loads((made.partial_path / "manifest.json").read_text())
+    trace_writer = writer(granule=32)
+    begun = json.loads((trace_writer.partial_path / "manifest.json").read_text())
     assert (begun["complete"], begun["writer"]["pid"]) == (False, os.getpid())
-    layers(made)
-    made.note("2 kernels had no model")
-    made.note("2 kernels had no model")
-    told = load(made.close(exit_code=3)).manifest
-    assert abs((datetime.now(UTC) - datetime.fromisoformat(told["created"])).total_seconds()) < 60
-    assert (told["recorder"], told["command"], told["granule"]) == ("test", ["infer.py"], 32)
-    assert (told["exit_code"], told["writer"], told["complete"]) == (3, None, True)
-    assert told["coverage"] == {"exact": 6, "inferred": 0, "conservative": 0}
-    assert told["notes"] == ["2 kernels had no model"]
-    assert told["libraries"]["numpy"] == np.__version__
-    assert told["device"] == devices.get("H200").to_dict()
+    layers(trace_writer)
+    trace_writer.note("2 kernels had no model")
+    trace_writer.note("2 kernels had no model")
+    manifest = load(trace_writer.close(exit_code=3)).manifest
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(manifest["created"])).total_seconds()) < 60
+    assert (manifest["recorder"], manifest["command"], manifest["granule"]) == ("test", ["infer.py"], 32)
+    assert (manifest["exit_code"], manifest["writer"], manifest["complete"]) == (3, None, True)
+    assert manifest["coverage"] == {"exact": 6, "inferred": 0, "conservative": 0}
+    assert manifest["notes"] == ["2 kernels had no model"]
+    assert manifest["libraries"]["numpy"] == np.__version__
+    assert manifest["device"] == devices.get("H200").to_dict()
 
 
 def test_an_empty_recording_is_a_trace(writer):
@@ -203,11 +205,11 @@ def test_an_empty_recording_is_a_trace(writer):
 
 
 def test_text_that_utf8_cannot_hold_is_replaced(writer, footprint, launch):
-    made = writer(command=["run\udcff.py"])
-    buffer = made.add_buffer(base=0, bytes=4096, kind="unknown", name="x\ud800")
-    made.add_launch(launch(made.add_footprint(footprint()), (buffer, buffer), module="m\udcff"))
-    made.note("n\udcff")
-    trace = load(made.close())
+    trace_writer = writer(command=["run\udcff.py"])
+    buffer = trace_writer.add_buffer(base=0, bytes=4096, kind="unknown", name="x\ud800")
+    trace_writer.add_launch(launch(trace_writer.add_footprint(footprint()), (buffer, buffer), module="m\udcff"))
+    trace_writer.note("n\udcff")
+    trace = load(trace_writer.close())
     assert (trace.launches["module"][0], trace.buffers["name"][0]) == ("m?", "x?")
     assert trace.manifest["notes"] == ["n?"]
 

@@ -106,11 +106,11 @@ def test_a_folder_whose_name_is_not_utf_8_holds_a_trace(recorded, tmp_path):
 
 
 @pytest.mark.parametrize("name", schema.TABLES)
-@pytest.mark.parametrize("kept", [0, 3, 0.5, 0.99])
-def test_a_truncated_part_is_named(recorded, name, kept):
+@pytest.mark.parametrize("records", [0, 3, 0.5, 0.99])
+def test_a_truncated_part_is_named(recorded, name, records):
     path = recorded.path / name / "000000.parquet"
     data = path.read_bytes()
-    path.write_bytes(data[: kept if isinstance(kept, int) else int(len(data) * kept)])
+    path.write_bytes(data[: records if isinstance(records, int) else int(len(data) * records)])
     message = refusal(recorded.path)
     assert f"{name}/000000.parquet is damaged" in message
     assert "record the trace again" in message
@@ -148,9 +148,9 @@ def test_a_trace_does_not_lead_to_other_files(recorded, tmp_path, name):
 
 def test_a_missing_part_is_noticed(writer, layers, monkeypatch):
     monkeypatch.setattr("tileprof.trace.writer.CHECKPOINT_ROWS", 20)
-    made = writer()
-    layers(made)
-    path = made.close()
+    trace_writer = writer()
+    layers(trace_writer)
+    path = trace_writer.close()
     (path / "launches" / "000001.parquet").unlink()
     assert "a part is missing" in refusal(path)
 

@@ -11,7 +11,7 @@ from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, load, schema, 
 
 @pytest.fixture
 def example(writer):
-    made = writer()
+    trace_writer = writer()
     boxes = Boxes.of(
         tile=[0, 0, 1, 1],
         operand=[0, 1, 0, 1],
@@ -23,17 +23,17 @@ def example(writer):
         first=[0, 0.6, 0, 0.6],
         last=[0.4, 1, 0.4, 1],
     )
-    footprint = made.add_footprint(Footprint(np.array([[0, 0, 0], [1, 0, 0]], np.int32), boxes))
+    footprint = trace_writer.add_footprint(Footprint(np.array([[0, 0, 0], [1, 0, 0]], np.int32), boxes))
     tensor = {"bytes": 128, "dtype": "float32", "shape": (4, 8), "strides": (8, 1)}
-    x = made.add_buffer(base=4096, kind="input", name="x", before_start=True, **tensor)
-    first = made.add_buffer(base=8192, kind="activation", **tensor)
+    x = trace_writer.add_buffer(base=4096, kind="input", name="x", before_start=True, **tensor)
+    first = trace_writer.add_buffer(base=8192, kind="activation", **tensor)
     square = {"kernel": "square", "grid": (2, 1, 1), "block": (128, 1, 1), "duration_ns": 1400}
-    known = {"timing": "modelled", "coverage": "exact"}
-    made.add_launch(Launch(footprint, ((x, 0), (first, 0)), **square, **known))
-    second = made.add_buffer(base=8320, kind="activation", **tensor)
-    made.add_launch(Launch(footprint, ((first, 0), (second, 0)), **square, **known))
-    made.free_buffer(first)
-    return load(made.close())
+    reference = {"timing": "modelled", "coverage": "exact"}
+    trace_writer.add_launch(Launch(footprint, ((x, 0), (first, 0)), **square, **reference))
+    second = trace_writer.add_buffer(base=8320, kind="activation", **tensor)
+    trace_writer.add_launch(Launch(footprint, ((first, 0), (second, 0)), **square, **reference))
+    trace_writer.free_buffer(first)
+    return load(trace_writer.close())
 
 
 def printed(table):

@@ -37,23 +37,23 @@ def fail_at(monkeypatch):
     """Let the nth part, and ``times - 1`` after it, fail with an error. Returns the list of parts asked for."""
 
     def arrange(nth, error=None, times=1):
-        real, seen = arrow.write_part, []
+        real, actual = arrow.write_part, []
 
         def write_part(path, table, columns):
-            seen.append(path)
-            if nth < len(seen) <= nth + times:
+            actual.append(path)
+            if nth < len(actual) <= nth + times:
                 raise error
             real(path, table, columns)
 
         monkeypatch.setattr(arrow, "write_part", write_part)
-        return seen
+        return actual
 
     return arrange
 
 
-def run(made, layers):
-    layers(made)
-    made.close()
+def run(result, layers):
+    layers(result)
+    result.close()
 
 
 def assert_beginning_of_a_run(trace, whole):
@@ -66,18 +66,18 @@ def assert_beginning_of_a_run(trace, whole):
 
 
 def test_a_run_makes_as_many_parts_as_the_tests_below_assume(writer, layers, small_parts, fail_at):
-    seen = fail_at(1 << 30)
+    actual = fail_at(1 << 30)
     run(writer(), layers)
-    assert len(seen) == PARTS
+    assert len(actual) == PARTS
 
 
 @pytest.mark.parametrize("nth", range(PARTS))
 def test_a_recording_killed_at_any_write_loads_as_its_beginning(writer, layers, recorded, small_parts, fail_at, nth):
     fail_at(nth, Killed())
-    made = writer("killed")
+    trace_writer = writer("killed")
     with pytest.raises(Killed):
-        run(made, layers)
-    trace = load(made.partial_path)
+        run(trace_writer, layers)
+    trace = load(trace_writer.partial_path)
     assert not trace.complete
     assert_beginning_of_a_run(trace, recorded)
     if nth >= 6:
@@ -87,9 +87,9 @@ def test_a_recording_killed_at_any_write_loads_as_its_beginning(writer, layers, 
 @pytest.mark.parametrize("nth", range(PARTS))
 def test_abandoning_after_an_interrupted_write_keeps_everything(writer, layers, recorded, small_parts, fail_at, nth):
     fail_at(nth, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt), writer("stopped") as made:
-        run(made, layers)
-    trace = load(made.partial_path)
+    with pytest.raises(KeyboardInterrupt), writer("stopped") as result:
+        run(result, layers)
+    trace = load(result.partial_path)
     assert trace.manifest["reason"].startswith("KeyboardInterrupt")
     assert trace.manifest["writer"] is None
     assert trace.manifest["rows"]["launches"] == len(trace.launches)
@@ -99,29 +99,29 @@ def test_abandoning_after_an_interrupted_write_keeps_everything(writer, layers, 
 @pytest.mark.parametrize("nth", range(PARTS))
 def test_a_full_disk_is_said_and_what_was_written_loads(writer, layers, recorded, small_parts, fail_at, nth):
     fail_at(nth, no_space(), times=1000)
-    made = writer("full")
+    trace_writer = writer("full")
     with pytest.raises(UserError, match=r"the disk is full while writing .*full\.tileprof\.partial"):
-        run(made, layers)
+        run(trace_writer, layers)
     with pytest.raises(UserError, match="the disk is full"):
-        made.note("more")
+        trace_writer.note("more")
     with pytest.raises(UserError, match="the disk is full"):
-        made.close()
+        trace_writer.close()
     with pytest.raises(UserError, match="the disk is full"):
-        made.abandon("the disk is full")
-    assert not made.path.exists()
-    trace = load(made.partial_path)
+        trace_writer.abandon("the disk is full")
+    assert not trace_writer.path.exists()
+    trace = load(trace_writer.partial_path)
     assert trace.manifest["reason"] == "the disk is full"
     assert_beginning_of_a_run(trace, recorded)
 
 
 def test_abandon_keeps_the_rest_when_space_came_back(writer, layers, recorded, small_parts, fail_at):
     fail_at(4, no_space())
-    made = writer("full")
+    trace_writer = writer("full")
     with pytest.raises(UserError):
-        layers(made)
-    made.abandon("full for a moment")
-    assert_beginning_of_a_run(load(made.partial_path), recorded)
-    assert len(load(made.partial_path).launches) >= 2
+        layers(trace_writer)
+    trace_writer.abandon("full for a moment")
+    assert_beginning_of_a_run(load(trace_writer.partial_path), recorded)
+    assert len(load(trace_writer.partial_path).launches) >= 2
 
 
 def test_no_half_written_part_is_left(writer, layers, monkeypatch):
@@ -129,12 +129,12 @@ def test_no_half_written_part_is_left(writer, layers, monkeypatch):
         file.write(b"PAR1")
         raise no_space()
 
-    made = writer()
-    layers(made)
+    trace_writer = writer()
+    layers(trace_writer)
     monkeypatch.setattr(arrow.pq, "write_table", write_half)
     with pytest.raises(UserError):
-        made.close()
-    assert [p.name for p in made.partial_path.rglob("*") if p.is_file()] == ["manifest.json"]
+        trace_writer.close()
+    assert [p.name for p in trace_writer.partial_path.rglob("*") if p.is_file()] == ["manifest.json"]
 
 
 def test_a_process_killed_outright_leaves_a_partial_trace(tmp_path, recorded):
@@ -151,8 +151,8 @@ def test_a_process_killed_outright_leaves_a_partial_trace(tmp_path, recorded):
         builders.record_layers(made)
         os.kill(os.getpid(), signal.SIGKILL)
     """)
-    done = subprocess.run([sys.executable, "-c", program], check=False)
-    assert done.returncode == -signal.SIGKILL
+    result = subprocess.run([sys.executable, "-c", program], check=False)
+    assert result.returncode == -signal.SIGKILL
     with pytest.raises(TraceError, match=r"only a recording that did not end: open .*killed\.tileprof\.partial"):
         load(tmp_path / "killed")
     trace = load(tmp_path / "killed.tileprof.partial")
@@ -171,27 +171,27 @@ def test_an_existing_trace_is_not_overwritten(recorded, writer):
 
 
 def test_force_replaces_the_old_trace_only_when_the_new_one_is_whole(recorded, writer):
-    made = writer(force=True)
+    trace_writer = writer(force=True)
     assert len(load(recorded.path).launches) == 6
-    made.close()
+    trace_writer.close()
     assert len(load(recorded.path).launches) == 0
     assert sorted(p.name for p in recorded.path.parent.iterdir()) == ["run.tileprof"]
 
 
 def test_a_failed_replacement_leaves_the_old_trace(recorded, writer, monkeypatch):
-    made = writer(force=True)
-    real = type(made.path).rename
+    trace_writer = writer(force=True)
+    real = type(trace_writer.path).rename
 
     def rename(self, target):
-        if self == made.partial_path:
+        if self == trace_writer.partial_path:
             raise OSError(errno.EIO, "Input/output error")
         return real(self, target)
 
-    monkeypatch.setattr(type(made.path), "rename", rename)
+    monkeypatch.setattr(type(trace_writer.path), "rename", rename)
     with pytest.raises(UserError, match="Input/output error"):
-        made.close()
+        trace_writer.close()
     assert len(load(recorded.path).launches) == 6
-    assert load(made.partial_path).complete
+    assert load(trace_writer.partial_path).complete
 
 
 @pytest.mark.parametrize("suffix", ["", folder.PARTIAL])
@@ -214,19 +214,19 @@ def test_force_does_not_follow_a_link(recorded, writer):
 
 def test_a_trace_that_appears_meanwhile_wins(writer, recorded):
     recorded.path.rename(recorded.path.with_name("aside"))
-    made = writer()
+    trace_writer = writer()
     recorded.path.with_name("aside").rename(recorded.path)
     with pytest.raises(UserError, match="will not overwrite"):
-        made.close()
-    assert load(made.partial_path).complete
+        trace_writer.close()
+    assert load(trace_writer.partial_path).complete
     assert len(load(recorded.path).launches) == 6
 
 
 def test_a_recording_under_way_is_left_alone_even_with_force(writer):
-    made = writer()
+    trace_writer = writer()
     with pytest.raises(UserError, match=f"being written by process {os.getpid()}"):
         writer(force=True)
-    assert made.close().exists()
+    assert trace_writer.close().exists()
 
 
 def test_what_a_killed_recording_left_needs_force(writer):
@@ -267,55 +267,55 @@ def test_a_writer_that_cannot_begin_leaves_nothing(writer, tmp_path, monkeypatch
 
 
 def test_a_forked_child_does_not_touch_its_parents_trace(writer, layers, small_parts):
-    made = writer()
-    layers(made, 1)
+    trace_writer = writer()
+    layers(trace_writer, 1)
     child = os.fork()
     if child == 0:
-        layers(made, 4)
-        made.close()
+        layers(trace_writer, 4)
+        trace_writer.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert made.partial_path.exists()
-    assert len(load(made.close()).launches) == 2
+    assert trace_writer.partial_path.exists()
+    assert len(load(trace_writer.close()).launches) == 2
 
 
 # ---- calls that would make an invalid trace
 
 
 def test_a_closed_writer_takes_no_more(writer):
-    made = writer()
-    made.close()
-    assert made.close() == made.path
+    trace_writer = writer()
+    trace_writer.close()
+    assert trace_writer.close() == trace_writer.path
     with pytest.raises(ValueError, match="is closed"):
-        made.note("late")
+        trace_writer.note("late")
 
 
 def test_invalid_calls_are_refused_at_once(writer, footprint, launch):
-    made = writer()
-    buffer = made.add_buffer(base=0, bytes=4096, kind="unknown")
-    number = made.add_footprint(footprint())
+    trace_writer = writer()
+    buffer = trace_writer.add_buffer(base=0, bytes=4096, kind="unknown")
+    number = trace_writer.add_footprint(footprint())
     wrong = {
-        "no footprint 1": lambda: made.add_launch(launch(1, (buffer, buffer))),
-        "has 2 operands, bound are 1": lambda: made.add_launch(launch(number, (buffer,))),
-        "no buffer 7": lambda: made.add_launch(launch(number, (buffer, 7))),
-        "timing is 'guessed', expected one of measured, modelled": lambda: made.add_launch(
+        "no footprint 1": lambda: trace_writer.add_launch(launch(1, (buffer, buffer))),
+        "has 2 operands, bound are 1": lambda: trace_writer.add_launch(launch(number, (buffer,))),
+        "no buffer 7": lambda: trace_writer.add_launch(launch(number, (buffer, 7))),
+        "timing is 'guessed', expected one of measured, modelled": lambda: trace_writer.add_launch(
             launch(number, (buffer, buffer), timing="guessed")
         ),
-        "kind is 'weights'": lambda: made.add_buffer(base=0, bytes=0, kind="weights"),
-        "times for launch 0": lambda: made.add_times(0, [0], [0], [0], [0]),
-        "cannot be changed": lambda: made.describe_buffer(buffer, base=3),
-        "a length below 1": lambda: made.add_footprint(footprint(length=0)),
-        "at least one tile": lambda: made.add_footprint(footprint(tiles=0)),
+        "kind is 'weights'": lambda: trace_writer.add_buffer(base=0, bytes=0, kind="weights"),
+        "times for launch 0": lambda: trace_writer.add_times(0, [0], [0], [0], [0]),
+        "cannot be changed": lambda: trace_writer.describe_buffer(buffer, base=3),
+        "a length below 1": lambda: trace_writer.add_footprint(footprint(length=0)),
+        "at least one tile": lambda: trace_writer.add_footprint(footprint(tiles=0)),
     }
     for words, call in wrong.items():
         with pytest.raises(ValueError, match=words):
             call()
-    made.free_buffer(buffer)
+    trace_writer.free_buffer(buffer)
     with pytest.raises(ValueError, match="freed twice"):
-        made.free_buffer(buffer)
+        trace_writer.free_buffer(buffer)
     with pytest.raises(ValueError, match="after it was freed"):
-        made.add_launch(launch(number, (buffer, buffer)))
-    assert validate(load(made.close())) == []
+        trace_writer.add_launch(launch(number, (buffer, buffer)))
+    assert validate(load(trace_writer.close())) == []
 
 
 @pytest.mark.parametrize(
@@ -336,14 +336,14 @@ def test_boxes_that_no_trace_may_hold_are_refused(writer, footprint, column, val
 
 
 def test_a_folder_that_is_removed_under_the_writer_is_said(writer, layers):
-    made = writer()
-    layers(made)
-    shutil.rmtree(made.partial_path)
+    trace_writer = writer()
+    layers(trace_writer)
+    shutil.rmtree(trace_writer.partial_path)
     with pytest.raises(UserError, match="No such file"):
-        made.close()
+        trace_writer.close()
 
 
-def _interrupted(made, layers, lines):
+def _interrupted(result, layers, lines):
     """Record until so many lines of the writer have run, then be interrupted; whether it came to that."""
     left = lines
 
@@ -361,7 +361,7 @@ def _interrupted(made, layers, lines):
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        layers(made)
+        layers(result)
     except KeyboardInterrupt:
         return True
     finally:
@@ -374,10 +374,10 @@ def test_an_interrupt_at_any_line_leaves_a_trace_that_validates(writer, layers, 
     monkeypatch.setattr("tileprof.trace.writer.CHECKPOINT_ROWS", 20)
     lines, came = 1, True
     while came:
-        made = writer(f"run{lines}")
-        came = _interrupted(made, layers, lines)
-        trace = load(made.abandon("KeyboardInterrupt"))
+        trace_writer = writer(f"run{lines}")
+        came = _interrupted(trace_writer, layers, lines)
+        trace = load(trace_writer.abandon("KeyboardInterrupt"))
         assert validate(trace) == [], f"interrupted after {lines} lines"
-        assert trace.count("launches") == made.launches
+        assert trace.count("launches") == trace_writer.launches
         lines += every  # of some hundreds, and no two of a loop alike
     assert lines > 300

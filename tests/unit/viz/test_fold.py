@@ -45,9 +45,9 @@ def test_a_fold_holds_every_launch_once_in_order_and_only_equal_copies(keys):
 def test_repeated_layers_become_one(layers, length):
     keys = [100, *(list(range(length)) * layers), 200]
     items = fold(keys, [0] * len(keys))
-    found = [g for g in items if "period" in g]
+    actual = [g for g in items if "period" in g]
     if length * (layers - 1) >= 3:
-        assert [(g["start"], g["period"], g["count"]) for g in found] == [(1, length, layers)]
+        assert [(g["start"], g["period"], g["count"]) for g in actual] == [(1, length, layers)]
 
 
 def test_layers_within_layers_fold_twice():

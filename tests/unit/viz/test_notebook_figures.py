@@ -61,10 +61,10 @@ def connected(figure, columns: list[int]) -> set[tuple[tuple[int, int], tuple[in
 def test_lines_lead_from_every_tile_to_all_that_need_it(data) -> None:
     tiles = data.draw(st.lists(st.integers(1, 4), min_size=3, max_size=3))
     cells = {(a, b): [(p, c) for p in range(tiles[a]) for c in range(tiles[b])] for a, b in ((0, 1), (1, 2), (0, 2))}
-    needed = {key: data.draw(st.sets(st.sampled_from(of))) for key, of in cells.items()}
-    graph = graph_of([(n, 1, 1) for n in tiles], {key: pairs for key, pairs in needed.items() if pairs})
-    wanted = {((a, p), (b, c)) for (a, b), pairs in needed.items() for p, c in pairs}
-    assert connected(tile_graph(graph, [0, 1, 2]), tiles) >= wanted
+    needs = {key: data.draw(st.sets(st.sampled_from(of))) for key, of in cells.items()}
+    graph = graph_of([(n, 1, 1) for n in tiles], {key: pairs for key, pairs in needs.items() if pairs})
+    expected = {((a, p), (b, c)) for (a, b), pairs in needs.items() for p, c in pairs}
+    assert connected(tile_graph(graph, [0, 1, 2]), tiles) >= expected
 
 
 def test_all_that_need_all_share_one_line() -> None:
@@ -125,23 +125,23 @@ def test_what_cannot_be_drawn_says_why() -> None:
 
 def halo(tiles: int):
     """Every consumer tile needs its own producer tile and the neighbours, and there is nothing else."""
-    needed = {(p, c) for c in range(tiles) for p in (c - 1, c, c + 1) if 0 <= p < tiles}
-    return graph_of([(tiles, 1, 1), (tiles, 1, 1)], {(0, 1): needed}), needed
+    needs = {(p, c) for c in range(tiles) for p in (c - 1, c, c + 1) if 0 <= p < tiles}
+    return graph_of([(tiles, 1, 1), (tiles, 1, 1)], {(0, 1): needs}), needs
 
 
 @pytest.mark.parametrize("first", [slice(0, 12), slice(3, 8), slice(0, 100)])
 def test_the_wait_matrix_tells_guaranteed_from_missing(first: slice) -> None:
-    graph, needed = halo(12)
+    graph, needs = halo(12)
     policy = shipped_policy(Shipped("conv2dtile", rows="xx"), graph, 0, 1)
     waits = pair_waits(policy, graph, verify(policy, graph))[0]
     figure = wait_matrix(graph, PairOverlay(0, 1, waits.awaited, waits.missing), title="", first=first)
     cells = figure.data[0]
     shown = range(*first.indices(12))
-    wanted = [[(1 if p == c else 2) if (p, c) in needed else 0 for c in shown] for p in shown]
-    assert np.asarray(cells.z).tolist() == wanted
+    expected = [[(1 if p == c else 2) if (p, c) in needs else 0 for c in shown] for p in shown]
+    assert np.asarray(cells.z).tolist() == expected
     assert (cells.x0, cells.y0) == (first.start, first.start)
     names = {0: "nothing", 1: "needed and guaranteed", 2: "needed, but nothing waits for it"}
-    assert np.asarray(cells.text).tolist() == [[names[number] for number in row] for row in wanted]
+    assert np.asarray(cells.text).tolist() == [[names[number] for number in row] for row in expected]
 
 
 def test_the_wait_matrix_shows_waits_without_need() -> None:
@@ -262,6 +262,6 @@ def test_bars_carry_their_numbers() -> None:
         [("s1", "one", 0.5), ("s2", "one", 0.25), ("s1", "two", 1.0)], columns=["layer", "images", "v"]
     )
     figure = bars(table, x="layer", y="v", by="images", title="", x_title="", y_title="", percent=True)
-    found = {trace.name: (list(trace.x), list(trace.y), list(trace.text)) for trace in figure.data}
-    assert found == {"one": (["s1", "s2"], [0.5, 0.25], ["50%", "25%"]), "two": (["s1"], [1.0], ["100%"])}
+    actual = {trace.name: (list(trace.x), list(trace.y), list(trace.text)) for trace in figure.data}
+    assert actual == {"one": (["s1", "s2"], [0.5, 0.25], ["50%", "25%"]), "two": (["s1"], [1.0], ["100%"])}
     assert figure.data[0].marker.pattern.shape != figure.data[1].marker.pattern.shape

@@ -25,8 +25,10 @@ def drawn(table=TABLE, **changed):
 
 def test_every_row_is_a_mark_in_its_panel():
     figure = drawn()
-    found = {(t.xaxis, t.name, x, y) for t in figure.data if t.mode == "markers" for x, y in zip(t.x, t.y, strict=True)}
-    assert found == {
+    actual = {
+        (t.xaxis, t.name, x, y) for t in figure.data if t.mode == "markers" for x, y in zip(t.x, t.y, strict=True)
+    }
+    assert actual == {
         ("x", "row", 1.0, 1.5),
         ("x", "tile", 2.0, 2.0),
         ("x2", "row", -3.0, -1.0),

@@ -20,7 +20,7 @@ def graph(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(graph):
+def slider_runs(graph):
     return variants(graph, simulated_tiles=60 * cost(graph))
 
 
@@ -36,23 +36,23 @@ def test_every_option_of_every_scheduler_has_a_slider_that_the_scheduler_takes()
                 assert getattr(chosen.with_options({knob.key: f"{value:g}"}), knob.key) == value
 
 
-def test_a_variant_is_what_the_simulator_says(graph, found):
-    assert {v.scheduler for v in found if v.key}
-    assert {v.sms for v in found} >= {66, 264}
-    for v in found[::7]:
+def test_a_variant_is_what_the_simulator_says(graph, slider_runs):
+    assert {v.scheduler for v in slider_runs if v.key}
+    assert {v.sms for v in slider_runs} >= {66, 264}
+    for v in slider_runs[::7]:
         text = v.scheduler + (f":{v.key}={v.value:g}" if v.key else "")
         machine = Machine(graph.device, v.sms, v.occupancy or None)
         assert v.time_ns == Simulator(graph, machine).run(scheduler(text)).time_ns
         assert variant_value(graph, text, v.sms, v.occupancy) == {"time_ns": v.time_ns, "deadlock": ""}
 
 
-def test_sliders_are_whole_and_within_the_budget(graph, found):
-    assert len(found) <= 60
+def test_sliders_are_whole_and_within_the_budget(graph, slider_runs):
+    assert len(slider_runs) <= 60
     assert variants(graph, simulated_tiles=0) == ()
-    moved = {(v.scheduler, v.key) for v in found if v.key}
+    moved = {(v.scheduler, v.key) for v in slider_runs if v.key}
     for name, key in moved:
         knob = next(k for k in knobs(name) if k.key == key)
-        assert sum((v.scheduler, v.key) == (name, key) for v in found) == len(knob.values) - 1
+        assert sum((v.scheduler, v.key) == (name, key) for v in slider_runs) == len(knob.values) - 1
 
 
 def test_launches_cost_beside_their_tiles_so_that_many_small_ones_are_not_waited_for(tmp_path):

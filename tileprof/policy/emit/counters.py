@@ -39,13 +39,13 @@ def counters_files(policy: Policy) -> dict[str, str]:
 def counters(policy: Policy) -> dict[str, Any]:
     """Return the JSON value; arrays of semaphores that no edge uses are left out."""
     lowered = lower(policy)
-    used = sorted({waits.edge.semaphores for waits in lowered})
-    sizes = [policy.semaphores[number].count for number in used]
-    base = dict(zip(used, np.cumsum([0, *sizes])[:-1].tolist(), strict=True))
+    arrays = sorted({waits.edge.semaphores for waits in lowered})
+    sizes = [policy.semaphores[number].count for number in arrays]
+    base = dict(zip(arrays, np.cumsum([0, *sizes])[:-1].tolist(), strict=True))
     of = {waits.edge.semaphores: (waits.of, waits.posts) for waits in lowered}
     posts: list[list[list[int]]] = [[] for _ in policy.stages]
     counts: list[int] = []
-    for number in used:
+    for number in arrays:
         semaphore, posted = of[number]
         posts[policy.semaphores[number].producer].append((semaphore + base[number]).tolist())
         counts += posted.tolist()

@@ -68,10 +68,10 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
 
     ``several``: a tile may wait for several semaphores of its producer, one after the other.
     """
-    needed = graph_of_waits(policy)
+    needs = graph_of_waits(policy)
     blocks = {
-        (int(p), int(c)): needed.blocks[int(b)]
-        for p, c, b in zip(needed.links["producer"], needed.links["consumer"], needed.links["block"], strict=True)
+        (int(p), int(c)): needs.blocks[int(b)]
+        for p, c, b in zip(needs.links["producer"], needs.links["consumer"], needs.links["block"], strict=True)
     }
     pairs, events = _one_producer(sorted(blocks))
     reasons = [_event_reason(policy, pairs, pair) for pair in events]
@@ -92,7 +92,7 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
         edges.append(replace(edge, semaphores=len(semaphores)))
         semaphores.append(array)
     expressed = replace(policy, semaphores=tuple(semaphores), edges=tuple(edges), prediction={})
-    _check(expressed, replace(needed, links=needed.links[np.array([pair in changed for pair in blocks], bool)]))
+    _check(expressed, replace(needs, links=needs.links[np.array([pair in changed for pair in blocks], bool)]))
     return Expressed(expressed, tuple(events), tuple(reasons))
 
 

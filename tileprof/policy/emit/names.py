@@ -23,7 +23,7 @@ def identifiers(names: Sequence[str]) -> list[str]:
     Letters and digits of ASCII only, no keyword (all begin with a capital), no reserved underscore; what is left
     empty or taken gets a number.
     """
-    used: set[str] = set()
+    reserved: set[str] = set()
     taken_names = []
     for number, name in enumerate(names):
         words = re.findall(r"[A-Za-z0-9]+", name)
@@ -31,10 +31,10 @@ def identifiers(names: Sequence[str]) -> list[str]:
         if not base or base[0].isdigit():
             base = f"Stage{base}"
         candidate, again = base, 1
-        while candidate.lower() in used:
+        while candidate.lower() in reserved:
             again += 1
             candidate = f"{base}_{again}" if again < len(names) + 2 else f"Stage_{number}"
-        used.add(candidate.lower())
+        reserved.add(candidate.lower())
         taken_names.append(candidate)
     return taken_names
 

@@ -31,14 +31,14 @@ from tileprof.policy.format.tile_orders import axes_of, axes_order
 
 POLICY_VERSION: Final = 1
 _MOST_TILES: Final = 50_000_000
-"""Of a stage: posts and waits are worked out tile by tile."""
+"""Most tiles of a stage: posts and waits are worked out tile by tile."""
 _MOST_SEMAPHORES: Final = 2**26
 _SEMAPHORES_A_TILE: Final = 64  # a tile posts one of an array; more than a few times as many is a mistake
 _MOST_QUOTED: Final = 150
 """Characters of what a file holds in a message."""
 
 _MOST_ROWS: Final = 20
-"""Of a table that a notebook shows."""
+"""Most rows of a table that a notebook shows."""
 
 _TILE = ("x", "y", "z")
 _SEMAPHORE = ("u", "v", "w")

@@ -20,7 +20,9 @@ from tileprof.errors import UserError
 
 _MOST_CHARACTERS: Final = 400
 _MOST_LEVELS: Final = 64
-"""Of a tree. Far below what any interpreter's stack takes, so that what is accepted does not depend on the caller's."""
+"""Most levels of a tree. This is far below what any interpreter's stack takes, so that what is accepted does not depend
+on the caller's.
+"""
 _LARGEST: Final = 2**62
 """Values beyond this could leave int64 in the next operation."""
 

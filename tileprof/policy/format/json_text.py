@@ -18,7 +18,7 @@ from tileprof.nesting import parse_json
 _MOST_BYTES: Final = 256 * 2**20
 _MOST_ID: Final = 2**31 - 1
 _ID: Final = {"type": "integer", "minimum": 0, "maximum": _MOST_ID}
-"""Of a list of numbers in the schema."""
+"""An element of a list of numbers in the schema."""
 
 
 def read_text(path: Path) -> str:

@@ -120,8 +120,8 @@ class RecordedCall:
         call = _parsed(text)
         buffers, offsets = (column.tolist() for column in graph.recording.operands_of(launch))
         slots = [
-            None if given is None else _slot(number, given, buffers[number], offsets[number])
-            for number, given in enumerate(call["operands"])
+            None if operand is None else _slot(number, operand, buffers[number], offsets[number])
+            for number, operand in enumerate(call["operands"])
         ]
         empty = next((n for n, slot in enumerate(slots) if slot is None), -1)
         return cls(

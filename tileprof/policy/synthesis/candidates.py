@@ -69,7 +69,7 @@ def best_waits(
         replace(stage, order=None if axes == ASCENDING else axes_order(stage.grid, axes))
         for stage, axes in zip((stage_of(graph, launch) for launch in pair), orders, strict=True)
     )
-    tried: list[Candidate] = []
+    candidates: list[Candidate] = []
     for grouping in groupings(stages[0].grid, producer[block.parent], owner):
         if grouping.count > 1 and waits_of(block, grouping, producer) > MOST_WAITS:
             continue
@@ -78,19 +78,19 @@ def best_waits(
             edges += filter(None, [hull_for(block, grouping, producer, consumer, (0, 1), hazards)])
         for semaphores, edge in edges:
             time_ns = predict(Policy(stages, (semaphores,), (edge,)), pair).policy_ns
-            tried.append(Candidate(time_ns, semaphores, edge))
-    limit = min(c.time_ns for c in tried) * (1 + TOLERANCE)
-    good = [c for c in tried if c.time_ns <= limit]
+            candidates.append(Candidate(time_ns, semaphores, edge))
+    limit = min(c.time_ns for c in candidates) * (1 + TOLERANCE)
+    good = [c for c in candidates if c.time_ns <= limit]
     best = min(good, key=lambda c: (c.edge.kind == "table", c.semaphores.count, c.time_ns))
-    return best.semaphores, replace(best.edge, reason=_reason(tried, best, orders))
+    return best.semaphores, replace(best.edge, reason=_reason(candidates, best, orders))
 
 
-def _reason(tried: list[Candidate], best: Candidate, orders: Sequence[str]) -> str:
+def _reason(candidates: list[Candidate], best: Candidate, orders: Sequence[str]) -> str:
     """Return what coarser and finer candidates would do to the pair, in the model."""
     count = best.semaphores.count
     words = [f"{best.edge.kind}, {count:,} semaphore{'s' if count > 1 else ''}"]
-    coarser = [c.time_ns for c in tried if c.semaphores.count < count]
-    finer = [c.time_ns for c in tried if c.semaphores.count > count]
+    coarser = [c.time_ns for c in candidates if c.semaphores.count < count]
+    finer = [c.time_ns for c in candidates if c.semaphores.count > count]
     if coarser:
         change = 100 * (min(coarser) / best.time_ns - 1)
         words.append(f"fewer are {change:.1f}% slower" if change > 100 * TOLERANCE else "fewer would take a table")

@@ -109,16 +109,16 @@ def shipped_policy(shipped: Shipped, graph: TileGraph, producer: int, consumer: 
     dependencies uncovered. Raises `UserError` where the kind does not fit the grids.
     """
     stages = stage_of(graph, producer), stage_of(graph, consumer)
-    tried: list[tuple[int, bool, int, Policy]] = []
+    candidates: list[tuple[int, bool, int, Policy]] = []
     for axes in product(*(_rows(shipped.rows[n : n + 1], stage) for n, stage in enumerate(stages))):
         policy = _policy(shipped, stages, (axes[0], axes[1]))
         if policy is not None:
             rows = [stage.grid[axis] for stage, axis in zip(stages, axes, strict=True)]
             missing = len(verify(policy, graph, [producer, consumer]).missing)
-            tried.append((rows.count(1), rows[0] != rows[1], missing, policy))
-    if not tried:
+            candidates.append((rows.count(1), rows[0] != rows[1], missing, policy))
+    if not candidates:
         raise UserError(_no_stride(shipped, stages[0], producer))
-    return min(tried, key=lambda t: t[:3])[3]
+    return min(candidates, key=lambda t: t[:3])[3]
 
 
 def _no_stride(shipped: Shipped, stage: Stage, producer: int) -> str:
@@ -131,9 +131,9 @@ def _no_stride(shipped: Shipped, stage: Stage, producer: int) -> str:
     return f"{what}; name one, for example {PREFIX}stridedsync:{fitting[0]}"
 
 
-def _rows(given: str, stage: Stage) -> tuple[int, ...]:
-    if given:
-        return ("xy".index(given),)
+def _rows(text: str, stage: Stage) -> tuple[int, ...]:
+    if text:
+        return ("xy".index(text),)
     return (0,) if "conv" in stage.op else (0, 1)
 
 

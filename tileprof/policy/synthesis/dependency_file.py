@@ -62,15 +62,15 @@ class Dependencies:
 
     def policy(self) -> Policy:
         """Return the policy with the fewest semaphores that waits for these tiles and no others."""
-        needed = graph_of_waits(Policy(self.stages, self.semaphores, self.edges))
+        needs = graph_of_waits(Policy(self.stages, self.semaphores, self.edges))
         policy = Policy(self.stages, (), (), guard={"renamed": True})
-        links = needed.links.sort_values(["consumer", "producer"], ascending=[True, False])
+        links = needs.links.sort_values(["consumer", "producer"], ascending=[True, False])
         columns = (links[name].tolist() for name in ("producer", "consumer", "block"))
         for producer, consumer, block in zip(*columns, strict=True):
             pair = producer, consumer
-            missing = verify(policy, needed, range(len(self.stages))).missing
+            missing = verify(policy, needs, range(len(self.stages))).missing
             if ((missing["producer"] == pair[0]) & (missing["consumer"] == pair[1])).any():
-                policy = _with(policy, pair, needed.blocks[block])
+                policy = _with(policy, pair, needs.blocks[block])
         return replace(policy, notes=("from dependencies written by hand, not from a trace",))
 
 

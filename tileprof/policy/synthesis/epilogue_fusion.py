@@ -56,10 +56,10 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
             _hand_over(needs[hosts[launch]], hosts[launch], sources)
     keys, blocks = [], []
     for launch, sources in needs.items():
-        for stage, needed in sources.items():
-            child, parent = np.nonzero(needed)
+        for stage, tiles_read in sources.items():
+            child, parent = np.nonzero(tiles_read)
             keys.append((stage, launch))
-            blocks.append(relation(parent, child, len(needed), needed[child, parent]))
+            blocks.append(relation(parent, child, len(tiles_read), tiles_read[child, parent]))
     return replace(graph, links=_links(graph, keys, blocks, chosen), blocks=[*graph.blocks, *blocks])
 
 
@@ -107,8 +107,8 @@ def _true_blocks(graph: TileGraph, launches: set[int]) -> dict[int, dict[int, Ed
     return {c: {p: merge_blocks(blocks) for p, blocks in of.items()} for c, of in by_consumer.items()}
 
 
-def _add(sources: _Reached, stage: int, needed: I64) -> None:
-    sources[stage] = sources[stage] + needed if stage in sources else needed
+def _add(sources: _Reached, stage: int, tiles_read: I64) -> None:
+    sources[stage] = sources[stage] + tiles_read if stage in sources else tiles_read
 
 
 def _dense(block: EdgeBlock, producers: int) -> I64:

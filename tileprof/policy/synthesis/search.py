@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
 
 _MANY_TILES: Final = 300_000
-"""Of all stages: a layer of a large model, whose waits take half a minute to find."""
+"""Number of tiles of all stages that counts as many: a layer of a large model, whose waits take half a minute
+to find.
+"""
 
 
 def synthesise(

@@ -250,9 +250,9 @@ def _step(at: I64, indptr: I64) -> int:
 
 
 def _value(posts: I64, grid: Grid) -> str | None:
-    used = np.flatnonzero(posts)
-    at = np.stack(grids.place(grid, used), axis=1)
-    return fit(posts[used], at, _VALUE[3:], int(posts.max()))
+    posted = np.flatnonzero(posts)
+    at = np.stack(grids.place(grid, posted), axis=1)
+    return fit(posts[posted], at, _VALUE[3:], int(posts.max()))
 
 
 def _table(block: EdgeBlock, awaited: _Awaited, consumer: I64) -> tuple[WaitTable, tuple[int, ...]]:

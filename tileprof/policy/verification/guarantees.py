@@ -114,13 +114,13 @@ class Guarantees:
         """Return whether, for each tile of stage ``producer`` and of ``consumer``, the first has surely ended when the
         second goes on.
         """
-        held = self._held.get((producer, consumer))
-        return np.zeros(len(parent), bool) if held is None else held.holds(parent, child)
+        guarantee = self._held.get((producer, consumer))
+        return np.zeros(len(parent), bool) if guarantee is None else guarantee.holds(parent, child)
 
-    def _merge(self, key: tuple[int, int], held: Held | Listed) -> None:
-        known = self._held.get(key)
-        self._held[key] = held if known is None else known.dense() | held.dense()
-        if known is None:
+    def _merge(self, key: tuple[int, int], guarantee: Held | Listed) -> None:
+        earlier = self._held.get(key)
+        self._held[key] = guarantee if earlier is None else earlier.dense() | guarantee.dense()
+        if earlier is None:
             self._before.setdefault(key[1], []).append(key[0])
 
 
@@ -165,14 +165,14 @@ def _inherit(direct: Listed, inherited: Held | Listed) -> Held | Listed:
     return Held(direct.row_of, result)
 
 
-def _by_count(waits: Waits, held: Held | Listed) -> Held | None:
+def _by_count(waits: Waits, guarantee: Held | Listed) -> Held | None:
     """Return what waits below the full count guarantee: a tile if too few of those that post could have run
     without it.
     """
     weak = np.flatnonzero((waits.value < waits.posts[waits.semaphore]) & (waits.value > 0))
     if len(weak) == 0:
         return None
-    inherited = held.dense()
+    inherited = guarantee.dense()
     bits = np.zeros((len(waits.indptr) - 1, inherited.bits.shape[1]), np.uint8)
     owner, _ = ragged(np.diff(waits.indptr))
     for semaphore, value in {(int(waits.semaphore[w]), int(waits.value[w])) for w in weak}:

@@ -68,11 +68,11 @@ def _needed(graph: TileGraph, producer: int, consumer: int, *, renamed: bool) ->
     return [graph.blocks[number] for number in sorted(set(rows["block"].tolist()))]
 
 
-def _useful(awaited: EdgeBlock, needed: list[EdgeBlock]) -> int:
+def _useful(awaited: EdgeBlock, dependencies: list[EdgeBlock]) -> int:
     """Return how many of the awaited pairs of tiles depend on each other."""
-    if not needed:
+    if not dependencies:
         return 0
-    parent, child, _ = merge_blocks(needed).edges()
+    parent, child, _ = merge_blocks(dependencies).edges()
     waits = awaited.set_of[child] >= 0
     width = max(int(awaited.parent.max(initial=0)), int(parent.max(initial=0))) + 1
     of_set = owners(awaited.indptr)

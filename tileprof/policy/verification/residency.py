@@ -41,7 +41,7 @@ _NEEDED_COLUMNS: Final = (
     "blocks_per_sm",
 )
 _SUB_PARTITIONS: Final = 4
-"""Of an SM; a block is taken to use all of them evenly, as blocks of a multiple of 4 warps do."""
+"""Sub-partitions of an SM; a block is taken to use all of them evenly, as blocks of a multiple of 4 warps do."""
 _MOST_MIXTURES: Final = 20_000
 """Mixtures of blocks on one SM that are enumerated; beyond, a coarser bound is used."""
 _MOST_KINDS: Final = 3
@@ -51,7 +51,7 @@ _MOST_OTHERS: Final = 8
 together.
 """
 _MOST_STEPS: Final = 20_000
-"""Of the search for a distribution of blocks over SMs; beyond, there is taken to be one."""
+"""Most steps of the search for a distribution of blocks over SMs; beyond, one is taken to exist."""
 _NEGLIGIBLE: Final = 1e-9
 
 
@@ -159,7 +159,7 @@ def _demands(graph: TileGraph, launches: Sequence[int]) -> Demands:
     registers = np.maximum(column["registers"].astype(np.int64), 0)
     per_warp = rounded(registers * device.warp_size, device.register_allocation_unit)
     shared = column["shared_bytes"].astype(np.int64) + device.shared_bytes_reserved
-    held = np.stack(
+    resources = np.stack(
         [
             np.ones_like(threads),
             spread * device.warp_size,
@@ -169,13 +169,13 @@ def _demands(graph: TileGraph, launches: Sequence[int]) -> Demands:
         axis=1,
     )
     resident = np.maximum(column["blocks_per_sm"].astype(np.int64), 1)
-    fitting = (capacity // np.maximum(held, 1)).min(axis=1)
+    fitting = (capacity // np.maximum(resources, 1)).min(axis=1)
     share = -(-capacity // resident[:, None])
     # Fewer reside than the recorded numbers allow: something unrecorded is scarce, and may be any of the resources.
     unexplained = (resident < fitting) | (registers == 0)
-    held = np.where(unexplained[:, None], np.maximum(held, share), held)
+    resources = np.where(unexplained[:, None], np.maximum(resources, share), resources)
     exact = ~unexplained & (resident == fitting) & (warps % _SUB_PARTITIONS == 0)
-    return Demands(np.minimum(held, capacity).astype(np.int64), capacity, cluster, grid, exact)
+    return Demands(np.minimum(resources, capacity).astype(np.int64), capacity, cluster, grid, exact)
 
 
 def _product(column: Mapping[str, NDArray[Any]], what: str) -> I64:

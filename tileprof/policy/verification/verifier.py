@@ -76,11 +76,11 @@ def verify(
     for waits in sorted(lowered, key=lambda w: w.edge.consumer):
         guaranteed.add(waits, (waits.edge.producer, waits.edge.consumer))
     parts: dict[str, list[Any]] = {name: [] for name in _MISSING}
-    covered = needed = 0
+    covered = dependencies = 0
     for (i, j), needed_pairs in needs.items():
         for hazard, reuse, parent, child, size in needed_pairs:
             guaranteed_rows = guaranteed.holds(i, j, parent, child)
-            needed += len(parent)
+            dependencies += len(parent)
             covered += int(guaranteed_rows.sum())
             lost = ~guaranteed_rows
             count = int(lost.sum())
@@ -100,7 +100,7 @@ def verify(
         _rows(uncovered, recycled),
         _excess(lowered if excess else [], needs),
         never,
-        needed,
+        dependencies,
         covered,
     )
 
@@ -212,11 +212,11 @@ def _excess(lowered: list[Waits], needs: _Needs) -> pd.DataFrame:
         parent, child = _pairs(needs.get(key, []), len(waits.of))
         through = child * semaphores + waits.of[parent]
         place = np.minimum(np.searchsorted(awaited, through), max(0, len(awaited) - 1))
-        used = awaited[place] == through if len(awaited) else np.zeros(len(through), bool)
+        is_awaited = awaited[place] == through if len(awaited) else np.zeros(len(through), bool)
         serving = np.zeros(len(awaited), bool)
-        serving[place[used]] = True
+        serving[place[is_awaited]] = True
         tiles = int(waits.posts[waits.semaphore].sum())
-        rows.append((number, *key, len(owner), int((~serving).sum()), tiles, tiles - int(used.sum())))
+        rows.append((number, *key, len(owner), int((~serving).sum()), tiles, tiles - int(is_awaited.sum())))
     columns = ["edge", "producer", "consumer", "waits", "idle_waits", "awaited_tiles", "excess_tiles"]
     return pd.DataFrame(rows, columns=columns)
 

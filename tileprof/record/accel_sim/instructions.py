@@ -41,7 +41,9 @@ _THREAD_FLOPS: Final = {
     b"MUFU": 1,
 }  # fmt: skip
 _WARP_FLOPS: Final = {b"884": 512, b"1684": 1024, b"1688": 2048, b"16816": 4096, b"168128": 32768}
-"""Of HMMA, by its shape m n k: 2 m n k, and a quarter of four 8 x 8 x 4 products for a step of Volta's."""
+"""Operations of HMMA per warp, by its shape m n k: 2 m n k, and a quarter of four 8 x 8 x 4 products for a step of
+Volta's.
+"""
 
 _WIDTH: Final = re.compile(rb"[USF]?(8|16|32|64|128|256)")
 

@@ -35,7 +35,7 @@ _MOST_EXTENT: Final = (1 << 31) - 1
 _MOST_HEADER_LINES: Final = 1000
 _LOCAL_WINDOW: Final = 1 << 24
 _ADDRESSES_AT_ONCE: Final = 1 << 20
-"""Of one block, before they are united: 8 MiB per mode and width."""
+"""Addresses of one block, before they are united: 8 MiB per mode and width."""
 
 _RANGES_AT_ONCE: Final = 1024
 _NONE: Final = np.empty(0, np.int64)
@@ -109,20 +109,20 @@ class _Reader:
     def read(self) -> KernelLog:
         header = self._header()
         log = KernelLog(header, np.empty(0, ENTRY), (_NONE, _NONE))
-        seen: set[int] = set()
+        block_keys: set[int] = set()
         for line in self._stripped():
             if line == b"#BEGIN_TB":
                 block = self._block_number(header)
-                if block in seen:
+                if block in block_keys:
                     raise self._wrong(f"thread block {block:,} has begun before")
-                seen.add(block)
+                block_keys.add(block)
                 self._block(log, block)
             elif not line.startswith(b"#"):
                 raise self._wrong("an instruction outside of a thread block; logs in the order of execution "
                                   "(kernel-N.trace) are made into .traceg by post-traces-processing")  # fmt: skip
         log.entries = np.concatenate(self._entries) if self._entries else log.entries
         log.touched = self._joined_ranges()
-        log.blocks_missing = header.grid[0] * header.grid[1] * header.grid[2] - len(seen)
+        log.blocks_missing = header.grid[0] * header.grid[1] * header.grid[2] - len(block_keys)
         return log
 
     def _stripped(self) -> Iterator[bytes]:

@@ -49,11 +49,11 @@ def import_logs(path: Path, output: Path, *, device: str = "H200", force: bool =
     """
     described = get(device)
     listed = read_list(path)
-    logs, kept = [], 0
+    logs, log_bytes = [], 0
     for kernel in listed.kernels:
         logs.append(read_kernel(kernel))
-        kept += len(logs[-1].entries)
-        if kept > MOST_ENTRIES:
+        log_bytes += len(logs[-1].entries)
+        if log_bytes > MOST_ENTRIES:
             raise UserError(f"{path}: up to {kernel.name} there are over {MOST_ENTRIES:,} ranges; list fewer kernels")
     regions = buffers([log.touched for log in logs], listed.copies)
     with TraceWriter(output, recorder="accel-sim", command=[str(path)], device=described, force=force) as writer:

@@ -26,7 +26,8 @@ def touched(entries: raw.Entries, granule: int) -> I64:
     for shift in (2, 4, 8, 16):
         last |= last >> shift
     addresses = [window + np.log2(np.maximum(b, 1)).astype(np.int64) * granule for b in (first, last - (last >> 1))]
-    heads = maps[raw.low(maps) % 64 == 0]["payload"].astype(np.int64)  # what may be a map begins with its address
+    # What may be a map begins with its address.
+    heads = maps[(raw.low(maps) % 64 == 0) & (maps["block"] != raw.MAP_NAME)]["payload"].astype(np.int64)
     start = raw.low(bulk)
     return np.concatenate([*addresses, start, start + bulk["payload"][:, 0] - 1, heads[:, 0] | heads[:, 1] << 32])
 

@@ -60,7 +60,7 @@ def build(architecture: str) -> Built:
         _run([str(nvcc), f"-arch={architecture}", *PATCH_FLAGS, *includes, *patches])
         (work / "built.json").write_text(json.dumps(parts, indent=1))
 
-    folder = building.kept(building.cache_folder("cuda") / key_of(parts), (LIBRARY, PATCHES), make, WHAT)
+    folder = building.cached(building.cache_folder("cuda") / key_of(parts), (LIBRARY, PATCHES), make, WHAT)
     return Built(folder / LIBRARY, folder / PATCHES)
 
 

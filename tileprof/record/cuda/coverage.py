@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tileprof.record.cuda import accesses, bind, raw, writes
+from tileprof.record.cuda import accesses, bind, grouped, raw, writes
+from tileprof.record.cuda.calls import OperatorCall
+from tileprof.record.cuda.children import Children
 from tileprof.record.cuda.graphs import Attribution
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
@@ -53,6 +55,7 @@ class Examined:
     entries: raw.Entries
     attribution: Attribution
     walk: Walk | None
+    call: OperatorCall | None = None
     parts: list[tuple[int, Strided]] = field(default_factory=list)
     levels: list[str] = field(default_factory=lambda: ["exact"])
     notes: list[str] = field(default_factory=list)
@@ -82,6 +85,7 @@ def missing_reason(
     geometry: Geometry,
     entries: raw.Entries,
     attribution: Attribution,
+    children: Children | None = None,
 ) -> str:
     """Return why a launch's records do not hold all that it writes, "" when they may."""
     if event.get("aside"):
@@ -93,11 +97,12 @@ def missing_reason(
     if attribution is Attribution.INCOMPLETE:
         return "records of this launch were copied while it was made, and some may be missing"
     spilled = event["launch"] in records.spilled
-    if attribution is Attribution.EXACT and not spilled and not accesses.all_seen(entries, geometry):
+    own = entries if children is None else children.own
+    if attribution is Attribution.EXACT and not spilled and not accesses.all_seen(own, geometry):
         return "not every block of it was seen, or more than once"
     if refused := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
         return f"the library refused to patch some of its code ({', '.join(refused)})"
-    if kernel.get("launches"):
+    if kernel.get("launches") and children is None:
         return "kernels of its module launch kernels or graphs, which no callback reports"
     return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""
 
@@ -169,7 +174,8 @@ def _constants(records: Records, launch: Examined) -> None:
 def _tensor_maps(records: Records, launch: Examined) -> None:
     """Loads and stores through tensor maps: the former are reported by coordinates, the latter not at all."""
     event, kernel, lifetimes = launch.event, launch.kernel, records.lifetimes
-    map_uses = writes.maps(launch.entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0)
+    live = lifetimes.live()
+    map_uses = writes.maps(launch.entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0, live=live)
     loads, unknown = accesses.tensor_loads(launch.entries, launch.geometry, map_uses, im2col=records.im2col)
     launch.parts += [(READ, bind.within_buffers(load.boxes(), lifetimes)) for load in loads]
     if any(not load.decodable for load in loads):
@@ -177,13 +183,19 @@ def _tensor_maps(records: Records, launch: Examined) -> None:
     if unknown:
         launch.lower("conservative", "loads through a tensor map that could not be decoded stand for all memory")
         launch.parts += _anything(records, launch)[:1]
-    if any(base <= address < end for address in map_uses.loaded for base, end in lifetimes.live()):
+    if any(base <= address < end for address in map_uses.unnamed for base, end in live):
         launch.lower("inferred", "a tensor map lies in memory that kernels may change; it was read once")
     if not (kernel["tensor_store"] or kernel["tensor_reduce"] or (not kernel["scanned"] and map_uses.loaded)):
         return
     stores = any(mode == WRITE for mode, _ in launch.parts)  # which work item made them is unknown
     walk = None if stores or unknown else launch.walk
-    written = records.owners.find(event["launch"], event["kernel"], launch.geometry, map_uses, loads, lifetimes, walk)
+    if (product := grouped.product(launch.call, walk, map_uses.loaded, launch.geometry)) is not None:
+        note = "each group's work items write their rows by their columns"
+        written = writes.WrittenBoxes(product[1], "inferred", note, product[0])
+    else:
+        written = records.owners.find(
+            event["launch"], event["kernel"], launch.geometry, map_uses, loads, lifetimes, walk
+        )
     if (items := written.by_item) is not None:
         launch.by_item = items
         launch.parts = [(m, items.everywhere(boxes)) for m, boxes in launch.parts[: len(launch.parts) - len(loads)]]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tileprof.devices import Device, occupancy
 from tileprof.record.cuda import accesses, bind, calls, join, raw, writes
 from tileprof.record.cuda.calls import OperatorCall
+from tileprof.record.cuda.children import children
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
 from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.record.cuda.items import Walk
@@ -26,7 +27,7 @@ MOST_ROWS: Final = 1 << 20
 """Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or no one could read the
 trace."""
 ARRAY_BYTES: Final = 512
-"""Of the buffer that stands for a CUDA array: any number would do."""
+"""Size of the buffer that stands for a CUDA array: any number would do."""
 OPAQUE: Final = {
     -1: "memcpy of an array", 1: "memcpy in a graph", 4: "child graph", 12: "batch memory operations",
     13: "conditional node",
@@ -105,7 +106,7 @@ class Decoder:
     coverage: Counter[str] = field(default_factory=Counter)
     """Bytes written, by how they are known."""
     unrecorded: dict[int, int] = field(default_factory=dict)
-    """Of a recording with the write check: bytes that changed in a launch and that no tile is recorded to write."""
+    """Bytes, in a recording with the write check, that changed in a launch and that no tile is recorded to write."""
     checked: int = 0
 
     def __post_init__(self) -> None:
@@ -224,8 +225,10 @@ class Decoder:
         kernel, launched = self._kernels[event["kernel"]], Geometry.of(event)
         entries, attribution = self.graphs.entries(event)
         records = self._records()
-        reason = missing_reason(records, event, kernel, launched, entries, attribution)
+        kin = children(entries, event, kernel, attribution, self._kernels)
+        reason = missing_reason(records, event, kernel, launched, entries, attribution, kin)
         crowded = bool(reason) and launched.tiles * len(self.lifetimes.leaves().edges) > MOST_ROWS
+        crowded |= kin is not None
         geometry = replace(launched, grid=(1, 1, 1), cluster=(1, 1, 1)) if crowded else launched
         here = times(entries if attribution is Attribution.EXACT else entries[:0], geometry)
         complete = attribution is Attribution.EXACT and event["launch"] not in self._spilled
@@ -233,21 +236,23 @@ class Decoder:
         node = self._nodes[0] if event["graph"] >= 0 and self._nodes else None
         if complete and node is not None:
             self.lifetimes.return_to(node.tensors, accesses.touched(entries, self.process.granule), self._own)
-        examined = Examined(event, kernel, geometry, entries, attribution, walk)
+        call = self._call if event["graph"] < 0 else node.call if node is not None else None
+        examined = Examined(event, kernel, geometry, entries, attribution, walk, call)
         examine(records, examined, reason)
+        if kin is not None and not reason:
+            examined.lower("conservative", kin.note())
         parts, notes, by_item = examined.parts, examined.notes, examined.by_item
         self.coverage[examined.coverage] += examined.bytes_written if not reason else 0
-        places, ran = geometry.places(), here if crowded else self.blocks.get(event["ordinal"], here)
+        places, block_times = geometry.places(), here if crowded else self.blocks.get(event["ordinal"], here)
         notes += [f"its {launched.tiles:,} tiles stand as one"] if crowded else []
         if by_item is not None and walk is not None:
-            here = ran = by_item.times(walk, here)
+            here = block_times = by_item.times(walk, here)
             places = by_item.places(places)
         if event["launch"] in self._changed:
             self._check_writes(event, parts)
-        call = self._call if event["graph"] < 0 else node.call if node is not None else None
         bound = bind.bind(parts, here, self.lifetimes, call.origins() if call is not None else ())
         footprint = self._footprint(bound, places)
-        timed = self.timed.get(event["ordinal"]) or self._from_blocks(ran, notes, event.get("device", 0))
+        timed = self.timed.get(event["ordinal"]) or self._from_blocks(block_times, notes, event.get("device", 0))
         registers = timed.registers or int(kernel["registers"])
         shared = timed.shared_bytes or int(kernel["static_shared"])
         threads = geometry.block[0] * geometry.block[1] * geometry.block[2]
@@ -266,10 +271,12 @@ class Decoder:
         self._last_end_ns = timed.begin_ns + timed.duration_ns
         if event["graph"] >= 0:
             self._nodes = self._nodes[1:]
-        if ran.has_times.any():
-            tile = np.flatnonzero(ran.has_times)
-            begin = ran.begin[tile] - ran.begin[tile].min()
-            self.writer.add_times(launch, tile, ran.sm[tile], begin, begin + ran.end[tile] - ran.begin[tile])
+        if block_times.has_times.any():
+            tile = np.flatnonzero(block_times.has_times)
+            begin = block_times.begin[tile] - block_times.begin[tile].min()
+            self.writer.add_times(
+                launch, tile, block_times.sm[tile], begin, begin + block_times.end[tile] - block_times.begin[tile]
+            )
 
     def _call_text(self, call: OperatorCall | None, graph: int, operands: tuple[tuple[int, int], ...]) -> str:
         """Return the ``call`` column; launches of one call have one number."""
@@ -283,7 +290,7 @@ class Decoder:
     def _on_learn(self, event: dict[str, Any]) -> None:
         kernel = self._kernels[event["kernel"]]
         entries, geometry = self.process.of(event["launch"], 0), Geometry.of(event)
-        map_uses = writes.maps(entries, tuple(kernel["parameters"]))
+        map_uses = writes.maps(entries, tuple(kernel["parameters"]), live=self.lifetimes.live())
         loads, _ = accesses.tensor_loads(entries, geometry, map_uses, im2col=self.im2col)
         self.owners.learn(event["launch"], event["kernel"], geometry, map_uses, self.lifetimes, loads)
 
@@ -364,11 +371,11 @@ class Decoder:
             self._footprints[key] = self.writer.add_footprint(Footprint(block=places, boxes=bound.boxes))
         return self._footprints[key]
 
-    def _from_blocks(self, ran: Times, notes: list[str], device: int) -> Timed:
-        if not ran.has_times.any():
+    def _from_blocks(self, times: Times, notes: list[str], device: int) -> Timed:
+        if not times.has_times.any():
             notes.append("its time was not recorded")
             return Timed(0, 0)
-        begin, end = int(ran.begin[ran.has_times].min()), int(ran.end[ran.has_times].max())
+        begin, end = int(times.begin[times.has_times].min()), int(times.end[times.has_times].max())
         start = self._start_ns.setdefault(device, begin)  # each GPU has its own clock
         return Timed(max(0, begin - start), max(1, end - begin))
 

@@ -554,13 +554,13 @@ _NEEDED = {kind: [name for name, needed in fields_of(kind).items() if needed] fo
 def checked(event: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the event itself. Raises `UserError` for an unknown kind, and for one that lacks a field."""
     kind = event.get("e", "")
-    needed = _NEEDED.get(kind)
-    if needed is None:
+    required = _NEEDED.get(kind)
+    if required is None:
         raise UserError(
             f"{where} holds an event of the kind {kind!r}, which this tileprof does not know: another version recorded "
             "it."
         )
-    for name in needed:
+    for name in required:
         if name not in event:
             raise UserError(f"{where} holds an event {kind!r} without {name!r}: {event}.")
     return event

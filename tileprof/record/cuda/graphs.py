@@ -40,13 +40,15 @@ class Graphs:
         self._launched: dict[int, int] = {}
         self._ended: dict[int, tuple[int, int]] = {}
         self._code: dict[int, tuple[int, int]] = {}
+        # Blocks of grids that a kernel launched stand among its launch's.
+        launching = {e["id"] for e in process.events if e["e"] == "kernel" and e.get("launches")}
         evidence = []
         for event in process.events:
             if event["e"] == "launch" and event["graph"] >= 0:
                 if event.get("counted", 1):
                     self._nodes[event["launch"]].append(event)
             elif event["e"] in {"launch", "learn"}:
-                evidence.append(event)
+                evidence += [event] if event["kernel"] not in launching else []
             elif event["e"] == "graph_end":
                 self._launched[event["launch"]] = event["nodes"]
             elif event["e"] == "nodes":

@@ -32,7 +32,7 @@ from tileprof.record.cuda import tensormap
 from tileprof.record.cuda.tensormap import Boxes, TensorMap
 
 _CORNER_BITS: Final = {3: 16, 4: 8, 5: 5}
-"""Of one number of a corner, and of a load's offsets, by dimensions."""
+"""Bits of one number of a corner, and of a load's offsets, by dimensions."""
 _CORNERS, _CHANNELS, _PIXELS = 12, 11, 13
 """Where in ``TensorMap.shape_words``, which begin at word 2, lie words 14, 13 and 15."""
 
@@ -59,6 +59,13 @@ def window(map_: TensorMap) -> Window:
     positions = np.maximum(0, -(-(size - 1 + upper - lower + 1) // step))
     channels, pixels = (map_.shape_words[_CHANNELS] >> 24) + 1, (map_.shape_words[_PIXELS] & 0x3FF) + 1
     return Window(lower, positions, channels, pixels)
+
+
+def pixels(map_: TensorMap, coordinates: I64) -> tuple[I64, I64]:
+    """Return ``[begin, end)`` of the pixels of each load, numbered through the bounding boxes of all images."""
+    box = window(map_)
+    begin = _linear(coordinates, box, np.array(map_.steps[1:-1]), len(map_.sizes))
+    return begin, begin + box.pixels
 
 
 def boxes(map_: TensorMap, coordinates: I64, offsets: I64) -> Boxes:

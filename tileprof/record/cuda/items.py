@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
-from tileprof.record.cuda import raw
+from tileprof.record.cuda import contents, raw
 from tileprof.record.cuda.runs import Strided
 from tileprof.record.cuda.tensormap import TensorMap
 from tileprof.record.cuda.tiles import Geometry, Times
@@ -38,7 +38,8 @@ _MOST_MAPS = 4
 class Walk:
     """Loads through tensor maps, each block's in its own order: map, block, coordinates ``[loads, 5]``, time of each.
 
-    ``mode`` is the API's Sanitizer_LoadMode, ``offsets`` the packed ones of im2col loads.
+    ``map`` is an address, or below 0 for what a map held that changes (`contents.identified`). ``mode`` is the API's
+    Sanitizer_LoadMode, ``offsets`` the packed ones of im2col loads.
     """
 
     map: I64
@@ -61,7 +62,7 @@ class Walk:
         words = tail["payload"].astype(np.int64)
         mode = words[:, 2] >> raw.LOAD_MODE_SHIFT & 0xFF
         return cls(
-            raw.low(head),
+            contents.identified(entries, raw.low(head), raw.low(tail)),
             head["block"].astype(np.int64),
             both.astype(np.int64),
             words[:, 3],
@@ -111,22 +112,25 @@ class Items:
         """Return grid coordinates of each item: those of its block or cluster."""
         return np.repeat(places, self.count, axis=0)
 
-    def times(self, walk: Walk, ran: Times) -> Times:
+    def times(self, walk: Walk, block_times: Times) -> Times:
         """Return when each item ran: from its first load to the first of the next, the last one to the end of
         its block.
         """
         tile = np.repeat(np.arange(len(self.count)), self.count)
         since = np.full(self.total, np.iinfo(np.int64).max)
-        begin_low = ran.begin[self.tile_of_load] & 0xFFFFFFFF
+        begin_low = block_times.begin[self.tile_of_load] & 0xFFFFFFFF
         np.minimum.at(since, self.number_of_load, (walk.first - begin_low) & 0xFFFFFFFF)
         since[self.first] = 0
-        span = np.maximum(ran.end - ran.begin, 0)[tile]
-        begin = ran.begin[tile] + np.minimum(since, span)
+        span = np.maximum(block_times.end - block_times.begin, 0)[tile]
+        begin = block_times.begin[tile] + np.minimum(since, span)
         last = np.append(tile[1:] != tile[:-1], True)
-        end = np.where(last, ran.end[tile], np.append(begin[1:], 0))
-        timed = ran.has_times[tile]
+        end = np.where(last, block_times.end[tile], np.append(begin[1:], 0))
+        timed = block_times.has_times[tile]
         return Times(
-            np.where(timed, begin, -1), np.where(timed, np.maximum(end, begin), -1), ran.sm[tile], ran.blocks[tile]
+            np.where(timed, begin, -1),
+            np.where(timed, np.maximum(end, begin), -1),
+            block_times.sm[tile],
+            block_times.blocks[tile],
         )
 
 
@@ -188,7 +192,7 @@ def product(result: TensorMap, walk: Walk, items: Items, maps: dict[int, TensorM
             return None
         spans.append(span)
     (low, high), (left, right) = spans
-    if not _covers_once(result.sizes[1], result.sizes[0], spans):
+    if not covers_once(result.sizes[1], result.sizes[0], spans):
         return None
     element, stride = result.element, result.strides[1]
     rows = high - low
@@ -222,7 +226,7 @@ def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMa
     return low, np.minimum(high, map_.sizes[dimension])
 
 
-def _covers_once(rows: int, columns: int, spans: list[tuple[I64, I64]]) -> bool:
+def covers_once(rows: int, columns: int, spans: list[tuple[I64, I64]]) -> bool:
     """Return whether rectangles tile the whole: their area is right, and no two share a cell between their edges."""
     (low, high), (left, right) = spans
     if int(((high - low) * (right - left)).sum()) != rows * columns:

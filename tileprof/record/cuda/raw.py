@@ -27,6 +27,9 @@ ENTRY: Final = np.dtype([("key", "<u8"), ("block", "<u4"), ("launch", "<u4"), ("
 ACCESS, BLOCK, EXIT, TENSOR, TENSOR_TAIL, MAP, RANGE = range(7)
 """Kinds of entries; the top four bits of ``key``."""
 
+MAP_BESIDE, MAP_LOADED, MAP_CONTENTS, MAP_NAME = range(4)
+"""What a MAP entry is a part of, in place of a block."""
+
 KIND_SHIFT: Final = 60
 GENERATION_SHIFT: Final = 48
 SM_BITS: Final = 12

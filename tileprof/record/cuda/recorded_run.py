@@ -93,12 +93,12 @@ def _waited_for(command: list[str], **options: Any) -> int:
         elif number != signal.SIGINT or not companion.was_interrupted():
             program.send_signal(number)  # which does nothing when it has ended
 
-    heard: dict[int, Any] = {}
+    messages: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():  # no other may set handlers
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        heard = {n: what for n, what in before.items() if what in (signal.SIG_DFL, signal.default_int_handler)}
+        messages = {n: what for n, what in before.items() if what in (signal.SIG_DFL, signal.default_int_handler)}
     with _Companion() as companion:
-        for number in heard:
+        for number in messages:
             signal.signal(number, pass_on)
         try:
             program = subprocess.Popen(command, **options)
@@ -108,7 +108,7 @@ def _waited_for(command: list[str], **options: Any) -> int:
                 with suppress(subprocess.TimeoutExpired):
                     return program.wait(1)
         finally:
-            for number, handler in heard.items():
+            for number, handler in messages.items():
                 signal.signal(number, handler)
 
 

@@ -31,8 +31,8 @@ def from_masks(tile: I64, window: I64, mask: NDArray[np.uint32], first: I64, gra
 
     Rows of the same tile and window are united. Runs continue across windows.
     """
-    used = mask != 0
-    tile, window, mask, first = tile[used], window[used], mask[used], first[used]
+    has_bits = mask != 0
+    tile, window, mask, first = tile[has_bits], window[has_bits], mask[has_bits], first[has_bits]
     if not len(tile):
         return Runs(tile, window, window, first)
     order = np.lexsort((window, tile))

@@ -37,7 +37,7 @@ SMALLEST: Final = 16
 WORDS: Final = 16
 
 ADDRESS_BITS: Final = 48
-"""Of a device address, as in the entries' keys: words that look like a higher one are something else."""
+"""Bits of a device address, as in the entries' keys: words that look like a higher one are something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,12 @@ class TensorMap:
         return self.sizes[0] * self.element + sum((size - 1) * stride for size, stride in outer)
 
 
-def decode(words: NDArray[np.uint32]) -> TensorMap | None:
-    """Return the map in 16 words; None when they cannot be one."""
+def decode(words: NDArray[np.uint32], *, loaded: bool = False) -> TensorMap | None:
+    """Return the map in 16 words; None when they cannot be one.
+
+    ``loaded``: a kernel loads through it, so that it is one, of a narrow tensor or one that repeats (a stride of 0),
+    too.
+    """
     w = [int(x) for x in words]
     base = w[0] | w[1] << 32
     dims, type_ = (w[2] >> 4 & 7) + 1, w[2] >> 7 & 15
@@ -73,9 +77,8 @@ def decode(words: NDArray[np.uint32]) -> TensorMap | None:
     box = [(w[13] >> 24) + 1, *((w[14] >> 8 * d & 255) + 1 for d in range(dims - 1))]
     steps = [(w[13] >> 3 * d & 7) + 1 for d in range(dims)]
     sizes = [x + 1 for x in w[8 : 8 + dims]]
-    if sizes[0] * element < SMALLEST or any(
-        size > 1 and not stride for size, stride in zip(sizes, strides, strict=True)
-    ):
+    repeats = any(size > 1 and not stride for size, stride in zip(sizes, strides, strict=True))
+    if not loaded and (sizes[0] * element < SMALLEST or repeats):
         return None
     return TensorMap(
         base, element, tuple(sizes), tuple(strides), tuple(box), tuple(steps), bool(w[2] & 1), tuple(w[2:WORDS])
@@ -115,7 +118,7 @@ def boxes(map_: TensorMap, coordinates: NDArray[np.int64]) -> Boxes:
     count = np.maximum(0, -(-(np.minimum(at + box, size) - begin) // step))
     keep = (count > 0).all(axis=1)
     load = np.flatnonzero(keep)
-    begin, count = begin[keep], count[keep]
+    begin, count = begin[keep], np.where(stride == 0, 1, count[keep])
     address = map_.base + begin @ stride
     if step[0] == 1:
         length, levels = count[:, 0] * map_.element, list(range(1, dims))

@@ -4,7 +4,8 @@ A kernel whose machine code stores through tensor maps writes memory that its re
 owners that replays of this launch named; the owners of another launch with the same kernel, grid and maps (a node of
 a CUDA graph cannot be replayed); where every place of an input of the output's very shape was loaded by one tile, that
 tile (attention, whose blocks may take work from a counter: a block that loads a piece of the queries stores that piece
-of the result); of a product's work items, their rows by their columns (`items`); the whole of every tensor whose map
+of the result); of a product's work items, their rows by their columns (`items`); of a convolution's tiles, their
+pixels by their filters (`convolved`); the whole of every tensor whose map
 lies among the kernel's parameters and was not loaded through,
 written by every tile.
 """
@@ -12,6 +13,7 @@ written by every tile.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.record.cuda import bind, im2col, items, raw, runs, tensormap
+from tileprof.record.cuda import bind, contents, convolved, im2col, items, raw, runs, tensormap
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
@@ -36,14 +38,17 @@ PART_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """The tensor maps that a launch's entries hold: those it loaded through, by address, and the others beside them.
+    """The tensor maps that a launch's entries hold: those it loaded through, by what identifies them in a `Walk`, and
+    the others beside them.
 
-    ``complete``: no other map is among the launch's parameters.
+    ``complete``: no other map is among the launch's parameters. ``unnamed``: addresses of maps that were loaded through
+    without a look at what they held then.
     """
 
     loaded: dict[int, TensorMap]
     others: list[TensorMap]
     complete: bool = True
+    unnamed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +98,33 @@ class WrittenBoxes:
     by_item: Items | None = None
 
 
-def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0), *, graph: bool = False) -> Maps:
+def maps(
+    entries: raw.Entries,
+    parameters: tuple[int, int] = (0, 0),
+    *,
+    graph: bool = False,
+    live: Sequence[tuple[int, int]] = (),
+) -> Maps:
     """Return the tensor maps among a launch's entries.
 
     The device copies the launch's parameters, or, where it does not find their bounds, the page of the first map that
     is loaded through. ``parameters`` is where in such a page the parameters begin and their size, 0 where that is not
     known; beyond lies what other launches left. Parameters of a graph's node may begin anywhere, and may not all be in
-    the page.
+    the page. What was copied out of ``live`` memory was no parameters: the kernel loads through maps that lie there.
     """
     parts = entries[raw.kinds(entries) == raw.MAP]
+    parts = parts[parts["block"] <= raw.MAP_LOADED]
     slots: dict[int, NDArray[np.uint32]] = {}
     loaded: set[int] = set()
     for address, block, payload in zip(raw.low(parts).tolist(), parts["block"].tolist(), parts["payload"], strict=True):
         slot = address // 64 * 64
         words = slots.setdefault(slot, np.zeros(tensormap.WORDS, np.uint32))
         words[(address - slot) // 4 : (address - slot) // 4 + 4] = payload
-        if block == 1:
+        if block == raw.MAP_LOADED:
             loaded.add(slot)
-    decoded = {slot: map_ for slot, words in sorted(slots.items()) if (map_ := tensormap.decode(words)) is not None}
-    copied = raw.low(parts[parts["block"] == 0])
+    found = {slot: tensormap.decode(words, loaded=slot in loaded) for slot, words in sorted(slots.items())}
+    decoded = {slot: map_ for slot, map_ in found.items() if map_ is not None}
+    copied = raw.low(parts[parts["block"] == raw.MAP_BESIDE])
     low, high = (int(copied.min()), int(copied.max()) + PART_BYTES) if len(copied) else (0, 0)
     complete = low % 64 == BEGIN_BYTES  # the parameters themselves
     begin, size = parameters
@@ -122,7 +135,17 @@ def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0), *, graph: b
     elif not complete and size:
         low, high, complete = low + begin, low + begin + size, True
     others = [m for s, m in decoded.items() if s not in loaded and low <= s <= high - 64]
-    return Maps({s: m for s, m in decoded.items() if s in loaded}, others, complete or not graph)
+    through = {s: m for s, m in decoded.items() if s in loaded}
+    for name, (_, words) in contents.named(entries).items():
+        if (map_ := tensormap.decode(words, loaded=True)) is not None:
+            through[-1 - name] = map_
+    elsewhere = any(base <= address < end for address in copied[:1].tolist() for base, end in live)
+    return Maps(
+        through,
+        [] if elsewhere else others,
+        (complete or not graph) and not elsewhere,
+        frozenset(contents.unnamed(entries)),
+    )
 
 
 @dataclass(slots=True)
@@ -196,6 +219,10 @@ class Owners:
         boxes = [m for m in mirrored if m is not None]
         if outputs and len(boxes) == len(outputs):
             return WrittenBoxes(bind.join(boxes), "inferred", "writes where it loads an input of the result's shape")
+        if len(outputs) == 1 and (convolution := convolved.result(outputs[0], loads)) is not None:
+            boxes_written, shared = convolution
+            note = "; tiles that share some of these all stand as their writers" if shared else ""
+            return WrittenBoxes(boxes_written, "inferred", f"writes the pixels and filters that it loads{note}")
         return _everything(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
 
     def _outputs_of(

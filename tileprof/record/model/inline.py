@@ -72,18 +72,18 @@ def recording(
     )
     session = Session(options, devices.get(device), list(command))
     session.start()
-    made = Recording(Path(path))
+    recorder = Recording(Path(path))
     try:
-        yield made
+        yield recorder
     except BaseException as error:
         session.stop()
-        made.state = "ended with an error"
+        recorder.state = "ended with an error"
         session.writer.abandon(f"{type(error).__name__}: {error}".removesuffix(": "))
         raise
-    made.notes = session.stop()
+    recorder.notes = session.stop()
     if session.failure is not None:
-        made.state = "ended with an error"
+        recorder.state = "ended with an error"
         session.writer.abandon(session.failure)
         raise UserError(f"the recording stopped: {session.failure}")
     session.writer.close(0)
-    made.state = "written"
+    recorder.state = "written"

@@ -88,8 +88,8 @@ def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: s
     )  # reads before it knows that nothing is to do
     if not any(o.numel for o in (*written, *call.outputs)) and (written or call.outputs) and not by_value:
         return []  # nothing to compute: PyTorch returns before it launches
-    used = [_without_empty(k) for k in _kernels(operator, call, device, written, notes) if k.footprint.tiles]
-    return [replace(own(kernel, call.op, device, key), call=call_description(call, kernel)) for kernel in used]
+    kernels = [_without_empty(k) for k in _kernels(operator, call, device, written, notes) if k.footprint.tiles]
+    return [replace(own(kernel, call.op, device, key), call=call_description(call, kernel)) for kernel in kernels]
 
 
 def _kernels(
@@ -149,13 +149,13 @@ def content(kernel: Kernel) -> tuple[str, bytes]:
 
 def _without_empty(kernel: Kernel) -> Kernel:
     """Return the kernel without operands of no size: they lie in no buffer, and no box can touch them."""
-    used = [bool(o.bytes if isinstance(o, Scratch) else o.numel) for o in kernel.operands]
-    if all(used):
+    has_bytes = [bool(o.bytes if isinstance(o, Scratch) else o.numel) for o in kernel.operands]
+    if all(has_bytes):
         return kernel
     boxes = kernel.footprint.boxes
-    renumbered = (np.cumsum(used) - 1).astype(np.int32)
+    renumbered = (np.cumsum(has_bytes) - 1).astype(np.int32)
     boxes = replace(boxes, operand=renumbered[boxes.operand])
-    operands = tuple(o for o, u in zip(kernel.operands, used, strict=True) if u)
-    awaited = frozenset(int(renumbered[slot]) for slot in kernel.awaited if used[slot])
+    operands = tuple(o for o, u in zip(kernel.operands, has_bytes, strict=True) if u)
+    awaited = frozenset(int(renumbered[slot]) for slot in kernel.awaited if has_bytes[slot])
     footprint = Footprint(kernel.footprint.block, boxes)
     return replace(kernel, operands=operands, footprint=footprint, awaited=awaited)

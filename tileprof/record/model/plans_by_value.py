@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tileprof.record.model.plans import Planned
 
 _MOST_BYTES: Final = 1 << 20
-"""Of the values of one tensor; beyond, hashing takes as long as planning."""
+"""Most bytes of one tensor's values; beyond, hashing takes as long as planning."""
 _MOST_PLANS: Final = 4096
 """Plans that are kept; all are forgotten beyond, as a program that never repeats its values needs none."""
 

@@ -124,8 +124,8 @@ def _group(
     kernels = planned[key]
     if not kernels or any(one.kernel.coverage != "exact" for one in kernels):
         return None
-    used = {places[slot][0] for one in kernels for slot in one.slots if not isinstance(slot, Scratch)}
-    if not all(_is_allocated(trace, buffer, launches[-1]) for buffer in used):
+    operand_places = {places[slot][0] for one in kernels for slot in one.slots if not isinstance(slot, Scratch)}
+    if not all(_is_allocated(trace, buffer, launches[-1]) for buffer in operand_places):
         return None
     return _Group(launches, call, places, kernels, key)
 

@@ -125,22 +125,22 @@ class Capture:
         head = machine.allocate(blocks.nbytes + 8)  # the count lies behind the blocks
         shape = filters.shape(issue.place.blocks) if filters else (0, 0, 0)
         words = np.zeros(shape, np.uint32)
-        held = machine.allocate(words.nbytes) if filters else 0
+        filter_memory = machine.allocate(words.nbytes) if filters else 0
         try:
             if filters:
-                machine.write(held, words.ravel())
+                machine.write(filter_memory, words.ravel())
             machine.write(head, np.append(blocks.view(np.uint8), np.zeros(8, np.uint8)))
             count = head + blocks.nbytes
             log_at, capacity = (self._log, self._capacity) if accesses else (0, 0)
-            issue.attach(layout.log(log_at, head, count, capacity, held, filters))
+            issue.attach(layout.log(log_at, head, count, capacity, filter_memory, filters))
             issue.go()
             # Whatever runs this kernel outside a recording must find no log.
             issue.attach(layout.log(0, 0, 0, 0))
             log = machine.read(head, blocks.nbytes + 8)
             if filters:
-                words = machine.read(held, words.nbytes).view(np.uint32).reshape(shape)
+                words = machine.read(filter_memory, words.nbytes).view(np.uint32).reshape(shape)
         finally:
-            self._free(head, *([held] if filters else []))
+            self._free(head, *([filter_memory] if filters else []))
         requests = int(log[-8:].view("<u8")[0])
         entry_count = min(requests, self._capacity) if accesses else 0
         entries = (

@@ -32,7 +32,9 @@ _GZIP: Final = b"\x1f\x8b"
 _MOST_BYTES: Final = 1 << 30
 _MOST_KERNELS: Final = 5_000_000
 _MOST_STEPS: Final = 2_000_000_000
-"""Of SQLite's machine: the largest file takes a fourth, and a view that joins or recurs without end takes all."""
+"""Most steps of SQLite's machine: the largest file takes a fourth, and a view that joins or recurs without end takes
+all.
+"""
 _STEPS_AT_ONCE: Final = 1_000_000
 _MOST_NS: Final = float(1 << 62)
 

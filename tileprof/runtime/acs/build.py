@@ -43,5 +43,5 @@ def build() -> Path:
         units = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
         building.run([compiler, *FLAGS, *units, "-ldl", "-o", str(work / LIBRARY)], WHAT)
 
-    folder = building.kept(building.cache_folder("acs") / digest.hexdigest()[:24], (LIBRARY,), make, WHAT)
+    folder = building.cached(building.cache_folder("acs") / digest.hexdigest()[:24], (LIBRARY,), make, WHAT)
     return folder / LIBRARY

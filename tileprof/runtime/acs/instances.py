@@ -217,9 +217,9 @@ class _Footprints:
         """
         touched = self._touched(row)
         pointers = self._pointers(row, call.parameters)
-        used = {buffer for buffer, *_ in touched}
-        slots = tuple(offset for offset, (_, buffer) in pointers.items() if buffer in used)
-        if used - {pointers[offset][1] for offset in slots}:
+        buffers = {buffer for buffer, *_ in touched}
+        slots = tuple(offset for offset, (_, buffer) in pointers.items() if buffer in buffers)
+        if buffers - {pointers[offset][1] for offset in slots}:
             return "it reaches memory that none of its parameters points to"
         unused = tuple(
             offset for offset in pointers if offset not in slots and all(_word(other, offset) for other in runs)

@@ -139,17 +139,17 @@ def _order(graph: fx.Graph, regions: Iterable[Region]) -> list[fx.Node | Region]
         me = unit_of[region.nodes[0]]
         for number in region.mutated:
             before[me].update(unit_of[n] for n in _readers(region.inputs[number]))
-    for number, needed in before.items():
-        needed.discard(number)
+    for number, predecessors in before.items():
+        predecessors.discard(number)
     before[len(nodes) - 1] |= set(units) - {len(nodes) - 1}  # what is computed comes before the output node
     return _sorted(units, before)
 
 
 def _sorted(units: Mapping[int, fx.Node | Region], before: Mapping[int, set[int]]) -> list[fx.Node | Region] | None:
-    missing = {number: len(needed) for number, needed in before.items()}
+    missing = {number: len(predecessors) for number, predecessors in before.items()}
     after: dict[int, list[int]] = {number: [] for number in units}
-    for number, needed in before.items():
-        for other in needed:
+    for number, predecessors in before.items():
+        for other in predecessors:
             after[other].append(number)
     ready = [number for number, count in missing.items() if count == 0]
     heapq.heapify(ready)

@@ -79,15 +79,15 @@ def _region(match: ChainMatch, plan: _Plan, pipelines: dict[tuple[Chain, str, to
 
 def _between(match: ChainMatch) -> tuple[fx.Node, ...]:
     """Return the products, what stands between them, and transposed weights without another reader."""
-    needed: set[fx.Node] = set()
+    ancestors: set[fx.Node] = set()
     waiting = [match.last]
     while waiting:
         node = waiting.pop()
-        if node not in needed:
-            needed.add(node)
+        if node not in ancestors:
+            ancestors.add(node)
             waiting.extend(a for a in node.all_input_nodes if a.op == "call_function")
     inside: set[fx.Node] = set()
-    for node in sorted(needed):
+    for node in sorted(ancestors):
         if node in match.products or any(a in inside for a in node.all_input_nodes):
             inside.add(node)
     for node in match.inputs.values():

@@ -357,7 +357,7 @@ def _region(net: _Growing) -> Region:
         raise Unmatched("what is between its layers reads them, too")
     planned(network, _H200_BLOCKS)
     inputs = (net.image, *net.parameters)
-    kept = {
+    inputs_of_region = {
         layer.weight
         for layer in network.layers
         if isinstance(layer, Convolution) and copied(network, layer, net.parameters[layer.weight].meta["val"])
@@ -371,7 +371,7 @@ def _region(net: _Growing) -> Region:
         mutated=(),
         build=lambda device: NetworkRunner(network, device, size),
         folded=tuple(range(1, len(inputs))),
-        copied=sum(net.parameters[number].meta["val"].nbytes for number in kept),
+        copied=sum(net.parameters[number].meta["val"].nbytes for number in inputs_of_region),
         what=network,
         timed=partial(timed_run, network, size),
     )

@@ -320,14 +320,14 @@ def _verify_memory(plan: Plan) -> None:
     starts = plan.offsets[:-1]
     if any(at + layer_bytes(layer) > plan.memory_bytes for at, layer in zip(starts, layers, strict=False)):
         raise UserError("a layer leaves the launch's memory")
-    done: dict[int, int] = {}  # per semaphore, as bits: those that have all their posts before its last one
+    ended_tasks: dict[int, int] = {}  # per semaphore, as bits: those that have all their posts before its last one
     users: dict[tuple[int, int], int] = {}  # per layer and row of all images, as bits: what its users post
     before: dict[tuple[int, int, int], int] = {}  # per layer, image and row of tiles: what all of these await
     for number, image, y, _, _, begin, end, post, *_ in sorted(plan.tasks.tolist(), key=lambda task: task[0]):
         bits = 0
         for semaphore in plan.waits[begin:end, 0].tolist():
-            bits |= 1 << semaphore | done[semaphore]
-        done[post] = done.get(post, 0) | bits
+            bits |= 1 << semaphore | ended_tasks[semaphore]
+        ended_tasks[post] = ended_tasks.get(post, 0) | bits
         place = number, image, y
         before[place] = before.get(place, bits) & bits
         for read in (written(plan, *place), *reads(network, plan.tilings[number], Tile(*place, 0, 0))):

@@ -39,7 +39,7 @@ __device__ __forceinline__ void multiply_block(float (&sums)[W / 2], u32 a, u32 
                          static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step));
 }
 
-// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which
+// A broadcast from lane 0 tells ptxas that all lanes read the same: descriptors then stay in uniform registers, which
 // products read.
 __device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
 

@@ -29,7 +29,7 @@ _KIN: Final = 64
 def compiled(plan: Plan, choices: Choices, source: str | None = None) -> Path:
     """Return the library of a plan's co-pilot, compiled now if it is not in the cache.
 
-    ``source``: another text of pilot.cpp. Raises `UserError` as `building.kept`.
+    ``source``: another text of pilot.cpp. Raises `UserError` as `building.cached`.
     """
     return _compiled(source or SOURCE.read_text(encoding="utf-8"), header(plan, choices))
 
@@ -48,7 +48,7 @@ def _compiled(text: str, graph: str) -> Path:
         (work / SOURCE.name).write_text(text, encoding="utf-8")
         building.run([compiler, *FLAGS, f"-I{work}", str(work / SOURCE.name), "-o", str(work / LIBRARY)], _WHAT)
 
-    return building.kept(building.cache_folder("copilot") / key, (LIBRARY,), make, _WHAT) / LIBRARY
+    return building.cached(building.cache_folder("copilot") / key, (LIBRARY,), make, _WHAT) / LIBRARY
 
 
 def header(plan: Plan, choices: Choices) -> str:

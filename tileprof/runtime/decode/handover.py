@@ -73,23 +73,23 @@ class Handover:
         entering = [] if layer == 0 else [self._rows(layer - 1, "out", everyone, 0, shape.hidden)]
         own = tile * GROUP
         if kind == "qkv":
-            needed = entering
+            words = entering
         elif kind == "attention":
-            needed = list(self._heads(layer, *divmod(tile // self.chunks, shape.kv_heads), newest=self._appends(tile)))
+            words = list(self._heads(layer, *divmod(tile // self.chunks, shape.kv_heads), newest=self._appends(tile)))
         elif kind == "combination":
             pair, sharer = divmod(tile, shape.sharers)
-            needed = [self._parts(layer, pair, chunk, (sharer,)) for chunk in range(self.chunks)]
+            words = [self._parts(layer, pair, chunk, (sharer,)) for chunk in range(self.chunks)]
         elif kind == "output":
             residual = [] if layer == 0 else [self._rows(layer - 1, "out", everyone, own, GROUP)]
-            needed = [self._rows(layer, "attended", everyone, 0, shape.query), *residual]
+            words = [self._rows(layer, "attended", everyone, 0, shape.query), *residual]
         elif kind == "gate":
-            needed = [self._rows(layer, "middle", everyone, 0, shape.hidden)]
+            words = [self._rows(layer, "middle", everyone, 0, shape.hidden)]
         else:
-            needed = [
+            words = [
                 self._rows(layer, "activated", everyone, 0, shape.intermediate),
                 self._rows(layer, "middle", everyone, own, GROUP),
             ]
-        return np.concatenate([np.empty(0, np.int64), *needed])
+        return np.concatenate([np.empty(0, np.int64), *words])
 
     def touches(self, layers: int) -> list[Touches]:
         """Return bytes that the tiles of each stage read and write, of layers one after the other."""

@@ -32,7 +32,7 @@ struct Mask {
     }
 };
 
-// Of a warp's queries, for the rows lane / 4 and lane / 4 + 8.
+// Online softmax of a warp's queries, for the rows lane / 4 and lane / 4 + 8.
 struct Online {
     float peak[2], weight[2], sums[HEAD / 8][4];
 };

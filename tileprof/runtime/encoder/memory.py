@@ -31,7 +31,7 @@ still.
 """
 
 _STAGES: Final = 3
-"""Of a generation, at least: with more, twelve layers of ViT-B/16 need twice the memory."""
+"""Fewest stages of a generation: with more, twelve layers of ViT-B/16 need twice the memory."""
 
 _MOST_RUNS: Final = 64
 """Runs after which all matrices lie where they lay: a table of stages is kept for each."""
@@ -223,19 +223,19 @@ def _ring_faults(ring: Ring, uses: dict[str, _Use], period: int) -> Iterator[str
     """Walk over all matrices of a few runs; each slot is used until a moment, or absent since one."""
     start: Moment = (-1, 0)
     absent: dict[int, Moment] = dict.fromkeys(range(ring.slots), start)
-    used: dict[int, Moment] = {}
+    last_use: dict[int, Moment] = {}
     for run in range(2 * period + 2):
         for number, name in enumerate(ring.names):
             use, slot = uses[name], ring.slot(number, run)
             if slot not in absent or not _before(absent.pop(slot), (run, use.first)):
                 yield f"{name} lies where memory is not absent again (run {run}, slot {slot})"
                 return
-            used[slot] = run, use.read
+            last_use[slot] = run, use.read
             wiped, since = ring.slot(number + ring.ahead, run), (run, use.last if ring.ahead else use.read)
-            if ring.ahead and wiped in used and not _before(used[wiped], (run, use.first)):
+            if ring.ahead and wiped in last_use and not _before(last_use[wiped], (run, use.first)):
                 yield f"{name} makes memory absent that is still read (run {run}, slot {wiped})"
                 return
-            used.pop(wiped, None)
+            last_use.pop(wiped, None)
             absent[wiped] = since
 
 

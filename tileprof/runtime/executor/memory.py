@@ -101,14 +101,14 @@ class Memory:
         completed[slots] += 1
         return np.concatenate(broken) if broken else np.empty((0, 2), np.int64)
 
-    def races(self, node: int, broken: NDArray[np.int64], ran: NDArray[np.bool_]) -> list[Race]:
+    def races(self, node: int, broken: NDArray[np.int64], has_run: NDArray[np.bool_]) -> list[Race]:
         """Return what `touch` found, one race per tile that had not run and per hazard."""
-        needed = broken[:, 1]
-        owner, place = ragged(np.diff(self.of)[needed])
-        late = self.nodes[self.of[needed[owner]] + place]
-        waiting = ~ran[late] & (late != node)
+        heads = broken[:, 1]
+        owner, place = ragged(np.diff(self.of)[heads])
+        late = self.nodes[self.of[heads[owner]] + place]
+        waiting = ~has_run[late] & (late != node)
         owner, late = owner[waiting], late[waiting]
-        kinds = np.stack([self.kind[broken[owner, 0]], np.where(self.kind[needed[owner]] == READ, READ, WRITE)], axis=1)
+        kinds = np.stack([self.kind[broken[owner, 0]], np.where(self.kind[heads[owner]] == READ, READ, WRITE)], axis=1)
         keys, which = np.unique(np.column_stack([late, kinds]), axis=0, return_inverse=True)
         order = np.argsort(which.reshape(-1), kind="stable")
         groups = np.split(self.cell[broken[owner[order], 0]], np.flatnonzero(np.diff(which.reshape(-1)[order])) + 1)
@@ -137,31 +137,31 @@ class Memory:
         producers, consumers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         every = np.arange(len(self.kind), dtype=np.int64)
         for head in (self.after_write, self.after_read):
-            slot, needed = every, head
+            slot, heads = every, head
             while len(slot):
-                some = needed != _NONE
-                slot, needed = slot[some], needed[some]
+                some = heads != _NONE
+                slot, heads = slot[some], heads[some]
                 pairs = np.unique(
-                    np.concatenate(list(self._pairs(needed, slot)) or [np.empty((0, 2), np.int64)]), axis=0
+                    np.concatenate(list(self._pairs(heads, slot)) or [np.empty((0, 2), np.int64)]), axis=0
                 )
                 producers.append(pairs[:, 0])
                 consumers.append(pairs[:, 1])
-                needed = self.chain[needed]
+                heads = self.chain[heads]
         pairs = np.unique(np.stack([np.concatenate(producers), np.concatenate(consumers)], axis=1), axis=0)
         pairs = pairs[pairs[:, 0] != pairs[:, 1]]
         return pairs[:, 0], pairs[:, 1]
 
-    def _pairs(self, needed: I64, slot: I64) -> list[NDArray[np.int64]]:
+    def _pairs(self, heads: I64, slot: I64) -> list[NDArray[np.int64]]:
         """Return nodes of one slot times nodes of the other, in pieces of bounded size."""
         sizes = np.diff(self.of)
-        product = sizes[needed] * sizes[slot]
+        product = sizes[heads] * sizes[slot]
         pieces, begin = [], 0
         ends = np.cumsum(product)
         while begin < len(slot):
             stop = max(begin + 1, int(np.searchsorted(ends, (ends[begin - 1] if begin else 0) + 5_000_000, "right")))
             part = slice(begin, stop)
             owner, place = ragged(product[part])
-            a, b = needed[part][owner], slot[part][owner]
+            a, b = heads[part][owner], slot[part][owner]
             pair = np.stack(
                 [self.nodes[self.of[a] + place // sizes[b]], self.nodes[self.of[b] + place % sizes[b]]], axis=1
             )
@@ -171,16 +171,16 @@ class Memory:
 
     def _incomplete(self, slots: I64, heads: I64, completed: I64) -> list[NDArray[np.int64]]:
         incomplete: list[NDArray[np.int64]] = []
-        slot, needed = slots, heads[slots]
+        slot, needed_heads = slots, heads[slots]
         while True:
-            some = needed != _NONE
+            some = needed_heads != _NONE
             if not some.any():
                 return incomplete
-            slot, needed = slot[some], needed[some]
-            wrong = completed[needed] < self.of[needed + 1] - self.of[needed]
+            slot, needed_heads = slot[some], needed_heads[some]
+            wrong = completed[needed_heads] < self.of[needed_heads + 1] - self.of[needed_heads]
             if wrong.any():
-                incomplete.append(np.stack([slot[wrong], needed[wrong]], axis=1))
-            needed = self.chain[needed]
+                incomplete.append(np.stack([slot[wrong], needed_heads[wrong]], axis=1))
+            needed_heads = self.chain[needed_heads]
 
 
 class _Builder:

@@ -49,7 +49,7 @@ __device__ __forceinline__ void record_no_task(const Arguments& arguments, s32 p
     }
 }
 
-// Of the thread of a cluster that fetches tasks for all of it.
+// State of the thread that fetches tasks for all of a cluster.
 struct Dealer {
     const Arguments& arguments;
     const u32 run;

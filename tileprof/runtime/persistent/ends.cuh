@@ -118,7 +118,7 @@ struct Sums {
     template <class S>
     static constexpr bool HANDS_OVER = S::GATED && S::MINE < S::SEGMENTS;
 
-    // Of the warps that have rows of a tile; those of the second warpgroup behind the first's.
+    // Number among the warps that have rows of a tile; those of the second warpgroup behind the first's.
     __device__ u32 warp() const { return thread / 32; }
 
     template <class S>

@@ -23,7 +23,7 @@ __device__ __forceinline__ s32* partial_word(unsigned char* partials, int tile, 
     return reinterpret_cast<s32*>(partials) + (2 * tile + rank.half) * FLAG_WORDS + thread / 32;
 }
 
-// Of this thread: four at a time, a block's threads side by side.
+// Partial sums of this thread: four at a time, a block's threads side by side.
 template <class S>
 __device__ __forceinline__ float4* partial_sums(unsigned char* partials, int tile, Rank rank, u32 thread) {
     float4* const sums = reinterpret_cast<float4*>(partials + 2 * S::TILES * FLAG_WORDS * sizeof(s32));

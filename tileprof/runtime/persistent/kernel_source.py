@@ -68,7 +68,7 @@ class KernelSource:
             output = _run([str(compiler), *FLAGS, *includes, str(self.path), "-o", str(work / CUBIN)], self.what)
             (work / COMPILER_OUTPUT).write_text(output, encoding="utf-8")
 
-        return building.kept(folder, (CUBIN,), make, self.what)
+        return building.cached(folder, (CUBIN,), make, self.what)
 
     def loaded(self, config: str, device: Any) -> Function:
         """Return the kernel on a device, compiled now if the cache lacks it. Raises `UserError` where it cannot be."""

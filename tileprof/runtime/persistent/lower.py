@@ -63,9 +63,9 @@ def plan_of(
         for stage, plan in zip(policy.stages, stages, strict=True)
     ]
     lowered = lower(policy)
-    used = sorted({w.edge.semaphores for w in lowered})
-    counts = [policy.semaphores[a].count for a in used]
-    first = dict(zip(used, np.cumsum([0, *counts]).tolist(), strict=False))
+    arrays = sorted({w.edge.semaphores for w in lowered})
+    counts = [policy.semaphores[a].count for a in arrays]
+    first = dict(zip(arrays, np.cumsum([0, *counts]).tolist(), strict=False))
     base = np.cumsum([0, *(stage.tiles for stage in policy.stages)])
     waits, posts = _waits(lowered, chain, stages, first, base, chosen), _posts(lowered, policy, first, base)
     links = _Links(*_csr(waits[:, [0, 3]], base[-1]), *_csr(posts, base[-1]), sum(counts))

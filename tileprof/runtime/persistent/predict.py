@@ -45,8 +45,8 @@ def predicted_us(
         ready = 0.0
         for _, _, semaphore, value, _ in plan.waits[plan.wait_ptr[task] : plan.wait_ptr[task + 1]]:
             times = sorted(posted[semaphore])
-            needed = -(-int(value) // plan.split)
-            ready = max(ready, (times[needed - 1] if needed <= len(times) else 0.0) + SIGNAL_US)
+            clusters_needed = -(-int(value) // plan.split)
+            ready = max(ready, (times[clusters_needed - 1] if clusters_needed <= len(times) else 0.0) + SIGNAL_US)
         life = tile_us[stage]
         late = ready - free[cluster]
         free[cluster] += life if late <= 0 else late + rest_us(plan.stages[stage], plan.split, life, late)

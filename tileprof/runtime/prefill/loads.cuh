@@ -10,7 +10,7 @@ __device__ __forceinline__ void for_tasks(Work&& work) {
     for (int task = blockIdx.x; task < P::TASKS; task += BLOCKS) work(task);
 }
 
-// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which
+// A broadcast from lane 0 tells ptxas that all lanes read the same: descriptors then stay in uniform registers, which
 // products read.
 __device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
 
@@ -108,7 +108,7 @@ struct Activations {
         ring.advance();
     }
 
-    // Of a task that reads whole rows: all of them have to be there.
+    // Waits for a task that reads whole rows: all of them have to be there.
     template <class P>
     __device__ void rows(int map, int flags, int per_launch) {
         bool ready = false;
@@ -121,7 +121,7 @@ struct Activations {
         });
     }
 
-    // Of a task whose chunks of k have `EACH` flags each: chunk by chunk.
+    // Waits for a task whose chunks of k have `EACH` flags each: chunk by chunk.
     template <class P, int EACH>
     __device__ void chunks(int map, int flags) {
         for_tasks<P>([&](int task) {

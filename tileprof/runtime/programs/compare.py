@@ -190,9 +190,9 @@ def _shares(work: Callable[[], Any]) -> dict[str, float]:
         work()
         if there:
             torch.cuda.synchronize()
-    spent = "self_device_time_total" if there else "self_cpu_time_total"
+    time_column = "self_device_time_total" if there else "self_cpu_time_total"
     times = {
-        e.key.removeprefix("aten::"): float(getattr(e, spent))
+        e.key.removeprefix("aten::"): float(getattr(e, time_column))
         for e in profiler.key_averages()
         if e.key.startswith("aten::")
     }

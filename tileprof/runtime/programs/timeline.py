@@ -181,14 +181,16 @@ def of_decoder(shape: DecoderShape, blocks: int, cached: int, clocks: Any, threa
             if (kind == "head") != (layer == shape.layers):
                 continue
             here = clocks[:, layer, number]
-            ran = np.flatnonzero(here.max(axis=1) > 0)
-            begin = np.where(here[ran, 1] > 0, here[ran, 1], here[ran, 0])
-            end = here[ran].max(axis=1)
-            rows = [(tile, *row) for tile, block in enumerate(ran) for row in shares.touches(layer, kind, int(block))]
+            active = np.flatnonzero(here.max(axis=1) > 0)
+            begin = np.where(here[active, 1] > 0, here[active, 1], here[active, 0])
+            end = here[active].max(axis=1)
+            rows = [
+                (tile, *row) for tile, block in enumerate(active) for row in shares.touches(layer, kind, int(block))
+            ]
             runs.append(
                 StageRun(
                     f"{kind} {layer}" if kind != "head" else kind,
-                    ran,
+                    active,
                     begin - start,
                     end - start,
                     Touches.of(rows),

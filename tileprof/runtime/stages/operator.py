@@ -116,8 +116,8 @@ def operator_of(description: Mapping[str, Any]) -> Operator:
         for key in mapping:
             if key not in allowed:
                 raise UserError(f"{name} has no {what} {key!r}; it has {', '.join(sorted(allowed))}")
-    needed = {f.name for f in _fields(kind) if f.default is MISSING}
-    if lost := sorted(needed - set(operands) - set(parameters)):
+    required = {f.name for f in _fields(kind) if f.default is MISSING}
+    if lost := sorted(required - set(operands) - set(parameters)):
         raise UserError(f"{name} lacks {', '.join(lost)}")
     values = {key: tuple(v) if isinstance(v, list) else v for key, v in parameters.items()}
     try:

@@ -53,8 +53,8 @@ class Tables:
     @classmethod
     def of(cls, policy: Policy) -> Tables:
         """Raises `UserError` where a tile awaits more semaphores than a block polls."""
-        used = sorted({edge.semaphores for edge in policy.edges})
-        first = dict(zip(used, np.cumsum([0] + [policy.semaphores[a].count for a in used]).tolist(), strict=False))
+        arrays = sorted({edge.semaphores for edge in policy.edges})
+        first = dict(zip(arrays, np.cumsum([0] + [policy.semaphores[a].count for a in arrays]).tolist(), strict=False))
         lowered = lower(policy)
         posted = {waits.edge.semaphores: waits.of for waits in lowered}
         stages = []
@@ -73,7 +73,7 @@ class Tables:
             order = None if stage.order is None else np.array(stage.order, np.int32)
             table = np.stack(posts, axis=1) if posts else np.empty((stage.tiles, 0))
             stages.append(StageTables(_padded(rows, stage.tiles, stage.name), table.astype(np.int32), order))
-        return cls(tuple(stages), sum(policy.semaphores[a].count for a in used))
+        return cls(tuple(stages), sum(policy.semaphores[a].count for a in arrays))
 
 
 def _padded(rows: Sequence[tuple[NDArray[np.int64], ...]], tiles: int, name: str) -> I32:

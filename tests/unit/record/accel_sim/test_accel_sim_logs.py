@@ -53,8 +53,8 @@ def test_a_trace_holds_the_bytes_of_the_log(tmp_path, seed):
                 blocks[x, y, 0] = warps
         kernels.append(kernel_text(blocks))
         expected.append(touched)
-    done = import_logs(write_logs(tmp_path / "logs", kernels, [(ALPHA, 64), (ALPHA + 1024, 64)]), tmp_path / "t")
-    trace = load(done.path)
+    result = import_logs(write_logs(tmp_path / "logs", kernels, [(ALPHA, 64), (ALPHA + 1024, 64)]), tmp_path / "t")
+    trace = load(result.path)
     assert not list(validate(trace))
     assert [bytes_of(trace, n) for n in range(2)] == expected
     assert trace.columns("launches")["coverage"].tolist() == [0, 0]

@@ -35,7 +35,7 @@ def access(number, block, window, *, read=0, write=0, atomic=0, first=100, gener
     return entry(raw.ACCESS, window, block, number, (read, write, atomic, first), generation)
 
 
-def ran(number, block, begin, end, *, sm=3, generation=0):
+def block_record(number, block, begin, end, *, sm=3, generation=0):
     return entry(raw.BLOCK, sm, block, number, (begin, 0, end, 0), generation)
 
 
@@ -44,7 +44,7 @@ def entered(events, entries):
     have = {(number, block) for key, block, number, _ in entries if key >> raw.KIND_SHIFT == raw.BLOCK}
     own = [e for e in events if e["e"] == "launch" and e["graph"] < 0]
     grids = {e["launch"]: e["grid"][0] * e["grid"][1] * e["grid"][2] for e in own}
-    return [ran(n, b, 1, 0) for n, blocks in grids.items() for b in range(blocks) if (n, b) not in have]
+    return [block_record(n, b, 1, 0) for n, blocks in grids.items() for b in range(blocks) if (n, b) not in have]
 
 
 def process(tmp_path, events, entries, *, ended=True, granule=32, whole=True):

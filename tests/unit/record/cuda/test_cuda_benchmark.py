@@ -17,8 +17,11 @@ def pauses(monkeypatch):
     monkeypatch.syspath_prepend(str(recorded_run.INPROCESS))
     import tileprof_benchmark
 
-    said = []
-    yield tileprof_benchmark.Pauses(lambda on: said.append(("pause", on)), lambda on: said.append(("say", on))), said
+    messages = []
+    yield (
+        tileprof_benchmark.Pauses(lambda on: messages.append(("pause", on)), lambda on: messages.append(("say", on))),
+        messages,
+    )
     sys.modules.pop("tileprof_benchmark", None)
 
 
@@ -26,7 +29,7 @@ ONCE = [("say", 1), ("pause", 1), ("pause", 0), ("say", 0)]
 
 
 def test_the_outermost_timing_of_inductor_pauses(pauses):
-    hook, said = pauses
+    hook, message = pauses
     module = types.ModuleType("benchmarking")
     exec(
         "class Slow:\n    def benchmark(self): return self.benchmark_gpu() + 1\n"
@@ -36,13 +39,13 @@ def test_the_outermost_timing_of_inductor_pauses(pauses):
     module.Thread = threading.Thread  # what the module imports is left alone
     hook.inductor(module)
     assert module.Slow().other() == 5
-    assert said == []
+    assert message == []
     assert module.Slow().benchmark() == 2
-    assert said == ONCE
+    assert message == ONCE
 
 
 def test_a_timing_that_fails_ends_its_pause(pauses):
-    hook, said = pauses
+    hook, message = pauses
 
     class Autotuner:
         def _bench(self):
@@ -51,7 +54,7 @@ def test_a_timing_that_fails_ends_its_pause(pauses):
     hook.triton(types.SimpleNamespace(Autotuner=Autotuner))
     with pytest.raises(ValueError, match=r"^$"):
         Autotuner()._bench()
-    assert said == ONCE
+    assert message == ONCE
 
 
 def test_inductor_and_triton_have_what_is_hooked():

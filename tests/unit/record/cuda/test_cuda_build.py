@@ -183,9 +183,9 @@ def compiled(folder, name, text, *options):
 @needs_everything
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_textures_and_surfaces_are_seen_in_machine_code(tmp_path, scanned, architecture):
-    seen = scanned(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
-    seen.pop("reserved.0", None)  # shared memory of the system's
-    assert seen == {"plain": "000000", "fetch": "000100", "sample": "000100", "look": "000100", "draw": "000010"}
+    actual = scanned(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
+    actual.pop("reserved.0", None)  # shared memory of the system's
+    assert actual == {"plain": "000000", "fetch": "000100", "sample": "000100", "look": "000100", "draw": "000010"}
 
 
 @needs_everything
@@ -210,9 +210,23 @@ extern "C" __global__ void parent(int* p) { cooperative_groups::this_grid().sync
 
 
 @needs_everything
-@pytest.mark.parametrize(("text", "launches"), [(LAUNCH, "1"), (LAUNCH_GRAPH, "1"), (MEET, "0")])
+@pytest.mark.parametrize(("text", "launches"), [(LAUNCH, "1"), (LAUNCH_GRAPH, "2"), (MEET, "0")])
 def test_kernels_that_launch_kernels_or_graphs_are_seen_in_a_linked_module(tmp_path, scanned, text, launches):
     part, linked = compiled(tmp_path, "part", text, "-arch=sm_90", "-rdc=true"), tmp_path / "linked.cubin"
     command = [locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked, part, "-lcudadevrt"]
     subprocess.run(command, check=True)
     assert scanned(linked)["parent"][5] == launches
+
+
+CHILD_WITH_SURFACE = """
+__global__ void child(cudaSurfaceObject_t s) { surf1Dwrite(1, s, 4 * threadIdx.x); }
+extern "C" __global__ void parent(cudaSurfaceObject_t s) { child<<<1, 32>>>(s); }
+"""
+
+
+@needs_everything
+def test_a_kernel_that_launches_others_does_what_they_do(tmp_path, scanned):
+    part, linked = compiled(tmp_path, "part", CHILD_WITH_SURFACE, "-arch=sm_90", "-rdc=true"), tmp_path / "linked.cubin"
+    command = [locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked, part, "-lcudadevrt"]
+    subprocess.run(command, check=True)
+    assert scanned(linked)["parent"][3:] == "011"  # reads through textures, writes through surfaces, launches

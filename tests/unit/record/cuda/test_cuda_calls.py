@@ -51,14 +51,14 @@ def operator(op, launches, call, module=""):
 
 def touches(number, reads, writes, blocks=2):
     """Every block reads all of ``reads``, and writes its part of ``writes``."""
-    found = []
+    matches = []
     for name in reads:
         windows = range(PLACES[name] // 1024, (PLACES[name] + size_of(name) + 1023) // 1024)
-        found += [access(number, b, w, read=0xFFFFFFFF) for b in range(blocks) for w in windows]
+        matches += [access(number, b, w, read=0xFFFFFFFF) for b in range(blocks) for w in windows]
     for name in writes:
         windows = range(PLACES[name] // 1024, (PLACES[name] + size_of(name) + 1023) // 1024)
-        found += [access(number, i * blocks // len(windows), w, write=0xFFFFFFFF) for i, w in enumerate(windows)]
-    return found
+        matches += [access(number, i * blocks // len(windows), w, write=0xFFFFFFFF) for i, w in enumerate(windows)]
+    return matches
 
 
 ADDMM = called("aten::addmm", {"beta": 1, "alpha": 1}, self="b1", mat1="x", mat2="w1", out="h")
@@ -141,12 +141,12 @@ def test_operators_are_cut_into_the_tiles_of_the_models_kernels(recorded, tmp_pa
     pytest.importorskip("torch")
     from tileprof.record.model.recut import recut
 
-    made = recut(recorded, tmp_path / "again.tileprof")
-    trace = load(made.path)
+    result = recut(recorded, tmp_path / "again.tileprof")
+    trace = load(result.path)
     assert validate(trace) == []
-    assert made.operators == 3
-    assert trace.launches["op"].tolist() == ["aten::addmm"] * len(made.launches[0]) + ["aten::gelu", "aten::mm"]
-    assert made.launches[0] == made.launches[1]
+    assert result.operators == 3
+    assert trace.launches["op"].tolist() == ["aten::addmm"] * len(result.launches[0]) + ["aten::gelu", "aten::mm"]
+    assert result.launches[0] == result.launches[1]
     assert trace.launches["kernel"].str.startswith(("gemm_", "splitk_", "vectorized_")).all()
     assert trace.launches["module"].tolist()[-2:] == ["act", "down"]
     recorded_ns = recorded.launches["duration_ns"]
@@ -165,9 +165,9 @@ def test_launches_without_a_call_stay_as_they_were_recorded(tmp_path):
     with TraceWriter(name, recorder="cuda", command=["x"], device=H200, granule=32, force=True) as writer:
         Decoder(process(tmp_path, events, entries), writer, H200).run()
     before = load(name)
-    made = recut(before, tmp_path / "again.tileprof")
-    after = load(made.path)
-    assert [len(made.launches[n]) for n in range(3)] == [1, 1, 1]
+    result = recut(before, tmp_path / "again.tileprof")
+    after = load(result.path)
+    assert [len(result.launches[n]) for n in range(3)] == [1, 1, 1]
     for launch_number in (0, 2):
         pair = before, after
         one, two = (t.footprint(int(t.launches.footprint[launch_number])).boxes for t in pair)
@@ -187,9 +187,9 @@ def test_memory_that_comes_and_goes_between_two_launches_is_kept(tmp_path):
         Decoder(process(tmp_path, events, ENTRIES), writer, H200).run()
     before = load(name).buffers
     assert (before["allocated_at"] == before["freed_at"]).sum() == 1
-    made = load(recut(load(name), tmp_path / "again.tileprof").path)
-    assert validate(made) == []
-    again = made.buffers
+    result = load(recut(load(name), tmp_path / "again.tileprof").path)
+    assert validate(result) == []
+    again = result.buffers
     assert (again["allocated_at"] == again["freed_at"]).sum() == 1
 
 
@@ -211,9 +211,9 @@ def test_the_pair_by_default_has_operators(recorded, tmp_path, capsys):
     pytest.importorskip("torch")
     out = tmp_path / "out"
     assert main(["export", "-o", str(out), str(recorded.path)]) == 0
-    said = capsys.readouterr().err
-    assert "Launches 0 (up), 2 (down): of the products that need each other" in said
-    assert "Launch 1 becomes an epilogue" in said
+    output = capsys.readouterr().err
+    assert "Launches 0 (up), 2 (down): of the products that need each other" in output
+    assert "Launch 1 becomes an epilogue" in output
     policy = json.loads((out / "policy.json").read_text())
     assert [stage["operator"]["parameters"].get("epilogue") for stage in policy["stages"]] == ["gelu", None]
     tiles = [stage["operator"]["parameters"]["tile"] for stage in policy["stages"]]

@@ -1,6 +1,6 @@
 """Raw records to traces: what is said about each launch, and that nothing is lost silently."""
 
-from cuda_records import ALLOC, KERNEL, WINDOW, access, launch, ran
+from cuda_records import ALLOC, KERNEL, WINDOW, access, block_record, launch
 
 from tileprof.record.cuda.decode import Timed
 from tileprof.record.cuda.selftest import granules
@@ -9,7 +9,7 @@ from tileprof.trace import ATOMIC, READ, WRITE
 
 def test_bits_become_the_granules_of_their_tiles_with_modes(decoded):
     entries = [
-        ran(1, 0, 1000, 2000), ran(1, 1, 1500, 2500),
+        block_record(1, 0, 1000, 2000), block_record(1, 1, 1500, 2500),
         access(1, 0, WINDOW, read=0b0110, first=1500), access(1, 1, WINDOW + 1, write=1, atomic=1 << 31, first=2000),
         access(1, 0, WINDOW, read=0b1000, first=1250),  # the same key again: the index had forgotten it
     ]  # fmt: skip
@@ -55,7 +55,7 @@ def test_nodes_of_a_graph_that_share_a_kernel_are_told_apart(decoded):
         item
         for g in (0, 1)
         for b in (0, 1)
-        for item in (ran(5, b, 1000, 1100, generation=g), access(5, b, WINDOW + g, write=1 << b, generation=g))
+        for item in (block_record(5, b, 1000, 1100, generation=g), access(5, b, WINDOW + g, write=1 << b, generation=g))
     ]
     trace, _ = decoded([ALLOC, KERNEL, *nodes], entries)
     assert [sorted(g for *_, g in granules(trace, n, 32)) for n in (0, 1)] == [
@@ -80,7 +80,11 @@ def test_a_program_that_marks_a_region_keeps_nothing_else(decoded):
 
 def test_uninstrumented_times_win_over_block_times(decoded):
     timed = {0: Timed(begin_ns=5, duration_ns=77, registers=40, shared_bytes=2048)}
-    trace, _ = decoded([ALLOC, KERNEL, launch(1), launch(2)], [ran(1, 0, 10, 900), ran(2, 0, 1000, 1300)], timed=timed)
+    trace, _ = decoded(
+        [ALLOC, KERNEL, launch(1), launch(2)],
+        [block_record(1, 0, 10, 900), block_record(2, 0, 1000, 1300)],
+        timed=timed,
+    )
     assert trace.launches.duration_ns.tolist() == [77, 300]
     assert trace.launches.registers.tolist() == [40, 32]
 
@@ -99,7 +103,7 @@ def test_graph_nodes_have_the_names_under_which_they_were_captured(decoded):
     graph = {"e": "graph", "graph": 0, "exec": "0x1", "stream": "0x1"}
     nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
     events = [ALLOC, names[0], captured, names[1], captured, graph, KERNEL, *nodes]
-    trace, _ = decoded(events, [ran(5, b, 1, 2, generation=g) for g in (0, 1) for b in (0, 1)])
+    trace, _ = decoded(events, [block_record(5, b, 1, 2, generation=g) for g in (0, 1) for b in (0, 1)])
     assert trace.launches.op.tolist() == ["aten::mm", "aten::add"]
 
 

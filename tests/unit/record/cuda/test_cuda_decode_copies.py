@@ -53,7 +53,7 @@ def test_a_copy_of_unknown_direction_touches_both_sides(decoded):
 
 @pytest.mark.parametrize(("graph", "launches"), [(0, ["memcpy in a graph"]), (-1, [])])
 def test_a_copy_without_a_size_is_one_of_anything_in_a_graph_and_nothing_elsewhere(decoded, graph, launches):
-    nothing = {
+    empty = {
         "e": "copy",
         "from": 0,
         "to": 0,
@@ -66,7 +66,7 @@ def test_a_copy_without_a_size_is_one_of_anything_in_a_graph_and_nothing_elsewhe
         "direction": 4,
         "stream": "graph",
     }
-    trace, _ = decoded([ALLOC, TENSOR, {"e": "graph", "graph": 0}, {**nothing, "graph": graph, "t": 0}], [])
+    trace, _ = decoded([ALLOC, TENSOR, {"e": "graph", "graph": 0}, {**empty, "graph": graph, "t": 0}], [])
     assert trace.launches.kernel.tolist() == launches
     assert set(trace.launches.coverage) <= {"conservative"}
 

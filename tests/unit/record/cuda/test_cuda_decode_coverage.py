@@ -1,7 +1,7 @@
 """Raw records to traces: what was not seen makes a launch a superset, and the trace says so."""
 
 import pytest
-from cuda_records import ALLOC, KERNEL, TENSOR, WINDOW, access, launch, ran
+from cuda_records import ALLOC, KERNEL, TENSOR, WINDOW, access, block_record, launch
 
 from tileprof.record.cuda import coverage, decode, raw
 from tileprof.record.cuda.selftest import granules
@@ -10,11 +10,11 @@ from tileprof.trace import READ, WRITE
 
 def test_from_where_nodes_overlapped_each_stands_for_all_that_follow(decoded):
     nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in range(4)]
-    entries = [ran(5, b, 1000, 1100) for b in (0, 1)]
+    entries = [block_record(5, b, 1000, 1100) for b in (0, 1)]
     entries += [access(5, b, WINDOW, write=1 << b) for b in (0, 1)]
-    entries += [ran(5, b, 2000, 2100, generation=1) for b in (0, 1, 0, 1)]  # the second and the third at once
+    entries += [block_record(5, b, 2000, 2100, generation=1) for b in (0, 1, 0, 1)]  # the second and the third at once
     entries += [access(5, 0, WINDOW + 1, write=1, generation=1), access(5, 1, WINDOW + 2, read=1, generation=1)]
-    entries += [ran(5, b, 3000, 3100, generation=2) for b in (0, 1)]  # the fourth, out of place
+    entries += [block_record(5, b, 3000, 3100, generation=2) for b in (0, 1)]  # the fourth, out of place
     trace, _ = decoded([ALLOC, KERNEL, *nodes], entries)
     assert granules(trace, 0, 32) == {(0, WRITE, 0x8000), (1, WRITE, 0x8001)}
     rest = {(0, WRITE, 0x8000 + 32), (1, READ, 0x8000 + 64)}
@@ -27,8 +27,8 @@ def test_from_where_nodes_overlapped_each_stands_for_all_that_follow(decoded):
 def test_a_place_with_the_code_of_another_kernel_is_not_trusted(decoded):
     nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
     code = 1 << raw.SM_BITS
-    entries = [ran(5, b, 1000, 1100, sm=code | 3, generation=0) for b in (0, 1)]
-    entries += [ran(5, b, 2000, 2100, sm=2 * code | 3, generation=1) for b in (0, 1)]
+    entries = [block_record(5, b, 1000, 1100, sm=code | 3, generation=0) for b in (0, 1)]
+    entries += [block_record(5, b, 2000, 2100, sm=2 * code | 3, generation=1) for b in (0, 1)]
     trace, _ = decoded([ALLOC, KERNEL, *nodes], entries)
     assert trace.launches.coverage.tolist() == ["exact", "conservative"]
     assert trace.times.sm.tolist() == [3, 3]
@@ -62,7 +62,7 @@ def test_granules_that_only_hang_over_the_end_of_a_tensor_make_no_buffer(decoded
 def test_what_stands_for_all_memory_covers_what_lies_between_tensors_too(decoded):
     """The records of its blocks are missing; a later launch reads memory that had no name until then."""
     events = [ALLOC, TENSOR, KERNEL, launch(1), launch(2)]
-    entries = [ran(2, b, 5, 9) for b in (0, 1)] + [access(2, 0, WINDOW + 8, read=1)]
+    entries = [block_record(2, b, 5, 9) for b in (0, 1)] + [access(2, 0, WINDOW + 8, read=1)]
     trace, _ = decoded(events, entries, whole=False)
     assert trace.launches.coverage.tolist() == ["conservative", "exact"]
     [read] = {g for _, _, g in granules(trace, 1, 32)}
@@ -95,7 +95,7 @@ def test_a_large_launch_that_stands_for_all_memory_is_one_tile_where_there_are_m
     """Each tile by each buffer would be more rows than fit into memory."""
     monkeypatch.setattr(decode, "MOST_ROWS", 100)
     tensors = [{**TENSOR, "address": 0x100000 + 1024 * n, "bytes": 1024} for n in range(64)]
-    trace, _ = decoded([ALLOC, *tensors, KERNEL, launch(1, grid=(5, 2, 1))], [ran(1, 0, 5, 9)], whole=False)
+    trace, _ = decoded([ALLOC, *tensors, KERNEL, launch(1, grid=(5, 2, 1))], [block_record(1, 0, 5, 9)], whole=False)
     row = trace.launches.iloc[0]
     assert (row.coverage, row.tiles, row.grid_x, row.grid_y) == ("conservative", 1, 5, 2)
     assert row.note.endswith("its 10 tiles stand as one")
@@ -123,14 +123,78 @@ def test_accesses_beyond_48_bits_are_counted_and_their_launch_is_not_exact(decod
 
 def test_constant_variables_are_read_whole_by_every_tile_where_something_wrote_them(decoded):
     kernel = {**KERNEL, "constants": 2}
-    told = {"e": "constants", "kernel": 0, "ranges": [[0xC00040, 64], [0xF000000, 64]]}
+    values = {"e": "constants", "kernel": 0, "ranges": [[0xC00040, 64], [0xF000000, 64]]}
     copy = {
         "e": "copy", "from": 0, "to": 0xC00040, "bytes": 64, "width": 64, "height": 1, "depth": 1, "from_pitch": 64,
         "to_pitch": 64, "direction": 2, "stream": "0x1", "graph": -1, "t": 0,
     }  # fmt: skip
-    trace, _ = decoded([ALLOC, kernel, told, copy, launch(1)], [access(1, 0, WINDOW, write=1)])
+    trace, _ = decoded([ALLOC, kernel, values, copy, launch(1)], [access(1, 0, WINDOW, write=1)])
     assert trace.launches.coverage.tolist() == ["exact", "exact"]
     reads = {(t, g) for t, m, g in granules(trace, 1, 32) if m == READ}
     assert reads == {(t, 0xC00040 // 32 + g) for t in (0, 1) for g in (0, 1)}
     trace, _ = decoded([ALLOC, kernel, launch(1)], [access(1, 0, WINDOW, write=1)])
     assert trace.launches.coverage.tolist() == ["conservative"], "where they lie was never told"
+
+
+CODE = 0x7F0000004000
+CHILD = 0x7F0000008000
+PARENT = {**KERNEL, "launches": 1, "code": [CODE, 0x800]}
+
+
+def at(code):
+    """The low bits of a block's record that entered there on SM 3."""
+    return (code >> 4 << raw.SM_BITS | 3) & raw.LOW_MASK
+
+
+def of_family():
+    """A parent of two blocks, whose children have two blocks of three numbers, and touch two windows."""
+    blocks = [block_record(1, b, 1000 + b, 0, sm=at(CODE)) for b in (0, 1)]
+    blocks += [block_record(1, b, 5000, 9000 if b == 2 else 0, sm=at(CHILD)) for b in (0, 1, 2)]
+    return [*blocks, access(1, 0, WINDOW, read=1), access(1, 2, WINDOW + 1, write=1)]
+
+
+def test_what_children_touch_stands_for_the_launch_that_began_them(decoded):
+    trace, _ = decoded([ALLOC, PARENT, launch(1), launch(2, kernel=0)], [*of_family(), *of_launch(2)])
+    assert granules(trace, 0, 32) == {(0, READ, 0x8000), (0, WRITE, 0x8000 + 32)}
+    assert granules(trace, 1, 32) == set()
+    assert trace.launches.tiles.tolist() == [1, 1]
+    assert trace.launches.coverage.tolist() == ["conservative", "conservative"]
+    assert "blocks: 3 of a kernel that the host did not launch from 4.0 to 8.0 us on" in trace.launches.note[0]
+    assert "blocks: none" in trace.launches.note[1]
+
+
+def of_launch(number):
+    return [block_record(number, b, 1000 + b, 1100, sm=at(CODE)) for b in (0, 1)]
+
+
+def test_children_that_the_host_launched_too_have_names(decoded):
+    child = {**KERNEL, "id": 1, "name": "child(int*)", "launches": 1, "code": [CHILD, 0x400]}
+    own = [block_record(2, b, 1000, 1100, sm=at(CHILD)) for b in (0, 1)]
+    trace, _ = decoded([ALLOC, PARENT, child, launch(1), launch(2, kernel=1)], [*of_family(), *own])
+    assert "3 of child(int*) from" in trace.launches.note[0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "entries"),
+    [
+        ({"launches": 2}, []),  # graphs
+        ({"code": [0, 0]}, []),  # code of unknown place
+        ({}, [block_record(1, 1, 2000, 0, sm=at(CODE))]),  # launches itself: more blocks of its own than it has
+        ({}, [(raw.MAP << raw.KIND_SHIFT | 0x7000, 0, 1, (1, 0, 0, 0))]),  # loads through maps of somebody's parameters
+    ],
+    ids=["graphs", "unknown code", "itself", "maps"],
+)
+def test_a_launch_whose_children_cannot_be_told_stands_for_all_memory(decoded, kernel, entries):
+    trace, _ = decoded([ALLOC, {**PARENT, **kernel}, launch(1)], [*of_family(), *entries])
+    [coverage_of] = trace.launches.coverage
+    assert coverage_of == "conservative"
+    assert "stands for all memory" in trace.launches.note[0]
+
+
+def test_blocks_of_children_say_nothing_against_where_code_lies(decoded):
+    """Else no node of any graph were told from another one."""
+    other = {**KERNEL, "id": 1, "code": [0x7F0000010000, 0x400]}
+    nodes = [launch(5, kernel=1, graph=0, generation=g, ordinal=g + 1) for g in (0, 1)]
+    wrong = [block_record(5, b, 1000, 1100, sm=at(CHILD), generation=g) for b in (0, 1) for g in (0, 1)]
+    trace, _ = decoded([ALLOC, PARENT, other, launch(1), *nodes], [*of_family(), *wrong])
+    assert set(trace.launches.coverage[1:]) == {"conservative"}  # held against code that is known

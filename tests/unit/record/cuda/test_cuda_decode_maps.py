@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cuda_records import ALLOC, KERNEL, TENSOR, entry, launch, ran
+from cuda_records import ALLOC, KERNEL, TENSOR, block_record, entry, launch
 
 from tileprof.record.cuda import raw, writes
 from tileprof.record.cuda.selftest import granules
@@ -47,29 +47,31 @@ def test_replays_name_the_writer_of_every_granule(decoded, tmp_path):
     owners[256:] = 1
     owners[0] = raw.NOBODY
     owners.tofile(tmp_path / "owners-0.bin")
-    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
-    found |= {"regions": [[112, 0x2000]], "refused": ""}
-    events = [ALLOC, STORES, launch(1), found, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
+    actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    actual |= {"regions": [[112, 0x2000]], "refused": ""}
+    events = [ALLOC, STORES, launch(1), actual, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
     entries = map_entries(1, STORED, 0x104000, loaded=False)
     # A node of a graph cannot be replayed: it takes what the equal launch taught.
     events.append(launch(2, graph=0))
-    entries += [ran(2, b, 1, 2) for b in (0, 1)] + map_entries(2, STORED, 0x108000, loaded=False)
+    entries += [block_record(2, b, 1, 2) for b in (0, 1)] + map_entries(2, STORED, 0x108000, loaded=False)
     trace, _ = decoded(events, entries)
     assert trace.launches.coverage.tolist() == ["exact", "inferred"]
     for number, base in ((0, 0x104000), (1, 0x108000)):
-        seen = granules(trace, number, 16)
-        assert {g for tile, _, g in seen if tile == 1} == set(range((base + 0x1000) // 16, (base + 0x2000) // 16))
-        assert {g for tile, _, g in seen if tile == 0} == set(range(base // 16 + 1, (base + 0x1000) // 16))
+        observed_value = granules(trace, number, 16)
+        assert {g for tile, _, g in observed_value if tile == 1} == set(
+            range((base + 0x1000) // 16, (base + 0x2000) // 16)
+        )
+        assert {g for tile, _, g in observed_value if tile == 0} == set(range(base // 16 + 1, (base + 0x1000) // 16))
 
 
 @pytest.mark.parametrize("left_over", [0xBF80_0000_3F80_0000, 0x7000_0000_0000], ids=["no address", "nobody's memory"])
 def test_left_overs_of_other_maps_are_no_outputs(decoded, tmp_path, left_over):
     np.array([0] * 256 + [1] * 256, "<i4").tofile(tmp_path / "owners-0.bin")
-    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
-    found |= {"regions": [[112, 0x2000]], "refused": ""}
-    events = [ALLOC, STORES, launch(1), found, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
+    actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    actual |= {"regions": [[112, 0x2000]], "refused": ""}
+    events = [ALLOC, STORES, launch(1), actual, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
     entries = map_entries(1, STORED, 0x104000, loaded=False)
-    entries += [ran(2, b, 1, 2) for b in (0, 1)] + map_entries(2, STORED, 0x108000, loaded=False)
+    entries += [block_record(2, b, 1, 2) for b in (0, 1)] + map_entries(2, STORED, 0x108000, loaded=False)
     entries += map_entries(2, STORED + 64, left_over, loaded=False)
     trace, _ = decoded([*events, launch(2, graph=0)], entries)
     assert trace.launches.coverage.tolist() == ["exact", "inferred"]
@@ -78,11 +80,11 @@ def test_left_overs_of_other_maps_are_no_outputs(decoded, tmp_path, left_over):
 
 def test_a_graph_takes_what_a_launch_outside_the_recording_taught(decoded, tmp_path):
     np.array([0] * 128 + [1] * 128, "<i4").tofile(tmp_path / "owners-0.bin")
-    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
-    found |= {"regions": [[112, 0x1000]], "refused": ""}
-    learnt = [{**launch(1), "e": "learn"}, found, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
+    actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    actual |= {"regions": [[112, 0x1000]], "refused": ""}
+    learnt = [{**launch(1), "e": "learn"}, actual, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
     entries = map_entries(1, STORED, 0x104000, loaded=False) + map_entries(2, STORED, 0x108000, loaded=False)
-    entries += [ran(2, b, 1, 2) for b in (0, 1)]
+    entries += [block_record(2, b, 1, 2) for b in (0, 1)]
     trace, _ = decoded([ALLOC, STORES, *learnt, launch(2, graph=0)], entries)
     assert trace.launches.coverage.tolist() == ["inferred"]
     assert {(t, g - 0x1080) for t, _, g in granules(trace, 0, 256)} == {
@@ -93,7 +95,7 @@ def test_a_graph_takes_what_a_launch_outside_the_recording_taught(decoded, tmp_p
 def lesson(tmp_path, number, launch_id, owners, regions):
     """A launch outside of what is recorded, and what replays of it told."""
     np.array(owners, "<i4").tofile(tmp_path / f"owners-{number}.bin")
-    found = {
+    actual = {
         "e": "owners",
         "id": number,
         "launch": launch_id,
@@ -101,11 +103,11 @@ def lesson(tmp_path, number, launch_id, owners, regions):
         "granule": 16,
         "clusters": 2,
     }
-    found |= {"regions": [[112, size] for _, size in regions], "refused": ""}
+    actual |= {"regions": [[112, size] for _, size in regions], "refused": ""}
     bases = [base for base, _ in regions]
     return [
         {**launch(launch_id), "e": "learn"},
-        found,
+        actual,
         {"e": "owned", "launch": launch_id, "id": number, "bases": bases},
     ]
 
@@ -115,7 +117,7 @@ def loading(number, rows):
     entries = map_entries(number, LOADED, 0x100000, loaded=True)
     entries += map_entries(number, STORED, 0x104000 + 0x4000 * number, loaded=False)
     entries += [e for b, row in rows for e in load_entries(number, LOADED, b, row)]
-    return entries + [ran(number, b, 1, 2) for b in (0, 1)]
+    return entries + [block_record(number, b, 1, 2) for b in (0, 1)]
 
 
 def test_of_several_launches_that_taught_the_one_that_loads_alike_is_believed(decoded, tmp_path):
@@ -143,9 +145,9 @@ def test_two_results_of_the_same_shape_are_not_told_apart_in_a_graph(decoded, tm
 
 def test_bytes_that_several_clusters_wrote_belong_to_all_of_them(decoded, tmp_path):
     np.array([0, raw.SEVERAL, 1, 1], "<i4").tofile(tmp_path / "owners-0.bin")
-    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
-    found |= {"regions": [[112, 64]], "refused": ""}
-    events = [ALLOC, STORES, launch(1), found, {"e": "owned", "launch": 1, "id": 0, "bases": [0x100000]}]
+    actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    actual |= {"regions": [[112, 64]], "refused": ""}
+    events = [ALLOC, STORES, launch(1), actual, {"e": "owned", "launch": 1, "id": 0, "bases": [0x100000]}]
     trace, _ = decoded(events, [])
     assert {(t, g - 0x10000) for t, _, g in granules(trace, 0, 16)} == {(0, 0), (0, 1), (1, 1), (1, 2), (1, 3)}
     assert trace.launches.coverage.tolist() == ["conservative"]
@@ -197,9 +199,9 @@ def test_a_load_in_a_mode_that_is_not_decoded_stands_for_its_tensor(decoded, mod
 
 def test_a_products_inputs_that_are_among_the_parameters_again_are_not_its_results(decoded):
     """As cuBLAS has them: the maps of both inputs twice, and the result's."""
-    seen = writes.maps(np.array(ENTRIES_OF_A_PRODUCT, raw.ENTRY))
-    assert [hex(m.base) for m in writes._outputs(seen.others, seen)] == ["0x108000"]
-    only = writes.Maps(seen.loaded, [m for m in seen.others if m.base != 0x108000])
+    actual = writes.maps(np.array(ENTRIES_OF_A_PRODUCT, raw.ENTRY))
+    assert [hex(m.base) for m in writes._outputs(actual.others, actual)] == ["0x108000"]
+    only = writes.Maps(actual.loaded, [m for m in actual.others if m.base != 0x108000])
     assert writes._outputs(only.others, only) == only.others, "in place: what it loads may be what it stores"
 
 
@@ -221,25 +223,25 @@ def test_parameters_that_were_copied_by_their_bounds_are_complete_wherever_they_
     begin = PAGE + 2304 + 528
     entries = filled(1, begin, begin + 48) + filled(1, begin + 112, begin + 4000)
     entries += map_entries(1, begin + 48, 0x104000, loaded=False)
-    seen = writes.maps(np.array(entries, raw.ENTRY), (528, 4000), graph=True)
-    assert seen.complete
-    assert [m.base for m in seen.others] == [0x104000]
+    actual = writes.maps(np.array(entries, raw.ENTRY), (528, 4000), graph=True)
+    assert actual.complete
+    assert [m.base for m in actual.others] == [0x104000]
 
 
 def test_a_nodes_page_may_lack_some_of_its_parameters_and_hold_others_of_its_neighbours():
     entries = filled(1, PAGE, PAGE + 4096)
     entries += map_entries(1, PAGE + 2048, 0x100000, loaded=True) + map_entries(1, PAGE + 2112, 0x104000, loaded=False)
     entries += map_entries(1, PAGE + 3584, 0x108000, loaded=False)
-    seen = writes.maps(np.array(entries, raw.ENTRY), (528, 1024), graph=True)
-    assert not seen.complete
-    assert [m.base for m in seen.others] == [0x104000]
+    actual = writes.maps(np.array(entries, raw.ENTRY), (528, 1024), graph=True)
+    assert not actual.complete
+    assert [m.base for m in actual.others] == [0x104000]
 
 
 def owned(tmp_path, owners, launches):
     owners.astype("<i4").tofile(tmp_path / "owners-0.bin")
-    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
-    found |= {"regions": [[112, 0x2000]], "refused": ""}
-    return [found, *({"e": "owned", "launch": n, "id": 0, "bases": [0x104000]} for n in launches)]
+    actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    actual |= {"regions": [[112, 0x2000]], "refused": ""}
+    return [actual, *({"e": "owned", "launch": n, "id": 0, "bases": [0x104000]} for n in launches)]
 
 
 def test_owners_that_were_not_written_whole_are_none(decoded, tmp_path):

@@ -13,16 +13,16 @@ from tileprof.record import cuda
 from tileprof.record.cuda import doctor, gpu, locate, recorded_run
 
 
-@pytest.mark.parametrize(("needed", "code"), [(True, 1), (False, 0)])
-def test_the_doctor_fails_only_for_what_recording_needs(monkeypatch, capsys, needed, code):
-    found = [
+@pytest.mark.parametrize(("needs", "code"), [(True, 1), (False, 0)])
+def test_the_doctor_fails_only_for_what_recording_needs(monkeypatch, capsys, needs, code):
+    actual = [
         doctor.Check("driver", ok=True, result="13.0"),
-        doctor.Check("CUPTI", ok=False, result="Type: pip", needed=needed),
+        doctor.Check("CUPTI", ok=False, result="Type: pip", needed=needs),
     ]
-    monkeypatch.setattr(doctor, "checks", lambda: found)
+    monkeypatch.setattr(doctor, "checks", lambda: actual)
     assert verb.run(argparse.Namespace(json=False)) == code
     out = capsys.readouterr().out
-    assert ("FAIL" if needed else "lost") + "  CUPTI   Type: pip" in out
+    assert ("FAIL" if needs else "lost") + "  CUPTI   Type: pip" in out
     assert verb.run(argparse.Namespace(json=True)) == code
     assert json.loads(capsys.readouterr().out)["able"] == (code == 0)
 

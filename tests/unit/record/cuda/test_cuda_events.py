@@ -23,9 +23,9 @@ def format_of(call):
 def functions_of_native_code():
     """Name and body of every function of events.cpp that writes an event."""
     text = (NATIVE / "events.cpp").read_text()
-    for found in re.finditer(r"^void (\w+)\([^{;]*\) \{(.*?)\}$", text, re.DOTALL | re.MULTILINE):
-        if "log_.event(" in found[2]:
-            yield found[1], found[2]
+    for result in re.finditer(r"^void (\w+)\([^{;]*\) \{(.*?)\}$", text, re.DOTALL | re.MULTILINE):
+        if "log_.event(" in result[2]:
+            yield result[1], result[2]
 
 
 def written_by_native_code():
@@ -47,23 +47,23 @@ def written_by_hooks():
     for path in sorted(recorded_run.INPROCESS.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and any(k.arg == "e" for k in node.keywords):
-                given = {k.arg: k.value for k in node.keywords}
+                values = {k.arg: k.value for k in node.keywords}
             elif isinstance(node, ast.Dict) and any(isinstance(k, ast.Constant) and k.value == "e" for k in node.keys):
-                given = {k.value: v for k, v in zip(node.keys, node.values, strict=True)}
+                values = {k.value: v for k, v in zip(node.keys, node.values, strict=True)}
             else:
                 continue
-            yield given["e"].value, given.keys() - {"e"}
+            yield values["e"].value, values.keys() - {"e"}
 
 
 @pytest.mark.parametrize("written", [written_by_native_code, written_by_hooks])
 def test_what_is_written_is_what_the_schema_says(written):
-    seen = list(written())
-    assert len(seen) > 5
-    for kind, names in seen:
+    actual = list(written())
+    assert len(actual) > 5
+    for kind, names in actual:
         assert kind in events.KINDS, kind
         known = events.fields_of(kind)
         assert names <= known.keys(), f"{kind}: the schema lacks {names - known.keys()}"
-        missing = {name for name, needed in known.items() if needed} - names
+        missing = {name for name, needs in known.items() if needs} - names
         assert not missing, f"{kind} is written without {missing}"
 
 

@@ -4,7 +4,7 @@ import signal
 import subprocess
 
 import pytest
-from test_cuda_injection import events, libraries, pytestmark, ran  # noqa: F401 - fixtures
+from test_cuda_injection import events, libraries, pytestmark, runner  # noqa: F401 - fixtures
 
 from tileprof.devices import get
 from tileprof.errors import UserError
@@ -30,14 +30,14 @@ def decoded(process, path):
 
 
 @pytest.fixture
-def refused(ran):  # noqa: F811 - fixture
+def refused(runner):  # noqa: F811 - fixture
     """Why the recorder does not start, as the program's user and the caller of ``tileprof record`` read it."""
 
     def run(**variables):
         with pytest.raises(AssertionError) as printed:
-            ran(FAILS, **variables)
+            runner(FAILS, **variables)
         with pytest.raises(UserError) as raised:
-            ran.read()
+            runner.read()
         assert "nothing is recorded: " in str(printed.value)
         return str(raised.value)
 
@@ -61,12 +61,12 @@ def test_a_driver_without_a_function_that_is_needed_is_too_old(refused, tmp_path
 
 
 def test_a_library_without_a_function_that_is_needed_is_too_old(refused, libraries):  # noqa: F811 - fixture
-    said = refused(TILEPROF_SANITIZER=libraries.library)
-    assert "has no symbol sanitizerSubscribe: it is too old; update nvidia-cuda-sanitizer-api" in said
+    message = refused(TILEPROF_SANITIZER=libraries.library)
+    assert "has no symbol sanitizerSubscribe: it is too old; update nvidia-cuda-sanitizer-api" in message
 
 
-def test_without_room_for_records_launches_are_conservative_and_the_option_is_named(ran, tmp_path):  # noqa: F811 - fixture
-    process, _ = ran("inject(); module(); memory(1, 0x100000); launch(); launch()", FAKE_MEMORY="100000")
+def test_without_room_for_records_launches_are_conservative_and_the_option_is_named(runner, tmp_path):  # noqa: F811 - fixture
+    process, _ = runner("inject(); module(); memory(1, 0x100000); launch(); launch()", FAKE_MEMORY="100000")
     assert "has no room for the recorder's 1 MiB" in complaints(process)
     assert "--arena" in complaints(process)
     trace = decoded(process, tmp_path / "t.tileprof")
@@ -75,20 +75,20 @@ def test_without_room_for_records_launches_are_conservative_and_the_option_is_na
     assert any("--arena" in note for note in trace.manifest["notes"])
 
 
-def test_a_program_that_runs_out_of_memory_is_told_once_what_the_recorder_holds(ran):  # noqa: F811 - fixture
-    process, _ = ran("""
+def test_a_program_that_runs_out_of_memory_is_told_once_what_the_recorder_holds(runner):  # noqa: F811 - fixture
+    process, _ = runner("""
         inject(); module(); launch(); fake.fake_allocates(0); fake.fake_allocates(1)
         fake.fake_allocates(2); fake.fake_allocates(2)
     """)
-    [told] = events(process, "complaint")
-    assert told["text"].startswith(
+    [message] = events(process, "complaint")
+    assert message["text"].startswith(
         "the GPU was out of memory when the program asked for some; of it, 1 MiB are the recorder's."
     )
-    assert told["text"].endswith("make that less with --arena")
+    assert message["text"].endswith("make that less with --arena")
 
 
-def test_a_kernel_that_faults_leaves_what_was_copied_and_a_sentence(ran, tmp_path):  # noqa: F811 - fixture
-    process, _ = ran(
+def test_a_kernel_that_faults_leaves_what_was_copied_and_a_sentence(runner, tmp_path):  # noqa: F811 - fixture
+    process, _ = runner(
         "inject(); module(); launch(); library.tileprof_drain(); launch(); fake.fake_fault(); library.tileprof_drain()"
     )
     assert "one of its kernels faulted" in complaints(process)
@@ -98,8 +98,8 @@ def test_a_kernel_that_faults_leaves_what_was_copied_and_a_sentence(ran, tmp_pat
     assert any("are not here; 1 of them are known" in note for note in trace.manifest["notes"])
 
 
-def test_a_killed_program_leaves_what_was_copied(ran):  # noqa: F811 - fixture
-    process, _ = ran(
+def test_a_killed_program_leaves_what_was_copied(runner):  # noqa: F811 - fixture
+    process, _ = runner(
         "import signal\n"
         "inject(); module(); launch(); library.tileprof_drain(); launch(); library.tileprof_flush(); "
         "os.kill(os.getpid(), signal.SIGKILL)",

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from cuda_records import KERNEL, launch, process, ran
+from cuda_records import KERNEL, block_record, launch, process
 from test_cuda_injection import libraries, pytestmark  # noqa: F401 - fixtures
 
 from tileprof.devices import Device, get
@@ -43,9 +43,9 @@ def test_several_gpus_are_listed_and_the_first_is_the_one_that_is_meant(driver, 
         "NVIDIA H200 (sm_90, 132 SMs, GPU-01010101-0101-0101-0101-010101010101); driver for CUDA 13.0"
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    said = doctor.checks()[0].result
-    assert "; the first of 2 (NVIDIA L4 (sm_89, 58 SMs, GPU-02020202-" in said
-    assert said.endswith("; CUDA_VISIBLE_DEVICES=1,0")
+    message = doctor.checks()[0].result
+    assert "; the first of 2 (NVIDIA L4 (sm_89, 58 SMs, GPU-02020202-" in message
+    assert message.endswith("; CUDA_VISIBLE_DEVICES=1,0")
 
 
 def test_a_gpu_that_is_too_old_behind_a_newer_one_does_not_matter(driver):
@@ -94,10 +94,10 @@ def test_a_gpu_with_fewer_sms_than_its_name_has_elsewhere_is_as_the_driver_says(
 
 def test_a_slice_has_its_own_sms_memory_and_rates(driver):
     driver(SLICE)
-    found, whole = gpu.gpus()[0], get("H200")
-    assert found.sliced
-    assert found.id.startswith("MIG-01010101-")
-    here = gpu.device(found)
+    actual, whole = gpu.gpus()[0], get("H200")
+    assert actual.sliced
+    assert actual.id.startswith("MIG-01010101-")
+    here = gpu.device(actual)
     assert (here.name, here.sms, here.dram_bytes, here.l2_bytes) == ("H200 MIG 1g.18gb", 16, 17179869184, 7864320)
     memory = 17179869184 / whole.dram_bytes
     assert here.dram_bytes_per_s == pytest.approx(whole.dram_bytes_per_s * memory)
@@ -111,17 +111,17 @@ def test_a_slice_has_its_own_sms_memory_and_rates(driver):
 
 def test_an_mps_client_has_the_sms_that_the_driver_counts_and_all_memory(driver):
     driver(SHARED)
-    found, whole = gpu.gpus()[0], get("H200")
-    here = gpu.device(found)
-    assert (here.name, here.sms, here.dram_bytes_per_s) == ("H200", found.sms, whole.dram_bytes_per_s)
-    assert here.peak_flops["bf16"] == pytest.approx(whole.peak_flops["bf16"] * found.sms / 132)
+    actual, whole = gpu.gpus()[0], get("H200")
+    here = gpu.device(actual)
+    assert (here.name, here.sms, here.dram_bytes_per_s) == ("H200", actual.sms, whole.dram_bytes_per_s)
+    assert here.peak_flops["bf16"] == pytest.approx(whole.peak_flops["bf16"] * actual.sms / 132)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [(SHARED, "clients of an MPS server"), (SLICE, "is a slice of a GPU (MIG)"), (H200, "")]
+    ("arguments", "words"), [(SHARED, "clients of an MPS server"), (SLICE, "is a slice of a GPU (MIG)"), (H200, "")]
 )
-def test_a_gpu_that_is_not_its_own_is_said_but_does_not_end_a_recording(driver, given, words):
-    driver(given)
+def test_a_gpu_that_is_not_its_own_is_said_but_does_not_end_a_recording(driver, arguments, words):
+    driver(arguments)
     assert words in gpu.shared(gpu.gpus()[0])
     [check] = [check for check in doctor.checks() if check.name.startswith("GPU to itself")]
     assert (check.ok, check.needed) == (not words, False)
@@ -137,13 +137,13 @@ def test_blocks_on_sms_beyond_those_of_a_slice_get_the_slices_numbers(tmp_path):
     """As they would be if a slice kept the numbers of the whole GPU."""
     slice_ = gpu.device(gpu.Gpu("NVIDIA H200 MIG 1g.18gb", "sm_90", "13.0", sms=16, memory_bytes=1 << 34))
     numbers = [40, 131, 7, 40]
-    entries = [ran(1, block, 10, 20, sm=sm) for block, sm in enumerate(numbers)]
+    entries = [block_record(1, block, 10, 20, sm=sm) for block, sm in enumerate(numbers)]
     first, second = (process(tmp_path, [KERNEL, launch(1, grid=(4, 1, 1))], entries) for _ in range(2))
     codes = first.entries["key"] >> np.uint64(raw.SM_BITS)
     raw.number_sms([first, second], slice_.sms)
-    for found in (first, second):
-        assert (raw.low(found.entries) & 0xFFF).tolist() == [1, 2, 0, 1]
-        assert (found.entries["key"] >> np.uint64(raw.SM_BITS) == codes).all()
+    for result in (first, second):
+        assert (raw.low(result.entries) & 0xFFF).tolist() == [1, 2, 0, 1]
+        assert (result.entries["key"] >> np.uint64(raw.SM_BITS) == codes).all()
     with TraceWriter(tmp_path / "t.tileprof", recorder="cuda", command=["x"], device=slice_, granule=32) as writer:
         Decoder(first, writer, slice_).run()
         path = writer.close(0)
@@ -155,18 +155,18 @@ def test_blocks_on_sms_beyond_those_of_a_slice_get_the_slices_numbers(tmp_path):
 
 def test_clients_of_an_mps_server_that_ran_on_other_sms_or_on_more_have_a_number_for_each(tmp_path):
     def on(*sms):
-        entries = [ran(1, block, 10, 20, sm=sm) for block, sm in enumerate(sms)]
+        entries = [block_record(1, block, 10, 20, sm=sm) for block, sm in enumerate(sms)]
         return process(tmp_path, [KERNEL, launch(1, grid=(4, 1, 1))], entries)
 
     here, there, more = on(0, 1, 2, 3), on(4, 5, 6, 7), on(*range(10, 16))
     assert raw.number_sms([here, there], 4) == 4
-    assert [(raw.low(found.entries) & 0xFFF).tolist() for found in (here, there)] == [[0, 1, 2, 3]] * 2
+    assert [(raw.low(result.entries) & 0xFFF).tolist() for result in (here, there)] == [[0, 1, 2, 3]] * 2
     assert raw.number_sms([more], 4) == 6
     assert (raw.low(more.entries) & 0xFFF).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_blocks_within_the_sms_of_a_gpu_keep_their_numbers(tmp_path):
-    found = process(tmp_path, [KERNEL, launch(1)], [ran(1, 0, 1, 2, sm=131), ran(1, 1, 1, 2, sm=3)])
-    raw.number_sms([found], 132)
-    assert (raw.low(found.entries) & 0xFFF).tolist() == [131, 3]
+    actual = process(tmp_path, [KERNEL, launch(1)], [block_record(1, 0, 1, 2, sm=131), block_record(1, 1, 1, 2, sm=3)])
+    raw.number_sms([actual], 132)
+    assert (raw.low(actual.entries) & 0xFFF).tolist() == [131, 3]
     raw.number_sms([process(tmp_path, [KERNEL], [])], 132)

@@ -50,13 +50,13 @@ def test_steps_that_measure_nothing_run_together_and_the_others_by_themselves(ru
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--jobs", "2"])
     runner.main()
     capsys.readouterr()
-    ran = {
+    outcome = {
         n: list(map(float, (tmp_path / "logs" / f"{n}.log").read_text().split()))
         for n in ("a", "b", "alone1", "alone2")
     }
-    assert max(ran["a"][0], ran["b"][0]) < min(ran["a"][1], ran["b"][1])
-    assert max(ran["a"][1], ran["b"][1]) < ran["alone1"][0]
-    assert ran["alone1"][1] < ran["alone2"][0]
+    assert max(outcome["a"][0], outcome["b"][0]) < min(outcome["a"][1], outcome["b"][1])
+    assert max(outcome["a"][1], outcome["b"][1]) < outcome["alone1"][0]
+    assert outcome["alone1"][1] < outcome["alone2"][0]
 
 
 def test_a_step_that_hangs_is_ended_with_all_it_started(runner, tmp_path):

@@ -3,7 +3,7 @@ launched.
 """
 
 import pytest
-from cuda_records import KERNEL, access, launch, process, ran
+from cuda_records import KERNEL, access, block_record, launch, process
 
 from tileprof.devices import get
 from tileprof.record.cuda import raw
@@ -32,13 +32,13 @@ def node(number, place, *, kernel=0, graph=0):
 
 def blocks(number, place, code=0x10000, begin=1000):
     sm = (code >> 4) << raw.SM_BITS | 3
-    return [ran(number, b, begin, begin + 50, sm=sm, generation=place) for b in (0, 1)]
+    return [block_record(number, b, begin, begin + 50, sm=sm, generation=place) for b in (0, 1)]
 
 
 def attributions(tmp_path, events, entries):
-    found = process(tmp_path, events, entries)
-    graphs = Graphs(found)
-    return [graphs.entries(e)[1] for e in found.events if e["e"] == "launch" and e["graph"] >= 0]
+    actual = process(tmp_path, events, entries)
+    graphs = Graphs(actual)
+    return [graphs.entries(e)[1] for e in actual.events if e["e"] == "launch" and e["graph"] >= 0]
 
 
 def traced(tmp_path, events, entries):
@@ -99,9 +99,9 @@ def test_nodes_beyond_the_last_place_share_it(tmp_path):
     many = raw.LAST_GENERATION + 3
     events = [A, *(node(5, place) for place in range(many)), *counts(5, many, ended=raw.LAST_GENERATION)]
     entries = [e for place in range(many) for e in blocks(5, min(place, raw.LAST_GENERATION))]
-    found = attributions(tmp_path, events, entries)
-    assert found[: raw.LAST_GENERATION] == [Attribution.EXACT] * raw.LAST_GENERATION
-    assert found[raw.LAST_GENERATION :] == [Attribution.AMBIGUOUS] * 3
+    actual = attributions(tmp_path, events, entries)
+    assert actual[: raw.LAST_GENERATION] == [Attribution.EXACT] * raw.LAST_GENERATION
+    assert actual[raw.LAST_GENERATION :] == [Attribution.AMBIGUOUS] * 3
 
 
 def test_copies_and_fills_of_a_graph_are_launches_in_their_places(tmp_path):
@@ -130,7 +130,7 @@ def test_copies_and_fills_of_a_graph_are_launches_in_their_places(tmp_path):
     assert set(trace.launches.coverage) == {"exact"}
 
 
-@pytest.mark.parametrize("entries", [[], [ran(1, 0, 5, 9)], [ran(1, b, 5, 9) for b in (0, 1, 1)]])
+@pytest.mark.parametrize("entries", [[], [block_record(1, 0, 5, 9)], [block_record(1, b, 5, 9) for b in (0, 1, 1)]])
 def test_a_launch_whose_blocks_were_not_all_seen_once_stands_for_all_memory(tmp_path, entries):
     """Code that was not patched, or ran under another launch's data."""
     path = tmp_path / "t.tileprof"

@@ -86,17 +86,17 @@ def test_a_load_reads_what_a_walk_pixel_by_pixel_reads_each_byte_once(case):
     assert map_.im2col
     bits = {3: 16, 4: 8, 5: 5}[len(at)]
     packed = np.array([sum(o << bits * d for d, o in enumerate(offsets))])
-    found = im2col.boxes(map_, np.array([at + [0] * (5 - len(at))], np.int64), packed)
-    seen = [
+    actual = im2col.boxes(map_, np.array([at + [0] * (5 - len(at))], np.int64), packed)
+    observed_value = [
         int(address + i * stride + j)
         for address, length, count, stride in zip(
-            found.address, found.length, found.count[:, 0], found.stride[:, 0], strict=True
+            actual.address, actual.length, actual.count[:, 0], actual.stride[:, 0], strict=True
         )
         for i in range(int(count))
         for j in range(int(length))
     ]
-    assert len(seen) == len(set(seen))
-    assert set(seen) == walked(*shape, at, offsets)
+    assert len(observed_value) == len(set(observed_value))
+    assert set(observed_value) == walked(*shape, at, offsets)
 
 
 @pytest.mark.parametrize("right", [True, False])

@@ -50,23 +50,23 @@ def inductor():
     del sys.modules["tileprof_inductor"]
 
 
-def stand_ins(said):
-    kernel = SimpleNamespace(run=lambda *_, stream: said.append("triton kernel"))
+def stand_ins(message):
+    kernel = SimpleNamespace(run=lambda *_, stream: message.append("triton kernel"))
     return {
         "async_compile": SimpleNamespace(triton=lambda *_: kernel), "get_raw_stream": int, "buf0": 1,
-        "extern_kernels": SimpleNamespace(addmm=lambda *_, out: said.append("addmm")),
+        "extern_kernels": SimpleNamespace(addmm=lambda *_, out: message.append("addmm")),
         "device_guard": lambda _: __import__("contextlib").nullcontext(),
     }  # fmt: skip
 
 
 def test_every_call_of_a_wrapper_says_its_operators_first_and_the_end_takes_them_back(inductor):
-    said = []
-    inductor.say = lambda op, module: said.append((op, module))
-    names = stand_ins(said)
+    messages = []
+    inductor.say = lambda op, module: messages.append((op, module))
+    names = stand_ins(messages)
     exec(compile(inductor.instrumented(WRAPPER), "wrapper.py", "exec"), names)
     assert names["call"]([0]) == (1,)
     addmm = [("aten::t+aten::addmm", "h.0.fc"), ("aten::addmm", "h.0.fc"), "addmm"]
-    assert said == [*addmm, ("aten::add", ""), "triton kernel", ("", "")]
+    assert messages == [*addmm, ("aten::add", ""), "triton kernel", ("", "")]
     assert names["get_args"]() == 1
 
 
@@ -172,7 +172,7 @@ def test_extern_kernels_and_activations_say_how_they_were_called(inductor, monke
 
 
 @pytest.mark.parametrize(
-    ("originals", "targets", "wanted"),
+    ("originals", "targets", "expected"),
     [
         (["aten.gelu.default", "aten.addmm.default"], ["aten.mul.Tensor", "aten.erf.default"], "gelu"),
         (["aten.gelu.default"], ["aten.mul.Tensor", "aten.tanh.default"], "gelu_tanh"),
@@ -182,7 +182,7 @@ def test_extern_kernels_and_activations_say_how_they_were_called(inductor, monke
         (["aten.sin.default"], ["aten.sin.default"], ""),
     ],
 )
-def test_an_activation_is_what_a_kernel_computes_alone(inductor, originals, targets, wanted):
+def test_an_activation_is_what_a_kernel_computes_alone(inductor, originals, targets, expected):
     nodes = [SimpleNamespace(meta={"original_aten": one}, target="") for one in originals]
     nodes += [SimpleNamespace(meta={}, target=one) for one in targets]
-    assert inductor.activation_of(nodes) == wanted
+    assert inductor.activation_of(nodes) == expected

@@ -72,7 +72,7 @@ def compiled(folder):
 
 
 @pytest.fixture
-def ran(libraries, tmp_path):
+def runner(libraries, tmp_path):
     def folders(text, expected=0, complaint="", **variables):
         variables = {
             "LD_LIBRARY_PATH": libraries.folder, "TILEPROF_SANITIZER": libraries.driver,
@@ -81,21 +81,21 @@ def ran(libraries, tmp_path):
             "TILEPROF_ARENA": str(1 << 20),
             **variables,
         }  # fmt: skip
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", PROGRAM + textwrap.dedent(text)],
             env={**os.environ, **variables},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == expected, done.stderr
-        assert complaint in done.stderr if complaint else done.stderr == "", done.stderr
-        run.said = done.stdout.strip()
+        assert result.returncode == expected, result.stderr
+        assert complaint in result.stderr if complaint else result.stderr == "", result.stderr
+        run.output = result.stdout.strip()
         return raw.processes(tmp_path)
 
     def run(text, expected=0, complaint="", **variables):
         [process] = folders(text, expected, complaint, **variables)
-        return process, run.said
+        return process, run.output
 
     run.folders = folders
     run.read = lambda: raw.processes(tmp_path)
@@ -106,23 +106,23 @@ def events(process, kind):
     return [e for e in process.events if e["e"] == kind]
 
 
-def test_a_handle_that_is_given_out_again_stands_for_the_new_kernel(ran):
-    process, _ = ran("inject(); module(0x1000); launch(); fake.fake_unload(C, M); module(0x2000); launch()")
+def test_a_handle_that_is_given_out_again_stands_for_the_new_kernel(runner):
+    process, _ = runner("inject(); module(0x1000); launch(); fake.fake_unload(C, M); module(0x2000); launch()")
     assert [(k["id"], k["code"][0]) for k in events(process, "kernel")] == [(0, 0x1000), (1, 0x2000)]
     assert [e["kernel"] for e in events(process, "launch")] == [0, 1]
     assert process.complete
 
 
-def test_a_module_that_went_without_a_word_is_forgotten_when_its_handle_returns(ran):
-    process, _ = ran("""
+def test_a_module_that_went_without_a_word_is_forgotten_when_its_handle_returns(runner):
+    process, _ = runner("""
         inject(); module(0x1000); launch()
         module(0x2000); launch()
     """)
     assert [e["kernel"] for e in events(process, "launch")] == [0, 1]
 
 
-def test_what_a_context_leaves_is_copied_before_it_dies_and_nothing_of_it_is_touched_after(ran):
-    process, _ = ran("""
+def test_what_a_context_leaves_is_copied_before_it_dies_and_nothing_of_it_is_touched_after(runner):
+    process, _ = runner("""
         inject(); module(); memory(1, 0x100000); launch(); fake.fake_destroy(C)
         D = ctypes.c_void_p(2); module(0x3000, D); launch(context=D)
     """)
@@ -133,27 +133,27 @@ def test_what_a_context_leaves_is_copied_before_it_dies_and_nothing_of_it_is_tou
     assert [e["kernel"] for e in events(process, "launch")] == [0, 1]
 
 
-def test_a_driver_that_calls_back_while_the_process_ends_is_not_listened_to(ran):
-    process, _ = ran("fake.fake_calls_back_at_exit(); inject(); module(); memory(1, 0x100000); launch()")
+def test_a_driver_that_calls_back_while_the_process_ends_is_not_listened_to(runner):
+    process, _ = runner("fake.fake_calls_back_at_exit(); inject(); module(); memory(1, 0x100000); launch()")
     assert process.complete
     assert len(events(process, "alloc")) == 1
 
 
-def test_a_driver_that_ends_first_is_not_called_and_the_recording_says_that_it_is_partial(ran):
-    process, _ = ran("inject(); module(); launch(); fake.fake_ends_at_exit()")
+def test_a_driver_that_ends_first_is_not_called_and_the_recording_says_that_it_is_partial(runner):
+    process, _ = runner("inject(); module(); launch(); fake.fake_ends_at_exit()")
     assert not process.complete
 
 
-def test_after_a_kernel_that_faulted_the_recording_ends_with_what_was_copied(ran):
-    process, _ = ran(
+def test_after_a_kernel_that_faulted_the_recording_ends_with_what_was_copied(runner):
+    process, _ = runner(
         "inject(); module(); launch(); library.tileprof_drain(); launch(); fake.fake_fault(); library.tileprof_drain()"
     )
     assert not process.complete
     assert (len(events(process, "launch")), process.lost) == (1, 1)
 
 
-def test_records_that_were_copied_when_python_ended_are_complete_even_so(ran):
-    process, _ = ran("""
+def test_records_that_were_copied_when_python_ended_are_complete_even_so(runner):
+    process, _ = runner("""
         import atexit
         inject(); atexit.register(library.tileprof_drain); module(); launch(); fake.fake_ends_at_exit()
     """)
@@ -161,8 +161,8 @@ def test_records_that_were_copied_when_python_ended_are_complete_even_so(ran):
     assert len(process.entries) == 2
 
 
-def test_a_forked_child_that_ends_by_itself_leaves_the_parents_records_alone(ran):
-    process, _ = ran("""
+def test_a_forked_child_that_ends_by_itself_leaves_the_parents_records_alone(runner):
+    process, _ = runner("""
         inject(); module(); launch()
         child = os.fork()
         if child == 0:
@@ -178,8 +178,8 @@ def test_a_forked_child_that_ends_by_itself_leaves_the_parents_records_alone(ran
     ]
 
 
-def test_code_is_patched_and_launches_are_seen_in_ranges_only(ran):
-    process, said = ran(
+def test_code_is_patched_and_launches_are_seen_in_ranges_only(runner):
+    process, output = runner(
         """
         inject(); module(); launch(); print(fake.fake_count(0), end=" ")
         library.tileprof_capture(1); launch(); library.tileprof_capture(1); launch()
@@ -192,14 +192,14 @@ def test_code_is_patched_and_launches_are_seen_in_ranges_only(ran):
         TILEPROF_PATCH="range",
         TILEPROF_CAPTURE="0",
     )
-    assert said == "0 1 0 1 1 3 1"
+    assert output == "0 1 0 1 1 3 1"
     assert len(events(process, "launch")) == 4
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
     assert process.events[0]["ranged"] == 1
 
 
-def test_nothing_is_recorded_while_a_compiler_times_kernels(ran):
-    process, _ = ran(
+def test_nothing_is_recorded_while_a_compiler_times_kernels(runner):
+    process, _ = runner(
         """
         inject(); module(); launch()
         library.tileprof_event(b'"e":"benchmark","on":1'); library.tileprof_pause(1); launch(); launch()
@@ -210,16 +210,16 @@ def test_nothing_is_recorded_while_a_compiler_times_kernels(ran):
     assert not events(process, "capture")  # the program marked none
 
 
-def test_a_pause_outside_of_regions_leaves_recording_off(ran):
-    process, _ = ran(
+def test_a_pause_outside_of_regions_leaves_recording_off(runner):
+    process, _ = runner(
         "inject(); module(); library.tileprof_pause(1); launch(); library.tileprof_pause(0); launch()",
         TILEPROF_CAPTURE="0",
     )
     assert not events(process, "launch")
 
 
-def test_memory_is_followed_outside_of_ranges(ran):
-    process, _ = ran(
+def test_memory_is_followed_outside_of_ranges(runner):
+    process, _ = runner(
         "inject(); memory(1, 0x100000); mapped(1, 0x40000000, 1 << 21); memory(0, 0x100000)",
         TILEPROF_PATCH="range",
         TILEPROF_CAPTURE="0",
@@ -229,8 +229,8 @@ def test_memory_is_followed_outside_of_ranges(ran):
     ]  # fmt: skip
 
 
-def test_memory_that_a_program_maps_is_known_once_whether_it_is_reported_or_not(ran):
-    process, _ = ran("""
+def test_memory_that_a_program_maps_is_known_once_whether_it_is_reported_or_not(runner):
+    process, _ = runner("""
         inject(); mapped(1, 0x40000000, 1 << 21); memory(1, 0x50000000, 1 << 21); mapped(1, 0x50000000, 1 << 21)
         mapped(0, 0x40000000, 1 << 21)
     """)
@@ -239,8 +239,8 @@ def test_memory_that_a_program_maps_is_known_once_whether_it_is_reported_or_not(
     ]  # fmt: skip
 
 
-def test_of_which_memory_a_mapping_is_is_told_where_it_worked(ran):
-    process, _ = ran("""
+def test_of_which_memory_a_mapping_is_is_told_where_it_worked(runner):
+    process, _ = runner("""
         inject(); fake.fake_create(ctypes.c_uint64(9), 0); mapped(1, 0x40000000, 1 << 21, 9)
         mapped(1, 0x50000000, 1 << 21, 9)
         mapped(1, 0x60000000, 1 << 21, 9, 801); fake.fake_create(ctypes.c_uint64(9), 2)
@@ -261,29 +261,29 @@ share(1, 9, file)
 """
 
 
-def test_handles_of_memory_are_followed_through_files(ran):
-    process, _ = ran(SHARING + "share(0, 11, file); share(1, 9, file, 8); share(0, 11, file, 8)")
-    found = [(e["e"], e["handle"], e["file"]) for e in process.events if e["e"] in {"exported", "imported"}]
-    assert [f[:2] for f in found] == [("exported", 9), ("imported", 11)]
-    assert found[0][2] == found[1][2]
+def test_handles_of_memory_are_followed_through_files(runner):
+    process, _ = runner(SHARING + "share(0, 11, file); share(1, 9, file, 8); share(0, 11, file, 8)")
+    actual = [(e["e"], e["handle"], e["file"]) for e in process.events if e["e"] in {"exported", "imported"}]
+    assert [f[:2] for f in actual] == [("exported", 9), ("imported", 11)]
+    assert actual[0][2] == actual[1][2]
 
 
-def test_a_file_of_another_process_is_not_taken_for_our_own_whatever_its_number(ran):
-    process, _ = ran(
+def test_a_file_of_another_process_is_not_taken_for_our_own_whatever_its_number(runner):
+    process, _ = runner(
         SHARING + "os.close(file); again = os.open('/dev/zero', os.O_RDONLY); share(0, 11, again); print(again == file)"
     )
     assert not events(process, "imported")
     assert not events(process, "complaint")
 
 
-def test_a_file_of_our_own_with_another_number_is_said_not_to_be_known(ran):
-    process, _ = ran(SHARING + "share(0, 11, os.dup(file))")
-    [said] = events(process, "complaint")
-    assert "another number of its file" in said["text"]
+def test_a_file_of_our_own_with_another_number_is_said_not_to_be_known(runner):
+    process, _ = runner(SHARING + "share(0, 11, os.dup(file))")
+    [message] = events(process, "complaint")
+    assert "another number of its file" in message["text"]
 
 
-def test_what_could_not_be_unmapped_is_there_still(ran):
-    process, _ = ran("""
+def test_what_could_not_be_unmapped_is_there_still(runner):
+    process, _ = runner("""
         inject(); mapped(1, 0x40000000, 1 << 21, 9); mapped(0, 0x40000000, 1 << 21, 9, 1)
         mapped(0, 0x40000000, 1 << 21, 9)
         mapped(0, 0x40000000, 1 << 21, 9)
@@ -292,21 +292,21 @@ def test_what_could_not_be_unmapped_is_there_still(ran):
     assert kinds == ["alloc", "map", "unmap", "free"] * 2
 
 
-def test_mappings_that_are_reported_as_one_allocation_are_unmapped_one_by_one(ran):
-    process, _ = ran("""
+def test_mappings_that_are_reported_as_one_allocation_are_unmapped_one_by_one(runner):
+    process, _ = runner("""
         inject(); mapped(1, 0x40000000, 1 << 21, 9); mapped(1, 0x40200000, 1 << 21, 9); memory(1, 0x40000000, 2 << 21)
         mapped(0, 0x40200000, 1 << 21)
     """)
     assert [e["address"] for e in events(process, "unmap")] == [0x40200000]
 
 
-def test_nodes_of_graphs_are_counted_waited_for_and_told_apart(ran):
-    process, said = ran("""
+def test_nodes_of_graphs_are_counted_waited_for_and_told_apart(runner):
+    process, output = runner("""
         inject(); module(); before = fake.fake_count(2)
         fake.fake_graph(C, M, b"k", 3, 4, 0); fake.fake_graph(C, M, b"k", 3, 4, 0)
         print(fake.fake_count(2) - before >= 2)
     """)
-    assert said == "True"
+    assert output == "True"
     assert [e["nodes"] for e in events(process, "graph_end")] == [4, 4]
     assert [(e["ended"], e["threads"]) for e in events(process, "nodes")] == [(4, 0), (4, 0)]
     graphs = Graphs(process)
@@ -314,8 +314,8 @@ def test_nodes_of_graphs_are_counted_waited_for_and_told_apart(ran):
     assert {len(graphs.entries(e)[0]) for e in events(process, "launch")} == {3}
 
 
-def test_a_graph_whose_nodes_did_not_all_end_is_not_trusted(ran):
-    process, _ = ran('inject(); module(); fake.fake_graph(C, M, b"k", 3, 4, 1)')
+def test_a_graph_whose_nodes_did_not_all_end_is_not_trusted(runner):
+    process, _ = runner('inject(); module(); fake.fake_graph(C, M, b"k", 3, 4, 1)')
     assert {Graphs(process).entries(e)[1] for e in events(process, "launch")} == {Attribution.INCOMPLETE}
 
 
@@ -332,9 +332,9 @@ def launch_and(before=None, after=None, name=b"k", blocks=2):
 """
 
 
-def test_records_are_not_copied_while_another_thread_launches(ran):
+def test_records_are_not_copied_while_another_thread_launches(runner):
     """Its kernel may run while they are copied and cleared."""
-    process, _ = ran(
+    process, _ = runner(
         BETWEEN
         + "\ninject(); module(); launch(); launch_and(in_another_thread(lambda: library.tileprof_drain())); launch()",
         TILEPROF_WAIT="0.3",
@@ -345,8 +345,8 @@ def test_records_are_not_copied_while_another_thread_launches(ran):
     assert [len(graphs.entries(e)[0]) for e in events(process, "launch")] == [2] * 3
 
 
-def test_records_stay_until_the_launching_call_returns_for_replays_look_at_them(ran):
-    process, _ = ran(
+def test_records_stay_until_the_launching_call_returns_for_replays_look_at_them(runner):
+    process, _ = runner(
         BETWEEN
         + """
 def after():
@@ -360,20 +360,20 @@ inject(); module(); launch(); launch_and(after=ctypes.CFUNCTYPE(None)(after)); f
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
-def test_a_program_that_executes_another_one_keeps_what_it_had_left(ran, tmp_path):
+def test_a_program_that_executes_another_one_keeps_what_it_had_left(runner, tmp_path):
     text = """
         if len(sys.argv) == 1:
             inject(); module(); launch(); library.tileprof_drain(); launch()
             os.execv(sys.executable, [sys.executable, "-c", os.environ["TEXT"], "again"])
         inject(); module(); launch(); launch()
     """
-    folders = ran.folders(text, TEXT=PROGRAM + textwrap.dedent(text))
+    folders = runner.folders(text, TEXT=PROGRAM + textwrap.dedent(text))
     assert [(len(events(p, "launch")), p.complete) for p in folders] == [(1, False), (2, True)]
 
 
-def test_entries_that_the_disk_does_not_take_end_the_recording_there(ran):
+def test_entries_that_the_disk_does_not_take_end_the_recording_there(runner):
     """The launches that were drained before are whole, the others are not in the trace."""
-    process, _ = ran("""
+    process, _ = runner("""
         import resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         inject(); module(); launch(blocks=64); library.tileprof_drain()
@@ -384,8 +384,8 @@ def test_entries_that_the_disk_does_not_take_end_the_recording_there(ran):
     assert [len(process.of(e["launch"], 0)) for e in events(process, "launch")] == [64]
 
 
-def test_nodes_that_run_other_nodes_are_said_to_be_there(ran):
-    process, _ = ran(
+def test_nodes_that_run_other_nodes_are_said_to_be_there(runner):
+    process, _ = runner(
         "inject(); fake.fake_node(C, 13); fake.fake_node(C, 12); fake.fake_node(C, 4); fake.fake_node(C, 5)"
     )
     assert [(e["node"], e["graph"]) for e in events(process, "opaque")] == [(13, 0), (12, 1), (4, 2)]
@@ -412,9 +412,9 @@ extern "C" __global__ void k(unsigned long long map) {
 """
 
 
-def test_outside_of_what_is_recorded_a_launch_is_replayed_once_for_each_shape_of_its_parameters(ran, cubin):
+def test_outside_of_what_is_recorded_a_launch_is_replayed_once_for_each_shape_of_its_parameters(runner, cubin):
     """Products of different depth share kernel and grid; where their buffers lie does not matter."""
-    process, _ = ran(
+    process, _ = runner(
         """
         inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); memory(1, 0x100000); memory(1, 0x200000)
         for p in (256, 1024, 256, 1024, 0x100000, 0x200000):
@@ -427,8 +427,8 @@ def test_outside_of_what_is_recorded_a_launch_is_replayed_once_for_each_shape_of
     assert len(events(process, "owners")) == 3
 
 
-def test_a_parameter_that_is_always_new_does_not_slow_a_program_down_for_ever(ran, cubin):
-    process, _ = ran(
+def test_a_parameter_that_is_always_new_does_not_slow_a_program_down_for_ever(runner, cubin):
+    process, _ = runner(
         """
         inject(); module(cubin=open(os.environ["CUBIN"], "rb").read())
         for p in range(1000, 1200):
@@ -440,13 +440,13 @@ def test_a_parameter_that_is_always_new_does_not_slow_a_program_down_for_ever(ra
     assert len(events(process, "learn")) == 64
 
 
-def test_only_names_that_are_mangled_are_read_as_such(ran):
-    process, _ = ran("inject(); module(); launch(b't'); launch(b'_Z1tPi'); launch(b'_Zt')")
+def test_only_names_that_are_mangled_are_read_as_such(runner):
+    process, _ = runner("inject(); module(); launch(b't'); launch(b'_Z1tPi'); launch(b'_Zt')")
     assert [k["name"] for k in events(process, "kernel")] == ["t", "t(int*)", "_Zt"]
 
 
-def test_constant_variables_that_the_driver_cannot_tell_are_not_taken_for_none(ran, cubin):
-    process, _ = ran(
+def test_constant_variables_that_the_driver_cannot_tell_are_not_taken_for_none(runner, cubin):
+    process, _ = runner(
         'inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); fake.fake_refuse(b"cuModuleGetGlobal"); '
         "launch()",
         CUBIN=cubin,
@@ -455,24 +455,24 @@ def test_constant_variables_that_the_driver_cannot_tell_are_not_taken_for_none(r
 
 
 @pytest.mark.parametrize("launched", ["launch(); launch()", 'fake.fake_graph_call(C, M, b"k", 3); launch()'])
-def test_where_constant_variables_lie_is_told_once_for_each_kernel(ran, cubin, launched):
-    process, _ = ran(f'inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); {launched}', CUBIN=cubin)
+def test_where_constant_variables_lie_is_told_once_for_each_kernel(runner, cubin, launched):
+    process, _ = runner(f'inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); {launched}', CUBIN=cubin)
     assert [(e["kernel"], e["ranges"]) for e in events(process, "constants")] == [(0, [[0xC0000, 64]])]
     kinds = [e["e"] for e in process.events if e["e"] in {"launch", "constants"}]
     assert kinds == ["launch", "constants", "launch"], "none waits for the next launch"
     assert [k["constants"] for k in events(process, "kernel")] == [1]
 
 
-def test_launches_of_a_module_that_was_not_patched_whole_say_so(ran):
-    process, _ = ran("""
+def test_launches_of_a_module_that_was_not_patched_whole_say_so(runner):
+    process, _ = runner("""
         inject(); module(); launch(); fake.fake_refuse(b"tileprof_access")
         module(0x4000, handle=ctypes.c_void_p(0x20)); launch(handle=ctypes.c_void_p(0x20))
     """)
     assert [e.get("unpatched", []) for e in events(process, "launch")] == [[], ["tileprof_access"]]
 
 
-def test_words_that_streams_write_and_wait_for_are_events_when_they_happen(ran):
-    process, _ = ran("""
+def test_words_that_streams_write_and_wait_for_are_events_when_they_happen(runner):
+    process, _ = runner("""
         write_32, wait_64, batch = 663, 661, 667  # the present versions of the driver's functions
         inject(); value(write_32); value(wait_64, 0x200000); value(write_32, result=1)
         fake.fake_capturing(1); value(write_32); fake.fake_capturing(0)
@@ -485,8 +485,8 @@ def test_words_that_streams_write_and_wait_for_are_events_when_they_happen(ran):
     assert len(events(process, "opaque")) == 1
 
 
-def test_copies_of_arrays_are_read_off_the_drivers_calls(ran):
-    process, _ = ran("""
+def test_copies_of_arrays_are_read_off_the_drivers_calls(runner):
+    process, _ = runner("""
         flat, deep, row = 289, 290, 284  # cuMemcpy2DAsync_v2, cuMemcpy3D_v2, cuMemcpyAtoD_v2
         inject(); fake.fake_array_copy(flat, 1, 0); fake.fake_array_copy(deep, 0, 1); fake.fake_array_copy(row, 0, 0)
         fake.fake_capturing(1); fake.fake_array_copy(flat, 1, 0)
@@ -501,8 +501,8 @@ def test_copies_of_arrays_are_read_off_the_drivers_calls(ran):
     assert [e["node"] for e in events(process, "opaque")] == [-1]
 
 
-def test_copies_of_arrays_between_gpus_are_read_off_too(ran):
-    process, _ = ran(
+def test_copies_of_arrays_between_gpus_are_read_off_too(runner):
+    process, _ = runner(
         "inject(); fake.fake_peer_array_copy(321, 1); fake.fake_peer_array_copy(320, 0)"
     )  # cuMemcpy3DPeerAsync, cuMemcpy3DPeer
     [copy] = events(process, "array_copy")

@@ -55,19 +55,19 @@ def python_with_torch(tmp_path_factory):
 @pytest.fixture
 def inside(tmp_path, library):
     """Run Python code as the recorder would; what the library was told, and the program's output."""
-    said = tmp_path / "said"
+    message = tmp_path / "said"
 
     def run(code, python=sys.executable, **variables):
         environment = {
-            **os.environ, "PYTHONPATH": str(recorded_run.INPROCESS), recorded_run.INJECTION: str(library), "SAID": str(said),
+            **os.environ, "PYTHONPATH": str(recorded_run.INPROCESS), recorded_run.INJECTION: str(library), "SAID": str(message),
             "TILEPROF_RAW": str(tmp_path), "TILEPROF_PASS": "accesses", **variables,
         }  # fmt: skip
         script = tmp_path / "script.py"
         script.write_text(code)
-        done = subprocess.run([python, script], env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        rows = [json.loads(line) for line in said.read_text().splitlines()] if said.exists() else []
-        return rows, done.stdout
+        result = subprocess.run([python, script], env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        rows = [json.loads(line) for line in message.read_text().splitlines()] if message.exists() else []
+        return rows, result.stdout
 
     return run
 
@@ -84,8 +84,8 @@ try:
 except KeyError:
     print("out")
 """
-    said, output = inside(code)
-    assert [row["capture"] for row in said if "capture" in row] == [1, 0, 1, 0]
+    message, output = inside(code)
+    assert [row["capture"] for row in message if "capture" in row] == [1, 0, 1, 0]
     assert output == "out\n"
 
 
@@ -96,8 +96,8 @@ import torch
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU()))
 print(model(torch.ones(2, 4)).shape, torch.ones(1).add(1).item())
 """
-    said, output = inside(code, TILEPROF_HOOKS="1")
-    marks = {(row["op"], row["module"]) for row in said if row.get("e") == "mark"}
+    message, output = inside(code, TILEPROF_HOOKS="1")
+    marks = {(row["op"], row["module"]) for row in message if row.get("e") == "mark"}
     assert {("aten::addmm", "0"), ("aten::relu", "1.0"), ("aten::add.Tensor", "")} <= marks
     assert output == "torch.Size([2, 4]) 2.0\n"
 
@@ -114,9 +114,9 @@ x.mul_(2.0)
 torch.full((2,), float("inf"))
 x.view(2, 2, 2, 2) if x.is_contiguous() else x.transpose(0, 1)
 """
-    said, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
+    message, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
     x, weight, bias = map(int, output.split())
-    calls = {row["op"]: row for row in said if row.get("e") == "called"}
+    calls = {row["op"]: row for row in message if row.get("e") == "called"}
     assert "aten::transpose.int" not in calls, "views launch nothing"
     product = calls["aten::addmm"]
     assert product["arguments"] == {
@@ -141,26 +141,26 @@ model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Conv2d(1, 1, 1, bias
 with torch.inference_mode():
     print(model[0](torch.ones(2, 4)).shape, model[1](torch.ones(1, 1, 2, 2)).shape)
 """
-    said, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
+    message, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
     assert output == "torch.Size([2, 4]) torch.Size([1, 1, 2, 2])\n"
-    marks = {row["op"] for row in said if row.get("e") == "mark"}
+    marks = {row["op"] for row in message if row.get("e") == "mark"}
     assert {"aten::addmm", "aten::convolution"} <= marks
     assert not {"aten::linear", "aten::conv2d"} & marks
 
 
 def test_operators_on_the_host_alone_say_nothing_of_their_arguments(inside, python_with_torch):
-    said, _ = inside("import torch\ntorch.ones(3) + 1", python=python_with_torch, TILEPROF_HOOKS="1")
-    assert not [row for row in said if row.get("e") == "called"]
+    output, _ = inside("import torch\ntorch.ones(3) + 1", python=python_with_torch, TILEPROF_HOOKS="1")
+    assert not [row for row in output if row.get("e") == "called"]
 
 
 def test_what_is_launched_after_an_operator_has_returned_does_not_carry_its_name(inside, python_with_torch):
     """As other threads' launches would, and those of a Triton kernel."""
-    said, _ = inside(
+    output, _ = inside(
         "import torch\ntry:\n    torch.ones(2).view(3)\nexcept RuntimeError:\n    pass",
         python=python_with_torch,
         TILEPROF_HOOKS="1",
     )
-    marks = [row["op"] for row in said if row.get("e") == "mark"]
+    marks = [row["op"] for row in output if row.get("e") == "mark"]
     assert marks[-2:] == ["aten::view", ""]
     assert all(marks[::2])
     assert not any(marks[1::2])
@@ -187,9 +187,9 @@ with tileprof.capture():
 print(torch.equal(loss, torch.nn.functional.ctc_loss(*given)))
 print(before == (torch.quantile, vars(torch.Tensor).get("quantile"), torch.ctc_loss))
 """
-    said, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    message, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
     assert output.split() == ["True", "True", "1", "2.0", "True", "True"]
-    marks = [row["op"] for row in said if row.get("e") == "mark"]
+    marks = [row["op"] for row in message if row.get("e") == "mark"]
     assert {"aten::quantile", "aten::nanquantile", "aten::ctc_loss"} <= set(marks)
     assert "aten::_ctc_loss" not in marks
 
@@ -201,11 +201,11 @@ x = torch.ones(2, requires_grad=True)
 for _ in range(2):
     x.exp().sum().backward()
 """
-    said, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
-    assert [row["text"].partition(",")[0] for row in said if row.get("e") == "complaint"] == [
+    output, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
+    assert [row["text"].partition(",")[0] for row in output if row.get("e") == "complaint"] == [
         "a backward pass ran under the hooks that name operators"
     ]
-    assert "aten::mul.Tensor" in [row["op"] for row in said if row.get("e") == "mark"]
+    assert "aten::mul.Tensor" in [row["op"] for row in output if row.get("e") == "mark"]
 
 
 def test_a_program_that_compiles_is_left_alone_from_then_on(inside, python_with_torch):
@@ -217,9 +217,9 @@ f = torch.compile(lambda x: x + 1, backend="eager")
 assert depth() == 0
 print(f(torch.ones(1)).item())
 """
-    said, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
+    message, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
     assert output == "2.0\n"
-    assert [row["text"] for row in said if row.get("e") == "complaint"] == [
+    assert [row["text"] for row in message if row.get("e") == "complaint"] == [
         "torch.compile is used: launches outside compiled code carry no operator and module names from then on"
     ]
 
@@ -243,8 +243,8 @@ class Net(torch.nn.Module):
         return x.tanh()
 Net()(torch.ones(2))
 """
-    said, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
-    marks = [(row["op"], row["module"]) for row in said if row.get("e") == "mark"]
+    output, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    marks = [(row["op"], row["module"]) for row in output if row.get("e") == "mark"]
     assert marks == [("aten::sigmoid", "b"), ("", "b"), ("", "")]
 
 
@@ -267,11 +267,13 @@ with tileprof.capture():
 fire(1); x.exp(); fire(-1)
 print(depth())
 """
-    said, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_NVTX="x", TILEPROF_CAPTURE="1")
-    marks = [row["op"] for row in said if row.get("e") == "mark"]
+    message, output = inside(
+        code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_NVTX="x", TILEPROF_CAPTURE="1"
+    )
+    marks = [row["op"] for row in message if row.get("e") == "mark"]
     assert marks == ["aten::sigmoid", "", "aten::relu", "", "", "aten::exp", "", ""]
     assert output == "1 0 0\n"
-    assert not [row for row in said if "capture" in row]
+    assert not [row for row in message if "capture" in row]
 
 
 def test_regions_around_nvtx_ranges_say_where_operators_are_looked_at(inside, python_with_torch):
@@ -281,9 +283,9 @@ x = torch.ones(2).relu()
 with tileprof.capture():
     x.tanh()
 """
-    said, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_NVTX="x", TILEPROF_CAPTURE="0")
-    assert [row["op"] for row in said if row.get("e") == "mark"] == ["aten::tanh", "", ""]
-    assert [row["capture"] for row in said if "capture" in row] == [1, 0]
+    output, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_NVTX="x", TILEPROF_CAPTURE="0")
+    assert [row["op"] for row in output if row.get("e") == "mark"] == ["aten::tanh", "", ""]
+    assert [row["capture"] for row in output if "capture" in row] == [1, 0]
 
 
 def test_a_program_that_profiles_itself_on_the_gpu_is_told_once_what_it_loses(inside):
@@ -306,9 +308,9 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as
     torch.ones(2).sin()
 print(any(event.key == "aten::sin" for event in mine.key_averages()))
 """
-    said, output = inside(code)
+    message, output = inside(code)
     assert output == "False True True True\n"
-    assert [row["e"] for row in said if "e" in row] == ["complaint"]
+    assert [row["e"] for row in message if "e" in row] == ["complaint"]
 
 
 def test_the_profilers_start_and_stop_are_regions_too(inside, python_with_torch):
@@ -327,8 +329,8 @@ print(depth())
 
 
 def test_what_is_on_the_device_is_copied_when_python_ends_after_the_programs_own_handlers(inside):
-    said, output = inside("import atexit\natexit.register(print, 'mine')")
-    assert said == [{"drain": 1}]
+    message, output = inside("import atexit\natexit.register(print, 'mine')")
+    assert message == [{"drain": 1}]
     assert output == "mine\n"
 
 
@@ -383,14 +385,14 @@ class Memory:
 
 
 def history(modules, tmp_path, memory):
-    said = []
+    messages = []
     cuda = SimpleNamespace(memory=memory, _lazy_call=lambda action: action())
-    return modules.allocator.History(SimpleNamespace(cuda=cuda), str(tmp_path), said.append), said
+    return modules.allocator.History(SimpleNamespace(cuda=cuda), str(tmp_path), messages.append), messages
 
 
 def test_each_region_begins_with_what_is_allocated_and_nothing_is_kept_between(modules, tmp_path):
     memory = Memory()
-    kept, said = history(modules, tmp_path, memory)
+    kept, message = history(modules, tmp_path, memory)
     for address in (100, 200):
         memory.happen("alloc", 1, 1)
         kept.region(begun=True)
@@ -401,7 +403,7 @@ def test_each_region_begins_with_what_is_allocated_and_nothing_is_kept_between(m
     rows = json.loads((tmp_path / "allocator.json").read_text())
     live = ["live", [[4096, 512]], 0]
     assert [row[:3] for row in rows] == [live, ["alloc", 100, 10], live, ["alloc", 200, 10]]
-    assert said == []
+    assert message == []
 
 
 def test_a_history_that_is_kept_to_the_end_is_written_and_not_ended(modules, tmp_path):
@@ -416,12 +418,12 @@ def test_a_history_that_is_kept_to_the_end_is_written_and_not_ended(modules, tmp
 
 
 def test_an_allocator_without_a_history_is_said_once_and_ends_nothing(modules, tmp_path):
-    kept, said = history(modules, tmp_path, Memory("cudaMallocAsync does not yet support recordHistory"))
+    kept, message = history(modules, tmp_path, Memory("cudaMallocAsync does not yet support recordHistory"))
     kept.from_the_start()
     kept.region(begun=True)
     kept.write()
-    assert len(said) == 1
-    assert "cudaMallocAsync does not yet support" in said[0]
+    assert len(message) == 1
+    assert "cudaMallocAsync does not yet support" in message[0]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -474,8 +476,8 @@ print("compiled")
 with tileprof.capture():
     pass
 """
-    said, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
-    assert [row["name"] for row in said if row.get("e") == "describe"] == ["weight", "bias"] * 2
+    output, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    assert [row["name"] for row in output if row.get("e") == "describe"] == ["weight", "bias"] * 2
 
 
 def test_parameters_of_modules_that_a_compiled_function_uses_are_named(inside, python_with_torch):
@@ -498,7 +500,7 @@ later = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4, bias=False))
 with tileprof.capture():
     pass
 """
-    said, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
-    names = [row["name"] for row in said if row.get("e") == "describe"]
+    output, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    names = [row["name"] for row in output if row.get("e") == "describe"]
     assert names[:2] == ["weight", "0.weight"]
     assert sorted(names[2:]) == ["0.weight", "1.weight", "weight"]

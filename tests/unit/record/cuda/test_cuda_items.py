@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cuda_records import KERNEL, access, entry, launch, process, ran
+from cuda_records import KERNEL, access, block_record, entry, launch, process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,10 +132,10 @@ def test_what_replays_saw_makes_items_exact_and_what_contradicts_them_keeps_whol
     problem = Product(32, 64, 32, (16, 32), 16, 2)
     owners = np.array([[next(b for b, mine in enumerate(problem.of_block) if (r // 16, c // 32) in mine)
                         for c in range(0, 64, 8)] for r in range(32)], "<i4")  # fmt: skip
-    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
-    found |= {"regions": [[176, 32 * 64 * ELEMENT]], "refused": ""}
+    actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    actual |= {"regions": [[176, 32 * 64 * ELEMENT]], "refused": ""}
     owned = {"e": "owned", "launch": 1, "id": 0, "bases": [BASES[OUT]]}
-    events = [*ALLOCS, PRODUCT, launch(1), found, owned]
+    events = [*ALLOCS, PRODUCT, launch(1), actual, owned]
     entries = [*problem.maps(), *problem.loads(), access(1, 0, BASES[A] // 1024 + 64, atomic=1)]
     owners.tofile(tmp_path / "owners-0.bin")
     trace = traced(tmp_path, events, entries)
@@ -176,7 +176,7 @@ def test_items_run_from_their_first_load_to_the_next_ones(tmp_path):
             )
     maps = map_entries(1, A, (32, 16), (16, 16), loaded=True) + map_entries(1, B, (32, 64), (16, 32), loaded=True)
     maps += map_entries(1, OUT, (64, 16), (32, 16), loaded=False)
-    entries = [*maps, *out, ran(1, 0, 900, 2000)]
+    entries = [*maps, *out, block_record(1, 0, 900, 2000)]
     trace = traced(tmp_path, [*ALLOCS, PRODUCT, launch(1, grid=(1, 1, 1))], entries)
     assert trace.times[["tile", "begin_ns", "end_ns"]].to_numpy().tolist() == [[0, 0, 500], [1, 500, 1100]]
 
@@ -199,7 +199,7 @@ def test_results_that_are_not_tiled_exactly_once_are_not_believed():
     loads = [(A, d, 0) for d in (0, 16, 0, 16)] + [(B, d, r) for r in (0, 16) for d in (0, 16)]
     entries = np.array([e for slot, d, r in loads for e in load_entries(slot, 0, d, r, 0)], raw.ENTRY)
     walk = items.Walk.of(entries)
-    found = items.readings(walk, Geometry((1, 1, 1), (32, 1, 1), (1, 1, 1)), maps)
+    actual = items.readings(walk, Geometry((1, 1, 1), (32, 1, 1), (1, 1, 1)), maps)
     result = tensormap.decode(words(BASES[OUT], (32, 64), (16, 16)))
-    assert found
-    assert all(items.product(result, walk, reading, maps) is None for reading in found)
+    assert actual
+    assert all(items.product(result, walk, reading, maps) is None for reading in actual)

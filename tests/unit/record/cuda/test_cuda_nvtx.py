@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from test_cuda_build import found
-from test_cuda_injection import events, libraries, ran  # noqa: F401 - fixtures
+from test_cuda_injection import events, libraries, runner  # noqa: F401 - fixtures
 from test_cuda_injection import pytestmark as needs_tools
 
 from tileprof.record.cuda import build, locate
@@ -40,48 +40,48 @@ def marks(tmp_path_factory):
 
 
 @pytest.fixture
-def kept(ran, libraries, marks, tmp_path):  # noqa: F811 - fixtures
+def recorded_blocks(runner, libraries, marks, tmp_path):  # noqa: F811 - fixtures
     """The number of blocks of each launch that was recorded."""
 
     def run(text, pattern, **variables):
         for before in tmp_path.glob("process-*"):
             shutil.rmtree(before)
-        process, said = ran(
+        process, output = runner(
             MARKS + textwrap.dedent(text),
             MARKS=marks, TILEPROF_NVTX=pattern, NVTX_INJECTION64_PATH=libraries.library, **variables,
         )  # fmt: skip
         assert not events(process, "complaint")
         launches = events(process, "launch")
         assert all(len(process.of(e["launch"], 0)) == e["grid"][0] for e in launches)
-        run.said, run.ranges = said, (events(process, "ranges") or [None])[-1]
+        run.output, run.ranges = output, (events(process, "ranges") or [None])[-1]
         return [e["grid"][0] for e in launches]
 
     return run
 
 
-def test_launches_inside_matching_ranges_are_recorded_and_no_others(kept):
+def test_launches_inside_matching_ranges_are_recorded_and_no_others(recorded_blocks):
     text = """
         begin(); run(1)
         marks.push(b"forward"); run(2); marks.pop(); run(3)
         marks.push(b"backward"); run(4); marks.pop()
     """
-    assert kept(text, "forward") == [2]
-    assert kept(text, "ward$") == [2, 4]
-    assert kept(text, "") == [1, 2, 3, 4], "no pattern is no limit"
+    assert recorded_blocks(text, "forward") == [2]
+    assert recorded_blocks(text, "ward$") == [2, 4]
+    assert recorded_blocks(text, "") == [1, 2, 3, 4], "no pattern is no limit"
 
 
-def test_ranges_nest_and_an_inner_one_that_does_not_match_changes_nothing(kept):
+def test_ranges_nest_and_an_inner_one_that_does_not_match_changes_nothing(recorded_blocks):
     text = """
         begin()
         marks.push(b"layer 1"); run(1)
         marks.push(b"mlp"); run(2); marks.push(b"layer 1 again"); run(3); marks.pop(); run(4); marks.pop()
         run(5); marks.pop(); run(6); marks.pop(); run(7)
     """
-    assert kept(text, "layer 1") == [1, 2, 3, 4, 5]
-    assert kept(text, "mlp") == [2, 3, 4]
+    assert recorded_blocks(text, "layer 1") == [1, 2, 3, 4, 5]
+    assert recorded_blocks(text, "mlp") == [2, 3, 4]
 
 
-def test_each_thread_has_its_own_stack_and_what_a_thread_leaves_open_ends_with_it(kept):
+def test_each_thread_has_its_own_stack_and_what_a_thread_leaves_open_ends_with_it(recorded_blocks):
     text = """
         import threading, time
         begin()
@@ -94,11 +94,11 @@ def test_each_thread_has_its_own_stack_and_what_a_thread_leaves_open_ends_with_i
             if threads() > before: time.sleep(0.05)
         run(4); marks.pop(); run(5)
     """
-    assert kept(text, "wanted") == [1, 2, 3, 4]
-    assert kept(text, "never popped") == [3]
+    assert recorded_blocks(text, "wanted") == [1, 2, 3, 4]
+    assert recorded_blocks(text, "never popped") == [3]
 
 
-def test_a_range_that_is_started_may_be_ended_by_another_thread_and_out_of_order(kept):
+def test_a_range_that_is_started_may_be_ended_by_another_thread_and_out_of_order(recorded_blocks):
     text = """
         import threading
         begin()
@@ -108,12 +108,12 @@ def test_a_range_that_is_started_may_be_ended_by_another_thread_and_out_of_order
         marks.end(ctypes.c_uint64(second)); run(4)
         third = marks.start_wide("step ü"); run(5); marks.end(ctypes.c_uint64(third))
     """
-    assert kept(text, "step") == [1, 2, 3, 5]
-    assert kept(text, "step 1") == [1]
-    assert kept(text, "step ü") == [5]
+    assert recorded_blocks(text, "step") == [1, 2, 3, 5]
+    assert recorded_blocks(text, "step 1") == [1]
+    assert recorded_blocks(text, "step ü") == [5]
 
 
-def test_domains_have_stacks_and_names_of_their_own(kept):
+def test_domains_have_stacks_and_names_of_their_own(recorded_blocks):
     text = """
         begin()
         mine, other = P(marks.domain(b"mine")), P(marks.domain_wide("andere"))
@@ -124,13 +124,13 @@ def test_domains_have_stacks_and_names_of_their_own(kept):
         id = marks.start_in(other, b"work"); run(6); marks.end_in(other, ctypes.c_uint64(id))
         marks.push_in_wide(other, "weite"); run(7); marks.pop_in(other); marks.destroy(other); run(8)
     """
-    assert kept(text, "work") == [1, 2, 3, 5, 6]
-    assert kept(text, "^work$") == [5]
-    assert kept(text, "work@mine") == [1, 2, 3]
-    assert kept(text, "@andere$") == [6, 7]
+    assert recorded_blocks(text, "work") == [1, 2, 3, 5, 6]
+    assert recorded_blocks(text, "^work$") == [5]
+    assert recorded_blocks(text, "work@mine") == [1, 2, 3]
+    assert recorded_blocks(text, "@andere$") == [6, 7]
 
 
-def test_registered_strings_and_ranges_without_a_name(kept):
+def test_registered_strings_and_ranges_without_a_name(recorded_blocks):
     text = """
         begin()
         d = P(marks.domain(b"d"))
@@ -140,41 +140,41 @@ def test_registered_strings_and_ranges_without_a_name(kept):
         marks.push_nothing(d); run(3); marks.pop_in(d)
         marks.push_registered(None, narrow); run(4); marks.pop()
     """
-    assert kept(text, "größe") == [2]
-    assert kept(text, "step") == [1, 2, 4]
-    assert kept(text, "^@d$") == [3]
+    assert recorded_blocks(text, "größe") == [2]
+    assert recorded_blocks(text, "step") == [1, 2, 4]
+    assert recorded_blocks(text, "^@d$") == [3]
 
 
-def test_a_range_that_is_open_when_cuda_begins_counts(kept):
+def test_a_range_that_is_open_when_cuda_begins_counts(recorded_blocks):
     text = "marks.push(b'all'); begin(); run(1); marks.pop(); run(2)"
-    assert kept(text, "all") == [1]
-    assert kept(text, "all", TILEPROF_PATCH="range") == [1]
+    assert recorded_blocks(text, "all") == [1]
+    assert recorded_blocks(text, "all", TILEPROF_PATCH="range") == [1]
 
 
-def test_a_thread_that_never_used_the_gpu_may_end_a_range_though_code_is_unpatched_then(kept):
+def test_a_thread_that_never_used_the_gpu_may_end_a_range_though_code_is_unpatched_then(recorded_blocks):
     text = """
         import threading
         begin(); id = marks.start(b"step"); run(1)
         thread = threading.Thread(target=marks.end, args=(ctypes.c_uint64(id),)); thread.start(); thread.join()
         print(fake.fake_count(1)); run(2)
     """
-    assert kept(text, "step", TILEPROF_PATCH="range") == [1], "without a complaint"
-    assert kept.said == "1"
+    assert recorded_blocks(text, "step", TILEPROF_PATCH="range") == [1], "without a complaint"
+    assert recorded_blocks.output == "1"
 
 
-def test_code_is_patched_and_launches_are_seen_inside_ranges_only(kept):
+def test_code_is_patched_and_launches_are_seen_inside_ranges_only(recorded_blocks):
     text = """
         begin(); run(1); print(fake.fake_count(0), end=" ")
         for n in range(2):
             marks.push(b"step"); run(2); marks.push(b"step"); run(3); marks.pop(); marks.pop(); run(4)
         print(fake.fake_count(0), fake.fake_count(1))
     """
-    assert kept(text, "step", TILEPROF_PATCH="range") == [2, 3, 2, 3]
-    assert kept.said == "0 2 2"
+    assert recorded_blocks(text, "step", TILEPROF_PATCH="range") == [2, 3, 2, 3]
+    assert recorded_blocks.output == "0 2 2"
 
 
 @pytest.mark.parametrize("opened", ['marks.push(b"step")', "library.tileprof_capture(1)"])
-def test_a_region_that_begins_or_ends_while_a_graph_is_captured_waits_until_it_is_made(kept, opened):
+def test_a_region_that_begins_or_ends_while_a_graph_is_captured_waits_until_it_is_made(recorded_blocks, opened):
     """Code can only be patched while nothing runs, and waiting for that would break the capture."""
     closed = opened.replace('push(b"step")', "pop()").replace("(1)", "(0)")
     text = f"""
@@ -187,21 +187,21 @@ def test_a_region_that_begins_or_ends_while_a_graph_is_captured_waits_until_it_i
     """
     nvtx = "step" if "push" in opened else ""
     variables = {} if nvtx else {"TILEPROF_CAPTURE": "0"}
-    assert kept(text, nvtx, TILEPROF_PATCH="range", **variables) == [1]
-    assert kept.said == "0 1 0 1 1"
+    assert recorded_blocks(text, nvtx, TILEPROF_PATCH="range", **variables) == [1]
+    assert recorded_blocks.output == "0 1 0 1 1"
 
 
-def test_captured_regions_do_not_count_beside_ranges_but_where_they_were_asked_for_they_narrow_them(kept):
+def test_captured_regions_do_not_count_beside_ranges_but_where_they_were_asked_for_they_narrow_them(recorded_blocks):
     text = """
         begin()
         library.tileprof_capture(1); run(1); marks.push(b"x"); run(2); library.tileprof_capture(0); run(3)
         marks.pop(); run(4)
     """
-    assert kept(text, "x") == [2, 3]
-    assert kept(text, "x", TILEPROF_CAPTURE="0") == [2]
+    assert recorded_blocks(text, "x") == [2, 3]
+    assert recorded_blocks(text, "x", TILEPROF_CAPTURE="0") == [2]
 
 
-def test_what_matched_is_counted_and_names_are_listed_even_those_that_are_no_text(kept):
+def test_what_matched_is_counted_and_names_are_listed_even_those_that_are_no_text(recorded_blocks):
     text = r"""
         begin()
         for n in range(3):
@@ -212,14 +212,14 @@ def test_what_matched_is_counted_and_names_are_listed_even_those_that_are_no_tex
             marks.push(b"step %d" % n); marks.pop()
         run(1)
     """
-    assert kept(text, "nothing") == []
-    names = dict(kept.ranges["names"])
-    assert (kept.ranges["pattern"], kept.ranges["matched"]) == ("nothing", 0)
+    assert recorded_blocks(text, "nothing") == []
+    names = dict(recorded_blocks.ranges["names"])
+    assert (recorded_blocks.ranges["pattern"], recorded_blocks.ranges["matched"]) == ("nothing", 0)
     assert (names['a?"b'], names["ü€𝄞"], names["x" * 120]) == (3, 1, 1)
-    assert len(names) + kept.ranges["unlisted"] == 103
+    assert len(names) + recorded_blocks.ranges["unlisted"] == 103
 
 
-def test_listeners_hear_of_every_matching_range_in_pairs(kept):
+def test_listeners_hear_of_every_matching_range_in_pairs(recorded_blocks):
     text = """
         heard = []
         listener = ctypes.CFUNCTYPE(None, ctypes.c_int)(heard.append)
@@ -229,11 +229,11 @@ def test_listeners_hear_of_every_matching_range_in_pairs(kept):
         library.tileprof_listen(None); marks.push(b"x"); marks.pop()
         print(heard)
     """
-    kept(text, "x")
-    assert kept.said == "[1, 1, -1, -1, 1, -1]"
+    recorded_blocks(text, "x")
+    assert recorded_blocks.output == "[1, 1, -1, -1, 1, -1]"
 
 
-def test_a_forked_child_may_mark_ranges_and_records_nothing(kept):
+def test_a_forked_child_may_mark_ranges_and_records_nothing(recorded_blocks):
     text = """
         begin(); marks.push(b"x"); run(1)
         child = os.fork()
@@ -242,15 +242,15 @@ def test_a_forked_child_may_mark_ranges_and_records_nothing(kept):
         assert os.waitpid(child, 0)[1] == 0
         run(3); marks.pop(); run(4)
     """
-    assert kept(text, "x") == [1, 3]
+    assert recorded_blocks(text, "x") == [1, 3]
 
 
-def test_a_push_and_a_pop_return_what_they_return_without_a_tool(kept):
-    kept('begin(); print(marks.push(b"x"), marks.pop(), marks.pop())', "x")
-    assert kept.said == "-2 -2 -2"
+def test_a_push_and_a_pop_return_what_they_return_without_a_tool(recorded_blocks):
+    recorded_blocks('begin(); print(marks.push(b"x"), marks.pop(), marks.pop())', "x")
+    assert recorded_blocks.output == "-2 -2 -2"
 
 
-def test_a_pattern_that_is_none_ends_in_a_sentence(ran, libraries, marks):  # noqa: F811 - fixtures
+def test_a_pattern_that_is_none_ends_in_a_sentence(runner, libraries, marks):  # noqa: F811 - fixtures
     """Python's idea of a regular expression, which has checked it by then, is a little wider."""
     text = (
         MARKS
@@ -260,4 +260,4 @@ marks.push(b"x"); assert library.InitializeInjection() == 0; marks.pop()
 """
     )
     with pytest.raises(AssertionError, match=r"TILEPROF_NVTX=\(\?i\)x is no regular expression"):
-        ran(text, MARKS=marks, TILEPROF_NVTX="(?i)x", NVTX_INJECTION64_PATH=libraries.library)
+        runner(text, MARKS=marks, TILEPROF_NVTX="(?i)x", NVTX_INJECTION64_PATH=libraries.library)

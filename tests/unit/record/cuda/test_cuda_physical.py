@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cuda_records import KERNEL, access, launch, process, ran
+from cuda_records import KERNEL, access, block_record, launch, process
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ def unmapped(address):
 
 def touching_all(n, *touched):
     """A launch of one block that touches 32 bytes at each address, in the mode that follows it."""
-    entries = [ran(n, 0, 1000, 1100)]
+    entries = [block_record(n, 0, 1000, 1100)]
     for address, mode in touched:
         window, granule = divmod(address // 32, 32)
         entries.append(access(n, 0, window, **{mode: 1 << granule}))
@@ -72,45 +72,45 @@ TENSOR = {"e": "tensor", "address": B, "bytes": 0x100, "kind": "activation"}
 
 @pytest.mark.parametrize("tensors", [[], [TENSOR], [TENSOR, {"e": "untensor", "address": B}]])
 def test_what_is_written_at_one_address_is_read_at_the_other(dependencies, tensors):
-    found, trace, _ = dependencies(
+    pairs, trace, _ = dependencies(
         CREATE, mapped(A), mapped(B), *tensors, touching(1, A + 64, write=True), touching(2, B + 64, write=False),
         touching(3, B + 96, write=False),
     )  # fmt: skip
-    assert found == {(0, 1)}
+    assert pairs == {(0, 1)}
     assert trace.buffers.base.max() == SHARED_BASE
 
 
 def test_a_block_may_touch_both_addresses(dependencies):
-    found, _, _ = dependencies(
+    pairs, _, _ = dependencies(
         CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True),
         touching_all(2, (A + 64, "read"), (B + 64, "read")),
         touching_all(3, (A + 96, "write"), (B + 128, "write")), touching(4, B + 96, write=False),
         touching(5, A + 128, write=False),
     )  # fmt: skip
-    assert found == {(0, 1), (2, 3), (2, 4)}
+    assert pairs == {(0, 1), (2, 3), (2, 4)}
 
 
 @pytest.mark.parametrize("pages", [1, 4])
 def test_an_access_may_cross_from_one_mapping_into_the_other(dependencies, pages):
     """As over the end of a ring of memory, whose begin is mapped behind it once more."""
     end = C + PAGE
-    found, _, _ = dependencies(
+    pairs, _, _ = dependencies(
         CREATE, mapped(C), mapped(end, pages=pages), touching_all(1, (end - 32, "write"), (end, "write")),
         touching(2, C, write=False), touching(3, end + PAGE - 32, write=False),
     )  # fmt: skip
-    assert found == {(0, 1), (0, 2)}
+    assert pairs == {(0, 1), (0, 2)}
 
 
 def test_memory_that_moves_to_another_address_keeps_its_content(dependencies):
-    found, _, _ = dependencies(
+    pairs, _, _ = dependencies(
         CREATE, mapped(A), touching(1, A, write=True), unmapped(A), mapped(A, handle=8), touching(2, A, write=False),
         mapped(C), touching(3, C, write=False),
     )  # fmt: skip
-    assert found == {(0, 2)}
+    assert pairs == {(0, 2)}
 
 
 def test_memory_that_is_mapped_again_at_its_old_address_keeps_its_content(dependencies):
-    found, _, _ = dependencies(
+    pairs, _, _ = dependencies(
         CREATE,
         mapped(A),
         touching(1, A, write=True),
@@ -118,68 +118,68 @@ def test_memory_that_is_mapped_again_at_its_old_address_keeps_its_content(depend
         mapped(A),
         touching(2, A, write=False),
     )
-    assert found == {(0, 1)}
+    assert pairs == {(0, 1)}
 
 
 def test_a_handle_that_is_given_out_again_is_other_memory(dependencies):
-    found, trace, _ = dependencies(
+    pairs, trace, _ = dependencies(
         CREATE, mapped(A), touching(1, A, write=True), unmapped(A), CREATE, mapped(A), touching(2, A, write=False)
     )
-    assert found == set()
+    assert pairs == set()
     assert set(trace.buffers.base) == {A}
 
 
 @pytest.mark.parametrize(("file", "pairs"), [(40, {(0, 1)}), (41, set())])  # of 41 the recorder complains
 def test_what_a_program_imports_of_its_own_is_one_memory(dependencies, file, pairs):
     out, back = ({"e": what, "handle": h, "file": f} for what, h, f in (("exported", 7, 40), ("imported", 9, file)))
-    found, _, _ = dependencies(
+    actual, _, _ = dependencies(
         CREATE, mapped(A), out, back, mapped(B, 9), touching(1, A, write=True), touching(2, B, write=False)
     )
-    assert found == pairs
+    assert actual == pairs
 
 
 def test_memory_is_shared_until_it_is_freed_however_often_it_is_reported(dependencies):
     """Compute Sanitizer tells of a mapping once it may be used."""
     reported = {"e": "alloc", "address": B, "bytes": PAGE}
-    found, trace, _ = dependencies(
+    pairs, trace, _ = dependencies(
         CREATE, mapped(A), mapped(B), reported, touching(1, A, write=True), touching(2, B, write=False)
     )
-    assert found == {(0, 1)}
+    assert pairs == {(0, 1)}
     assert trace.operands.buffer.nunique() == 1
 
 
 def test_memory_is_shared_until_it_is_unmapped_whatever_may_be_done_with_it_meanwhile(dependencies):
     """Compute Sanitizer tells of memory that may not be used any more as of memory that is freed."""
     revoked, granted = {"e": "free", "address": B}, {"e": "alloc", "address": B, "bytes": PAGE}
-    found, _, _ = dependencies(
+    pairs, _, _ = dependencies(
         CREATE, mapped(A), mapped(B), touching(1, A, write=True), revoked, granted, touching(2, B, write=False)
     )
-    assert found == {(0, 1)}
+    assert pairs == {(0, 1)}
 
 
 def test_where_shared_memory_was_other_memory_may_be(dependencies):
-    found, _, _ = dependencies(
+    pairs, _, _ = dependencies(
         CREATE, mapped(A), mapped(B), touching(1, A, write=True), unmapped(B), {**CREATE, "handle": 8}, mapped(B, 8),
         touching(2, B, write=True), touching(3, A, write=False),
     )  # fmt: skip
-    assert found == {(0, 2)}
+    assert pairs == {(0, 2)}
 
 
 def test_offsets_into_memory_are_kept(dependencies):
-    found, _, _ = dependencies(
+    pairs, _, _ = dependencies(
         CREATE, mapped(A, pages=2), mapped(B, offset=PAGE), touching(1, A + PAGE + 32, write=True),
         touching(2, B + 32, write=False), touching(3, B, write=False),
     )  # fmt: skip
-    assert found == {(0, 1)}
+    assert pairs == {(0, 1)}
 
 
 def test_several_memories_are_several_buffers(dependencies):
-    found, trace, _ = dependencies(
+    pairs, trace, _ = dependencies(
         CREATE, mapped(A), mapped(B), {**CREATE, "handle": 8}, mapped(C, 8), mapped(C + PAGE, 8),
         touching(1, A, write=True), touching(2, C, write=False), touching(3, C + PAGE, write=True),
         touching(4, B, write=False),
     )  # fmt: skip
-    assert found == {(0, 3)}
+    assert pairs == {(0, 3)}
     assert [b for b in trace.buffers.base if b >= SHARED_BASE] == [SHARED_BASE, SHARED_BASE + PAGE]
 
 
@@ -258,7 +258,7 @@ def test_equal_bytes_have_equal_places_and_others_do_not(steps, tensors):
             continue
         oracle.append(dict(now))
     writer, physical = Writer(), Physical.of(events)
-    lifetimes, seen = Lifetimes(writer, tensors=tensors), {}
+    lifetimes, actual = Lifetimes(writer, tensors=tensors), {}
     for event, memory in zip(events, oracle, strict=True):
         if event["e"] == "physical":
             physical.follow(event)
@@ -287,7 +287,7 @@ def test_equal_bytes_have_equal_places_and_others_do_not(steps, tensors):
                 assert lifetimes.in_trace(address)[0] == writer.bases[buffer] + place
                 if any(key[:2] == (handle, generation_) for key in physical.shared):
                     truth = (handle, generation_, into + byte)
-                    assert seen.setdefault(truth, (buffer, place)) == (buffer, place)
-                    assert seen.setdefault((buffer, place), truth) == truth
+                    assert actual.setdefault(truth, (buffer, place)) == (buffer, place)
+                    assert actual.setdefault((buffer, place), truth) == truth
                 else:
                     assert writer.bases[buffer] + place == base + byte

@@ -40,7 +40,7 @@ def test_another_listener_to_nvtx_ranges_is_not_replaced(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         ({"passes": ("acesses",)}, "--passes takes some of accesses, blocks, time"),
         ({"passes": ()}, "given none"),
@@ -52,9 +52,9 @@ def test_another_listener_to_nvtx_ranges_is_not_replaced(monkeypatch):
         ({"kernel": "("}, "--kernel '\\(' is not a regular expression"),
     ],
 )
-def test_bad_settings_end_in_a_sentence(given, words):
+def test_bad_settings_end_in_a_sentence(arguments, words):
     with pytest.raises(UserError, match=words):
-        Settings(**given)
+        Settings(**arguments)
 
 
 def test_the_passes_get_the_variables_that_they_need(tmp_path, monkeypatch):
@@ -129,10 +129,10 @@ def test_the_doctor_says_what_failed_and_skips_what_depends_on_it(monkeypatch):
         raise OSError("none")
 
     monkeypatch.setattr(gpu.ctypes, "CDLL", missing)
-    found = {check.name: check for check in doctor.checks()}
-    assert not found["driver and GPU"].ok
-    assert "libcuda.so.1" in found["driver and GPU"].result
-    assert "self-test" not in found
+    actual = {check.name: check for check in doctor.checks()}
+    assert not actual["driver and GPU"].ok
+    assert "libcuda.so.1" in actual["driver and GPU"].result
+    assert "self-test" not in actual
 
 
 def test_a_recorder_that_never_started_is_not_an_empty_trace(tmp_path):
@@ -152,9 +152,9 @@ def test_the_last_line_of_a_killed_process_may_be_cut(tmp_path):
     folder = tmp_path / "process-7"
     folder.mkdir()
     (folder / "events.jsonl").write_text('{"e":"start","version":1,"granule":32}\n{"e":"launch","la')
-    found = raw.processes(tmp_path)
-    assert [len(p.events) for p in found] == [1]
-    assert not found[0].complete
+    processes = raw.processes(tmp_path)
+    assert [len(p.events) for p in processes] == [1]
+    assert not processes[0].complete
     assert process(tmp_path, [KERNEL, launch(1)], []).complete
 
 
@@ -164,13 +164,13 @@ def test_launches_after_the_last_copy_of_a_process_that_died_are_not_taken_for_i
     events = [{"e": "start", "version": 1, "granule": 32}, KERNEL, launch(1), {"e": "drain"}, launch(2), launch(3)]
     write = (folder / "events.jsonl").write_text
     write("".join(json.dumps(e) + "\n" for e in events))
-    (found,) = raw.processes(tmp_path)
-    assert [e["launch"] for e in found.events if e["e"] == "launch"] == [1]
-    assert (found.lost, found.complete) == (2, False)
+    (processes,) = raw.processes(tmp_path)
+    assert [e["launch"] for e in processes.events if e["e"] == "launch"] == [1]
+    assert (processes.lost, processes.complete) == (2, False)
     events[-1]["context"] = 1
     write("".join(json.dumps(e) + "\n" for e in events))
-    (found,) = raw.processes(tmp_path)
-    assert (found.lost, sum(e["e"] == "launch" for e in found.events)) == (3, 0)
+    (processes,) = raw.processes(tmp_path)
+    assert (processes.lost, sum(e["e"] == "launch" for e in processes.events)) == (3, 0)
 
 
 def test_the_command_lines_options_become_settings():
@@ -224,8 +224,8 @@ def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp
             break
         time.sleep(0.05)
     (os.killpg if whole_group else os.kill)(recorder.pid, number)
-    said, _ = recorder.communicate(timeout=120)
-    assert said.split() == [*(["saved"] if visible else []), "code", "3"]
+    output, _ = recorder.communicate(timeout=120)
+    assert output.split() == [*(["saved"] if visible else []), "code", "3"]
     assert visible or log.read_text().split() == ["ready", "saved"]
 
 
@@ -236,5 +236,5 @@ def test_a_program_that_does_not_listen_dies_by_the_signal_that_the_recorder_got
         "print(recorded_run.run([sys.executable, '-c', sleeps], dict(os.environ), visible=True, log=Path('log')))\n"
         "print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.split() == ["-15", "True"]
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert result.stdout.split() == ["-15", "True"]

@@ -19,20 +19,20 @@ rows = st.lists(
 granules = st.sampled_from([1, 4, 32])
 
 
-def columns(found):
+def columns(result):
     tile, window, mask, first = (
-        (np.array(c, np.int64) for c in zip(*found, strict=True)) if found else [np.empty(0, np.int64)] * 4
+        (np.array(c, np.int64) for c in zip(*result, strict=True)) if result else [np.empty(0, np.int64)] * 4
     )
     return tile, window, mask.astype(np.uint32), first
 
 
-def bytes_of(found):
-    return [(t, b) for t, s, e in zip(found.tile, found.start, found.end, strict=True) for b in range(s, e)]
+def bytes_of(result):
+    return [(t, b) for t, s, e in zip(result.tile, result.start, result.end, strict=True) for b in range(s, e)]
 
 
-def masked(found, granule):
+def masked(result, granule):
     out = {}
-    for tile, window, mask, first in found:
+    for tile, window, mask, first in result:
         for bit in range(32):
             if mask >> bit & 1:
                 for b in range(granule):
@@ -42,26 +42,28 @@ def masked(found, granule):
 
 
 @given(rows, granules)
-def test_runs_hold_exactly_the_bytes_of_the_masks_once_and_are_maximal(found, granule):
-    made = runs.from_masks(*columns(found), granule)
-    seen = bytes_of(made)
-    assert len(seen) == len(set(seen))
-    assert set(seen) == set(masked(found, granule))
-    ends = {(t, e) for t, e in zip(made.tile, made.end, strict=True)}
-    assert not ends & {(t, s) for t, s in zip(made.tile, made.start, strict=True)}, "neighbouring runs were not joined"
+def test_runs_hold_exactly_the_bytes_of_the_masks_once_and_are_maximal(entries, granule):
+    result = runs.from_masks(*columns(entries), granule)
+    actual = bytes_of(result)
+    assert len(actual) == len(set(actual))
+    assert set(actual) == set(masked(entries, granule))
+    ends = {(t, e) for t, e in zip(result.tile, result.end, strict=True)}
+    assert not ends & {(t, s) for t, s in zip(result.tile, result.start, strict=True)}, (
+        "neighbouring runs were not joined"
+    )
 
 
 @given(rows)
-def test_a_run_is_first_touched_no_later_than_any_byte_of_it(found):
-    made = runs.from_masks(*columns(found), 1)
-    oracle = masked(found, 1)
-    for tile, start, end, first in zip(made.tile, made.start, made.end, made.first, strict=True):
+def test_a_run_is_first_touched_no_later_than_any_byte_of_it(entries):
+    result = runs.from_masks(*columns(entries), 1)
+    oracle = masked(entries, 1)
+    for tile, start, end, first in zip(result.tile, result.start, result.end, result.first, strict=True):
         assert first <= min(oracle[(tile, b)] for b in range(start, end))
 
 
 @given(rows, st.lists(st.integers(0, 4 * 32 * 4), max_size=5))
-def test_cutting_keeps_the_bytes_and_leaves_no_run_across_an_edge(found, edges):
-    whole = runs.from_masks(*columns(found), 4)
+def test_cutting_keeps_the_bytes_and_leaves_no_run_across_an_edge(entries, edges):
+    whole = runs.from_masks(*columns(entries), 4)
     edges = np.unique(np.array(edges, np.int64))
     cut = runs.cut(whole, edges)
     assert bytes_of(cut) == bytes_of(whole)
@@ -72,17 +74,17 @@ def test_cutting_keeps_the_bytes_and_leaves_no_run_across_an_edge(found, edges):
 
 @settings(deadline=None)  # the first call compiles
 @given(rows, granules)
-def test_boxes_hold_exactly_the_bytes_of_the_runs(found, granule):
-    made = runs.from_masks(*columns(found), granule)
-    assert sorted(bytes_of(bind.expanded(runs.boxes(made)))) == sorted(bytes_of(made))
+def test_boxes_hold_exactly_the_bytes_of_the_runs(entries, granule):
+    result = runs.from_masks(*columns(entries), granule)
+    assert sorted(bytes_of(bind.expanded(runs.boxes(result)))) == sorted(bytes_of(result))
 
 
 def test_rows_of_a_matrix_become_one_box_and_a_stack_of_them_too():
     start = np.array([z * 10000 + y * 256 for z in range(3) for y in range(4)], np.int64)
     zero = np.zeros_like(start)
-    made = runs.boxes(runs.Runs(zero, start, start + 64, zero))
-    assert made.count.tolist() == [[4, 3]]
-    assert made.stride.tolist() == [[256, 10000]]
+    result = runs.boxes(runs.Runs(zero, start, start + 64, zero))
+    assert result.count.tolist() == [[4, 3]]
+    assert result.stride.tolist() == [[256, 10000]]
 
 
 ranges = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)).map(lambda r: (r[0], r[0] + r[1])), max_size=8)

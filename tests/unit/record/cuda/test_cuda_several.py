@@ -1,7 +1,7 @@
 """Raw records of launches that were left alone or given up, and of several GPUs: what the trace says of them."""
 
 import pytest
-from cuda_records import KERNEL, access, launch, process, ran
+from cuda_records import KERNEL, access, block_record, launch, process
 
 from tileprof.devices import get
 from tileprof.record.cuda.decode import Decoder
@@ -35,7 +35,7 @@ def touched(trace, number):
 
 def test_a_launch_that_was_left_alone_stands_for_the_memory_of_all_gpus(decoded):
     alone = {**launch(0, ordinal=1), "aside": 1}
-    entries = [ran(n, b, 1000, 2000) for n in (1, 2) for b in (0, 1)]
+    entries = [block_record(n, b, 1000, 2000) for n in (1, 2) for b in (0, 1)]
     trace = decoded([ALLOC, OTHER, KERNEL, launch(1), alone, launch(2, ordinal=2)], entries)
     assert trace.launches.coverage.tolist() == ["exact", "conservative", "exact"]
     assert touched(trace, 1) == [(n, mode, 0x10000) for n in (0, 1) for mode in ("read", "write")]
@@ -54,7 +54,7 @@ def test_launches_of_a_kernel_that_was_given_up_are_conservative_from_then_on(de
 
 def test_a_graph_launch_that_was_given_up_stands_for_all_memory(decoded):
     nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
-    entries = [ran(5, b, 1000, 1100, generation=g) for g in (0, 1) for b in (0, 1)]
+    entries = [block_record(5, b, 1000, 1100, generation=g) for g in (0, 1) for b in (0, 1)]
     trace = decoded([ALLOC, KERNEL, *nodes, {"e": "spinning", "launch": 5, "graph": 0}], entries)
     assert trace.launches.coverage.tolist() == ["conservative"] * 2
 
@@ -66,7 +66,7 @@ def test_a_node_whose_code_is_not_patched_takes_no_place_among_the_others(decode
         {**launch(0, graph=0, generation=0, ordinal=1), "aside": 1, "counted": 0},
         launch(5, graph=0, generation=1, ordinal=2),
     ]
-    entries = [ran(5, b, 1000, 1100, generation=g) for g in (0, 1) for b in (0, 1)]
+    entries = [block_record(5, b, 1000, 1100, generation=g) for g in (0, 1) for b in (0, 1)]
     entries += [access(5, 0, WINDOW + g, write=1, generation=g) for g in (0, 1)]
     counts = [{"e": "graph_end", "launch": 5, "nodes": 2}, {"e": "nodes", "launch": 5, "ended": 2, "threads": 0}]
     trace = decoded([ALLOC, KERNEL, *nodes, *counts], entries)
@@ -75,8 +75,8 @@ def test_a_node_whose_code_is_not_patched_takes_no_place_among_the_others(decode
 
 def test_launches_say_their_gpu_where_there_are_several(decoded):
     events = [ALLOC, OTHER, KERNEL, launch(1), {**launch(2), "device": 1, "context": 1}]
-    entries = [ran(1, 0, 1 << 30, (1 << 30) + 50), ran(1, 1, 1 << 30, (1 << 30) + 50)]
-    entries += [ran(2, b, 500, 600) for b in (0, 1)]  # its clock is its own
+    entries = [block_record(1, 0, 1 << 30, (1 << 30) + 50), block_record(1, 1, 1 << 30, (1 << 30) + 50)]
+    entries += [block_record(2, b, 500, 600) for b in (0, 1)]  # its clock is its own
     trace = decoded(events, entries)
     assert trace.launches.device.tolist() == ["0", "1"]
     assert trace.launches.begin_ns.tolist() == [0, 0]

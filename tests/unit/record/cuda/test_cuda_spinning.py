@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from test_cuda_injection import events, libraries, pytestmark, ran  # noqa: F401 - fixtures
+from test_cuda_injection import events, libraries, pytestmark, runner  # noqa: F401 - fixtures
 
 from tileprof.errors import UserError
 from tileprof.record.cuda.graphs import Attribution, Graphs
@@ -55,8 +55,8 @@ def test_a_limit_that_is_none_is_refused():
         Settings(include="(")
 
 
-def test_a_launch_that_waits_for_a_later_one_is_given_up_so_that_the_later_one_can_be_made(ran):  # noqa: F811 - fixture
-    process, _ = ran(
+def test_a_launch_that_waits_for_a_later_one_is_given_up_so_that_the_later_one_can_be_made(runner):  # noqa: F811 - fixture
+    process, _ = runner(
         STREAMS
         + """
 inject(); module(); fake.fake_spin(S1)
@@ -72,8 +72,8 @@ launch_on(S1, b"after")
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
-def test_a_launch_that_waits_in_the_default_stream_is_given_up_too(ran):  # noqa: F811 - fixture
-    process, said = ran(
+def test_a_launch_that_waits_in_the_default_stream_is_given_up_too(runner):  # noqa: F811 - fixture
+    process, output = runner(
         STREAMS
         + """
 inject(); module(); fake.fake_spin(None); begin = time.monotonic()
@@ -82,12 +82,12 @@ launch_on(None, b"spins"); launch_on(S2, b"lets_go"); print(time.monotonic() - b
         complaint="spins has not ended in 0.5 s",
         TILEPROF_WAIT="0.5",
     )
-    assert said == "True"
+    assert output == "True"
     assert process.complete
 
 
-def test_nothing_behind_a_launch_that_was_given_up_is_waited_for(ran):  # noqa: F811 - fixture
-    _, said = ran(
+def test_nothing_behind_a_launch_that_was_given_up_is_waited_for(runner):  # noqa: F811 - fixture
+    _, output = runner(
         STREAMS
         + """
 inject(); module(); fake.fake_spin(S1); launch_on(S1, b"spins"); begin = time.monotonic()
@@ -98,11 +98,11 @@ print(time.monotonic() - begin < 20); fake.fake_let_go(S1)
         complaint="spins has not ended",
         TILEPROF_WAIT="0.5",
     )
-    assert said == "True"
+    assert output == "True"
 
 
-def test_while_a_thread_waits_for_a_launch_another_can_make_the_one_that_lets_it_go(ran):  # noqa: F811 - fixture
-    process, said = ran(
+def test_while_a_thread_waits_for_a_launch_another_can_make_the_one_that_lets_it_go(runner):  # noqa: F811 - fixture
+    process, output = runner(
         STREAMS
         + """
 def other():
@@ -113,13 +113,13 @@ launch_on(S1, b"spins"); thread.join(); print(time.monotonic() - begin < 60)
 """,
         TILEPROF_WAIT="120",
     )
-    assert said == "True"
+    assert output == "True"
     assert events(process, "spinning") == []
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
-def test_records_stay_on_the_device_until_what_makes_them_has_ended(ran):  # noqa: F811 - fixture
-    process, _ = ran(
+def test_records_stay_on_the_device_until_what_makes_them_has_ended(runner):  # noqa: F811 - fixture
+    process, _ = runner(
         STREAMS
         + """
 inject(); module(); launch_on(S1, b"k"); fake.fake_spin(S1); launch_on(S1, b"k")
@@ -132,16 +132,16 @@ library.tileprof_drain()
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
-def test_a_program_that_ends_before_its_kernels_leaves_a_recording_that_says_that_it_is_partial(ran):  # noqa: F811 - fixture
-    process, _ = ran(
+def test_a_program_that_ends_before_its_kernels_leaves_a_recording_that_says_that_it_is_partial(runner):  # noqa: F811 - fixture
+    process, _ = runner(
         STREAMS + 'inject(); module(); launch_on(S1, b"k"); fake.fake_spin(S1); launch_on(S1, b"k")',
         TILEPROF_WAIT="0.2",
     )
     assert not process.complete
 
 
-def test_a_program_in_which_nothing_moves_any_more_is_ended_with_the_name_to_exclude(ran):  # noqa: F811 - fixture
-    process, _ = ran(
+def test_a_program_in_which_nothing_moves_any_more_is_ended_with_the_name_to_exclude(runner):  # noqa: F811 - fixture
+    process, _ = runner(
         STREAMS
         + """
 inject(); module(); fake.fake_spin(S1); launch_on(S1, b"void space::spins<int>(int*)")
@@ -155,15 +155,15 @@ time.sleep(60)
     assert '"e":"hung","kernel":"space::spins"' in (process.folder / "events.jsonl").read_text()
 
 
-def test_kernels_that_are_known_to_spin_have_a_place_and_no_records(ran):  # noqa: F811 - fixture
+def test_kernels_that_are_known_to_spin_have_a_place_and_no_records(runner):  # noqa: F811 - fixture
     text = """
         stream = ctypes.c_void_p(0x51)
         inject(); module(); launch(); fake.fake_stream(stream); fake.fake_spin(stream); before = fake.fake_count(2)
         launch(b"ncclDevKernel_SendRecv"); print(fake.fake_count(2) - before)
         fake.fake_let_go(stream); launch()
     """
-    process, said = ran(text, TILEPROF_SPINNING="|".join(SPINNING))
-    assert said == "0"
+    process, output = runner(text, TILEPROF_SPINNING="|".join(SPINNING))
+    assert output == "0"
     assert [(e["aside"], len(process.of(e["launch"], 0))) for e in events(process, "launch")] == [
         (0, 2),
         (1, 0),
@@ -171,8 +171,8 @@ def test_kernels_that_are_known_to_spin_have_a_place_and_no_records(ran):  # noq
     ]
 
 
-def test_include_takes_kernels_off_the_list(ran):  # noqa: F811 - fixture
-    process, _ = ran(
+def test_include_takes_kernels_off_the_list(runner):  # noqa: F811 - fixture
+    process, _ = runner(
         'inject(); module(); launch(b"ncclDevKernel_SendRecv"); launch(b"ncclDevKernel_Broadcast")',
         TILEPROF_SPINNING="|".join(SPINNING),
         TILEPROF_INCLUDE="SendRecv",
@@ -180,8 +180,8 @@ def test_include_takes_kernels_off_the_list(ran):  # noqa: F811 - fixture
     assert [e["aside"] for e in events(process, "launch")] == [0, 1]
 
 
-def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(ran):  # noqa: F811 - fixture
-    process, said = ran(
+def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(runner):  # noqa: F811 - fixture
+    process, output = runner(
         """
         import time
         inject(); module(); fake.fake_spin(None); begin = time.monotonic()
@@ -191,14 +191,14 @@ def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(r
         complaint="a CUDA graph with k has not ended in 0.5 s",
         TILEPROF_WAIT="0.5",
     )
-    assert said == "True"
+    assert output == "True"
     graphs = Graphs(process)
     assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Attribution.INCOMPLETE}
 
 
-def test_threads_that_launch_and_copy_records_do_not_wait_for_each_other_for_ever(ran):  # noqa: F811 - fixture
+def test_threads_that_launch_and_copy_records_do_not_wait_for_each_other_for_ever(runner):  # noqa: F811 - fixture
     """The driver holds a lock in callbacks of launches that the library's functions take, too."""
-    process, said = ran(
+    process, output = runner(
         STREAMS
         + """
 def work(which):
@@ -214,7 +214,7 @@ print("done")
 """,
         TILEPROF_WAIT="20",
     )
-    assert said == "done"
+    assert output == "done"
     assert process.complete
     graphs = Graphs(process)
     whole = [len(graphs.entries(e)[0]) == 2 for e in events(process, "launch")]

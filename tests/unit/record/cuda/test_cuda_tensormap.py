@@ -74,9 +74,9 @@ def test_a_load_reads_its_box_clipped_to_the_tensor_each_byte_once(case):
     words, at = case
     map_ = tensormap.decode(words)
     coordinates = np.array([at + [0] * (5 - len(at))], np.int64)
-    seen = bytes_of(tensormap.boxes(map_, coordinates))
-    assert len(seen) == len(set(seen))
-    assert set(seen) == read_by(map_, at)
+    actual = bytes_of(tensormap.boxes(map_, coordinates))
+    assert len(actual) == len(set(actual))
+    assert set(actual) == read_by(map_, at)
 
 
 def test_a_load_that_is_not_decoded_stands_for_the_whole_tensor():
@@ -127,3 +127,13 @@ def test_calibration_accepts_this_layout_and_refuses_any_other():
 def test_bytes_of_a_map_reach_to_the_last_element():
     map_ = tensormap.decode(words_of(7, (100, 72), (400,), (32, 16), (1, 1)))
     assert map_.bytes == 100 * 72 * 4 == math.prod(map_.sizes) * map_.element
+
+
+def test_a_tensor_that_repeats_is_a_map_where_a_kernel_loads_through_it_and_each_byte_is_read_once():
+    words = words_of(7, (32, 4, 3), (128, 0), (8, 2, 2), (1, 1, 1))
+    assert tensormap.decode(words) is None
+    map_ = tensormap.decode(words, loaded=True)
+    seen = bytes_of(tensormap.boxes(map_, np.array([[8, 1, 0, 0, 0], [8, 1, 2, 0, 0]], np.int64)[:1]))
+    assert sorted(seen) == [BASE + row * 128 + 32 + byte for row in (1, 2) for byte in range(32)]
+    beyond = tensormap.boxes(map_, np.array([[8, 1, 3, 0, 0]], np.int64))
+    assert not len(beyond.load)

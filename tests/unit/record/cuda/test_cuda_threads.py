@@ -1,8 +1,8 @@
 """Threads of a program that launch, load, mark regions and destroy contexts at once, on a driver made for tests."""
 
 from cuda_records import KERNEL, access, launch, process
-from cuda_records import ran as block
-from test_cuda_injection import cubin, events, libraries, pytestmark, ran  # noqa: F401 - fixtures
+from cuda_records import block_record as block
+from test_cuda_injection import cubin, events, libraries, pytestmark, runner  # noqa: F401 - fixtures
 from test_cuda_spinning import STREAMS
 
 from tileprof.devices import get
@@ -16,13 +16,13 @@ def unseen(before=None, api_exit=0): fake.fake_launch_unseen(C, M, b"unseen", 2,
 """
 
 
-def attributions(found):
-    graphs = Graphs(found)
-    return [graphs.entries(e)[1] for e in events(found, "launch")]
+def attributions(result):
+    graphs = Graphs(result)
+    return [graphs.entries(e)[1] for e in events(result, "launch")]
 
 
-def test_a_module_that_is_loaded_while_regions_end_and_begin_is_patched_once(ran):  # noqa: F811 - fixture
-    process, said = ran(
+def test_a_module_that_is_loaded_while_regions_end_and_begin_is_patched_once(runner):  # noqa: F811 - fixture
+    process, output = runner(
         STREAMS
         + """
 inject(); library.tileprof_capture(1); fake.fake_pause(300)
@@ -33,12 +33,12 @@ launch(); library.tileprof_capture(0); print(fake.fake_count(0), fake.fake_count
         TILEPROF_PATCH="range",
         TILEPROF_CAPTURE="0",
     )
-    assert said == "1 1"
+    assert output == "1 1"
     assert attributions(process) == [Attribution.EXACT]
 
 
-def test_a_module_that_is_unloaded_while_it_is_patched_is_left_alone_from_then_on(ran):  # noqa: F811 - fixture
-    process, said = ran(
+def test_a_module_that_is_unloaded_while_it_is_patched_is_left_alone_from_then_on(runner):  # noqa: F811 - fixture
+    process, output = runner(
         STREAMS
         + """
 inject(); module(); fake.fake_pause(300)
@@ -49,17 +49,17 @@ fake.fake_unload(C, M); library.tileprof_capture(0); thread.join(); print(fake.f
         TILEPROF_CAPTURE="0",
         MALLOC_PERTURB_="90",
     )
-    assert said == "0"
+    assert output == "0"
     assert process.complete
 
 
-def test_what_may_run_on_in_a_stream_that_takes_no_mark_is_not_trusted(ran):  # noqa: F811 - fixture
-    process, _ = ran(STREAMS + 'inject(); module(); launch_on(S1, b"k"); fake.fake_refuse_places(S1)')
+def test_what_may_run_on_in_a_stream_that_takes_no_mark_is_not_trusted(runner):  # noqa: F811 - fixture
+    process, _ = runner(STREAMS + 'inject(); module(); launch_on(S1, b"k"); fake.fake_refuse_places(S1)')
     assert attributions(process) == [Attribution.INCOMPLETE]
 
 
-def test_a_launch_that_ends_while_another_thread_copies_records_is_not_trusted(ran):  # noqa: F811 - fixture
-    process, _ = ran(
+def test_a_launch_that_ends_while_another_thread_copies_records_is_not_trusted(runner):  # noqa: F811 - fixture
+    process, _ = runner(
         STREAMS
         + UNSEEN
         + """
@@ -75,18 +75,18 @@ fake.fake_stream(S2); unseen(meanwhile); fake.fake_let_go(S1); thread.join()
     assert attributions(process) == [Attribution.EXACT, Attribution.EXACT, Attribution.INCOMPLETE]
 
 
-def test_a_call_whose_begin_was_not_seen_has_captured_nothing(ran):  # noqa: F811 - fixture
-    process, _ = ran(UNSEEN + "inject(); module(); launch(); unseen(api_exit=1)")
+def test_a_call_whose_begin_was_not_seen_has_captured_nothing(runner):  # noqa: F811 - fixture
+    process, _ = runner(UNSEEN + "inject(); module(); launch(); unseen(api_exit=1)")
     assert events(process, "captured") == []
 
 
-def test_nodes_of_graphs_for_which_the_gpu_had_no_room_stand_for_all_memory(ran):  # noqa: F811 - fixture
-    process, _ = ran('inject(); module(); fake.fake_graph(C, M, b"k", 3, 2, 0)', FAKE_MEMORY="1000")
+def test_nodes_of_graphs_for_which_the_gpu_had_no_room_stand_for_all_memory(runner):  # noqa: F811 - fixture
+    process, _ = runner('inject(); module(); fake.fake_graph(C, M, b"k", 3, 2, 0)', FAKE_MEMORY="1000")
     assert attributions(process) == [Attribution.INCOMPLETE, Attribution.INCOMPLETE]
 
 
-def test_what_a_thread_is_finding_out_about_stores_is_named_by_no_other_launch_before(ran, cubin):  # noqa: F811 - fixtures
-    process, _ = ran(
+def test_what_a_thread_is_finding_out_about_stores_is_named_by_no_other_launch_before(runner, cubin):  # noqa: F811 - fixtures
+    process, _ = runner(
         STREAMS
         + """
 inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); fake.fake_pause(100)
@@ -100,17 +100,17 @@ thread.join(); fake.fake_pause(0)
 """,
         CUBIN=cubin,
     )
-    said = [(e["e"], e["id"]) for e in process.events if e["e"] in {"owners", "owned"}]
-    assert said == [("owners", 0), ("owned", 0), ("owners", 1), ("owned", 1), ("owned", 1)]
+    messages = [(e["e"], e["id"]) for e in process.events if e["e"] in {"owners", "owned"}]
+    assert messages == [("owners", 0), ("owned", 0), ("owners", 1), ("owned", 1), ("owned", 1)]
 
 
-def test_a_library_that_is_closed_stays(ran):  # noqa: F811 - fixture
+def test_a_library_that_is_closed_stays(runner):  # noqa: F811 - fixture
     """Its thread, its handlers and what the driver calls would be gone."""
-    process, said = ran("""
+    process, output = runner("""
         import _ctypes, time
         inject(); module(); _ctypes.dlclose(library._handle); launch(); time.sleep(0.1); print("on")
     """)
-    assert said == "on"
+    assert output == "on"
     assert process.complete
 
 

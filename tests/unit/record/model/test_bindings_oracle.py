@@ -46,8 +46,8 @@ class Oracle(TorchDispatchMode):
         if not any(t.numel() for t in tree_leaves(result)):
             return result  # nothing to compute, so nothing is read
         overwrites = func._schema.name in {"aten::copy_", "aten::zero_", "aten::fill_"}
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        for tensor in given[1:] if overwrites else given:
+        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        for tensor in inputs[1:] if overwrites else inputs:
             self.pairs |= {(self.writer_of[a], self.operators) for a in _addresses(tensor) if a in self.writer_of}
         for tensor in tree_leaves(result):
             self.writer_of.update(dict.fromkeys(_addresses(tensor), self.operators))
@@ -117,11 +117,11 @@ def test_dependencies_between_operators_are_those_of_real_memory(recorded, steps
             """Which launches each operator of the oracle made."""
 
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-                before, seen = session.writer.launches, oracle.operators
+                before, actual = session.writer.launches, oracle.operators
                 result = func(*args, **(kwargs or {}))
                 made = session.writer.launches - before
-                assert not made or oracle.operators > seen
-                launch_of.extend([seen] * made)
+                assert not made or oracle.operators > actual
+                launch_of.extend([actual] * made)
                 return result
 
         with oracle, Count():
@@ -130,5 +130,5 @@ def test_dependencies_between_operators_are_those_of_real_memory(recorded, steps
     trace = recorded(program, pass_session=True)
     pairs = build_graph(trace).pairs
     raw = pairs[pairs.raw > 0]
-    found = {(launch_of[p], launch_of[c]) for p, c in zip(raw.producer, raw.consumer, strict=True)}
-    assert {(p, c) for p, c in found if p != c} == oracle.pairs
+    actual = {(launch_of[p], launch_of[c]) for p, c in zip(raw.producer, raw.consumer, strict=True)}
+    assert {(p, c) for p, c in actual if p != c} == oracle.pairs

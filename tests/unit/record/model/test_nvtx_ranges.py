@@ -33,7 +33,7 @@ def program():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "kept"),
+    ("pattern", "records"),
     [
         ("step", ["sin", "exp", "sqrt"]),
         ("^step 1$", ["sin", "exp"]),
@@ -41,9 +41,9 @@ def program():
         ("", ["sin", "exp", "sqrt"]),
     ],
 )
-def test_launches_inside_matching_ranges_are_kept_and_captured_regions_do_not_count(recorded, pattern, kept):
+def test_launches_inside_matching_ranges_are_kept_and_captured_regions_do_not_count(recorded, pattern, records):
     trace = recorded(program, nvtx=pattern)
-    assert ops(trace) == kept
+    assert ops(trace) == records
     assert any("outside the NVTX ranges that --nvtx asks for were left out" in note for note in trace.manifest["notes"])
 
 
@@ -60,30 +60,30 @@ def test_skip_and_count_are_of_what_the_ranges_keep(recorded):
 
 
 @pytest.fixture
-def told():
-    heard = []
-    ranges = Ranges("a", lambda: heard.append(1), lambda: heard.append(-1))
-    ranges.heard = heard
+def ranges_of_a():
+    events = []
+    ranges = Ranges("a", lambda: events.append(1), lambda: events.append(-1))
+    ranges.edges = events
     return ranges
 
 
-def test_each_thread_has_its_own_stack(told):
-    restore = told.install()
+def test_each_thread_has_its_own_stack(ranges_of_a):
+    restore = ranges_of_a.install()
     nvtx.range_push("a")
     thread = threading.Thread(target=nvtx.range_pop)
     thread.start()
     thread.join()
-    assert told.heard == [1]
+    assert ranges_of_a.edges == [1]
     nvtx.range_push("b")
     nvtx.range_pop()
     nvtx.range_pop()
     nvtx.range_pop()
     restore()
-    assert told.heard == [1, -1]
-    assert (told.matched, dict(told.names)) == (1, {"a": 1, "b": 1})
+    assert ranges_of_a.edges == [1, -1]
+    assert (ranges_of_a.matched, dict(ranges_of_a.names)) == (1, {"a": 1, "b": 1})
 
 
-def test_where_pytorch_has_nvtx_its_functions_are_called_too(told, monkeypatch):
+def test_where_pytorch_has_nvtx_its_functions_are_called_too(ranges_of_a, monkeypatch):
     real, calls = ModuleType("_nvtx"), []
     answers = {
         "rangePushA": 4,
@@ -96,7 +96,7 @@ def test_where_pytorch_has_nvtx_its_functions_are_called_too(told, monkeypatch):
     for name, answer in answers.items():
         setattr(real, name, lambda *given, name=name, answer=answer: calls.append((name, *given)) or answer)
     monkeypatch.setattr(nvtx, "_nvtx", real)
-    restore = told.install()
+    restore = ranges_of_a.install()
     assert nvtx.range_push("a") == 4
     assert nvtx.range_pop() == 4
     assert nvtx.range_start("a") == 77
@@ -106,4 +106,4 @@ def test_where_pytorch_has_nvtx_its_functions_are_called_too(told, monkeypatch):
     restore()
     assert nvtx._nvtx is real
     assert [call[0] for call in calls] == list(answers)
-    assert told.heard == [1, -1, 1, -1]
+    assert ranges_of_a.edges == [1, -1, 1, -1]

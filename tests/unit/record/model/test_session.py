@@ -188,19 +188,19 @@ def test_fused_encoder_layers_are_taken_apart_and_the_switch_is_put_back(recorde
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     x = torch.randn(1, 3, 8)
     with torch.no_grad():
-        expected, seen = layer(x), []
-        trace = recorded(lambda: seen.append(layer(x)))
-    torch.testing.assert_close(seen[0], expected)
+        expected, actual = layer(x), []
+        trace = recorded(lambda: actual.append(layer(x)))
+    torch.testing.assert_close(actual[0], expected)
     assert not any("transformer_encoder" in op or "native_multi_head" in op for op in _ops(trace))
     assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_an_lstm_is_recorded_cell_by_cell(recorded):
-    lstm, x, seen = torch.nn.LSTM(4, 6), torch.randn(3, 1, 4), []
+    lstm, x, actual = torch.nn.LSTM(4, 6), torch.randn(3, 1, 4), []
     with torch.no_grad():
         expected = lstm(x)[0]
-        trace = recorded(lambda: seen.append(lstm(x)[0]))
-    torch.testing.assert_close(seen[0], expected)
+        trace = recorded(lambda: actual.append(lstm(x)[0]))
+    torch.testing.assert_close(actual[0], expected)
     assert _ops(trace).count("aten::sigmoid_") == 3 * 3
     assert "cells in time order" in " ".join(trace.manifest["notes"])
 
@@ -408,16 +408,16 @@ def test_sparse_tensors_are_bound_to_their_components(recorded):
 def test_data_dependent_models_see_values_as_they_were_before_the_call(recorded, monkeypatch):
     from tileprof.record.model import tile_model
 
-    seen = []
+    records = []
 
     def model(c, device):
-        seen.append([c.value(o) for o in c.tensors])
+        records.append([c.value(o) for o in c.tensors])
         return []
 
     monkeypatch.setitem(tile_model.REGISTRY, "aten::index_add_", tile_model.Entry(model, data_dependent=True))
     index = torch.tensor([1, 0])
     recorded(lambda: torch.zeros(2, dtype=torch.int64).index_add_(0, index, torch.tensor([5, 6])))
-    assert [t.tolist() for t in seen[0][:3]] == [[0, 0], [1, 0], [5, 6]]
+    assert [t.tolist() for t in records[0][:3]] == [[0, 0], [1, 0], [5, 6]]
 
 
 @pytest.mark.parametrize("fake", [False, True])

@@ -44,10 +44,10 @@ def _play(session, rng, log):
 def _ancestors(trace):
     links = build_graph(trace).links
     links = links[~links.reuse].sort_values("consumer")
-    found = [set() for _ in range(len(trace.launches))]
+    actual = [set() for _ in range(len(trace.launches))]
     for producer, consumer in zip(links.producer, links.consumer, strict=True):
-        found[consumer] |= {producer} | found[producer]
-    return found
+        actual[consumer] |= {producer} | actual[producer]
+    return actual
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -129,9 +129,9 @@ def test_only_captured_regions_are_kept(recorded):
 
 
 def test_capture_does_nothing_in_a_program_that_is_not_recorded():
-    with tileprof.capture() as given:
+    with tileprof.capture() as inputs:
         doubled = torch.ones(2) * 2
-    assert given is None
+    assert inputs is None
     assert doubled.tolist() == [2.0, 2.0]
 
 
@@ -155,8 +155,8 @@ def test_a_write_outside_the_window_keeps_the_buffer_and_its_address(recorded):
         y.cos()
 
     whole, window = recorded(program), recorded(program, skip=2, count=1)
-    wanted = whole.buffers.base[whole.operands_of(2)[0]].tolist()
-    assert window.buffers.base[window.operands_of(0)[0]].tolist() == wanted
+    expected = whole.buffers.base[whole.operands_of(2)[0]].tolist()
+    assert window.buffers.base[window.operands_of(0)[0]].tolist() == expected
 
 
 def test_module_keeps_launches_whose_path_matches(recorded):
@@ -226,9 +226,9 @@ def test_modules_convert_their_fake_parameters_as_real_ones(recorded):
 
 
 def test_a_conversion_leaves_pytorch_as_it_was(recorded):
-    kept = vars(torch.utils)["weakref"]
+    snapshot = vars(torch.utils)["weakref"]
     recorded(_converted, fake=True)
-    assert vars(torch.utils)["weakref"] is kept
+    assert vars(torch.utils)["weakref"] is snapshot
 
 
 def _initialised():
@@ -243,11 +243,11 @@ def _loaded():
     from torch.utils.data import DataLoader, TensorDataset
 
     inputs, labels = torch.randn(16, 8), torch.randint(0, 3, (16,))
-    network, seen = torch.nn.Linear(8, 3), []
+    network, actual = torch.nn.Linear(8, 3), []
     for x, y in DataLoader(TensorDataset(inputs, labels), batch_size=4, shuffle=True):
         torch.nn.functional.cross_entropy(network(x), y).backward()
-        seen += x[:, 0].tolist()
-    assert sorted(seen) == sorted(inputs[:, 0].tolist()), "every sample once"
+        actual += x[:, 0].tolist()
+    assert sorted(actual) == sorted(inputs[:, 0].tolist()), "every sample once"
 
 
 def _sparse():
@@ -287,7 +287,7 @@ def test_what_a_library_cannot_do_with_fake_tensors_names_its_line_and_the_users
 
     with pytest.raises(RuntimeError) as raised:
         recorded(program, fake=True)
-    told = obstacle(raised.value)
-    assert "test_windows.py, line" in told
-    assert "rnn.py, line" in told
-    assert "pack_padded_sequence(torch.nn.Linear" in told
+    message = obstacle(raised.value)
+    assert "test_windows.py, line" in message
+    assert "rnn.py, line" in message
+    assert "pack_padded_sequence(torch.nn.Linear" in message

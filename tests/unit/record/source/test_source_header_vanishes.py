@@ -82,9 +82,9 @@ def compiled(nvcc: Path, folder: Path, source: str, *options: str) -> bytes:
     (folder / "kernel.cu").write_text(source)
     out = folder / "out"
     command = [nvcc, "-std=c++17", f"-I{INCLUDE}", *options, "kernel.cu", "-o", out]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
     return out.read_bytes()
 
 
@@ -93,13 +93,13 @@ def machine_code(cubin: bytes) -> dict[str, bytes]:
     (table,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names = struct.unpack_from("<HHH", cubin, 58)
     headers = [struct.unpack_from("<IIQQQQ", cubin, table + i * size) for i in range(count)]
-    found = {}
+    matches = {}
     for name_at, _, _, _, begin, length in headers:
         place = headers[names][4] + name_at
         name = cubin[place : cubin.index(b"\0", place)].decode()
         if name.startswith(".text."):
-            found[name.removeprefix(".text.")] = cubin[begin : begin + length]
-    return found
+            matches[name.removeprefix(".text.")] = cubin[begin : begin + length]
+    return matches
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])

@@ -18,7 +18,7 @@ STRUCTS = {"Entry": layout.ENTRY, "Block": layout.BLOCK, "Log": layout.LOG}
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+def compiler_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     """What the C++ compiler says: size, then offset and size of each field."""
     folder: Path = tmp_path_factory.mktemp("layout")
     lines = []
@@ -38,11 +38,11 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("name", STRUCTS)
-def test_sizes_and_offsets_are_the_same(said: dict[str, list[int]], name: str) -> None:
+def test_sizes_and_offsets_are_the_same(compiler_layout: dict[str, list[int]], name: str) -> None:
     dtype: np.dtype = STRUCTS[name]
     fields = [n for field in dtype.names for n in (dtype.fields[field][1], dtype[field].itemsize)]
-    assert said[name] == [dtype.itemsize, *fields]
+    assert compiler_layout[name] == [dtype.itemsize, *fields]
 
 
-def test_modes_are_those_of_the_trace(said: dict[str, list[int]]) -> None:
-    assert said["modes"] == [READ, WRITE, ATOMIC]
+def test_modes_are_those_of_the_trace(compiler_layout: dict[str, list[int]]) -> None:
+    assert compiler_layout["modes"] == [READ, WRITE, ATOMIC]

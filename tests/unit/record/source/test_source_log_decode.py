@@ -34,7 +34,7 @@ def lives(count: int, begin: int = 100, end: int = 900) -> np.ndarray:
 
 
 def bytes_of_entries(rows: np.ndarray) -> dict[tuple[int, int, int], set[int]]:
-    found = defaultdict(set)
+    matches = defaultdict(set)
     for row in rows.tolist():
         address, stride_0, stride_1, length, count_0, count_1, block, mode, *_ = row
         for i in range(count_0):
@@ -43,19 +43,19 @@ def bytes_of_entries(rows: np.ndarray) -> dict[tuple[int, int, int], set[int]]:
                 for byte in range(begin, begin + length):
                     for operand, span in enumerate(SPANS):
                         if span.low <= byte < span.high:
-                            found[block, operand, mode].add(byte - span.origin)
-    return dict(found)
+                            matches[block, operand, mode].add(byte - span.origin)
+    return dict(matches)
 
 
 def bytes_of_boxes(boxes) -> dict[tuple[int, int, int], set[int]]:
-    found = defaultdict(set)
+    matches = defaultdict(set)
     for row in range(len(boxes)):
         key = int(boxes.tile[row]), int(boxes.operand[row]), int(boxes.mode[row])
         for i in range(boxes.count_0[row]):
             for j in range(boxes.count_1[row]):
                 begin = int(boxes.offset[row] + i * boxes.stride_0[row] + j * boxes.stride_1[row])
-                found[key].update(range(begin, begin + int(boxes.length[row])))
-    return dict(found)
+                matches[key].update(range(begin, begin + int(boxes.length[row])))
+    return dict(matches)
 
 
 rows = st.tuples(
@@ -81,8 +81,8 @@ def lies_inside(row: tuple[int, ...]) -> bool:
 def test_boxes_hold_the_bytes_of_the_entries(given_rows: list[tuple[int, ...]]) -> None:
     log = entries(*given_rows)
     assert decode.stray(log, SPANS) is None
-    found = decode.boxes(log, lives(4), SPANS)
-    assert bytes_of_boxes(found) == bytes_of_entries(log)
+    boxes = decode.boxes(log, lives(4), SPANS)
+    assert bytes_of_boxes(boxes) == bytes_of_entries(log)
 
 
 @settings(deadline=None)  # the first call compiles
@@ -99,31 +99,31 @@ def test_batches_of_few_runs_give_the_same_bytes(given_rows: list[tuple[int, ...
 def test_an_access_lies_in_its_boxs_part_of_life(given_rows: list[tuple[int, ...]], start: int) -> None:
     # The clock's low word wraps inside the life of a block.
     log = entries(*((*row[:8], (start + row[8]) % (1 << 32)) for row in given_rows))
-    found = decode.boxes(log, lives(4, start + 100, start + 900), SPANS)
-    assert ((found.last - found.first) == 1 / decode.PARTS).all()
+    boxes = decode.boxes(log, lives(4, start + 100, start + 900), SPANS)
+    assert ((boxes.last - boxes.first) == 1 / decode.PARTS).all()
     for row in given_rows:
         when = (row[8] - 100) / 800
-        mine = (found.tile == row[6]) & (found.mode == row[7])
-        assert ((found.first[mine] <= when) & (when <= found.last[mine])).any()
+        mine = (boxes.tile == row[6]) & (boxes.mode == row[7])
+        assert ((boxes.first[mine] <= when) & (when <= boxes.last[mine])).any()
 
 
 def test_strides_become_one_box() -> None:
     log = entries((BASE + 1000, 64, 0, 16, 4, 1, 0, READ, 500), (BASE + 1016, 64, 0, 16, 4, 1, 0, READ, 510))
-    found = decode.boxes(log, lives(1), SPANS)
-    assert (found.operand[0], found.offset[0], found.length[0], found.count_0[0], found.stride_0[0]) == (
+    boxes = decode.boxes(log, lives(1), SPANS)
+    assert (boxes.operand[0], boxes.offset[0], boxes.length[0], boxes.count_0[0], boxes.stride_0[0]) == (
         1,
         0,
         32,
         4,
         64,
     )
-    assert len(found) == 1
+    assert len(boxes) == 1
 
 
 def test_a_block_that_did_not_say_when_it_lived_has_no_parts() -> None:
-    found = decode.boxes(entries((BASE, 0, 0, 4, 1, 1, 0, WRITE, 5)), layout.fresh_blocks(1), SPANS)
-    assert np.isnan(found.first).all()
-    assert np.isnan(found.last).all()
+    boxes = decode.boxes(entries((BASE, 0, 0, 4, 1, 1, 0, WRITE, 5)), layout.fresh_blocks(1), SPANS)
+    assert np.isnan(boxes.first).all()
+    assert np.isnan(boxes.last).all()
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,13 @@ def gathered():
 
 
 def touched(entries: np.ndarray) -> set[int]:
-    found: set[int] = set()
+    actual: set[int] = set()
     for row in entries:
         assert (row["mode"], row["block"], row["count_1"]) == (1, 0, 1)
         for i in range(int(row["count_0"])):
             begin = int(row["address"]) + i * int(row["stride_0"])
-            found.update(range(begin, begin + int(row["length"])))
-    return found
+            actual.update(range(begin, begin + int(row["length"])))
+    return actual
 
 
 anywhere = st.lists(st.integers(1000, 1200), min_size=32, max_size=32)
@@ -57,10 +57,10 @@ regular = st.builds(
 @settings(deadline=None)  # the first call compiles
 @given(st.one_of(anywhere, regular), st.integers(1, (1 << 32) - 1), st.sampled_from([1, 2, 4, 8, 16]))
 def test_entries_hold_the_lanes_bytes_and_no_others(gathered, addresses: list[int], mask: int, size: int) -> None:
-    entries, asked = gathered(addresses, mask, size)
+    entries, request = gathered(addresses, mask, size)
     active = [a for lane, a in enumerate(addresses) if mask >> lane & 1]
     assert touched(entries) == {a + byte for a in active for byte in range(size)}
-    assert asked == len(entries) <= len(active)
+    assert request == len(entries) <= len(active)
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_a_regular_warp_is_one_entry(gathered, addresses: list[int], mask: int, 
 
 def test_entries_beyond_the_log_are_counted_and_dropped(gathered) -> None:
     scattered = [1000 + 7 * i * i for i in range(32)]
-    entries, asked = gathered(scattered, 0xFFFFFFFF, 4, capacity=5)
-    assert (len(entries), asked) == (5, 32)
+    entries, request = gathered(scattered, 0xFFFFFFFF, 4, capacity=5)
+    assert (len(entries), request) == (5, 32)

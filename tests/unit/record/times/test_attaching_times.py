@@ -90,9 +90,9 @@ def nsys(path: Path, kernels=KERNELS) -> Path:
 @pytest.mark.parametrize("write", [chrome, nsys], ids=["torch.profiler", "nsys"])
 def test_durations_and_begins_are_those_of_the_file(trace, tmp_path, write) -> None:
     times = read_times(write(tmp_path / "times"))
-    done = attach_times(trace, times, tmp_path / "timed", source="times")
-    timed = load(done.path)
-    assert (done.matched, done.launches, done.kernels, done.repetitions) == (4, 4, 4, 1)
+    attachment = attach_times(trace, times, tmp_path / "timed", source="times")
+    timed = load(attachment.path)
+    assert (attachment.matched, attachment.launches, attachment.kernels, attachment.repetitions) == (4, 4, 4, 1)
     assert timed.launches["duration_ns"].tolist() == list(TOOK_NS)
     assert timed.launches["begin_ns"].tolist() == [0, 10_000, 20_000, 30_000]
     assert set(timed.launches["timing"]) == {"measured"}
@@ -102,17 +102,17 @@ def test_durations_and_begins_are_those_of_the_file(trace, tmp_path, write) -> N
 
 
 def test_repetitions_of_the_program_give_medians(trace, tmp_path) -> None:
-    done = attach_times(
+    attachment = attach_times(
         trace, read_times(chrome(tmp_path / "p.json.gz", repetitions=3)), tmp_path / "timed", source="p"
     )
-    assert done.repetitions == 3
-    assert load(done.path).launches["duration_ns"].tolist() == [took + 1000 for took in TOOK_NS]
+    assert attachment.repetitions == 3
+    assert load(attachment.path).launches["duration_ns"].tolist() == [took + 1000 for took in TOOK_NS]
 
 
 def test_a_launch_without_a_kernel_keeps_its_modelled_duration_and_says_so(trace, tmp_path) -> None:
     kernels = [KERNELS[0], ("void someone_elses_kernel<3>(float*)", ""), *KERNELS[2:]]
-    done = attach_times(trace, read_times(nsys(tmp_path / "n", kernels)), tmp_path / "timed", source="n")
-    launches = load(done.path).launches
+    attachment = attach_times(trace, read_times(nsys(tmp_path / "n", kernels)), tmp_path / "timed", source="n")
+    launches = load(attachment.path).launches
     assert launches["timing"].tolist() == ["measured", "modelled", "measured", "measured"]
     assert launches["duration_ns"].tolist() == [5000, 1000, 2000, 3000]
     assert launches["begin_ns"].tolist() == [0, 5000, 21_000, 31_000]

@@ -40,24 +40,24 @@ def recorded(*, fake: bool = False):
     """Launches inside the block, as (kernel, tensors)."""
     from triton.runtime import interpreter
 
-    found, original = [], interpreter.GridExecutor.__call__
-    launches.install(lambda k, t: found.append((k, t)), lambda: True, contextlib.nullcontext, fake=fake)
+    actual, original = [], interpreter.GridExecutor.__call__
+    launches.install(lambda k, t: actual.append((k, t)), lambda: True, contextlib.nullcontext, fake=fake)
     try:
-        yield found
+        yield actual
     finally:
         interpreter.GridExecutor.__call__ = original
 
 
 @pytest.fixture
-def seen():
-    with recorded() as found:
-        yield found
+def recordings():
+    with recorded() as matches:
+        yield matches
 
 
 @pytest.fixture
 def seen_fake():
-    with recorded(fake=True) as found:
-        yield found
+    with recorded(fake=True) as matches:
+        yield matches
 
 
 def touched(kernel, tile: int, slot: int, mode: int) -> set[int]:
@@ -69,13 +69,13 @@ def touched(kernel, tile: int, slot: int, mode: int) -> set[int]:
     }  # fmt: skip
 
 
-def test_a_matmul_reads_its_strips_and_writes_its_tile(seen) -> None:
+def test_a_matmul_reads_its_strips_and_writes_its_tile(recordings) -> None:
     m, n, k, block = 40, 24, 20, 16
     a, b = torch.randn(m, k), torch.randn(k, n)
     c = torch.empty(m, n)
     matmul[(2, 3)](a, b, c, m, n, k, BM=block, BN=block, BK=8)
     torch.testing.assert_close(c, a @ b)
-    ((kernel, _),) = seen
+    ((kernel, _),) = recordings
     assert kernel.grid == (2, 3, 1)
     assert kernel.footprint.block.tolist()[:3] == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
     for tile, (x, y, _) in enumerate(kernel.footprint.block.tolist()):
@@ -90,22 +90,22 @@ def test_a_matmul_reads_its_strips_and_writes_its_tile(seen) -> None:
     assert boxes.first[stores].min() > boxes.first[~stores].max() - 1e-6
 
 
-def test_data_dependent_loads_and_atomics_are_exact(seen) -> None:
+def test_data_dependent_loads_and_atomics_are_exact(recordings) -> None:
     index = torch.tensor([5, 1, 5, 9, 0, 7])
     out = torch.zeros(4)
     gather_add[(2,)](torch.arange(10.0), index, out, 6, BLOCK=4)
-    ((kernel, _),) = seen
+    ((kernel, _),) = recordings
     for tile, lanes in enumerate(([0, 1, 2, 3], [4, 5])):
-        wanted = {4 * int(index[i]) + w for i in lanes for w in range(4)}
-        assert touched(kernel, tile, 0, READ) == wanted
+        expected = {4 * int(index[i]) + w for i in lanes for w in range(4)}
+        assert touched(kernel, tile, 0, READ) == expected
         assert touched(kernel, tile, 2, ATOMIC) == {4 * (i % 4) + w for i in lanes for w in range(4)}
 
 
-def test_a_view_is_bound_at_its_own_offset(seen) -> None:
+def test_a_view_is_bound_at_its_own_offset(recordings) -> None:
     memory = torch.zeros(64)
     a, b, c = memory[32:48].view(4, 4), torch.ones(4, 4), torch.empty(4, 4)
     matmul[(1, 1)](a, b, c, 4, 4, 4, BM=16, BN=16, BK=16)
-    ((kernel, tensors),) = seen
+    ((kernel, tensors),) = recordings
     assert min(touched(kernel, 0, 0, READ)) == 0
     assert tensors[kernel.operands[0].ref].storage_offset() == 32
 
@@ -136,9 +136,9 @@ def test_addresses_alone_give_the_same_boxes_run_in_full_or_extrapolated(blocks)
     with recorded(fake=True) as guesses:
         matmul[blocks](a, b, c, m, n, k, BM=16, BN=16, BK=8)
     assert (c == 7).all()
-    with recorded() as seen:
+    with recorded() as actual:
         matmul[blocks](a, b, c, m, n, k, BM=16, BN=16, BK=8)
-    ((guessed, _),), ((exact, _),) = guesses, seen
+    ((guessed, _),), ((exact, _),) = guesses, actual
     assert same_bytes(exact, guessed)
     assert guessed.flops == exact.flops
 
@@ -203,9 +203,9 @@ def test_bounds_masks_and_branches_made_of_values_are_conservative_whatever_cons
     seen_fake, kernel
 ) -> None:
     kernel[(1,)](torch.tensor([0, 3, 3, 4], dtype=torch.int32), torch.zeros(8), torch.zeros(4))
-    ((found, _),) = seen_fake
-    assert found.coverage == "conservative"
-    assert touched(found, 0, 1, READ) == set(range(32))
+    ((actual, _),) = seen_fake
+    assert actual.coverage == "conservative"
+    assert touched(actual, 0, 1, READ) == set(range(32))
 
 
 @triton.jit

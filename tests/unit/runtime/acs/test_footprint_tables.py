@@ -63,9 +63,9 @@ def a_trace(folder: Path) -> Path:
     footprint = writer.add_footprint(Footprint(np.zeros((1, 3), np.int32), boxes))
     x = writer.add_buffer(base=4096, bytes=128, kind="input", name="x", before_start=True)
     y = writer.add_buffer(base=8192, bytes=64, kind="activation", name="y")
-    made = {"grid": (4, 1, 1), "block": (128, 1, 1), "duration_ns": 10, "timing": "modelled", "coverage": "exact"}
+    result = {"grid": (4, 1, 1), "block": (128, 1, 1), "duration_ns": 10, "timing": "modelled", "coverage": "exact"}
     for offset in (0, 32, 0):
-        writer.add_launch(Launch(footprint, ((x, 0), (y, offset)), kernel="k", **made))
+        writer.add_launch(Launch(footprint, ((x, 0), (y, offset)), kernel="k", **result))
     return writer.close()
 
 
@@ -93,21 +93,21 @@ def test_a_trace_and_a_log_are_joined_by_time_and_relative_to_pointers(tmp_path:
 def test_a_fine_table_knows_the_bytes_that_a_launch_read(tmp_path: Path):
     call = Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<QQ", 8192, 4096))
     trace = load(a_trace(tmp_path))
-    (made,) = instances(trace, [an_event(110)], [call], fine=True).instances
-    assert made.reads == ((1, 0, 64),)
-    assert made.writes == ((0, 0, 32),)
+    (result,) = instances(trace, [an_event(110)], [call], fine=True).instances
+    assert result.reads == ((1, 0, 64),)
+    assert result.writes == ((0, 0, 32),)
     by_data = replace(call, symbol="gather_kernel")  # its next launch may read elsewhere
-    (made,) = instances(trace, [an_event(110)], [by_data], fine=True).instances
-    assert made.reads == ((1, 0, 128),)
+    (result,) = instances(trace, [an_event(110)], [by_data], fine=True).instances
+    assert result.reads == ((1, 0, 128),)
 
 
 def test_a_fine_table_tells_the_columns_of_a_matrix_apart(tmp_path: Path):
     writer = TraceWriter(tmp_path / "t.tileprof", recorder="test", command=["t"], device=get("H200"))
     boxes = Boxes.of(tile=0, operand=0, mode=WRITE, offset=16, length=16, count_0=4, stride_0=64)
     y = writer.add_buffer(base=8192, bytes=256, kind="activation", name="y")
-    made = {"grid": (4, 1, 1), "block": (128, 1, 1), "duration_ns": 10, "timing": "modelled", "coverage": "exact"}
+    result = {"grid": (4, 1, 1), "block": (128, 1, 1), "duration_ns": 10, "timing": "modelled", "coverage": "exact"}
     footprint = writer.add_footprint(Footprint(np.zeros((1, 3), np.int32), boxes))
-    writer.add_launch(Launch(footprint, ((y, 0),), kernel="k", **made))
+    writer.add_launch(Launch(footprint, ((y, 0),), kernel="k", **result))
     trace = load(writer.close())
     call = Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<Q", 8192))
     (fine,) = instances(trace, [an_event(110)], [call], fine=True).instances
@@ -126,8 +126,8 @@ def test_replays_of_graphs_are_told_apart_from_calls_that_were_missed(tmp_path: 
 
 def test_pointers_into_one_buffer_keep_their_distance(tmp_path: Path):
     call = Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<QQQQ", 8192, 4096, 4096 + 64, 1))
-    (made,) = instances(load(a_trace(tmp_path)), [an_event(110)], [call]).instances
-    assert made.apart == ((1, 2, 64),)
+    (result,) = instances(load(a_trace(tmp_path)), [an_event(110)], [call]).instances
+    assert result.apart == ((1, 2, 64),)
 
 
 def test_an_old_pointer_in_padding_is_known_by_other_runs_and_what_was_touched_counts_from_both(tmp_path: Path):

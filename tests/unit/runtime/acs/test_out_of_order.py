@@ -119,8 +119,8 @@ def test_rests_in_stream_order_begin_and_end_anywhere(machine: Machine, tmp_path
         words = (seed, "150", "all")
         _, table = machine.table(*words, folder=tmp_path / f"log-{seed}")
         settings = acs.Settings("streams", tmp_path / seed, table, lanes=4, window=16, rest=rest, delay_us=30)
-        said = machine.run(*words, settings=settings, seed=int(seed), FAKE_QUERY="random")
-        assert said == machine.run(*words, delay_us=0)
+        message = machine.run(*words, settings=settings, seed=int(seed), FAKE_QUERY="random")
+        assert message == machine.run(*words, delay_us=0)
         (counts,) = acs.results(settings.folder)
         rested, spread = rested + counts["rested"], spread + counts["spread"]
     assert rested > 50
@@ -143,11 +143,11 @@ def test_a_program_rests_in_stream_order_as_long_as_the_gpu_is_idle(machine: Mac
 
 def ranges_of(table: Path) -> list[tuple[int, str]]:
     """Lines of a table that say what is touched, but for reads of what a kernel writes, too, which change no order."""
-    found, writes = [], ""
+    actual, writes = [], ""
     for number, line in enumerate(table.read_text().splitlines()):
         if line.startswith("write") or (line.startswith("read") and not line.startswith("read 0")):
-            found.append((number, writes + line))
-    return found
+            actual.append((number, writes + line))
+    return actual
 
 
 def test_check_notices_a_range_that_was_deleted(machine: Machine, tmp_path: Path) -> None:

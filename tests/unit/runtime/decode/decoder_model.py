@@ -30,17 +30,17 @@ class HostModel:
             "last": layers[0]["counter"], "norm": self._norm, "head": self._head,
         }  # fmt: skip
         logits = torch.full((self.shape.batch, self.shape.vocabulary), torch.nan, dtype=self._embedding.dtype)
-        found = decoder.start(layers, model, logits, seed)
-        if found is None and any(int(layer["counter"]) != position + 1 for layer in layers):
-            found = "a counter was not advanced"
-        return logits, found
+        actual = decoder.start(layers, model, logits, seed)
+        if actual is None and any(int(layer["counter"]) != position + 1 for layer in layers):
+            actual = "a counter was not advanced"
+        return logits, actual
 
     def expected(self, position: int) -> torch.Tensor:
         shape = self.shape
         cosine, sine = (t.float() for t in self._tables(position))
         x = F.embedding(self._tokens(position), self._embedding.float())
-        for given in self._layers:
-            layer = {role: t.float() for role, t in given.items()}
+        for inputs in self._layers:
+            layer = {role: t.float() for role, t in inputs.items()}
             h = self._rms(x, layer["norm"])
             q, k, v = (
                 F.linear(h, layer[r], layer.get(f"{r}_bias")).view(shape.batch, -1, shape.head_dim)

@@ -6,27 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.decoder_shapes import SMALL
 from tileprof import building
 from tileprof.errors import UserError
 from tileprof.runtime.decode.build import KERNEL
-from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.persistent.kernel_source import COMPILER_OUTPUT, CUBIN
 from tileprof.runtime.persistent.source import SHARED_BYTES
 
-SMALL = DecoderShape(
-    "bfloat16",
-    batch=1,
-    layers=2,
-    hidden=256,
-    intermediate=512,
-    heads=4,
-    kv_heads=2,
-    head_dim=64,
-    vocabulary=1024,
-    cache=256,
-    epsilon=1e-6,
-    scale=0.125,
-)
 SHAPES = {
     "one sequence": SMALL,
     "eight sequences, a mask": replace(SMALL, batch=8, masked=-65504.0),

@@ -110,17 +110,17 @@ def test_a_mask_of_the_users_is_known_and_not_taken(caplog):
 
 
 def test_equal_masks_are_looked_at_once_and_one_that_differs_is_seen(monkeypatch):
-    seen = []
+    records = []
 
     def counted(mask, cache):
-        seen.append(mask.structure)
+        records.append(mask.structure)
         return is_causal(mask, cache)
 
     counted.__name__ = "is_causal"
     monkeypatch.setattr(match, "is_causal", counted)
     matched(logits_of(graph_of("LLaMA")))
     assert len(calls(graph_of("LLaMA"), ATEN.where.self)) == 2
-    assert len(seen) == 1
+    assert len(records) == 1
     graph = copied("LLaMA")
     mask = calls(graph, ATEN.where.self)[-1]
     with graph.inserting_before(mask):
@@ -129,7 +129,7 @@ def test_equal_masks_are_looked_at_once_and_one_that_differs_is_seen(monkeypatch
     mask.update_arg(0, turned)
     with pytest.raises(match.Mismatch, match="layers differ in their masks"):
         matched(logits_of(graph))
-    assert len(seen) == 3
+    assert len(records) == 3
 
 
 def test_the_backend_looks_for_decoders():

@@ -9,31 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.decoder_shapes import TINY
 from tileprof.policy.format import Policy
 from tileprof.policy.format.document import WaitTable
 from tileprof.runtime.decode.handover import KINDS, Handover
-from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.executor import Memory, Program, delaying, execute, search
 
-SMALL = DecoderShape(
-    "bfloat16",
-    batch=2,
-    layers=2,
-    hidden=64,
-    intermediate=96,
-    heads=4,
-    kv_heads=2,
-    head_dim=64,
-    vocabulary=64,
-    cache=256,
-    epsilon=1e-6,
-    scale=0.125,
-)
 CASES = {
-    "chunks of the context": Handover(SMALL, 132, 200),
-    "one chunk": Handover(SMALL, 132, 3),
-    "more heads than blocks": Handover(replace(SMALL, batch=8), 8, 200),
-    "wide heads, one sequence": Handover(replace(SMALL, batch=1, head_dim=128), 16, 255),
+    "chunks of the context": Handover(TINY, 132, 200),
+    "one chunk": Handover(TINY, 132, 3),
+    "more heads than blocks": Handover(replace(TINY, batch=8), 8, 200),
+    "wide heads, one sequence": Handover(replace(TINY, batch=1, head_dim=128), 16, 255),
 }
 LAYERS = 2
 

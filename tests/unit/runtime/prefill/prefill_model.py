@@ -50,22 +50,22 @@ class HostModel:
         shape = self.shape
         tensors = {name: t.float() if t.is_floating_point() else t for name, t in self.tensors.items()}
         x = F.embedding(tensors["tokens"], tensors["embedding"]).view(shape.batch, shape.length, shape.hidden)
-        kept = []
-        for given in self.layers:
-            layer = {role: t.float() for role, t in given.items()}
+        records = []
+        for inputs in self.layers:
+            layer = {role: t.float() for role, t in inputs.items()}
             h = self._rms(x, layer["norm"])
             q, k, v = (
                 F.linear(h, layer[r]).view(shape.batch, shape.length, -1, shape.head_dim).transpose(1, 2)
                 for r in ("query", "key", "value")
             )
             q, k = (t * tensors["cosine"] + _turned(t) * tensors["sine"] for t in (q, k))
-            kept.append((k, v))
+            records.append((k, v))
             keys, values = (t.repeat_interleave(shape.heads // shape.kv_heads, 1) for t in (k, v))
             attended = F.scaled_dot_product_attention(q, keys, values, is_causal=True, scale=shape.scale)
             x = x + F.linear(attended.transpose(1, 2).reshape(shape.batch, shape.length, -1), layer["output"])
             h = self._rms(x, layer["middle_norm"])
             x = x + F.linear(F.silu(F.linear(h, layer["gate"])) * F.linear(h, layer["up"]), layer["down"])
-        return F.linear(self._rms(x, tensors["norm"]), tensors["head"]).view(shape.rows, -1), kept
+        return F.linear(self._rms(x, tensors["norm"]), tensors["head"]).view(shape.rows, -1), records
 
     def _rms(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.shape.epsilon)

@@ -90,11 +90,11 @@ def test_in_every_order_the_results_are_pytorchs_and_the_same_bits(name, folder)
     tolerance = {"float16": 4e-3, "bfloat16": 2e-2}[shape.dtype]
     assert float((results[0].float() - expected).norm() / expected.norm()) < tolerance
     assert all(torch.equal(result, results[0]) for result in results)
-    for layer, wanted in zip(model_of(name).layers, kept, strict=True):
-        for role, rows in zip(("keys", "values"), wanted, strict=True):
+    for layer, reference in zip(model_of(name).layers, kept, strict=True):
+        for role, rows in zip(("keys", "values"), reference, strict=True):
             if role in layer:
-                got = layer[role][:, :, : shape.length].float()
-                assert float((got - rows).norm() / rows.norm()) < tolerance
+                actual = layer[role][:, :, : shape.length].float()
+                assert float((actual - rows).norm() / rows.norm()) < tolerance
 
 
 FAULTS = {

@@ -68,7 +68,7 @@ __global__ void waves(Control* control, Order* order) {
     }
 }
 
-// Of ORDER_BLOCKS blocks of full width, which are many waves: the share that began after the first child.
+// Number of blocks of full width, which are many waves. Measured is the share that began after the first child.
 constexpr int ORDER_BLOCKS = 132 * 8 * 8;
 
 double measured_order() {

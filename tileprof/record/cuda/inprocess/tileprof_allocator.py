@@ -21,7 +21,9 @@ _RECORDED_ACTIONS = frozenset({"alloc", "free_completed"})
 
 
 class History:
-    """Of one process. Nothing here may end the program: what the allocator refuses is said, once."""
+    """The allocator's history of one process. Nothing here may end the program: a refusal of the allocator is printed
+    once.
+    """
 
     def __init__(self, torch: Any, folder: str, complain: Callable[[str], None]) -> None:
         self.cuda = torch.cuda

@@ -303,8 +303,8 @@ class _Hooks:
         """
         candidates: list[Any] = [what, getattr(what, "__self__", None)]
         try:
-            used = inspect.getclosurevars(what)
-            candidates += [*used.nonlocals.values(), *used.globals.values()]
+            variables = inspect.getclosurevars(what)
+            candidates += [*variables.nonlocals.values(), *variables.globals.values()]
         except TypeError:
             pass  # no function of Python's
         for candidate in candidates:

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "events.h"
+#include "facts.h"
 #include "log.h"
 
 namespace tileprof {
@@ -63,6 +64,7 @@ bool Arena::allocate_all() {
     return device(&headers_, sizeof(Header) * kAllHeaders, "memory for launch headers") &&
            device(&entries_, capacity_ * sizeof(Entry), "memory for records (TILEPROF_ARENA bytes)") &&
            device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
+           device(&facts_, sizeof(Fact) * kFactSlots, "memory for facts") &&
            device(&count_, 2 * sizeof *count_, "memory for the counters") &&
            device(&spill_, sizeof(Spill), "memory for spilled pages") &&
            check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") &&
@@ -78,6 +80,7 @@ void Arena::refill() {
         Header& h = host_headers_[i];
         h.arena = entries_;
         h.table = table_;
+        h.facts = facts_;
         h.count = count_;
         h.spill = spill_;
         h.capacity = capacity_;
@@ -319,7 +322,8 @@ void Arena::drain(uint64_t patience_ns) {
     if (broken_) return;  // what is there stays pending: the process will not have ended whole
     making.insert(open_.begin(), open_.end());
     for (const auto& [thread, launch] : making) events::unfinished(launch);
-    if (places_.was_refused())  // some of them may run on
+    bool refused = places_.was_refused();  // some of them may run on
+    if (refused)
         for (uint32_t i = 0; i < used_headers_; ++i) events::unfinished(first_launch_ + i);
     for (uint64_t done = 0; done < n;) {
         uint64_t some = std::min<uint64_t>(n - done, kStagingBytes / sizeof(Entry));
@@ -334,9 +338,13 @@ void Arena::drain(uint64_t patience_ns) {
     if (appended > n || beyond_ > 0) report_spills();
     if (used_in_graphs_ > 0) report_graphs();
     if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
-    check(api.sanitizerMemset(count_, 0, 2 * sizeof *count_, nullptr), "clearing the record count");
+    // What runs on may set bits in the entries that it knows: they are not used again before the next time.
+    uint64_t* counters = reinterpret_cast<uint64_t*>(count_);
+    check(api.sanitizerMemset(refused ? counters + 1 : counters, 0, (refused ? 1 : 2) * sizeof *counters, nullptr),
+          "clearing the record count");
     events::drain(n, appended - n);
     refill();
+    if (refused) expected_ = n;
     log_.flush();
 }
 

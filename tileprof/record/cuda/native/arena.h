@@ -88,6 +88,7 @@ class Arena {
     Header* headers_ = nullptr;            // device
     Entry* entries_ = nullptr;             // device
     uint32_t* table_ = nullptr;            // device
+    Fact* facts_ = nullptr;                // device
     unsigned long long* count_ = nullptr;  // device
     Spill* spill_ = nullptr;               // device
     void* staging_ = nullptr;              // pinned host

@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <string.h>
 
+#include <algorithm>
 #include <set>
 
 namespace tileprof {
@@ -63,14 +64,19 @@ void scan_info(const char* info, size_t bytes, Found found) {
 }
 
 // What code that launches kernels or graphs needs of the driver, as the linker of 13.0 leaves it.
-bool launches_kernels(const char* symbol) {
-    return strncmp(symbol, "__cuda_syscall_cnp", 18) == 0 || strcmp(symbol, "cudaGraphLaunch") == 0;
+int launched_by(const char* symbol) {
+    if (strcmp(symbol, "cudaGraphLaunch") == 0) return 2;
+    return strncmp(symbol, "__cuda_syscall_cnp", 18) == 0 ? 1 : 0;
 }
 
 }  // namespace
 
 void KernelCode::calls(const KernelCode& other) {
     fingerprint = (fingerprint ^ other.fingerprint) * 0x100000001b3ull;
+    does(other);
+}
+
+void KernelCode::does(const KernelCode& other) {
     tensor_load |= other.tensor_load;
     tensor_store |= other.tensor_store;
     tensor_reduce |= other.tensor_reduce;
@@ -127,10 +133,10 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
             kernels[image + strings.sh_offset + symbol[value[0]].st_name].registers = value[1];
     });
     std::vector<std::string> constants;
-    bool launches = false;
+    int launches = 0;
     for (size_t i = 0; i < symbols.sh_size / sizeof(Elf64_Sym); ++i) {
         const char* name = image + strings.sh_offset + symbol[i].st_name;
-        launches |= launches_kernels(name);
+        launches = std::max(launches, launched_by(name));
         if (variables != 0 && symbol[i].st_shndx == variables && ELF64_ST_TYPE(symbol[i].st_info) == STT_OBJECT)
             constants.push_back(name);
     }
@@ -148,6 +154,12 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
     if (functions.fingerprint != 0)
         for (const std::string& entry : entries)
             if (kernels.count(entry) != 0) kernels[entry].calls(functions);
+    // A kernel that launches others does what they do, and which it launches is not looked at.
+    KernelCode any;
+    for (const std::string& entry : entries)
+        if (launches != 0 && kernels.count(entry) != 0) any.does(kernels[entry]);
+    for (const std::string& entry : entries)
+        if (kernels.count(entry) != 0) kernels[entry].does(any);
     return kernels;
 }
 

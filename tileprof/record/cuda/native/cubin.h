@@ -22,11 +22,13 @@ struct KernelCode {
     bool tensor_reduce = false;          // the same of reductions
     bool texture = false;                // reads through textures or surfaces, and
     bool surface = false;                // writes through surfaces
-    bool launches = false;               // it, or a kernel beside it, launches kernels or graphs
+    int launches = 0;  // it, or a kernel beside it, launches 1: kernels, 2: graphs, whose nodes may be of any module
     std::vector<std::string> constants;  // the module's constant variables, which any of its kernels may read
 
     // This code may call that.
     void calls(const KernelCode& other);
+    // It may access memory in every way that the other does.
+    void does(const KernelCode& other);
 };
 
 // Kernels by mangled name. Empty when `image` is no 64-bit ELF file.

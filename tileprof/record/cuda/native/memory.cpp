@@ -198,6 +198,7 @@ std::pair<uint64_t, uint64_t> Memory::allocation(uint64_t address) const {
 }
 
 bool Memory::holds(uint64_t address, uint64_t bytes) const {
+    if (address + bytes < address) return false;
     for (uint64_t at = address; at < address + bytes;) {
         auto [base, size] = allocation(at);
         if (size == 0) return false;

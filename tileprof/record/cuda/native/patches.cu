@@ -2,7 +2,9 @@
 // allows neither shared memory nor many registers.
 #include <sanitizer_patching.h>
 
+#include "facts.h"
 #include "records.h"
+#include "share.h"
 
 using namespace tileprof;
 
@@ -40,6 +42,41 @@ __device__ __forceinline__ uint32_t load_relaxed_gpu(const uint32_t* from) {
     uint32_t value;
     asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
+}
+
+// Through L1, which may hold what was there before: for what is true whenever it was read.
+__device__ __forceinline__ uint4 load_weak_v4(const void* from) {
+    uint4 v;
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint32_t load_weak(const uint32_t* from) {
+    uint32_t value;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+// The 16 bytes of a fact at once: what two threads store is never mixed.
+__device__ __forceinline__ Fact load_fact(const Fact* from) {
+    uint64_t low, high;
+    asm volatile("{ .reg .b128 v; ld.relaxed.cta.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
+                 : "=l"(low), "=l"(high)
+                 : "l"(from)
+                 : "memory");
+    return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+            static_cast<uint32_t>(high >> 32)};
+}
+
+__device__ __forceinline__ void store_fact(Fact* to, const Fact& fact) {
+    uint64_t low = fact.entry | static_cast<uint64_t>(fact.block) << 32;
+    uint64_t high = fact.launch | static_cast<uint64_t>(fact.above) << 32;
+    asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.cta.global.b128 [%0], v; }" ::"l"(to), "l"(low),
+                 "l"(high)
+                 : "memory");
 }
 
 __device__ __forceinline__ void store_v4(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
@@ -120,13 +157,10 @@ __device__ __noinline__ void spill_beyond(Header* h, uint64_t address, uint64_t 
     spill(h, address, bytes, mode);
 }
 
-// Is entry `at` that of this key? `have`: the bits that it holds.
-__device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key, uint32_t block, uint32_t mode,
-                                     uint32_t* have) {
+// Is entry `at` that of this key?
+__device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key, uint32_t block) {
     if (at == kClaimed) return false;
     uint4 is = load_relaxed_gpu_v4(h->arena + at);
-    uint4 seen = load_relaxed_gpu_v4(h->arena[at].payload);
-    *have = mode == kRead ? seen.x : mode == kWrite ? seen.y : seen.z;
     return is.x == static_cast<uint32_t>(key) && is.y == static_cast<uint32_t>(key >> 32) && is.z == block &&
            is.w == h->launch;
 }
@@ -138,8 +172,7 @@ __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key,
     uint32_t seen = old == kClaimed ? kClaimed : atomicCAS(h->table + slot, old, kClaimed);
     if (seen != old || old == kClaimed) {
         for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);
-        uint32_t have;
-        if (find(h, seen, key, block, kRead, &have)) return seen;
+        if (find(h, seen, key, block)) return seen;
     }
     uint64_t at = append(h, 1);
     if (at != kFull) {
@@ -152,31 +185,66 @@ __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key,
     return at;
 }
 
-// Record that this thread touches [address, address + bytes), which lies in one window: accesses are
-// naturally aligned and at most 16 bytes.
-__device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
-    uint32_t shift = h->granule_shift;
-    uint64_t window = address >> (shift + 5);
-    uint32_t first = static_cast<uint32_t>(address >> shift) & 31;
-    uint32_t last = static_cast<uint32_t>((address + bytes - 1) >> shift) & 31;
-    uint32_t bits = (0xffffffffu >> (31 - (last - first))) << first;
+// Whether this thread knows the entry of a window of its block, and then sets its bits.
+__device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
     uint32_t block = linear_block();
+    uint32_t generation = h->in_graph ? load_relaxed_gpu(&h->generation) : 0;
+    Fact fact = load_fact(h->facts + fact_slot(h->launch, block, window));
+    if (fact.block != block || fact.launch != h->launch || fact.above != fact_above(window, generation) ||
+        !fact_holds(window, h->in_graph))
+        return false;
+    red_or(&h->arena[fact.entry].payload[mode], bits);
+    return true;
+}
 
-    if (address >> kGenerationShift != 0) return spill_beyond(h, address, bytes, mode);
+// The same through the index, for the lanes that are here. Afterwards all threads may know.
+__device__ __forceinline__ void touch_unknown(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
+    uint32_t block = linear_block();
     uint32_t peers = __match_any_sync(__activemask(), window);
     uint64_t key = key_of(h, kAccess, window);
     uint32_t slot = slot_of(h, key, block);
-    uint64_t at = load_relaxed_gpu(h->table + slot);
-    uint32_t have = 0;
-    if (__all_sync(peers, find(h, at, key, block, mode, &have))) {
-        if ((have & bits) == bits) return;
-    } else {
-        uint32_t leader = __ffs(peers) - 1;
-        if (lane_id() == leader) at = insert(h, slot, static_cast<uint32_t>(at), key, block);
-        at = __shfl_sync(peers, at, leader);
-        if (at == kFull) return spill(h, address, bytes, mode);
+    uint32_t leader = __ffs(peers) - 1;
+    uint64_t at = 0;
+    if (lane_id() == leader) {
+        at = load_relaxed_gpu(h->table + slot);
+        if (!find(h, at, key, block)) at = insert(h, slot, static_cast<uint32_t>(at), key, block);
+        if (at != kFull && fact_holds(window, h->in_graph)) {
+            uint32_t generation = static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration;
+            store_fact(h->facts + fact_slot(h->launch, block, window),
+                       {static_cast<uint32_t>(at), block, h->launch, fact_above(window, generation)});
+        }
     }
-    red_or(&h->arena[at].payload[mode], bits);
+    at = __shfl_sync(peers, at, leader);
+    if (at != kFull) return red_or(&h->arena[at].payload[mode], bits);
+    spill(h, window << (h->granule_shift + 5), 1, mode);  // a window lies in one page
+}
+
+// Bits `first` to `last` of a window.
+__device__ __forceinline__ uint32_t bits_of(uint32_t first, uint32_t last) {
+    return (0xffffffffu >> (31 - (last - first))) << first;
+}
+
+// Granules `first` to `last`, of any windows.
+__device__ __noinline__ void touch_granules(Header* h, uint64_t first, uint64_t last, uint32_t mode) {
+    if (last >> (kGenerationShift - h->granule_shift) != 0)
+        return spill_beyond(h, first << h->granule_shift, (last - first + 1) << h->granule_shift, mode);
+    for (; first <= last; first = (first | 31) + 1) {
+        uint64_t window = first >> 5;
+        uint32_t bits = bits_of(first & 31, last >> 5 == window ? last & 31 : 31);
+        if (!touch_known(h, window, bits, mode)) touch_unknown(h, window, bits, mode);
+    }
+}
+
+// Record that this thread touches [address, address + bytes): accesses are naturally aligned and at most 16 bytes.
+__device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
+    uint32_t shift = h->granule_shift, lanes = __activemask(), lane = lane_id();
+    uint64_t before = __shfl_up_sync(lanes, address, 1);
+    bool run = __all_sync(lanes, goes_on(lanes, lane, address, before, bytes));
+    bytes = share(lanes, lane, run, shift, address, before, bytes);
+    if (bytes == 0) return;
+    uint64_t first = address >> shift, last = (address + bytes - 1) >> shift;
+    bool one = first >> 5 == last >> 5 && first >> (kGenerationShift - shift) == 0;
+    if (!one || !touch_known(h, first >> 5, bits_of(first & 31, last & 31), mode)) touch_granules(h, first, last, mode);
 }
 
 // The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but
@@ -202,61 +270,111 @@ __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes
 
 __device__ __forceinline__ uint64_t word_at(uint64_t address) { return *reinterpret_cast<const uint64_t*>(address); }
 
-// The kernel parameters among which a tensor map lies: their bounds. A launch's constant bank says where it begins and
-// where its parameters do, and so is known by itself; it begins a page, but in graphs (seen on sm_90 with driver 580),
-// where it may begin in the page before: memory of the GPU is mapped in pieces of 64 KiB and more. Where none is found:
-// the map's page, which is always readable whole.
-__device__ void bounds_of_parameters(const Header* h, uint64_t map, uint64_t* begin, uint64_t* end) {
+// The kernel parameters among which a tensor map lies: their bounds, and whether they were found. A launch's constant
+// bank says where it begins and where its parameters do, and so is known by itself; it begins a page, but in graphs
+// (seen on sm_90 with driver 580), where it may begin in the page before: memory of the GPU is mapped in pieces of 64
+// KiB and more. Where none is found: the map's page, which is always readable whole.
+__device__ bool bounds_of_parameters(const Header* h, uint64_t map, uint64_t* begin, uint64_t* end) {
     constexpr uint64_t kPageBytes = 4096, kPieceBytes = 65536, kAlign = 64, kMost = 32768;
     constexpr uint64_t kSelf = 0xc0, kBegin = 0x198, kEnd = 0x1a0, kParameters = 0x210;
     uint64_t page = map & ~(kPageBytes - 1);
     *begin = page;
     *end = page + kPageBytes;
     if (h->in_graph && page % kPieceBytes != 0) page -= kPageBytes;
-    if (map - page < kParameters) return;
+    if (map - page < kParameters) return false;
     for (uint64_t bank = (map - kParameters) & ~(kAlign - 1); bank >= page; bank -= kAlign) {
         if (word_at(bank + kSelf) != bank || word_at(bank + kBegin) != bank + kParameters) continue;
         uint64_t last = word_at(bank + kEnd);
         if (last <= map || last > bank + kParameters + kMost) continue;
         *begin = bank + kParameters;
         *end = last;
-        return;
+        return true;
     }
+    return false;
 }
 
 // Copy what may be descriptors among the kernel's parameters, once per launch: this finds the maps that the kernel
 // stores through, which no callback reports.
 __device__ void copy_maps(Header* h, uint64_t map) {
     uint32_t turn = (h->in_graph ? load_relaxed_gpu(&h->generation) : 0) + 1;
-    if (atomicMax(&h->maps_taken, turn) >= turn) return;
+    if (load_weak(&h->maps_taken) >= turn || atomicMax(&h->maps_taken, turn) >= turn) return;
     constexpr uint64_t kPart = 16;
     uint64_t begin, end;
-    bounds_of_parameters(h, map, &begin, &end);
+    if (bounds_of_parameters(h, map, &begin, &end) && !h->in_graph) {  // nodes of a graph have parameters each
+        h->parameters_begin = begin;
+        h->parameters_end = end;
+    }
     uint32_t parts = static_cast<uint32_t>((end - begin) / kPart);  // a map is no shorter than its last part
     uint64_t at = append(h, parts);
     if (at == kFull) return;
     for (uint32_t i = 0; i < parts; ++i) {
         uint64_t from = begin + i * kPart;
         uint4 v = *reinterpret_cast<const uint4*>(from);
-        write_entry(h, at + i, key_of(h, kMap, from), 0, v.x, v.y, v.z, v.w);
+        write_entry(h, at + i, key_of(h, kMap, from), kMapBeside, v.x, v.y, v.z, v.w);
     }
+}
+
+// The entry that the index has for a key of `kind_of_map` (where access entries hold their block); kClaimed: none.
+__device__ __forceinline__ bool is_map(const uint4& seen, const Header* h, uint64_t key, uint32_t kind_of_map) {
+    return seen.x == static_cast<uint32_t>(key) && seen.y == static_cast<uint32_t>(key >> 32) &&
+           seen.z == kind_of_map && seen.w == h->launch;
+}
+
+__device__ __forceinline__ bool was_copied(const Header* h, uint64_t key, uint32_t kind_of_map, uint32_t slot) {
+    uint32_t entry = load_weak(h->table + slot);
+    if (entry != kClaimed && is_map(load_weak_v4(h->arena + entry), h, key, kind_of_map)) return true;
+    entry = load_relaxed_gpu(h->table + slot);
+    return entry != kClaimed && is_map(load_relaxed_gpu_v4(h->arena + entry), h, key, kind_of_map);
 }
 
 __device__ void copy_map(Header* h, uint64_t map) {
     uint64_t key = key_of(h, kMap, map);
-    uint32_t slot = slot_of(h, key, 1);
-    uint32_t entry = load_relaxed_gpu(h->table + slot);
-    uint4 seen = load_relaxed_gpu_v4(h->arena + (entry == kClaimed ? 0 : entry));
-    if (seen.x == static_cast<uint32_t>(key) && seen.y == static_cast<uint32_t>(key >> 32) && seen.z == 1 &&
-        seen.w == h->launch)
-        return;
+    uint32_t slot = slot_of(h, key, kMapLoaded);
+    if (was_copied(h, key, kMapLoaded, slot)) return;
     uint64_t at = append(h, 4);
     if (at == kFull) return;
     for (uint32_t i = 0; i < 4; ++i) {
         uint4 v = *reinterpret_cast<const uint4*>(map + i * 16);
-        write_entry(h, at + i, key_of(h, kMap, map + i * 16), 1, v.x, v.y, v.z, v.w);
+        write_entry(h, at + i, key_of(h, kMap, map + i * 16), kMapLoaded, v.x, v.y, v.z, v.w);
     }
     store_relaxed_gpu(h->table + slot, static_cast<uint32_t>(at));
+}
+
+__device__ __forceinline__ bool is_parameter(const Header* h, uint64_t map) {
+    uint64_t begin = h->parameters_begin, end = h->parameters_end;
+    if (begin == 0 || end == 0) {  // out of L1, maybe
+        uint4 v = load_relaxed_gpu_v4(&h->parameters_begin);
+        begin = v.x | static_cast<uint64_t>(v.y) << 32;
+        end = v.z | static_cast<uint64_t>(v.w) << 32;
+    }
+    return begin != 0 && map >= begin && map < end;
+}
+
+// A map outside of the parameters may be another one at each load: what it holds now is copied where no thread has done
+// so. Returns its name, a hash of that; the map's address where it cannot change.
+__device__ __noinline__ uint64_t copy_contents(Header* h, uint64_t map) {
+    if (h->in_graph || is_parameter(h, map)) return map;
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (uint32_t i = 0; i < 4; ++i) {
+        uint4 v = load_relaxed_gpu_v4(reinterpret_cast<const void*>(map + i * 16));
+        hash = (hash ^ v.x ^ static_cast<uint64_t>(v.y) << 32) * 0x9e3779b97f4a7c15ull;
+        hash = ((hash ^ hash >> 29) ^ v.z ^ static_cast<uint64_t>(v.w) << 32) * 0xbf58476d1ce4e5b9ull;
+        hash ^= hash >> 31;
+    }
+    uint64_t name = hash & kLowMask;
+    if (name == map) ++name;
+    uint64_t key = key_of(h, kMap, name);
+    uint32_t slot = slot_of(h, key, kMapName);
+    if (was_copied(h, key, kMapName, slot)) return name;
+    uint64_t at = append(h, 5);
+    if (at == kFull) return name;
+    write_entry(h, at, key, kMapName, static_cast<uint32_t>(map), static_cast<uint32_t>(map >> 32), 0, 0);
+    for (uint32_t i = 0; i < 4; ++i) {
+        uint4 v = load_relaxed_gpu_v4(reinterpret_cast<const void*>(map + i * 16));
+        write_entry(h, at + 1 + i, key_of(h, kMap, map + i * 16), kMapContents, v.x, v.y, v.z, v.w);
+    }
+    store_relaxed_gpu(h->table + slot, static_cast<uint32_t>(at));
+    return name;
 }
 
 }  // namespace
@@ -305,10 +423,18 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
     uint64_t now = globaltimer();
     uint32_t block = linear_block();
     uint64_t key = key_of(h, kBlock, 0);
-    uint32_t at = load_relaxed_gpu(h->table + slot_of(h, key, block));
-    uint4 is = load_relaxed_gpu_v4(h->arena + (at == kClaimed ? 0 : at));
-    constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
-    if (is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch) {
+    const uint32_t* slot = h->table + slot_of(h, key, block);
+    auto entered = [&](const uint4& is) {
+        constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
+        return is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch;
+    };
+    uint32_t at = load_weak(slot);
+    bool found = at != kClaimed && entered(load_weak_v4(h->arena + at));
+    if (!found) {
+        at = load_relaxed_gpu(slot);
+        found = at != kClaimed && entered(load_relaxed_gpu_v4(h->arena + at));
+    }
+    if (found) {
         atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[at].payload[2]),
                   static_cast<unsigned long long>(now));
     } else {
@@ -375,12 +501,13 @@ __device__ __noinline__ SanitizerPatchResult tileprof_tensor_load(void* data, ui
     if (h == nullptr || h->launch == kKeepAll || !elected()) return SANITIZER_PATCH_SUCCESS;
     copy_maps(h, map);
     copy_map(h, map);
+    uint64_t name = copy_contents(h, map);
     uint64_t at = append(h, 2);
     if (at == kFull) return SANITIZER_PATCH_SUCCESS;
     uint32_t block = linear_block();
     uint32_t flags = (dims & kTensorDims) | load_mode << kTensorModeShift | (multicast ? kTensorMulticast : 0);
     write_entry(h, at, key_of(h, kTensor, map), block, c0, c1, c2, c3);
-    write_entry(h, at + 1, key_of(h, kTensorTail, map), block, c4, mask_and_im2col, flags,
+    write_entry(h, at + 1, key_of(h, kTensorTail, name), block, c4, mask_and_im2col, flags,
                 static_cast<uint32_t>(globaltimer()));
     return SANITIZER_PATCH_SUCCESS;
 }

@@ -15,6 +15,7 @@
 //     payload     by kind, below
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 namespace tileprof {
@@ -28,14 +29,22 @@ enum Kind : uint32_t {
     kBlock = 1,
     // A warp's exit whose block entry the index had forgotten; payload as kBlock, begin absent.
     kExit = 2,
-    // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map.
+    // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map; in the tail the name of what
+    // it held, or its address again where it cannot change.
     kTensor = 3,      // payload: coordinates 0 to 3
     kTensorTail = 4,  // payload: coordinate 4, mask and im2col arguments, flags (below), first touch
     // 16 bytes of the kernel parameters among which a tensor map lies, or of its page, or of the map. Low key bits:
-    // their address. block: 1 when the slot is a map that was loaded through.
+    // their address. block: one of MapPart. What a map held that may change comes in five adjacent entries.
     kMap = 5,
     // A bulk copy. Low key bits: address. payload: bytes, mode, mask (0: none), first touch.
     kRange = 6,
+};
+
+enum MapPart : uint32_t {
+    kMapBeside = 0,  // what lies in the parameters
+    kMapLoaded = 1,  // a map that was loaded through, as it was at one of the loads
+    kMapContents = 2,  // what one held that may change
+    kMapName = 3,  // before four of these. Low key bits: a name of the contents; payload: address of the map
 };
 
 constexpr uint32_t kSmBits = 12;
@@ -73,25 +82,31 @@ constexpr uint32_t kKeepAll = 0xffffffffu;
 constexpr uint32_t kClaimed = 0xffffffffu;  // a slot of the index whose entry is being made
 
 // One a launch; its address is the launch's callback data.
+struct Fact;
 struct alignas(64) Header {
+    // What every access needs, in two loads.
     Entry* arena;
+    Fact* facts;
+    uint32_t launch;
+    uint32_t granule_shift;
+    uint32_t in_graph;
+    uint32_t table_mask;
     uint32_t* table;
     unsigned long long* count;  // entries used, may run past capacity; after it, how often any `beyond` rose
     Spill* spill;
     uint64_t capacity;
-    uint32_t table_mask;
-    uint32_t granule_shift;
-    uint32_t launch;
     uint32_t spilled;  // entries that found the arena full
     uint32_t maps_taken;  // how many of a graph's nodes had their descriptors copied; outside graphs 1
     uint32_t end_bit;  // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
     uint32_t end_value;
-    uint32_t in_graph;
     uint32_t generation;  // how many of the graph's kernel nodes have ended
     unsigned long long exited;  // threads of the present one that have
+    uint64_t parameters_begin;  // where tensor maps do not change, outside graphs; 0 while that is not known
+    uint64_t parameters_end;
     uint32_t beyond;  // accesses outside of the addresses that keys hold
-    uint32_t unused[7];
+    uint32_t unused;
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");
+static_assert(offsetof(Header, parameters_begin) % 16 == 0, "read with parameters_end");
 
 }  // namespace tileprof

@@ -79,11 +79,14 @@ uint64_t shape_of(const OpenLaunch& launch, const std::vector<char>& parameters)
     return hash;
 }
 
-std::vector<Region> candidates(const std::vector<char>& parameters) {
+// `loaded`: the addresses of tensors that the kernel loads through maps.
+std::vector<Region> candidates(const std::vector<char>& parameters, const std::vector<uint64_t>& loaded) {
     std::vector<Region> out;
     for (size_t at = 0; at + 64 <= parameters.size(); at += 16) {
         TensorMap map;
-        if (!map.decode(parameters.data() + at)) continue;
+        uint64_t base;
+        memcpy(&base, parameters.data() + at, sizeof base);
+        if (!map.decode(parameters.data() + at, std::count(loaded.begin(), loaded.end(), base) != 0)) continue;
         if (!recorder.memory.holds(map.base, map.bytes)) continue;
         bool again = std::any_of(out.begin(), out.end(), [&](const Region& r) { return r.base == map.base; });
         if (again) continue;
@@ -113,7 +116,7 @@ Reported reported(const OpenLaunch& launch) {
         blocks += kind == kBlock;
         out.stores |= kind == kAccess && (e.payload[kWrite] | e.payload[kAtomic]) != 0;
         out.stores |= kind == kRange && e.payload[1] != kRead;
-        if (kind == kMap && e.block == 1 && (e.key & kLowMask) % 64 == 0)
+        if (kind == kMap && e.block == kMapLoaded && (e.key & kLowMask) % 64 == 0)
             out.loaded.push_back(static_cast<uint64_t>(e.payload[1]) << 32 | e.payload[0]);
     }
     out.whole = blocks == launch.blocks && !launch.arena->full();
@@ -263,7 +266,7 @@ bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& paramete
     bool ended = launch.arena->rest(launch.handle);
     Reported says = ended ? reported(launch) : Reported{};
     if (!says.whole) return false;  // another thread drained them, or they found no room: what it stores is not known
-    std::vector<Region> regions = candidates(parameters);
+    std::vector<Region> regions = candidates(parameters, says.loaded);
     uint64_t bytes = 0;
     for (const Region& r : regions) bytes += r.bytes;
     bool strange = false;  // a map outside the parameters: then the map it stores through may be outside, too

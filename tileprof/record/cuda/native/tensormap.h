@@ -7,25 +7,30 @@
 
 namespace tileprof {
 
+constexpr uint64_t kAddresses = 1ull << 48;  // the first that is none
+
 struct TensorMap {
     uint64_t base = 0;
     uint64_t bytes = 0;  // from base to the last element's end
 
-    // False when these 64 bytes cannot be a tensor map.
-    bool decode(const void* from) {
+    // False when these 64 bytes cannot be a tensor map. `surely`: a kernel loaded through it, so that it is one, of a
+    // narrow tensor or one that repeats (a stride of 0), too.
+    bool decode(const void* from, bool surely = false) {
         uint32_t w[16];
         memcpy(w, from, sizeof w);
         memcpy(&base, from, sizeof base);
         uint32_t dims = (w[2] >> 4 & 7) + 1, format = w[2] >> 7 & 15;
         constexpr uint8_t kElementBytes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4, 0, 0, 0};
-        if (base == 0 || base % 16 != 0 || dims > 5 || kElementBytes[format] == 0) return false;
+        if (base == 0 || base % 16 != 0 || base >= kAddresses || dims > 5 || kElementBytes[format] == 0) return false;
         bytes = (static_cast<uint64_t>(w[8]) + 1) * kElementBytes[format];
         for (uint32_t d = 1; d < dims; ++d) {
             uint64_t stride = (static_cast<uint64_t>(w[7] >> 4 * (d - 1) & 15) << 32 | w[2 + d]) << 4;
-            if (stride == 0 && w[8 + d] != 0) return false;
+            if (stride == 0 && w[8 + d] != 0 && !surely) return false;
+            if (w[8 + d] != 0 && stride > kAddresses / w[8 + d]) return false;
             bytes += stride * w[8 + d];
         }
-        return (static_cast<uint64_t>(w[8]) + 1) * kElementBytes[format] >= 16;
+        if (bytes > kAddresses - base) return false;
+        return surely || (static_cast<uint64_t>(w[8]) + 1) * kElementBytes[format] >= 16;
     }
 };
 

@@ -116,7 +116,7 @@ constexpr const char* kHarmless[] = {
     "cuCtxDetach",
     "cuMulticastGet",
 };
-// Of those, what does order: longer names that begin alike.
+// Exceptions that do order: longer names that begin alike.
 constexpr const char* kOrderedYet[] = {"cuMemAllocAsync", "cuMemAllocFromPool", "cuMemMapArrayAsync", "cuArrayDestroy",
                                        "cuGraphicsMap"};
 

@@ -77,7 +77,7 @@ TILEPROF_BOTH u64 mixed(u64 value, u64 seed) {
     return x ^ x >> 31;
 }
 
-// Of granules of GRANULE bytes; two hashes give all (Kirsch and Mitzenmacher, 2006).
+// A filter of granules of GRANULE bytes; two hashes give all (Kirsch and Mitzenmacher, 2006).
 template <int BITS, int HASHES, int GRANULE>
 struct Filter {
     static_assert(BITS % 32 == 0 && (BITS & (BITS - 1)) == 0 && HASHES >= 1 && GRANULE >= 1);

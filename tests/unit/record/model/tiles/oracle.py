@@ -18,10 +18,10 @@ from tileprof.trace.footprint import READ, Footprint
 
 def bytes_of(footprint: Footprint, tile: int, slot: int, mode: int = READ) -> set[int]:
     """The bytes of operand ``slot``, from its byte 0, that ``tile`` touches in ``mode``."""
-    found: set[int] = set()
+    actual: set[int] = set()
     for run in runs_of(footprint, tile, slot, mode):
-        found.update(run)
-    return found
+        actual.update(run)
+    return actual
 
 
 def runs_of(footprint: Footprint, tile: int, slot: int, mode: int = READ) -> list[range]:
@@ -39,11 +39,11 @@ def runs_of(footprint: Footprint, tile: int, slot: int, mode: int = READ) -> lis
 
 def element_bytes(operand: Operand, indices: Any) -> set[int]:
     """The bytes of the elements of ``operand`` at ``indices`` (an iterable of index tuples)."""
-    found: set[int] = set()
+    actual: set[int] = set()
     for index in indices:
         at = sum(int(i) * s for i, s in zip(index, operand.strides, strict=True)) * operand.itemsize
-        found.update(range(at, at + operand.itemsize))
-    return found
+        actual.update(range(at, at + operand.itemsize))
+    return actual
 
 
 def all_bytes(operand: Operand) -> set[int]:
@@ -56,9 +56,9 @@ def slot_of(kernel: Kernel, operand: Operand) -> int:
     return next(i for i, o in enumerate(kernel.operands) if is_same(o, operand))
 
 
-def is_same(given: Operand | Scratch, operand: Operand) -> bool:
+def is_same(arguments: Operand | Scratch, operand: Operand) -> bool:
     """Whether a kernel's operand is this one. Workspaces have negative references."""
-    return given.ref == operand.ref if isinstance(given, Operand) else -1 - given.slot == operand.ref
+    return arguments.ref == operand.ref if isinstance(arguments, Operand) else -1 - arguments.slot == operand.ref
 
 
 def assert_each_byte_written_once(kernel: Kernel, slot: int, operand: Operand, mode: int) -> None:
@@ -91,10 +91,10 @@ def call_of(op: str, *args: Any, **kwargs: Any) -> Call:
     arguments = {}
     for position, argument in enumerate(function._schema.arguments):
         if position < len(args) and not argument.kwarg_only:
-            given = args[position]
+            inputs = args[position]
         else:
-            given = kwargs.get(argument.name, argument.default_value)
-        arguments[argument.name] = describe(given)
+            inputs = kwargs.get(argument.name, argument.default_value)
+        arguments[argument.name] = describe(inputs)
     with torch.no_grad():
         returned = function(*args, **kwargs)
     several = returned if isinstance(returned, list | tuple) else (returned,)

@@ -36,10 +36,10 @@ def elements(kernel: Kernel, operand: Operand, tile: int, mode: int = READ) -> l
 
 def by_tile(kernel: Kernel, operand: Operand, mode: int = READ) -> list[list[int]]:
     """`elements` of all tiles; nothing of an operand that the kernel does not know."""
-    found: list[list[int]] = [[] for _ in range(kernel.footprint.tiles)]
+    actual: list[list[int]] = [[] for _ in range(kernel.footprint.tiles)]
     for tile, touched in _rows(kernel, operand, mode):
-        found[tile] += touched
-    return found
+        actual[tile] += touched
+    return actual
 
 
 def _rows(kernel: Kernel, operand: Operand, mode: int, tile: int | None = None) -> Iterator[tuple[int, range]]:
@@ -82,8 +82,8 @@ def assert_reads(
         owner[written] = tile
     for tile, read in enumerate(by_tile(kernel, source)):
         mine = owner[at] == tile
-        wanted = needs(mine) if callable(needs) else needs[mine]
-        assert set(read) == set(wanted.flatten().tolist()) - {-1}, f"tile {tile}"
+        expected = needs(mine) if callable(needs) else needs[mine]
+        assert set(read) == set(expected.flatten().tolist()) - {-1}, f"tile {tile}"
 
 
 def _touched(kernel: Kernel, operand: Operand) -> bool:

@@ -57,7 +57,7 @@ def check(
         return 0
     inputs = call.tensors[: len(call.tensors) - len(call.outputs)]
     originals = [call.value(o) for o in inputs]
-    tried = 0
+    attempts = 0
     # Copies may be laid out otherwise and round otherwise, so the comparison is between two runs on copies.
     plain = _run(func, args, kwargs, originals)
     for ref, (tensor, operand) in enumerate(zip(originals, inputs, strict=True)):
@@ -81,7 +81,7 @@ def check(
         moved = [(old.shape, new.shape) for old, new in zip(plain, again, strict=True) if old.shape != new.shape]
         if not floats and model is not None and not moved:
             tainted.append(reached(model(replace(call, value=lambda o, v=changed: v[o.ref])), start))
-        tried += 1
+        attempts += 1
         for out, before, after in zip(call.outputs, plain, again, strict=True):
             if before.shape[1:] != after.shape[1:]:
                 continue
@@ -97,7 +97,7 @@ def check(
             assert np.isin(at, reachable).all(), (
                 f"{call.op}: output changed by {where} of argument {ref}, which no tile read"
             )
-    return tried
+    return attempts
 
 
 def _another(tensor: torch.Tensor, where: tuple[int, ...], random: Any) -> Any:
@@ -118,7 +118,7 @@ def _run(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> list
 
 
 def _expand(b: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    actual = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for r in rows:
         at = (
             b.offset[r]
@@ -126,8 +126,8 @@ def _expand(b: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             + np.arange(b.count_0[r])[:, None] * b.stride_0[r]
             + np.arange(b.length[r])
         ).ravel()
-        found.append((np.full(len(at), r), at))
-    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+        actual.append((np.full(len(at), r), at))
+    return np.concatenate([f[0] for f in actual]), np.concatenate([f[1] for f in actual])
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:

@@ -218,8 +218,8 @@ def test_shared_heads_sum_their_key_gradients():
         for t in range(kernel.footprint.tiles):
             written = bytes_of(kernel.footprint, t, 1, WRITE)
             own = [i for i in np.ndindex(*shared.shape) if element_bytes(shared, [i]) <= written]
-            needed = ((b, h * 3 + g, *i) for b, h, *i in own for g in range(3))
-            assert bytes_of(kernel.footprint, t, 0) == element_bytes(expanded_key, needed)
+            needs = ((b, h * 3 + g, *i) for b, h, *i in own for g in range(3))
+            assert bytes_of(kernel.footprint, t, 0) == element_bytes(expanded_key, needs)
 
 
 def test_a_causal_launch_gives_later_queries_more_work_and_reads_the_diagonal_first():

@@ -62,9 +62,9 @@ def test_evaluation_reads_running_averages(shape):
     for name in ("weight", "bias"):
         assert_reads(transform, call.outputs[0], call[name], up)
     for slot, (kernel, name) in enumerate(((copied, "running_mean"), (inverted, "running_var"))):
-        made = scratch(slot, CHANNELS)
-        assert_reads(kernel, made, call[name], torch.arange(CHANNELS))
-        assert_reads(transform, call.outputs[0], made, up)
+        result = scratch(slot, CHANNELS)
+        assert_reads(kernel, result, call[name], torch.arange(CHANNELS))
+        assert_reads(transform, call.outputs[0], result, up)
 
 
 @pytest.mark.parametrize(("channels", "grid"), [(64, (2, 13)), (256, (8, 13)), (4, (1, 2))])

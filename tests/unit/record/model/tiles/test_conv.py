@@ -76,27 +76,27 @@ class Geometry:
 
     def sources_of(self, position, size, tap):
         """The position in a source of ``size`` that a result of the forward direction takes with one tap, if any."""
-        found = []
+        matches = []
         for p, n, r, s, pad, d in zip(
             position, size, tap, self.call["stride"], self.call["padding"], self.call["dilation"], strict=True
         ):
             at = p * s - pad + r * d
             if not 0 <= at < n:
                 return None
-            found.append(at)
-        return tuple(found)
+            matches.append(at)
+        return tuple(matches)
 
     def results_of(self, position, size, tap):
         """The inverse: the ``p`` whose tap touches ``position``, if there is one within ``size``."""
-        found = []
+        matches = []
         for h, n, r, s, pad, d in zip(
             position, size, tap, self.call["stride"], self.call["padding"], self.call["dilation"], strict=True
         ):
             at, rest = divmod(h + pad - r * d, s)
             if rest or not 0 <= at < n:
                 return None
-            found.append(at)
-        return tuple(found)
+            matches.append(at)
+        return tuple(matches)
 
     def gathered(self, pixel, size, *, transposed):
         """Everything a result at ``pixel`` takes from a source with spatial ``size``."""
@@ -128,8 +128,8 @@ def check_gather(launched, tile, geometry, out, source, *, transposed, bias=None
         channels = range(y * tile_n, min((y + 1) * tile_n, results))
         depth = range(*slices[s])
         halo = {(n, *at) for n, *p in own for at in geometry.gathered(p, source.shape[2:], transposed=transposed)}
-        needed = ((n, group * sources + c, *at) for n, *at in halo for c in depth)
-        assert bytes_of(main.footprint, t, 0) == element_bytes(source, needed)
+        needs = ((n, group * sources + c, *at) for n, *at in halo for c in depth)
+        assert bytes_of(main.footprint, t, 0) == element_bytes(source, needs)
         pairs = [(group * sources + c, k) if transposed else (group * results + k, c) for c in depth for k in channels]
         assert bytes_of(main.footprint, t, 1) == element_bytes(weight, ((*i, *r) for i in pairs for r in geometry.taps))
         cells = [(n, group * results + k, *p) for n, *p in own for k in channels]
@@ -159,8 +159,8 @@ def check_reduction(kernel, out, partial, rank, bias=None):
     for t in range(kernel.footprint.tiles):
         results = bytes_of(kernel.footprint, t, 1, WRITE)
         own = [i for i in rank if element_bytes(out, [i]) <= results]
-        needed = ((s, rank[i]) for s in range(partial.shape[0]) for i in own)
-        assert bytes_of(kernel.footprint, t, 0) == element_bytes(partial, needed)
+        needs = ((s, rank[i]) for s in range(partial.shape[0]) for i in own)
+        assert bytes_of(kernel.footprint, t, 0) == element_bytes(partial, needs)
         if bias is not None:
             assert bytes_of(kernel.footprint, t, 2) == element_bytes(bias, {(i[1],) for i in own})
 
@@ -175,14 +175,14 @@ def check_depthwise(kernel, geometry, out, source, *, transposed, bias=None):
         written = bytes_of(kernel.footprint, t, 2, WRITE)
         own = [i for i in cells if element_bytes(out, [i]) <= written]
         assert len(own) <= 256
-        needed, weights = set(), set()
+        needs, weights = set(), set()
         for n, c, *p in own:
             group = c // results
             for b in range(group * sources, (group + 1) * sources):
-                needed |= {(n, b, *at) for at in geometry.gathered(p, source.shape[2:], transposed=transposed)}
+                needs |= {(n, b, *at) for at in geometry.gathered(p, source.shape[2:], transposed=transposed)}
                 weights |= {((b, c % results) if transposed else (c, b % sources)) + tap for tap in geometry.taps}
         # A block's results are rectangles: pixels that one of its channels needs are needed by each of a rectangle.
-        assert bytes_of(kernel.footprint, t, 0) == element_bytes(source, needed)
+        assert bytes_of(kernel.footprint, t, 0) == element_bytes(source, needs)
         assert bytes_of(kernel.footprint, t, 1) == element_bytes(weight, weights)
         if bias is not None:
             assert bytes_of(kernel.footprint, t, 3) == element_bytes(bias, {(i[1],) for i in own})
@@ -198,8 +198,8 @@ def check_gather_or_depthwise(launched, tile, geometry, out, source, *, transpos
 
 
 def parse(word):
-    found = overrides.parse(word)
-    return (*found.tile, found.split)
+    actual = overrides.parse(word)
+    return (*actual.tile, actual.split)
 
 
 @settings(max_examples=120, deadline=None)
@@ -312,8 +312,8 @@ def check_bias_gradient(kernel, call):
     assert_each_byte_written_once(kernel, slot_of(kernel, bias), bias, WRITE)
     for t in range(kernel.footprint.tiles):
         channels = {b // 4 for b in bytes_of(kernel.footprint, t, slot_of(kernel, bias), WRITE)}
-        needed = (i for i in np.ndindex(*gradient.shape) if i[1] in channels)
-        assert bytes_of(kernel.footprint, t, slot_of(kernel, gradient)) == element_bytes(gradient, needed)
+        needs = (i for i in np.ndindex(*gradient.shape) if i[1] in channels)
+        assert bytes_of(kernel.footprint, t, slot_of(kernel, gradient)) == element_bytes(gradient, needs)
 
 
 def test_only_the_gradients_asked_for_are_launched():
@@ -327,37 +327,20 @@ def test_only_the_gradients_asked_for_are_launched():
 
 
 def test_a_strided_pointwise_convolution_skips_the_pixels_between():
-    call = call_of(
-        "aten::convolution",
-        torch.zeros(1, 2, 8, 8),
-        torch.zeros(4, 2, 1, 1),
-        None,
-        [2, 2],
-        [0, 0],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-    )
+    call = convolution_of(torch.zeros(1, 2, 8, 8), torch.zeros(4, 2, 1, 1), stride=2, padding=0)
     launched = run_model(call, H200)
     read = set().union(*(bytes_of(launched[0].footprint, t, 0) for t in range(launched[0].footprint.tiles)))
     even = ((0, c, h, w) for c in range(2) for h in range(0, 8, 2) for w in range(0, 8, 2))
     assert read == element_bytes(call["input"], even)
 
 
+def convolution_of(source, weight, *, stride=1, padding=1):
+    """Return a two-dimensional convolution of one group without bias."""
+    return call_of("aten::convolution", source, weight, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1)
+
+
 def test_channels_are_read_in_the_order_of_the_main_loop():
-    call = call_of(
-        "aten::convolution",
-        torch.zeros(1, 64, 8, 8),
-        torch.zeros(32, 64, 3, 3),
-        None,
-        [1, 1],
-        [1, 1],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-    )
+    call = convolution_of(torch.zeros(1, 64, 8, 8), torch.zeros(32, 64, 3, 3))
     with overrides.override("conv=64x32x8,split=1"):
         kernel = run_model(call, H200)[0]
     boxes = kernel.footprint.boxes
@@ -369,18 +352,7 @@ def test_channels_are_read_in_the_order_of_the_main_loop():
 @pytest.mark.parametrize("batch", [1, 32])
 def test_a_large_convolution_is_modelled_whole(batch):
     shape, weight = (batch, 64, 56, 56), (64, 64, 3, 3)
-    call = call_of(
-        "aten::convolution",
-        torch.zeros(1, 64, 56, 56),
-        torch.zeros(weight),
-        None,
-        [1, 1],
-        [1, 1],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-    )
+    call = convolution_of(torch.zeros(1, 64, 56, 56), torch.zeros(weight))
     image = Operand(shape, (64 * 56 * 56, 56 * 56, 56, 1), "float32", 4)
     call.arguments["input"], call.outputs = image, (image,)
     kernel = run_model(call, H200)[0]
@@ -390,18 +362,7 @@ def test_a_large_convolution_is_modelled_whole(batch):
 
 
 def test_every_byte_of_a_dense_input_is_read_by_some_tile():
-    call = call_of(
-        "aten::convolution",
-        torch.zeros(2, 3, 9, 9),
-        torch.zeros(4, 3, 3, 3),
-        None,
-        [1, 1],
-        [1, 1],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-    )
+    call = convolution_of(torch.zeros(2, 3, 9, 9), torch.zeros(4, 3, 3, 3))
     with overrides.override("conv=16x4x4"):
         footprint = run_model(call, H200)[0].footprint
     assert set().union(*(bytes_of(footprint, t, 0) for t in range(footprint.tiles))) == all_bytes(call["input"])

@@ -58,8 +58,8 @@ def test_triangles_read_only_what_they_keep(op, diagonal):
     call = call_of(f"aten::{op}", source, diagonal)
     [kernel] = run_model(call, H200)
     assert_writes(kernel, call.outputs[0])
-    kept = getattr(positions(source) + 1, op)(diagonal) - 1
-    assert_reads(kernel, call.outputs[0], call["self"], kept)
+    selection = getattr(positions(source) + 1, op)(diagonal) - 1
+    assert_reads(kernel, call.outputs[0], call["self"], selection)
 
 
 @settings(max_examples=60, deadline=None)

@@ -104,8 +104,8 @@ def check_reduction(kernel, partial, d, c):
     for t in range(kernel.footprint.tiles):
         written = bytes_of(kernel.footprint, t, 1, WRITE)
         own = [i for i in elements if element_bytes(d, [i]) <= written]
-        needed = [(s, *i) for s in range(partial.shape[0]) for i in own]
-        assert bytes_of(kernel.footprint, t, 0) == element_bytes(partial, needed)
+        needs = [(s, *i) for s in range(partial.shape[0]) for i in own]
+        assert bytes_of(kernel.footprint, t, 0) == element_bytes(partial, needs)
         assert bytes_of(kernel.footprint, t, 2) == (element_bytes(c, own) if c else set())
 
 
@@ -127,8 +127,8 @@ def spread(operand, shape):
 
 
 def parse(word):
-    found = overrides.parse(word)
-    return (*found.tile, found.split)
+    actual = overrides.parse(word)
+    return (*actual.tile, actual.split)
 
 
 @settings(max_examples=60, deadline=None)

@@ -51,12 +51,12 @@ def gradients(mask):
 def test_backward_is_a_row_kernel_and_a_column_kernel():
     call = gradients([True, True, True])
     by_row, by_column = run_model(call, H200)
-    given = positions(call["input"])
+    inputs = positions(call["input"])
     assert_writes(by_row, call.outputs[0])
     statistic = positions(call["mean"])
     for name in ("grad_out", "input"):
         assert_reads(by_row, call.outputs[0], call[name], rows_of(call["input"]))
-        assert_reads(by_column, call.outputs[1], call[name], lambda mine: given[:, :, mine])
+        assert_reads(by_column, call.outputs[1], call[name], lambda mine: inputs[:, :, mine])
     for name in ("mean", "rstd"):
         assert_reads(by_row, call.outputs[0], call[name], lambda mine: statistic[mine.any(-1)])
         assert_reads(by_column, call.outputs[1], call[name], lambda _: statistic)

@@ -32,8 +32,8 @@ RECORDED = [
 
 @pytest.mark.parametrize(("sizes", "block", "cluster", "tiles"), RECORDED)
 def test_blocks_and_clusters_are_those_that_were_recorded(sizes, block, cluster, tiles):
-    found = nvjet.choose(sizes, 1, itemsize=2, out_itemsize=2, rate="bf16", device=H200)
-    assert ((found.m, found.n), found.cluster) == (block, cluster)
+    actual = nvjet.choose(sizes, 1, itemsize=2, out_itemsize=2, rate="bf16", device=H200)
+    assert ((actual.m, actual.n), actual.cluster) == (block, cluster)
     [kernel] = kernels(product(*sizes), H200)
     assert kernel.footprint.tiles == tiles
     blocks = cluster[0] * cluster[1]

@@ -72,29 +72,29 @@ def small_tiles(monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_tile_model_forgets_an_input(operators, small_tiles, part):
-    tried, held, wrong = tried_operators(operators[part::PARTS])
-    assert tried > 50
+    attempts, held, wrong = tried_operators(operators[part::PARTS])
+    assert attempts > 50
     assert not wrong, "\n".join(wrong)
     assert held <= set(held_operators.listed()), held_operators.HOW
 
 
 def tried_operators(operators):
     """How many elements were perturbed, the models that were checked against PyTorch so, and what was wrong."""
-    tried, held, wrong = 0, set(), []
+    attempts, held, wrong = 0, set(), []
     for op in operators:
         name = f"{op.name} {op.variant_test_name}".strip()
         if name.startswith((*NOT_FOR_THE_CPU, *NOT_STRIDED)):
             continue
         for sample in _samples(op):
-            seen = watch.Watch(taints=True)
+            watched_calls = watch.Watch(taints=True)
             try:
-                with seen:
+                with watched_calls:
                     op(sample.input, *sample.args, **sample.kwargs)
             except AssertionError as error:
                 wrong.append(f"{name}: {error}")
-            tried += seen.tried
-            held |= {held_operators.model_of(one) for one in seen.held}
-    return tried, held, wrong
+            attempts += watched_calls.tried
+            held |= {held_operators.model_of(one) for one in watched_calls.held}
+    return attempts, held, wrong
 
 
 def _samples(op):
@@ -130,12 +130,12 @@ def test_a_block_of_one_pass_needs_all_earlier_input(name):
 
 def perturb(function, *, times):
     """Run ``function`` with another element perturbed each time; returns how many were."""
-    seen = watch.Watch(taints=True)
-    with seen:
+    watched_calls = watch.Watch(taints=True)
+    with watched_calls:
         for _ in range(times):
             function()
-            seen._checked.clear()
-    return seen.tried
+            watched_calls._checked.clear()
+    return watched_calls.tried
 
 
 @pytest.mark.parametrize("name", ["cumsum", "masked_select", "repeat_interleave"])

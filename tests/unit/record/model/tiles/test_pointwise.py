@@ -131,15 +131,15 @@ def test_strided_operands_take_smaller_blocks_than_dense_ones():
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "tiles"),
+    ("arguments", "expected", "tiles"),
     [
         ("float32", "bfloat16", 4), ("float32", "float16", 4), ("bfloat16", "float8_e4m3fn", 4), ("bfloat16", "float32", 8),
         ("float64", "bfloat16", 8), ("float32", "int32", 8),
     ],
 )  # fmt: skip
-def test_casts_take_smaller_blocks_but_those_to_narrower_floats(given, wanted, tiles):
-    x = torch.zeros(64, 64, dtype=getattr(torch, given))
-    [kernel] = run_model(call_of("aten::_to_copy", x, dtype=getattr(torch, wanted)), H200)
+def test_casts_take_smaller_blocks_but_those_to_narrower_floats(arguments, expected, tiles):
+    x = torch.zeros(64, 64, dtype=getattr(torch, arguments))
+    [kernel] = run_model(call_of("aten::_to_copy", x, dtype=getattr(torch, expected)), H200)
     assert kernel.grid[0] == tiles
 
 

@@ -16,21 +16,21 @@ AXIS = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 2), st.int
 def windows(source, out_shape, kernel, stride, padding, dilation):
     """For each output position the set of input positions of its window."""
     at = positions(source)
-    found = {}
+    matches = {}
     for index in itertools.product(*(range(n) for n in out_shape)):
         taps = []
         for d in (2, 3):
             k, s, p, e = (v[d - 2] for v in (kernel, stride, padding, dilation))
             places = [index[d] * s - p + t * e for t in range(k)]
             taps.append([i for i in places if 0 <= i < source.shape[d]])
-        found[index] = [int(at[index[0], index[1], i, j]) for i in taps[0] for j in taps[1]]
-    return found
+        matches[index] = [int(at[index[0], index[1], i, j]) for i in taps[0] for j in taps[1]]
+    return matches
 
 
-def reads_of(seen, inverse=None):
+def reads_of(observed_value, inverse=None):
     """Maps a mask of the output to the positions in all its windows."""
     return lambda mine: torch.tensor(
-        sorted({e for index in mine.nonzero().tolist() for e in seen[tuple(index)]}), dtype=torch.int64
+        sorted({e for index in mine.nonzero().tolist() for e in observed_value[tuple(index)]}), dtype=torch.int64
     )
 
 
@@ -53,8 +53,8 @@ def test_max_pooling_reads_its_windows(data):
     [launch] = run_model(call, H200)
     for out in call.outputs:
         assert_writes(launch, out)
-    seen = windows(x, call.outputs[0].shape, kernel, stride, padding, dilation)
-    assert_reads(launch, call.outputs[0], call["self"], reads_of(seen))
+    actual = windows(x, call.outputs[0].shape, kernel, stride, padding, dilation)
+    assert_reads(launch, call.outputs[0], call["self"], reads_of(actual))
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -63,8 +63,8 @@ def test_average_pooling_reads_its_windows(last):
     call = call_of("aten::avg_pool2d", x, [3, 2], [2, 3], [1, 1])
     [launch] = run_model(call, H200)
     assert_writes(launch, call.outputs[0])
-    seen = windows(x, call.outputs[0].shape, [3, 2], [2, 3], [1, 1], [1, 1])
-    assert_reads(launch, call.outputs[0], call["self"], reads_of(seen))
+    actual = windows(x, call.outputs[0].shape, [3, 2], [2, 3], [1, 1], [1, 1])
+    assert_reads(launch, call.outputs[0], call["self"], reads_of(actual))
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (2, 3, 0), (3, 1, 1)])
@@ -80,10 +80,10 @@ def test_the_gradient_of_pooling_reads_the_windows_that_hold_an_element(kernel, 
     [launch] = run_model(call, H200)
     out = call.outputs[0]
     assert_writes(launch, out)
-    seen = windows(x, shape, [kernel] * 2, [stride] * 2, [padding] * 2, [1, 1])
+    actual = windows(x, shape, [kernel] * 2, [stride] * 2, [padding] * 2, [1, 1])
     at, holders = positions(x), {}
     number = positions(gradient)
-    for index, inside in seen.items():
+    for index, inside in actual.items():
         for e in inside:
             holders.setdefault(e, []).append(int(number[index]))
 

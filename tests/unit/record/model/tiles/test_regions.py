@@ -70,12 +70,12 @@ def test_a_linear_range_is_cut_into_few_disjoint_rectangles(shape, data):
     lo = data.draw(st.integers(0, numel))
     hi = data.draw(st.integers(lo, numel))
     _, start, stop = regions.linear(shape, [lo], [hi])
-    found = [
+    actual = [
         int(np.ravel_multi_index(index, shape))
         for a, b in zip(start, stop, strict=True)
         for index in itertools.product(*map(range, a, b))
     ]
-    assert sorted(found) == list(range(lo, hi))
+    assert sorted(actual) == list(range(lo, hi))
     assert len(start) <= 2 * len(shape) - 1
 
 

@@ -27,14 +27,14 @@ def test_nearest_reads_one_element_an_output(size):
 
 def corners(x, size, *, align):
     """Input positions with a part in each output, found by PyTorch itself: the gradient of an output element."""
-    found = {}
+    matches = {}
     shape = (*x.shape[:2], *size)
     for i in range(size[0]):
         for j in range(size[1]):
             probe = torch.zeros(1, 1, *x.shape[2:], dtype=torch.float64, requires_grad=True)
             torch.nn.functional.interpolate(probe, size, mode="bilinear", align_corners=align)[0, 0, i, j].backward()
-            found[i, j] = probe.grad[0, 0].nonzero().tolist()
-    return shape, found
+            matches[i, j] = probe.grad[0, 0].nonzero().tolist()
+    return shape, matches
 
 
 @pytest.mark.parametrize("align", [False, True])
@@ -47,9 +47,9 @@ def test_bilinear_reads_the_neighbours_of_each_output(align, size):
     shape, parts = corners(x, size, align=align)
     at = positions(x)
     read = set(elements(kernel, call["self"], 0))
-    needed = {int(at[0, c, i, j]) for c in range(2) for near in parts.values() for i, j in near}
+    needs = {int(at[0, c, i, j]) for c in range(2) for near in parts.values() for i, j in near}
     assert shape == call.outputs[0].shape
-    assert needed <= read <= set(at.flatten().tolist())
+    assert needs <= read <= set(at.flatten().tolist())
     back = call_of("aten::upsample_bilinear2d_backward", torch.rand(shape), list(size), list(x.shape), align)
     zeros, add = run_model(back, H200)
     assert_writes(zeros, back.outputs[0])

@@ -18,13 +18,13 @@ def described(names, outputs):
     return Call("aten::cell", arguments, tuple(tensors[len(names) :]), tuple(tensors))
 
 
-@pytest.mark.parametrize(("cell", "gates", "state", "kept"), [("lstm", 4, "cx", 4), ("gru", 3, "hx", 5)])
-def test_a_cell_reads_all_gates_of_its_units(cell, gates, state, kept):
+@pytest.mark.parametrize(("cell", "gates", "state", "records"), [("lstm", 4, "cx", 4), ("gru", 3, "hx", 5)])
+def test_a_cell_reads_all_gates_of_its_units(cell, gates, state, records):
     wide = (BATCH, gates * HIDDEN)
     names = {"input_gates": torch.rand(wide), "hidden_gates": torch.rand(wide), state: torch.rand(BATCH, HIDDEN)}
     names |= {"input_bias": torch.rand(gates * HIDDEN), "hidden_bias": torch.rand(gates * HIDDEN)}
     hidden = [torch.rand(BATCH, HIDDEN)] * (2 if cell == "lstm" else 1)
-    call = described(names, [*hidden, torch.rand(BATCH, kept * HIDDEN)])
+    call = described(names, [*hidden, torch.rand(BATCH, records * HIDDEN)])
     [kernel] = getattr(recurrent_cells, f"{cell}_cell")(call, H200)
     for out in call.outputs:
         assert_writes(kernel, out)

@@ -31,7 +31,7 @@ def operand(shape, order, *, itemsize=1):
 
 def expected(o, dims, spans):
     """Positions of all elements whose flattened index lies in every span's range."""
-    found = set()
+    actual = set()
     for index in itertools.product(*(range(n) for n in o.shape)):
         flat = []
         for group in dims:
@@ -40,8 +40,8 @@ def expected(o, dims, spans):
                 at = at * o.shape[d] + index[d]
             flat.append(at)
         if all(lo <= at < hi for at, (lo, hi) in zip(flat, spans, strict=True)):
-            found.add(sum(i * s for i, s in zip(index, o.strides, strict=True)))
-    return found
+            actual.add(sum(i * s for i, s in zip(index, o.strides, strict=True)))
+    return actual
 
 
 @st.composite

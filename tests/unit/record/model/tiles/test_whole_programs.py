@@ -80,12 +80,12 @@ def train_cells():
 )
 def test_training_has_a_model_for_every_operator(program):
     torch.manual_seed(0)
-    seen = watch.Watch(taints=True)
-    with seen:
+    watched_calls = watch.Watch(taints=True)
+    with watched_calls:
         program()
-    assert len(seen.seen) > 20
-    assert seen.tried > 50
-    assert set(seen.missing) <= VIEWLESS
+    assert len(watched_calls.seen) > 20
+    assert watched_calls.tried > 50
+    assert set(watched_calls.missing) <= VIEWLESS
 
 
 @pytest.mark.parametrize("model", ["GPT2", "Llama"])
@@ -100,11 +100,11 @@ def test_generating_text_has_a_model_for_every_operator(model):
     }[model]  # fmt: skip
     config = getattr(transformers, f"{model}Config")(**small)
     network = transformers.AutoModelForCausalLM.from_config(config).eval()
-    seen = watch.Watch()
-    with seen, torch.no_grad():
+    watched_calls = watch.Watch()
+    with watched_calls, torch.no_grad():
         network(torch.randint(0, 40, (2, 7)))
-    assert len(seen.seen) > 10
-    assert not seen.missing
+    assert len(watched_calls.seen) > 10
+    assert not watched_calls.missing
 
 
 def test_the_check_objects_to_a_tile_that_is_missing():

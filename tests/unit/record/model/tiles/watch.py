@@ -66,9 +66,9 @@ class Watch(TorchDispatchMode):
         check(call, kernels)
         if self._random is not None:
             again = None if call.op in OWN_INDICES else partial(_kernels, entry)
-            tried = taint.check(func, args, kwargs, call, kernels, self._random, again)
-            self.tried += tried
-            if tried:
+            attempts = taint.check(func, args, kwargs, call, kernels, self._random, again)
+            self.tried += attempts
+            if attempts:
                 self.held.add(call.op)
         return result
 
@@ -95,15 +95,15 @@ def describe(func: Any, args: Any, kwargs: Any) -> Call | None:
     arguments = {}
     for position, argument in enumerate(schema.arguments):
         positional = position < len(args) and not argument.kwarg_only
-        given = args[position] if positional else kwargs.get(argument.name, argument.default_value)
-        arguments[argument.name] = operand(given)
+        inputs = args[position] if positional else kwargs.get(argument.name, argument.default_value)
+        arguments[argument.name] = operand(inputs)
     name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
     return Call(name, arguments, (), tuple(tensors), lambda o: values[o.ref])
 
 
 def touched(kernels: list[Kernel], operand: Operand, modes: tuple[int, ...]) -> np.ndarray:
     """All bytes of the operand, from its byte 0, that any tile of any kernel touches."""
-    found = [np.empty(0, np.int64)]
+    actual = [np.empty(0, np.int64)]
     for kernel in kernels:
         b = kernel.footprint.boxes
         slots = [i for i, o in enumerate(kernel.operands) if isinstance(o, Operand) and o.ref == operand.ref]
@@ -111,16 +111,16 @@ def touched(kernels: list[Kernel], operand: Operand, modes: tuple[int, ...]) -> 
         columns = (b.offset, b.length, b.count_0, b.stride_0, b.count_1, b.stride_1)
         for offset, length, n0, s0, n1, s1 in np.unique(np.stack([c[rows] for c in columns], 1), axis=0):
             at = offset + np.arange(n1)[:, None, None] * s1 + np.arange(n0)[:, None] * s0 + np.arange(length)
-            found.append(at.ravel())
-    return np.unique(np.concatenate(found))
+            actual.append(at.ravel())
+    return np.unique(np.concatenate(actual))
 
 
 def check(call: Call, kernels: list[Kernel]) -> None:
     """Raise AssertionError where the kernels write too little, or touch what is no part of an operand."""
     for operand in call.tensors:
         whole = _bytes(operand)
-        used = touched(kernels, operand, (READ, WRITE, ATOMIC))
-        assert np.isin(used, whole).all(), f"{call.op} touches bytes outside {operand}"
+        uses = touched(kernels, operand, (READ, WRITE, ATOMIC))
+        assert np.isin(uses, whole).all(), f"{call.op} touches bytes outside {operand}"
     updates = call.op.split(".")[0].endswith(
         ("_put_", "scatter_", "scatter_add_", "index_add_", "index_copy_", "index_fill_")
     )

@@ -67,7 +67,9 @@ def attention_backward(call: Call, device: Device) -> list[Kernel]:
         return []
     gradient_mask = call.arguments.get("grad_input_mask") or [True, True, True, len(call.outputs) > 3]
     returned = iter(call.outputs)
-    gradients = Gradients(*(next(returned, None) if needed else None for needed in (*gradient_mask, False, False)[:4]))
+    gradients = Gradients(
+        *(next(returned, None) if is_needed else None for is_needed in (*gradient_mask, False, False)[:4])
+    )
     gradient = call.arguments.get("grad_out") or call.arguments.get("grad_out_")
     assert gradient is not None
     return _launches(problem, blocks_of(problem, device, backward=True), call, gradient, gradients)

@@ -130,12 +130,14 @@ def _large_reads(problem: WeightGradient, tile: gemm_tiles.Tile, loop: Loop, blo
     ]
     parts = []
     for combination in itertools.product(*pieces):
-        used = np.logical_and.reduce([chosen for chosen, _ in combination])
+        selection = np.logical_and.reduce([chosen for chosen, _ in combination])
         start = np.column_stack([low[:, 0], base + begin[row, 0], *(piece[0] for _, piece in combination)])
         stop = np.column_stack([high[:, 0], base + end[row, 0], *(piece[1] for _, piece in combination)])
         step = (1, 1, *(piece[2] for _, piece in combination))
-        life = {"first": depth.first[run][used], "last": depth.last[run][used]}
-        parts.append(regions.boxes(problem.large, 1, READ, key[used], start[used], stop[used], step=step, **life))
+        life = {"first": depth.first[run][selection], "last": depth.last[run][selection]}
+        parts.append(
+            regions.boxes(problem.large, 1, READ, key[selection], start[selection], stop[selection], step=step, **life)
+        )
     unique = regions.by_tile(Boxes.concat(parts))
     return regions.repeat(unique, block[:, 2].astype(np.int64) * column_tiles + block[:, 1], np.arange(len(block)))
 
@@ -168,9 +170,9 @@ def _touched(axis: Axis, lo: I64, hi: I64, begin: I64, end: I64) -> Iterator[tup
         for piece in axis.sources(lo, hi):
             yield everything, piece
     for tap in range(axis.taps):
-        used = ~everything & (begin <= tap) & (tap < end)
-        if used.any():
-            yield used, axis.tap(lo, hi, tap)
+        selection = ~everything & (begin <= tap) & (tap < end)
+        if selection.any():
+            yield selection, axis.tap(lo, hi, tap)
 
 
 def _writes(

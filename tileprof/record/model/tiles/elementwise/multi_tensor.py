@@ -167,11 +167,11 @@ def foreach_reduce(call: Call, device: Device) -> list[Kernel]:
         kernels.append(sketch.kernel(f"multi_tensor<{name}>", threads=THREADS, flops=flops, rate=rate_of(*tensors)))
     cleanup = Sketch(len(tensors))
     tile = np.arange(len(tensors))
-    used = np.array([blocks(t.numel, CHUNK) for t in tensors])
-    cleanup.span(parts, READ, tile, Span((0, 1), tile * width, tile * width + used))
+    chunks = np.array([blocks(t.numel, CHUNK) for t in tensors])
+    cleanup.span(parts, READ, tile, Span((0, 1), tile * width, tile * width + chunks))
     for i, out in enumerate(call.outputs):
         cleanup.whole(out, WRITE, [i])
-    kernels.append(cleanup.kernel(f"cleanup<{name}>", threads=THREADS, flops=int(used.sum())))
+    kernels.append(cleanup.kernel(f"cleanup<{name}>", threads=THREADS, flops=int(chunks.sum())))
     return kernels
 
 

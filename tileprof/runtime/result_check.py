@@ -25,8 +25,8 @@ _PIECE: Final = 2**24
 """Elements that are compared at a time."""
 
 
-def first_wrong_stage(chain: Chain, computed: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
-    """Return a sentence about the first stage whose result differs by more than `TOLERANCE` from ``wanted``, or None.
+def first_wrong_stage(chain: Chain, computed: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
+    """Return a sentence about the first stage whose result differs by more than `TOLERANCE` from ``expected``, or None.
 
     Both hold tensors by name, shaped as the stages' operators write them; what a later stage overwrites is left out.
     """
@@ -34,10 +34,10 @@ def first_wrong_stage(chain: Chain, computed: Mapping[str, Any], wanted: Mapping
     for number, (name, operator) in enumerate(zip(chain.names, chain.operators, strict=True)):
         if last[operator.out.tensor] != number:
             continue
-        off = _off(computed[operator.out.tensor], wanted[operator.out.tensor], TOLERANCE[operator.out.dtype])
+        off = _off(computed[operator.out.tensor], expected[operator.out.tensor], TOLERANCE[operator.out.dtype])
         if off:
             return (
-                f"stage {number} ({name}) computes {off:,} of its {wanted[operator.out.tensor].numel():,} elements "
+                f"stage {number} ({name}) computes {off:,} of its {expected[operator.out.tensor].numel():,} elements "
                 "wrong, by a kernel "
                 "that this GPU's compiler made"
             )
@@ -54,20 +54,20 @@ def varies(tensor: Any) -> bool:
     return bool(tensor.where(finite, far).min() < tensor.where(finite, -far).max())
 
 
-def _off(seen: Any, wanted: Any, share: float) -> int:
+def _off(value: Any, expected: Any, share: float) -> int:
     """Return how many elements differ too much; what is not a number on one side only does.
 
     Piece by piece: what is compared may fill half of the memory.
     """
-    pieces = [tensor.reshape(-1).split(_PIECE) for tensor in (seen, wanted)]
+    pieces = [tensor.reshape(-1).split(_PIECE) for tensor in (value, expected)]
     squares = sum(_finite(w).double().square().sum() for w in pieces[1])
-    size = (squares / wanted.numel()).sqrt()
+    size = (squares / expected.numel()).sqrt()
     return int(sum(_differing(s.float(), w.float(), share, size) for s, w in zip(*pieces, strict=True)))
 
 
-def _differing(seen: Any, wanted: Any, share: float, size: Any) -> Any:
-    limit = share * (_finite(wanted).abs() + size)
-    same = (seen == wanted) | (seen.isnan() & wanted.isnan()) | ((seen - wanted).abs() <= limit)
+def _differing(value: Any, expected: Any, share: float, size: Any) -> Any:
+    limit = share * (_finite(expected).abs() + size)
+    same = (value == expected) | (value.isnan() & expected.isnan()) | ((value - expected).abs() <= limit)
     return (~same).sum()
 
 

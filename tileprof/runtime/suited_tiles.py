@@ -34,13 +34,13 @@ def suited(policy: Policy, sms: int, *, thorough: bool = False) -> Suited | None
     """
     try:
         chain = Chain.of_policy(policy)
-        found = tilings(chain, clusters_on(sms))
+        candidates = tilings(chain, clusters_on(sms))
     except UserError:
         return None
     if not thorough:
-        found = [min(found, key=lambda each: each[:2])]
-    made = [fit for _, _, tiled in found if (fit := _planned(tiled, sms)) is not None]
-    return min(made, key=lambda fit: fit.together_us, default=None)
+        candidates = [min(candidates, key=lambda each: each[:2])]
+    fits = [fit for _, _, tiled in candidates if (fit := _planned(tiled, sms)) is not None]
+    return min(fits, key=lambda fit: fit.together_us, default=None)
 
 
 def _planned(chain: Chain, sms: int) -> Suited | None:

@@ -39,10 +39,10 @@ class SizedPipeline:
     def at(self, size: int) -> Any:
         """Return the pipeline of a size; raises `UserError` for one outside the guard."""
         if size not in self._pipelines:
-            made = self._make(self.policy.at(size))
+            pipeline = self._make(self.policy.at(size))
             if len(self._pipelines) == MOST_KEPT:
                 del self._pipelines[next(n for n in self._pipelines if n != self.policy.recorded)]
-            self._pipelines[size] = made
+            self._pipelines[size] = pipeline
         elif size != self.policy.recorded:
             self._pipelines[size] = self._pipelines.pop(size)
         return self._pipelines[size]
@@ -50,17 +50,21 @@ class SizedPipeline:
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         from tileprof.runtime.pipeline import FellBackWarning  # noqa: PLC0415 - pipeline imports this module
 
-        given = dict(zip(self.inputs, tensors, strict=False)) | named
-        tensor = given.get(self._sized)
-        if len(tensors) + len(named) != len(given) or len(tensors) > len(self.inputs) or getattr(tensor, "ndim", 0) < 1:
+        inputs = dict(zip(self.inputs, tensors, strict=False)) | named
+        tensor = inputs.get(self._sized)
+        if (
+            len(tensors) + len(named) != len(inputs)
+            or len(tensors) > len(self.inputs)
+            or getattr(tensor, "ndim", 0) < 1
+        ):
             return self._recorded(*tensors, **named)  # says what is wrong
-        size = int(given[self._sized].shape[0])
+        size = int(inputs[self._sized].shape[0])
         reason = self.policy.symbol.refusal(size)
         if reason is None:
-            return self.at(size)(**given)
-        if lost := sorted(self.inputs.keys() ^ given.keys()):
+            return self.at(size)(**inputs)
+        if lost := sorted(self.inputs.keys() ^ inputs.keys()):
             raise UserError(f"the pipeline takes {', '.join(self.inputs)}; {', '.join(lost)} is missing or no input")
         warnings.warn(f"{reason}; the stages run one after the other, by PyTorch", FellBackWarning, stacklevel=2)
-        results = self._recorded.reference(given)
+        results = self._recorded.reference(inputs)
         values = tuple(results[name] for name in self.outputs)
         return values[0] if len(values) == 1 else values

@@ -1,0 +1,40 @@
+"""Programs of users that the recorder once fell short on: bytes that change are recorded, few of them coarsely."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tileprof.trace import load, validate
+
+PROGRAMS = Path(__file__).parents[1] / "measuring" / "measure_coverage.py"
+
+
+@pytest.mark.parametrize(("name", "coarse"), [("grouped_mm", 0), ("unet", 1)])
+def test_what_changed_is_recorded_and_at_most_so_many_launches_stand_for_whole_tensors(record, name, coarse):
+    done = record(sys.executable, PROGRAMS, "--child", name, capture_only=True, verify=True, passes=("accesses",))
+    assert done.code == 0
+    assert ", 0 of them outside every recorded write" in done.said
+    trace = load(done.path)
+    assert validate(trace) == []
+    assert (trace.launches.coverage == "conservative").sum() <= coarse
+
+
+def test_items_of_a_grouped_product_are_its_tiles(record):
+    trace = load(
+        record(sys.executable, PROGRAMS, "--child", "grouped_mm", capture_only=True, passes=("accesses",)).path
+    )
+    products = trace.launches[trace.launches.kernel.str.contains("GroupProblemShape")]
+    assert set(products.coverage) == {"inferred"}
+    boxes = trace.footprint(int(products.footprint.iloc[0])).boxes
+    writes = boxes.take(boxes.mode == 1)
+    assert int((writes.length * writes.count_0 * writes.count_1).sum()) == 512 * 768 * 2
+
+
+def test_a_training_step_of_a_resnet_is_recorded(record):
+    done = record(sys.executable, PROGRAMS, "--child", "resnet50_step", capture_only=True, passes=("accesses",))
+    assert done.code == 0
+    trace = load(done.path)
+    assert len(trace.launches) > 500
+    products = trace.launches[trace.launches.kernel.str.contains("nvjet|fprop")]
+    assert "conservative" not in set(products.coverage)

@@ -1,0 +1,75 @@
+// Parts of the injection library and of the patches that are pure functions, for tests: what is asked comes on stdin.
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "facts.h"
+#include "share.h"
+#include "tensormap.h"
+
+using namespace tileprof;
+
+// 64 bytes each, with a byte before that says whether a kernel loaded through it: what is made of them.
+static void maps() {
+    unsigned char record[65];
+    while (fread(record, sizeof record, 1, stdin) == 1) {
+        TensorMap map;
+        bool is = map.decode(record + 1, record[0] != 0);
+        printf("%d %llu %llu\n", is, is ? (unsigned long long)map.base : 0, is ? (unsigned long long)map.bytes : 0);
+    }
+}
+
+// Keys of launch, block, generation, window and whether in a graph: how many share slot and contents with another key,
+// of those that may be facts; and how many may.
+static void facts() {
+    uint64_t key[5];
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, std::set<std::tuple<uint64_t, uint64_t>>> seen;
+    uint64_t mixed = 0, held = 0;
+    while (fread(key, sizeof key, 1, stdin) == 1) {
+        uint32_t launch = key[0], block = key[1], generation = key[2];
+        if (!fact_holds(key[3], key[4])) continue;
+        ++held;
+        seen[{fact_slot(launch, block, key[3]), launch, block, fact_above(key[3], generation)}].insert(
+            {key[2], key[3]});
+    }
+    for (const auto& [fact, keys] : seen) mixed += keys.size() - 1;
+    printf("%llu %llu\n", (unsigned long long)mixed, (unsigned long long)held);
+}
+
+// Lanes, bytes, shift of a granule and 32 addresses: granules that the lanes touch, those that they record, and how
+// many of the latter are not among the former or the other way round; how many lanes record.
+static void shares() {
+    uint64_t access[35];
+    while (fread(access, sizeof access, 1, stdin) == 1) {
+        uint32_t lanes = access[0], bytes = access[1], shift = access[2], recording = 0;
+        const uint64_t* address = access + 3;
+        std::set<uint64_t> touched, recorded;
+        bool run = true;
+        for (uint32_t lane = 0; lane < 32; ++lane)
+            if (lanes >> lane & 1)
+                run &= goes_on(lanes, lane, address[lane], lane == 0 ? address[0] : address[lane - 1], bytes);
+        for (uint32_t lane = 0; lane < 32; ++lane) {
+            if (!(lanes >> lane & 1)) continue;
+            uint64_t before = lane == 0 ? address[0] : address[lane - 1];  // of a lane that is not here: anything
+            uint32_t own = share(lanes, lane, run, shift, address[lane], before, bytes);
+            recording += own != 0;
+            for (uint64_t at = 0; at < bytes; ++at) touched.insert((address[lane] + at) >> shift);
+            for (uint64_t at = 0; at < own; ++at) recorded.insert((address[lane] + at) >> shift);
+        }
+        uint64_t different = 0;
+        for (uint64_t granule : touched) different += recorded.count(granule) == 0;
+        for (uint64_t granule : recorded) different += touched.count(granule) == 0;
+        printf("%llu %u\n", (unsigned long long)different, recording);
+    }
+}
+
+int main(int, char** arguments) {
+    if (strcmp(arguments[1], "maps") == 0) maps();
+    if (strcmp(arguments[1], "facts") == 0) facts();
+    if (strcmp(arguments[1], "shares") == 0) shares();
+    return 0;
+}
