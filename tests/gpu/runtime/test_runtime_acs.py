@@ -74,9 +74,9 @@ class Tabulated:
         return result.stdout, result.stderr
 
 
-def tabulated(command: tuple[str, ...], folder: Path) -> Tabulated:
+def tabulated(command: tuple[str, ...], folder: Path, *, fine: bool = False) -> Tabulated:
     folder.mkdir(exist_ok=True)
-    record_table(command, folder, acs.build()).write(folder / "table")
+    record_table(command, folder, acs.build(), fine=fine).write(folder / "table")
     return Tabulated(command, folder)
 
 
@@ -144,6 +144,37 @@ def test_a_table_knows_its_program_in_another_process(tmp_path: Path, name: str)
     other = sum(count for why, count in counts["reasons"].items() if "other parameters" in why)
     assert other <= 0.2 * counts["launches"], json.dumps(counts["reasons"], indent=1)
     assert counts["spread"] > 0
+
+
+def test_a_fine_table_passes_its_check(islands: Tabulated, tmp_path: Path) -> None:
+    tree = (sys.executable, "-m", "tileprof.examples.tree_lstm", "--device", "cuda", "--steps", "3")
+    for number, command in enumerate((islands.command, tree)):
+        program = tabulated(command, tmp_path / str(number), fine=True)
+        output, counts = program.under("check", orders=4)
+        assert output == program.plain()
+        assert counts["checked"] > counts["launches"] / 2
+        assert counts["differing"] == 0
+
+
+def test_captured_launches_of_a_tree_are_known(tmp_path: Path) -> None:
+    command = (
+        sys.executable,
+        "-m",
+        "tileprof.examples.tree_lstm",
+        "--graph",
+        "--keep",
+        "--device",
+        "cuda",
+        "--steps",
+        "4",
+        "--digest",
+    )
+    program = tabulated(command, tmp_path / "acs")
+    output, counts = program.under("streams", delay_us=20)
+    assert output == program.plain()
+    assert counts["captured"] > 0
+    captured = [at for at in counts["unknown_at"] if at >= counts["capture_at"]]
+    assert len(captured) <= 0.02 * (counts["launches"] - counts["capture_at"])
 
 
 def test_training_steps_keep_their_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
