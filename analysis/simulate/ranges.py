@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from tileprof.trace import Recording
 
 
-def range_hazards(trace: Recording, launches: list[int], window: int) -> list[dict[int, set[str]]]:
+def range_hazards(
+    trace: Recording, launches: list[int], window: int, *, whole: bool = False
+) -> list[dict[int, set[str]]]:
     """Return, by place in ``launches``, earlier places of the last ``window``, each with the hazards of overlapping
     ranges.
 
     A range is all that lies between the first and the last byte that a launch reads, or writes, through one operand;
-    ranges of recycled memory count, since they are compared by address.
+    ranges of recycled memory count, since they are compared by address. ``whole``: a launch that reads of a buffer
+    reads all of it.
     """
-    low, high, written, at = _segments(trace, launches)
+    low, high, written, at = _segments(trace, launches, whole=whole)
     hazards_of: list[dict[int, set[str]]] = []
     place = np.repeat(np.arange(len(launches)), np.diff(at))
     for i in range(len(launches)):
@@ -37,11 +40,11 @@ def range_hazards(trace: Recording, launches: list[int], window: int) -> list[di
     return hazards_of
 
 
-def _segments(trace: Recording, launches: list[int]) -> tuple[I64, I64, NDArray[np.bool_], I64]:
+def _segments(trace: Recording, launches: list[int], *, whole: bool) -> tuple[I64, I64, NDArray[np.bool_], I64]:
     """Return address ranges ``[low, high)`` of all launches, whether each is written, and where those of a launch
     begin.
     """
-    base = trace.buffers["base"].to_numpy(np.int64)
+    base, size = (trace.buffers[name].to_numpy(np.int64) for name in ("base", "bytes"))
     footprint = trace.launches["footprint"].to_numpy(np.int64)
     extents: dict[int, tuple[I64, I64, I64, NDArray[np.bool_]]] = {}
     lows, highs, kinds, counts = [], [], [], []
@@ -52,8 +55,9 @@ def _segments(trace: Recording, launches: list[int]) -> tuple[I64, I64, NDArray[
         slot, low, high, written = extents[number]
         buffer, offset = trace.operands_of(launch)
         start = (base[buffer] + offset)[slot]
-        lows.append(start + low)
-        highs.append(start + high)
+        widened = ~written & whole
+        lows.append(np.where(widened, base[buffer][slot], start + low))
+        highs.append(np.where(widened, (base + size)[buffer][slot], start + high))
         kinds.append(written)
         counts.append(len(slot))
     none = np.empty(0, np.int64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -33,8 +32,8 @@ class Program:
     last touched (the most; 1 where unknown). ``recycled[c]`` holds launches that c depends on through recycled memory
     alone. ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and
     ``fan_in[c]`` count the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the
-    operands of c. ``overlaps(window)`` gives hazards as ``hazards`` does, found by comparing address ranges with those
-    of the last ``window`` launches.
+    operands of c. ``overlaps(window, whole)`` gives hazards as ``hazards`` does, found by comparing address ranges with
+    those of the last ``window`` launches; ``whole``: reads stand for whole buffers.
     """
 
     launches: pd.DataFrame
@@ -47,7 +46,7 @@ class Program:
     fan_in: list[int]
     segments: list[int]
     sms: int
-    overlaps: Callable[[int], list[dict[int, set[str]]]]
+    overlaps: Callable[[int, bool], list[dict[int, set[str]]]]
 
     @property
     def count(self) -> int:
@@ -113,7 +112,7 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, machine: M
         fan_in,
         segments,
         machine.sms,
-        partial(range_hazards, graph.recording, launches["launch"].tolist()),
+        lambda window, whole: range_hazards(graph.recording, launches["launch"].tolist(), window, whole=whole),
     )
 
 

@@ -60,7 +60,7 @@ def rows_of(program, folder):
         tiles = policy.stages[0].tiles
         halves = tiles // 2
         plain, _ = wrong(policy, stream)
-        late, pixels = wrong(policy, lambda program, halves=held: delaying(program, held))
+        late, pixels = wrong(policy, lambda program, tile=halves: delaying(program, tile))
         missing = len(verify(policy, graph, pair).missing)
         yield program, tiles, name, f"{missing:,}", plain, late, f"{pixels:,}"
 

@@ -99,9 +99,9 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine:
             "the program's launches were recorded, but their parameters were not seen: nothing was preloaded"
         )
     logged = acs.read_log(log)
-    varying = acs.varying_words(logged, runs)
-    joined = acs.instances(load(trace), process.events, logged, varying, fine=fine)
-    table = acs.tabulate(joined.instances, " ".join(program), fine=fine)
+    joined = acs.instances(load(trace), process.events, logged, acs.counterparts(logged, runs), fine=fine)
+    table = acs.tabulate([*joined.instances, *joined.captured], " ".join(program), fine=fine)
+    table.launches = len(joined.instances)
     table.without = joined.without
     return table
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
-from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes
+from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes, Placed
 
 _NAMED = 5
 """Missed pairs that a note names."""
@@ -23,8 +23,11 @@ times they meet within 30%.
 RECORD_NS, WAIT_NS, HOP_NS = 180.0, 200.0, 1000.0
 """The first two are an H200's, measured by `tileprof.runtime.acs.costs`; the last is assumed."""
 
-JOIN_NS = 500.0
-"""Assumed: as ``HOP_NS``, between branches of a CUDA graph."""
+JOIN_NS, BESIDE_NS = 417.0, 94.0
+"""Of a CUDA graph, measured on an H200 (tests/gpu/measuring/measure_acs_simulated.py, 2026-11-24): kernels of two
+branches that cross lose 417 ns each against two that do not, those of eight branches that do not cross 656 ns against
+one.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,11 @@ class AcsSoftware(Options):
 
     ``captured=1`` is the same for launches that the program captures into a CUDA graph of its own: the streams become
     branches of the graph, the host's costs and the events are gone, ``gap_ns`` is the device's gap inside a graph, and
-    ``hop_ns`` what a kernel loses that also waits for another branch.
+    ``hop_ns`` what a kernel loses that also waits for another branch, ``beside_ns`` what it loses for each other branch
+    that may run beside it.
+
+    Both know what the run's footprint table knows: what a launch reads of a buffer stands for all of it (``fine=1``:
+    what ``--fine`` keeps), and a launch that the recorder knows only conservatively orders everything around it.
 
     ``published=1`` keeps what the check as printed finds: it holds the segments that the new kernel writes against
     those of the window, so that a kernel that only reads what another writes waits for nothing. The note says which
@@ -60,7 +67,7 @@ class AcsSoftware(Options):
     |---|---|---|---|
     | hazards | by ranges | the same; `exact=1` | 0, 0, +19.3% |
     | which hazards | the printed check | all three | -71.4, -75.4, -51.0% |
-    | order | by host threads | the same; `events=1` | +129.4, +119.3, +166.9% |
+    | order | by host threads | the same; `events=1` | +129.4, +119.2, +166.9% |
     """
 
     name: ClassVar[str] = "acs-sw"
@@ -77,10 +84,12 @@ class AcsSoftware(Options):
     threads: int = option(1, "host threads that check", least=1)
     exact: int = option(0, "1: hazards by bytes, 0: by ranges of operands", most=1)
     published: int = option(0, "1: only what the printed check finds, 0: all hazards", most=1)
+    fine: int = option(0, "1: ranges of what is read, 0: whole buffers (events=1, captured=1)", most=1)
     events: int = option(0, "1: order by events on the GPU, 0: by host threads that wait", most=1)
     record_ns: float = option(RECORD_NS, "ns of host time to record an event (events=1)")
     wait_ns: float = option(WAIT_NS, "ns of host time to make a stream wait for an event (events=1)")
-    hop_ns: float | None = option(None, "ns more where another stream is awaited (events=1: 1000; captured=1: 500)")
+    hop_ns: float | None = option(None, "ns more where another stream is awaited (events=1: 1000; captured=1: 417)")
+    beside_ns: float = option(BESIDE_NS, "ns more for each other branch that may run beside (captured=1)")
     captured: int = option(
         0, "1: the launches are captured into a CUDA graph, whose branches the streams become", most=1
     )
@@ -94,25 +103,23 @@ class AcsSoftware(Options):
         device = program.device
         gap = device.graph_gap_ns if self.gap_ns is None else self.gap_ns
         hop = JOIN_NS if self.hop_ns is None else self.hop_ns
-        draft = windowed(program, self.window, exact=bool(self.exact), published=bool(self.published))
+        draft = self._windowed(program)
         draft.window, draft.period_ns = 0, device.graph_issue_ns
-        lanes = Lanes(self.streams, self.window)
-        for launch in range(program.count):
-            placed = lanes.place(launch, draft.after[launch])
+        for launch, placed in enumerate(self._placed(program, draft)):
             draft.after[launch] = {*placed.awaited, *({placed.before} if placed.before >= 0 else ())}
-            draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (hop if placed.awaited else 0.0)
+            loss = (hop if placed.awaited else 0.0) + placed.beside * self.beside_ns
+            draft.gap_ns[launch] = gap + loss if draft.after[launch] else 0.0
         return draft
 
     def _by_events(self, program: Program) -> Draft:
         device = program.device
         gap = device.launch_gap_ns if self.gap_ns is None else self.gap_ns
         each = device.issue_ns() if self.issue_ns is None else self.issue_ns
-        draft = windowed(program, self.window, exact=bool(self.exact), published=bool(self.published))
+        draft = self._windowed(program)
         draft.window, draft.period_ns = 0, device.graph_issue_ns
         hop = HOP_NS if self.hop_ns is None else self.hop_ns
-        lanes, host = Lanes(self.streams, self.window), 0.0
-        for launch in range(program.count):
-            placed = lanes.place(launch, draft.after[launch])
+        host = 0.0
+        for launch, placed in enumerate(self._placed(program, draft)):
             draft.after[launch] = {*placed.awaited, *({placed.before} if placed.before >= 0 else ())}
             if launch:
                 host += each + placed.recorded * self.record_ns + len(placed.awaited) * self.wait_ns
@@ -120,9 +127,19 @@ class AcsSoftware(Options):
             draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (hop if placed.awaited else 0.0)
         return draft
 
+    def _windowed(self, program: Program) -> Draft:
+        whole = bool(self.events or self.captured) and not self.fine
+        return windowed(program, self.window, exact=bool(self.exact), published=bool(self.published), whole=whole)
+
+    def _placed(self, program: Program, draft: Draft) -> Iterator[Placed]:
+        lanes = Lanes(self.streams, self.window)
+        unknown = (program.launches["coverage"] == "conservative").tolist()
+        for launch in range(program.count):
+            yield lanes.barrier(launch) if unknown[launch] else lanes.place(launch, draft.after[launch])
+
     def _by_workers(self, program: Program) -> Draft:
         gap = program.device.launch_gap_ns if self.gap_ns is None else self.gap_ns
-        draft = windowed(program, self.window, exact=bool(self.exact), published=bool(self.published))
+        draft = self._windowed(program)
         draft.lanes, draft.lane_ns = self.streams, self.sync_ns
         draft.period_ns = program.device.issue_ns(self.streams) if self.issue_ns is None else self.issue_ns
         checked = 0.0
@@ -189,14 +206,14 @@ def pairs_compared(program: Program, window: int) -> Iterator[int]:
         in_window += segments - (program.segments[launch - window] if launch >= window else 0)
 
 
-def windowed(program: Program, window: int, *, exact: bool, published: bool) -> Draft:
+def windowed(program: Program, window: int, *, exact: bool, published: bool, whole: bool = False) -> Draft:
     """Return launches that wait for those they depend on, by ranges or by bytes, or for those that the published check
     finds.
 
     What depends by bytes alone lies outside of the window, and may still be under way.
     """
     draft = Draft(program.count, window=window)
-    overlaps = [{} for _ in range(program.count)] if exact else program.overlaps(window)
+    overlaps = [{} for _ in range(program.count)] if exact else program.overlaps(window, whole)
     for launch in range(program.count):
         for hazards in (program.hazards[launch], overlaps[launch]):
             draft.after[launch] |= {p for p, kinds in hazards.items() if not published or kinds & {"WAR", "WAW"}}

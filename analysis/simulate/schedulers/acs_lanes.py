@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A launch on a lane (stream): launches of other lanes whose events it awaits, those among them whose event had to
-    be recorded for it, and the launch before it on its lane, -1 for none.
+    be recorded for it, the launch before it on its lane, -1 for none, and how many other lanes hold launches that may
+    run beside it.
     """
 
     lane: int
     awaited: tuple[int, ...]
     recorded: int
     before: int
+    beside: int
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class Lanes:
     _clocks: list[list[int]] = field(default_factory=list)
     _tails: list[int] = field(default_factory=list)
     _evicted: list[int] = field(default_factory=list)
+    _barrier: int = -1
     _events: set[int] = field(default_factory=set)
     _clock_of: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
@@ -40,6 +43,16 @@ class Lanes:
         self._clocks = [[-1] * self.lanes for _ in range(self.lanes)]
         self._tails = [-1] * self.lanes
         self._evicted = [-1] * self.lanes
+
+    def barrier(self, launch: int) -> Placed:
+        """Return the next launch, of which nothing is known: it goes to lane 0, behind everything, and everything waits
+        for it.
+        """
+        placed = self._put(launch, 0, self._tails)
+        self._items.clear()
+        self._barrier = launch
+        self._evicted = [launch if lane == 0 else -1 for lane in range(self.lanes)]
+        return placed
 
     def place(self, launch: int, conflicts: AbstractSet[int]) -> Placed:
         """Return the next launch; ``conflicts``: earlier launches that it must wait for."""
@@ -52,7 +65,17 @@ class Lanes:
             closure = [max(a, b) for a, b in zip(closure, clock, strict=True)]
             if self._tails[lane] == earlier and earlier > newest_launch:
                 newest, newest_launch = lane, earlier
-        lane = newest if newest >= 0 else self._free(closure)
+        if newest < 0 and self._barrier >= 0 and self._tails[0] == self._barrier:
+            newest = 0  # it follows on the last barrier, which no other launch does there
+        placed = self._put(launch, newest if newest >= 0 else self._free(closure), needs)
+        self._items.append((launch, placed.lane, self._clock_of[launch]))
+        if len(self._items) > self.window:
+            evicted, its_lane, _ = self._items.popleft()
+            self._evicted[its_lane] = evicted
+        return placed
+
+    def _put(self, launch: int, lane: int, needs: list[int]) -> Placed:
+        """Return the launch on a lane, where it waits for all up to ``needs`` of each other lane."""
         own, awaited, recorded = self._clocks[lane], [], 0
         for other in range(self.lanes):
             if other != lane and needs[other] > own[other]:
@@ -64,11 +87,8 @@ class Lanes:
         before = self._tails[lane]
         self._tails[lane] = own[lane] = launch
         self._clock_of[launch] = tuple(own)
-        self._items.append((launch, lane, tuple(own)))
-        if len(self._items) > self.window:
-            evicted, its_lane, _ = self._items.popleft()
-            self._evicted[its_lane] = evicted
-        return Placed(lane, tuple(awaited), recorded, before)
+        beside = sum(tail > known for tail, known in zip(self._tails, own, strict=True))
+        return Placed(lane, tuple(awaited), recorded, before, beside)
 
     def _free(self, closure: list[int]) -> int:
         """Return a lane whose launches are all ordered before anyway, else the one that was used longest ago."""

@@ -28,7 +28,7 @@ class Ccks(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | decisions | ahead of parents | the same; `speculate=0` | -2.6, -35.2, -28.5% |
+    | decisions | ahead of parents | the same; `speculate=0` | -2.6, -34.9, -28.5% |
     | bypass | one parent | the same; `bypass=0` | 0, -0.2, 0% |
     """
 

@@ -69,3 +69,25 @@ def test_the_share_of_independent_launches_counts_the_launch_before():
     assert actual.share == 2 / 3
     assert actual.width == 4 / 2
     assert independence(program_of(g), window=1).width == 1
+
+
+def test_a_barrier_comes_behind_everything_and_before_everything():
+    placing = Lanes(4, 2)
+    for launch in range(3):
+        placing.place(launch, set())
+    barrier = placing.barrier(3)
+    assert barrier.lane == 0
+    assert {barrier.before, *barrier.awaited} == {0, 1, 2}
+    behind = [placing.place(launch, set()) for launch in (4, 5, 6)]
+    assert (behind[0].lane, behind[0].before, behind[0].awaited) == (0, 3, ())  # follows where it is in order anyway
+    assert 0 not in {p.lane for p in behind[1:]}
+    assert [p.awaited[0] for p in behind[1:]] == [3, 3]
+
+
+def test_a_launch_that_the_recorder_guesses_at_stands_for_all_memory():
+    g = with_trace(graph([1, 1], []), [[10.0]] * 2)
+    for form in ("captured=1,gap_ns=0,hop_ns=0", "events=1,gap_ns=0,hop_ns=0,issue_ns=0,record_ns=0,wait_ns=0"):
+        g.launches["coverage"] = "exact"
+        assert time_of(g, f"acs-sw:{form}") == 10
+        g.launches.loc[1, "coverage"] = "conservative"
+        assert time_of(g, f"acs-sw:{form}") == 20

@@ -260,6 +260,21 @@ def test_acs_compares_ranges_unless_it_is_asked_for_bytes():
     assert time_of(g, f"acs-hw:{free},send_ns=0,exact=1") == 10
 
 
+def test_what_acs_has_a_table_of_reads_whole_buffers_unless_it_is_fine():
+    halves = [Boxes.of(tile=0, operand=0, mode=mode, offset=32 * mode, length=32) for mode in (1, 0)]
+    g = graph([1, 1], [])
+    g.recording = trace(
+        [{"footprint": i, "timing": "modelled"} for i in (0, 1)],
+        {i: footprint(1, halves[i], duration_ns=[10.0]) for i in (0, 1)},
+        operands=[{"launch": i, "operand": 0, "buffer": 0} for i in (0, 1)],
+        buffers=[{"buffer": 0, "base": 1 << 20, "bytes": 64}],
+    )
+    for form in ("captured=1,gap_ns=0,hop_ns=0", "events=1,gap_ns=0,hop_ns=0,issue_ns=0"):
+        assert time_of(g, f"acs-sw:{form}") == 20
+        assert time_of(g, f"acs-sw:{form},fine=1") == 10
+    assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=0") == 10
+
+
 def test_streams_of_acs_are_fewer_than_places_in_its_window():
     g = with_trace(graph([1] * 4, []), [[10.0]] * 4)
     free = "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=0"

@@ -10,7 +10,7 @@ from tileprof.runtime.acs.build import build
 from tileprof.runtime.acs.instances import Logged, instances, read_log, read_stack
 from tileprof.runtime.acs.session import Mode, Settings, environment, results
 from tileprof.runtime.acs.table import Instance, Table, tabulate
-from tileprof.runtime.acs.varying import repeats, varying_words
+from tileprof.runtime.acs.varying import counterparts, repeats
 
 __all__ = [
     "Instance",
@@ -19,6 +19,7 @@ __all__ = [
     "Settings",
     "Table",
     "build",
+    "counterparts",
     "environment",
     "instances",
     "read_log",
@@ -26,5 +27,4 @@ __all__ = [
     "repeats",
     "results",
     "tabulate",
-    "varying_words",
 ]

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tileprof.runtime.acs.table import Instance, Range, united
+from tileprof.runtime.acs.table import Instance, Range, united, words_of, words_of_pointers
+from tileprof.runtime.acs.varying import varying_words
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
 if TYPE_CHECKING:
@@ -80,22 +81,27 @@ class Joined:
 
     instances: list[Instance]
     without: dict[str, int]
+    captured: list[Instance]
+    """Launches that were captured into a graph, with what a launch touched that is equal in all that decides."""
 
 
 def instances(
     trace: Trace,
     events: Iterable[Mapping[str, Any]],
     logged: Sequence[Logged],
-    varying: Mapping[int, tuple[int, ...]] | None = None,
+    others: Mapping[int, Sequence[bytes]] | None = None,
     *,
     fine: bool = False,
 ) -> Joined:
     """Return an instance for each launch of the trace whose parameters are in the log and explain what it touched.
 
-    ``events``: the recorder's log of the process. ``varying``: by place in ``logged``, words that differ in other runs.
+    ``events``: the recorder's log of the process. ``others``: by place in ``logged``, parameters of the same launch in
+    other runs.
     ``fine``: the bytes that were touched; otherwise the range around what was written, and whole buffers for reads.
     """
+    others = others or {}
     place_of = {id(call): place for place, call in enumerate(logged)}
+    seen: set[int] = set()
     without: dict[str, int] = {}
     out: list[Instance] = []
     columns = trace.columns("launches")
@@ -108,7 +114,10 @@ def instances(
             )
         if not why and str(columns["coverage"][row]) == "conservative":
             why = "the recorder does not know what it touches"
-        instance = reader.instance(row, call) if not why and call is not None else None
+        place = place_of[id(call)] if call is not None else -1
+        seen.add(place)
+        runs = others.get(place, ())
+        instance = reader.instance(row, call, runs) if not why and call is not None else None
         if instance is None:
             why = why or "it reaches memory that none of its parameters points to"
         if isinstance(instance, str):
@@ -117,9 +126,39 @@ def instances(
             key = f"{why}: {columns['kernel'][row]}"
             without[key] = without.get(key, 0) + 1
         elif isinstance(instance, Instance):
-            words = (varying or {}).get(place_of[id(call)], ())
-            out.append(replace(instance, varying=words))
-    return Joined(out, without)
+            out.append(instance)
+    missing = [
+        (call, varying_words(call.parameters, others.get(place, ())))
+        for place, call in enumerate(logged)
+        if place not in seen and call.whole
+    ]
+    return Joined(out, without, list(_like(missing, out)))
+
+
+def _like(missing: Sequence[tuple[Logged, tuple[int, ...]]], known: Sequence[Instance]) -> Iterator[Instance]:
+    """Yield launches of which no row says what they touched, as known ones that differ from them in words alone that
+    differ between runs, too.
+    """
+    by_key: dict[tuple[str, tuple[int, ...], int], dict[Instance, None]] = {}
+    for instance in known:
+        by_key.setdefault((instance.symbol, instance.shape, len(instance.parameters)), {})[instance] = None
+    for call, varying in missing:
+        own = words_of(call.parameters)
+        alike: dict[tuple[object, ...], dict[tuple[int, ...], Instance]] = {}
+        for instance in by_key.get((call.symbol, call.shape, len(call.parameters)), {}):
+            differs = own != words_of(instance.parameters)
+            differs[[*varying, *instance.varying, *words_of_pointers(instance)]] = False
+            if differs.any():
+                continue
+            words = tuple(sorted({*varying, *instance.varying}))
+            made = replace(instance, parameters=call.parameters, varying=words)
+            footprint = (made.slots, made.reads, made.writes, made.apart, made.unused, made.loose)
+            alike.setdefault(footprint, {})[words] = made
+        for by_words in alike.values():  # an entry that leaves more words out stands for one that leaves fewer out
+            sets = {words: set(words) for words in by_words}
+            yield from (
+                made for words, made in by_words.items() if not any(sets[words] < other for other in sets.values())
+            )
 
 
 def _pairs(
@@ -170,19 +209,33 @@ class _Footprints:
         self._footprint = np.asarray(trace.columns("launches")["footprint"], np.int64)
         self._hulls: dict[int, list[tuple[int, int, int, int]]] = {}
 
-    def instance(self, row: int, call: Logged) -> Instance | str:
-        """Return the launch relative to the pointers among its parameters, or why it is not to be had."""
+    def instance(self, row: int, call: Logged, runs: Sequence[bytes]) -> Instance | str:
+        """Return the launch relative to the pointers among its parameters, or why it is not to be had.
+
+        ``runs``: its parameters in other runs. Of pointers into one buffer whose distance differs there one is old, in
+        memory that the kernel does not look at; which one is not known, and what was touched counts from each.
+        """
         touched = self._touched(row)
         pointers = self._pointers(row, call.parameters)
         buffers = {buffer for buffer, *_ in touched}
         slots = tuple(offset for offset, (_, buffer) in pointers.items() if buffer in buffers)
         if buffers - {pointers[offset][1] for offset in slots}:
             return "it reaches memory that none of its parameters points to"
-        unused = tuple(offset for offset in pointers if offset not in slots)
+        unused = tuple(
+            offset for offset in pointers if offset not in slots and all(_word(other, offset) for other in runs)
+        )
         address = [pointers[offset][0] for offset in slots]
         of_buffer: dict[int, list[int]] = {}
         for slot, offset in enumerate(slots):
             of_buffer.setdefault(pointers[offset][1], []).append(slot)
+        apart = tuple(
+            (group[0], other, address[other] - address[group[0]]) for group in of_buffer.values() for other in group[1:]
+        )
+        loose = {
+            other
+            for one, other, distance in apart
+            if any(_word(run, slots[other]) - _word(run, slots[one]) != distance for run in runs)
+        }
         reads: list[Range] = []
         writes: list[Range] = []
         by_data = BY_DATA.search(call.symbol) is not None
@@ -191,18 +244,29 @@ class _Footprints:
             low, high = max(first, base), min(last, end)
             # The nearest pointer below what was touched, else the nearest above: slots of a buffer keep their
             # distances.
-            slot = max(of_buffer[buffer], key=lambda s: (address[s] <= low, -abs(address[s] - low)))
-            if mode in {READ, ATOMIC}:
-                begin, stop = (low, high) if self._fine and not by_data else (base, end)
-                reads.append((slot, begin - address[slot], stop - address[slot]))
-            if mode in {WRITE, ATOMIC}:
-                begin, stop = (base, end) if by_data else (low, high)
-                writes.append((slot, begin - address[slot], stop - address[slot]))
-        apart = tuple(
-            (group[0], other, address[other] - address[group[0]]) for group in of_buffer.values() for other in group[1:]
-        )
+            here = of_buffer[buffer]
+            near = max(set(here) - loose, key=lambda s: (address[s] <= low, -abs(address[s] - low), -s))
+            for slot in (near, *(slot for slot in here if slot in loose)):
+                if mode in {READ, ATOMIC}:
+                    begin, stop = (low, high) if self._fine and not by_data else (base, end)
+                    reads.append((slot, begin - address[slot], stop - address[slot]))
+                if mode in {WRITE, ATOMIC}:
+                    begin, stop = (base, end) if by_data else (low, high)
+                    writes.append((slot, begin - address[slot], stop - address[slot]))
         read, written = united(reads, fine=self._fine), united(writes, fine=self._fine)
-        return Instance(call.symbol, call.shape, call.parameters, slots, read, written, apart, unused)
+        gone = [offset // 4 + half for offset in pointers if offset not in (*slots, *unused) for half in (0, 1)]
+        return Instance(
+            call.symbol,
+            call.shape,
+            call.parameters,
+            slots,
+            read,
+            written,
+            tuple(entry for entry in apart if entry[1] not in loose),
+            unused,
+            tuple(sorted({*varying_words(call.parameters, runs), *gone})),
+            tuple(sorted(loose)),
+        )
 
     def _touched(self, row: int) -> list[tuple[int, int, int, int]]:
         """Return buffer, mode, first address and end: a row for each buffer and mode, in a fine table one per range."""
@@ -252,6 +316,10 @@ class _Footprints:
             if place >= 0 and word < self._end[order[place]] and word > 0:
                 out[number * _POINTER_BYTES] = (word, int(order[place]))
         return out
+
+
+def _word(parameters: bytes, offset: int) -> int:
+    return int.from_bytes(parameters[offset : offset + _POINTER_BYTES], "little")
 
 
 def _runs(boxes: Boxes) -> list[tuple[int, int]] | None:

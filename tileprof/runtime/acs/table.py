@@ -33,7 +33,8 @@ class Instance:
     parameters.
     ``apart``: slots that lay in one buffer, ``(one, other, address of other - address of one)``. ``unused``: offsets of
     words that look like pointers and through which nothing was reached. ``varying``: words (of 4 bytes) that other runs
-    of the program filled otherwise at this launch.
+    of the program filled otherwise at this launch. ``loose``: numbers of slots that other runs filled otherwise with
+    regard to the first slot of their buffer, as padding does that holds an old pointer; they may be null.
     """
 
     symbol: str
@@ -45,6 +46,7 @@ class Instance:
     apart: tuple[tuple[int, int, int], ...] = ()
     unused: tuple[int, ...] = ()
     varying: tuple[int, ...] = ()
+    loose: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Table:
                 if instance.parameters:
                     yield f"bytes {instance.parameters.hex()} {entry.mask.hex()}"
                 yield from (f"slot {offset}" for offset in instance.slots)
+                yield from (f"loose {slot}" for slot in instance.loose)
                 yield from (f"apart {one} {other} {difference}" for one, other, difference in instance.apart)
                 yield from (f"null {offset} 0" for offset in instance.unused)
                 yield from (f"read {slot} {low} {high}" for slot, low, high in entry.reads)
@@ -114,6 +117,7 @@ def tabulate(instances: Iterable[Instance], program: str, *, fine: bool = False)
             instance.slots,
             instance.apart,
             instance.unused,
+            instance.loose,
         )
         groups[key].append(instance)
     for group in groups.values():
@@ -129,7 +133,7 @@ def _entries(group: Sequence[Instance], *, fine: bool) -> list[Entry]:
     varying words has entries of its own.
     """
     words = np.array([words_of(instance.parameters) for instance in group])
-    words[:, _pointers(group[0])] = 0
+    words[:, words_of_pointers(group[0])] = 0
     labels: dict[tuple[object, ...], int] = {}
     footprint = np.array([labels.setdefault((instance.reads, instance.writes), len(labels)) for instance in group])
     by_varying: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -139,7 +143,7 @@ def _entries(group: Sequence[Instance], *, fine: bool) -> list[Entry]:
     for varying, rows in by_varying.items():
         free = _free(words[rows], footprint[rows])
         free[list(varying)] = True
-        free[_pointers(group[0])] = True
+        free[words_of_pointers(group[0])] = True
         _, first = np.unique(words[rows][:, ~free], axis=0, return_index=True)
         examples += [(rows[at], free) for at in first.tolist()]
     out: list[Entry] = []
@@ -171,7 +175,7 @@ def words_of(parameters: bytes) -> NDArray[np.uint32]:
     return np.frombuffer(parameters + bytes(-len(parameters) % 4), "<u4").astype(np.uint32)
 
 
-def _pointers(instance: Instance) -> list[int]:
+def words_of_pointers(instance: Instance) -> list[int]:
     """Return words of the parameters that pointers take up."""
     return [word for offset in (*instance.slots, *instance.unused) for word in (offset // 4, offset // 4 + 1)]
 

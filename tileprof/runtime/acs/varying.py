@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tileprof.runtime.acs.instances import Logged
 from tileprof.runtime.acs.table import words_of
+
+if TYPE_CHECKING:
+    from tileprof.runtime.acs.instances import Logged
 
 Key = tuple[str, tuple[int, ...], int]
 
@@ -29,14 +31,13 @@ def key_of(call: Logged) -> Key:
     return call.symbol, call.shape, len(call.parameters)
 
 
-def varying_words(recorded: Sequence[Logged], runs: Sequence[Sequence[Logged]]) -> dict[int, tuple[int, ...]]:
-    """Return, by place in ``recorded``, the words (of 4 bytes) in which a launch's counterparts in ``runs`` differ from
-    it.
+def counterparts(recorded: Sequence[Logged], runs: Sequence[Sequence[Logged]]) -> dict[int, list[bytes]]:
+    """Return, by place in ``recorded``, the parameters of the same launch in ``runs``.
 
     A kernel and shape that another run launched more often or less has no counterparts there.
     """
+    out: dict[int, list[bytes]] = {}
     places = _by_key(recorded)
-    differing_words: dict[int, NDArray[np.bool_]] = {}
     for run in runs:
         others = _by_key(run)
         for key, places_here in places.items():
@@ -44,9 +45,17 @@ def varying_words(recorded: Sequence[Logged], runs: Sequence[Sequence[Logged]]) 
             if len(places_here) != len(places_there):
                 continue
             for here, there in zip(places_here, places_there, strict=True):
-                differs = words_of(recorded[here].parameters) != words_of(run[there].parameters)
-                differing_words[here] = differing_words.get(here, np.zeros(differs.size, bool)) | differs
-    return {place: tuple(np.flatnonzero(words).tolist()) for place, words in differing_words.items()}
+                out.setdefault(here, []).append(run[there].parameters)
+    return out
+
+
+def varying_words(parameters: bytes, others: Sequence[bytes]) -> tuple[int, ...]:
+    """Return the words (of 4 bytes) in which a launch's counterparts differ from it."""
+    own = words_of(parameters)
+    differs = np.zeros(own.size, bool)
+    for other in others:
+        differs |= own != words_of(other)
+    return tuple(np.flatnonzero(differs).tolist())
 
 
 def _by_key(calls: Sequence[Logged]) -> dict[Key, list[int]]:

@@ -11,7 +11,7 @@ import numpy as np
 from tileprof.devices import get
 from tileprof.runtime.acs.instances import Logged, instances, read_log, read_stack
 from tileprof.runtime.acs.table import Instance, tabulate, united
-from tileprof.runtime.acs.varying import repeats, varying_words
+from tileprof.runtime.acs.varying import counterparts, repeats, varying_words
 from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, TraceWriter, load
 
 SHAPE = (4, 1, 1, 128, 1, 1, 0)
@@ -130,6 +130,36 @@ def test_pointers_into_one_buffer_keep_their_distance(tmp_path: Path):
     assert result.apart == ((1, 2, 64),)
 
 
+def test_an_old_pointer_in_padding_is_known_by_other_runs_and_what_was_touched_counts_from_both(tmp_path: Path):
+    parameters = struct.pack("<QQQQ", 8192, 4096, 4096 + 64, 1)
+    call = Logged(100, 120, "k", SHAPE, whole=True, parameters=parameters)
+    other = struct.pack("<QQQQ", 16384, 12288, 0, 1)
+    trace = load(a_trace(tmp_path))
+    (made,) = instances(trace, [an_event(110)], [call], {0: [other]}).instances
+    assert made.apart == ()
+    assert made.loose == (2,)
+    assert made.reads == ((1, 0, 128), (2, -64, 64))  # the same bytes, from either
+    lines = list(tabulate([made], "p").lines())
+    assert lines.index("loose 2") > lines.index("slot 16")
+    moved = struct.pack("<QQQQ", 16384, 12288, 12288 + 64, 1)
+    (made,) = instances(trace, [an_event(110)], [call], {0: [moved]}).instances
+    assert (made.apart, made.loose) == (((1, 2, 64),), ())
+
+
+def test_a_captured_launch_is_known_by_one_that_differs_in_padding_alone(tmp_path: Path):
+    ran, captured, decided = (
+        Logged(t, t + 20, "k", SHAPE, whole=True, parameters=struct.pack("<QQII", 8192, 4096, padding, size))
+        for t, padding, size in ((100, 7, 1), (200, 9, 1), (300, 9, 2))
+    )
+    trace, calls = load(a_trace(tmp_path)), [ran, captured, decided]
+    others = {place: [struct.pack("<QQII", 8192, 4096, 11 + place, calls[place].parameters[20])] for place in range(3)}
+    joined = instances(trace, [an_event(110)], calls, others)
+    assert [made.parameters for made in joined.captured] == [captured.parameters]
+    (made,) = joined.captured
+    assert (made.reads, made.writes) == (joined.instances[0].reads, joined.instances[0].writes)
+    assert instances(trace, [an_event(110)], calls).captured == []  # without other runs nothing tells padding
+
+
 def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path):
     path = tmp_path / "launches-1"
     path.write_text("stack 4096\n100 120 k 4 1 1 128 1 1 0 1 8 0010000000000000.\n130 140 k 4 1 1 128 1 1 0 1 8 00")
@@ -142,8 +172,9 @@ def test_words_that_other_runs_fill_otherwise_are_not_compared():
     recorded = [Logged(0, 1, "k", SHAPE, whole=True, parameters=struct.pack("<QII", 4096, 8, 7)) for _ in range(2)]
     other = [Logged(0, 1, "k", SHAPE, whole=True, parameters=struct.pack("<QII", 8192, 8, 9)) for _ in range(2)]
     assert repeats([recorded, other])
-    assert varying_words(recorded, [other]) == {0: (0, 3), 1: (0, 3)}
-    assert varying_words(recorded, [other[:1]]) == {}
+    assert counterparts(recorded, [other]) == {place: [call.parameters] for place, call in enumerate(other)}
+    assert varying_words(recorded[0].parameters, [other[0].parameters]) == (0, 3)
+    assert counterparts(recorded, [other[:1]]) == {}
     (entry,) = tabulate([replace(instance(4096, 8, 7, 32), varying=(0, 3))], "p").entries["k"]
     assert entry.mask == bytes(8) + b"\xff" * 4 + bytes(4)
 
@@ -175,7 +206,7 @@ def test_a_launch_of_an_h200_is_known_again_in_another_process():
         )
     )
     call = Logged(0, 1, "clamp", SHAPE, whole=True, parameters=first)
-    varying = varying_words([call], [[replace(call, parameters=second)]])[0]
+    varying = varying_words(call.parameters, [second])
     instance = Instance("clamp", SHAPE, first, (32, 40), ((1, 0, 50176),), ((0, 0, 50176),), varying=varying)
     (entry,) = tabulate([instance], "p").entries["clamp"]
     agree = [a & m == b & m for a, b, m in zip(first, third, entry.mask, strict=True)]

@@ -41,6 +41,8 @@ def test_every_mode_gives_the_bits_of_stream_order(
         assert machine.run(*words, settings=settings, seed=seed) == expected, (mode, issuer)
         (counts,) = acs.results(settings.folder)
         assert counts["differing"] == 0
+        assert len(counts["unknown_at"]) == counts["unknown"]
+        assert counts["unknown_at"] == sorted({at for at in counts["unknown_at"] if 0 <= at < counts["launches"]})
         assert counts["spread"] > 10 or kind == "loop" or mode == "check"
 
 
@@ -62,6 +64,40 @@ def test_launches_that_a_program_captures_become_branches_of_its_graph(machine: 
     (counts,) = acs.results(tmp_path / "run")
     assert counts["captured"] > 0
     assert counts["moves"] > 0  # copies and fills, too
+
+
+def test_slots_that_may_hold_anything_count_where_they_hold_something(machine: Machine, tmp_path: Path) -> None:
+    """Every entry gets an old pointer beside each real one: the same word, loose, with the same ranges."""
+    words = ("3", "150", "all")
+    _, path = machine.table(*words, folder=tmp_path / "log")
+    lines: list[str] = []
+    slots = 0
+    for line in path.read_text().splitlines():
+        word, *rest = line.split()
+        if word in {"read", "write"}:
+            lines += [line, " ".join([word, str(int(rest[0]) + slots), *rest[1:]])]
+            continue
+        slots = 0 if word == "entry" else slots + (word == "slot")
+        lines.append(line)
+    doubled: list[str] = []
+    offsets: list[str] = []
+    for line in lines:
+        if line.startswith("slot"):
+            offsets.append(line)
+        elif offsets:
+            doubled += [*offsets, *offsets, *(f"loose {len(offsets) + i}" for i in range(len(offsets)))]
+            offsets = []
+        if not line.startswith("slot"):
+            doubled.append(line)
+    loose = tmp_path / "loose"
+    loose.write_text("\n".join(doubled) + "\n")
+    found = []
+    for number, table in enumerate((path, loose)):
+        settings = acs.Settings("streams", tmp_path / str(number), table, lanes=4)
+        assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
+        found += acs.results(settings.folder)
+    assert found[0]["unknown"] == found[1]["unknown"] < found[1]["launches"]
+    assert found[1]["spread"] > 10
 
 
 @pytest.mark.parametrize("window", [1, 2, 64])

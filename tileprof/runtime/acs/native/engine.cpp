@@ -353,6 +353,7 @@ CUresult Engine::launched(const Launch& launch) {
             function.entries == nullptr ? "another kernel than any recorded" : "other parameters than any recorded";
     if (entry == nullptr) {
         ++counts_.unknown;
+        if (counts_.unknown_at.size() < Counts::kMostListed) counts_.unknown_at.push_back(counts_.launches - 1);
         ++counts_.reasons[std::string(reason) + ": " + (function.known ? function.symbol : std::string("?"))];
         say_foreign();
         if (CUresult failed = barrier(group, hash_of(reason))) return failed;
@@ -394,7 +395,10 @@ void Engine::before(const char* symbol, Meaning meaning) {
     for (const auto& group : groups_)
         if (CUresult result = group->join(hash_of(symbol))) failure_ = result;
     dirty_ = false;
-    if (meaning == Meaning::kCaptureBegins) ++capturing_;
+    if (meaning == Meaning::kCaptureBegins) {
+        ++capturing_;
+        counts_.capture_at = counts_.launches;
+    }
     if (meaning == Meaning::kCaptureEnds && capturing_ > 0) --capturing_;
     if (meaning == Meaning::kUnloads) {
         functions_.forget();

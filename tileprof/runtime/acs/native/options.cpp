@@ -105,13 +105,16 @@ void Counts::write(const std::string& path) const {
                                           {"differing", differing},
                                           {"captured", captured},
                                           {"moves", moves},
-                                          {"rested", rested}};
+                                          {"rested", rested},
+                                          {"capture_at", capture_at}};
     std::map<std::string, uint64_t> by_lane;
     for (const auto& [lane, count] : lanes) by_lane[std::to_string(lane)] = count;
     std::string text = object(plain);
     text.pop_back();
     text += ",\"reasons\":" + object(reasons) + ",\"calls\":" + object(calls) +
-            ",\"differences\":" + object(differences) + ",\"lanes\":" + object(by_lane) + "}\n";
+            ",\"differences\":" + object(differences) + ",\"lanes\":" + object(by_lane) + ",\"unknown_at\":[";
+    for (uint64_t at : unknown_at) text += (text.back() == '[' ? "" : ",") + std::to_string(at);
+    text += "]}\n";
     fputs(text.c_str(), file);
     fclose(file);
 }

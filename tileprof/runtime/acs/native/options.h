@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace tileprof::acs {
 
@@ -29,6 +30,7 @@ struct Options {
 
 // Written as JSON when the process ends.
 struct Counts {
+    static constexpr size_t kMostListed = 1 << 16;
     uint64_t launches = 0, placed = 0, unknown = 0, barriers = 0, waits = 0, records = 0, missed = 0, spread = 0;
     uint64_t graphs = 0, graph_launches = 0, graph_kernels = 0, updated = 0, segments = 0, checked = 0, unchecked = 0,
              differing = 0;
@@ -37,6 +39,8 @@ struct Counts {
     std::map<std::string, uint64_t> calls;    // that everything was ordered around
     std::map<std::string, uint64_t> differences;
     std::map<int, uint64_t> lanes;
+    std::vector<uint64_t> unknown_at;  // which launches, the first being 0: kMostListed of them
+    uint64_t capture_at = 0;           // launches before the last capture
 
     void write(const std::string& path) const;
 };

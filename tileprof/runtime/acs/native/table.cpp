@@ -47,8 +47,8 @@ bool Entry::matches(const uint64_t* parameters, size_t words) const {
             return false;
     for (const Null& n : nulls)
         if ((word_at(parameters, n.offset) == 0) != n.null) return false;
-    for (uint32_t slot : slots)
-        if (word_at(parameters, slot) == 0) return false;
+    for (size_t i = 0; i < slots.size(); ++i)
+        if (!loose[i] && word_at(parameters, slots[i]) == 0) return false;
     return true;
 }
 
@@ -56,6 +56,7 @@ void Entry::access(const uint64_t* parameters, Access* out) const {
     auto add = [&](const std::vector<Touched>& from, std::vector<Range>* to) {
         for (const Touched& t : from) {
             uint64_t base = word_at(parameters, slots[t.slot]);
+            if (base == 0) continue;  // loose: nothing lies there
             to->push_back({base + static_cast<uint64_t>(t.low), base + static_cast<uint64_t>(t.high)});
         }
     };
@@ -125,11 +126,15 @@ std::string Table::read(const std::string& path) {
             if (!(in >> offset) || offset % 4 != 0 || offset + 8 > entry->bytes.size() * 8)
                 return wrong("a slot outside of the parameters");
             if (word == "slot")
-                entry->slots.push_back(offset);
+                entry->slots.push_back(offset), entry->loose.push_back(false);
             else if (in >> null)
                 entry->nulls.push_back({offset, null != 0});
             else
                 return wrong("a null that says nothing");
+        } else if (word == "loose") {
+            size_t slot = 0;
+            if (!(in >> slot) || slot >= entry->slots.size()) return wrong("a slot that there is not");
+            entry->loose[slot] = true;
         } else if (word == "apart") {
             Entry::Apart a{};
             if (!(in >> a.one >> a.other >> a.difference) || a.one >= entry->slots.size() ||

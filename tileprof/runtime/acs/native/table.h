@@ -8,6 +8,7 @@
 //     entry GX GY GZ BX BY BZ SHARED BYTES  of the kernel above
 //     bytes HEX MASK                        parameters; bits of the mask that are 0 are not compared
 //     slot OFFSET                           a pointer argument in the parameters
+//     loose I                               slot I may hold anything: what it points to counts, null or not
 //     apart I J DIFFERENCE                  slots I and J lay in one buffer, DIFFERENCE bytes apart
 //     null OFFSET 0|1                       a pointer that nothing was reached through, and whether it was null
 //     read|write SLOT LOW HIGH              bytes touched, from the slot's address on
@@ -34,6 +35,7 @@ struct Entry {
     Shape shape{};
     std::vector<uint64_t> bytes, mask;  // of the parameters, padded with zeros to whole words
     std::vector<uint32_t> slots;
+    std::vector<bool> loose;  // by slot
     struct Apart {
         uint32_t one, other;
         int64_t difference;
