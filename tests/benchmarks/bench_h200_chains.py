@@ -121,13 +121,15 @@ def calibrated(kernels, stream_us):
     total = stream_us * 1e3 - len(kernels) * H200.graph_gap_ns
     at_floor = [False] * len(kernels)
     while True:  # those that cannot be faster keep their floor, the others share the rest by waves and depth
-        weight = sum(w * k[2] for w, k, kept in zip(waves, kernels, at_floor, strict=True) if not kept)
-        rest = total - sum(f for f, kept in zip(floor, at_floor, strict=True) if kept)
+        weight = sum(
+            w * k[2] for w, k, at_floor_stage in zip(waves, kernels, at_floor, strict=True) if not at_floor_stage
+        )
+        rest = total - sum(f for f, at_floor_stage in zip(floor, at_floor, strict=True) if at_floor_stage)
         times = [
-            f if kept or not weight else rest * w * k[2] / weight
-            for f, w, k, kept in zip(floor, waves, kernels, at_floor, strict=True)
+            f if at_floor_stage or not weight else rest * w * k[2] / weight
+            for f, w, k, at_floor_stage in zip(floor, waves, kernels, at_floor, strict=True)
         ]
-        slow = [kept or t < f for t, f, kept in zip(times, floor, at_floor, strict=True)]
+        slow = [at_floor_stage or t < f for t, f, at_floor_stage in zip(times, floor, at_floor, strict=True)]
         if slow == at_floor or all(slow):
             break
         at_floor = slow
@@ -167,9 +169,9 @@ def show(lines):
 def summary(errors):
     lines = []
     for (way, model), points in errors.items():
-        stream, actual, said = np.array(points).T
-        off = said / actual - 1
-        agree = int((np.sign(stream - actual) == np.sign(stream - said)).sum())
+        stream, actual, predicted = np.array(points).T
+        off = predicted / actual - 1
+        agree = int((np.sign(stream - actual) == np.sign(stream - predicted)).sum())
         lines.append(
             (
                 way,

@@ -58,9 +58,9 @@ def rows_of(program, folder):
     policies["synthesised"] = synthesise(graph, pair, folded=folded)
     for name, policy in policies.items():
         tiles = policy.stages[0].tiles
-        held = tiles // 2
+        halves = tiles // 2
         plain, _ = wrong(policy, stream)
-        late, pixels = wrong(policy, lambda program, held=held: delaying(program, held))
+        late, pixels = wrong(policy, lambda program, tile=halves: delaying(program, tile))
         missing = len(verify(policy, graph, pair).missing)
         yield program, tiles, name, f"{missing:,}", plain, late, f"{pixels:,}"
 

@@ -25,14 +25,14 @@ def row(result):
         f"{k} {us:.1f}" + (f" ({result.missing[k]:,})" if result.missing[k] else "")
         for k, us in result.shipped_us.items()
     )
-    made = f"{result.kind}, {result.semaphores}"
+    grouping = f"{result.kind}, {result.semaphores}"
     name = f"{chain.model} {chain.arch} {chain.block}"
     return (
         name,
         chain.size,
         result.pair,
         f"{result.stream_us:.1f}",
-        made,
+        grouping,
         f"{result.policy_us:.1f}",
         kinds,
         result.reason,

@@ -201,8 +201,8 @@ def table(results):
 
 def main():
     actual = measured(lambda text: print(text, flush=True))
-    kept = ("scheduler", "rule", "source", "here")
-    results = [{**{name: getattr(rule, name) for name in kept}, "worth": values} for rule, values in actual.items()]
+    header = ("scheduler", "rule", "source", "here")
+    results = [{**{name: getattr(rule, name) for name in header}, "worth": values} for rule, values in actual.items()]
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))

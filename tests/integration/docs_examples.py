@@ -149,8 +149,8 @@ def _line(expected: str, actual: str) -> str:
     words, now = (re.findall(r"\s+|\S+", line) for line in (expected, actual))
     out: list[str] = []
     for change, a, b, c, d in difflib.SequenceMatcher(None, words, now, autojunk=False).get_opcodes():
-        kept = change != "equal" and ANY_TEXT in "".join(words[a:b])
-        out += words[a:b] if kept else now[c:d]
+        is_pattern = change != "equal" and ANY_TEXT in "".join(words[a:b])
+        out += words[a:b] if is_pattern else now[c:d]
     return "".join(out)
 
 
@@ -271,7 +271,7 @@ def _in_process(arguments: list[str]) -> list[str]:
     """As the command line would, without a new interpreter: starting one takes longer than most commands."""
     from tileprof.cli import main
 
-    with io.BytesIO() as kept, io.TextIOWrapper(kept, encoding="utf-8", write_through=True) as printed:
+    with io.BytesIO() as buffer, io.TextIOWrapper(buffer, encoding="utf-8", write_through=True) as printed:
         with (
             mock.patch.dict(os.environ, _ENVIRONMENT),
             contextlib.redirect_stdout(printed),
@@ -281,7 +281,7 @@ def _in_process(arguments: list[str]) -> list[str]:
                 code = main(arguments)
             except SystemExit as stop:
                 code = int(stop.code or 0)
-        return _with_code(kept.getvalue().decode(), code)
+        return _with_code(buffer.getvalue().decode(), code)
 
 
 def _with_code(printed: str, code: int) -> list[str]:

@@ -71,14 +71,14 @@ def _cell(outcomes: dict[str, int]) -> str:
 
 
 def main() -> int:
-    known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"tests": {}}
+    document = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"tests": {}}
     for argument in sys.argv[1:]:
         version, _, path = argument.partition("=")
-        known["tests"][version] = counted(Path(path))
-    known["date"] = time.strftime("%Y-%m-%d")
+        document["tests"][version] = counted(Path(path))
+    document["date"] = time.strftime("%Y-%m-%d")
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    sys.stdout.write(table(known) + "\n")
+    RESULTS.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    sys.stdout.write(table(document) + "\n")
     return 0
 
 

@@ -155,8 +155,8 @@ def test_a_header_from_a_trace_compiles(mlp, tmp_path):
         "example.o",
         *code,
     ]
-    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
+    compilation = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert compilation.returncode == 0, compilation.stderr
 
 
 def test_nothing_is_overwritten_without_force(mlp, tmp_path, capsys):

@@ -47,8 +47,8 @@ def wheel(source, tmp_path_factory):
 def test_a_wheel_holds_every_file_of_the_three_folders(wheel):
     path, expected = wheel
     with zipfile.ZipFile(path) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert held == expected
+        names_in_wheel = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names_in_wheel == expected
 
 
 def test_a_wheel_brings_one_top_level_name(wheel):

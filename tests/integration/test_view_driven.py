@@ -77,11 +77,11 @@ def test_every_view_follows_the_selection_and_the_address_keeps_it(tab, written)
     view.until("() => tileprof.simulated()?.top && tileprof.flow.ready")
     assert view.hash() == address
     assert page.inner_text("#slide-sms ~ output") == "66"
-    kept = (
+    selection = (
         "() => { const { launch, pair, tile, tab, beside } = tileprof.state; return { launch, pair, tile, tab, "
         "beside }; }"
     )
-    assert view.ask(kept)["tile"] == [GEMM, 3 + 24 * 4]
+    assert view.ask(selection)["tile"] == [GEMM, 3 + 24 * 4]
 
 
 def test_arrows_lead_to_the_selected_tile_in_both_timelines(tab):

@@ -120,9 +120,9 @@ def test_lanes_are_full_where_a_tile_runs_and_shaded_where_none_does(tab, graph)
     for sm, begin, end in zip(lanes.sm, lanes.begin_ns, lanes.end_ns, strict=True):
         expected[sm, (begin + 40 < times) & (times < end - 40)] = FOCUS
         expected[sm, (np.abs(times - begin) <= 40) | (np.abs(times - end) <= 40)] = -1  # within a pixel of an edge
-    known = expected[..., 0] >= 0
+    has_lane = expected[..., 0] >= 0
     points = np.array([[start + t, sm + 0.4] for sm in range(132) for t in times])
     colours = view.pixels("lanes", points).reshape(132, len(times), 3)
-    np.testing.assert_array_equal(colours[known], expected[known])
-    assert known.mean() > 0.9
-    assert (expected[known] == IDLE).all(axis=1).mean() > 0.1
+    np.testing.assert_array_equal(colours[has_lane], expected[has_lane])
+    assert has_lane.mean() > 0.9
+    assert (expected[has_lane] == IDLE).all(axis=1).mean() > 0.1

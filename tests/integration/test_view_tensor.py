@@ -74,10 +74,10 @@ def written(graph, tmp_path_factory):
 
 def drawn(view):
     """Elements that the ranges of the picture hold, as an array of the tensor's shape."""
-    held = np.zeros(SHAPE, int)
+    cells = np.zeros(SHAPE, int)
     for (a, b), (c, d), (e, f), (g, h) in view.ask("() => tileprof.picture.ranges"):
-        held[a:b, c:d, e:f, g:h] += 1
-    return held
+        cells[a:b, c:d, e:f, g:h] += 1
+    return cells
 
 
 @pytest.mark.parametrize(("launch", "strides"), [(1, "contiguous"), (3, "channels last")])

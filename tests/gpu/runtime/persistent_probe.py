@@ -188,19 +188,19 @@ def roles(chain, flat):
 
 def reference(chain, flat, dtype=None):
     """Every stage by PyTorch; with a dtype, computed in it and rounded after each stage."""
-    known = {}
+    values = {}
     for operator in chain.operators:
         inputs = {}
         for role, v in operator.views().items():
             if role != "out":
                 inputs[role] = (
-                    known[v.tensor] if v.tensor in known else flat[v.tensor].as_strided(v.shape, v.strides, v.offset)
+                    values[v.tensor] if v.tensor in values else flat[v.tensor].as_strided(v.shape, v.strides, v.offset)
                 )
         if dtype is not None:
             inputs = {role: t.to(dtype) for role, t in inputs.items()}
         out = operator.reference(inputs)
-        known[operator.out.tensor] = out if dtype is None else out.to(DTYPES[operator.out.dtype])
-    return known
+        values[operator.out.tensor] = out if dtype is None else out.to(DTYPES[operator.out.dtype])
+    return values
 
 
 class Run:

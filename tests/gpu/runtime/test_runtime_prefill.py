@@ -69,12 +69,12 @@ def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 def test_results_are_pytorchs_and_the_same_bits_in_every_launch(name):
     shape = CASES[name]
     model, prefill = HostModel(shape, "cuda"), Prefill(shape, "cuda")
-    expected, kept = model.expected()
+    expected, cache = model.expected()
     first = launched(model, prefill)
     tolerance = {"float16": 5e-3, "bfloat16": 3e-2}[shape.dtype]
     assert error(first, expected) < tolerance
     if shape.cache:
-        for layer, reference in zip(model.layers, kept, strict=True):
+        for layer, reference in zip(model.layers, cache, strict=True):
             for role, rows in zip(("keys", "values"), reference, strict=True):
                 assert error(layer[role][:, :, : shape.length], rows) < tolerance
                 assert layer[role][:, :, shape.length :].isnan().all()

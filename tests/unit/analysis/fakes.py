@@ -128,8 +128,8 @@ def list_oracle(g, lives, sizes, capacity, *, reuse):
     while None in ends or running:
         busy = {t for _, t in running}
         for t in range(len(ns)):
-            done = all(ends[p] is not None and p not in busy for p in parents[t])
-            if ends[t] is None and done and size[t] <= free:
+            is_ready = all(ends[p] is not None and p not in busy for p in parents[t])
+            if ends[t] is None and is_ready and size[t] <= free:
                 ends[t] = now + ns[t]
                 free -= size[t]
                 busy.add(t)

@@ -79,8 +79,8 @@ class _Simulation:
         for parent, child, first in _edges(p):
             self.entries[child] += 1
             if plan.gate[self.launch_of[child]] in (READY, INSIDE):
-                known = self.parents[child].get(parent, 1.0)
-                self.parents[child][parent] = min(known, first)
+                share = self.parents[child].get(parent, 1.0)
+                self.parents[child][parent] = min(share, first)
                 self.children[parent].add(child)
         self.begin, self.end = [math.inf] * self.tiles, [math.inf] * self.tiles
         self.over = [False] * self.tiles
@@ -337,15 +337,15 @@ class _Simulation:
         d = self.plan.deciding
         for k in range(d.servers):
             while self.queue and self.server_free[k] <= self.now:
-                taken, self.queue = self.queue[: d.batch], self.queue[d.batch :]
-                done = self.now + len(taken) * d.decide_ns + d.commit_ns
-                for tile in taken:
-                    arrives = done + d.deliver_ns
+                batch, self.queue = self.queue[: d.batch], self.queue[d.batch :]
+                end_ns = self.now + len(batch) * d.decide_ns + d.commit_ns
+                for tile in batch:
+                    arrives = end_ns + d.deliver_ns
                     heapq.heappush(self.events, (arrives, DECISION_ARRIVES, tile))
-                self.server_free[k] = done
-                self.deciding_ns += done - self.now
-                if done > self.now:
-                    heapq.heappush(self.events, (done, SERVER_FREE, k))
+                self.server_free[k] = end_ns
+                self.deciding_ns += end_ns - self.now
+                if end_ns > self.now:
+                    heapq.heappush(self.events, (end_ns, SERVER_FREE, k))
 
     def decision_arrives(self, tile: int) -> None:
         self.decided.add(tile)
@@ -411,16 +411,16 @@ class _Simulation:
             return  # tried again when this part of it ends
         end = self.begin[tile] + self.late.get(tile, 0.0) + life
         waits = self.waits_inside(tile)
-        known, rest = max(waits, default=(0.0, 0.0))
-        if known > end:
+        last_ns, rest = max(waits, default=(0.0, 0.0))
+        if last_ns > end:
             share = self.first_wait(tile)
             if self.sharing.clocks and share > 0 and tile not in self.late:
                 self.work_before_waiting(tile, share)
                 return
-        if known == math.inf:
+        if last_ns == math.inf:
             return
-        resumes = max(self.now, known - rest) if known > end else self.now
-        end = max(end, known)
+        resumes = max(self.now, last_ns - rest) if last_ns > end else self.now
+        end = max(end, last_ns)
         if plan.trigger[launch] > 0:
             self.triggers(tile, end - (1.0 - plan.trigger[launch]) * life)
         if not self.sharing.clocks:

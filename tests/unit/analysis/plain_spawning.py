@@ -118,11 +118,11 @@ class Plain:
             if self.work.items[t] and (t in chosen if self.policy == WARP else self.launches(t, len(launching))):
                 self.launch(t, len(launching), self.now + base_ns)
                 launching.append(t)
-        spent = base_ns + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
+        life_ns = base_ns + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
         for t in launching:
-            self.arrives(t, self.now + spent)
-        rest = [self.inline(t, spent) for t in warp if self.work.items[t] and t not in launching]
-        return spent + max(rest, default=0.0)
+            self.arrives(t, self.now + life_ns)
+        rest = [self.inline(t, life_ns) for t in warp if self.work.items[t] and t not in launching]
+        return life_ns + max(rest, default=0.0)
 
     def inline(self, t: int, begin: float) -> float:
         """A thread's time for its items and, where these do not launch, for theirs."""

@@ -14,14 +14,14 @@ from tileprof.analysis.inorder import Costs, in_order
 
 def naive(p, units, capacity, costs, *, wait_inside):
     """One tile after the other takes the first moment at which enough slots are free among all that hold one."""
-    held = []
+    slots = []
     ends = np.zeros(int(p.tile_base[-1]))
     now, floor = 0.0, 0.0
     for launch in range(len(p.launch)):
         floor = now + costs.launch_ns if launch else 0.0
         for local in range(int(p.tile_base[launch + 1] - p.tile_base[launch])):
-            while sum(u for e, u in held if e > now) + units[launch] > capacity:
-                now = min(e for e, _ in held if e > now)
+            while sum(u for e, u in slots if e > now) + units[launch] > capacity:
+                now = min(e for e, _ in slots if e > now)
             begin = max(now, floor)
             life = p.ns[p.ns_at[launch] + local]
             end = begin + life
@@ -37,7 +37,7 @@ def naive(p, units, capacity, costs, *, wait_inside):
             if launch in p.producer:
                 end += costs.post_ns
             ends[p.tile_base[launch] + local] = end
-            held.append((end, units[launch]))
+            slots.append((end, units[launch]))
     return ends
 
 

@@ -92,12 +92,12 @@ def _merged(changed: dict[str, Any], number: int, dice: random.Random) -> Policy
     uses = sorted(set(array["of"]))
     if len(uses) < 2:
         return None
-    gone, kept = dice.sample(uses, 2)
-    array["of"] = [kept if n == gone else n for n in array["of"]]
+    merged_from, merged_into = dice.sample(uses, 2)
+    array["of"] = [merged_into if n == merged_from else n for n in array["of"]]
     for edge in changed["edges"]:
         if edge["semaphores"] == number:
             waits = edge["waits"]
-            edge["waits"] = {**waits, "semaphore": [kept if n == gone else n for n in waits["semaphore"]]}
+            edge["waits"] = {**waits, "semaphore": [merged_into if n == merged_from else n for n in waits["semaphore"]]}
     return policy_of(changed)
 
 

@@ -80,7 +80,7 @@ def post_norm(rows: int, hidden: int, layers: int, *, length: int | None = None,
         parts = "wq", "bq", "wk", "bk", "wv", "bv", "wp", "bp", "g1", "b1", "wf", "bf", "wd", "bd", "g2", "b2"
         wq, bq, wk, bk, wv, bv, wp, bp, g1, b1, wf, bf, wd, bd, g2, b2 = (f"{part}{layer}" for part in parts)
         names += [wq, bq, wk, bk, wv, bv, wp, bp, g1, b1, wf, bf, wd, bd]
-        q, k, v, attended, middle, kept = (
+        q, k, v, attended, middle, outputs = (
             Matrix(f"{part}{layer}", hidden) for part in ("q", "k", "v", "att", "mid", "kept")
         )
         x = source if norm is None else Matrix(f"normed{layer - 1}", hidden)
@@ -102,10 +102,12 @@ def post_norm(rows: int, hidden: int, layers: int, *, length: int | None = None,
                 True,
                 inner,
                 bf,
-                Norm(g1, b1, 1e-12, kept.tensor),
+                Norm(g1, b1, 1e-12, outputs.tensor),
                 "gelu",
             ),
-            Product(f"down_{layer}", rows, hidden, 4 * hidden, inner, wd, True, Matrix(to, hidden), bd, residual=kept),
+            Product(
+                f"down_{layer}", rows, hidden, 4 * hidden, inner, wd, True, Matrix(to, hidden), bd, residual=outputs
+            ),
         ]
         source, norm = Matrix(to, hidden), Norm(g2, b2, 1e-12, f"normed{layer}")
         if layer < layers - 1:

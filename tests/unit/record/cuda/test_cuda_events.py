@@ -61,9 +61,9 @@ def test_what_is_written_is_what_the_schema_says(written):
     assert len(actual) > 5
     for kind, names in actual:
         assert kind in events.KINDS, kind
-        known = events.fields_of(kind)
-        assert names <= known.keys(), f"{kind}: the schema lacks {names - known.keys()}"
-        missing = {name for name, needs in known.items() if needs} - names
+        fields = events.fields_of(kind)
+        assert names <= fields.keys(), f"{kind}: the schema lacks {names - fields.keys()}"
+        missing = {name for name, needs in fields.items() if needs} - names
         assert not missing, f"{kind} is written without {missing}"
 
 

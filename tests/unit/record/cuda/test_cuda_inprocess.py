@@ -409,19 +409,19 @@ def test_each_region_begins_with_what_is_allocated_and_nothing_is_kept_between(m
 def test_a_history_that_is_kept_to_the_end_is_written_and_not_ended(modules, tmp_path):
     """PyTorch warns where the main thread ends what another one began."""
     memory = Memory()
-    kept, _ = history(modules, tmp_path, memory)
-    kept.from_the_start()
+    rows, _ = history(modules, tmp_path, memory)
+    rows.from_the_start()
     memory.happen("alloc", 100, 10)
-    kept.write()
+    rows.write()
     assert [row[0] for row in json.loads((tmp_path / "allocator.json").read_text())] == ["live", "alloc"]
     assert memory.calls == ["all"]
 
 
 def test_an_allocator_without_a_history_is_said_once_and_ends_nothing(modules, tmp_path):
-    kept, message = history(modules, tmp_path, Memory("cudaMallocAsync does not yet support recordHistory"))
-    kept.from_the_start()
-    kept.region(begun=True)
-    kept.write()
+    rows, message = history(modules, tmp_path, Memory("cudaMallocAsync does not yet support recordHistory"))
+    rows.from_the_start()
+    rows.region(begun=True)
+    rows.write()
     assert len(message) == 1
     assert "cudaMallocAsync does not yet support" in message[0]
 

@@ -119,9 +119,9 @@ def test_dependencies_between_operators_are_those_of_real_memory(recorded, steps
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
                 before, actual = session.writer.launches, oracle.operators
                 result = func(*args, **(kwargs or {}))
-                made = session.writer.launches - before
-                assert not made or oracle.operators > actual
-                launch_of.extend([actual] * made)
+                launch_count = session.writer.launches - before
+                assert not launch_count or oracle.operators > actual
+                launch_of.extend([actual] * launch_count)
                 return result
 
         with oracle, Count():

@@ -50,10 +50,10 @@ def test_a_fine_table_keeps_ranges_and_closes_the_narrowest_gaps():
     rows = [(0, 16 * i, 16 * i + 4) for i in range(20)]
     assert united(rows, fine=True) == tuple(rows)
     many = [(0, 16 * i, 16 * i + 4) for i in range(100)] + [(0, 10_000, 10_004)]
-    kept = united(many, fine=True)
-    assert len(kept) == 64
-    assert kept[-1] == (0, 10_000, 10_004)
-    assert all(any(low <= first and last <= high for _, low, high in kept) for _, first, last in many)
+    ranges = united(many, fine=True)
+    assert len(ranges) == 64
+    assert ranges[-1] == (0, 10_000, 10_004)
+    assert all(any(low <= first and last <= high for _, low, high in ranges) for _, first, last in many)
 
 
 def a_trace(folder: Path) -> Path:
@@ -207,10 +207,10 @@ def test_a_launch_of_an_h200_is_known_again_in_another_process():
     )
     call = Logged(0, 1, "clamp", SHAPE, whole=True, parameters=first)
     varying = varying_words(call.parameters, [second])
-    made = Instance("clamp", SHAPE, first, (32, 40), ((1, 0, 50176),), ((0, 0, 50176),), varying=varying)
-    (entry,) = tabulate([made], "p").entries["clamp"]
+    instance = Instance("clamp", SHAPE, first, (32, 40), ((1, 0, 50176),), ((0, 0, 50176),), varying=varying)
+    (entry,) = tabulate([instance], "p").entries["clamp"]
     agree = [a & m == b & m for a, b, m in zip(first, third, entry.mask, strict=True)]
     assert all(agree)
     assert entry.mask[:4] == b"\xff" * 4  # how many numbers there are decides
-    (alone,) = tabulate([replace(made, varying=())], "p").entries["clamp"]
+    (alone,) = tabulate([replace(instance, varying=())], "p").entries["clamp"]
     assert any((a ^ b) & m for a, b, m in zip(first, third, alone.mask, strict=True))

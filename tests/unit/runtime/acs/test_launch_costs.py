@@ -33,9 +33,9 @@ def test_costs_are_measured_through_the_driver(tmp_path: Path, monkeypatch: pyte
 def test_a_device_file_keeps_what_was_not_measured(tmp_path: Path) -> None:
     path = tmp_path / "here.json"
     path.write_text(json.dumps(costs.device_file(FOUND)))
-    device, known = devices.get(path), devices.get("H200")
+    device, h200 = devices.get(path), devices.get("H200")
     assert (device.host_issue_ns, device.graph_issue_ns) == (3000, 100)
-    assert device.launch_gap_ns == known.launch_gap_ns
+    assert device.launch_gap_ns == h200.launch_gap_ns
 
 
 def test_without_a_driver_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

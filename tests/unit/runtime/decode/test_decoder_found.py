@@ -63,9 +63,9 @@ def graph_of(name: str, style: str = "plain", **changes: Any) -> fx.Graph:
 def copied(name: str) -> fx.Graph:
     """A graph that a test may change."""
     graph = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
+    copies: dict[fx.Node, fx.Node] = {}
     for node in graph_of(name).nodes:
-        known[node] = graph.node_copy(node, known.__getitem__)
+        copies[node] = graph.node_copy(node, copies.__getitem__)
     return graph
 
 

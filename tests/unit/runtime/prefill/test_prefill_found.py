@@ -46,9 +46,9 @@ def graph_of(batch: int, length: int, *, cached: bool, kind: str = "Llama") -> f
 def copied(graph: fx.Graph) -> fx.Graph:
     """A graph that a test may change."""
     copy = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
+    copies: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        known[node] = copy.node_copy(node, known.__getitem__)
+        copies[node] = copy.node_copy(node, copies.__getitem__)
     return copy
 
 

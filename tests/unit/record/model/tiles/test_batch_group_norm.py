@@ -95,8 +95,8 @@ def test_the_gradient_of_batch_norm_reads_what_it_needs(last, train):
         for name in ("grad_out", "input"):
             assert_reads(kernels[0], out, call[name], down)
     assert_writes(kernels[-1], gradient)
-    used = "save_mean" if train else "running_mean"
-    assert touches(kernels[0], call[used])
+    statistic = "save_mean" if train else "running_mean"
+    assert touches(kernels[0], call[statistic])
     assert not touches(kernels[0], call["running_mean" if train else "save_mean"])
 
 

@@ -261,7 +261,7 @@ def test_backward_tiles_read_what_their_gradients_need(arguments, word):
     with overrides.override(word):
         launched = run_model(call, H200)
     refs = [[o.ref for o in kernel.operands if isinstance(o, Operand)] for kernel in launched]
-    cut = 1 + next(i for i, used in enumerate(refs) if call.outputs[0].ref in used)
+    cut = 1 + next(i for i, operand_refs in enumerate(refs) if call.outputs[0].ref in operand_refs)
     check_gather_or_depthwise(
         launched[:cut], parse(word), geometry, call.outputs[0], call["grad_output"], transposed=not transposed
     )
