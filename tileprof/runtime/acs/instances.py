@@ -8,6 +8,7 @@ which joins the two. A word of the parameters is a pointer where it is an addres
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tileprof.runtime.acs.table import Instance, Range, united, words_of, words_of_pointers
 from tileprof.runtime.acs.varying import varying_words
@@ -142,14 +144,23 @@ def _like(missing: Sequence[tuple[Logged, tuple[int, ...]]], known: Sequence[Ins
     by_key: dict[tuple[str, tuple[int, ...], int], dict[Instance, None]] = {}
     for instance in known:
         by_key.setdefault((instance.symbol, instance.shape, len(instance.parameters)), {})[instance] = None
+    decides: dict[tuple[str, tuple[int, ...], int], tuple[NDArray[np.uint32], NDArray[np.bool_]]] = {}
+    for key, known_of_kind in by_key.items():
+        words_by_instance = np.array([words_of(instance.parameters) for instance in known_of_kind])
+        compared = np.ones(words_by_instance.shape, bool)
+        for row, instance in enumerate(known_of_kind):
+            compared[row, [*instance.varying, *words_of_pointers(instance)]] = False
+        decides[key] = words_by_instance, compared
     for call, varying in missing:
-        own = words_of(call.parameters)
+        key = (call.symbol, call.shape, len(call.parameters))
+        if key not in by_key:
+            continue
+        words_by_instance, compared = decides[key]
+        differs = (words_by_instance != words_of(call.parameters)) & compared
+        differs[:, list(varying)] = False
+        agrees = ~differs.any(axis=1)
         alike: dict[tuple[object, ...], dict[tuple[int, ...], Instance]] = {}
-        for instance in by_key.get((call.symbol, call.shape, len(call.parameters)), {}):
-            differs = own != words_of(instance.parameters)
-            differs[[*varying, *instance.varying, *words_of_pointers(instance)]] = False
-            if differs.any():
-                continue
+        for instance in itertools.compress(by_key[key], agrees.tolist()):
             words = tuple(sorted({*varying, *instance.varying}))
             made = replace(instance, parameters=call.parameters, varying=words)
             footprint = (made.slots, made.reads, made.writes, made.apart, made.unused, made.loose)
