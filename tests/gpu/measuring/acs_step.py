@@ -1,9 +1,11 @@
-"""A step of an example, timed while no other process measures: what `measure_acs_simulated.py` starts.
+"""A step of an example, or of `acs_models.py`, while no other process measures, for `measure_acs_simulated.py`.
 
-    python tests/gpu/measuring/acs_step.py [--lock FILE] [--kernels FILE] [--rounds N] [--each N] -- inception --graph
+    python tests/gpu/measuring/acs_step.py [--lock FILE] [--kernels FILE] [--timeline FILE] [--rounds N] [--each N]
+        -- inception --graph
 
 The median time of a step over ``--rounds`` rounds of ``--each`` steps goes to stderr, a digest of the last result to
-stdout, the kernels of a step (name, mean duration in us) to ``--kernels``.
+stdout, the kernels of a step (name, mean duration in us) to ``--kernels``, when each kernel of two steps ran, and with
+how many blocks, to ``--timeline``.
 """
 
 from __future__ import annotations
@@ -41,19 +43,41 @@ def alone(path: Path | None) -> Iterator[None]:
         yield
 
 
-def kernels(step: Any) -> list[dict[str, Any]]:
-    """Name and mean duration (us) of each kernel of a step, in order of their begin; fills and copies are left out."""
+def _events(step: Any, steps: int) -> list[dict[str, Any]]:
+    """The profiler's events of kernels, in order of their begin; fills and copies are left out."""
     step()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(PROFILED):
+        for _ in range(steps):
             step()
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    outcome = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
+    return sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
+
+
+def timeline(step: Any) -> list[dict[str, Any]]:
+    """Begin and duration (us), stream, blocks, threads and shared memory (bytes) of each kernel of two steps."""
+    return [
+        {
+            "name": e["name"],
+            "ts": e["ts"],
+            "us": e["dur"],
+            "stream": e["args"].get("stream"),
+            "grid": e["args"].get("grid"),
+            "block": e["args"].get("block"),
+            "shared": e["args"].get("shared memory"),
+            "per_sm": e["args"].get("blocks per SM"),
+        }
+        for e in _events(step, 2)
+    ]
+
+
+def kernels(step: Any) -> list[dict[str, Any]]:
+    """Name and mean duration (us) of each kernel of a step, in order of their begin; fills and copies are left out."""
+    outcome = _events(step, PROFILED)
     count, rest = divmod(len(outcome), PROFILED)
     if rest:
         return [{"name": e["name"], "us": e["dur"], "ts": e["ts"]} for e in outcome]
@@ -68,11 +92,13 @@ def main() -> None:
     options = ArgumentParser(description=__doc__)
     options.add_argument("--lock", type=Path)
     options.add_argument("--kernels", type=Path)
+    options.add_argument("--timeline", type=Path)
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--each", type=int, default=1)
     options.add_argument("words", nargs="+")
     values = options.parse_args()
-    module = importlib.import_module(f"tileprof.examples.{values.words[0]}")
+    model = values.words[0] == "acs_models"
+    module = importlib.import_module("acs_models" if model else f"tileprof.examples.{values.words[0]}")
 
     def measured(_name: str, request: Any, step: Any) -> Any:
         with torch.no_grad():  # around the capture too: autograd would keep what the caching allocator else recycles
@@ -94,6 +120,8 @@ def main() -> None:
             print(hashlib.sha256(result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest())
             if values.kernels is not None:
                 values.kernels.write_text(json.dumps(kernels(step)))
+            if values.timeline is not None:
+                values.timeline.write_text(json.dumps(timeline(step)))
         return result
 
     module.stepped = measured

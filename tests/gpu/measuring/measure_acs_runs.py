@@ -44,7 +44,7 @@ EXAMPLES = {
 }
 LIBRARIES = (
     "bert", "llama", "t5", "vit", "resnet18", "googlenet", "shufflenet", "squeezenet", "gcn", "gat", "sage",
-    "bert --train", "resnet18 --train", "sage --train",
+    "bert --train", "resnet18 --train", "resnet18 --train sgd", "mlp --train", "mlp --train sgd", "sage --train",
 )  # fmt: skip
 DELAY_US = 20
 CHECKED_STEPS = 4
