@@ -122,7 +122,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "shufflenet": _image("shufflenet_v2_x0_5"),
     "squeezenet": _image("squeezenet1_1"),
     "inception_v3": _image("inception_v3", side=96, aux_logits=False, init_weights=False),
-    "nasnetalarge": _timm("nasnetalarge", stem_size=32, num_features=1008),
+    "nasnetalarge": _timm("nasnetalarge", stem_size=32, num_features=960),
     "mlp": _perceptron,
     "gcn": _graph("GCNConv"),
     "gat": _graph("GATConv", heads=2, concat=False),

@@ -142,7 +142,9 @@ def measured(words: str, place: Path, mode: str, number: int, library: Path, lim
     own.mkdir(parents=True, exist_ok=True)
     variables = {}
     if mode != "plain":
-        variables = acs.environment(library, acs.Settings("streams", own, place / "table"))
+        variables = acs.environment(
+            library, acs.Settings("streams", own, place / "table", issuer=int(mode == "thread"))
+        )
     command = [sys.executable, str(STEP), "--lock", str(place.parent / "lock"), "--rounds", "9", "--each", "20"]
     if number == 0:
         command += ["--kernels" if mode == "plain" else "--timeline", str(own / "kernels.json")]
@@ -202,7 +204,12 @@ def main() -> None:
     known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
     left = values.budget - (time.monotonic() - begin)
     known.sort(key=lambda words: "--graph" not in words)  # those that the host bounds last, when no process starts
-    jobs = [(w, folder / name_of(w), m, n) for w in known for n in range(values.rounds) for m in ("plain", "streams")]
+    jobs = [
+        (w, folder / name_of(w), m, n)
+        for w in known
+        for n in range(values.rounds)
+        for m in ("plain", "streams", *(() if "--graph" in w else ("thread",)))
+    ]
     with ThreadPoolExecutor(STARTED) as pool:
         for row in pool.map(lambda job: measured(*job, library, max(10.0, left)), jobs):
             actual["rows"].append(row)
