@@ -54,10 +54,11 @@ BROKEN = 3
 
 @dataclass(frozen=True)
 class Limits:
-    """How many steps, and until when (`time.time`)."""
+    """How many steps, until when (`time.time`), and how many threads of the library's issue."""
 
     steps: int
     ends: float
+    threads: int
 
 
 def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
@@ -112,13 +113,13 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
     """The row of a program."""
     place = folder / name.replace(" --", "-")
     place.mkdir(parents=True, exist_ok=True)
-    row: dict[str, Any] = {"program": name, "steps": limits.steps, "begin": time.time()}
+    row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads, "begin": time.time()}
     digest = () if name == "islands" else ("--digest",)
 
     def under(mode: acs.Mode, steps: int, table: Path, label: str, **more: Any) -> tuple[int, str, dict[str, Any]]:
         own = place / label
         own.mkdir(exist_ok=True)
-        settings = acs.Settings(mode, own, table, rest=0, **more)
+        settings = acs.Settings(mode, own, table, rest=0, threads=limits.threads, **more)
         words = command(name, steps, folder) + (digest if mode == "streams" else ())
         code, output = ran(words, acs.environment(library, settings), limits.ends)
         counts = acs.results(own)
@@ -162,6 +163,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=220)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--only", help="names, separated by commas")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the library's that issue: 0 or 1")
     parser.add_argument("--together", type=int, default=6, help="programs at a time")
     options = parser.parse_args()
     ends = time.time() + options.seconds
@@ -171,7 +173,7 @@ def main() -> None:
     names = options.only.split(",") if options.only else ["islands", *EXAMPLES, *LIBRARIES]
     names = [name for name in names if name not in done]
     library = acs.build()
-    limits = Limits(options.steps, ends)
+    limits = Limits(options.steps, ends, options.threads)
     with ProcessPoolExecutor(options.together, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         waiting = list(names)
         running = {pool.submit(of_program, waiting.pop(0), folder, library, limits) for _ in names[: options.together]}

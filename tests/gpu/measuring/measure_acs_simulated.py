@@ -142,9 +142,9 @@ def measured(words: str, place: Path, mode: str, number: int, library: Path, lim
     own.mkdir(parents=True, exist_ok=True)
     variables = {}
     if mode != "plain":
-        variables = acs.environment(
-            library, acs.Settings("streams", own, place / "table", issuer=int(mode == "thread"))
-        )
+        kind: acs.Mode = "graph" if mode == "graph" else "streams"
+        threads = int(mode in {"thread", "graph"})
+        variables = acs.environment(library, acs.Settings(kind, own, place / "table", threads=threads))
     command = [sys.executable, str(STEP), "--lock", str(place.parent / "lock"), "--rounds", "9", "--each", "20"]
     if number == 0:
         command += ["--kernels" if mode == "plain" else "--timeline", str(own / "kernels.json")]
@@ -208,7 +208,7 @@ def main() -> None:
         (w, folder / name_of(w), m, n)
         for w in known
         for n in range(values.rounds)
-        for m in ("plain", "streams", *(() if "--graph" in w else ("thread",)))
+        for m in ("plain", "streams", *(() if "--graph" in w else ("thread", "graph")))
     ]
     with ThreadPoolExecutor(STARTED) as pool:
         for row in pool.map(lambda job: measured(*job, library, max(10.0, left)), jobs):

@@ -35,12 +35,13 @@ def test_every_mode_gives_the_bits_of_stream_order(
     words = (str(seed), str(steps), kind)
     expected = machine.run(*words, delay_us=0)
     _, table = machine.table(*words, folder=tmp_path / "log")
-    for number, (mode, issuer) in enumerate((("streams", 0), ("streams", 1), ("graph", 0), ("check", 0))):
-        late = 30 * (1 - issuer)
-        settings = acs.Settings(mode, tmp_path / str(number), table, lanes=4, window=16, issuer=issuer, delay_us=late)
-        assert machine.run(*words, settings=settings, seed=seed) == expected, (mode, issuer)
+    modes = (("streams", 0), ("streams", 1), ("graph", 0), ("graph", 1), ("check", 0))
+    for number, (mode, threads) in enumerate(modes):
+        settings = acs.Settings(mode, tmp_path / str(number), table, lanes=4, window=16, threads=threads, delay_us=30)
+        assert machine.run(*words, settings=settings, seed=seed) == expected, (mode, threads)
         (counts,) = acs.results(settings.folder)
         assert counts["differing"] == 0
+        assert (counts["queued"] > 30) == bool(threads)
         assert len(counts["unknown_at"]) == counts["unknown"]
         assert counts["unknown_at"] == sorted({at for at in counts["unknown_at"] if 0 <= at < counts["launches"]})
         assert counts["spread"] > 10 or kind == "loop" or mode == "check"

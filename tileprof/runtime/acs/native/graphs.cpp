@@ -28,7 +28,6 @@ KernelNode node_of(const Held& held) {
 
 void Held::hold(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters) {
     launch = made;
-    moves = false;
     function = &of;
     id = entry.id;
     words = parameters.words;

@@ -23,8 +23,6 @@ struct Held {
     std::vector<Attribute> attributes;
     std::vector<uint32_t> slots;
     Access access;
-    bool moves = false;  // it is no launch, but this:
-    Move move{};
 
     Held() = default;
     Held(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters, Access&& touched) {

@@ -357,6 +357,8 @@ EXPORT int cuFuncGetParamInfo(void* function, size_t i, size_t* offset, size_t* 
     *size = kernel->layout[i].second;
     return 0;
 }
+EXPORT int cuFuncSetAttribute(void*, int, int) { return 0; }
+EXPORT int cuKernelSetAttribute(int, int, void*, int) { return 0; }
 EXPORT int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     std::lock_guard<std::mutex> held(lock);
     *address = reinterpret_cast<uint64_t>(aligned_alloc(512, (bytes + 511) / 512 * 512));
