@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <vector>
 
-#define CHECK(call)                                                                                        \
-    do {                                                                                                   \
+#define CHECK(call)                                                                                               \
+    do {                                                                                                          \
         if (cudaError_t failed = (call)) fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(failed)), exit(1); \
     } while (0)
 

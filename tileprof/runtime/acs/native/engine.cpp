@@ -125,8 +125,8 @@ constexpr const char* kIssued[] = {
     "cuStreamSetAttribute",
 };
 // Calls that say errors of earlier launches.
-constexpr const char* kTelling[] = {"cuCtxSynchronize", "cuEventQuery", "cuEventSynchronize", "cuMemcpy", "cuStreamQuery",
-                                    "cuStreamSynchronize"};
+constexpr const char* kTelling[] = {"cuCtxSynchronize", "cuEventQuery",  "cuEventSynchronize",
+                                    "cuMemcpy",         "cuStreamQuery", "cuStreamSynchronize"};
 // Exceptions that do order: longer names that begin alike.
 constexpr const char* kOrderedYet[] = {"cuMemAllocAsync", "cuMemAllocFromPool", "cuMemMapArrayAsync", "cuArrayDestroy",
                                        "cuGraphicsMap"};
@@ -249,9 +249,7 @@ bool Engine::queueing(CUstream stream) const {
 }
 
 // Everything that was queued is with the driver.
-CUresult Engine::drained(const char* what) {
-    return queue_ == nullptr || queue_->drain() ? kSuccess : stuck(what);
-}
+CUresult Engine::drained(const char* what) { return queue_ == nullptr || queue_->drain() ? kSuccess : stuck(what); }
 
 uint64_t Engine::configuration_of(const Launch& launch) {
     auto mixed = [](uint64_t hash, uint64_t value) {
@@ -520,8 +518,7 @@ void Engine::order(const char* symbol, Meaning meaning) {
     }
 }
 
-CUresult Engine::set_attribute(const void* function, int attribute, int value,
-                               CUresult (*set)(const void*, int, int)) {
+CUresult Engine::set_attribute(const void* function, int attribute, int value, CUresult (*set)(const void*, int, int)) {
     if (inside || !on_) return set(function, attribute, value);
     Inside now;
     std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);

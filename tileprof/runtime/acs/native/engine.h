@@ -90,8 +90,8 @@ class Engine {
     std::unique_ptr<Queue> queue_;
     std::unique_ptr<Pace> pace_;  // of launches over streams
     std::atomic<int> failure_{kSuccess};  // of launches that were held back or queued, not yet said
-    // By function, shape and attributes: what the driver has taken once, and takes again. Only such launches are queued:
-    // one that cannot be made fails in the program's own call.
+    // By function, shape and attributes: what the driver has taken once, and takes again. Only such launches are
+    // queued: one that cannot be made fails in the program's own call.
     std::unordered_map<uint64_t, const Function*> proven_;
     std::map<std::pair<const void*, int>, int> attributes_;
     FILE* log_ = nullptr;

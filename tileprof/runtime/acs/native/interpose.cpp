@@ -222,15 +222,15 @@ CUresult set_attribute(const void* function, int attribute, int value) {
 }
 }  // namespace
 
-#define MARKS(suffix, per_thread)                                                                        \
-    EXPORT CUresult cuEventRecord##suffix(CUevent event, CUstream stream) {                              \
-        return record(event, stream, 0, per_thread);                                                     \
-    }                                                                                                    \
-    EXPORT CUresult cuEventRecordWithFlags##suffix(CUevent event, CUstream stream, unsigned flags) {     \
-        return record(event, stream, flags, per_thread);                                                 \
-    }                                                                                                    \
-    EXPORT CUresult cuStreamWaitEvent##suffix(CUstream stream, CUevent event, unsigned flags) {          \
-        return wait(stream, event, flags, per_thread);                                                   \
+#define MARKS(suffix, per_thread)                                                                    \
+    EXPORT CUresult cuEventRecord##suffix(CUevent event, CUstream stream) {                          \
+        return record(event, stream, 0, per_thread);                                                 \
+    }                                                                                                \
+    EXPORT CUresult cuEventRecordWithFlags##suffix(CUevent event, CUstream stream, unsigned flags) { \
+        return record(event, stream, flags, per_thread);                                             \
+    }                                                                                                \
+    EXPORT CUresult cuStreamWaitEvent##suffix(CUstream stream, CUevent event, unsigned flags) {      \
+        return wait(stream, event, flags, per_thread);                                               \
     }
 MARKS(, false)
 MARKS(_ptsz, true)

@@ -66,7 +66,8 @@ char* Queue::reserve(size_t bytes, Kind kind, CUcontext context) {
     const size_t needed = whole + (behind < whole ? behind : 0);
     if (needed > kBytes) return nullptr;
     if (head + needed - tail_seen_ > kBytes) {
-        if (!wait_while(tail_, [&] { return head + needed - (tail_seen_ = tail_.load(std::memory_order_acquire)) > kBytes; }))
+        if (!wait_while(tail_,
+                        [&] { return head + needed - (tail_seen_ = tail_.load(std::memory_order_acquire)) > kBytes; }))
             return nullptr;
     }
     if (behind < whole) {
@@ -113,7 +114,8 @@ bool Queue::push(const Mark& mark, CUcontext context) { return push_small(mark, 
 
 bool Queue::drain() {
     ++drains_;  // what the program does next may change which context is the current one of a thread
-    return wait_while(tail_, [&] { return tail_.load(std::memory_order_acquire) != head_.load(std::memory_order_relaxed); });
+    return wait_while(tail_,
+                      [&] { return tail_.load(std::memory_order_acquire) != head_.load(std::memory_order_relaxed); });
 }
 
 void Queue::make(const Header& header, const char* body) {
