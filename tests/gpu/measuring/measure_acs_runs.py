@@ -140,6 +140,7 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
         row["same"] = code == 0 and output == expected
         code, _, counts = under("check", CHECKED_STEPS, table, "check")
         row["checked"], row["differing"], row["check"] = counts.get("checked", 0), counts.get("differing", -1), code
+        row["probed"], row["differences"] = counts.get("probed", 0), counts.get("differences", {})
         for number in range(BROKEN):
             kernel = lacking(table, number, place / f"lacking-{number}")
             if not kernel:

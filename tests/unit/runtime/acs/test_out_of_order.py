@@ -169,6 +169,26 @@ def test_check_notices_a_range_that_was_deleted(machine: Machine, tmp_path: Path
     assert missed == []
 
 
+def test_check_notices_deleted_ranges_of_steps_that_leave_equal_bytes(machine: Machine, tmp_path: Path) -> None:
+    words = ("3", "5", "still")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    expected = machine.run(*words, delay_us=0)
+    lines = table.read_text().splitlines()
+    deleted = [number for number, line in enumerate(lines) if line.startswith(("read", "write"))]
+    assert len(deleted) >= 4
+    missed = []
+    for number in (-1, *deleted):
+        mutant = tmp_path / f"table-{number}"
+        mutant.write_text("\n".join(line for at, line in enumerate(lines) if at != number) + "\n")
+        settings = acs.Settings("check", tmp_path / f"run-{number}", mutant)
+        assert machine.run(*words, settings=settings, delay_us=0) == expected
+        (counts,) = acs.results(settings.folder)
+        assert counts["probed"] > 0
+        if bool(counts["differing"]) == (number < 0):
+            missed.append((number, counts["differences"]))
+    assert missed == []
+
+
 def test_a_table_of_another_program_means_stream_order_and_a_sentence(machine: Machine, tmp_path: Path) -> None:
     table = tmp_path / "table"
     table.write_text("tileprof-acs 1\nprogram python other.py\nkernel another\nentry 1 1 1 1 1 1 0 0\n")

@@ -107,6 +107,7 @@ void Counts::write(const std::string& path) const {
                                           {"moves", moves},
                                           {"rested", rested},
                                           {"queued", queued},
+                                          {"probed", probed},
                                           {"capture_at", capture_at}};
     std::map<std::string, uint64_t> by_lane;
     for (const auto& [lane, count] : lanes) by_lane[std::to_string(lane)] = count;

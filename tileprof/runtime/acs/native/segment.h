@@ -62,7 +62,8 @@ class Graphs {
 };
 
 // Runs a segment in orders that its dependencies allow, then in stream order, and compares all memory that its pointer
-// arguments lie in. The program goes on with what stream order gave.
+// arguments lie in. The first launches of each entry also run on other memory, which shows what they touch. The program
+// goes on with what stream order gave.
 CUresult check(const std::vector<Held>& segment, CUstream stream, const Options& options, Counts* counts);
 
 }  // namespace tileprof::acs

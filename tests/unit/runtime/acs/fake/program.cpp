@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
     const uint64_t seed = strtoull(argv[1], nullptr, 10);
     const int steps = atoi(argv[2]);
     const std::string what =
-        argc > 3 ? argv[3] : "all";  // or "plain": kernels alone; "loop": the same over and over; "time": how long
+        argc > 3 ? argv[3] : "all";  // or "plain": kernels alone; "loop": the same over and over; "still", "time"
     void* library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == nullptr) return fprintf(stderr, "%s\n", dlerror()), 3;
     get_proc_address = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
@@ -132,6 +132,16 @@ int main(int argc, char** argv) {
             if (round == 3) std::swap(buffers[0], buffers[1]);  // other addresses, the same program
             for (int step = 0; step < steps; ++step) kernel();
             CHECK(synchronize(stream));
+        }
+    } else if (what == "still") {  // steps that leave the bytes that they found, but for the first one
+        uint32_t n = 128, one = 1;
+        for (int step = 0; step < steps; ++step) {
+            uint64_t *a = &buffers[0], *b = &buffers[1], *c = &buffers[2], *d = &buffers[3];
+            void *first[] = {b, a, &n}, *second[] = {c, b, &n}, *third[] = {d, &n, &one};
+            CHECK(launch(functions[2], 1, 1, 1, 128, 1, 1, 0, stream, first, nullptr));
+            CHECK(launch(functions[2], 1, 1, 1, 128, 1, 1, 0, stream, second, nullptr));
+            CHECK(launch(functions[1], 1, 1, 1, 128, 1, 1, 0, stream, third, nullptr));
+            if (step == 0) CHECK(synchronize(stream));
         }
     } else if (what == "time") {  // nanoseconds of this thread's per launch, the least of several rounds
         double least = 1e18;
