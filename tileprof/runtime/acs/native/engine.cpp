@@ -213,6 +213,18 @@ std::string Engine::start() {
     return "";
 }
 
+std::unique_lock<std::timed_mutex> Engine::hold() {
+    std::unique_lock<std::timed_mutex> lock(mutex_, std::try_to_lock);
+#if defined(__SANITIZE_THREAD__)  // which does not see timed locks
+    for (const auto begin = std::chrono::steady_clock::now();
+         !lock.owns_lock() && std::chrono::steady_clock::now() - begin < kPatience; lock.try_lock())
+        std::this_thread::yield();
+#else
+    if (!lock.owns_lock()) lock.try_lock_for(kPatience);
+#endif
+    return lock;
+}
+
 // A thread of the library's, where there is a CPU for it.
 void Engine::begin_queue() {
     cpu_set_t cpus;
@@ -361,7 +373,7 @@ CUresult Engine::moved(const Move& move) {
     const Work work = work_of(move);
     if (inside) return work.make(work.what, move.stream);
     Inside now;
-    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+    std::unique_lock<std::timed_mutex> lock = hold();
     if (!lock.owns_lock()) return stuck("a copy or fill");
     if (log_ != nullptr || finished_) return work.make(work.what, move.stream);
     if (CUresult failed = earlier_failure()) return failed;
@@ -398,7 +410,7 @@ CUresult Engine::marked(const Mark& mark, CUresult (*real)(const Mark&)) {
     if (inside) return real(mark);
     {
         Inside now;
-        std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+        std::unique_lock<std::timed_mutex> lock = hold();
         if (!lock.owns_lock()) return stuck("a record on an event");
         if (log_ != nullptr || finished_) return real(mark);
         CUcontext context = nullptr;
@@ -413,7 +425,7 @@ CUresult Engine::marked(const Mark& mark, CUresult (*real)(const Mark&)) {
 CUresult Engine::launched(const Launch& launch) {
     if (inside) return issue(launch, launch.stream, launch.parameters, launch.extra);
     Inside now;
-    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+    std::unique_lock<std::timed_mutex> lock = hold();
     if (!lock.owns_lock()) return stuck("a launch");
     if (log_ != nullptr) return logged(launch);
     if (finished_) return issue(launch, launch.stream, launch.parameters, launch.extra);
@@ -485,7 +497,7 @@ CUresult Engine::launch_now(const Launch& launch, const Function& function) {
 CUresult Engine::before(const char* symbol, Meaning meaning) {
     if (!on_ || inside) return kSuccess;
     Inside now;
-    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+    std::unique_lock<std::timed_mutex> lock = hold();
     if (!lock.owns_lock()) return stuck(symbol), kSuccess;
     if (log_ != nullptr || finished_) return kSuccess;
     drained(symbol);
@@ -521,7 +533,7 @@ void Engine::order(const char* symbol, Meaning meaning) {
 CUresult Engine::set_attribute(const void* function, int attribute, int value, CUresult (*set)(const void*, int, int)) {
     if (inside || !on_) return set(function, attribute, value);
     Inside now;
-    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+    std::unique_lock<std::timed_mutex> lock = hold();
     if (!lock.owns_lock()) return stuck("an attribute of a function");
     if (log_ != nullptr || finished_) return set(function, attribute, value);
     auto [known, added] = attributes_.try_emplace({function, attribute}, value);
@@ -536,8 +548,11 @@ CUresult Engine::set_attribute(const void* function, int attribute, int value, C
 }
 
 void Engine::before_fork() {
-    forks_locked = !inside && mutex_.try_lock_for(kPatience);
-    if (!forks_locked) return;
+    if (inside) return;
+    std::unique_lock<std::timed_mutex> lock = hold();
+    if (!lock.owns_lock()) return;
+    forks_locked = true;
+    lock.release();
     if (!finished_) drained("a fork");
     if (log_ != nullptr) fflush(log_);
 }
@@ -548,10 +563,11 @@ void Engine::after_fork(bool child) {
         counts_ = Counts{};
     }
     if (forks_locked) mutex_.unlock();
+    forks_locked = false;
 }
 
 void Engine::note_kernel(CUkernel kernel) {
-    std::lock_guard<std::timed_mutex> lock(mutex_);
+    std::unique_lock<std::timed_mutex> lock = hold();
     functions_.note_kernel(kernel);
 }
 
@@ -584,7 +600,7 @@ CUresult Engine::logged(const Launch& launch) {
 }
 
 void Engine::finish() {
-    std::lock_guard<std::timed_mutex> lock(mutex_);
+    std::unique_lock<std::timed_mutex> lock = hold();
     if (!on_ || finished_) return;
     drained("the end of the program");
     if (options_.mode == Mode::kGraph) failed_later(flush());

@@ -59,6 +59,8 @@ class Engine {
     void order(const char* symbol, Meaning meaning);
     void failed_later(CUresult result);
 
+    // `mutex_`, unless another thread holds it for `kPatience`.
+    std::unique_lock<std::timed_mutex> hold();
     // In the program's thread, `mutex_` held:
     bool queueing(CUstream stream) const;
     CUresult drained(const char* what);

@@ -460,7 +460,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int ver
 }
 
 // The last call is a jump, so that what is below sees the program as its caller, by whom RTLD_NEXT is told.
-EXPORT __attribute__((optimize("O2"), noinline)) void* dlsym(void* handle, const char* name) {
+EXPORT __attribute__((optimize("O2"), noinline)) void* dlsym(void* handle, const char* name) noexcept {
     if (void* found = found_for(handle, name, __builtin_return_address(0))) return found;
     return dlsym_below()(handle, name);
 }
