@@ -1,9 +1,10 @@
-"""A step of an example, or of `acs_models.py`, while no other process measures, for `measure_acs_simulated.py`.
+"""A step of an example, of `acs_models.py` or of `acs_shipped.py`, while no other process measures.
 
-    python tests/gpu/measuring/acs_step.py [--lock FILE] [--kernels FILE] [--timeline FILE] [--rounds N] [--each N]
-        -- inception --graph
+    python tests/gpu/measuring/acs_step.py [--lock FILE] [--ready FILE] [--kernels FILE] [--timeline FILE] [--rounds N]
+        [--each N] -- inception --graph
 
-The median time of a step over ``--rounds`` rounds of ``--each`` steps goes to stderr, a digest of the last result to
+``--ready`` is made when all is warm, before the lock is taken. The median time of a step over ``--rounds`` rounds of
+``--each`` steps (0: as many as take 60 ms) goes to stderr, a digest of the last result to
 stdout, the kernels of a step (name, mean duration in us) to ``--kernels``, when each kernel of two steps ran, and with
 how many blocks, to ``--timeline``.
 """
@@ -27,6 +28,8 @@ from typing import Any
 import torch
 
 from tileprof.examples import common
+
+ROUND_S = 0.06
 
 PROFILED = 8
 """Steps whose kernels are timed."""
@@ -87,18 +90,29 @@ def kernels(step: Any) -> list[dict[str, Any]]:
     ]
 
 
+def _timed(step: Any, count: int) -> float:
+    """Seconds of a step among so many."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / count
+
+
 def main() -> None:
     """Run the example that the words behind ``--`` name."""
     options = ArgumentParser(description=__doc__)
     options.add_argument("--lock", type=Path)
+    options.add_argument("--ready", type=Path)
     options.add_argument("--kernels", type=Path)
     options.add_argument("--timeline", type=Path)
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--each", type=int, default=1)
     options.add_argument("words", nargs="+")
     values = options.parse_args()
-    model = values.words[0] == "acs_models"
-    module = importlib.import_module("acs_models" if model else f"tileprof.examples.{values.words[0]}")
+    name = values.words[0]
+    module = importlib.import_module(name if name.startswith("acs_") else f"tileprof.examples.{name}")
 
     def measured(_name: str, request: Any, step: Any) -> Any:
         with torch.no_grad():  # around the capture too: autograd would keep what the caching allocator else recycles
@@ -109,25 +123,24 @@ def main() -> None:
             for _ in range(3):
                 result = step()
             torch.cuda.synchronize()
-            times = []
-            for _ in range(values.rounds):
-                begin = time.perf_counter()
-                for _ in range(values.each):
-                    result = step()
-                torch.cuda.synchronize()
-                times.append((time.perf_counter() - begin) / values.each * 1e6)
-            sys.stderr.write(f"step: {statistics.median(times):.1f} us per step\n")
-            print(hashlib.sha256(result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest())
-            if values.kernels is not None:
-                values.kernels.write_text(json.dumps(kernels(step)))
-            if values.timeline is not None:
-                values.timeline.write_text(json.dumps(timeline(step)))
+            if values.ready is not None:
+                values.ready.touch()
+            with alone(values.lock):
+                each = values.each or max(3, round(ROUND_S / _timed(step, 5)))
+                _timed(step, each)
+                times = [_timed(step, each) * 1e6 for _ in range(values.rounds)]
+                sys.stderr.write(f"step: {statistics.median(times):.1f} us per step\n")
+                result = step()
+                said = result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                print(hashlib.sha256(said).hexdigest())
+                if values.kernels is not None:
+                    values.kernels.write_text(json.dumps(kernels(step)))
+                if values.timeline is not None:
+                    values.timeline.write_text(json.dumps(timeline(step)))
         return result
 
     module.stepped = measured
-    torch.cuda.init()
-    with alone(values.lock):
-        module.main([*values.words[1:], "--device", "cuda", "--steps", "3"])
+    module.main([*values.words[1:], "--device", "cuda", "--steps", "3"])
 
 
 if __name__ == "__main__":

@@ -59,6 +59,16 @@ def test_a_region_that_repeats_becomes_a_graph_whose_parameters_follow_the_buffe
     assert counts["updated"] > 0
 
 
+def test_a_program_that_repeats_itself_without_waiting_gets_the_same_graphs(machine: Machine, tmp_path: Path) -> None:
+    words = ("5", "300", "steps")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    settings = acs.Settings("graph", tmp_path / "graph", table, threads=1)
+    assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
+    (counts,) = acs.results(tmp_path / "graph")
+    assert counts["graph_kernels"] > 0.6 * counts["launches"]
+    assert counts["graphs"] < 30
+
+
 def test_launches_that_a_program_captures_become_branches_of_its_graph(machine: Machine, tmp_path: Path) -> None:
     _, table = machine.table("2", "150", "all", folder=tmp_path / "log")
     machine.run("2", "150", "all", settings=acs.Settings("streams", tmp_path / "run", table))

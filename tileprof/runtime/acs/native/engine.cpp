@@ -491,7 +491,8 @@ CUresult Engine::launch_now(const Launch& launch, const Function& function) {
     if (capturing || options_.mode == Mode::kStreams)
         return group->place(work_of(launch), std::move(access), entry->id, capturing);
     held_.emplace_back(launch, function, *entry, parameters_, std::move(access));
-    return held_.size() >= static_cast<size_t>(options_.segment) ? flush() : kSuccess;
+    const bool full = held_.size() >= static_cast<size_t>(options_.segment);
+    return full || (options_.mode == Mode::kGraph && ends_segment(held_)) ? flush() : kSuccess;
 }
 
 CUresult Engine::before(const char* symbol, Meaning meaning) {

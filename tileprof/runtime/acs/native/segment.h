@@ -36,6 +36,10 @@ struct Held {
     CUresult run(CUstream stream) const { return issue(launch, stream, const_cast<void**>(pointers.data()), nullptr); }
 };
 
+// Whether a segment ends behind these launches: by what the last ones are, so that a program that repeats itself gets
+// the same segments each time, wherever they began.
+bool ends_segment(const std::vector<Held>& held);
+
 // Graphs of segments that came before, by kernels, shapes and dependencies; parameters are updated at each launch.
 class Graphs {
   public:
@@ -56,8 +60,11 @@ class Graphs {
     };
     bool build(const std::vector<Held>& segment, const std::vector<std::vector<int>>& after, Kept* kept);
     bool update(const std::vector<Held>& segment, Kept* kept);
+    Kept* same(const std::vector<Held>& segment, uint64_t exactly);
+    void run(const Kept& kept, CUstream stream, CUresult* result);
 
     std::unordered_map<uint64_t, Kept> kept_;
+    std::unordered_map<uint64_t, Kept*> exact_;  // by parameters, too: then nothing has to be compared
     Counts* counts_;
 };
 

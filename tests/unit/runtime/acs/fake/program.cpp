@@ -130,13 +130,14 @@ int main(int argc, char** argv) {
         stream = next;
     };
 
-    if (what == "loop") {
+    if (what == "loop" || what == "steps") {
         const std::mt19937_64 again = random;
-        for (int round = 0; round < 6; ++round) {
+        const bool waits = what == "loop";
+        for (int round = 0; round < (waits ? 6 : 12); ++round) {
             random = again;
-            if (round == 3) std::swap(buffers[0], buffers[1]);  // other addresses, the same program
+            if (round == 3 && waits) std::swap(buffers[0], buffers[1]);  // other addresses, the same program
             for (int step = 0; step < steps; ++step) kernel();
-            CHECK(synchronize(stream));
+            if (waits) CHECK(synchronize(stream));
         }
     } else if (what == "still") {  // steps that leave the bytes that they found, but for the first one
         uint32_t n = 128, one = 1;
