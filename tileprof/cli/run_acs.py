@@ -26,6 +26,7 @@ SCHEDULERS: Final[dict[str, Mode]] = {"acs": "streams", "acs-graph": "graph"}
 
 STREAMS: Final = 8
 WINDOW: Final = 128
+THREADS: Final = 1
 
 _LOGGED: Final = 3
 """Plain runs at once before a recording, whose launches are logged."""
@@ -57,7 +58,12 @@ def run_acs(options: Namespace) -> int:
             _say_table(table, options.table)
         mode: Mode = "check" if options.check else SCHEDULERS[options.scheduler]
         settings = acs.Settings(
-            mode, folder, path.resolve(), lanes=options.streams or STREAMS, window=options.window or WINDOW
+            mode,
+            folder,
+            path.resolve(),
+            lanes=STREAMS if options.streams is None else options.streams,
+            threads=THREADS if options.threads is None else options.threads,
+            window=WINDOW if options.window is None else options.window,
         )
         environment = {**os.environ, **acs.environment(library, settings)}
         code = subprocess.run(command, env=environment, check=False).returncode
@@ -193,6 +199,8 @@ def _say_counts(counts: dict[str, Any], *, checked: bool) -> None:
                 f"{rested:,} launches stayed in stream order: the GPU had nothing to do when they came, so that the "
                 "host bounds the program, and no order of kernels makes it faster (a CUDA graph does)"
             )
+        if counts["queued"]:
+            _say(f"{int(counts['queued']):,} launches were issued by a thread beside the program's own")
     for name, what in (("reasons", "launches stood for all memory:"), ("calls", "calls of")):
         for text, count in sorted(counts[name].items(), key=lambda item: -item[1])[:_SHOWN]:
             _say(f"  {count:,} {what} {text}")

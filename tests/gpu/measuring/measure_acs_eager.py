@@ -1,11 +1,12 @@
 """Programs that issue their launches themselves, under ACS with a thread that issues, each alone on the machine.
 
     python tests/gpu/measuring/measure_acs_eager.py OUT [--phase record|time] [--only N,…] [--modes plain,thread,graph]
-        [--pairs N] [--shipped]
+        [--pairs N]
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
 warm, one after another measures its steps while the others sleep; that is done ``--pairs`` times (``time``).
-``OUT/eager.json`` has a row for each. ``--shipped``: the same programs as frozen TorchScript and from AOTInductor.
+``OUT/eager.json`` has a row for each. Programs from number 9 on are some of the first ones as frozen TorchScript and
+from AOTInductor.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ PROGRAMS = (
     "gpt2",
     "islands",
 )
+"""The last one is a program of CUDA alone."""
 SHIPPED = tuple(
     f"acs_shipped {name}-{kind}.package {name} --kind {kind}"
     for kind in ("script", "inductor")
     for name in ("inception", "nasnet", "tree_lstm")
 )
+"""Each makes its package at its first run."""
 ISLANDS = Path(examples.__file__).parent / "cuda" / "islands.cu"
 START_S = 90
 """Until all processes of a turn have to be warm."""
@@ -190,15 +193,14 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--phase", choices=("record", "time"))
-    parser.add_argument("--only", help="numbers of programs, such as 0,3")
+    parser.add_argument("--only", help="numbers of programs, such as 0,3; default: the first nine")
     parser.add_argument("--modes", default="plain,thread")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=150, help="no turn begins later")
-    parser.add_argument("--shipped", action="store_true")
     options = parser.parse_args()
     begin = time.monotonic()
-    programs = SHIPPED if options.shipped else PROGRAMS
-    chosen = [programs[int(n)] for n in options.only.split(",")] if options.only else list(programs)
+    programs = PROGRAMS + SHIPPED
+    chosen = [programs[int(n)] for n in options.only.split(",")] if options.only else list(PROGRAMS)
     modes = options.modes.split(",")
     library, folder = acs.build(), (options.out / "acs").resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -41,6 +41,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not 1 <= self.lanes <= 32:
             raise UserError(f"--streams takes 1 to 32 streams, not {self.lanes}")
+        if self.threads not in {0, 1}:
+            raise UserError(f"--threads takes 0 or 1, not {self.threads}")
         for name, value in (("--window", self.window), ("segment", self.segment), ("orders", self.orders)):
             if value < 1:
                 raise UserError(f"{name} takes a number from 1, not {value}")
