@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tileprof.record.model.compiled import kernels, notes
-from tileprof.record.model.compiled.lowering import GPU, Run, lower
+from tileprof.record.model.compiled.lowering import Run, lower
 from tileprof.record.model.compiled.wrapper import Listener
 from tileprof.record.model.dispatch import StandIns
 
@@ -76,7 +76,7 @@ class Region(Listener):
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._here = threading.local()
         self._real: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
-        """By the storage of a fake tensor on the GPU: itself, the real tensor, and how often that was written to."""
+        """By the storage of a fake tensor: itself, the real tensor, and how often that was written to."""
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph."""
@@ -144,26 +144,26 @@ class Region(Listener):
         """Return a fake tensor on the CPU in the memory of a real one."""
         if not isinstance(value, torch.Tensor):
             return value
-        fake = self._alike(value, value.device)
+        fake = self._alike(value)
         self._session.shares(fake, value)
         if not self._session.fake:
             self._remember(fake, value)
         return fake.requires_grad_(value.requires_grad) if gradients and fake.is_leaf else fake
 
-    def _alike(self, value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def _alike(self, value: torch.Tensor) -> torch.Tensor:
         """Return a fake tensor of the same layout in a storage of the same size."""
         elements = value.untyped_storage().nbytes() // max(1, value.element_size())
         with _disable_current_modes(), self._mode, torch.no_grad():
-            flat = torch.empty(int(elements), dtype=value.dtype, device=device)
+            flat = torch.empty(int(elements), dtype=value.dtype)
             sizes, strides = ([int(n) for n in numbers] for numbers in (value.size(), value.stride()))
             return flat.as_strided(sizes, strides, int(value.storage_offset())).detach()
 
     def on_gpu(self, run: Run, arguments: Sequence[Any]) -> Any:
-        """Run a wrapper; results are stand-ins on the CPU."""
+        """Run a wrapper on stand-ins of its own; results are stand-ins for the program that called it."""
         inputs = []
         for value in arguments:
             if isinstance(value, torch.Tensor):
-                moved = self._alike(value, GPU)
+                moved = self._alike(value)
                 self._session.shares(moved, value)
                 known = self._real.get(_key(value))
                 if known is not None:
@@ -177,7 +177,7 @@ class Region(Listener):
         back = []
         for value in results:
             if isinstance(value, torch.Tensor):
-                back.append(self._alike(value, torch.device("cpu")))
+                back.append(self._alike(value))
                 self._session.shares(back[-1], value)
             else:
                 back.append(value)

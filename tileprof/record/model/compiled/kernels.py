@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tileprof.arrays import grids
 from tileprof.record.model.compiled.accesses import Space
@@ -234,5 +235,6 @@ def known(tensor: torch.Tensor) -> NDArray[Any] | None:
     if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu":
         return None
     size = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
-    flat: NDArray[Any] = tensor.detach().as_strided((size,), (1,)).numpy()
+    with _disable_current_modes():
+        flat: NDArray[Any] = tensor.detach().as_strided((size,), (1,)).numpy()
     return flat

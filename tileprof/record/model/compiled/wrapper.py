@@ -64,7 +64,7 @@ def _replaced(listener: Listener) -> dict[str, Callable[..., Any]]:
     """Return counterparts of what the wrapper takes from C++."""
 
     def empty_on_gpu(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-        tensor = torch.empty_strided(size, stride, dtype=dtype, device="cuda:0")
+        tensor = torch.empty_strided(size, stride, dtype=dtype)  # on the CPU: operators on fakes of a GPU want one
         listener.allocated(tensor)
         return tensor
 
