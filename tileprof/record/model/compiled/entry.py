@@ -26,20 +26,16 @@ if TYPE_CHECKING:
 def compiler(session: Session) -> Iterator[None]:
     """Record compiled functions as a GPU would run them; the compiler is imported only by programs that ask for it."""
     original = torch.compile
-    switched_off = False
 
     @functools.wraps(original)
     def compile_for_model(model: Any = None, **options: Any) -> Any:
-        nonlocal switched_off
         backend = options.get("backend", "inductor")
         if _is_ours(backend) or options.get("disable"):
             return original(model, **options)
         why = _obstacle(backend)
         if why:
             session.remark(BY_OPERATOR.format(why=why))
-            switched_off = True
-            torch.compiler.set_stance("force_eager")
-            return original(model, **options)
+            return original(model, **(options | {"disable": True}))
         from tileprof.record.model.compiled.backend import Backend  # noqa: PLC0415 (imports the compiler)
 
         session.remark(FUSED)
@@ -52,8 +48,6 @@ def compiler(session: Session) -> Iterator[None]:
         yield
     finally:
         torch.compile = original
-        if switched_off:
-            torch.compiler.set_stance("default")
 
 
 def _is_ours(backend: Any) -> bool:

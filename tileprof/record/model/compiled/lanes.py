@@ -91,6 +91,18 @@ class _Value:
         rest = range(old, len(self.shape))
         return self._reshaped(tuple(shape) + tuple(self.shape[n] for n in rest), [*source, *rest])
 
+    def broadcast_to(self, *shape: Any) -> Any:
+        """Return the value in a larger shape."""
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        return broadcast(self, tuple(int(n) for n in sizes))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "T":
+            return Unknown(self.shape[::-1])
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_, **__: Unknown(self.shape)
+
     def _reshaped(self, shape: Shape, source: list[int | None]) -> Any:
         """Return the value with dimensions of size one put in: ``source`` tells where each dimension was."""
         raise NotImplementedError
@@ -134,13 +146,6 @@ class Unknown(_Value):
         return self
 
     __invert__ = __abs__ = __neg__
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "T":
-            return Unknown(self.shape[::-1])
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_, **__: Unknown(self.shape)
 
 
 class Lanes(_Value):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,8 @@ def lower(
     ``runner(run, arguments)`` is called where a wrapper is to run: it brings the arguments to the GPU and the results
     back. Raises whatever Inductor raises.
     """
-    inductor: Any = __import__("torch._inductor.compile_fx", fromlist=["compile_fx"])
+    with _silence():
+        inductor: Any = __import__("torch._inductor.compile_fx", fromlist=["compile_fx"])
 
     def inner(part: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[[list[Any]], Any]:
         run = _lower_part(part, examples, options, settings, device, listener)
@@ -67,7 +69,7 @@ def lower(
         return call
 
     known = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
-    with _disable_current_modes(), _without_caches():
+    with _silence(), _disable_current_modes(), _without_caches():
         function: Callable[..., Any] = inductor.compile_fx(graph, inputs, inner_compile=inner, config_patches=known)
     return function
 
@@ -76,6 +78,14 @@ def _is_setting(name: str) -> bool:
     """Return whether this version of PyTorch has the setting."""
     config: Any = __import__("torch._inductor.config", fromlist=["config"])
     return name in config.get_config_copy()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What the compiler warns of on the way is nothing that the program did."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager
@@ -107,7 +117,9 @@ def _lower_part(
 
     known = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
     with ExitStack() as stack:
+        stack.enter_context(_silence())
         stack.enter_context(target.seen(device))
+        stack.enter_context(_seeds_looked_up())
         stack.enter_context(mock.patch.object(cache, "load_by_key_path", classmethod(load_by_key_path)))
         stack.enter_context(_named_modules())
         stack.enter_context(choices.unmeasured(listener))
@@ -115,10 +127,28 @@ def _lower_part(
         code = inductor.compile_fx_inner(moved, inputs, **options)
 
     def run(arguments: list[Any]) -> Any:
-        with target.seen(device), mock.patch("torch.cuda._DeviceGuard", _Guard):
+        with (
+            _silence(),
+            target.seen(device),
+            mock.patch("torch.cuda._DeviceGuard", _Guard),
+            mock.patch("torch._inductor.utils.copy_misaligned_inputs", lambda *_, **__: ([], [])),
+        ):
             return code.current_callable(arguments) if hasattr(code, "current_callable") else code(arguments)
 
     return run
+
+
+@contextmanager
+def _seeds_looked_up() -> Iterator[None]:
+    """Let a seed be taken from a fake tensor on the GPU: PyTorch's own way indexes it, which asks for a driver."""
+    __import__("torch._inductor.inductor_prims")
+    operator = torch.ops.prims.inductor_lookup_seed.default
+
+    def looked_up(seeds: torch.Tensor, _index: int) -> torch.Tensor:
+        return torch.empty((), dtype=seeds.dtype, device=seeds.device)
+
+    with mock.patch.object(operator, "prim_meta_impl", looked_up):
+        yield
 
 
 class _Guard:
