@@ -78,7 +78,7 @@ def with_memory(arguments, fill=0):
 
 def brute_force(kernel, arguments):
     """The bytes of each program: {(tile, mode): set of addresses}, with real tensors in Triton's interpreter."""
-    import triton.runtime.interpreter as interpreter
+    from triton.runtime import interpreter
 
     choice = kernel.choice()
     function = _interpreted(kernel)
@@ -107,10 +107,12 @@ def _interpreted(kernel):
     def decorated(*_, **__):
         return lambda function: function
 
-    with mock.patch.object(heuristics, "cached_autotune", decorated), mock.patch.object(
-        helpers, "set_driver_to_gpu", lambda: None
+    with (
+        mock.patch.object(heuristics, "cached_autotune", decorated),
+        mock.patch.object(helpers, "set_driver_to_gpu"),
     ):
         exec(kernels._compiled(kernel.source, kernel.name), vars(module))
+
     class First:
         def __getattr__(self, name):
             return lambda value, *_, **__: value

@@ -105,7 +105,7 @@ class StandIns(Mode):
         self._renamed: dict[Any, Operator] = {}
 
     def _operator(self, func: Any) -> Operator:
-        """Return the operator; with its results given (`out=`) it goes by the plain name, as the GPU's recorder says."""
+        """Return the operator; with its results given (`out=`) it goes by the plain name, as on a GPU."""
         operator = self._renamed.get(func)
         if operator is None:
             operator = self._session.operator(func)

@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model import fake, plans, unfused
-from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.call_text import call_description
+from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names

@@ -2,8 +2,8 @@
 
 The ordinary operators that run instead give the same result up to rounding. What is switched off: the fast path of
 transformer encoders and multi-head attention (one operator per layer), and oneDNN's LSTM (one operator per sequence).
-And one thing is switched on: optimisers that leave the choice to PyTorch work on all parameters at once, as they do on a
-GPU. What ``torch.compile`` fuses is in `tileprof.record.model.compiled`.
+And one thing is switched on: optimisers that leave the choice to PyTorch work on all parameters at once, as they do on
+a GPU. What ``torch.compile`` fuses is in `tileprof.record.model.compiled`.
 """
 
 from __future__ import annotations

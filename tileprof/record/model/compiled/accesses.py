@@ -80,12 +80,14 @@ class Accesses:
                 return
         self._between(rest, mode, space, offset, itemsize, when)
 
-    def _append(  # noqa: PLR0913, PLR0917 (columns)
+    def _append(
         self, rows: Ints, mode: int, space: Space, offset: Ints, length: Any, count: Any, stride: Any, when: int
     ) -> None:
         tile = self.tiles[rows]
-        columns = (np.broadcast_to(np.asarray(c, np.int64), tile.shape) for c in (offset, length, count, stride))
-        self._rows.append(_Rows(tile, space.operand, mode, *columns, when))
+        at, long, many, step = (
+            np.broadcast_to(np.asarray(c, np.int64), tile.shape) for c in (offset, length, count, stride)
+        )
+        self._rows.append(_Rows(tile, space.operand, mode, at, long, many, step, when))
 
     def _between(self, rows: Ints, mode: int, space: Space, offset: Lanes | None, itemsize: int, when: int) -> None:
         self.bounded = True
@@ -99,7 +101,7 @@ class Accesses:
 
     # ---- affine
 
-    def _affine(  # noqa: PLR0913, PLR0917 (columns)
+    def _affine(
         self, chosen: Bools, mode: int, space: Space, offset: Lanes, itemsize: int, mask: Mask, when: int
     ) -> None:
         """Add boxes of programs with equal numbers of lanes in each dimension together."""
@@ -120,9 +122,11 @@ class Accesses:
             sizes = extents[members[0]].tolist()
             if min(sizes, default=1) <= 0:
                 continue
-            self._lattice(rows[members], mode, space, base[members], itemsize, list(zip(steps, sizes, strict=True)), when)
+            self._lattice(
+                rows[members], mode, space, base[members], itemsize, list(zip(steps, sizes, strict=True)), when
+            )
 
-    def _lattice(  # noqa: PLR0913, PLR0917 (columns)
+    def _lattice(
         self, rows: Ints, mode: int, space: Space, base: Ints, itemsize: int, axes: list[tuple[int, int]], when: int
     ) -> None:
         """Add one lattice per program: axes are (step in elements, lanes)."""
@@ -149,9 +153,7 @@ class Accesses:
 
     # ---- lane by lane
 
-    def _dense(  # noqa: PLR0913, PLR0917 (columns)
-        self, rows: Ints, mode: int, space: Space, offset: Lanes, itemsize: int, mask: Mask, when: int
-    ) -> None:
+    def _dense(self, rows: Ints, mode: int, space: Space, offset: Lanes, itemsize: int, mask: Mask, when: int) -> None:
         shape = tuple(np.broadcast_shapes(offset.shape, mask.shape))
         size = max(1, elements(shape))
         step = max(1, _CHUNK_LANES // size)
@@ -215,8 +217,8 @@ def boxes(parts: list[Accesses], spaces: list[Space]) -> Boxes:
             time = rows.when * _TIMES // total
             n = len(rows.tile)
             keys.append(np.full(n, (rows.operand * 4 + rows.mode) * _TIMES + time, np.int64))
-            first, last = rows.when / total, (rows.when + 1) / total
-            columns.append((rows.tile, rows.offset, rows.length, rows.count, rows.stride, np.full(n, first), np.full(n, last)))  # fmt: skip # noqa: E501
+            times = np.full(n, rows.when / total), np.full(n, (rows.when + 1) / total)
+            columns.append((rows.tile, rows.offset, rows.length, rows.count, rows.stride, *times))
     if not keys:
         return Boxes.concat(())
     key = np.concatenate(keys)
@@ -238,19 +240,18 @@ def boxes(parts: list[Accesses], spaces: list[Space]) -> Boxes:
         repeated &= (stride[1:] == stride[:-1]) & (count[1:] == count[:-1])
         heads = np.flatnonzero(np.concatenate([[True], ~(touching | lattice | repeated)]))
         repeats = np.concatenate([[False], repeated])
-        count = np.where(
-            count[heads] > 1, np.add.reduceat(np.where(repeats, 0, count), heads), 1
-        )
+        count = np.where(count[heads] > 1, np.add.reduceat(np.where(repeats, 0, count), heads), 1)
         length = np.where(count > 1, length[heads], np.maximum.reduceat(offset + length, heads) - offset[heads])
         first, last = np.minimum.reduceat(first, heads), np.maximum.reduceat(last, heads)
         key, tile, offset, stride = key[heads], tile[heads], offset[heads], np.where(count > 1, stride[heads], 0)
     heads, count_1, stride_1 = fold(offset, key, tile, length, count, stride)
     order = np.argsort(tile[heads], kind="stable")
     code = (key // _TIMES)[heads]
+    latest = np.maximum.reduceat(last, heads)
     return Boxes.of(
         tile=tile[heads][order], operand=(code // 4)[order], mode=(code % 4)[order], offset=offset[heads][order],
         length=length[heads][order], count_0=count[heads][order], stride_0=stride[heads][order],
-        count_1=count_1[order], stride_1=stride_1[order], first=first[heads][order], last=np.maximum.reduceat(last, heads)[order],
+        count_1=count_1[order], stride_1=stride_1[order], first=first[heads][order], last=latest[order],
     )  # fmt: skip
 
 
@@ -260,7 +261,8 @@ def _running_end(offset: Ints, length: Ints, single: Bools) -> Ints:
     starts = np.concatenate([[True], ~single])
     group = np.cumsum(starts)
     wide = int(end.max() - offset.min()) + 1  # stretches stay apart
-    return np.maximum.accumulate(end + group * wide) - group * wide
+    furthest: Ints = np.maximum.accumulate(end + group * wide) - group * wide
+    return furthest
 
 
 def _check(operand: Ints, low: Ints, extent: Ints, spaces: list[Space]) -> None:

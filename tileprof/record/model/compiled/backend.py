@@ -37,9 +37,7 @@ class Backend:
         """Return what runs a graph of Dynamo's."""
         region = Region(self._session, graph)
         try:
-            region.function = lower(
-                _copied(graph), inputs, self._settings, self._session.device, region, region.on_gpu
-            )
+            region.function = lower(_copied(graph), inputs, self._settings, self._session.device, region, region.on_gpu)
         except Exception as error:  # noqa: BLE001 - internals of another version, or an operator that has no lowering
             self._session.remark(notes.FAILED.format(why=_short(error)))
         return region
@@ -82,7 +80,7 @@ class Region(Listener):
         """Run the graph."""
         session = self._session
         if self.function is None or not session.active:
-            return self._graph.forward(*arguments)
+            return self.uncompiled(arguments)
         session.modules.any_called = True
         if torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments):
             return list(_Differentiable.apply(self, *arguments))
@@ -93,6 +91,10 @@ class Region(Listener):
         return self.as_recorded(results, stood_in)
 
     # ---- the program's own results
+
+    def uncompiled(self, arguments: Sequence[Any]) -> Any:
+        """Return the graph's results; its operators are recorded one by one."""
+        return self._graph.forward(*arguments)
 
     def compute(self, arguments: Sequence[Any]) -> Any:
         """Return the graph's results; nothing of it is recorded."""
@@ -222,9 +224,7 @@ class Region(Listener):
         looked_at = [self._values(t) for t in tensors if not t.is_floating_point()]
         if any(found is not None for found in looked_at):
             key = (*key, *(None if found is None else found.tobytes() for found in looked_at))
-        self._session.launched_as(
-            op, self._module(), key, lambda: kernel.kernel(arguments, self._values)[0], tensors
-        )
+        self._session.launched_as(op, self._module(), key, lambda: kernel.kernel(arguments, self._values)[0], tensors)
 
     def _remember(self, fake: torch.Tensor, value: torch.Tensor) -> None:
         self._real[_key(fake)] = (fake, value, self._session.buffers.writes(value))
@@ -251,11 +251,9 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]  # PyTorch
         """Compute with gradients, and keep both programs' results."""
         with torch.enable_grad():
             inputs, stood_in, recorded = region.record(arguments, gradients=True)
-        given = [
-            a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments
-        ]
+        given = [a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments]
         with torch.enable_grad():
-            results = list(region.compute(given) if recorded else region.graph_forward(*given))  # noqa: SLF001
+            results = list(region.compute(given) if recorded else region.uncompiled(given))
         ctx.set_materialize_grads(False)
         placed = region.as_recorded([_detached(r) for r in results], stood_in) if recorded else results
         placed = [_detached(one) for one in placed]

@@ -212,7 +212,7 @@ def lanes_or(plain: Callable[..., Any], function: Callable[[Any, Any], Any]) -> 
     """Return a function for Python's numbers and for lanes."""
 
     def either(*values: Any, **options: Any) -> Any:
-        if len(values) == 2 and any(isinstance(v, Lanes | Unknown | Mask) for v in values):  # noqa: PLR2004
+        if len(values) == 2 and any(isinstance(v, Lanes | Unknown | Mask) for v in values):
             return function(*values)
         return plain(*values, **options)
 
@@ -238,6 +238,9 @@ class _Anything:
 class _Helpers(_Anything):
     """Inductor's helpers: those that make indices are computed."""
 
+    def __getattr__(self, name: str) -> Any:
+        return self.max2 if name == "any" else super().__getattr__(name)
+
     div_floor_integer = staticmethod(lanes.floor_quotient)
     remainder_integer = staticmethod(lanes.floor_remainder)
 
@@ -257,11 +260,11 @@ class _Helpers(_Anything):
         return lanes.lanes(value)
 
     @staticmethod
-    def any(value: Any, axis: int | None = None) -> Any:
+    def max2(value: Any, axis: int | None = None) -> Any:
         """Return a reduced value."""
         return _reduced(value, axis)
 
-    max2 = min2 = prod = any
+    min2 = prod = max2
 
     @staticmethod
     def max_with_index(value: Any, _index: Any, axis: int) -> tuple[Any, Any]:
@@ -314,7 +317,7 @@ class _Helpers(_Anything):
         return mask
 
 
-def _reduced(value: Any, axis: int | None = None, keep_dims: bool = False, **_: Any) -> Unknown:  # noqa: FBT001, FBT002 (Triton's)
+def _reduced(value: Any, axis: int | None = None, keep_dims: bool = False, **_: Any) -> Unknown:
     shape = list(shape_of(value))
     if axis is None:
         return Unknown(())

@@ -1,4 +1,4 @@
-"""A generated Triton kernel: the configuration that Inductor's heuristics choose, its grid, and what a launch touches."""
+"""A generated Triton kernel: the configuration that Inductor's heuristics choose, its grid, what a launch touches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim", "kpack"})
+_OPTIONS = frozenset(
+    {"num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim", "kpack"}
+)
 """Of a configuration: options of the compiler, which the kernel does not see."""
 
 _LARGEST_VALUES = 1 << 22
@@ -165,7 +167,7 @@ def _choose(source: str, name: str) -> _Choice:
     module.__file__ = f"/{name}.py"
     patches = (
         mock.patch.object(heuristics, "cached_autotune", cached_autotune),
-        mock.patch.object(helpers, "set_driver_to_gpu", lambda: None),
+        mock.patch.object(helpers, "set_driver_to_gpu"),
     )
     with patches[0], patches[1]:
         exec(_compiled(source, name), vars(module))  # noqa: S102 - Inductor's own code, as it would run

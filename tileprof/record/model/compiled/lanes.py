@@ -134,7 +134,7 @@ class Unknown(_Value):
     def __init__(self, shape: Shape = ()) -> None:
         self.shape = shape
 
-    def _reshaped(self, shape: Shape, source: list[int | None]) -> Unknown:
+    def _reshaped(self, shape: Shape, source: list[int | None]) -> Unknown:  # noqa: ARG002 (as all values)
         return Unknown(shape)
 
     def _decide(self, *_: Any) -> Any:
@@ -290,7 +290,7 @@ def lanes(value: Any) -> Any:
     return Unknown()
 
 
-def truth(value: bool, shape: Shape = ()) -> Mask:  # noqa: FBT001 (it is the value)
+def truth(value: bool, shape: Shape = ()) -> Mask:
     """Return a mask that is the same in every lane."""
     filled = np.full((1,) * (len(shape) + 1), value, np.int8)
     return Mask(shape, np.array([not value]), np.array([value]), lambda _: filled)
@@ -541,9 +541,10 @@ def _compare(symbol: str, left: Lanes, right: Lanes) -> Mask:
 
     def maker(chunk: Chunk) -> NDArray[Any]:
         try:
-            return function(left.dense(chunk), right.dense(chunk)).astype(np.int8)
+            truths: NDArray[np.int8] = function(left.dense(chunk), right.dense(chunk)).astype(np.int8)
         except Unknowable:
-            return np.full((1,) * (len(shape) + 1), MAYBE, np.int8)
+            truths = np.full((1,) * (len(shape) + 1), MAYBE, np.int8)
+        return truths
 
     if symbol in ("==", "!="):
         apart = (left.low > right.high) | (left.high < right.low)

@@ -105,5 +105,9 @@ def _forget() -> None:
             for owner in owners:
                 function = getattr(owner, "__func__", owner)
                 clear = getattr(function, "cache_clear", None)
-                if callable(clear) and hasattr(function, "cache_info") and str(getattr(function, "__module__", "")).startswith("torch"):
+                if (
+                    callable(clear)
+                    and hasattr(function, "cache_info")
+                    and str(getattr(function, "__module__", "")).startswith("torch")
+                ):
                     clear()

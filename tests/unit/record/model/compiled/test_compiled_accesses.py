@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("triton")
-from tests.support import generated_kernels as generated  # noqa: E402 (after the skip)
-
-from tileprof.record.model.compiled import lanes  # noqa: E402 (as above)
+from tests.support import generated_kernels as generated
+from tileprof.record.model.compiled import lanes
 
 F = torch.nn.functional
 
@@ -81,7 +80,7 @@ NUMBERS = st.integers(1, 9)
 @st.composite
 def _expressions(draw, depth=3):
     """Index arithmetic of program numbers and lanes, as (text, function of x and y and p)."""
-    if depth == 0 or draw(st.booleans()) and depth < 3:
+    if depth == 0 or (draw(st.booleans()) and depth < 3):
         return draw(st.sampled_from([("x", "x"), ("y", "y"), ("p", "p"), (str(draw(NUMBERS)),) * 2]))[0]
     symbol = draw(st.sampled_from(["+", "*", "//", "%", "-"]))
     left = draw(_expressions(depth=depth - 1))

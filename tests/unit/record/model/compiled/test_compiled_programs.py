@@ -38,7 +38,10 @@ def test_a_compiled_function_is_recorded_as_inductor_fuses_it(recorded):
 
     trace = recorded(program, initialisation=True)
     fused = [k for k in _kernels(trace) if k.startswith("triton_")]
-    assert [k.rpartition("_")[0] for k in fused] == ["triton_per_fused_native_layer_norm", "triton_poi_fused_add_addmm_gelu"]
+    assert [k.rpartition("_")[0] for k in fused] == [
+        "triton_per_fused_native_layer_norm",
+        "triton_poi_fused_add_addmm_gelu",
+    ]
     assert torch.equal(*results[0])
     assert (trace.launches["coverage"] == "exact").all()
     ops = trace.launches.loc[trace.launches["kernel"].isin(fused), "op"].tolist()
