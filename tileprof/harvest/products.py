@@ -70,14 +70,8 @@ class Products:
         for _repetition in range(_LONG_REPETITIONS if long else _REPETITIONS):
             stacked = batch if batched or op == Op.GROUPED else 0
             place = _rounded(m * k * batch) if batched else self._next(k * n * max(1, stacked))
-            b = self._matrix(
-                dtype,
-                stacked,
-                k,
-                n,
-                column=column_b,
-                at=min(place, _rounded(_POOL - k * n * max(1, stacked) - _PLACES)),
-            )
+            last = max(0, _POOL - k * n * max(1, stacked)) // _PLACES * _PLACES  # huge operands overlap: both are read
+            b = self._matrix(dtype, stacked, k, n, column=column_b, at=min(place, last))
             calls.append(self._call(op, dtype, a, b, case))
         return calls
 
