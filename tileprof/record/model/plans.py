@@ -1,4 +1,4 @@
-"""From an operator call to launches ready to be bound: modelled once for all calls of equal layout."""
+"""Turns an operator call into launches ready to be bound; modelled once for all calls of equal layout."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Planned:
     duration: duration.Duration
     rows: LaunchRows | None = None
     call: str = ""
-    """As in the trace: what the operator was called with."""
+    """The arguments of the operator, as in the trace."""
     workspaces: tuple[Scratch, ...] = ()
 
     def __post_init__(self) -> None:
