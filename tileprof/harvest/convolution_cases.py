@@ -1,9 +1,9 @@
 """Which convolutions are harvested, and which are held out to judge the tables by.
 
-A case is `COLUMNS`: a layer of ``convolution_layers.csv.gz``, a pass, a type, a layout and a number of images. Layers in
-one dimension are layers in two with a height of 1, as PyTorch runs them. Layers come from whole lists of models
-(`tileprof.harvest.convolution_layers`); those of `held_out_models` are in no list but the held-out one, unless other
-models have them, too.
+A case is `COLUMNS`: a layer of ``convolution_layers.csv.gz``, a pass, a type, a layout and a number of images. Layers
+in one dimension are layers in two with a height of 1, as PyTorch runs them. Layers come from whole lists of models
+(`tileprof.harvest.convolution_layers`). Models of which calls are held out are not in the list; what other models have
+in common with them is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gzip
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -27,8 +27,8 @@ LAYER_COLUMNS: Final = (
 """Sizes of the input, window, stride, padding, dilation and output padding along depth, height and width."""
 COLUMNS: Final = ("pass", "dtype", "layout", *LAYER_COLUMNS)
 HELD_OUT: Final = 300
-_LAYERS: Final = Path(__file__).with_name("convolution_layers.csv.gz")
-_HELD_OUT: Final = Path(__file__).with_name("convolution_held_out.csv")
+LAYERS_FILE: Final = Path(__file__).with_name("convolution_layers.csv.gz")
+HELD_OUT_FILE: Final = Path(__file__).with_name("convolution_held_out.csv")
 _SEED: Final = 20261124
 _MOST_FLOPS: Final = (5e11, 1e11, 5e11, 5e11)
 """Per type: a few milliseconds of an H200."""
@@ -68,21 +68,15 @@ _DTYPES: Final = ((Dtype.TF32, 0.27), (Dtype.FP32, 0.06), (Dtype.FP16, 0.37), (D
 
 def layers() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the layers ``[layers, LAYER_COLUMNS]`` with ``images`` for one sample, and in how many models each is."""
-    return _read(_LAYERS)
-
-
-def _read(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    opened: Any = gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
-    with opened as file:
-        rows = [[int(value) for value in row] for row in list(csv.reader(file))[1:]]
-    table = np.array(rows, np.int64)
+    with gzip.open(LAYERS_FILE, "rt", newline="") as file:
+        table = np.array([[int(value) for value in row] for row in list(csv.reader(file))[1:]], np.int64)
     return table[:, 1:], table[:, 0]
 
 
 @cache
 def held_out() -> NDArray[np.int64]:
     """Return the held-out cases, which were drawn before anything was harvested."""
-    with _HELD_OUT.open(newline="") as file:
+    with HELD_OUT_FILE.open(newline="") as file:
         rows = list(csv.reader(file))
     return np.array([[int(value) for value in row[1:]] for row in rows[1:]], np.int64)
 

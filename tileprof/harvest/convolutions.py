@@ -1,4 +1,6 @@
-"""Convolutions as PyTorch calls them, forward and both gradients, without bias: PyTorch adds that by a launch of its own.
+"""Convolutions as PyTorch calls them, forward and both gradients.
+
+They have no bias: PyTorch adds that by a launch of its own.
 
 The weight is read from another place of a pool at each repetition and so is cold in L2; the other operand and the
 result are warm, as after the launch before. All launches of a call count: layout copies, fills, reductions.
