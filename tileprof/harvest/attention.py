@@ -26,6 +26,8 @@ _MOST_FLOPS: Final = (2e10, 2e10, 4e11, 4e11)
 _MOST_ELEMENTS: Final = 1 << 26
 _POOL: Final = 1 << 30
 _REPETITIONS: Final = 4
+_MEMORY: Final = 0.4
+"""Part of the GPU's memory: graphs of many backward passes are kept at once. A case that does not fit is an error."""
 
 
 class Pass(IntEnum):
@@ -144,6 +146,7 @@ class Attention:
         import torch  # noqa: PLC0415 - heavy
 
         self._torch = torch
+        torch.cuda.set_per_process_memory_fraction(_MEMORY)
         self._pool = torch.empty(_POOL, dtype=torch.float16, device="cuda").normal_()
 
     def calls(self, case: tuple[int, ...]) -> Sequence[Callable[[], object]]:

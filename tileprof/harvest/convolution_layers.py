@@ -173,7 +173,8 @@ def write(layers: dict[str, list[tuple[int, ...]]], path: Path) -> None:
     for width in widths:
         for patch in patches:
             for size in (size for size in sizes if size % patch == 0):
-                models[2, 0, 1, 1, 3, width, 1, size, size, 1, patch, patch, 1, patch, patch, *(0, 0, 0, 1, 1, 1, 0, 0, 0)] += 2  # fmt: skip
+                window = (1, patch, patch, 1, patch, patch, 0, 0, 0, 1, 1, 1, 0, 0, 0)
+                models[2, 0, 1, 1, 3, width, 1, size, size, *window] += 2
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("models", *LAYER_COLUMNS))
