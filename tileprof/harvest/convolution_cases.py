@@ -2,8 +2,8 @@
 
 A case is `COLUMNS`: a layer of ``convolution_layers.csv.gz``, a pass, a type, a layout and a number of images. Layers
 in one dimension are layers in two with a height of 1, as PyTorch runs them. Layers come from whole lists of models
-(`tileprof.harvest.convolution_layers`). Models of which calls are held out are not in the list; what other models have
-in common with them is.
+(``tests/gpu/harvest/convolution_layers.py``). Models of which calls are held out are not in the list; what other models
+have in common with them is.
 """
 
 from __future__ import annotations

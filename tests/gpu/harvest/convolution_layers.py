@@ -1,4 +1,4 @@
-"""The list of convolution layers of whole lists of models: ``python -m tileprof.harvest.convolution_layers -o FILE``.
+"""The list of convolution layers of whole lists of models: ``python tests/gpu/harvest/convolution_layers.py -o FILE``.
 
 Every model of timm, torchvision and `convolution_models` is built and run on PyTorch's ``meta`` device, where nothing
 is computed, and its calls of ``aten::convolution`` are counted. It takes an hour or two and goes on where it was cut
@@ -19,6 +19,8 @@ import warnings
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import convolution_models
 
 from tileprof.harvest.convolution_cases import HELD_OUT_FILE, LAYER_COLUMNS, LAYERS_FILE
 
@@ -43,7 +45,7 @@ _EMBEDDINGS: Final = (
 
 def timm_models() -> Iterator[Model]:
     """Yield the models of timm at their own image sizes."""
-    import timm  # noqa: PLC0415 - not a dependency
+    import timm
 
     for name in timm.list_models():
         if not name.startswith(_ONE_CONVOLUTION):
@@ -58,7 +60,7 @@ def timm_models() -> Iterator[Model]:
 
 def torchvision_models() -> Iterator[Model]:
     """Yield the models of torchvision; of detectors the backbone."""
-    from torchvision import models  # noqa: PLC0415 - not a dependency
+    from torchvision import models
 
     detectors = ("rcnn", "retinanet", "ssd", "fcos")
     for name in models.list_models():
@@ -94,14 +96,14 @@ def torchvision_models() -> Iterator[Model]:
 
 def convolutions(build: Callable[[], Any], inputs: Callable[[], Any]) -> list[tuple[int, ...]]:
     """Return the different convolutions of a model's forward pass, each as `LAYER_COLUMNS`."""
-    import torch  # noqa: PLC0415 - heavy
-    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415 - heavy
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     found: dict[tuple[int, ...], None] = {}
 
     class Convolutions(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if function.overloadpacket in {torch.ops.aten.convolution, torch.ops.aten._convolution}:  # noqa: SLF001
+            if function.overloadpacket in {torch.ops.aten.convolution, torch.ops.aten._convolution}:
                 found[layer(*args[:2], *args[3:9])] = None
             return function(*args, **(kwargs or {}))
 
@@ -131,15 +133,13 @@ def layer(
 
 
 def _empty(*shape: int) -> Any:
-    import torch  # noqa: PLC0415 - heavy
+    import torch
 
     return torch.empty(*shape)
 
 
 def _collected(cache: Path) -> dict[str, list[tuple[int, ...]]]:
     """Return the layers of all models; what ``cache`` has is not built again."""
-    from tileprof.harvest import convolution_models  # noqa: PLC0415 - imports transformers
-
     layers: dict[str, list[tuple[int, ...]]] = {}
     if cache.exists():
         for line in cache.read_text().splitlines():
