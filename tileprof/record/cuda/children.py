@@ -18,8 +18,8 @@ from tileprof.record.cuda import raw
 from tileprof.record.cuda.graphs import Attribution
 
 KERNELS: Final = 1
-"""``launches`` of a kernel's event whose module launches kernels. Larger values: it launches graphs, whose nodes may be of
-any module.
+"""``launches`` of a kernel's event whose module launches kernels. Larger values: it launches graphs, whose nodes
+may be of any module.
 """
 
 _PC_SHIFT: Final = 4
