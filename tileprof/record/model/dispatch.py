@@ -1,4 +1,4 @@
-"""Where operators come from: a dispatch mode in every thread of the program."""
+"""Receives operators from a dispatch mode in every thread of the program."""
 
 from __future__ import annotations
 

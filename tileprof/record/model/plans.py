@@ -1,4 +1,4 @@
-"""From an operator call to launches ready to be bound: modelled once for all calls of equal layout."""
+"""Turns an operator call into launches ready to be bound; modelled once for all calls of equal layout."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Planned:
     duration: duration.Duration
     rows: LaunchRows | None = None
     call: str = ""
-    """As in the trace: what the operator was called with."""
+    """The arguments of the operator, as in the trace."""
     workspaces: tuple[Scratch, ...] = ()
     written_slots: tuple[int, ...] = ()
     """Places in ``Call.tensors`` that the kernel writes to."""
@@ -73,6 +73,8 @@ class Planned:
             blocks_per_sm=self.duration.blocks_per_sm,
             flops=kernel.flops,
             note=kernel.note,
+            shape_source=kernel.shape_source,
+            time_source=self.duration.source,
         )
         self.kernel = replace(kernel, footprint=_EMPTY)
         self.rows = writer.alike(launch)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tileprof.record import Options
 
 _LIFT = "aten::lift_fresh"
-"""What `torch.tensor(data)` ends with."""
+"""The last operator of `torch.tensor(data)`."""
 
 
 class Session:
@@ -157,7 +157,7 @@ class Session:
         return sentences
 
     def forked(self) -> None:
-        """In a forked child: the trace belongs to the parent."""
+        """Leave the trace to the parent, in a forked child."""
         self.active = False
         self._progress = Progress(on=False)
 
@@ -182,7 +182,9 @@ class Session:
             self.window.end_capture()
 
     def _begin_range(self) -> None:
-        """Beside NVTX ranges regions do not count, and nothing was recorded before the first one."""
+        """Begin an NVTX range. Captured regions do not count beside NVTX ranges, and nothing was recorded before the
+        first one.
+        """
         with self._lock:
             self.window.begin_range()
 
