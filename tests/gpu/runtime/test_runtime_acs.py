@@ -88,10 +88,12 @@ def islands(tmp_path_factory: pytest.TempPathFactory) -> Tabulated:
     return tabulated((str(folder / "program"), "10"), folder / "acs")
 
 
+@pytest.mark.parametrize("threads", [0, 1])
 @pytest.mark.parametrize("mode", ["streams", "graph"])
-def test_independent_launches_are_spread_and_change_no_bit(islands: Tabulated, mode: acs.Mode) -> None:
-    output, counts = islands.under(mode)
+def test_independent_launches_are_spread_and_change_no_bit(islands: Tabulated, mode: acs.Mode, threads: int) -> None:
+    output, counts = islands.under(mode, threads=threads)
     assert output == islands.plain()
+    assert (counts["queued"] > counts["launches"] / 2) == bool(threads)
     assert counts["unknown"] == 0
     assert counts["spread"] + counts["graph_kernels"] > counts["launches"] / 2
 
