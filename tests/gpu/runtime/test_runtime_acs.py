@@ -184,7 +184,8 @@ def test_training_steps_keep_their_bits(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "training.py"
     path.write_text(TRAINING)
     program = tabulated((sys.executable, str(path)), tmp_path / "acs")
-    for mode in ("streams", "graph", "check"):
-        output, counts = program.under(mode)
+    modes: tuple[tuple[acs.Mode, int], ...] = (("streams", 0), ("streams", 1), ("graph", 1), ("check", 0))
+    for mode, threads in modes:
+        output, counts = program.under(mode, threads=threads)
         assert output == program.plain()
         assert counts["differing"] == 0
