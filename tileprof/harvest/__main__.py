@@ -13,6 +13,7 @@ from tileprof.harvest.slices import harvest
 
 FAMILIES: Final = {
     "products": "tileprof.harvest.products",
+    "operators": "tileprof.harvest.operators",
 }
 """Families and their modules, each with a ``FAMILY``; modules are loaded when they are asked for."""
 
