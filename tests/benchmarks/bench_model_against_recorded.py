@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
 
+import pandas as pd
 from measuring import ROOT, header, table, tileprof
 
 from tileprof.analysis import build_graph
@@ -69,15 +70,35 @@ def tiles_of(launches, i):
     return int(row.tiles), str(row.kernel)
 
 
-def compare(name, modelled, recorded):
-    """The `Agreement` of two traces of one program."""
-    graphs = [build_graph(modelled), build_graph(recorded)]
-    frames = [g.launches for g in graphs]
-    keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in frames]
+@dataclass
+class Side:
+    """A program as one recorder saw it: a row per launch, and the pattern of each pair that truly depends."""
+
+    launches: pd.DataFrame
+    pairs: dict[tuple[int, int], str]
+
+
+def side(trace):
+    """The `Side` of a trace."""
+    graph = build_graph(trace)
+    true = graph.pairs[~graph.pairs.reuse_only]
+    return Side(graph.launches, {(r.producer, r.consumer): r.pattern for r in true.itertuples()})
+
+
+def counterparts(modelled, recorded):
+    """Launches of the recording by launches of the model: those that are matched; and both lists of keys."""
+    keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in (modelled, recorded)]
     counterpart = {}
     for a, b, size in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
         counterpart.update({a + i: b + i for i in range(size)})
-    pairs = [{(r.producer, r.consumer): r.pattern for r in g.pairs.itertuples() if not r.reuse_only} for g in graphs]
+    return counterpart, keys
+
+
+def compare(name, modelled, recorded):
+    """The `Agreement` of two `Side`s of one program."""
+    frames = [modelled.launches, recorded.launches]
+    counterpart, keys = counterparts(*frames)
+    pairs = [modelled.pairs, recorded.pairs]
     moved = {(counterpart.get(p, f"m{p}"), counterpart.get(c, f"m{c}")): n for (p, c), n in pairs[0].items()}
     both = moved.keys() & pairs[1].keys()
     different = Counter()
@@ -128,7 +149,7 @@ def of_set(programs, recorded, names):
             if name in WITHOUT_COUNTERPART:
                 skipped.append((name, WITHOUT_COUNTERPART[name]))
                 continue
-            actual.append(compare(name, model(programs, name, folder), load(path)))
+            actual.append(compare(name, side(model(programs, name, folder)), side(load(path))))
     if not actual:
         return []
     print(f"{programs.name}\n")

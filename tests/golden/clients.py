@@ -183,9 +183,7 @@ def static_decode():
     model(ids, past_key_values=cache, cache_position=place, position_ids=place[None])
     token, place = ids[:, :1].contiguous(), torch.tensor([32], device=DEVICE)
     step = torch.compile(model)
-    return compiled(
-        lambda: step(token, past_key_values=cache, cache_position=place, position_ids=place[None]).logits
-    )
+    return compiled(lambda: step(token, past_key_values=cache, cache_position=place, position_ids=place[None]).logits)
 
 
 NAMES = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -26,8 +26,9 @@ _FLOATS: Final = (Dtype.FP32, Dtype.FP16, Dtype.BF16)
 _TWO: Final = (Dtype.FP32, Dtype.BF16)
 _ONE: Final = (Dtype.FP32,)
 
-_Builder = "Callable[[Any, Any, int, int, int], Callable[[], object]]"
-OPERATORS: Final[list[tuple[str, Any, tuple[Dtype, ...], list[tuple[int, int, int]]]]] = []
+Call: TypeAlias = "Callable[[], object]"
+Builder: TypeAlias = "Callable[[Any, Any, int, int, int], Call]"
+OPERATORS: Final[list[tuple[str, Builder, tuple[Dtype, ...], list[tuple[int, int, int]]]]] = []
 """Name, builder ``(torch, dtype, a, b, c) -> call``, types, sizes."""
 
 
@@ -69,149 +70,149 @@ _WIDTHS: Final = (1, 8, 31, 64, 100, 128, 256, 384, 768, 1000, 1024, 1025, 2048,
 
 def _elementwise() -> None:  # noqa: C901, PLR0915 - a list
     @_operator(_FLOATS, _NUMBERS)
-    def add(torch, dtype, a, _b, _c):
+    def add(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x, y = _x(torch, dtype, a), _x(torch, dtype, a)
         return lambda: x + y
 
     @_operator(_FLOATS, _NUMBERS)
-    def gelu(torch, dtype, a, _b, _c):
+    def gelu(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         return lambda: torch.nn.functional.gelu(x)
 
     @_operator(_TWO, _NUMBERS)
-    def add_unaligned(torch, dtype, a, _b, _c):
+    def add_unaligned(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x, y = _x(torch, dtype, a + 1)[1:], _x(torch, dtype, a)
         return lambda: x + y
 
     @_operator(_TWO, _NUMBERS)
-    def cast_to_fp32_or_bf16(torch, dtype, a, _b, _c):
+    def cast_to_fp32_or_bf16(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         return lambda: x.to(torch.bfloat16 if dtype == torch.float32 else torch.float32)
 
     @_operator(_TWO, _NUMBERS)
-    def mixed_types(torch, dtype, a, _b, _c):
+    def mixed_types(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x, y = _x(torch, dtype, a), _x(torch, torch.float16, a)
         return lambda: x * y
 
     @_operator(_TWO, _NUMBERS)
-    def compare(torch, dtype, a, _b, _c):
+    def compare(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         return lambda: x > 0
 
     @_operator(_TWO, _NUMBERS)
-    def where(torch, dtype, a, _b, _c):
+    def where(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         mask = x > 0
         return lambda: torch.where(mask, x, 0.0)
 
     @_operator(_TWO, _NUMBERS)
-    def addcmul(torch, dtype, a, _b, _c):
+    def addcmul(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x, y, z = (_x(torch, dtype, a) for _ in range(3))
         return lambda: torch.addcmul(x, y, z)
 
     @_operator(_TWO, _NUMBERS)
-    def fill(torch, dtype, a, _b, _c):
+    def fill(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         return lambda: torch.full((a,), 2.0, device="cuda", dtype=dtype)
 
     @_operator(_TWO, _NUMBERS)
-    def zeros(torch, dtype, a, _b, _c):
+    def zeros(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         return lambda: torch.zeros(a, device="cuda", dtype=dtype)
 
     @_operator(_ONE, _NUMBERS)
-    def arange(torch, _dtype, a, _b, _c):
+    def arange(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         return lambda: torch.arange(a, device="cuda")
 
     @_operator(_ONE, _NUMBERS)
-    def integers(torch, _dtype, a, _b, _c):
+    def integers(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 100, a)
         return lambda: x + 1
 
     @_operator(_ONE, _NUMBERS)
-    def booleans(torch, _dtype, a, _b, _c):
+    def booleans(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 2, a).bool()
         return lambda: x & x
 
     @_operator(_TWO, _NUMBERS)
-    def dropout(torch, dtype, a, _b, _c):
+    def dropout(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         return lambda: torch.nn.functional.dropout(x, 0.1)
 
     @_operator(_TWO, _NUMBERS)
-    def rand(torch, dtype, a, _b, _c):
+    def rand(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         return lambda: torch.rand(a, device="cuda", dtype=dtype)
 
     @_operator(_TWO, _NUMBERS)
-    def randn(torch, dtype, a, _b, _c):
+    def randn(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         return lambda: torch.randn(a, device="cuda", dtype=dtype)
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def add_row(torch, dtype, a, b, _c):
+    def add_row(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x, y = _x(torch, dtype, a, b), _x(torch, dtype, b)
         return lambda: x + y
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def mul_column(torch, dtype, a, b, _c):
+    def mul_column(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x, y = _x(torch, dtype, a, b), _x(torch, dtype, a, 1)
         return lambda: x * y
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def transposed_copy(torch, dtype, a, b, _c):
+    def transposed_copy(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b).t()
         return lambda: x.contiguous()
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def strided_copy(torch, dtype, a, b, _c):
+    def strided_copy(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, 2 * b)[:, :b]
         return lambda: x.contiguous()
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def copy_into_columns(torch, dtype, a, b, _c):
+    def copy_into_columns(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x, y = _x(torch, dtype, a, 2 * b)[:, :b], _x(torch, dtype, a, b)
         return lambda: x.copy_(y)
 
     @_operator(_TWO, (1, 2, 8), (3, 32, 64, 256), (7, 14, 28, 56, 112))
-    def to_channels_last(torch, dtype, a, b, c):
+    def to_channels_last(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x = _x(torch, dtype, a, b, c, c)
         return lambda: x.contiguous(memory_format=torch.channels_last)
 
     @_operator(_TWO, (1, 2, 8), (3, 32, 64, 256), (7, 14, 28, 56, 112))
-    def from_channels_last(torch, dtype, a, b, c):
+    def from_channels_last(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x = _x(torch, dtype, a, b, c, c).contiguous(memory_format=torch.channels_last)
         return lambda: x.contiguous()
 
     @_operator(_TWO, (1, 4), (8, 12), (16, 100, 512))
-    def heads_copy(torch, dtype, a, b, c):
+    def heads_copy(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x = _x(torch, dtype, a, c, b, 64).transpose(1, 2)
         return lambda: x.contiguous()
 
     @_operator(_TWO, _NUMBERS)
-    def to_host(torch, dtype, a, _b, _c):
+    def to_host(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         return lambda: x.cpu()
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def tril(torch, dtype, a, b, _c):
+    def tril(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b)
         return lambda: x.tril()
 
     @_operator(_TWO, _ROWS, (8, 100, 768))
-    def flip(torch, dtype, a, b, _c):
+    def flip(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b)
         return lambda: x.flip(0)
 
     @_operator(_TWO, _ROWS, (8, 100, 768))
-    def roll(torch, dtype, a, b, _c):
+    def roll(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b)
         return lambda: x.roll(1, 1)
 
 
 def _reductions() -> None:  # noqa: C901, PLR0915 - a list
-    def over(name, reduce, types):
-        def rows(torch, dtype, a, b, _c):
+    def over(name: str, reduce: Callable[[Any, int], object], types: tuple[Dtype, ...]) -> None:
+        def rows(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
             x = _x(torch, dtype, a, b)
             return lambda: reduce(x, 1)
 
-        def columns(torch, dtype, a, b, _c):
+        def columns(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
             x = _x(torch, dtype, a, b)
             return lambda: reduce(x, 0)
 
@@ -237,101 +238,101 @@ def _reductions() -> None:  # noqa: C901, PLR0915 - a list
     over("gather", lambda x, d: x.gather(d, x.argsort(d)), _ONE)
 
     @_operator(_FLOATS, _NUMBERS)
-    def sum_all(torch, dtype, a, _b, _c):
+    def sum_all(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         return lambda: x.sum()
 
     @_operator(_ONE, _NUMBERS)
-    def any_all(torch, _dtype, a, _b, _c):
+    def any_all(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 2, a).bool()
         return lambda: x.any()
 
     @_operator(_ONE, _NUMBERS)
-    def max_integers(torch, _dtype, a, _b, _c):
+    def max_integers(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 1000, a)
         return lambda: x.max()
 
     @_operator(_TWO, (1, 2, 8), (3, 16, 64, 96, 256, 768), (1, 7, 14, 28, 56, 112))
-    def mean_of_planes(torch, dtype, a, b, c):
+    def mean_of_planes(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x = _x(torch, dtype, a, b, c, c)
         return lambda: x.mean((2, 3))
 
     @_operator(_TWO, (1, 2, 8), (3, 16, 64, 96, 256, 768), (1, 7, 14, 28, 56, 112))
-    def sum_to_channels(torch, dtype, a, b, c):
+    def sum_to_channels(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x = _x(torch, dtype, a, b, c, c)
         return lambda: x.sum((0, 2, 3))
 
     @_operator(_TWO, (1, 2, 8), (16, 64, 256, 768), (7, 14, 28, 56))
-    def mean_channels_last(torch, dtype, a, b, c):
+    def mean_channels_last(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x = _x(torch, dtype, a, b, c, c).contiguous(memory_format=torch.channels_last)
         return lambda: x.mean((2, 3))
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def softmax_backward(torch, dtype, a, b, _c):
+    def softmax_backward(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b, grad=True)
         return _backward(x.softmax(1), x)
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def log_softmax_backward(torch, dtype, a, b, _c):
+    def log_softmax_backward(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b, grad=True)
         return _backward(x.log_softmax(1), x)
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def sort_integers(torch, _dtype, a, b, _c):
+    def sort_integers(torch: Any, _dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _ids(torch, 1000, a, b)
         return lambda: x.sort()
 
     @_operator(_ONE, _NUMBERS)
-    def sort_flat(torch, dtype, a, _b, _c):
+    def sort_flat(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         return lambda: x.sort()
 
     @_operator(_ONE, _NUMBERS)
-    def unique(torch, _dtype, a, _b, _c):
+    def unique(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 1000, a)
         return lambda: x.unique()
 
     @_operator(_ONE, _NUMBERS)
-    def bincount(torch, _dtype, a, _b, _c):
+    def bincount(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 1000, a)
         return lambda: x.bincount()
 
     @_operator(_ONE, _NUMBERS)
-    def histc(torch, dtype, a, _b, _c):
+    def histc(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a).abs()
         return lambda: x.histc(32, 0, 4)
 
     @_operator(_ONE, _NUMBERS)
-    def cumsum_flat(torch, dtype, a, _b, _c):
+    def cumsum_flat(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         return lambda: x.cumsum(0)
 
 
 def _norms() -> None:
     @_operator(_FLOATS, _ROWS, _WIDTHS)
-    def layer_norm(torch, dtype, a, b, _c):
+    def layer_norm(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x, w = _x(torch, dtype, a, b), _x(torch, dtype, b)
         return lambda: torch.nn.functional.layer_norm(x, (b,), w, w)
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def layer_norm_backward(torch, dtype, a, b, _c):
+    def layer_norm_backward(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x, w, v = _x(torch, dtype, a, b, grad=True), _x(torch, dtype, b, grad=True), _x(torch, dtype, b, grad=True)
         return _backward(torch.nn.functional.layer_norm(x, (b,), w, v), x, w, v)
 
     @_operator(_TWO, _ROWS, _WIDTHS)
-    def rms_norm(torch, dtype, a, b, _c):
+    def rms_norm(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x, w = _x(torch, dtype, a, b), _x(torch, dtype, b)
         return lambda: torch.nn.functional.rms_norm(x, (b,), w)
 
     @_operator(_TWO, (1, 2, 8), (16, 32, 64, 128, 256, 512), (7, 14, 28, 64, 128))
-    def group_norm(torch, dtype, a, b, c):
+    def group_norm(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, w = _x(torch, dtype, a, b, c, c), _x(torch, dtype, b)
         return lambda: torch.nn.functional.group_norm(x, 8, w, w)
 
     planes = (1, 2, 8), (16, 64, 128, 512), (7, 14, 28, 64)
 
-    def batch_norm(name, *, training, last, backward=False):
-        def build(torch, dtype, a, b, c):
+    def batch_norm(name: str, *, training: bool, last: bool, backward: bool = False) -> None:
+        def build(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
             x = _x(torch, dtype, a, b, c, c)
             x = x.contiguous(memory_format=torch.channels_last) if last else x
             x = x.requires_grad_(backward)
@@ -349,85 +350,85 @@ def _norms() -> None:
 
 def _indexing() -> None:  # noqa: C901, PLR0915 - a list
     @_operator(_TWO, (100, 2000), _ROWS, (1, 8, 64, 256, 1000))
-    def index_rows(torch, dtype, a, b, c):
+    def index_rows(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, i = _x(torch, dtype, a, c), _ids(torch, a, b)
         return lambda: x[i]
 
     @_operator(_TWO, (100, 2000), _ROWS, (1, 8, 64, 256, 1000))
-    def index_select(torch, dtype, a, b, c):
+    def index_select(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, i = _x(torch, dtype, a, c), _ids(torch, a, b)
         return lambda: x.index_select(0, i)
 
     @_operator(_ONE, (100, 2000), _ROWS, (8, 64, 256))
-    def index_add(torch, dtype, a, b, c):
+    def index_add(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, i, y = _x(torch, dtype, a, c), _ids(torch, a, b), _x(torch, dtype, b, c)
         return lambda: x.index_add_(0, i, y)
 
     @_operator(_TWO, (100, 2000), _ROWS, (1, 8, 64, 256))
-    def index_put(torch, dtype, a, b, c):
+    def index_put(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, i, y = _x(torch, dtype, a, c), _ids(torch, a, b), _x(torch, dtype, b, c)
         return lambda: x.index_put_((i,), y)
 
     @_operator(_TWO, (100, 2000), _ROWS, (1, 8, 64, 256))
-    def index_put_accumulate(torch, dtype, a, b, c):
+    def index_put_accumulate(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, i, y = _x(torch, dtype, a, c), _ids(torch, a, b), _x(torch, dtype, b, c)
         return lambda: x.index_put_((i,), y, accumulate=True)
 
     @_operator(_ONE, (100, 2000), _ROWS, (1, 8, 64, 256))
-    def scatter_add(torch, dtype, a, b, c):
+    def scatter_add(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, i, y = _x(torch, dtype, a, c), _ids(torch, a, b, 1).expand(b, c), _x(torch, dtype, b, c)
         return lambda: x.scatter_add_(0, i, y)
 
     @_operator(_ONE, (100, 2000), _ROWS, (1, 8, 64, 256))
-    def scatter_reduce(torch, dtype, a, b, c):
+    def scatter_reduce(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, i, y = _x(torch, dtype, a, c), _ids(torch, a, b, 1).expand(b, c), _x(torch, dtype, b, c)
         return lambda: x.scatter_reduce_(0, i, y, "amax")
 
     @_operator(_TWO, (100, 2000), _ROWS, (64, 256, 1000))
-    def embedding(torch, dtype, a, b, c):
+    def embedding(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, i = _x(torch, dtype, a, c), _ids(torch, a, 2, b)
         return lambda: torch.nn.functional.embedding(i, x)
 
     @_operator(_TWO, (100, 2000, 32_000), (1, 16, 64, 128, 500, 1000, 3072, 3073, 4096, 20_000), (64, 256, 768))
-    def embedding_backward(torch, dtype, a, b, c):
+    def embedding_backward(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         g, i = _x(torch, dtype, b, c), _ids(torch, a, b)
         return lambda: torch.ops.aten.embedding_dense_backward(g, i, a, -1, False)  # noqa: FBT003 - as declared
 
     @_operator(_ONE, _NUMBERS)
-    def nonzero(torch, dtype, a, _b, _c):
+    def nonzero(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a) > 0
         return lambda: x.nonzero()
 
     @_operator(_ONE, _NUMBERS)
-    def masked_select(torch, dtype, a, _b, _c):
+    def masked_select(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         mask = x > 0
         return lambda: x[mask]
 
     @_operator(_ONE, _ROWS, (2, 4, 64))
-    def masked_rows(torch, dtype, a, b, _c):
+    def masked_rows(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b)
         mask = x[:, 0] > 0
         return lambda: x[mask]
 
     @_operator(_ONE, _NUMBERS)
-    def masked_fill(torch, dtype, a, _b, _c):
+    def masked_fill(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
         mask = x > 0
         return lambda: x.masked_fill(mask, 0.0)
 
     @_operator(_ONE, _ROWS, (8, 100, 1000))
-    def one_hot(torch, _dtype, a, b, _c):
+    def one_hot(torch: Any, _dtype: Any, a: int, b: int, _c: int) -> Call:
         i = _ids(torch, b, a)
         return lambda: torch.nn.functional.one_hot(i, b)
 
     @_operator(_ONE, _ROWS, (1, 8, 100))
-    def repeat_interleave(torch, dtype, a, b, _c):
+    def repeat_interleave(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b)
         return lambda: x.repeat_interleave(3, 0)
 
-    def cat(name, dim, parts):
-        def build(torch, dtype, a, b, _c):
+    def cat(name: str, dim: int, parts: int) -> None:
+        def build(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
             xs = [_x(torch, dtype, a, b) for _ in range(parts)]
             return lambda: torch.cat(xs, dim)
 
@@ -437,17 +438,17 @@ def _indexing() -> None:  # noqa: C901, PLR0915 - a list
         cat(f"cat_{parts}_{'rows' if dim == 0 else 'columns'}", dim, parts)
 
     @_operator(_TWO, (1, 2, 8), (3, 16, 64, 256), (7, 14, 28, 64))
-    def cat_channels(torch, dtype, a, b, c):
+    def cat_channels(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, y = _x(torch, dtype, a, b, c, c), _x(torch, dtype, a, b, c, c)
         return lambda: torch.cat((x, y), 1)
 
     @_operator(_TWO, (1, 2, 8), (16, 64, 256), (7, 14, 28, 64))
-    def cat_channels_last(torch, dtype, a, b, c):
+    def cat_channels_last(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x = _x(torch, dtype, a, b, c, c).contiguous(memory_format=torch.channels_last)
         return lambda: torch.cat((x, x), 1)
 
     @_operator(_ONE, (1, 10, 100, 450, 1000, 4000))
-    def nms(torch, _dtype, a, _b, _c):
+    def nms(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         import torchvision  # noqa: PLC0415 - where it is installed
 
         x = torch.rand(a, 2, device="cuda") * 100
@@ -455,7 +456,7 @@ def _indexing() -> None:  # noqa: C901, PLR0915 - a list
         return lambda: torchvision.ops.nms(boxes, scores, 0.5)
 
     @_operator(_ONE, (1, 10, 100, 1000), (16, 256), (20, 40))
-    def roi_align(torch, dtype, a, b, c):
+    def roi_align(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         import torchvision  # noqa: PLC0415 - where it is installed
 
         x, r = _x(torch, dtype, 1, b, c, c), torch.rand(a, 2, device="cuda") * c / 2
@@ -464,8 +465,8 @@ def _indexing() -> None:  # noqa: C901, PLR0915 - a list
 
 
 def _others() -> None:  # noqa: C901, PLR0915 - a list
-    def foreach(name, run):
-        def build(torch, dtype, a, b, _c):
+    def foreach(name: str, run: Callable[[Any, Any, Any], object]) -> None:
+        def build(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
             xs = [_x(torch, dtype, b + i) for i in range(a)]
             ys = [x.clone() for x in xs]
             return lambda: run(torch, xs, ys)
@@ -482,8 +483,8 @@ def _others() -> None:  # noqa: C901, PLR0915 - a list
 
     planes = (1, 2, 8), (16, 64, 256), (7, 14, 28, 56)
 
-    def on_planes(name, run, *, last=False):
-        def build(torch, dtype, a, b, c):
+    def on_planes(name: str, run: Callable[[Any, Any], object], *, last: bool = False) -> None:
+        def build(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
             x = _x(torch, dtype, a, b, c, c)
             x = x.contiguous(memory_format=torch.channels_last) if last else x
             return lambda: run(torch.nn.functional, x)
@@ -507,22 +508,22 @@ def _others() -> None:  # noqa: C901, PLR0915 - a list
     on_planes("avg_pool_ceil", lambda f, x: f.avg_pool2d(x, 3, 2, 1, count_include_pad=False))
 
     @_operator(_TWO, (1, 16, 64, 512), (8, 1000, 4000, 32_000))
-    def cross_entropy(torch, dtype, a, b, _c):
+    def cross_entropy(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x, i = _x(torch, dtype, a, b), _ids(torch, b, a)
         return lambda: torch.nn.functional.cross_entropy(x, i)
 
     @_operator(_TWO, (1, 16, 64, 512), (8, 1000, 4000, 32_000))
-    def cross_entropy_backward(torch, dtype, a, b, _c):
+    def cross_entropy_backward(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x, i = _x(torch, dtype, a, b, grad=True), _ids(torch, b, a)
         return _backward(torch.nn.functional.cross_entropy(x, i), x)
 
     @_operator(_TWO, _NUMBERS)
-    def mse_loss(torch, dtype, a, _b, _c):
+    def mse_loss(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x, y = _x(torch, dtype, a), _x(torch, dtype, a)
         return lambda: torch.nn.functional.mse_loss(x, y)
 
-    def steps(name, **options):
-        def build(torch, dtype, a, b, _c):
+    def steps(name: str, **options: Any) -> None:
+        def build(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
             xs = [torch.nn.Parameter(_x(torch, dtype, b + i)) for i in range(a)]
             for x in xs:
                 x.grad = torch.randn_like(x)
@@ -539,17 +540,17 @@ def _others() -> None:  # noqa: C901, PLR0915 - a list
     attention = (1, 4), (16, 100, 512), (32, 64, 128)
 
     @_operator(_FLOATS, *attention)
-    def attention_plain(torch, dtype, a, b, c):
+    def attention_plain(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         q = _x(torch, dtype, a, 8, b, c)
         return lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q)
 
     @_operator(_FLOATS, *attention)
-    def attention_causal(torch, dtype, a, b, c):
+    def attention_causal(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         q = _x(torch, dtype, a, 8, b, c)
         return lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
 
     @_operator(_FLOATS, *attention)
-    def attention_masked(torch, dtype, a, b, c):
+    def attention_masked(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         q, mask = _x(torch, dtype, a, 8, b, c), torch.ones(b, b, device="cuda", dtype=torch.bool).tril()
         return lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
