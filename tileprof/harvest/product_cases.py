@@ -142,7 +142,7 @@ _LENGTHS: Final = (
     ),
     *(784, 1000, 1500, 1536, 3072, 3136, 6144, 8192),
 )
-_TOKENS: Final = (
+_TOKENS: Final[tuple[int, ...]] = (
     *range(1, 17), *range(20, 65, 4), *range(72, 257, 8), *range(288, 513, 32), *range(576, 1025, 64),
     *(1152, 1280, 1408, 1536, 1792, 2048, 2304, 2560, 3072, 3584, 4096, 5120, 6144, 8192, 16384),
 )  # fmt: skip
@@ -232,7 +232,7 @@ def _fits(case: Case) -> bool:
 def _likely(case: Case, random: Random) -> bool:
     """Return whether a case is taken: the longer it runs, the less likely. Large products vary little."""
     flops = 2.0 * case[5] * case[6] * case[7] * (1 if case[0] == Op.GROUPED else case[4])
-    return random.random() < (_COMMON_S * _FLOPS_PER_S[Dtype(case[1]).name] / flops) ** 0.7
+    return random.random() < float((_COMMON_S * _FLOPS_PER_S[Dtype(case[1]).name] / flops) ** 0.7)
 
 
 def held_out() -> NDArray[np.int64]:

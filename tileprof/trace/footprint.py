@@ -180,3 +180,5 @@ class Launch:
     note: str = field(default="")
     call: str = ""
     device: str = ""
+    shape_source: str = ""
+    time_source: str = ""

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.analysis.chains import time_of, with_trace
 from tests.unit.analysis.fakes import all_to_all, graph
-from tests.unit.analysis.test_simulate_schedulers import time_of, with_trace
 from tileprof.analysis.independence import independence
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traces import MemoryTrace, TraceBuilder, oracle
 
+from tests.unit.analysis.traces import MemoryTrace, TraceBuilder, oracle
 from tileprof.analysis import build_graph
 from tileprof.errors import TraceError
 from tileprof.trace.footprint import ATOMIC, READ, WRITE

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from progress import hangs
 
+from tests.unit.policy.progress import hangs
 from tileprof.analysis.blocks import merge_blocks
 from tileprof.analysis.graph import TileGraph
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, to_dict

@@ -16,9 +16,9 @@ from typing import Any
 
 import pandas as pd
 import torch
-from recorded_modules import record
 from torch.nn import functional
 
+from tests.unit.policy.recorded_modules import record
 from tileprof.analysis.graph import TileGraph
 from tileprof.errors import UserError
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from graphs import graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.policy.graphs import graph_of
 from tileprof.errors import UserError
 from tileprof.policy.emit import cusync_parts
 from tileprof.policy.emit.cusync import cusync_files

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from graphs import Relation, graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.policy.graphs import Relation, graph_of
 from tileprof.analysis.graph import TileGraph
 from tileprof.errors import UserError
 from tileprof.policy.assessment import assess

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from encoder_programs import post_norm, pre_norm
 
+from tests.unit.runtime.encoder_programs import post_norm, pre_norm
 from tileprof.runtime.encoder.memory import Memory, memory_faults, memory_of
 from tileprof.runtime.encoder.plan import Plan, plan_of
 from tileprof.runtime.encoder.program import Program

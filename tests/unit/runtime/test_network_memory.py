@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from networks import pooling, small
 
+from tests.unit.runtime.networks import pooling, small
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import Average, Convolution, Network

@@ -26,6 +26,7 @@ from tileprof.devices import occupancy
 from tileprof.errors import UserError
 from tileprof.record.model.tile_model import Scratch
 from tileprof.trace.footprint import READ
+from tileprof.trace.sources import TimeSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,6 +54,7 @@ class Duration:
     tile_ns: NDArray[np.float64]
     launch_ns: int
     blocks_per_sm: int
+    source: TimeSource = TimeSource.ROOFLINE
 
 
 def model(kernel: Kernel, device: Device) -> Duration:
@@ -81,7 +83,11 @@ def model(kernel: Kernel, device: Device) -> Duration:
     part = touched / max(touched.sum(), 1.0) * distinct_bytes
     dram_s = part * running / device.sustained_bytes_per_s
     tile_ns = np.maximum(np.maximum(arithmetic_s, port_s), dram_s) * 1e9 + BLOCK_NS
-    return Duration(tile_ns, max(round(_makespan(tile_ns, slots)), 1), fits.blocks_per_sm)
+    launch_ns = _makespan(tile_ns, slots)
+    if kernel.launch_ns > 0:  # tiles share what was measured as the roofline shares what it says
+        tile_ns, launch_ns = tile_ns * (kernel.launch_ns / max(launch_ns, 1.0)), kernel.launch_ns
+        return Duration(tile_ns, max(round(launch_ns), 1), fits.blocks_per_sm, kernel.time_source)
+    return Duration(tile_ns, max(round(launch_ns), 1), fits.blocks_per_sm)
 
 
 def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:

@@ -66,6 +66,8 @@ class Planned:
             blocks_per_sm=self.duration.blocks_per_sm,
             flops=kernel.flops,
             note=kernel.note,
+            shape_source=kernel.shape_source,
+            time_source=self.duration.source,
         )
         self.kernel = replace(kernel, footprint=_EMPTY)
         self.rows = writer.alike(launch)

@@ -71,6 +71,7 @@ def attach_times(trace: Trace, times: KernelTimes, output: Path, *, source: str,
         "begin_ns": _begins(matched, measured_begin, duration),
         "timing": timing,
         "note": _notes(launches["note"], matched),
+        "time_source": launches["time_source"].where(~matched, ""),
     }
     note = f"Durations of {int(matched.sum()):,} of {count:,} launches were measured by another profiler ({source})."
     path = _written(trace, output, columns, note, force=force)

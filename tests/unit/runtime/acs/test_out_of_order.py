@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_driver import Machine, compiled
 
+from tests.unit.runtime.acs.fake_driver import Machine, compiled
 from tileprof.cli.run_acs import _logged_runs
 from tileprof.runtime import acs
 
