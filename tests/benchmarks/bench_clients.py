@@ -63,8 +63,10 @@ def result(name, script, folder):
     trace = modelled(name, script, folder)
     theirs = recorded(name)
     if trace is None:
-        row = {"program": name, "launches": [0, len(theirs.launches)], "pairs": [0, len(theirs.pairs)], "both": 0,
-               "same_pattern": 0, "share": 0.0, "equal_tiles": [0, 0], "duration_error": None, "sum_error": None}  # fmt: skip
+        row = {
+            "program": name, "launches": [0, len(theirs.launches)], "pairs": [0, len(theirs.pairs)], "both": 0,
+            "same_pattern": 0, "share": 0.0, "equal_tiles": [0, 0], "duration_error": None, "sum_error": None,
+        }  # fmt: skip
         return row, {}
     mine = side(trace)
     agreement = compare(name, mine, theirs)

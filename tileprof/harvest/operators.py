@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLUMNS: Final = ("operator", "dtype", "a", "b", "c")
+DEVICE = "cuda"
 _REPETITIONS: Final = 3
 _MOST_ELEMENTS: Final = 1 << 23
 _FLOATS: Final = (Dtype.FP32, Dtype.FP16, Dtype.BF16)
@@ -34,7 +35,7 @@ OPERATORS: Final[list[tuple[str, Builder, tuple[Dtype, ...], list[tuple[int, int
 
 def _sizes(*axes: Sequence[int]) -> list[tuple[int, int, int]]:
     padded = (*axes, *(((0,),) * (3 - len(axes))))
-    return list(product(*padded))
+    return [(a, b, c) for a, b, c in product(*padded)]
 
 
 def _operator(types: tuple[Dtype, ...], *axes: Sequence[int]) -> Callable[[Any], Any]:
@@ -48,11 +49,11 @@ def _operator(types: tuple[Dtype, ...], *axes: Sequence[int]) -> Callable[[Any],
 def _x(torch: Any, dtype: Any, *shape: int, grad: bool = False) -> Any:
     if math.prod(shape) > _MOST_ELEMENTS:
         raise ValueError(f"{shape} is too large")
-    return torch.randn(*shape, device="cuda").to(dtype).requires_grad_(grad)
+    return torch.randn(*shape, device=DEVICE).to(dtype).requires_grad_(grad)
 
 
 def _ids(torch: Any, limit: int, *shape: int) -> Any:
-    return torch.randint(0, limit, shape, device="cuda")
+    return torch.randint(0, limit, shape, device=DEVICE)
 
 
 def _backward(out: Any, *inputs: Any) -> Callable[[], object]:
@@ -68,7 +69,7 @@ _ROWS: Final = (1, 2, 7, 16, 64, 200, 1024, 4096)
 _WIDTHS: Final = (1, 8, 31, 64, 100, 128, 256, 384, 768, 1000, 1024, 1025, 2048, 4096, 8192, 32_000)
 
 
-def _elementwise() -> None:  # noqa: C901, PLR0915 - a list
+def _elementwise() -> None:
     @_operator(_FLOATS, _NUMBERS)
     def add(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x, y = _x(torch, dtype, a), _x(torch, dtype, a)
@@ -112,15 +113,15 @@ def _elementwise() -> None:  # noqa: C901, PLR0915 - a list
 
     @_operator(_TWO, _NUMBERS)
     def fill(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
-        return lambda: torch.full((a,), 2.0, device="cuda", dtype=dtype)
+        return lambda: torch.full((a,), 2.0, device=DEVICE, dtype=dtype)
 
     @_operator(_TWO, _NUMBERS)
     def zeros(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
-        return lambda: torch.zeros(a, device="cuda", dtype=dtype)
+        return lambda: torch.zeros(a, device=DEVICE, dtype=dtype)
 
     @_operator(_ONE, _NUMBERS)
     def arange(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
-        return lambda: torch.arange(a, device="cuda")
+        return lambda: torch.arange(a, device=DEVICE)
 
     @_operator(_ONE, _NUMBERS)
     def integers(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
@@ -139,11 +140,11 @@ def _elementwise() -> None:  # noqa: C901, PLR0915 - a list
 
     @_operator(_TWO, _NUMBERS)
     def rand(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
-        return lambda: torch.rand(a, device="cuda", dtype=dtype)
+        return lambda: torch.rand(a, device=DEVICE, dtype=dtype)
 
     @_operator(_TWO, _NUMBERS)
     def randn(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
-        return lambda: torch.randn(a, device="cuda", dtype=dtype)
+        return lambda: torch.randn(a, device=DEVICE, dtype=dtype)
 
     @_operator(_TWO, _ROWS, _WIDTHS)
     def add_row(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
@@ -158,12 +159,14 @@ def _elementwise() -> None:  # noqa: C901, PLR0915 - a list
     @_operator(_TWO, _ROWS, _WIDTHS)
     def transposed_copy(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b).t()
-        return lambda: x.contiguous()
+        call: Call = x.contiguous
+        return call
 
     @_operator(_TWO, _ROWS, _WIDTHS)
     def strided_copy(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, 2 * b)[:, :b]
-        return lambda: x.contiguous()
+        call: Call = x.contiguous
+        return call
 
     @_operator(_TWO, _ROWS, _WIDTHS)
     def copy_into_columns(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
@@ -178,22 +181,25 @@ def _elementwise() -> None:  # noqa: C901, PLR0915 - a list
     @_operator(_TWO, (1, 2, 8), (3, 32, 64, 256), (7, 14, 28, 56, 112))
     def from_channels_last(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x = _x(torch, dtype, a, b, c, c).contiguous(memory_format=torch.channels_last)
-        return lambda: x.contiguous()
+        call: Call = x.contiguous
+        return call
 
     @_operator(_TWO, (1, 4), (8, 12), (16, 100, 512))
     def heads_copy(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x = _x(torch, dtype, a, c, b, 64).transpose(1, 2)
-        return lambda: x.contiguous()
+        call: Call = x.contiguous
+        return call
 
     @_operator(_TWO, _NUMBERS)
     def to_host(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
-        return lambda: x.cpu()
+        call: Call = x.cpu
+        return call
 
     @_operator(_TWO, _ROWS, _WIDTHS)
     def tril(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _x(torch, dtype, a, b)
-        return lambda: x.tril()
+        return lambda: torch.tril(x)
 
     @_operator(_TWO, _ROWS, (8, 100, 768))
     def flip(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
@@ -206,7 +212,7 @@ def _elementwise() -> None:  # noqa: C901, PLR0915 - a list
         return lambda: x.roll(1, 1)
 
 
-def _reductions() -> None:  # noqa: C901, PLR0915 - a list
+def _reductions() -> None:
     def over(name: str, reduce: Callable[[Any, int], object], types: tuple[Dtype, ...]) -> None:
         def rows(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
             x = _x(torch, dtype, a, b)
@@ -240,17 +246,17 @@ def _reductions() -> None:  # noqa: C901, PLR0915 - a list
     @_operator(_FLOATS, _NUMBERS)
     def sum_all(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
-        return lambda: x.sum()
+        return lambda: torch.sum(x)
 
     @_operator(_ONE, _NUMBERS)
     def any_all(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 2, a).bool()
-        return lambda: x.any()
+        return lambda: torch.any(x)
 
     @_operator(_ONE, _NUMBERS)
     def max_integers(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 1000, a)
-        return lambda: x.max()
+        return lambda: torch.max(x)
 
     @_operator(_TWO, (1, 2, 8), (3, 16, 64, 96, 256, 768), (1, 7, 14, 28, 56, 112))
     def mean_of_planes(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
@@ -280,22 +286,22 @@ def _reductions() -> None:  # noqa: C901, PLR0915 - a list
     @_operator(_TWO, _ROWS, _WIDTHS)
     def sort_integers(torch: Any, _dtype: Any, a: int, b: int, _c: int) -> Call:
         x = _ids(torch, 1000, a, b)
-        return lambda: x.sort()
+        return lambda: torch.sort(x)
 
     @_operator(_ONE, _NUMBERS)
     def sort_flat(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a)
-        return lambda: x.sort()
+        return lambda: torch.sort(x)
 
     @_operator(_ONE, _NUMBERS)
     def unique(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 1000, a)
-        return lambda: x.unique()
+        return lambda: torch.unique(x)
 
     @_operator(_ONE, _NUMBERS)
     def bincount(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _ids(torch, 1000, a)
-        return lambda: x.bincount()
+        return lambda: torch.bincount(x)
 
     @_operator(_ONE, _NUMBERS)
     def histc(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
@@ -336,7 +342,7 @@ def _norms() -> None:
             x = _x(torch, dtype, a, b, c, c)
             x = x.contiguous(memory_format=torch.channels_last) if last else x
             x = x.requires_grad_(backward)
-            norm = torch.nn.BatchNorm2d(b).cuda().train(training)
+            norm = torch.nn.BatchNorm2d(b).to(DEVICE).train(training)
             return _backward(norm(x), x, norm.weight, norm.bias) if backward else lambda: norm(x)
 
         OPERATORS.append((name, build, _TWO, _sizes(*planes)))
@@ -348,7 +354,7 @@ def _norms() -> None:
             batch_norm(f"{kind}_backward", training=True, last=last, backward=True)
 
 
-def _indexing() -> None:  # noqa: C901, PLR0915 - a list
+def _indexing() -> None:
     @_operator(_TWO, (100, 2000), _ROWS, (1, 8, 64, 256, 1000))
     def index_rows(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         x, i = _x(torch, dtype, a, c), _ids(torch, a, b)
@@ -392,12 +398,12 @@ def _indexing() -> None:  # noqa: C901, PLR0915 - a list
     @_operator(_TWO, (100, 2000, 32_000), (1, 16, 64, 128, 500, 1000, 3072, 3073, 4096, 20_000), (64, 256, 768))
     def embedding_backward(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         g, i = _x(torch, dtype, b, c), _ids(torch, a, b)
-        return lambda: torch.ops.aten.embedding_dense_backward(g, i, a, -1, False)  # noqa: FBT003 - as declared
+        return lambda: torch.ops.aten.embedding_dense_backward(g, i, a, -1, False)
 
     @_operator(_ONE, _NUMBERS)
     def nonzero(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
         x = _x(torch, dtype, a) > 0
-        return lambda: x.nonzero()
+        return lambda: torch.nonzero(x)
 
     @_operator(_ONE, _NUMBERS)
     def masked_select(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
@@ -451,20 +457,20 @@ def _indexing() -> None:  # noqa: C901, PLR0915 - a list
     def nms(torch: Any, _dtype: Any, a: int, _b: int, _c: int) -> Call:
         import torchvision  # noqa: PLC0415 - where it is installed
 
-        x = torch.rand(a, 2, device="cuda") * 100
-        boxes, scores = torch.cat((x, x + 10), 1), torch.rand(a, device="cuda")
+        x = torch.rand(a, 2, device=DEVICE) * 100
+        boxes, scores = torch.cat((x, x + 10), 1), torch.rand(a, device=DEVICE)
         return lambda: torchvision.ops.nms(boxes, scores, 0.5)
 
     @_operator(_ONE, (1, 10, 100, 1000), (16, 256), (20, 40))
     def roi_align(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
         import torchvision  # noqa: PLC0415 - where it is installed
 
-        x, r = _x(torch, dtype, 1, b, c, c), torch.rand(a, 2, device="cuda") * c / 2
-        boxes = torch.cat((torch.zeros(a, 1, device="cuda"), r, r + c / 4), 1)
+        x, r = _x(torch, dtype, 1, b, c, c), torch.rand(a, 2, device=DEVICE) * c / 2
+        boxes = torch.cat((torch.zeros(a, 1, device=DEVICE), r, r + c / 4), 1)
         return lambda: torchvision.ops.roi_align(x, boxes, 7, 1.0, 2)
 
 
-def _others() -> None:  # noqa: C901, PLR0915 - a list
+def _others() -> None:
     def foreach(name: str, run: Callable[[Any, Any, Any], object]) -> None:
         def build(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
             xs = [_x(torch, dtype, b + i) for i in range(a)]
@@ -473,13 +479,13 @@ def _others() -> None:  # noqa: C901, PLR0915 - a list
 
         OPERATORS.append((name, build, _TWO, _sizes((1, 3, 30, 100, 400), (1, 100, 5000, 65_536, 300_000))))
 
-    foreach("foreach_mul", lambda torch, xs, ys: torch._foreach_mul_(xs, 0.5))  # noqa: SLF001 - public enough
-    foreach("foreach_add_lists", lambda torch, xs, ys: torch._foreach_add_(xs, ys))  # noqa: SLF001 - as above
-    foreach("foreach_lerp", lambda torch, xs, ys: torch._foreach_lerp_(xs, ys, 0.1))  # noqa: SLF001 - as above
-    foreach("foreach_addcmul", lambda torch, xs, ys: torch._foreach_addcmul_(xs, ys, ys, 0.1))  # noqa: SLF001 - as above
-    foreach("foreach_sqrt", lambda torch, xs, ys: torch._foreach_sqrt(xs))  # noqa: SLF001 - as above
-    foreach("foreach_norm", lambda torch, xs, ys: torch._foreach_norm(xs))  # noqa: SLF001 - as above
-    foreach("foreach_zero", lambda torch, xs, ys: torch._foreach_zero_(xs))  # noqa: SLF001 - as above
+    foreach("foreach_mul", lambda torch, xs, _ys: torch._foreach_mul_(xs, 0.5))
+    foreach("foreach_add_lists", lambda torch, xs, ys: torch._foreach_add_(xs, ys))
+    foreach("foreach_lerp", lambda torch, xs, ys: torch._foreach_lerp_(xs, ys, 0.1))
+    foreach("foreach_addcmul", lambda torch, xs, ys: torch._foreach_addcmul_(xs, ys, ys, 0.1))
+    foreach("foreach_sqrt", lambda torch, xs, _ys: torch._foreach_sqrt(xs))  # noqa: SLF001 - public enough
+    foreach("foreach_norm", lambda torch, xs, _ys: torch._foreach_norm(xs))  # noqa: SLF001 - as above
+    foreach("foreach_zero", lambda torch, xs, _ys: torch._foreach_zero_(xs))
 
     planes = (1, 2, 8), (16, 64, 256), (7, 14, 28, 56)
 
@@ -529,7 +535,8 @@ def _others() -> None:  # noqa: C901, PLR0915 - a list
                 x.grad = torch.randn_like(x)
             kind = options.get("kind", "AdamW")
             optimizer = getattr(torch.optim, kind)(xs, lr=1e-3, **{k: v for k, v in options.items() if k != "kind"})
-            return optimizer.step
+            step: Call = optimizer.step
+            return step
 
         OPERATORS.append((name, build, _TWO, _sizes((1, 30, 100), (100, 5000, 65_536))))
 
@@ -551,7 +558,7 @@ def _others() -> None:  # noqa: C901, PLR0915 - a list
 
     @_operator(_FLOATS, *attention)
     def attention_masked(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
-        q, mask = _x(torch, dtype, a, 8, b, c), torch.ones(b, b, device="cuda", dtype=torch.bool).tril()
+        q, mask = _x(torch, dtype, a, 8, b, c), torch.ones(b, b, device=DEVICE, dtype=torch.bool).tril()
         return lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
 
