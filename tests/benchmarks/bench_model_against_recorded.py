@@ -13,9 +13,9 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from measuring import ROOT, header, table, tileprof
 
@@ -30,6 +30,10 @@ WITHOUT_COUNTERPART = {
     "gpt2_graph": "under capture the program builds the attention mask that it leaves out elsewhere, and there are no "
     "graphs without a GPU",
 }
+
+
+_MATCH = 1000
+"""A match outweighs any number of equal tiles in a program."""
 
 
 @dataclass
@@ -61,6 +65,7 @@ class Agreement:
 def kind(op, kernel):
     """What launches are matched by: their operator, whichever library stands behind it, and what they are."""
     what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
+    op = re.sub(r"aten::(native|cudnn|_batch_norm)\w*batch_norm\w*", "batch norm", op)
     return re.sub(r"aten::_scaled_dot_product\w+", "attention", op), what
 
 
@@ -86,11 +91,29 @@ def side(trace):
 
 
 def counterparts(modelled, recorded):
-    """Launches of the recording by launches of the model: those that are matched; and both lists of keys."""
+    """Launches of the recording by launches of the model, and both lists of keys: as many as can be matched in order,
+    and of the ways to match so many one with the most equal numbers of tiles.
+    """
     keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in (modelled, recorded)]
+    numbers = {key: n for n, key in enumerate(dict.fromkeys(keys[0] + keys[1]))}
+    mine, theirs = (np.array([numbers[k] for k in some]) for some in keys)
+    tiles = [f.tiles.to_numpy() for f in (modelled, recorded)]
+    worth = (mine[:, None] == theirs) * (_MATCH + (tiles[0][:, None] == tiles[1]))
+    best = np.zeros((len(mine) + 1, len(theirs) + 1), np.int64)
+    for i in range(len(mine)):
+        # a row of the best worth: the match, then whatever is left of it
+        best[i + 1, 1:] = np.maximum(best[i, 1:], best[i, :-1] + worth[i])
+        np.maximum.accumulate(best[i + 1], out=best[i + 1])
     counterpart = {}
-    for a, b, size in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
-        counterpart.update({a + i: b + i for i in range(size)})
+    i, j = len(mine), len(theirs)
+    while i and j:
+        if best[i, j] == best[i, j - 1]:
+            j -= 1
+        elif best[i, j] == best[i - 1, j]:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+            counterpart[i] = j
     return counterpart, keys
 
 
