@@ -25,7 +25,7 @@ _FAN_COLOUR, _FAR = "rgba(90,90,90,0.4)", ("#009E73", "#D55E00", "#CC79A7", "#56
 _FAN = 0.34
 """Columns between a node and where its line meets others."""
 _BEND = 0.026
-"""How high a line over other columns bends: less than half the distance of 16 nodes in a column."""
+"""The bend of a line over other columns: less than half the distance of 16 nodes in a column."""
 
 
 def tile_graph(graph: TileGraph, launches: Sequence[int], *, title: str = "", reuse: bool = False) -> go.Figure:

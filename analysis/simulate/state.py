@@ -1,4 +1,4 @@
-"""What the compiled engine works on: arrays, and what they hold before anything happens."""
+"""The arrays that the compiled engine works on, and their contents before anything happens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tileprof.arrays import F64, I64
 
 
 class Room(NamedTuple):
-    """What tiles need and SMs have."""
+    """Resources that tiles need and SMs have."""
 
     sms: int
     demand: I64

@@ -1,4 +1,4 @@
-"""What task graphs are written with: launches of tiles that read and write cells of buffers, as a trace."""
+"""Writes task graphs: launches of tiles that read and write cells of buffers, as a trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ CELL = 4096
 """Bytes that a tile writes."""
 THREADS = 256
 REGISTERS = 40
-"""With 256 threads six blocks per SM on every GPU of ours, all threads of an SM that holds 1,536."""
+"""Registers per thread. With 256 threads six blocks fit on an SM of every GPU of the catalogue: all threads of an SM
+that holds 1,536.
+"""
 
 Cells = NDArray[np.int64]
 
@@ -34,7 +36,7 @@ class Program:
     begin_ns: int = 0
     base: int = 1 << 20
     cells: dict[int, int] = field(default_factory=dict)
-    """By buffer."""
+    """The number of cells, by buffer."""
     known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

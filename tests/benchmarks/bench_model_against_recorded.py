@@ -65,6 +65,9 @@ class Agreement:
 def kind(op, kernel):
     """What launches are matched by: their operator, whichever library stands behind it, and what they are."""
     what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
+    if kernel.startswith("triton_") and "_fused_" in kernel:
+        return "fused", kernel.partition("_fused_")[0]
+    op = op.rpartition("+")[2]  # beside a library's kernel the code of torch.compile names what it was made of
     op = re.sub(r"aten::(native|cudnn|_batch_norm)\w*batch_norm\w*", "batch norm", op)
     return re.sub(r"aten::_scaled_dot_product\w+", "attention", op), what
 

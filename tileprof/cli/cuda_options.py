@@ -15,7 +15,7 @@ NAMES: Final = (
     "passes", "granule", "arena", "kernel", "exclude", "include", "wait", "capture", "patch", "no_replay", "no_names",
     "check_writes", "keep_raw",
 )  # fmt: skip
-"""What `add_options` adds, as argparse spells it."""
+"""The options that `add_options` adds, as argparse spells them."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

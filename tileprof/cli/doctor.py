@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from tileprof.cli.verb import Verb
 
 MARKS = {(True, True): "ok", (True, False): "ok", (False, True): "FAIL", (False, False): "lost"}
-"""By whether a check is fine, and whether recording needs it."""
+"""The mark of a check, by whether it passed and whether recording needs it."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:

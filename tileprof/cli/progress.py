@@ -1,4 +1,4 @@
-"""Where a long command is, on stderr: one line and the time it has taken; without a terminal, a line every half
+"""The progress of a long command, on stderr: one line and the elapsed time; without a terminal, a line every half
 minute.
 """
 
@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from tileprof.cli.console import terminal
 
 SELDOM_S = 30.0
-"""Between lines in a log: a short command writes none. The environment variable `EVERY` says otherwise; 0: no lines."""
+"""Seconds between lines in a log: a short command writes none. The environment variable `EVERY` overrides it; 0: no
+lines.
+"""
 
 EVERY = "TILEPROF_PROGRESS_S"
 

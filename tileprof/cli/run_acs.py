@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tileprof.runtime.acs import Logged, Mode, Table
 
 SCHEDULERS: Final[dict[str, Mode]] = {"acs": "streams", "acs-graph": "graph"}
-"""What ``--scheduler`` takes with a program, and how the library is told."""
+"""The values of ``--scheduler`` for a program, with the mode of the library."""
 
 STREAMS: Final = 8
 WINDOW: Final = 128

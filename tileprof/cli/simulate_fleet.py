@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA, VERSION = "tileprof simulation", 1
 _USUAL = ("stream", "graph", "pdl", "cusync", "dataflow", "list")
-"""What a table over several traces has room for."""
+"""The schedulers that a table over several traces has room for."""
 
 
 def run(options: Namespace) -> int:

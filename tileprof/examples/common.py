@@ -1,4 +1,4 @@
-"""What the examples share: options, random weights, the recorded run and the one line that it prints.
+"""Parts that the examples share: options, random weights, the recorded run and the one line that it prints.
 
 A program's stdout is its own, recorded or not: the line with its checksum must come out the same either way.
 """

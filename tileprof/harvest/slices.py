@@ -41,7 +41,7 @@ _BATCH: Final = 256
 
 
 class Family(Protocol):
-    """What is harvested: products, convolutions, operators."""
+    """A family of harvested calls: products, convolutions, operators."""
 
     name: str
     columns: tuple[str, ...]
@@ -61,7 +61,7 @@ class Family(Protocol):
 
 @dataclass(slots=True)
 class _Slice:
-    """What was measured of consecutive cases."""
+    """Measurements of consecutive cases."""
 
     first: int
     cases: list[tuple[int, ...]]
@@ -97,7 +97,7 @@ class _Slice:
 
 
 class Runner(Protocol):
-    """What gives calls their launches: `Activities` on a GPU."""
+    """The interface of what gives calls their launches: `Activities` on a GPU."""
 
     def run(self, calls: Sequence[Callable[[], object]]) -> list[list[Activity]]:
         """Return the launches of each call."""

@@ -1,4 +1,4 @@
-"""What the user typed after ``tileprof record``: which interpreter, with which options, runs what."""
+"""The command after ``tileprof record``: an interpreter, its options, and the program that it runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HIDING = {
     "E": "the folders of PYTHONPATH",
     "s": "the folders of the user",
 }
-"""What interpreter options leave out of the module search path."""
+"""Interpreter options, with the part of the module search path that each leaves out."""
 _REFUSED = {"i": "waits for a user", "h": "runs no program", "?": "runs no program", "V": "runs no program"}
 
 

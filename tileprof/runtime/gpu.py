@@ -315,7 +315,7 @@ class GpuPipeline:
 
     @property
     def plan(self) -> Plan | None:
-        """What the persistent kernel is told, where it runs the stages in one launch."""
+        """The plan of the persistent kernel, where it runs the stages in one launch."""
         return self._persistent.plans[0] if self._persistent is not None and len(self._persistent.plans) == 1 else None
 
     def compiled(self, inputs: Mapping[str, Any]) -> list[Any]:

@@ -50,12 +50,12 @@ class Pipeline:
 
     @cached_property
     def memory(self) -> Memory:
-        """What the tiles touch."""
+        """The bytes that the tiles touch."""
         return self.chain.memory()
 
     @cached_property
     def verdict(self) -> Verification:
-        """Whether the policy waits for what the tiles need."""
+        """The result of checking that the policy waits for what the tiles need."""
         return self.chain.verify(self.policy, self.memory)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What was recorded, as tables: all that the analysis computes from, whether it lies in a folder or in memory."""
+"""The tables of a recording: all that the analysis computes from, whether they lie in a folder or in memory."""
 
 from __future__ import annotations
 

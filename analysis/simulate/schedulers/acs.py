@@ -24,7 +24,7 @@ RECORD_NS, WAIT_NS, HOP_NS = 180.0, 200.0, 1000.0
 """The first two are an H200's, measured by `tileprof.runtime.acs.costs`; the last is assumed."""
 
 JOIN_NS, BESIDE_NS = 417.0, 94.0
-"""Of a CUDA graph, measured on an H200 (tests/gpu/measuring/measure_acs_simulated.py, 2026-11-24): kernels of two
+"""Costs in a CUDA graph, measured on an H200 (tests/gpu/measuring/measure_acs_simulated.py, 2026-11-24): kernels of two
 branches that cross lose 417 ns each against two that do not, those of eight branches that do not cross 656 ns against
 one.
 """
@@ -153,10 +153,10 @@ class AcsSoftware(Options):
 
 @dataclass(frozen=True)
 class AcsHardware(Options):
-    """As ``acs-sw``, with the window on the GPU (Durvasula et al., arXiv:2401.12377, hardware version): the host
-    compares segments with those of the launches that it has last sent, and sends the launch with what it found, without
-    waiting for anything; the GPU strikes out what has ended and starts kernels itself, so that no round trip to the
-    host lies between a kernel and the next.
+    """The rules of ``acs-sw`` with the window on the GPU (Durvasula et al., arXiv:2401.12377, hardware version): the
+    host compares segments with those of the launches that it has last sent, and sends the launch with what it found,
+    without waiting for anything; the GPU strikes out what has ended and starts kernels itself, so that no round trip to
+    the host lies between a kernel and the next.
 
     ``window`` 32 as in the paper. The host's list holds the last ``listed`` launches that it sent, ended or not, since
     nothing tells it; its time to compare is that of ``acs-sw``. ``check_ns``, the GPU's time per launch, is 64 cycles

@@ -1,4 +1,4 @@
-"""Whether blocks that wait can keep the blocks that they wait for off the device.
+"""Checks that blocks that wait cannot keep the blocks that they wait for off the device.
 
 With a wait kernel a stage is dispatched after its producers, and no block waits for one that is dispatched later.
 Without one, a device may dispatch blocks of the consumers first, of several consumers at once and in the worst

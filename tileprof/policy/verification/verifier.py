@@ -177,7 +177,7 @@ def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
 
 
 def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Waits]) -> tuple[str, ...]:
-    """Without a wait kernel the policy relies on which blocks reside together, and is for one device alone."""
+    """A policy without a wait kernel relies on which blocks reside together, and is for one device alone."""
     if policy.options.wait_kernel or graph.source is None:
         return ()
     device = graph.device

@@ -49,7 +49,7 @@ _CLUSTER: Final = re.compile(rb"cluster (?:id|cta|rank) = .*")
 
 @dataclass(slots=True)
 class Header:
-    """What stands in front of the blocks; ``stream`` as the log has it, an address or a small number."""
+    """The header in front of the blocks; ``stream`` as the log has it, an address or a small number."""
 
     name: str = ""
     grid: Dim = (0, 0, 0)

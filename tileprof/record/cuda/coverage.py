@@ -1,4 +1,4 @@
-"""What a launch touches and how that is known: one rule per way in which its records fall short.
+"""Decides what a launch touches and how that is known: one rule per way in which its records fall short.
 
 Every rule adds boxes, lowers the coverage and leaves a note; the worst coverage is the launch's.
 """
@@ -33,7 +33,7 @@ SINCE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What one process's records say about launches in general; ``architecture`` is the GPU's (sm_90 gives 90)."""
+    """The facts of one process's records about launches in general; ``architecture`` is the GPU's (sm_90 gives 90)."""
 
     process: raw.Process
     lifetimes: Lifetimes

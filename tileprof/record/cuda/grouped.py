@@ -26,7 +26,7 @@ OPERATOR = "aten::_grouped_mm"
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """How maps of one operand are read: the dimension that is an edge of the result and the one along the depth.
+    """The reading of the maps of one operand: the dimension that is an edge of the result and the one along the depth.
 
     ``edge`` has ``extent`` elements in the whole operand, or in each group (``group_bytes`` apart) of the second.
     """

@@ -1,4 +1,4 @@
-"""What a tensor-map load in im2col mode reads: runs of channels at pixels that walk a bounding box.
+"""The bytes that a tensor-map load in im2col mode reads: runs of channels at pixels that walk a bounding box.
 
 A map in this mode has dimensions (c, w, h, d, n), c fastest; three to five of them. In place of box sizes it holds::
 
@@ -34,7 +34,7 @@ from tileprof.record.cuda.tensormap import Boxes, TensorMap
 _CORNER_BITS: Final = {3: 16, 4: 8, 5: 5}
 """Bits of one number of a corner, and of a load's offsets, by dimensions."""
 _CORNERS, _CHANNELS, _PIXELS = 12, 11, 13
-"""Where in ``TensorMap.shape_words``, which begin at word 2, lie words 14, 13 and 15."""
+"""Places of words 14, 13 and 15 in ``TensorMap.shape_words``, which begin at word 2."""
 
 
 @dataclass(frozen=True, slots=True)

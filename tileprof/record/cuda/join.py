@@ -175,7 +175,7 @@ def _report(reference: Reference, other: dict[int, str], name: str, missing: lis
 
 @dataclass(slots=True)
 class TimePass:
-    """What CUPTI said: its rows in issue order. ``failure`` says why there are none."""
+    """The measurements of CUPTI: its rows in issue order. ``failure`` says why there are none."""
 
     rows: list[dict[str, Any]]
     failure: str = ""

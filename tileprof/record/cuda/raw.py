@@ -1,4 +1,4 @@
-"""What the injection library leaves behind: the Python mirror of native/records.h, and how to read it.
+"""Reads the files that the injection library leaves behind: the Python mirror of native/records.h.
 
     <raw>/process-<pid>/events.jsonl     launches, allocations, copies, complaints, in issue order
                         entries.bin      32-byte records of what blocks touched, in no order
@@ -28,7 +28,7 @@ ACCESS, BLOCK, EXIT, TENSOR, TENSOR_TAIL, MAP, RANGE = range(7)
 """Kinds of entries; the top four bits of ``key``."""
 
 MAP_BESIDE, MAP_LOADED, MAP_CONTENTS, MAP_NAME = range(4)
-"""What a MAP entry is a part of, in place of a block."""
+"""Kinds of MAP entries: the part of the map that an entry holds, in place of a block."""
 
 KIND_SHIFT: Final = 60
 GENERATION_SHIFT: Final = 48
@@ -65,12 +65,12 @@ class Process:
 
     @property
     def complete(self) -> bool:
-        """Whether the process ended by itself, all records copied."""
+        """True if the process ended by itself, all records copied."""
         return bool(self.events) and self.events[-1]["e"] == "end"
 
     @property
     def ended_early(self) -> str:
-        """What a process that did not end by itself lacks: events that it had not written, too, which cannot
+        """The reason why records are incomplete after a process that did not end by itself; its unwritten events cannot
         be counted.
         """
         count = f"; {self.lost:,} of them are known" if self.lost else ""

@@ -18,12 +18,11 @@ CONFIGURATION: Final = "TILEPROF_ACS"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the library is told. ``lanes``: streams, the program's own among them; ``issuer``: 1 for a
-    thread that issues, 0 for the program's own; ``window``: launches that a new one is
-    compared with; ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a
-    segment is checked; ``rest``: launches per judgement whether the GPU is idle when they come, so that those over
-    streams stay in stream order (0: never); ``delay_us``: the most by which a launch that is placed begins later, at
-    random, which tests the order.
+    """The settings of the library. ``lanes``: streams, the program's own among them; ``issuer``: 1 for a thread that
+    issues, 0 for the program's own; ``window``: launches that a new one is compared with; ``segment``: launches that a
+    captured or checked segment holds at most; ``orders``: in which a segment is checked; ``rest``: launches per
+    judgement whether the GPU is idle when they come, so that those over streams stay in stream order (0: never);
+    ``delay_us``: the most by which a launch that is placed begins later, at random, which tests the order.
     """
 
     mode: Mode

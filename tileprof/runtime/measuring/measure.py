@@ -1,4 +1,4 @@
-"""How long chains take on a GPU: the same kernels under every scheduler, beside PyTorch in a graph and the roofline.
+"""Times chains on a GPU: the same kernels under every scheduler, beside PyTorch in a graph and the roofline.
 
 ``python -m tileprof.runtime.measuring.measure OUT.json`` measures the chains of `tileprof.runtime.measuring.cases` and
 writes rows with device, versions and date, what is worth most first: the persistent kernel with PyTorch beside it;
@@ -67,7 +67,7 @@ from tileprof.runtime.stages.view import View
 
 PEAK_FLOPS: Final = 790e12
 PEAK_BYTES_PER_S: Final = 4.3e12
-"""What an H200 reached in fp16 products and in copies: the roof of the table."""
+"""Rates that an H200 reached in fp16 products and in copies: the roof of the table."""
 
 TRITON_ROWS: Final = ("graph", "pdl", "hooks", "cusync", "unsynchronised")
 PERSISTENT_ROWS: Final = ("persistent-stages", "persistent-pdl", "persistent", "persistent-unsynchronised")
@@ -243,8 +243,8 @@ def _policy(chain: Chain) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is measured in one go: rows of a case of a ``kind``, "persistent", "triton" or "compiled"; ``alone``:
-    nothing else measures this case, so that PyTorch stands beside it.
+    """A unit of measurement: rows of a case of a ``kind``, "persistent", "triton" or "compiled"; ``alone``: nothing
+    else measures this case, so that PyTorch stands beside it.
     """
 
     case: Case

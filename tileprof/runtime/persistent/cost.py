@@ -1,5 +1,5 @@
-"""How long tiles, stages and chains take under the persistent kernel, by a model of a few lines: for choosing tiles,
-not for claims.
+"""Models the times of tiles, stages and chains under the persistent kernel in a few lines: for choosing tiles, not for
+claims.
 
 A block loads ``columns`` weight rows, half of them in a pair, and ``height`` rows of activations for each k-block, and
 multiplies what it has loaded. While it finishes a tile its loads of weights run on, so that a tile takes the longer of
@@ -37,7 +37,7 @@ BLOCK_US: Final = 0.21
 """Least time per k-block, however narrow: barriers of both rings and the latency of a product."""
 
 SHARED_BYTES_PER_US: Final = 180_000.0
-"""Into and out of an SM's shared memory: 128 bytes per clock. It is what limits pairs whose tiles are less than 256
+"""The rate into and out of an SM's shared memory: 128 bytes per clock. It limits pairs whose tiles are less than 256
 wide.
 """
 
@@ -49,7 +49,7 @@ HANDED_PER_US: Final = 30_000.0
 """Sums that a pair's block hands to the warps that store."""
 
 BEGIN_US: Final = 1.0
-"""Per tile, before its first product."""
+"""Time per tile before its first product."""
 
 FINISH_US: Final = 0.65
 """Barriers and latencies between the last product of a tile and its post."""
@@ -66,16 +66,17 @@ STORED_BYTES_PER_US: Final = 100_000.0
 """Results of a tile to memory."""
 
 LAG_US: Final = 1.45
-"""From the last load of a stage to its last product."""
+"""Time from the last load of a stage to its last product."""
 
 LAUNCH_US: Final = 1.0
-"""Per launch, beside the gap before it: barriers are set up, tensor maps fetched, rings filled for the first time."""
+"""Time per launch beside the gap before it: barriers are set up, tensor maps fetched, rings filled for the first time.
+"""
 
 GRAPH_GAP_US: Final = 0.8
-"""Between dependent launches of a CUDA graph on sm_90; `tileprof.devices` has it by device."""
+"""The gap between dependent launches of a CUDA graph on sm_90; `tileprof.devices` has it by device."""
 
 SIGNAL_US: Final = 0.7
-"""From the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
+"""Time from the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
 
 RING_BYTES: Final = 100 * 1024
 """Weights that a loader fetches ahead of its activations."""
@@ -83,7 +84,7 @@ RING_BYTES: Final = 100 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """What goes into a tile: as the constants above, the least time of a k-block by the rows of its activations, and
+    """The costs of a tile: the constants above, the least time of a k-block by the rows of its activations, and
     ``latency_us`` of a slot that has been multiplied until it is full again, where that is known to matter.
     """
 
