@@ -93,8 +93,10 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine:
         _say("the program makes other launches each time: only words that its recording saw to change are not compared")
         runs = []
     trace, records = folder / "recorded.tileprof", folder / "raw"
+    # Without the hooks that name operators: they make PyTorch take other ways through a backward pass.
+    settings = Settings(passes=("accesses",), raw=records, hooks=False)
     with _variables(acs.environment(library, acs.Settings("log", folder))):
-        code = cuda.record(Options(program, trace), Settings(passes=("accesses",), raw=records))
+        code = cuda.record(Options(program, trace), settings)
     if code != 0:
         raise UserError(f"the program ended with exit code {code} while it was recorded: there is no table")
     processes = raw.processes(records / "accesses")

@@ -4,7 +4,7 @@
         [--each N] -- inception --graph
 
 ``--ready`` is made when all is warm, before the lock is taken. The median time of a step over ``--rounds`` rounds of
-``--each`` steps (0: as many as take 60 ms) goes to stderr, a digest of the last result to
+``--each`` steps (0: as many as take 50 ms) goes to stderr, a digest of the last result to
 stdout, the kernels of a step (name, mean duration in us) to ``--kernels``, when each kernel of two steps ran, and with
 how many blocks, to ``--timeline``.
 """
@@ -29,7 +29,7 @@ import torch
 
 from tileprof.examples import common
 
-ROUND_S = 0.06
+ROUND_S = 0.05
 
 PROFILED = 8
 """Steps whose kernels are timed."""

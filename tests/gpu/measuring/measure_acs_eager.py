@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,8 @@ def tabulate(words: str, folder: Path) -> str:
     place.mkdir(parents=True, exist_ok=True)
     if (place / "table").exists():
         return f"{words}: its table is there"
+    shutil.rmtree(place)  # of a run that was ended
+    place.mkdir()
     try:
         if words == "islands":
             program = folder / "islands-program"
@@ -109,7 +112,7 @@ def turn(jobs: list[tuple[str, str]], pair: int, folder: Path, library: Path) ->
             variables = acs.environment(library, chosen) if chosen else {}
             ready = folder / f"ready-{pair}-{number}"
             ready.unlink(missing_ok=True)
-            step = ("--lock", str(lock), "--ready", str(ready), "--rounds", "9", "--each", "0")
+            step = ("--lock", str(lock), "--ready", str(ready), "--rounds", "7", "--each", "0")
             if words == "islands":
                 continue
             process = subprocess.Popen(

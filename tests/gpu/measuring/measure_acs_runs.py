@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -130,6 +131,8 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
             subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", ISLANDS, "-o", place / "program"], check=True)
         table = place / "table"
         if not table.exists():
+            for left in ("raw", "recorded.tileprof"):  # of a run that was ended
+                shutil.rmtree(place / left, ignore_errors=True)
             record_table(command(name, 3, folder), place, library).write(table)
         row["table_s"] = time.time() - row["begin"]
         code, expected = ran(command(name, limits.steps, folder) + digest, {}, limits.ends)

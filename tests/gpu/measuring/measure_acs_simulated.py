@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -112,7 +113,8 @@ def name_of(words: str) -> str:
 def tabulate(words: str, place: Path) -> str:
     """Record a program and keep its table; in a process of its own, since the recorder changes its variables."""
     begin = time.monotonic()
-    place.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(place, ignore_errors=True)  # of a run that was ended
+    place.mkdir(parents=True)
     try:
         table = record_table((sys.executable, str(STEP), "--", *words.split()), place, acs.build())
     except Exception:

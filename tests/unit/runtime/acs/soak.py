@@ -42,7 +42,9 @@ def main() -> int:
                 spread, graphs = spread + counts["spread"], graphs + counts["graph_kernels"]
                 if outcome != expected:
                     differing.append(f"{seed} {mode} {lanes} {delay}")
-    sys.stdout.write(f"{count} programs, {runs} runs: {queued} launches queued, {spread} on other streams, {graphs} in graphs" + "\n")
+    sys.stdout.write(
+        f"{count} programs, {runs} runs: {queued} launches queued, {spread} on other streams, {graphs} in graphs" + "\n"
+    )
     sys.stdout.write(f"results that differed: {differing or 'none'}" + "\n")
     return int(bool(differing))
 
