@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fake_driver import SOURCES, Machine, compiled
 
+from tests.unit.runtime.acs.fake_driver import SOURCES, Machine, compiled
 from tileprof.runtime import acs
 from tileprof.runtime.acs.build import SOURCES as NATIVE
 
@@ -111,7 +111,7 @@ def test_no_data_is_raced_for(machine: Machine, tmp_path: Path) -> None:
         'extern "C" void* dlsym_of_the_program(void*, const char*) noexcept {\n'
         "    return reinterpret_cast<void*>(cuGetProcAddress_v2);\n}\n"
     )
-    flags = ["-std=c++17", "-O1", "-g", "-pthread", "-fno-toplevel-reorder", "-fsanitize=thread"]
+    flags = ["-std=c++17", "-pthread", "-fno-toplevel-reorder", "-fsanitize=thread"]
     apart = [("program", SOURCES / "program.cpp"), ("not_taken_over", NATIVE / "interpose.cpp")]
     for name, path in apart:
         rename = "dlsym_of_the_program" if name == "program" else "dlsym_not_taken_over"

@@ -1,6 +1,6 @@
 """Random programs on the fake driver, in stream order and under ACS with a thread that issues: results must be equal.
 
-    python tests/unit/runtime/acs/soak.py PROGRAMS [FIRST_SEED]
+    python -m tests.benchmarks.acs_soak PROGRAMS [FIRST_SEED]
 
 Each program runs over 3 and over 8 streams and as graphs, with and without delays.
 """
@@ -11,8 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fake_driver import compiled
-
+from tests.unit.runtime.acs.fake_driver import compiled
 from tileprof.runtime import acs
 
 RUNS: list[tuple[acs.Mode, int, int]] = [
