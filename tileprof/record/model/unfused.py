@@ -126,9 +126,11 @@ def _by_products(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, 
         query, key, value = (
             t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in (query, key, value)
         )
-        scores = torch.matmul(torch.mul(query, root), torch.mul(key, root).transpose(-2, -1)) + mask
+        query, key = (torch.ops.aten.mul.Scalar(t, root) for t in (query, key))
+        scores = torch.matmul(query, key.transpose(-2, -1)) + mask
         weights = torch.ops.aten._safe_softmax(scores, -1)  # noqa: SLF001 - no public name
         weights = torch.native_dropout(weights, dropout_p, True)[0]
+        weights.to(dtype)  # returned there, too
         return torch.matmul(weights, value).to(dtype)
 
 

@@ -73,7 +73,7 @@ _OTHER_POINTWISE = (
     "gcd_",
     "lcm_", "copysign_", "logit_", "maximum_", "special_expit", "special_ndtr", "float_power", "hardshrink_",
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "fake_quantize_per_tensor_affine_cachemask",
-    "polar", "soft_margin_loss_backward", "rsub.Tensor", "masked_fill.Tensor",
+    "polar", "soft_margin_loss_backward", "rsub.Tensor",
     "special_multigammaln", "special_digamma", "alias_copy", "detach_copy",
 )  # fmt: skip
 """Element-wise operators without `torch.Tag.pointwise`."""
@@ -220,6 +220,15 @@ def power(call: Call, device: Device) -> list[Kernel]:
     if exponent == 0:
         return elementwise("fill_", [], call.outputs[:1], flops_each=0)
     return pointwise(call, device)
+
+
+@models("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", any_number=True)
+def masked_fill(call: Call, _device: Device) -> list[Kernel]:
+    """A copy, then a launch that changes it in place."""
+    out = call.outputs[0]
+    value = [call["value"]] if isinstance(call["value"], Operand) else []
+    kernels = elementwise("clone", [call["self"]], [out], flops_each=0)
+    return kernels + elementwise("masked_fill_", [out, call["mask"], *value], [out], flops_each=0)
 
 
 @models("aten::copy")
