@@ -152,11 +152,13 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
         replaced(
             "pilot.cpp",
             (
-                "for (int task : READY_TASKS) ready.insert(task);",
-                "for (int task = 0; task < TASKS; ++task) sendable.insert(TASKS - 1 - task);",
+                "for (int task : READY_TASKS) ready.insert(PLACE[task]);",
+                "for (int task = 0; task < TASKS; ++task) sendable.insert(task);",
             ),
-            ("int place = PLACE[task];", "int place = TASKS - 1 - PLACE[task];"),
-            ("return AT_PLACE[place];", "return AT_PLACE[TASKS - 1 - place];"),
+            (
+                "if (!was_sent[AT_PLACE[place]]) return AT_PLACE[place];",
+                "if (!was_sent[AT_PLACE[TASKS - 1 - place]]) return AT_PLACE[TASKS - 1 - place];",
+            ),
         ),
     ),
     "one block's part is taken for a tile": (

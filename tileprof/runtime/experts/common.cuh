@@ -43,6 +43,8 @@ constexpr int FILLED_AT = 0, UP_DONE_AT = FILLED_AT + TILES, ROUTED_AT = UP_DONE
 constexpr int EPOCH_AT = 0, LEFT_AT = LINE, SENT_BEFORE_AT = 2 * LINE, TAKEN_AT = 3 * LINE,
               PLACES_AT = TAKEN_AT + BLOCKS, KEPT = PLACES_AT + MOST_TILES * (UPS + DOWNS) + BLOCKS;
 
+static_assert(COUNTS == COUNTS_WORDS && KEPT == KEPT_WORDS, "shape.py makes room for them");
+
 // Who says which block takes which task: every block strides through all that may exist, a queue on the GPU, or a
 // thread of the CPU.
 enum Dealing : int { LISTS, QUEUE, PILOT };
@@ -59,6 +61,7 @@ struct alignas(64) Arguments {
     s32 first, last;  // kinds of tasks of this launch
     const s32* seed;
 };
+static_assert(sizeof(Arguments) == 640, "layer.py writes its words");
 
 // Shared memory.
 constexpr int SLOTS = 8, TASK_SLOTS = 2;  // a task is fetched while one is worked on, and no more

@@ -110,7 +110,8 @@ class ExpertsShape:
         sizes = {
             "TOKENS": self.tokens, "WIDTH": self.width, "INNER": self.inner, "EXPERTS": self.experts, "TOP": self.top,
             "MOST_FULL": self.tokens * self.top // ROWS, "BLOCKS": blocks, "DEALING": int(dealing),
-            "COMMANDS": COMMANDS, "MESSAGES": self.messages(blocks),
+            "COMMANDS": COMMANDS, "MESSAGES": self.messages(blocks), "COUNTS_WORDS": self.counts_words,
+            "KEPT_WORDS": self.kept_words(blocks),
         }  # fmt: skip
         return "\n".join(
             [
