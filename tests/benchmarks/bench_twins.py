@@ -12,8 +12,7 @@ In `persistent-dynamic` a completion counts an event up, counts the waiting tile
 and is seen there; a worker draws its ticket. The link (docs/ccks.md, `link_times.cu`): round trips by the number of
 blocks that use it, of which each worker spends a read and a release of its own time per tile.
 
-The co-pilot's columns are simulated by its own dealing (`dealt_plans.py`), as it was when it was measured, with
-clusters passed over, and as it is since; the latter has not been measured yet. A tile's life there leaves out what a
+The co-pilot's columns are simulated by its own dealing (`dealt_plans.py`). A tile's life there leaves out what a
 boundary of stages costs (`predict.BOUNDARY_US`, from 50 other gains), and a loader that waits fetches weights
 meanwhile.
 """
@@ -78,12 +77,9 @@ def main():
             measured_us = measured[name].get(way)
             if measured_us is None:
                 continue
-            then, now = (
-                dealt_us(whole[False], whole[True], measured[name]["persistent-stages"], choices, skips=skips)
-                for skips in (True, False)
-            )
-            off.setdefault(way, []).append(then / measured_us - 1)
-            dealt.append(f"{measured_us:.1f} / {then:.1f} ({off[way][-1]:+.0%}) / {now:.1f}")
+            actual = dealt_us(whole[False], whole[True], measured[name]["persistent-stages"], choices)
+            off.setdefault(way, []).append(actual / measured_us - 1)
+            dealt.append(f"{measured_us:.1f} / {actual:.1f} ({off[way][-1]:+.0%})")
         rows.append([*cells, *dealt])
     table(["chain", "stages (calibrates)", "persistent", "persistent-dynamic", *DEALT], rows)
     near = {way: int((np.abs(errors) <= WITHIN).sum()) for way, errors in off.items()}
@@ -93,12 +89,12 @@ def main():
     )
 
 
-def dealt_us(plan, cut, stages_us, choices, *, skips):
+def dealt_us(plan, cut, stages_us, choices):
     """A plan under the co-pilot; ``cut`` is the plan whose stages one by one took ``stages_us``."""
     gap = H200.graph_gap_ns / 1e3
     alone = [stage_us(stage, cut.split, min(cut.clusters, stage.tasks)) for stage in cut.stages]
     factor = (stages_us - (gap + BOUNDARY_US) * len(alone)) / sum(alone)
-    link = {"read": READ_NS / 1e3, "release": RELEASE_NS / 1e3, "decide": DECIDE_NS / 1e3, "skips": skips}
+    link = {"read": READ_NS / 1e3, "release": RELEASE_NS / 1e3, "decide": DECIDE_NS / 1e3}
     trip = float(np.interp(plan.clusters, list(ROUND_TRIP_NS), list(ROUND_TRIP_NS.values()))) / 1e3
     lives = [factor * us for us in lives_us(plan)]
     return Dealt(plan, lives, choices, trip=trip, **link).run() + BOUNDARY_US + gap
