@@ -79,6 +79,24 @@ def main():
     parser.add_argument("--write", metavar="PAGE", type=Path)
     chosen = parser.parse_args()
     results = json.loads(RESULTS.read_text())
+    lines, off = compared(results)
+    near = [max(ratio, 1 / ratio) for rule in RULES for ratio in off[rule]]
+    sentence = (
+        f"The simulated gain is within a factor of 1.5 of the measured one in {sum(n <= 1.5 for n in near)} of "
+        f"{len(near)} cells and within 2 in {sum(n <= 2 for n in near)}; flat at scale 16, from items timed at scale "
+        f"14, is within 1.5 in {sum(max(n, 1 / n) <= 1.5 for n in off['flat'])} of {len(off['flat'])}."
+    )
+    lines += textwrap.wrap(sentence, 118)
+    for block, text in zip(BLOCKS, ("\n".join(measured_table(results)), "\n".join(lines)), strict=True):
+        print(text, end="\n\n")
+        if chosen.write:
+            begin, end = f"<!-- {block} -->\n", f"<!-- end of {block} -->"
+            head, rest = chosen.write.read_text().split(begin)
+            chosen.write.write_text(f"{head}{begin}{text}\n{end}{rest.split(end)[1]}")
+
+
+def compared(results):
+    """Markdown of both scales; by rule the ratios of simulated gains to measured ones, with those of flat's times."""
     lines, items, child_ns = [], {}, 0.0
     off = {rule: [] for rule in ("flat", *RULES)}
     for scale in (14, 16):
@@ -105,19 +123,7 @@ def main():
             k20c = gains(with_items(work, ITEM_NS * items[name] / items["bfs"], BASE_NS, CHILD_NS), Spawning(), RULES)
             shown.append((name, k20c, simulated, real))
         lines += [f"Scale {scale}, times as fast as flat:", "", *table(shown), ""]
-    near = [max(ratio, 1 / ratio) for rule in RULES for ratio in off[rule]]
-    sentence = (
-        f"The simulated gain is within a factor of 1.5 of the measured one in {sum(n <= 1.5 for n in near)} of "
-        f"{len(near)} cells and within 2 in {sum(n <= 2 for n in near)}; flat at scale 16, from items timed at scale "
-        f"14, is within 1.5 in {sum(max(n, 1 / n) <= 1.5 for n in off['flat'])} of {len(off['flat'])}."
-    )
-    lines += textwrap.wrap(sentence, 118)
-    for block, text in zip(BLOCKS, ("\n".join(measured_table(results)), "\n".join(lines)), strict=True):
-        print(text, end="\n\n")
-        if chosen.write:
-            begin, end = f"<!-- {block} -->\n", f"<!-- end of {block} -->"
-            head, rest = chosen.write.read_text().split(begin)
-            chosen.write.write_text(f"{head}{begin}{text}\n{end}{rest.split(end)[1]}")
+    return lines, off
 
 
 def measured_table(results):

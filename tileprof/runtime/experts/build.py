@@ -13,7 +13,7 @@ from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.kernel_source import KernelSource
 
 SOURCES: Final = Path(__file__).parent
-PILOT: Final = SOURCES / "pilot.cpp"
+PILOT: Final = SOURCES / "native" / "pilot.cpp"
 KERNEL: Final = KernelSource(
     "experts",
     "the layer of experts",
