@@ -225,7 +225,7 @@ def main() -> None:
     for each in rows:
         if each["us"] is None:
             print(f"{each['program']} {each['mode']}: {each['said']}", flush=True)
-    print(table([r for r in rows if r["program"] in chosen], modes), flush=True)
+    print(table([r for r in rows if r["program"] in chosen], list(dict.fromkeys(["plain", *modes]))), flush=True)
 
 
 if __name__ == "__main__":
