@@ -33,20 +33,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "       tileprof record --accel-sim LIST [-o TRACE] [--device NAME]"
     )
     add = parser.add_argument
-    add("-o", "--output", type=Path, metavar="TRACE", help="where to write (default: ./<script>.tileprof)")
+    add("-o", "--output", type=Path, metavar="TRACE", help="trace to write (default: ./<script>.tileprof)")
     add("--force", action="store_true", help="overwrite an existing trace")
-    add("--json", action="store_true", help="for programs: end with one JSON object on stderr, which names the trace")
+    add("--json", action="store_true", help="end with one JSON object on stderr that names the trace")
     add("--device", default="H200", metavar="NAME", help="GPU to model: a name or a .json/.toml file (default: H200)")
     add(
         "--recorder",
         default="auto",
         choices=("auto", *RECORDERS),
-        help="model: what a GPU would launch, no GPU needed; cuda: what one does launch (default: auto, cuda where it "
-        "can be)",
+        help="model: launches that a GPU would run, no GPU needed; cuda: launches that a GPU runs; auto "
+        "(default): cuda where it works",
     )
     add("--fake", action="store_true", help="run with fake tensors: no memory, no arithmetic, any size")
     add("--skip", type=int, default=0, metavar="N", help="leave out the first N launches")
-    add("--count", type=int, metavar="N", help="keep N launches, then none")
+    add("--count", type=int, metavar="N", help="keep N launches, leave out the rest")
     add("--module", metavar="REGEX", help="keep launches of modules whose path matches")
     add("--nvtx", metavar="REGEX", help="keep launches inside NVTX ranges whose name (name@domain in a domain) matches")
     add("--initialisation", action="store_true", help="keep launches that construct, initialise or convert modules")
@@ -55,13 +55,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SHAPE",
-        help="dictate tiles, such as gemm=128x256x64 or gemm@*x6144x12288=256x256x32,split=2; may be given again",
+        help="use these tiles, such as gemm=128x256x64 or gemm@*x6144x12288=256x256x32,split=2; may be repeated",
     )
     add(
         "--accel-sim",
         type=Path,
         metavar="LIST",
-        help="run nothing: read the logs that kernelslist.g of Accel-Sim's tracer, or of a simulator, names",
+        help="run nothing: read the logs listed in a kernelslist.g of Accel-Sim's tracer or of a simulator",
     )
     cuda_options.add_options(parser)
     add("program", nargs=argparse.REMAINDER, help="the program and its arguments")

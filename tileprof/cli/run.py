@@ -63,7 +63,7 @@ def _prepare(parser: ArgumentParser) -> None:
     add(
         "--trace",
         metavar="TRACE",
-        help="execute over what the launches of this trace touched, without arithmetic: any kernels",
+        help="execute over the recorded accesses of this trace, without arithmetic; works for any kernels",
     )
     add(
         "--scheduler",
@@ -75,17 +75,27 @@ def _prepare(parser: ArgumentParser) -> None:
     add(
         "--check",
         action="store_true",
-        help="with --scheduler acs: make launches in other orders as well, then in stream order, and compare memory",
+        help="with --scheduler acs: also make launches in other orders, then in stream order, and compare memory",
     )
-    add("--table", type=Path, metavar="FILE", help="with --scheduler acs: footprint table; made there where it is not")
-    add("--fine", action="store_true", help="with --scheduler acs: a table of the bytes touched, not of whole ranges")
-    add("--streams", type=int, metavar="N", help="with --scheduler acs: streams to issue on")
-    add("--window", type=int, metavar="N", help="with --scheduler acs: launches that a new one is compared with")
+    add(
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="with --scheduler acs: footprint table to use; written if FILE does not exist",
+    )
+    add("--fine", action="store_true", help="with --scheduler acs: record the bytes touched, not whole ranges")
+    add("--streams", type=int, metavar="N", help="with --scheduler acs: number of streams")
+    add(
+        "--window",
+        type=int,
+        metavar="N",
+        help="with --scheduler acs: number of launches that a new one is compared with",
+    )
     add(
         "--compile",
         type=float,
         metavar="SECONDS",
-        help="with --compare: torch.compile max-autotune too, which gets so long to compile",
+        help="with --compare: also time torch.compile max-autotune, limited to SECONDS of compiling",
     )
     add(
         "--random", type=int, metavar="N", help=f"random orders (default {RANDOM}; not with --compare, as the next two)"
@@ -97,14 +107,14 @@ def _prepare(parser: ArgumentParser) -> None:
         help=f"tiles held back as long as the policy allows, one at a time (default {DELAYED}; 0: all)",
     )
     add("--seed", type=int, help="seed of orders and inputs (default 0)")
-    add("--at", type=int, metavar="N", help="of a policy for a range of sizes: this one (default: the recorded one)")
+    add("--at", type=int, metavar="N", help="size to run, of a policy for a range of sizes (default: the recorded one)")
     add("--json", action="store_true", help="for programs")
     add(
         "--timeline",
         type=Path,
         metavar="FOLDER",
-        help="with a program: also write what each SM did in one replay, a trace per kernel that runs a model as a "
-        "whole, for `tileprof view`",
+        help="with a program: also write the timeline of the SMs in one replay, for `tileprof view`: a trace per "
+        "kernel that runs a whole model",
     )
     add(
         "--models",
@@ -126,9 +136,9 @@ def _run(options: Namespace) -> int:
         return run_program(options)
     _refuse_acs(options)
     if options.timeline:
-        raise UserError("--timeline is for a program behind --: tileprof run --timeline FOLDER -- python infer.py")
+        raise UserError("--timeline is for a program after --: tileprof run --timeline FOLDER -- python infer.py")
     if not options.policy:
-        raise UserError("give a policy file, or a program behind --: tileprof run -- python infer.py")
+        raise UserError("give a policy file, or a program after --: tileprof run -- python infer.py")
     if options.policy[0].endswith(".h"):
         if len(options.policy) > 1 or options.compare or options.trace:
             raise UserError("a header runs alone: give one policy.h, without --compare and --trace")

@@ -45,7 +45,7 @@ def run_acs(options: Namespace) -> int:
     from tileprof.runtime import acs  # noqa: PLC0415 - as above
 
     if not options.program:
-        raise UserError("give a program behind --: tileprof run --scheduler acs -- python infer.py")
+        raise UserError("give a program after --: tileprof run --scheduler acs -- python infer.py")
     command = command_of(tuple(options.program))
     library = acs.build()
     with tempfile.TemporaryDirectory(prefix="tileprof-acs-") as name:
@@ -65,7 +65,7 @@ def run_acs(options: Namespace) -> int:
         for counts in results:
             _say_counts(counts, checked=options.check)
         if not results:
-            _say("no launch of the program came by: it used no CUDA, or its environment was cleaned")
+            _say("the library saw no launch of the program: it used no CUDA, or its environment was cleaned")
         code = code if code >= 0 else 128 - code
         return code or int(any(counts["differing"] for counts in results))
 
