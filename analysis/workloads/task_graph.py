@@ -139,8 +139,8 @@ class Program:
         return self.cells_of([(before, tile, cell)], tiles, ns, op)
 
     def near(self, inputs: Sequence[int], shifts: Sequence[int], tiles: int, ns: float, op: str = "") -> int:
-        """Return a launch whose tiles read their own cell of every input of as many, and those so many cells away,
-        where there are any.
+        """Return a launch whose tiles read their own cell of every input of as many tiles, and those at the given
+        distances, where there are any.
         """
         each = np.arange(tiles)
         reads = []

@@ -87,7 +87,7 @@ def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | No
 
 
 def _merged(changed: dict[str, Any], number: int, dice: random.Random) -> Policy | None:
-    """Whoever posts or awaits one semaphore posts or awaits another instead."""
+    """All posts and waits of one semaphore go to another instead."""
     array = changed["semaphores"][number]
     uses = sorted(set(array["of"]))
     if len(uses) < 2:

@@ -209,7 +209,7 @@ def _with(policy: Policy, pair: tuple[int, int], block: EdgeBlock) -> Policy:
         array, edge = edge_for(block, grouping, producer, consumer, pair, ("RAW",))
         if _awaited(Policy(policy.stages, (array,), (replace(edge, semaphores=0),))) == block.count:
             best = array, edge
-    assert best is not None, "a semaphore a tile is always exact"
+    assert best is not None, "one semaphore per tile is always exact"
     array, edge = best
     arrays = policy.semaphores if array in policy.semaphores else (*policy.semaphores, array)
     placed = replace(edge, semaphores=arrays.index(array))
