@@ -59,11 +59,11 @@ def _run(options: Namespace) -> int:
         print()
     else:
         _print(comparison, options, terminal(plain=options.plain))
-    failed = [c for c in conditions if c.holds(comparison.facts[c.name][1], comparison.facts[c.name][0])]
-    for c in failed:
+    failures = [c for c in conditions if c.holds(comparison.facts[c.name][1], comparison.facts[c.name][0])]
+    for c in failures:
         before, after = (shown(c.name, value) for value in comparison.facts[c.name])
         say(f"tileprof: {c.text} holds: {c.name} was {before} and is {after}")
-    return 1 if failed else 0
+    return 1 if failures else 0
 
 
 def _print(comparison: Comparison, options: Namespace, console: Console) -> None:

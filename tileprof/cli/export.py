@@ -142,7 +142,7 @@ def _of_trace(options: Namespace) -> dict[str, str]:
                 policy = recut_operators.with_kernel_prediction(policy, fit, graph.device.sms)
     _say_prediction(policy)
     stages = [int(stage.launch or 0) for stage in policy.stages]
-    return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
+    return _texts(options, policy, lambda policy: blocked_producers(policy, graph, stages))
 
 
 def _stages(

@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_logs(arguments: argparse.Namespace) -> int:
     """Write the trace of logs; no program runs, so that no option that limits or changes one has a meaning."""
-    foreign = _given(arguments, [*{*_MODEL_ONLY, *cuda_options.NAMES, *_OF_A_RUN} - {"device"}])
+    foreign = _changed_options(arguments, [*{*_MODEL_ONLY, *cuda_options.NAMES, *_OF_A_RUN} - {"device"}])
     if foreign or arguments.program:
         what = f"--{min(foreign).replace('_', '-')}" if foreign else shlex.join(arguments.program)
         raise UserError(f"--accel-sim reads logs and runs no program: leave out {what}")
@@ -137,7 +137,7 @@ def _hint_at_own_options(program: Sequence[str]) -> None:
 
 def _chosen(arguments: argparse.Namespace) -> str:
     """Return the model where its own options ask for it; otherwise the machine decides, which is said."""
-    if _given(arguments, _MODEL_ONLY):
+    if _changed_options(arguments, _MODEL_ONLY):
         return "model"
     choice = automatic()
     if choice.why:
@@ -145,7 +145,7 @@ def _chosen(arguments: argparse.Namespace) -> str:
     return choice.name
 
 
-def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
+def _changed_options(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
     """Return those of the options that are not as they are by default."""
     parser = argparse.ArgumentParser()
     prepare(parser)
@@ -155,7 +155,7 @@ def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
 def _refuse_foreign(arguments: argparse.Namespace, name: str) -> None:
     """Options of the other recorder would do nothing: say so before the program runs."""
     other = "model" if name == "cuda" else "cuda"
-    for option in _given(arguments, cuda_options.NAMES if name == "model" else _MODEL_ONLY):
+    for option in _changed_options(arguments, cuda_options.NAMES if name == "model" else _MODEL_ONLY):
         flag = "--" + option.replace("_", "-")
         raise UserError(
             f"{flag} is for --recorder {other}, and this is the {name} recorder; leave it out, or change --recorder"

@@ -105,10 +105,10 @@ def _print(trace: Trace, options: Namespace) -> int:
         console = terminal(plain=options.plain)
         print_report(report, options.top, console, curves, guidance=guidance, recording=recording)
     values = facts(report)
-    failed = [c for c in conditions if c.holds(values[c.name])]
-    for c in failed:
+    failures = [c for c in conditions if c.holds(values[c.name])]
+    for c in failures:
         say(f"tileprof: {c.text} holds: {c.name} is {shown(c.name, values[c.name])}")
-    return 1 if failed else 0
+    return 1 if failures else 0
 
 
 VERB = Verb(

@@ -239,7 +239,7 @@ def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) 
     memory = Memory.build([s.tiles for s in policy.stages], touches)
     names = {int(b): str(n) for b, n in zip(trace.buffers["buffer"], trace.buffers["name"], strict=True) if n}
     findings = search(policy, memory, **_orders(options, say))
-    return _found(policy, findings, names)
+    return _findings_json(policy, findings, names)
 
 
 def _orders(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def _over_operators(policy: Policy, options: Namespace, say: Callable[[str], Non
     names = dict(enumerate(pipeline.chain.tensors()))
     say("working out what the tiles touch")
     findings = search(policy, pipeline.memory, **_orders(options, say))
-    result = _found(policy, findings, names)
+    result = _findings_json(policy, findings, names)
     if findings.deadlock is None:
         result["numbers"] = _numbers(pipeline, options, say)
         result["clean"] = result["clean"] and all(n["agrees"] and n["same_in_every_order"] for n in result["numbers"])
@@ -308,7 +308,7 @@ def _numbers(pipeline: Pipeline, options: Namespace, say: Callable[[str], None])
     return rows
 
 
-def _found(policy: Policy, findings: Findings, names: dict[int, str]) -> dict[str, Any]:
+def _findings_json(policy: Policy, findings: Findings, names: dict[int, str]) -> dict[str, Any]:
     return {
         "stages": [stage.name for stage in policy.stages],
         "tiles": sum(stage.tiles for stage in policy.stages),

@@ -77,7 +77,7 @@ def _run(options: Namespace) -> int:
     if policy is None:
         launches, graph, policy = _shipped(name, options, graph, launches)
     elif options.fuse:
-        graph = fuse(graph, launches if launches is not None else _named(policy))
+        graph = fuse(graph, launches if launches is not None else _named_launches(policy))
     elif launches is None:
         graph = fused_for(policy, graph)
     assessment = assess(policy, graph, launches)
@@ -113,7 +113,7 @@ def _shipped(
     return pair, graph, shipped_policy(shipped, graph, *pair)
 
 
-def _named(policy: Policy) -> list[int]:
+def _named_launches(policy: Policy) -> list[int]:
     launches = [stage.launch for stage in policy.stages if stage.launch is not None]
     if len(launches) < len(policy.stages):
         raise UserError("the policy does not name its launches; say which they are: --launches N,N,…")
