@@ -92,6 +92,12 @@ def _prepare(parser: ArgumentParser) -> None:
         help="with --scheduler acs: number of launches that a new one is compared with",
     )
     add(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="with --scheduler acs: 1, a thread that decides and issues beside the program (default), or 0",
+    )
+    add(
         "--compile",
         type=float,
         metavar="SECONDS",
@@ -172,8 +178,8 @@ def _run(options: Namespace) -> int:
 
 
 def _refuse_acs(options: Namespace) -> None:
-    for name in ("check", "table", "fine", "streams", "window"):
-        if getattr(options, name, None):
+    for name in ("check", "table", "fine", "streams", "window", "threads"):
+        if getattr(options, name, None) not in {None, False}:
             raise UserError(f"--{name} goes with --scheduler acs and a program behind --")
 
 

@@ -1,10 +1,11 @@
 """What `tileprof simulate` needs to foretell a step under ACS, and what the step takes there.
 
-    python tests/gpu/measuring/measure_acs_simulated.py OUT [--budget S] [--only N,…]
+    python tests/gpu/measuring/measure_acs_simulated.py OUT [--budget S] [--only N,…] [--phase record|time]
 
-Footprint tables are recorded side by side. Then each program runs in stream order and with ACS, ``ROUNDS`` times each;
-a lock lets one process at a time use the GPU. ``OUT`` gets ``rows.json`` (times of a step, its kernels, the costs of
-launches, gaps inside graphs) and a ``.tar.xz`` for each program, with its recording and its table.
+Footprint tables are recorded side by side (``record``, which may run beside other work). Then each program runs in
+stream order and with ACS, ``ROUNDS`` times each (``time``, alone on the machine); a lock lets one process at a time use
+the GPU. ``OUT`` gets ``rows.json`` (times of a step, its kernels, when they ran under ACS, the costs of launches, gaps
+inside graphs) and a ``.tar.xz`` for each program, with its recording and its table.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import tarfile
 import time
 import traceback
 from argparse import ArgumentParser
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,9 @@ PROGRAMS = (
     "dynamic --kind gated",
     "dynamic --kind exits",
     "gpt2",
+    "acs_models googlenet --graph --keep",
+    "acs_models inception_v3 --graph --keep",
+    "acs_models nasnetalarge --graph --keep",
 )
 """The first six were looked at while the simulator was mended; the others were not."""
 LANES, DEPTH, CYCLES = 8, 40, 6000
@@ -108,7 +113,8 @@ def name_of(words: str) -> str:
 def tabulate(words: str, place: Path) -> str:
     """Record a program and keep its table; in a process of its own, since the recorder changes its variables."""
     begin = time.monotonic()
-    place.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(place, ignore_errors=True)  # of a run that was ended
+    place.mkdir(parents=True)
     try:
         table = record_table((sys.executable, str(STEP), "--", *words.split()), place, acs.build())
     except Exception:
@@ -118,15 +124,32 @@ def tabulate(words: str, place: Path) -> str:
     return f"{words}: {table.launches} launches known, {lost} not, {time.monotonic() - begin:.0f} s"
 
 
+def record(chosen: list[str], folder: Path, out: Path) -> None:
+    """Record programs side by side; the archive of one is written as soon as its table is there."""
+    with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
+        jobs = {pool.submit(tabulate, words, folder / name_of(words)): words for words in chosen}
+        for job in as_completed(jobs):
+            print(job.result(), flush=True)
+            words = jobs[job]
+            if not (folder / name_of(words) / "table").exists():
+                continue
+            with tarfile.open(out / f"{name_of(words)}.tar.xz", "w:xz", preset=1) as tar:
+                for kept in ("recorded.tileprof", "table"):
+                    tar.add(folder / name_of(words) / kept, f"{name_of(words)}/{kept}")
+
+
 def measured(words: str, place: Path, mode: str, number: int, library: Path, limit: float) -> dict[str, Any]:
     """A run of a program: in stream order (``plain``; the first one says its kernels too) or with ACS."""
     own = place / f"{mode}-{number}"
     own.mkdir(parents=True, exist_ok=True)
     variables = {}
     if mode != "plain":
-        variables = acs.environment(library, acs.Settings("streams", own, place / "table"))
+        kind: acs.Mode = "graph" if mode == "graph" else "streams"
+        threads = int(mode in {"thread", "graph"})
+        variables = acs.environment(library, acs.Settings(kind, own, place / "table", threads=threads))
     command = [sys.executable, str(STEP), "--lock", str(place.parent / "lock"), "--rounds", "9", "--each", "20"]
-    command += ["--kernels", str(own / "kernels.json")] if mode == "plain" and number == 0 else []
+    if number == 0:
+        command += ["--kernels" if mode == "plain" else "--timeline", str(own / "kernels.json")]
     try:
         result = subprocess.run(
             [*command, "--", *words.split()],
@@ -148,7 +171,7 @@ def measured(words: str, place: Path, mode: str, number: int, library: Path, lim
         "us": float(match[1]) if match else None,
         "said": result.stdout.strip()[:80] if result.returncode == 0 else result.stderr[-600:],
         "counts": counts[0] if counts else {},
-        "kernels": json.loads(kernels.read_text()) if kernels.exists() else [],
+        "kernels" if mode == "plain" else "timeline": json.loads(kernels.read_text()) if kernels.exists() else [],
     }
 
 
@@ -158,6 +181,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget", type=float, default=200)
     parser.add_argument("--only", help="numbers of programs, such as 0,3")
+    parser.add_argument("--phase", choices=("record", "time"), help="this one alone; OUT is where the other one ran")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     values = parser.parse_args()
     begin = time.monotonic()
     library = acs.build()
@@ -169,22 +194,24 @@ def main() -> None:
     def keep() -> None:
         (values.out / "rows.json").write_text(json.dumps(actual))
 
+    if values.phase != "time":
+        record(chosen, folder, values.out)
+        print(f"tables after {time.monotonic() - begin:.0f} s", flush=True)
+    if values.phase == "record":
+        return
     actual["graph gaps, us"] = graph_gaps()
     actual["costs, ns"] = costs.measure()
     print(json.dumps({k: actual[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
     keep()
-    with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
-        for message in pool.map(tabulate, chosen, [folder / name_of(words) for words in chosen]):
-            print(message, flush=True)
     known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
-    for words in known:
-        with tarfile.open(values.out / f"{name_of(words)}.tar.xz", "w:xz", preset=1) as tar:
-            for kept in ("recorded.tileprof", "table"):
-                tar.add(folder / name_of(words) / kept, f"{name_of(words)}/{kept}")
-    print(f"tables after {time.monotonic() - begin:.0f} s", flush=True)
     left = values.budget - (time.monotonic() - begin)
     known.sort(key=lambda words: "--graph" not in words)  # those that the host bounds last, when no process starts
-    jobs = [(w, folder / name_of(w), m, n) for w in known for n in range(ROUNDS) for m in ("plain", "streams")]
+    jobs = [
+        (w, folder / name_of(w), m, n)
+        for w in known
+        for n in range(values.rounds)
+        for m in ("plain", "streams", *(() if "--graph" in w else ("thread", "graph")))
+    ]
     with ThreadPoolExecutor(STARTED) as pool:
         for row in pool.map(lambda job: measured(*job, library, max(10.0, left)), jobs):
             actual["rows"].append(row)

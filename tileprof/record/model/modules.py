@@ -120,6 +120,8 @@ class Modules:
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # Dynamo follows the call: it is to see PyTorch's own only
+                return original(module, *args, **kwargs)
             stack = here.stack
             if not stack:
                 outermost(module)

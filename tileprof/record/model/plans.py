@@ -14,7 +14,7 @@ from tileprof.record.model import duration
 from tileprof.record.model.call_text import call_description
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
-from tileprof.trace.footprint import Boxes, Footprint, Launch
+from tileprof.trace.footprint import READ, Boxes, Footprint, Launch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -42,8 +42,15 @@ class Planned:
     call: str = ""
     """The arguments of the operator, as in the trace."""
     workspaces: tuple[Scratch, ...] = ()
+    written_slots: tuple[int, ...] = ()
+    """Places in ``Call.tensors`` that the kernel writes to."""
 
     def __post_init__(self) -> None:
+        boxes = self.kernel.footprint.boxes
+        if len(boxes):
+            written = np.unique(boxes.operand[boxes.mode != READ]).tolist()
+            slots = (self.slots[operand] for operand in written)
+            self.written_slots = tuple(slot for slot in slots if not isinstance(slot, Scratch))
         self.workspaces = tuple(slot for slot in self.slots if isinstance(slot, Scratch))
 
     def written(self, writer: TraceWriter, op: str) -> LaunchRows:

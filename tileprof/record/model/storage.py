@@ -59,6 +59,8 @@ class Buffer:
     """The real address of its first byte, if the memory came from outside (numpy, DLPack, a file); 0 for others."""
     written: bool = False
     """True if a launch may have written to it; known of memory from outside only."""
+    writes: int = 0
+    """Number of launches so far that may have written to it."""
     holders: int = 1
     """Storages that stand for this memory: more than one for `from_numpy` of one array, twice."""
 
@@ -236,6 +238,34 @@ class Buffers:
                 self._moves.append(Move(old, entry.at, buffer, 0, min(size, entry.bytes), copied=True))
         self._drop(old)
 
+    def shares(self, tensor: torch.Tensor, other: torch.Tensor) -> bool:
+        """Let the storage of ``tensor``, which nobody has seen so far, stand for the memory of ``other``'s.
+
+        Returns False where it is seen already, or larger than that memory.
+        """
+        buffer = self.of(other, is_result=False)
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001 - as in `of`
+        if buffer is None:
+            return not size
+        at = self._live[other.untyped_storage()._cdata].at  # noqa: SLF001
+        known = self._live.get(key)
+        if known is not None and known.bytes == size:
+            return known.buffer is buffer and known.at == at
+        if at + size > buffer.bytes or known is not None:
+            return False
+        buffer.holders += 1
+        self._shifted |= bool(at)
+        self._live[key] = _LiveStorage(buffer, size, False, at)
+        if key not in self._references:
+            self._references[key] = weakref.ref(storage, partial(self._died, key))
+        return True
+
+    def writes(self, tensor: torch.Tensor) -> int:
+        """Return how many launches may have written to the tensor's memory."""
+        buffer = self.of(tensor, is_result=False)
+        return 0 if buffer is None else buffer.writes
+
     def offset(self, tensor: torch.Tensor) -> int:
         """Return where the tensor's first element lies in its buffer, in bytes."""
         at = self._live[tensor.untyped_storage()._cdata].at if self._shifted else 0  # noqa: SLF001
@@ -334,6 +364,7 @@ class Buffers:
             entry = self._live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
             if entry is not None:
                 entry.buffer.written = True
+                entry.buffer.writes += 1
                 if entry.buffer.address and self._read_and_left:
                     self.writer.note(_UNORDERED)
 

@@ -80,7 +80,9 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
     X(cuLaunchHostFunc, (CUstream, void (*)(void*), void*))                                                         \
     X(cuFuncGetName, (const char**, CUfunction))                                                                    \
     X(cuFuncGetParamInfo, (CUfunction, size_t, size_t*, size_t*))                                                   \
+    X(cuFuncSetAttribute, (CUfunction, int, int))                                                                   \
     X(cuKernelGetFunction, (CUfunction*, CUkernel))                                                                 \
+    X(cuKernelSetAttribute, (int, int, CUkernel, int))                                                              \
     X(cuMemGetAddressRange_v2, (CUdeviceptr*, size_t*, CUdeviceptr))                                                \
     X(cuMemAlloc_v2, (CUdeviceptr*, size_t))                                                                        \
     X(cuMemFree_v2, (CUdeviceptr))                                                                                  \

@@ -13,10 +13,7 @@ constexpr uintptr_t kEnd = 0, kBuffer = 1, kBufferSize = 2;
 
 }  // namespace
 
-bool Parameters::read(const Function& function, void** parameters, void** extra) {
-    bytes = function.bytes;
-    words.assign((bytes + 7) / 8, 0);
-    auto* out = reinterpret_cast<char*>(words.data());
+bool copy_parameters(const Function& function, void** parameters, void** extra, char* out) {
     if (parameters != nullptr) {
         for (size_t i = 0; i < function.layout.size(); ++i)
             memcpy(out + function.layout[i].first, parameters[i], function.layout[i].second);
@@ -33,10 +30,16 @@ bool Parameters::read(const Function& function, void** parameters, void** extra)
         else
             return false;
     }
-    if (from == nullptr || given < bytes) return false;
+    if (from == nullptr || given < function.bytes) return false;
     const char* source = static_cast<const char*>(from);
     for (const auto& [offset, size] : function.layout) memcpy(out + offset, source + offset, size);
     return true;
+}
+
+bool Parameters::read(const Function& function, void** parameters, void** extra) {
+    bytes = function.bytes;
+    words.assign((bytes + 7) / 8, 0);
+    return copy_parameters(function, parameters, extra, reinterpret_cast<char*>(words.data()));
 }
 
 const Function& Functions::of(CUfunction handle, const Table& table) {
@@ -125,6 +128,12 @@ Work work_of(const Move& move) {
         }
     };
     return {make, &move};
+}
+
+CUresult make(const Mark& mark) {
+    const Driver& driver = Driver::get();
+    return mark.kind == Mark::kRecord ? driver.cuEventRecord(mark.event, mark.stream)
+                                      : driver.cuStreamWaitEvent(mark.stream, mark.event, 0);
 }
 
 void Move::access(Access* out) const {

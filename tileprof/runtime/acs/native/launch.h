@@ -38,6 +38,14 @@ struct Move {
     void access(Access* out) const;
 };
 
+// A record on an event or a wait for one, on a stream.
+struct Mark {
+    enum Kind { kRecord, kWait } kind;
+    CUevent event;
+    CUstream stream;
+};
+CUresult make(const Mark& mark);
+
 // Something to be put into a stream.
 struct Work {
     CUresult (*make)(const void* what, CUstream stream);
@@ -55,6 +63,10 @@ struct Function {
     const KernelEntries* entries = nullptr;
 };
 
+// Copies parameters of either form to where they lie in the function's block, `function.bytes` long; false where they
+// are of a form that is not known.
+bool copy_parameters(const Function& function, void** parameters, void** extra, char* out);
+
 // Parameters as one block, in whole words; zeros between and behind.
 struct Parameters {
     std::vector<uint64_t> words;
@@ -67,7 +79,8 @@ class Functions {
   public:
     const Function& of(CUfunction handle, const Table& table);
     void note_kernel(CUkernel kernel) { kernels_.insert(kernel); }
-    void forget() { functions_.clear(); }  // a module goes: the driver gives handles out again
+    // A module goes: the driver gives handles out again. References end here.
+    void forget() { functions_.clear(); }
 
   private:
     std::unordered_map<const void*, std::unique_ptr<Function>> functions_;
