@@ -70,7 +70,7 @@ def _prepare(parser: ArgumentParser) -> None:
         default=AUTO,
         metavar="NAME",
         help=f"on a GPU: how the stages run there (default {AUTO}: what the prediction speaks for); with a program "
-        f"behind --: {' or '.join(ACS)}, which run its kernels out of order",
+        f"after --: {' or '.join(ACS)}, which run its kernels out of order",
     )
     add(
         "--check",
@@ -127,9 +127,8 @@ def _prepare(parser: ArgumentParser) -> None:
         type=int,
         default=MODELS,
         metavar="N",
-        help="with a program behind --, which runs as it is: then time the N models that it called most "
-        "often, "
-        f"by PyTorch, by Inductor and by torch.compile(backend='tileprof') (default {MODELS})",
+        help="for a program after --, which runs as it is first: number of models to time, those that it called most "
+        f"often, by PyTorch, by Inductor and by torch.compile(backend='tileprof') (default {MODELS})",
     )
 
 
@@ -180,7 +179,7 @@ def _run(options: Namespace) -> int:
 def _refuse_acs(options: Namespace) -> None:
     for name in ("check", "table", "fine", "streams", "window", "threads"):
         if getattr(options, name, None) not in {None, False}:
-            raise UserError(f"--{name} goes with --scheduler acs and a program behind --")
+            raise UserError(f"--{name} goes with --scheduler acs and a program after --")
 
 
 def _settle_orders(options: Namespace) -> None:

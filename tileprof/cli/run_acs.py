@@ -166,10 +166,9 @@ def _variables(added: dict[str, str]) -> Iterator[None]:
 
 
 def _say_table(table: Table, path: Path | None) -> None:
-    apart = sum(table.without.values())
+    launches = table.launches + sum(table.without.values())
     _say(
-        f"the footprint table has {table.count:,} entries for {table.launches:,} of {table.launches + apart:,} recorded "
-        "launches" + (f"; it is kept in {path}" if path else "; --table FILE keeps it")
+        f"the footprint table has {table.count:,} entries for {table.launches:,} of {launches:,} recorded launches" + (f"; it is kept in {path}" if path else "; --table FILE keeps it")
     )
     for why, count in sorted(table.without.items(), key=lambda item: -item[1])[:_SHOWN]:
         _say(f"  {count:,} launches stand for all memory: {why}")

@@ -85,7 +85,7 @@ def _check(options: Namespace) -> None:
         if getattr(options, name):
             what = "a policy" if name == "policy" else f"--{name}"
             why = "; stdout is the program's, --csv FILE keeps the rows" if name == "json" else ""
-            raise UserError(f"{what} does not go with a program behind --{why}")
+            raise UserError(f"{what} does not go with a program after --{why}")
     if options.models < 1:
         raise UserError(f"--models {options.models}: give a number from 1")
     if options.csv:
