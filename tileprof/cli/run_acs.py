@@ -167,9 +167,9 @@ def _variables(added: dict[str, str]) -> Iterator[None]:
 
 def _say_table(table: Table, path: Path | None) -> None:
     launches = table.launches + sum(table.without.values())
-    _say(
-        f"the footprint table has {table.count:,} entries for {table.launches:,} of {launches:,} recorded launches" + (f"; it is kept in {path}" if path else "; --table FILE keeps it")
-    )
+    place = f"it is kept in {path}" if path else "--table FILE keeps it"
+    entries = f"{table.count:,} entries for {table.launches:,} of {launches:,} recorded launches"
+    _say(f"the footprint table has {entries}; {place}")
     for why, count in sorted(table.without.items(), key=lambda item: -item[1])[:_SHOWN]:
         _say(f"  {count:,} launches stand for all memory: {why}")
 
