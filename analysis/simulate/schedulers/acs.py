@@ -44,9 +44,9 @@ class AcsSoftware(Options):
     One host thread checks launches as they enter: ``check_ns``, and ``segment_ns`` for each pair of its segments
     (operands) and those of a launch in the window (the paper's table II), shared by ``threads``. ``streams`` worker
     threads own a stream each; one of them launches a kernel that depends on nothing under way, in ``issue_ns`` (the
-    device's figure for so many threads launching side by side), waits for its end, and is free for the next ``sync_ns``
-    after that, as are the launches that waited for it (the paper measures 5 to 20 us for that and the launch together).
-    ``gap_ns``, the device's launch gap, passes before each kernel but the first.
+    device's figure for this number of threads launching side by side), waits for its end, and is free for the next
+    ``sync_ns`` after that, as are the launches that waited for it (the paper measures 5 to 20 us for that and the
+    launch together). ``gap_ns``, the device's launch gap, passes before each kernel but the first.
 
     ``events=1`` is what ``tileprof run --scheduler acs`` does: one host thread issues, and order is kept on the GPU by
     events, so that nothing waits for the host. A launch follows on a stream that ends with one that it waits for, else
