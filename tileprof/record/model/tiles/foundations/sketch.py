@@ -22,8 +22,9 @@ from tileprof.record.model.tiles.foundations import regions
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 STORES_BEGIN = 0.5
-"""When in its life a block that loads first begins to store: loads and stores move about as much. Only the order
-matters to a launch that waits for the block's last store or lets it wait for its first load."""
+"""The moment in its life at which a block that loads first begins to store: loads and stores move about as much. Only
+the order matters to a launch that waits for the block's last store or lets it wait for its first load.
+"""
 
 
 @dataclass(frozen=True, slots=True)
