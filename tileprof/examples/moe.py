@@ -1,7 +1,6 @@
 """A mixture-of-experts layer whose router really routes: which tokens meet which expert depends on the data.
 
 Shapes follow Mixtral's layer (8 experts, 2 per token, SwiGLU), narrower by default so that a laptop runs it at once.
-``--schedule`` runs it as one kernel whose tiles exist only once the tokens are routed (compute capability 9.0).
 """
 
 from __future__ import annotations
@@ -51,23 +50,13 @@ class MixtureOfExperts(torch.nn.Module):  # type: ignore[misc]  # torch is untyp
         return result
 
 
-def in_one_kernel(model: MixtureOfExperts, schedule: str, tokens: int) -> Any:
-    """Return the layer as `tileprof.runtime.experts` runs it. Raises `UserError` where it cannot be."""
-    from tileprof.runtime.experts.layer import Experts  # noqa: PLC0415 - needs a GPU, and only where it is asked for
-
-    up = torch.stack([torch.cat([expert.gate.weight, expert.up.weight]) for expert in model.experts]).detach()
-    down = torch.stack([expert.down.weight for expert in model.experts]).detach()
-    return Experts(model.router.weight.detach(), up, down, tokens=tokens, top=model.top, schedule=schedule)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the layer as ``argv`` asks and print one line."""
     options = _options(argv)
     with building(options):
         model = MixtureOfExperts(options)
         tokens = torch.randn(options.batch * options.tokens, options.width)
-    layer = in_one_kernel(model, options.schedule, len(tokens)) if options.schedule else model
-    print_result("moe", stepped("moe", options, lambda: layer(tokens)))
+    print_result("moe", stepped("moe", options, lambda: model(tokens)))
 
 
 def _options(argv: Sequence[str] | None) -> Namespace:
@@ -77,11 +66,6 @@ def _options(argv: Sequence[str] | None) -> Namespace:
     options.add_argument("--tokens", type=positive, default=128, help="tokens of each input")
     options.add_argument("--width", type=positive, default=512, help="width of a token (Mixtral 8x7B: 4096)")
     options.add_argument("--inner", type=positive, default=1792, help="width inside an expert (Mixtral 8x7B: 14336)")
-    options.add_argument(
-        "--schedule",
-        choices=("graph", "persistent-stages", "persistent", "persistent-dynamic", "ccks", "ccks-ready"),
-        help="run the layer as one kernel under this schedule; needs --device cuda and 16-bit numbers",
-    )
     values = options.parse_args(argv)
     if values.top > values.experts:
         options.error(f"--top {values.top}: expected at most --experts {values.experts}")

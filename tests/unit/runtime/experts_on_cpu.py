@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel, without_products
-from planted import Patch
 
+from tests.unit.runtime.kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel, without_products
+from tests.unit.runtime.planted import Patch
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.experts import layer

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from experts_on_cpu import HostExperts, compiled
-from kernel_on_cpu import compile_machine, compiler_missing
-from planted import Patch, replaced
 
+from tests.unit.runtime.experts_on_cpu import HostExperts, compiled
+from tests.unit.runtime.kernel_on_cpu import compile_machine, compiler_missing
+from tests.unit.runtime.planted import Patch, replaced
 from tileprof.errors import UserError
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.experts.layer import SCHEDULES
