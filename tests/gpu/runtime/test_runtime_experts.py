@@ -25,7 +25,7 @@ def test_every_schedule_computes_what_pytorch_does(schedule, uneven) -> None:
     layer = Experts(*weights, tokens=SHAPE.tokens, top=SHAPE.top, schedule=schedule)
     for _ in range(3):
         layer.poison()
-        assert error(layer(x), by_loops(weights, x, SHAPE.top)) < 2e-2
+        assert error(layer(x), by_loops(weights, x, SHAPE.top, exact=True)) < 2e-2
     layer.check()
 
 

@@ -175,12 +175,6 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
         ),
         None,
     ),
-    "a command that was read ahead is taken whatever its turn": (
-        "products",
-        PLAIN,
-        replaced("dealing.cuh", ("static_cast<u32>(early >> 32) == taken", "early != 0")),
-        None,
-    ),
     "the CPU is told before the proxy fence": (
         "products",
         PLAIN,

@@ -55,7 +55,6 @@ struct Dealer {
     const u32 run;
     const int cluster;
     u32 taken = 0;
-    u64 early = 0;  // what stood in the next command's place when it was looked at before its time
 
     __device__ Dealer(const Arguments& arguments)
         : arguments(arguments), run(arguments.state[0]), cluster(blockIdx.x / SPLIT) {
@@ -100,22 +99,12 @@ struct Dealer {
         } else {
             const u64* command = link_commands(arguments, cluster) + taken % COMMANDS;
             ++taken;
-            if (static_cast<u32>(early >> 32) == taken) {
-                fence_acq_rel_sys();
-                return static_cast<s32>(static_cast<u32>(early));
-            }
             return poll(taken, [&](s32& task) {
                 const u64 seen = load_acquire_sys_u64(command);
                 task = static_cast<s32>(static_cast<u32>(seen));
                 return static_cast<u32>(seen >> 32) == taken;
             });
         }
-    }
-
-    // Reads the next command over the link while the task at hand is worked on.
-    __device__ void look_ahead() {
-        if constexpr (DEALER == PILOT)
-            early = load_relaxed_sys_u64(link_commands(arguments, cluster) + taken % COMMANDS);
     }
 
     // What the next run has to know.
@@ -156,7 +145,6 @@ __device__ __forceinline__ void for_fetched_tasks(const Arguments& arguments, co
             }
             free_dealt(tasks, ring.slot);
             if (dealt == NO_MORE) break;
-            if (tasks.rank == 0) dealer.look_ahead();
             const DealtTask task(arguments, dealt);
             with_stage(task.stage, [&](auto stage) { work(stage, task, number); });
         }

@@ -74,16 +74,6 @@ __device__ __forceinline__ u64 load_acquire_sys_u64(const u64* address) {
     return value;
 }
 
-// The value is there when it is used: until then the thread goes on.
-__device__ __forceinline__ u64 load_relaxed_sys_u64(const u64* address) {
-    u64 value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-    return value;
-}
-
-// What has been read by relaxed loads before is acquired.
-__device__ __forceinline__ void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-
 __device__ __forceinline__ void store_release_sys_u64(u64* address, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }

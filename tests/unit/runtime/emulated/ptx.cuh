@@ -34,8 +34,6 @@ inline void store_release_gpu_s32(s32* address, s32 value) { machine::store_rele
 inline u64 load_acquire_sys_u64(const u64* address) {
     return machine::load_acquire_outside(reinterpret_cast<const machine::u64*>(address));
 }
-inline u64 load_relaxed_sys_u64(const u64* address) { return *address; }
-inline void fence_acq_rel_sys() { machine::learn_of_others(); }
 inline void store_release_sys_u64(u64* address, u64 value) {
     machine::store_release_outside(reinterpret_cast<machine::u64*>(address), value);
 }
