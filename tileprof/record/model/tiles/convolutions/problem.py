@@ -1,0 +1,181 @@
+"""A convolution as the tables know it: its key, its operands, and how a product's tiles lie over its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tileprof.record.model.tiles.convolutions.conv_kernels import Window
+from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tileprof.record.model.tile_model import Operand
+    from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
+    from tileprof.record.model.tiles.convolutions.convolution_table import MeasuredLaunch
+    from tileprof.record.model.tiles.convolutions.library_kernels import NamedKernel
+
+_DTYPES: Final = {"float32": Dtype.TF32, "float16": Dtype.FP16, "bfloat16": Dtype.BF16}
+_RANKS: Final = (1, 2, 3)
+_SWIZZLES: Final = (1, 2, 4, 8)
+_PERSISTENT: Final = ("nvjet", "sm90_xmma")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """How tiles lie: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has tiles
+    of its own. ``certain``: the recorded grid is exactly that of these tiles.
+    """
+
+    rows: int
+    columns: int
+    split: int
+    per_image: bool
+    certain: bool
+
+    def grid(self, tiles: int, launch: MeasuredLaunch, sms: int) -> tuple[int, int, int]:
+        """Return the grid of so many tiles: persistent kernels have at most a block per SM."""
+        together = max(1, int(np.prod(launch.cluster)))
+        if any(word in launch.name for word in _PERSISTENT):
+            return (together, max(1, min(tiles, sms // together)), 1)
+        return (tiles // max(1, self.split), 1, self.split)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A call. ``shape`` has operands as PyTorch gave them; ``inputs`` are its two, in the order of the key's sizes."""
+
+    key: tuple[int, ...]
+    shape: Window | WeightGradient
+    inputs: tuple[Operand, Operand]
+    out: Operand
+
+    @property
+    def depthwise(self) -> bool:
+        groups, inside = self.key[5], self.key[7]
+        return groups > 1 and groups == inside
+
+    @property
+    def tf32(self) -> bool:
+        return self.key[1] == Dtype.TF32
+
+    def placed(self, launch: MeasuredLaunch, kernel: NamedKernel, key: tuple[int, ...]) -> Placed:
+        """Return how the tiles of a launch lie, judged by the grid that it had for ``key``."""
+        first, second, _ = kernel.tile
+        library = (
+            "cublas" in launch.name or "nvjet" in launch.name or "Kernel2<" in launch.name or "Kernel2I" in launch.name
+        )
+        images, rows, columns = _product_sizes(key)
+        alone = library and key[2] == Layout.CONTIGUOUS and key[0] != Pass.WEIGHT_GRADIENT and images > 1
+        along_a, along_b = kernel.cluster
+        ways = [
+            (first * along_a, second * along_b, first, second), (second * along_b, first * along_a, second, first),
+        ]  # fmt: skip
+        if library and key[2] == Layout.CHANNELS_LAST:
+            ways.reverse()
+        total = int(np.prod(launch.grid)) // max(1, int(np.prod(launch.cluster)))
+        for high, wide, _, _ in ways:
+            if _explains(launch, high, wide, images, rows, columns, alone=alone, total=total):
+                return Placed(high, wide, _slices(launch, images, alone=alone), alone, certain=True)
+        high, wide, _, _ = ways[0]
+        return Placed(high, wide, _slices(launch, images, alone=alone), alone, certain=False)
+
+
+def product_sizes(shape: Window | WeightGradient) -> tuple[int, int, int]:
+    """Return rows, columns and depth of a group's product, as tiles are dictated for it."""
+    if isinstance(shape, Window):
+        return int(np.prod(shape.pixels)), shape.channels[0], shape.channels[1] * shape.taps
+    lines, line = shape.small.shape[0] * shape.small.shape[2], int(np.prod(shape.small.shape[3:]))
+    return shape.rows, int(np.prod(shape.columns)), lines * line
+
+
+def _slices(launch: MeasuredLaunch, images: int, *, alone: bool) -> int:
+    return max(1, launch.grid[2] // (images if alone else 1))
+
+
+def _explains(
+    launch: MeasuredLaunch, high: int, wide: int, images: int, rows: int, columns: int, *, alone: bool, total: int
+) -> bool:
+    """Return whether a grid counts these tiles, in whatever order of axes and whatever swizzle."""
+    down = -(-(rows // images if alone else rows) // high)
+    across = -(-columns // wide)
+    x, y, z = launch.grid
+    if launch.name.startswith("nvjet"):
+        return total == down * across * (images if alone else 1) or total == down * across
+    for one, other in ((down, across), (across, down)):
+        if any((x, y) == (one * swizzle, -(-other // swizzle)) for swizzle in _SWIZZLES):
+            return not alone or z % images == 0
+    return False
+
+
+def _product_sizes(key: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return images, and rows and columns of a group's product: pixels by channels, or channels by channels and taps."""
+    inputs_and_out = operand_sizes(key)
+    out = inputs_and_out[-1]
+    groups = key[5]
+    if key[0] == Pass.WEIGHT_GRADIENT:
+        return out[0], max(1, out[0] // groups), int(np.prod(out[1:]))
+    return out[0], out[0] * int(np.prod(out[2:])), max(1, out[1] // groups)
+
+
+def operand_sizes(key: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return shapes of the two inputs and the result of a key's call, each with three spatial sizes.
+
+    Forward: input, weight, result. Gradient of the input: gradient, weight, input. Gradient of the weight: gradient and
+    input (the other way round if transposed), weight.
+    """
+    what, _, _, _, transposed, groups, images, inside, outside = key[:9]
+    size, taps, stride, padding, dilation, extra = (key[i : i + 3] for i in range(9, 27, 3))
+    results = tuple(
+        (n - 1) * s - 2 * p + d * (t - 1) + e + 1 if transposed else (n + 2 * p - d * (t - 1) - 1) // s + 1
+        for n, t, s, p, d, e in zip(size, taps, stride, padding, dilation, extra, strict=True)
+    )
+    source, result = (images, inside, *size), (images, outside, *results)
+    weight = (inside, outside // groups, *taps) if transposed else (outside, inside // groups, *taps)
+    if what == Pass.FORWARD:
+        return source, weight, result
+    if what == Pass.INPUT_GRADIENT:
+        return result, weight, source
+    return (source, result, weight) if transposed else (result, source, weight)
+
+
+def key_of(
+    what: Pass, source: Operand, weight: Operand, window: Sequence[Sequence[int]], groups: int, *, transposed: bool
+) -> tuple[int, ...] | None:
+    """Return the key of a call; None for types and ranks that no table has.
+
+    ``source`` is the call's input, ``window`` its stride, padding, dilation and output padding along each dimension.
+    """
+    rank = len(weight.shape) - 2
+    if source.dtype not in _DTYPES or rank not in _RANKS:
+        return None
+    stride, padding, dilation, extra = window
+
+    def three(values: Sequence[int], fill: int) -> tuple[int, ...]:
+        return (*(fill,) * (3 - rank), *(int(v) for v in values))
+
+    layout = Layout.CHANNELS_LAST if channels_last(source) or channels_last(weight) else Layout.CONTIGUOUS
+    outside = weight.shape[1] * groups if transposed else weight.shape[0]
+    return (
+        int(what), int(_DTYPES[source.dtype]), int(layout), max(2, rank), int(transposed), groups, source.shape[0],
+        source.shape[1], outside, *three(source.shape[2:], 1), *three(weight.shape[2:], 1), *three(stride, 1),
+        *three(padding, 0), *three(dilation, 1), *three(extra, 0),
+    )  # fmt: skip
+
+
+def channels_last(operand: Operand) -> bool:
+    """Return whether PyTorch takes a tensor to be in channels last: strides rise from channels to the last dimension,
+    then outwards, and nothing is ambiguous (c10/core/MemoryFormat.h).
+    """
+    if len(operand.shape) not in (4, 5) or operand.strides[1] == 0:
+        return False
+    least = 0
+    for dim in (1, *range(len(operand.shape) - 1, 1, -1), 0):
+        stride, size = operand.strides[dim], operand.shape[dim]
+        if size == 0 or stride < least or (dim == 0 and least == operand.strides[1]):
+            return False
+        least = stride * size if size > 1 else stride
+    return True
