@@ -35,15 +35,11 @@ def readable(names):
         text = subprocess.run(["c++filt"], input=text, capture_output=True, text=True, check=True).stdout.rstrip("\n")
     short = {}
     for name, full in zip(names, text.split("\n"), strict=True):
-        full = re.sub(r"^void ", "", full)
-        full = re.sub(r"\((?:[^()]|\([^()]*\))*\)$", "", full).replace(
-            "at::native::(anonymous namespace)::", "at::native::"
-        )
-        cut = full[:MOST_NAME]
-        # A name must say as much as the mangled one; where the cut lost the tile, that one stays.
-        short[name] = cut if named(cut) == named(name) else name[: 2 * MOST_NAME]
-        if named(short[name]) != named(name):
-            short[name] = name
+        plain = re.sub(r"\((?:[^()]|\([^()]*\))*\)$", "", full.removeprefix("void "))
+        plain = plain.replace("at::native::(anonymous namespace)::", "at::native::")
+        # A name must say as much as the mangled one; where a cut loses the tile, more of it stays.
+        candidates = (plain[:MOST_NAME], name[: 2 * MOST_NAME], name)
+        short[name] = next(some for some in candidates if named(some) == named(name))
     return short
 
 
@@ -66,7 +62,7 @@ def collected(folders):
                 shape = (*block, *(max(1, n) for n in cluster), registers, shared)
                 launches[case].append((names[name], shape, tuple(grid), ns))
             for case, error, some in zip(columns["cases"].tolist(), columns["error"], launches, strict=True):
-                if not error and 0 < len(some):
+                if not error and len(some) > 0:
                     cases[tuple(case)] = some
     return cases, about
 

@@ -161,4 +161,5 @@ def _features(keys: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.
 
 def _alignment(channels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how far channels are divisible by 2, up to 8."""
-    return (channels % 2 == 0).astype(np.int64) + (channels % 4 == 0) + (channels % 8 == 0)
+    aligned: NDArray[np.int64] = (channels % 2 == 0).astype(np.int64) + (channels % 4 == 0) + (channels % 8 == 0)
+    return aligned

@@ -47,10 +47,10 @@ _ROLES: Final = (
     (r"init_device_workspace|kern_precompute_indices|computeOffsets", Role.PREPARE),
     (r"splitKreduce|ReduceSplitK|reduce_wgrad_nchw", Role.REDUCE),
     (
-        r"nhwcAddPadding|nhwcSliceC|genericTranspose|tensorTransformGeneric|convertTensor|[fF]olded|memcpy|"
-        r"flip_filter|elementwise_kernel|copy_device_to_device",
+        r"nhwcAddPadding|nhwcSliceC|genericTranspose|tensorTransformGeneric|convertTensor|[fF]olded|memcpy|flip_filter",
         Role.COPY,
     ),
+    (r"elementwise_kernel|copy_device_to_device", Role.COPY),
     (r"conv_depthwise2d_(forward|backward)|^conv2d_c1_k1_nhwc$", Role.DIRECT),
     (r"conv_depthwise2d_grad_weight", Role.WEIGHTS),
     (r"depthwise_convolution|image_first_layer|strided_dgrad|winograd|fft|cf32cf32|regular_fft", Role.OTHER),

@@ -83,7 +83,7 @@ def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
     copies = [sum(role in _COPIES for role in some) for some in (roles[: mains[0]] if mains else roles, after)]
     strange = len(mains) != 1 or copies[0] > len(call.inputs) or copies[1] > 1 or after.count(Role.REDUCE) > 1
     if strange or any(role in (Role.FILL, Role.PREPARE) for role in after):
-        return _sourced(call, [_unknown(call, launch) for launch in launches])
+        return _sourced(call, [_unknown(call, launch, number) for number, launch in enumerate(launches)])
     main = mains[0]
     out = problem.out
     target = _scratch_like(out, _RESULT) if copies[1] else out
@@ -237,7 +237,7 @@ def _product(
     tiles = main.footprint.tiles
     grid = launch.grid
     if call.entry.source != ShapeSource.TABLE:
-        grid = placed.grid(tiles, launch, call.device.sms)
+        grid = placed.grid(problem.key, launch, tiles, call.device.sms)
     cluster = launch.cluster
     main = replace(main, grid=grid, cluster=cluster, coverage="exact" if placed.certain else "inferred")
     if not reductions:
@@ -296,12 +296,12 @@ def _awaiting(kernel: Kernel, waited: Sequence[Operand]) -> Kernel:
     return replace(kernel, footprint=footprint, operands=tuple(slots))
 
 
-def _unknown(call: _Call, launch: MeasuredLaunch) -> Kernel:
+def _unknown(call: _Call, launch: MeasuredLaunch, number: int) -> Kernel:
     """Model one of several kernels: it may read all inputs and what was written before, and write all results."""
     size = sum(one.numel * max(4, one.itemsize) for one in (*call.inputs, call.problem.out))
     shared = Part((size,), (1,), "uint8", 1, ref=-1, workspace=size)
     written = [shared, call.problem.out]
-    return _anything(launch, call.device, [*call.inputs, shared], written)
+    return _anything(launch, call.device, [*call.inputs, *([shared] if number else [])], written)
 
 
 def _anything(launch: MeasuredLaunch, device: Device, reads: Sequence[Operand], writes: Sequence[Operand]) -> Kernel:

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 _DTYPES: Final = {"float32": Dtype.TF32, "float16": Dtype.FP16, "bfloat16": Dtype.BF16}
 _RANKS: Final = (1, 2, 3)
 _SWIZZLES: Final = (1, 2, 4, 8)
-_PERSISTENT: Final = ("nvjet", "sm90_xmma")
+_MOST_SWIZZLE, _MOST_SWIZZLE_GEMM = 4, 8
+"""Tiles that CUTLASS puts side by side at most, in convolutions and in products."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     """How tiles lie: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has tiles
-    of its own. ``certain``: the recorded grid is exactly that of these tiles.
+    of its own. ``form``: the grid's x counts rows of tiles (or columns), so many at once; None where the recorded grid
+    is not that of these tiles.
     """
 
     rows: int
@@ -35,13 +37,35 @@ class Placed:
     split: int
     per_image: bool
     certain: bool
+    form: tuple[bool, int] | None = None
 
-    def grid(self, tiles: int, launch: MeasuredLaunch, sms: int) -> tuple[int, int, int]:
-        """Return the grid of so many tiles: persistent kernels have at most a block per SM."""
+    def grid(self, key: tuple[int, ...], launch: MeasuredLaunch, tiles: int, sms: int) -> tuple[int, int, int]:
+        """Return the grid of a call's tiles: persistent kernels have at most a block per SM."""
         together = max(1, int(np.prod(launch.cluster)))
-        if any(word in launch.name for word in _PERSISTENT):
+        if launch.name.startswith("nvjet"):
             return (together, max(1, min(tiles, sms // together)), 1)
-        return (tiles // max(1, self.split), 1, self.split)
+        if self.form is None:
+            return launch.grid
+        images, rows, columns = _product_sizes(key)
+        down, across = _tiles_along(rows // images if self.per_image else rows, columns, self.rows, self.columns)
+        rows_first, at_once = self.form
+        one, other = (down, across) if rows_first else (across, down)
+        if at_once > 1 or "cutlass" in launch.name:
+            most = _MOST_SWIZZLE_GEMM if "Kernel2" in launch.name else _MOST_SWIZZLE
+            at_once = _swizzle(other, most)
+        z = self.split * (images if self.per_image else 1)
+        if launch.grid[2] > 1 and not self.per_image:
+            z = launch.grid[2]
+        return one * at_once, -(-other // at_once), max(1, z)
+
+
+def _swizzle(tiles: int, most: int) -> int:
+    """Return how many tiles CUTLASS puts side by side for so many along the other axis."""
+    return next((one for one, least in ((8, 6), (4, 3), (2, 2)) if tiles >= least and one <= most), 1)
+
+
+def _tiles_along(rows: int, columns: int, high: int, wide: int) -> tuple[int, int]:
+    return -(-rows // high), -(-columns // wide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +95,19 @@ class Problem:
         images, rows, columns = _product_sizes(key)
         alone = library and key[2] == Layout.CONTIGUOUS and key[0] != Pass.WEIGHT_GRADIENT and images > 1
         along_a, along_b = kernel.cluster
-        ways = [
-            (first * along_a, second * along_b, first, second), (second * along_b, first * along_a, second, first),
-        ]  # fmt: skip
+        ways = [(first * along_a, second * along_b), (second * along_b, first * along_a)]
         if library and key[2] == Layout.CHANNELS_LAST:
             ways.reverse()
-        total = int(np.prod(launch.grid)) // max(1, int(np.prod(launch.cluster)))
-        for high, wide, _, _ in ways:
-            if _explains(launch, high, wide, images, rows, columns, alone=alone, total=total):
-                return Placed(high, wide, _slices(launch, images, alone=alone), alone, certain=True)
-        high, wide, _, _ = ways[0]
-        return Placed(high, wide, _slices(launch, images, alone=alone), alone, certain=False)
+        split = _slices(launch, images, alone=alone)
+        for high, wide in ways:
+            counted = _tiles_along(rows // images if alone else rows, columns, high, wide)
+            if launch.name.startswith("nvjet"):
+                total = int(np.prod(launch.grid)) // max(1, int(np.prod(launch.cluster)))
+                if total in (counted[0] * counted[1], counted[0] * counted[1] * images):
+                    return Placed(high, wide, split, alone, certain=True)
+            elif (form := _form(launch.grid, counted)) is not None:
+                return Placed(high, wide, split, alone, certain=True, form=form)
+        return Placed(*ways[0], split, alone, certain=False)
 
 
 def product_sizes(shape: Window | WeightGradient) -> tuple[int, int, int]:
@@ -96,25 +122,21 @@ def _slices(launch: MeasuredLaunch, images: int, *, alone: bool) -> int:
     return max(1, launch.grid[2] // (images if alone else 1))
 
 
-def _explains(
-    launch: MeasuredLaunch, high: int, wide: int, images: int, rows: int, columns: int, *, alone: bool, total: int
-) -> bool:
-    """Return whether a grid counts these tiles, in whatever order of axes and whatever swizzle."""
-    down = -(-(rows // images if alone else rows) // high)
-    across = -(-columns // wide)
-    x, y, z = launch.grid
-    if launch.name.startswith("nvjet"):
-        return total == down * across * (images if alone else 1) or total == down * across
-    for one, other in ((down, across), (across, down)):
-        if any((x, y) == (one * swizzle, -(-other // swizzle)) for swizzle in _SWIZZLES):
-            return not alone or z % images == 0
-    return False
+def _form(grid: tuple[int, int, int], tiles: tuple[int, int]) -> tuple[bool, int] | None:
+    """Return in which order of axes and with how many side by side a grid counts tiles; None if it does not."""
+    for rows_first in (True, False):
+        one, other = tiles if rows_first else tiles[::-1]
+        for at_once in _SWIZZLES:
+            if grid[:2] == (one * at_once, -(-other // at_once)):
+                return rows_first, at_once
+    return None
 
 
 def _product_sizes(key: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return images, and rows and columns of a group's product: pixels by channels, or channels by channels and taps."""
-    inputs_and_out = operand_sizes(key)
-    out = inputs_and_out[-1]
+    """Return images, and rows and columns of a group's product: pixels by channels, or channels by channels and
+    taps.
+    """
+    out = operand_sizes(key)[-1]
     groups = key[5]
     if key[0] == Pass.WEIGHT_GRADIENT:
         return out[0], max(1, out[0] // groups), int(np.prod(out[1:]))

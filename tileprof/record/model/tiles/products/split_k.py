@@ -67,7 +67,8 @@ def reduce_kernel(
         ordered = regions.permute(operand, order)
         parts.append(regions.linear_boxes(ordered, slot, mode, tiles, lo, hi, first=0, last=1))
     return Kernel(
-        "splitk_reduce", Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)), (workspace(partial), *map(binding, (results, *reads))),
+        "splitk_reduce", Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)),
+        (workspace(partial), *map(binding, (results, *reads))),
         (len(lo), 1, 1), (REDUCE_THREADS, 1, 1), flops=slices * results.numel,
     )  # fmt: skip
 
