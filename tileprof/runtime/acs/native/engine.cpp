@@ -264,24 +264,13 @@ bool Engine::queueing(CUstream stream) const {
 CUresult Engine::drained(const char* what) { return queue_ == nullptr || queue_->drain() ? kSuccess : stuck(what); }
 
 uint64_t Engine::configuration_of(const Launch& launch) {
-    auto mixed = [](uint64_t hash, uint64_t value) {
-        hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-        return hash ^ hash >> 32;
-    };
     const Shape& s = launch.shape;
-    uint64_t hash = mixed(reinterpret_cast<uint64_t>(launch.function), launch.parameters == nullptr);
+    uint64_t hash = mixed(reinterpret_cast<uint64_t>(launch.function), uint64_t{launch.parameters == nullptr});
     hash = mixed(hash, static_cast<uint64_t>(s.grid[0]) << 32 | s.grid[1]);
     hash = mixed(hash, static_cast<uint64_t>(s.grid[2]) << 32 | s.shared_bytes);
     hash = mixed(hash, static_cast<uint64_t>(s.block[0]) << 40 | static_cast<uint64_t>(s.block[1]) << 20 | s.block[2]);
-    hash = mixed(hash, launch.attribute_count);
-    for (unsigned i = 0; i < launch.attribute_count; ++i) {
-        hash = mixed(hash, static_cast<uint64_t>(launch.attributes[i].id));
-        for (size_t at = 0; at < sizeof launch.attributes[i].bytes; at += 8) {
-            uint64_t word = 0;
-            memcpy(&word, launch.attributes[i].bytes + at, sizeof word);
-            hash = mixed(hash, word);
-        }
-    }
+    hash = mixed(hash, uint64_t{launch.attribute_count});
+    for (unsigned i = 0; i < launch.attribute_count; ++i) hash = mixed(hash, launch.attributes[i]);
     return hash;
 }
 

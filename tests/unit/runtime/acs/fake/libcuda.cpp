@@ -417,6 +417,10 @@ EXPORT int cuMemGetAddressRange_v2(uint64_t* base, size_t* bytes, uint64_t addre
     *bytes = next->second;
     return 0;
 }
+EXPORT int cuPointerGetAttribute(void* value, int attribute, uint64_t) {
+    if (attribute != 2) return kInvalid;
+    return *static_cast<unsigned*>(value) = 2, 0;  // device memory
+}
 EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     return copy(reinterpret_cast<void*>(to), from, bytes, nullptr, true);
 }

@@ -42,6 +42,12 @@ struct Config {
     unsigned count;
 };
 
+struct Attribute {
+    int id;
+    char pad[4];
+    char bytes[64];
+};
+
 int main(int argc, char** argv) {
     const uint64_t seed = strtoull(argv[1], nullptr, 10);
     const int steps = atoi(argv[2]);
@@ -98,6 +104,7 @@ int main(int argc, char** argv) {
         *words = 128u << random() % 4;
         return buffers[random() % kBuffers] + 512 * (random() % (8 - *words / 128 + 1));
     };
+    unsigned launched = 0;
     auto kernel = [&] {
         uint32_t n = 128u << random() % 4, scalar = static_cast<uint32_t>(random() % 5), ignored = 0;
         auto place = [&] {
@@ -118,7 +125,9 @@ int main(int argc, char** argv) {
         if (random() % 2 == 0) {
             CHECK(launch(functions[kind], grid, 1, 1, 128, 1, 1, 0, stream, parameters, nullptr));
         } else {
-            Config config{{grid, 1, 1}, {128, 1, 1}, 0, stream, nullptr, 0};
+            Attribute attribute{8, {}, {}};  // a priority, and in the rest of its union what was there before
+            memset(attribute.bytes + 4, static_cast<int>(++launched), sizeof attribute.bytes - 4);
+            Config config{{grid, 1, 1}, {128, 1, 1}, 0, stream, &attribute, 1};
             CHECK(launch_ex(&config, functions[kind], parameters, nullptr));
         }
         out = a = b = n = 0xdead;  // parameters are copied by then
