@@ -29,6 +29,9 @@ class Collected(Listener):
     def allocated(self, tensor):
         pass
 
+    def remark(self, text):
+        pass
+
     def launched(self, kernel, arguments):
         self.launches.append((kernel, arguments))
 
@@ -82,7 +85,8 @@ def brute_force(kernel, arguments):
 
     choice = kernel.choice()
     function = _interpreted(kernel)
-    named = dict(zip(choice.names, arguments, strict=True))
+    extra = list(choice.meta.get("extra_launcher_args", ()))
+    named = dict(zip([*choice.names, *extra], arguments, strict=True))
     named |= {n: v for n, v in choice.constants.items() if n not in kernels._OPTIONS}
     grid = kernels._grid(choice, named)
     own = kernels._accepted(kernel.source, kernel.name, named)

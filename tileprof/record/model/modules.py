@@ -81,6 +81,16 @@ class Names:
         return f"{path}.{name}" if path else name
 
 
+def _unless_compiling(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that Dynamo does not follow into our own code."""
+
+    def called(*arguments: Any) -> None:
+        if not torch.compiler.is_compiling():
+            hook(*arguments)
+
+    return called
+
+
 class _Thread(threading.local):
     """The state of a thread: the modules it is in, the modules of the autograd nodes it made, and how deep it is in
     conversions of modules.
@@ -143,8 +153,10 @@ class Modules:
 
         torch.nn.Module.__call__, torch.nn.Module._apply = call, apply  # noqa: SLF001 - as above
         hooks = (
-            torch_module.register_module_module_registration_hook(names.registered),
-            torch_module.register_module_parameter_registration_hook(lambda _, __, tensor: self._registered(tensor)),
+            torch_module.register_module_module_registration_hook(_unless_compiling(names.registered)),
+            torch_module.register_module_parameter_registration_hook(
+                _unless_compiling(lambda _, __, tensor: self._registered(tensor))
+            ),
         )
 
         def end() -> None:

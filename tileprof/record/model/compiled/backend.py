@@ -216,6 +216,10 @@ class Region(Listener):
         """Make a buffer of new memory."""
         self._session.allocated(tensor)
 
+    def remark(self, text: str) -> None:
+        """Say in the trace what is not as on a GPU."""
+        self._session.remark(text)
+
     def launched(self, kernel: CompiledKernel, arguments: tuple[Any, ...]) -> None:
         """Record a launch of a Triton kernel."""
         tensors = [a for a in arguments if isinstance(a, torch.Tensor)]

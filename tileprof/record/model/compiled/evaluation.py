@@ -44,6 +44,11 @@ class Pointer:
     __radd__ = __add__
 
     @property
+    def dtype(self) -> Any:
+        """The type of the pointer; what it points to does not matter here."""
+        return SimpleNamespace(element_ty=SimpleNamespace(name="float32"), name="pointer")
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The block of addresses."""
         return tuple(getattr(self.offset, "shape", ()))
