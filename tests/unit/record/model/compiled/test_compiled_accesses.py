@@ -48,7 +48,7 @@ def test_every_program_touches_what_the_interpreter_sees(name):
         real = generated.with_memory(arguments)
         made, touched = generated.modelled(kernel, real)
         assert made.coverage == "exact"
-        assert touched == generated.brute_force(kernel, real)
+        assert touched == generated.brute_force(kernel, real, made)
 
 
 def test_what_depends_on_values_that_are_not_known_is_a_superset():
@@ -58,7 +58,7 @@ def test_what_depends_on_values_that_are_not_known_is_a_superset():
     real = generated.with_memory(arguments, fill=0)
     made, touched = generated.modelled(kernel, real, values=lambda _: None)
     assert made.coverage == "inferred"
-    seen = generated.brute_force(kernel, real)
+    seen = generated.brute_force(kernel, real, made)
     assert all(cells <= touched[place] for place, cells in seen.items())
     assert any(cells < touched[place] for place, cells in seen.items())
 
