@@ -145,7 +145,7 @@ def _lower_part(
 _copy: Any = torch._C.TensorBase.copy_  # noqa: SLF001 - the method of all tensors
 
 
-def _copied_to(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 (PyTorch's)
+def _copied_to(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Copy, but for fake tensors on the GPU: they have no contents, and PyTorch asks for a driver."""
     if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
         return tensor
