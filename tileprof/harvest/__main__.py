@@ -15,6 +15,7 @@ FAMILIES: Final = {
     "attention": "tileprof.harvest.attention",
     "convolutions": "tileprof.harvest.convolutions",
     "products": "tileprof.harvest.products",
+    "operators": "tileprof.harvest.operators",
 }
 """Families and their modules, each with a ``FAMILY``; modules are loaded when they are asked for."""
 

@@ -201,8 +201,8 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
 
 
 def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, blocks: I64, enough: int) -> bool:
-    """Return whether so many blocks of the stages can leave no room for a block of any of the producers on each of
-    ``enough`` SMs. May say yes in vain.
+    """Return whether the given numbers of blocks of the stages can leave no room for a block of any of the producers on
+    each of ``enough`` SMs. May say yes in vain.
     """
     # Per producer and resource: what must be taken of it for the producer to find no room.
     occupied = demands.capacity - demands.held[list(producers)] + 1
@@ -267,15 +267,15 @@ def _distribution_exists(mixtures: I64, count: I64, weights: F64, enough: int) -
     """
     steps = 0
 
-    def fill(left: I64, first: int, empty: int) -> bool:
+    def fill(remaining: I64, first: int, empty: int) -> bool:
         nonlocal steps
         steps += 1
         if empty == 0 or steps > _MOST_STEPS:
             return True
-        if float(left @ weights) < empty - _NEGLIGIBLE or first == len(mixtures):
+        if float(remaining @ weights) < empty - _NEGLIGIBLE or first == len(mixtures):
             return False
         mixture = mixtures[first]
-        times = min(empty, int((left[mixture > 0] // mixture[mixture > 0]).min()))
-        return any(fill(left - n * mixture, first + 1, empty - n) for n in range(times, -1, -1))
+        times = min(empty, int((remaining[mixture > 0] // mixture[mixture > 0]).min()))
+        return any(fill(remaining - n * mixture, first + 1, empty - n) for n in range(times, -1, -1))
 
     return fill(count, 0, enough)

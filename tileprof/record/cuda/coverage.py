@@ -100,8 +100,8 @@ def missing_reason(
     own = entries if children is None else children.own
     if attribution is Attribution.EXACT and not spilled and not accesses.all_seen(own, geometry):
         return "not every block of it was seen, or more than once"
-    if refused := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
-        return f"the library refused to patch some of its code ({', '.join(refused)})"
+    if unpatched_names := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
+        return f"the library refused to patch some of its code ({', '.join(unpatched_names)})"
     if kernel.get("launches") and children is None:
         return "kernels of its module launch kernels or graphs, which no callback reports"
     return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""

@@ -359,11 +359,13 @@ class Decoder:
         changed = np.column_stack([changed_runs.start, changed_runs.end])
         writing = [boxes for mode, boxes in parts if mode != READ]
         whole = accesses.union([replace(boxes, address=self.lifetimes.in_trace(boxes.address)) for boxes in writing])
-        missed = accesses.outside(changed, whole)
+        missed_bytes = accesses.outside(changed, whole)
         self.checked += int((changed[:, 1] - changed[:, 0]).sum())
-        if missed:
-            self.unrecorded[event["ordinal"]] = missed
-            self.writer.note(f"{missed} bytes changed in launch {event['ordinal']} that no tile is recorded to write")
+        if missed_bytes:
+            self.unrecorded[event["ordinal"]] = missed_bytes
+            self.writer.note(
+                f"{missed_bytes} bytes changed in launch {event['ordinal']} that no tile is recorded to write"
+            )
 
     def _footprint(self, bound: bind.Bound, places: NDArray[np.int32]) -> int:
         key = (bound.signature, len(places), places[-1].tobytes())

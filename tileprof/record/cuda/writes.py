@@ -123,8 +123,8 @@ def maps(
         words[(address - slot) // 4 : (address - slot) // 4 + 4] = payload
         if block == raw.MAP_LOADED:
             loaded.add(slot)
-    found = {slot: tensormap.decode(words, loaded=slot in loaded) for slot, words in sorted(slots.items())}
-    decoded = {slot: map_ for slot, map_ in found.items() if map_ is not None}
+    maps_or_none = {slot: tensormap.decode(words, loaded=slot in loaded) for slot, words in sorted(slots.items())}
+    decoded = {slot: map_ for slot, map_ in maps_or_none.items() if map_ is not None}
     copied = raw.low(parts[parts["block"] == raw.MAP_BESIDE])
     low, high = (int(copied.min()), int(copied.max()) + PART_BYTES) if len(copied) else (0, 0)
     complete = low % 64 == BEGIN_BYTES  # the parameters themselves
