@@ -251,7 +251,7 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]  # PyTorch
     """A graph whose results have gradients: its lowered backward is recorded when the program goes backward."""
 
     @staticmethod
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # PyTorch is not followed
     def forward(ctx: Any, region: Region, *arguments: Any) -> Any:
         """Compute with gradients, and keep both programs' results."""
         with torch.enable_grad():
@@ -272,7 +272,7 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]  # PyTorch
         return tuple(placed)
 
     @staticmethod
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # PyTorch is not followed
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Go backward in both programs."""
         region: Region = ctx.region
