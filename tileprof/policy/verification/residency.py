@@ -105,7 +105,11 @@ def _kept_out_one_by_one(
     kept_out = set(producers)
     while kept_out:
         waiting = _waiting_tiles(policy, edges, kept_out)
-        finding_room = {n for n in kept_out if not _find_no_room(demands, (n,), waiting, sms)}
+        equal: dict[tuple[bytes, int], set[int]] = {}  # the answer depends on a stage's resources alone
+        for n in kept_out:
+            equal.setdefault((demands.held[n].tobytes(), int(demands.cluster[n])), set()).add(n)
+        rooms = (same for same in equal.values() if not _find_no_room(demands, (min(same),), waiting, sms))
+        finding_room = set().union(*rooms)
         if not finding_room:
             break
         kept_out -= finding_room
@@ -226,16 +230,17 @@ def _mixtures(kinds: I64, capacity: I64, occupied: I64, count: I64) -> I64 | Non
     most = np.minimum((capacity // np.maximum(kinds, 1)).min(axis=1), count)
     if int(np.prod(most + 1, dtype=np.float64)) > _MOST_MIXTURES:
         return None
-    grid = np.stack(np.meshgrid(*(np.arange(m + 1) for m in most), indexing="ij"), axis=-1).reshape(-1, len(kinds))
+    shape = tuple((most + 1).tolist())
+    grid = np.indices(shape).reshape(len(kinds), -1).T
     demand = grid @ kinds
-    shut = np.logical_and.reduce([(demand >= each).any(axis=1) for each in occupied])
-    grid = grid[(demand <= capacity).all(axis=1) & shut]
-    grid = grid[np.argsort(grid.sum(axis=1), kind="stable")]
-    minimal: list[I64] = []
-    for mixture in grid:
-        if not any((mixture >= other).all() for other in minimal):
-            minimal.append(mixture)
-    return np.array(minimal, np.int64).reshape(len(minimal), len(kinds))
+    shut = np.logical_and.reduce([(demand >= each).any(axis=1) for each in occupied]).reshape(shape)
+    # More blocks leave no more room, so that a mixture has one in vain if one block less leaves no room either.
+    redundant = np.zeros(shape, bool)
+    for axis in range(len(kinds)):
+        more, less = ((*[slice(None)] * axis, part) for part in (slice(1, None), slice(None, -1)))
+        redundant[more] |= shut[less]
+    grid = grid[(demand <= capacity).all(axis=1) & (shut & ~redundant).ravel()]
+    return np.asarray(grid[np.argsort(grid.sum(axis=1), kind="stable")], np.int64)
 
 
 def _weights(mixtures: I64, count: I64) -> F64:
