@@ -122,12 +122,13 @@ def main():
     chosen = parser.parse_args()
     results = json.loads(RESULTS.read_text())
     lines, off, later = compared(results)
-    near = [max(ratio, 1 / ratio) for ratios in off.values() for ratio in ratios]
+    ratios = [ratio for some in off.values() for ratio in some]
+    near = [max(ratio, 1 / ratio) for ratio in ratios]
     sentence = (
         f"Of {len(near)} times that nothing was calibrated with, the simulated one is within 15% of the measured one "
-        f"in {sum(n <= 1.15 for n in near)}, within a factor of 1.5 in {sum(n <= 1.5 for n in near)} and within 2 in "
+        f"in {within(ratios)}, within a factor of 1.5 in {sum(n <= 1.5 for n in near)} and within 2 in "
         f"{sum(n <= 2 for n in near)}. At scale 16 alone, within 15%: "
-        + ", ".join(f"{rule} {sum(max(r, 1 / r) <= 1.15 for r in r16)} of {len(r16)}" for rule, r16 in later.items())
+        + ", ".join(f"{rule} {within(some)} of {len(some)}" for rule, some in later.items())
         + "."
     )
     lines += textwrap.wrap(sentence, 118)
@@ -137,6 +138,11 @@ def main():
             begin, end = f"<!-- {block} -->\n", f"<!-- end of {block} -->"
             head, rest = chosen.write.read_text().split(begin)
             chosen.write.write_text(f"{head}{begin}{text}\n{end}{rest.split(end)[1]}")
+
+
+def within(ratios):
+    """How many are at most 15% off."""
+    return sum(abs(ratio - 1) <= 0.15 for ratio in ratios)
 
 
 def compared(results):
