@@ -91,6 +91,23 @@ __device__ __forceinline__ void red_or(uint32_t* to, uint32_t bits) {
     asm volatile("red.global.or.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
 }
 
+// What every access needs of a header: two loads, neither of which waits for the other.
+struct Hot {
+    Entry* arena;
+    Fact* facts;
+    uint32_t launch, granule_shift, in_graph, table_mask;
+};
+
+__device__ __forceinline__ Hot hot_of(const Header* h) {
+    uint4 a = load_weak_v4(h), b = load_weak_v4(reinterpret_cast<const char*>(h) + 16);
+    return {reinterpret_cast<Entry*>(a.x | static_cast<uint64_t>(a.y) << 32),
+            reinterpret_cast<Fact*>(a.z | static_cast<uint64_t>(a.w) << 32),
+            b.x,
+            b.y,
+            b.z,
+            b.w};
+}
+
 __device__ __forceinline__ uint32_t linear_block() {
     return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
 }
@@ -121,6 +138,13 @@ __device__ __forceinline__ uint64_t append(Header* h, uint32_t n) {
     return kFull;
 }
 
+__device__ __forceinline__ void write_entry(const Hot& hot, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
+                                            uint32_t b, uint32_t c, uint32_t d) {
+    Entry* e = hot.arena + at;
+    store_v4(e->payload, a, b, c, d);
+    store_v4(e, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, hot.launch);
+}
+
 __device__ __forceinline__ void write_entry(Header* h, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
                                             uint32_t b, uint32_t c, uint32_t d) {
     Entry* e = h->arena + at;
@@ -130,9 +154,12 @@ __device__ __forceinline__ void write_entry(Header* h, uint64_t at, uint64_t key
 
 // The kernel nodes of a graph share a header. A thread that runs has not ended, so the number of ended nodes is the
 // running one's place, as long as they do not overlap; the reader notices when they do.
-__device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t low) {
-    uint64_t generation = h->in_graph ? load_relaxed_gpu(&h->generation) : 0;
+__device__ __forceinline__ uint64_t key_of(Kind kind, uint64_t generation, uint64_t low) {
     return static_cast<uint64_t>(kind) << kKindShift | generation << kGenerationShift | (low & kLowMask);
+}
+
+__device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t low) {
+    return key_of(kind, h->in_graph ? load_relaxed_gpu(&h->generation) : 0, low);
 }
 
 // Adjacent windows of a block lie side by side in the index: one sector serves a streaming warp.
@@ -169,12 +196,17 @@ __device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key,
 // block often come here together; those that find the slot claimed wait a moment for the one that claimed it.
 __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key, uint32_t block) {
     constexpr int kPatience = 16;  // reads of the slot, about 10 us; after that a second entry is no harm
-    uint32_t seen = old == kClaimed ? kClaimed : atomicCAS(h->table + slot, old, kClaimed);
+    uint32_t seen = old;
+    uint64_t at = 0;  // 0: no room was taken yet
+    if (old != kClaimed) {
+        at = append(h, 1);  // beside the claim; where another comes first this room stays zero
+        seen = atomicCAS(h->table + slot, old, kClaimed);
+    }
     if (seen != old || old == kClaimed) {
         for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);
         if (find(h, seen, key, block)) return seen;
     }
-    uint64_t at = append(h, 1);
+    if (old == kClaimed) at = append(h, 1);
     if (at != kFull) {
         // The bits are zero in a fresh arena and are only ever or-ed in: a thread that finds the key early cannot
         // take stale bits for its own.
@@ -194,6 +226,15 @@ __device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t
         !fact_holds(window, h->in_graph))
         return false;
     red_or(&h->arena[fact.entry].payload[mode], bits);
+    return true;
+}
+
+// The same outside of graphs, of a window of addresses that keys hold.
+__device__ __forceinline__ bool touch_known(const Hot& hot, uint64_t window, uint32_t bits, uint32_t mode) {
+    uint32_t block = linear_block();
+    Fact fact = load_fact(hot.facts + fact_slot(hot.launch, block, window));
+    if (fact.block != block || fact.launch != hot.launch || fact.above != fact_above(window, 0)) return false;
+    red_or(&hot.arena[fact.entry].payload[mode], bits);
     return true;
 }
 
@@ -236,15 +277,16 @@ __device__ __noinline__ void touch_granules(Header* h, uint64_t first, uint64_t 
 }
 
 // Record that this thread touches [address, address + bytes): accesses are naturally aligned and at most 16 bytes.
-__device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
-    uint32_t shift = h->granule_shift, lanes = __activemask(), lane = lane_id();
+__device__ __forceinline__ void touch(Header* h, const Hot& hot, uint64_t address, uint32_t bytes, uint32_t mode) {
+    uint32_t shift = hot.granule_shift, lanes = __activemask(), lane = lane_id();
     uint64_t before = __shfl_up_sync(lanes, address, 1);
-    bool run = __all_sync(lanes, goes_on(lanes, lane, address, before, bytes));
-    bytes = share(lanes, lane, run, shift, address, before, bytes);
+    uint32_t on = __ballot_sync(lanes, goes_on(lanes, lane, address, before, bytes));
+    bytes = share(lanes, lane, on, shift, address, before, bytes);
     if (bytes == 0) return;
     uint64_t first = address >> shift, last = (address + bytes - 1) >> shift;
-    bool one = first >> 5 == last >> 5 && first >> (kGenerationShift - shift) == 0;
-    if (!one || !touch_known(h, first >> 5, bits_of(first & 31, last & 31), mode)) touch_granules(h, first, last, mode);
+    bool fast = first >> 5 == last >> 5 && address >> kGenerationShift == 0 && !hot.in_graph;
+    if (!fast || !touch_known(hot, first >> 5, bits_of(first & 31, last & 31), mode))
+        touch_granules(h, first, last, mode);
 }
 
 // The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but
@@ -257,6 +299,22 @@ __device__ void end_threads(Header* h, unsigned long long leaving) {
     if (atomicAdd(&h->exited, leaving) + leaving != all) return;
     atomicAdd(&h->exited, 0ull - all);
     if (load_relaxed_gpu(&h->generation) < kLastGeneration) atomicAdd(&h->generation, 1u);
+}
+
+// Two adjacent entries, for a thread that appends many: it takes room for several at once and notes in its place among
+// the facts how much is left. That note is this thread's alone, so that it never reads an older one than it wrote; what
+// another key leaves there costs the rest of the room. Room that stays unused is zero, which the reader leaves out.
+__device__ __forceinline__ uint64_t append_two(Header* h, const Hot& hot, uint32_t block, uint32_t thread) {
+    Fact* slot = hot.facts + fact_slot(hot.launch, block, room_window(thread));
+    Fact room = load_fact(slot);
+    uint32_t left = room_left(room, block, hot.launch, thread);
+    if (left >= 2) {
+        store_fact(slot, room_of(room.entry + 2, block, hot.launch, thread, left - 2));
+        return room.entry;
+    }
+    uint64_t at = append(h, kRoom);
+    if (at != kFull) store_fact(slot, room_of(static_cast<uint32_t>(at) + 2, block, hot.launch, thread, kRoom - 2));
+    return at;
 }
 
 __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes, uint32_t mode, uint32_t mask) {
@@ -377,6 +435,13 @@ __device__ __noinline__ uint64_t copy_contents(Header* h, uint64_t map) {
     return name;
 }
 
+// Copy what a load tells of its map. Returns the map's name, or its address where it cannot change during the launch.
+__device__ __noinline__ uint64_t know_map(Header* h, uint64_t map) {
+    copy_maps(h, map);
+    copy_map(h, map);
+    return copy_contents(h, map);
+}
+
 }  // namespace
 
 extern "C" {
@@ -450,22 +515,24 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
 __device__ __noinline__ SanitizerPatchResult tileprof_access(void* data, uint64_t, void* address, uint32_t bytes,
                                                              uint32_t flags, const void*) {
     Header* h = static_cast<Header*>(data);
-    if (h == nullptr || h->launch == kKeepAll || (flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH) != 0)
-        return SANITIZER_PATCH_SUCCESS;
+    if (h == nullptr || (flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH) != 0) return SANITIZER_PATCH_SUCCESS;
+    Hot hot = hot_of(h);
+    if (hot.launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
     constexpr uint32_t kBoth = SANITIZER_MEMORY_DEVICE_FLAG_READ | SANITIZER_MEMORY_DEVICE_FLAG_WRITE;
     constexpr uint32_t kUpdate = SANITIZER_MEMORY_DEVICE_FLAG_ATOMSYS | SANITIZER_MEMORY_DEVICE_FLAG_ATOMIC_WRITE_ONLY;
     uint32_t mode = (flags & kBoth) == kBoth || (flags & kUpdate) != 0  ? kAtomic
                     : (flags & SANITIZER_MEMORY_DEVICE_FLAG_WRITE) != 0 ? kWrite
                                                                         : kRead;
-    touch(h, reinterpret_cast<uint64_t>(address), bytes, mode);
+    touch(h, hot, reinterpret_cast<uint64_t>(address), bytes, mode);
     return SANITIZER_PATCH_SUCCESS;
 }
 
 __device__ __noinline__ SanitizerPatchResult tileprof_copy_async(void* data, uint64_t, void* from, uint32_t,
                                                                  uint32_t bytes) {
     Header* h = static_cast<Header*>(data);
-    if (h != nullptr && h->launch != kKeepAll && from != nullptr)
-        touch(h, reinterpret_cast<uint64_t>(from), bytes, kRead);
+    if (h == nullptr || from == nullptr) return SANITIZER_PATCH_SUCCESS;
+    Hot hot = hot_of(h);
+    if (hot.launch != kKeepAll) touch(h, hot, reinterpret_cast<uint64_t>(from), bytes, kRead);
     return SANITIZER_PATCH_SUCCESS;
 }
 
@@ -498,16 +565,28 @@ __device__ __noinline__ SanitizerPatchResult tileprof_tensor_load(void* data, ui
                                                                   uint32_t load_mode) {
     Header* h = static_cast<Header*>(data);
     // All lanes are called with the same arguments.
-    if (h == nullptr || h->launch == kKeepAll || !elected()) return SANITIZER_PATCH_SUCCESS;
-    copy_maps(h, map);
-    copy_map(h, map);
-    uint64_t name = copy_contents(h, map);
-    uint64_t at = append(h, 2);
-    if (at == kFull) return SANITIZER_PATCH_SUCCESS;
+    if (h == nullptr || !elected()) return SANITIZER_PATCH_SUCCESS;
+    Hot hot = hot_of(h);
+    if (hot.launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
     uint32_t block = linear_block();
+    uint64_t at, generation = 0, name = map;
+    if (hot.in_graph) {
+        generation = load_relaxed_gpu(&h->generation);
+        name = know_map(h, map);
+        at = append(h, 2);
+    } else {
+        Fact* slot = hot.facts + fact_slot(hot.launch, 0, map >> kMapAlignBits);
+        Fact known = load_fact(slot);
+        at = append_two(h, hot, block, threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+        if (!is_known_map(known, map, hot.launch)) {
+            name = know_map(h, map);
+            if (name == map) store_fact(slot, known_map(map, hot.launch));
+        }
+    }
+    if (at == kFull) return SANITIZER_PATCH_SUCCESS;
     uint32_t flags = (dims & kTensorDims) | load_mode << kTensorModeShift | (multicast ? kTensorMulticast : 0);
-    write_entry(h, at, key_of(h, kTensor, map), block, c0, c1, c2, c3);
-    write_entry(h, at + 1, key_of(h, kTensorTail, name), block, c4, mask_and_im2col, flags,
+    write_entry(hot, at, key_of(kTensor, generation, map), block, c0, c1, c2, c3);
+    write_entry(hot, at + 1, key_of(kTensorTail, generation, name), block, c4, mask_and_im2col, flags,
                 static_cast<uint32_t>(globaltimer()));
     return SANITIZER_PATCH_SUCCESS;
 }
