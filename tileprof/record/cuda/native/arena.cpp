@@ -20,6 +20,13 @@ constexpr uint64_t kBriefNs = 1000000000;  // where what runs may well go on run
 // so that a zeroed entry matches no launch.
 uint32_t next_first_launch = 1;
 
+// Bits that numbers below `count` have.
+uint32_t bits_of(uint64_t count) {
+    uint32_t bits = 0;
+    while (bits < 32 && (1ull << bits) < count) ++bits;
+    return bits;
+}
+
 }  // namespace
 
 Arena::Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns)
@@ -85,6 +92,7 @@ void Arena::refill() {
         h.spill = spill_;
         h.capacity = capacity_;
         h.table_mask = kSlots - 1;
+        h.tag_shift = bits_of(capacity_);
         h.granule_shift = granule_shift_;
         h.launch = i < kOff ? first_launch_ + i : kKeepAll;
         h.in_graph = i >= kHeaders && i < kOff;

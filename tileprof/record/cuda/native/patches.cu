@@ -168,6 +168,20 @@ __device__ __forceinline__ uint32_t slot_of(const Header* h, uint64_t key, uint3
     return (static_cast<uint32_t>(key) + static_cast<uint32_t>(salt >> 32)) & h->table_mask;
 }
 
+// What a slot of the index holds. Most slots that a new key meets are an earlier launch's, which their tag says without
+// a look at the entry.
+__device__ __forceinline__ uint32_t slot_value(const Header* h, uint64_t at) {
+    return static_cast<uint32_t>(at | static_cast<uint64_t>(h->launch) << h->tag_shift);
+}
+
+__device__ __forceinline__ uint32_t entry_in(const Header* h, uint32_t slot) {
+    return slot & static_cast<uint32_t>((1ull << h->tag_shift) - 1);
+}
+
+__device__ __forceinline__ bool may_be_of(const Header* h, uint32_t slot) {
+    return static_cast<uint64_t>(slot ^ slot_value(h, 0)) >> h->tag_shift == 0;
+}
+
 __device__ void spill(Header* h, uint64_t address, uint64_t bytes, uint32_t mode) {
     for (uint64_t page = address >> kPageShift; page <= (address + bytes - 1) >> kPageShift; ++page) {
         uint32_t folded = static_cast<uint32_t>(page) & (kPages - 1);
@@ -184,10 +198,10 @@ __device__ __noinline__ void spill_beyond(Header* h, uint64_t address, uint64_t 
     spill(h, address, bytes, mode);
 }
 
-// Is entry `at` that of this key?
-__device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key, uint32_t block) {
-    if (at == kClaimed) return false;
-    uint4 is = load_relaxed_gpu_v4(h->arena + at);
+// Does a slot of the index lead to the entry of this key?
+__device__ __forceinline__ bool find(const Header* h, uint32_t slot, uint64_t key, uint32_t block) {
+    if (slot == kClaimed || !may_be_of(h, slot)) return false;
+    uint4 is = load_relaxed_gpu_v4(h->arena + entry_in(h, slot));
     return is.x == static_cast<uint32_t>(key) && is.y == static_cast<uint32_t>(key >> 32) && is.z == block &&
            is.w == h->launch;
 }
@@ -204,7 +218,7 @@ __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key,
     }
     if (seen != old || old == kClaimed) {
         for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);
-        if (find(h, seen, key, block)) return seen;
+        if (find(h, seen, key, block)) return entry_in(h, seen);
     }
     if (old == kClaimed) at = append(h, 1);
     if (at != kFull) {
@@ -213,7 +227,7 @@ __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key,
         h->arena[at].payload[3] = static_cast<uint32_t>(globaltimer());
         store_v4(h->arena + at, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
     }
-    store_relaxed_gpu(h->table + slot, at == kFull ? 0 : static_cast<uint32_t>(at));
+    store_relaxed_gpu(h->table + slot, at == kFull ? 0 : slot_value(h, at));
     return at;
 }
 
@@ -239,7 +253,7 @@ __device__ __forceinline__ bool touch_known(const Hot& hot, uint64_t window, uin
 }
 
 // The same through the index, for the lanes that are here. Afterwards all threads may know.
-__device__ __forceinline__ void touch_unknown(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
+__device__ __noinline__ void touch_unknown(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
     uint32_t block = linear_block();
     uint32_t peers = __match_any_sync(__activemask(), window);
     uint64_t key = key_of(h, kAccess, window);
@@ -247,8 +261,8 @@ __device__ __forceinline__ void touch_unknown(Header* h, uint64_t window, uint32
     uint32_t leader = __ffs(peers) - 1;
     uint64_t at = 0;
     if (lane_id() == leader) {
-        at = load_relaxed_gpu(h->table + slot);
-        if (!find(h, at, key, block)) at = insert(h, slot, static_cast<uint32_t>(at), key, block);
+        uint32_t held = load_relaxed_gpu(h->table + slot);
+        at = find(h, held, key, block) ? entry_in(h, held) : insert(h, slot, held, key, block);
         if (at != kFull && fact_holds(window, h->in_graph)) {
             uint32_t generation = static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration;
             store_fact(h->facts + fact_slot(h->launch, block, window),
@@ -284,9 +298,10 @@ __device__ __forceinline__ void touch(Header* h, const Hot& hot, uint64_t addres
     bytes = share(lanes, lane, on, shift, address, before, bytes);
     if (bytes == 0) return;
     uint64_t first = address >> shift, last = (address + bytes - 1) >> shift;
-    bool fast = first >> 5 == last >> 5 && address >> kGenerationShift == 0 && !hot.in_graph;
-    if (!fast || !touch_known(hot, first >> 5, bits_of(first & 31, last & 31), mode))
-        touch_granules(h, first, last, mode);
+    if (first >> 5 != last >> 5 || address >> kGenerationShift != 0 || hot.in_graph)
+        return touch_granules(h, first, last, mode);
+    uint32_t bits = bits_of(first & 31, last & 31);
+    if (!touch_known(hot, first >> 5, bits, mode)) touch_unknown(h, first >> 5, bits, mode);
 }
 
 // The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but
@@ -379,10 +394,10 @@ __device__ __forceinline__ bool is_map(const uint4& seen, const Header* h, uint6
 }
 
 __device__ __forceinline__ bool was_copied(const Header* h, uint64_t key, uint32_t kind_of_map, uint32_t slot) {
-    uint32_t entry = load_weak(h->table + slot);
-    if (entry != kClaimed && is_map(load_weak_v4(h->arena + entry), h, key, kind_of_map)) return true;
-    entry = load_relaxed_gpu(h->table + slot);
-    return entry != kClaimed && is_map(load_relaxed_gpu_v4(h->arena + entry), h, key, kind_of_map);
+    uint32_t held = load_weak(h->table + slot);
+    if (held != kClaimed && is_map(load_weak_v4(h->arena + entry_in(h, held)), h, key, kind_of_map)) return true;
+    held = load_relaxed_gpu(h->table + slot);
+    return held != kClaimed && is_map(load_relaxed_gpu_v4(h->arena + entry_in(h, held)), h, key, kind_of_map);
 }
 
 __device__ void copy_map(Header* h, uint64_t map) {
@@ -395,7 +410,7 @@ __device__ void copy_map(Header* h, uint64_t map) {
         uint4 v = *reinterpret_cast<const uint4*>(map + i * 16);
         write_entry(h, at + i, key_of(h, kMap, map + i * 16), kMapLoaded, v.x, v.y, v.z, v.w);
     }
-    store_relaxed_gpu(h->table + slot, static_cast<uint32_t>(at));
+    store_relaxed_gpu(h->table + slot, slot_value(h, at));
 }
 
 __device__ __forceinline__ bool is_parameter(const Header* h, uint64_t map) {
@@ -431,7 +446,7 @@ __device__ __noinline__ uint64_t copy_contents(Header* h, uint64_t map) {
         uint4 v = load_relaxed_gpu_v4(reinterpret_cast<const void*>(map + i * 16));
         write_entry(h, at + 1 + i, key_of(h, kMap, map + i * 16), kMapContents, v.x, v.y, v.z, v.w);
     }
-    store_relaxed_gpu(h->table + slot, static_cast<uint32_t>(at));
+    store_relaxed_gpu(h->table + slot, slot_value(h, at));
     return name;
 }
 
@@ -475,7 +490,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, ui
         if (at != kFull) {
             uint64_t key = key_of(h, kBlock, pc >> 4 << kSmBits | sm_id());
             write_entry(h, at, key, block, static_cast<uint32_t>(now), static_cast<uint32_t>(now >> 32), 0, 0);
-            store_relaxed_gpu(h->table + slot_of(h, key_of(h, kBlock, 0), block), static_cast<uint32_t>(at));
+            store_relaxed_gpu(h->table + slot_of(h, key_of(h, kBlock, 0), block), slot_value(h, at));
         }
     }
     return SANITIZER_PATCH_SUCCESS;
@@ -493,14 +508,14 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
         constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
         return is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch;
     };
-    uint32_t at = load_weak(slot);
-    bool found = at != kClaimed && entered(load_weak_v4(h->arena + at));
+    uint32_t held = load_weak(slot);
+    bool found = held != kClaimed && entered(load_weak_v4(h->arena + entry_in(h, held)));
     if (!found) {
-        at = load_relaxed_gpu(slot);
-        found = at != kClaimed && entered(load_relaxed_gpu_v4(h->arena + at));
+        held = load_relaxed_gpu(slot);
+        found = held != kClaimed && entered(load_relaxed_gpu_v4(h->arena + entry_in(h, held)));
     }
     if (found) {
-        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[at].payload[2]),
+        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[entry_in(h, held)].payload[2]),
                   static_cast<unsigned long long>(now));
     } else {
         uint64_t to = append(h, 1);

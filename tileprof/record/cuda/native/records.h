@@ -104,7 +104,7 @@ struct alignas(64) Header {
     uint64_t parameters_begin;  // where tensor maps do not change, outside graphs; 0 while that is not known
     uint64_t parameters_end;
     uint32_t beyond;  // accesses outside of the addresses that keys hold
-    uint32_t unused;
+    uint32_t tag_shift;  // bits of a slot of the index that say which entry; the others are low bits of its launch
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");
 static_assert(offsetof(Header, parameters_begin) % 16 == 0, "read with parameters_end");
