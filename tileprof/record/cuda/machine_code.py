@@ -15,7 +15,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -456,3 +456,30 @@ def _map_of(instruction: Instruction, state: State) -> int | None:
     if not isinstance(low, tuple) or not isinstance(high, tuple) or low[0] != "low" or high != ("high", 0):
         return None
     return low[1]
+
+
+@dataclass(slots=True)
+class Kernels:
+    """The machine code of a process's kernels, by id, where the recorder left it and a disassembler reads it."""
+
+    folder: Path
+    tool: Path | None
+    _code: dict[int, list[Instruction]] = field(default_factory=dict)
+    _reached: dict[tuple[int, frozenset[tuple[int, int]]], Reached | None] = field(default_factory=dict)
+
+    def reached(self, kernel: int, constants: dict[int, int]) -> Reached | None:
+        """Return what a launch of a kernel with these words of its constant bank may execute; None where that cannot
+        be told.
+        """
+        key = (kernel, frozenset(constants.items()))
+        if key not in self._reached:
+            code = self._of(kernel)
+            self._reached[key] = reached(code, constants.get) if code else None
+        return self._reached[key]
+
+    def _of(self, kernel: int) -> list[Instruction]:
+        if kernel not in self._code:
+            path = self.folder / f"code-{kernel}.bin"
+            there = self.tool is not None and path.is_file()
+            self._code[kernel] = disassembled(self.tool, path.read_bytes()) if there and self.tool else []
+        return self._code[kernel]

@@ -183,13 +183,19 @@ class Owners:
         loads: list[Loads],
         lifetimes: Lifetimes,
         walk: Walk | None = None,
+        through: list[TensorMap] | None = None,
     ) -> WrittenBoxes:
         """Return what a launch of a kernel that stores through tensor maps wrote; ``loads`` is what it loaded through
         them.
 
-        ``walk``: the same loads in order, which may show work items.
+        ``walk``: the same loads in order, which may show work items. ``through``: the maps that it stores through,
+        where its machine code says so.
         """
-        outputs, complete = self._outputs_of(kernel, geometry, map_uses, lifetimes)
+        if through is None:
+            outputs, complete = self._outputs_of(kernel, geometry, map_uses, lifetimes)
+        else:
+            outputs, complete = _inside(through, lifetimes), True
+            map_uses = replace(map_uses, others=through)
         split, by_item = _products(outputs, walk, geometry, map_uses) if complete else (None, None)
         why = "its stores through tensor maps could not be replayed"
         self._loaded[launch] = _signature(loads)
