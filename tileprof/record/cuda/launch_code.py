@@ -23,7 +23,8 @@ def parameters(entries: raw.Entries) -> bytes:
     address, index = np.unique(raw.low(parts), return_index=True)
     if not len(address) or address[0] % 64 != BEGIN_BYTES or (np.diff(address) != PART_BYTES).any():
         return b""
-    return parts["payload"][index].astype("<u4").tobytes()
+    words: bytes = parts["payload"][index].astype("<u4").tobytes()
+    return words
 
 
 def constants(block: bytes, begin: int, live: Sequence[tuple[int, int]]) -> dict[int, int]:
