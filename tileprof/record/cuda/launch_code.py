@@ -44,7 +44,8 @@ def stores(
     kernels: Kernels, event: dict[str, Any], kernel: dict[str, Any], entries: raw.Entries, live: list[tuple[int, int]]
 ) -> list[TensorMap] | None:
     """Return the maps that a launch may store through; None where that cannot be told."""
-    block = parameters(entries)
+    block = kernels.parameters(event["launch"]) or parameters(entries)
+    block = block[: len(block) // PART_BYTES * PART_BYTES]
     if event["graph"] >= 0 or not block or len(block) < kernel["parameters"][1] // PART_BYTES * PART_BYTES:
         return None
     found = kernels.reached(event["kernel"], constants(block, kernel["parameters"][0], live))

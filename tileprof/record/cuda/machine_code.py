@@ -162,7 +162,7 @@ def _predicate(word: str, state: State) -> bool | None:
 
 
 _ENDS: Final = {"EXIT", "RET", "KILL"}
-_LOST: Final = {"BRX", "JMX", "JMP", "BRXU", "JMXU", "RTT", "BPT", "CALL"}
+_LOST: Final = {"BRX", "JMX", "JMP", "BRXU", "JMXU", "RTT", "CALL"}
 
 
 def _step(
@@ -221,10 +221,10 @@ _ONE_WORD: Final = frozenset((
 """Operations whose results are one word of a register, or two (``.64``, ``.WIDE``), or four (``.128``), and predicates
 that are named."""
 _NO_RESULT: Final = frozenset((
-    "ACQBULK", "ARRIVES", "BAR", "BREAK", "BSSY", "BSYNC", "CCTL", "DEPBAR", "ERRBAR", "EXIT", "FENCE", "LDGDEPBAR",
-    "LDGSTS", "MEMBAR", "NANOSLEEP", "PREEXIT", "RED", "REDG", "ST", "STG", "STL", "STS", "STSM", "UBLKCP", "UBLKRED",
-    "UCGABAR_ARV", "UCGABAR_WAIT", "USETMAXREG", "UTMACCTL", "UTMACMDFLUSH", "UTMALDG", "UTMAPF", "UTMAREDG", "UTMASTG",
-    "WARPGROUP", "WARPSYNC", "YIELD",
+    "ACQBULK", "ARRIVES", "BAR", "BPT", "BREAK", "BSSY", "BSYNC", "CCTL", "CGAERRBAR", "DEPBAR", "ERRBAR", "EXIT",
+    "FENCE", "LDGDEPBAR", "LDGSTS", "MEMBAR", "NANOSLEEP", "PREEXIT", "RED", "REDG", "ST", "STG", "STL", "STS", "STSM",
+    "UBLKCP", "UBLKRED", "UCGABAR_ARV", "UCGABAR_WAIT", "USETMAXREG", "UTMACCTL", "UTMACMDFLUSH", "UTMALDG", "UTMAPF",
+    "UTMAREDG", "UTMASTG", "WARPGROUP", "WARPSYNC", "YIELD",
 ))  # fmt: skip
 _MANY_REGISTERS: Final = frozenset(
     ("HGMMA", "QGMMA", "IGMMA", "BGMMA", "HMMA", "IMMA", "DMMA", "LDSM", "ATOM", "ATOMG", "ATOMS")
@@ -448,8 +448,8 @@ _RULES: Final[dict[str, Callable[[Instruction, State, Constants], State | None]]
 
 
 def _map_of(instruction: Instruction, state: State) -> int | None:
-    """Return the offset in the parameters of the map that a store names: its address is in the last operand's pair."""
-    match = re.search(r"\[(UR\d+)\]", instruction.operands[-1] if "[" in instruction.operands[-1] else "")
+    """Return the offset in the parameters of the map that a store names by the pair of its second operand."""
+    match = re.fullmatch(r"\[(UR\d+)\]", instruction.operands[1]) if len(instruction.operands) > 1 else None
     if match is None:
         return None
     low, high = state.get(match[1]), state.get(_next(match[1]))
@@ -476,6 +476,11 @@ class Kernels:
             code = self._of(kernel)
             self._reached[key] = reached(code, constants.get) if code else None
         return self._reached[key]
+
+    def parameters(self, launch: int) -> bytes:
+        """Return a launch's parameters, where the host wrote them down."""
+        path = self.folder / f"parameters-{launch}.bin"
+        return path.read_bytes() if path.is_file() else b""
 
     def _of(self, kernel: int) -> list[Instruction]:
         if kernel not in self._code:

@@ -138,6 +138,20 @@ __device__ __forceinline__ uint64_t append(Header* h, uint32_t n) {
     return kFull;
 }
 
+// Room for one entry: from the SM's piece.
+__device__ uint64_t append_one(Header* h) {
+    unsigned long long* counter = h->count + kCounterWords * (1 + sm_id() % kCounters);
+    uint64_t was = atomicAdd(counter, 1ull);
+    uint32_t left = 0u - static_cast<uint32_t>(was);
+    if (left != 0 && left < kPiece) return (was >> 32) + kPiece - left;
+    uint64_t at = append(h, left == 0 ? kPiece : 1);
+    if (at == kFull)
+        atomicExch(counter, 1ull);  // it does not go round, however many come
+    else if (left == 0)
+        atomicExch(counter, at << 32 | (1u - kPiece));
+    return at;
+}
+
 __device__ __forceinline__ void write_entry(const Hot& hot, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
                                             uint32_t b, uint32_t c, uint32_t d) {
     Entry* e = hot.arena + at;
@@ -210,17 +224,12 @@ __device__ __forceinline__ bool find(const Header* h, uint32_t slot, uint64_t ke
 // block often come here together; those that find the slot claimed wait a moment for the one that claimed it.
 __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key, uint32_t block) {
     constexpr int kPatience = 16;  // reads of the slot, about 10 us; after that a second entry is no harm
-    uint32_t seen = old;
-    uint64_t at = 0;  // 0: no room was taken yet
-    if (old != kClaimed) {
-        at = append(h, 1);  // beside the claim; where another comes first this room stays zero
-        seen = atomicCAS(h->table + slot, old, kClaimed);
-    }
+    uint32_t seen = old == kClaimed ? kClaimed : atomicCAS(h->table + slot, old, kClaimed);
     if (seen != old || old == kClaimed) {
         for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);
         if (find(h, seen, key, block)) return entry_in(h, seen);
     }
-    if (old == kClaimed) at = append(h, 1);
+    uint64_t at = append_one(h);
     if (at != kFull) {
         // The bits are zero in a fresh arena and are only ever or-ed in: a thread that finds the key early cannot
         // take stale bits for its own.
@@ -335,7 +344,7 @@ __device__ __forceinline__ uint64_t append_two(Header* h, const Hot& hot, uint32
 __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes, uint32_t mode, uint32_t mask) {
     if (!elected() || bytes == 0) return;
     if (address >> kGenerationShift != 0) return spill_beyond(h, address, bytes, mode);
-    uint64_t at = append(h, 1);
+    uint64_t at = append_one(h);
     if (at == kFull) return spill(h, address, bytes, mode);
     write_entry(h, at, key_of(h, kRange, address), linear_block(), bytes, mode, mask,
                 static_cast<uint32_t>(globaltimer()));
@@ -486,7 +495,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, ui
     if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
         uint64_t now = globaltimer();
         uint32_t block = linear_block();
-        uint64_t at = append(h, 1);
+        uint64_t at = append_one(h);
         if (at != kFull) {
             uint64_t key = key_of(h, kBlock, pc >> 4 << kSmBits | sm_id());
             write_entry(h, at, key, block, static_cast<uint32_t>(now), static_cast<uint32_t>(now >> 32), 0, 0);
@@ -518,7 +527,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
         atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[entry_in(h, held)].payload[2]),
                   static_cast<unsigned long long>(now));
     } else {
-        uint64_t to = append(h, 1);
+        uint64_t to = append_one(h);
         if (to != kFull)
             write_entry(h, to, key_of(h, kExit, sm_id()), block, 0, 0, static_cast<uint32_t>(now),
                         static_cast<uint32_t>(now >> 32));
