@@ -5,7 +5,7 @@ owners that replays of this launch named; the owners of another launch with the 
 a CUDA graph cannot be replayed); where every place of an input of the output's very shape was loaded by one tile, that
 tile (attention, whose blocks may take work from a counter: a block that loads a piece of the queries stores that piece
 of the result); of a product's work items, their rows by their columns (`items`); of a convolution's tiles, their
-pixels by their filters (`convolved`); the whole of every tensor whose map
+pixels by their filters (`convolved`), or at every phase of a stride (`strided`); the whole of every tensor whose map
 lies among the kernel's parameters and was not loaded through,
 written by every tile.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.record.cuda import bind, contents, convolved, im2col, items, raw, runs, tensormap
+from tileprof.record.cuda import bind, contents, convolved, im2col, items, raw, runs, strided, tensormap
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
@@ -62,6 +62,8 @@ class Loads:
     offsets: I64
     decodable: bool = True
     """They are in a mode that is decoded; otherwise each stands for the whole tensor."""
+    identity: int = 0
+    """The map's address, or below 0 what it held where that may have changed."""
 
     def boxes(self, of: TensorMap | None = None) -> Strided:
         """Return what they read; or the same coordinates of another tensor, with this one's boxes."""
@@ -229,6 +231,11 @@ class Owners:
             boxes_written, shared = convolution
             note = "; tiles that share some of these all stand as their writers" if shared else ""
             return WrittenBoxes(boxes_written, "inferred", f"writes the pixels and filters that it loads{note}")
+        if len(outputs) == 1 and (at_phases := strided.result(outputs[0], loads)) is not None:
+            note = "writes the pixels and filters that it loads, at every phase of its stride"
+            return WrittenBoxes(
+                at_phases, "inferred", f"{note}; tiles that share some of these all stand as their writers"
+            )
         return _everything(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
 
     def _outputs_of(
