@@ -27,6 +27,8 @@ PARAMETERS_ADDRESS: Final = 0x198
 PARAMETERS: Final = 0x210
 """Where in constant bank 0 the parameters begin (sm_90)."""
 INSTRUCTION_BYTES: Final = 16
+MOST_SILENT: Final = 4
+"""Launches of a kernel whose code did not say where they store, after which the rest of them is not looked at."""
 STORES: Final = ("UTMASTG", "UTMAREDG")
 _MASK: Final = 0xFFFFFFFF
 _LINE: Final = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
@@ -473,7 +475,9 @@ class Kernels:
         """
         key = (kernel, frozenset(constants.items()))
         if key not in self._reached:
-            code = self._of(kernel)
+            tried = [found for (other, _), found in self._reached.items() if other == kernel]
+            silent = sum(found is None or found.maps is None for found in tried)
+            code = self._of(kernel) if silent < MOST_SILENT else []
             self._reached[key] = reached(code, constants.get) if code else None
         return self._reached[key]
 

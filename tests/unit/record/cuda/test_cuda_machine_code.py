@@ -256,3 +256,15 @@ def _section(image, name):
     rows = [struct.unpack_from("<IIQQQQ", image, table + n * size) for n in range(number)]
     found = {image[rows[names][4] + r[0] :].partition(b"\0")[0].decode(): r for r in rows}
     return image[found[name][4] : found[name][4] + found[name][5]]
+
+
+def test_a_kernel_that_keeps_silent_is_not_asked_for_ever(tmp_path, monkeypatch):
+    (tmp_path / "code-3.bin").write_bytes(bytes(16))
+    asked = []
+    monkeypatch.setattr(machine_code, "disassembled", lambda *_: parse(numbered(["EXIT"])))
+    monkeypatch.setattr(machine_code, "reached", lambda *_: asked.append(0))
+    kernels = machine_code.Kernels(tmp_path, tmp_path / "nvdisasm")
+    for word in [*range(10), *range(10)]:
+        assert kernels.reached(3, {0x210: word}) is None
+    assert len(asked) == machine_code.MOST_SILENT
+    assert kernels.reached(4, {}) is None, "without code"
