@@ -1,4 +1,4 @@
-"""What a trace says about itself and about overlap, as one value: `build_report(graph) -> Report`.
+"""The facts that a trace holds about itself and about overlap, as one value: `build_report(graph) -> Report`.
 
 The JSON form (`Report.to_json`, ``tileprof report --json``) is stable under its ``version``; keys are only added. Times
 are nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
@@ -9,7 +9,10 @@ are nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
     device        name, sms, replayed         the GPU that the bounds speak of; replayed: it is not the recorded one,
     and
                   "recorded" times below are stream order on it, tile durations as recorded
-    program       launches, tiles, recorded_ns, timing {measured, modelled}, tile_times {measured, modelled, spread,
+    program       launches, tiles, recorded_ns, timing {measured, modelled}, shape_sources {table, neighbour, heuristic,
+                  rule, dictated: launches by how the model recorder knew their kernels}, time_sources {calibrated,
+                  interpolated, roofline: modelled launches by how it knew their times},
+                  tile_times {measured, modelled, spread,
     roofline (launches
                   without a duration: modelled from FLOPs and bytes, and part of recorded_ns)},
                   launch_ns (sum), alone_ns (sum of what the tiles of each launch need alone on the GPU), gap_ns (no
@@ -70,6 +73,8 @@ class Program:
     tiles: int
     recorded_ns: float
     timing: dict[str, int]
+    shape_sources: dict[str, int]
+    time_sources: dict[str, int]
     tile_times: dict[str, int]
     launch_ns: float
     alone_ns: float
@@ -84,7 +89,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which recording a report speaks of."""
+    """The recording that a report speaks of."""
 
     path: str
     recorder: str
@@ -244,6 +249,8 @@ def _program(trace: Recording, bounder: Bounder, waves: pd.DataFrame) -> Program
         tiles=int(launches["tiles"].sum()),
         recorded_ns=total,
         timing=_counts(launches["timing"].astype(str)),
+        shape_sources=_counts(launches["shape_source"].astype(str)),
+        time_sources=_counts(launches["time_source"].astype(str)),
         tile_times=_counts(sources),
         launch_ns=float(bounder.launch_ns.sum()),
         alone_ns=float(alone.sum()),
@@ -270,7 +277,7 @@ def _layer_json(layer: Layer) -> dict[str, Any]:
 
 
 def _counts(words: pd.Series[str]) -> dict[str, int]:
-    return {str(word): int(count) for word, count in words.value_counts().items()}
+    return {str(word): int(count) for word, count in words.value_counts().items() if word}
 
 
 def _conservative(launches: pd.DataFrame) -> pd.DataFrame:

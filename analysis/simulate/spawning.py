@@ -78,7 +78,7 @@ class Spawns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spawning:
-    """What launching costs, and the GPU. Times in nanoseconds.
+    """Costs of launching, and the GPU. Times in nanoseconds.
 
     The defaults are a K20c, whose launches were measured for GPGPU-Sim (``-cdp_latency``: 20,000 cycles for a warp that
     launches and 1,700 more for each of its launches, with the call for the parameter buffer; here at 706 MHz): 13 SMs
@@ -141,8 +141,8 @@ class Spawning:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """How a policy did: ``launched`` and ``inlined`` count threads with items; ``estimate_error`` is the mean relative
-    error of the queue model's time of a launched grid (NaN where it estimated none).
+    """The outcome of a policy: ``launched`` and ``inlined`` count threads with items; ``estimate_error`` is the mean
+    relative error of the queue model's time of a launched grid (NaN where it estimated none).
     """
 
     policy: str
@@ -407,7 +407,7 @@ def _start(z: _State, what: int, threads: int, now: float, life: float) -> None:
 
 @internal
 def _tick(z: _State, o: _Costs, now: float) -> None:
-    """Before the number of child tiles that run changes, or is asked for: count them over the window."""
+    """Count child tiles over the window, before the number of those that run changes or is asked for."""
     if o.window_ns <= 0:
         return
     running = float(z.c[_CHILDREN])
@@ -496,7 +496,7 @@ def _queued(z: _State, o: _Costs, now: float) -> int:
 
 @internal
 def _choose(w: _Work, o: _Costs, z: _State, first: int, last: int, now: float) -> None:
-    """Which sites of a warp to launch: the largest, as many as make the later of warp and children end first."""
+    """Choose the sites of a warp to launch: the largest, as many as make the later of warp and children end first."""
     z.chosen[:] = False
     best_ns, best, tiles = 0.0, 0, 0
     for launches in range(last - first + 1):

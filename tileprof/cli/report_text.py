@@ -93,7 +93,7 @@ def _warnings(report: Report, *, recording: bool) -> list[str]:
     source = report.source
     lines = []
     if recording:
-        lines.append("STILL BEING RECORDED: what follows speaks of what is on the disk so far.")
+        lines.append("STILL BEING RECORDED: this report covers what is on the disk so far.")
     elif not source.complete:
         why = f" ({plain(source.reason)})" if source.reason else ""
         lines.append(f"PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.")
@@ -168,7 +168,25 @@ def _shape(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
         ("last waves", f"{percent(p.last_wave)} full on average; {idle}"),
         *_busy(report, curves),
         ("time", _time(report)),
+        *_sources(report),
     ]
+
+
+_SHAPES = {
+    "table": "from tables", "neighbour": "from neighbours in tables", "heuristic": "from a library's heuristic",
+    "rule": "by rules", "dictated": "dictated",
+}  # fmt: skip
+_TIMINGS = {"calibrated": "measured beforehand", "interpolated": "interpolated", "roofline": "by roofline"}
+
+
+def _sources(report: Report) -> list[tuple[str, str]]:
+    """Return how modelled launches got their kernels and their times; nothing where none was modelled."""
+    p = report.program
+    shapes = [f"{p.shape_sources[word]:,} {text}" for word, text in _SHAPES.items() if p.shape_sources.get(word)]
+    times = [f"{p.time_sources[word]:,} {text}" for word, text in _TIMINGS.items() if p.time_sources.get(word)]
+    if not shapes:
+        return []
+    return [("kernels", ", ".join(shapes) + (f"; times: {', '.join(times)}" if times else ""))]
 
 
 def _busy(report: Report, curves: Curves | None) -> list[tuple[str, str]]:

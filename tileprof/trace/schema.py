@@ -75,12 +75,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tileprof.trace.sources import ShapeSource, TimeSource
+
 FORMAT_VERSION: Final = 1
 SUFFIX: Final = ".tileprof"
 
 MODES: Final = ("read", "write", "atomic")
 TIMINGS: Final = ("measured", "modelled")
 COVERAGES: Final = ("exact", "inferred", "conservative")
+SHAPE_SOURCES: Final = ("", *ShapeSource)
+TIME_SOURCES: Final = ("", *TimeSource)
 KINDS: Final = ("parameter", "input", "activation", "workspace", "unknown")
 
 NEVER: Final = -1
@@ -91,7 +95,8 @@ NEVER: Final = -1
 class Column:
     """One column: ``type`` is int8..int64, float32, float64, string, enum or list<int64>.
 
-    An ``optional`` one, a string, may be absent from a file, and is empty then.
+    An ``optional`` one, a string, may be absent from a file, and is empty then. A string with ``values`` is one of
+    them: what an enum would be that older traces lack.
     """
 
     name: str
@@ -155,6 +160,22 @@ LAUNCHES: Final = Table(
             "string",
             "",
             "which GPU of several it ran on, by the program's count; empty for the only one",
+            optional=True,
+        ),
+        Column(
+            "shape_source",
+            "string",
+            "",
+            "how the model recorder knows the kernel, its grid and tiles; empty where they were recorded",
+            values=SHAPE_SOURCES,
+            optional=True,
+        ),
+        Column(
+            "time_source",
+            "string",
+            "",
+            "where a modelled duration_ns comes from; empty where it was measured",
+            values=TIME_SOURCES,
             optional=True,
         ),
     ),

@@ -1,4 +1,5 @@
-"""What must hold before a table may be used at all: rows refer to rows that are there, boxes lie inside their buffers.
+"""Rules that must hold before a table may be used at all: rows refer to rows that are there, boxes lie inside their
+buffers.
 
 The reader checks each table when it is first read, so that no later step meets an id beyond an array's end, or a
 box that no memory holds.
@@ -79,6 +80,8 @@ def _launches(trace: Recording, rows: dict[str, Any]) -> _Broken:
     yield "a footprint is negative", rows["footprint"] < 0, rows["footprint"]
     yield "it has no tiles", rows["tiles"] < 1, rows["tiles"]
     yield from _outside(rows, _LAUNCH_RANGES)
+    for name, words in (("shape_source", schema.SHAPE_SOURCES), ("time_source", schema.TIME_SOURCES)):
+        yield f"its {name} is none of {', '.join(words[1:])}", ~rows[name].isin(words).to_numpy(bool), rows[name]
     for what in ("grid", "block", "cluster"):
         x, y, z = (rows[f"{what}_{axis}"].astype(np.float64) for axis in "xyz")
         yield f"its {what} has more than {_MOST_BLOCKS} parts", x * y * z > _MOST_BLOCKS, x * y * z

@@ -1,4 +1,4 @@
-"""What recorders hand over, checked and turned into the values of rows."""
+"""Checks what recorders hand over, and turns it into the values of rows."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def enum_code(column: str, word: str, words: tuple[str, ...]) -> int:
     if word not in words:
         raise ValueError(f"{column} is {word!r}, expected one of {', '.join(words)}")
     return words.index(word)
+
+
+def known_word(column: str, word: str, words: tuple[str, ...]) -> str:
+    """Return the word. Raises ValueError where it is none of the column's values."""
+    return words[enum_code(column, word, words)]
 
 
 def utf8(text: str) -> str:
@@ -65,7 +70,7 @@ class LaunchRows:
     A program of small operators launches the same few kernels thousands of times; what is equal is checked once.
     """
 
-    __slots__ = ("_after", "_before", "_between", "_device", "launch", "operands", "tiles")
+    __slots__ = ("_after", "_before", "_between", "_last", "launch", "operands", "tiles")
 
     def __init__(self, launch: Launch, tiles: int, operands: int = 0) -> None:
         self.launch = launch
@@ -73,12 +78,16 @@ class LaunchRows:
         self.operands = operands
         """Slots that the footprint has: a launch binds as many at least."""
         self._before, self._between, self._after = _columns(launch, tiles)
-        self._device = utf8(launch.device)
+        self._last = (
+            utf8(launch.device),
+            known_word("shape_source", launch.shape_source, schema.SHAPE_SOURCES),
+            known_word("time_source", launch.time_source, schema.TIME_SOURCES),
+        )
 
     def row(self, number: int, module: str, begin_ns: int, call: str) -> tuple[Any, ...]:
         """Return the values in the order of ``schema.LAUNCHES``."""
         head = (number, *self._before, utf8(module), *self._between, int(begin_ns))
-        return (*head, *self._after, utf8(call), self._device)
+        return (*head, *self._after, utf8(call), *self._last)
 
 
 def _columns(launch: Launch, tiles: int) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:

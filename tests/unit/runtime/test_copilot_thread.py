@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from kernel_on_cpu import compiler_missing
 
+from tests.unit.runtime.kernel_on_cpu import compiler_missing
 from tileprof.errors import UserError
 from tileprof.runtime.copilot.build import compiled
 from tileprof.runtime.copilot.choices import Choices, places, programs

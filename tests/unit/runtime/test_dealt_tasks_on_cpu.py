@@ -10,10 +10,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
-from planted import Patch, replaced
-from test_persistent_kernel_on_cpu import CASES, plan_for, wrong_runs
 
+from tests.unit.runtime.kernel_cases import CASES, plan_for, wrong_runs
+from tests.unit.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
+from tests.unit.runtime.planted import Patch, replaced
 from tileprof.runtime.copilot import build as pilot_build
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot

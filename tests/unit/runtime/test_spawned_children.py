@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from planted import changed
 
 from tests.support.shared_libraries import SHARED
+from tests.unit.runtime.planted import changed
 from tileprof import examples
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++, which compiles the programs for the CPU")

@@ -54,6 +54,8 @@ def test_a_launch_comes_back_field_by_field(writer, footprint, launch):
         "note": "inferred from descriptors",
         "call": '{"operands": [], "arguments": {"dim": 1}}',
         "device": "1",
+        "shape_source": "neighbour",
+        "time_source": "interpolated",
     }
     trace_writer.add_launch(launch(trace_writer.add_footprint(footprint()), (buffer, buffer), **values))
     row = load(trace_writer.close()).launches.iloc[0].to_dict()

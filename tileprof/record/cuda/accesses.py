@@ -1,4 +1,4 @@
-"""What a launch's entries say that it touched: boxes at absolute addresses, with their modes."""
+"""Turns the entries of a launch into what it touched: boxes at absolute addresses, with their modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launch touches and how that is known: one rule per way in which its records fall short.
+"""Decides what a launch touches and how that is known: one rule per way in which its records fall short.
 
 Every rule adds boxes, lowers the coverage and leaves a note; the worst coverage is the launch's.
 """
@@ -33,7 +33,7 @@ SINCE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What one process's records say about launches in general; ``architecture`` is the GPU's (sm_90 gives 90)."""
+    """The facts of one process's records about launches in general; ``architecture`` is the GPU's (sm_90 gives 90)."""
 
     process: raw.Process
     lifetimes: Lifetimes
@@ -101,8 +101,8 @@ def missing_reason(
     own = entries if children is None else children.own
     if attribution is Attribution.EXACT and not spilled and not accesses.all_seen(own, geometry):
         return "not every block of it was seen, or more than once"
-    if refused := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
-        return f"the library refused to patch some of its code ({', '.join(refused)})"
+    if unpatched_names := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
+        return f"the library refused to patch some of its code ({', '.join(unpatched_names)})"
     if kernel.get("launches") and children is None:
         return "kernels of its module launch kernels or graphs, which no callback reports"
     return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""

@@ -32,7 +32,7 @@ OPAQUE: Final = {
     -1: "memcpy of an array", 1: "memcpy in a graph", 4: "child graph", 12: "batch memory operations",
     13: "conditional node",
 }  # fmt: skip
-"""By CUgraphNodeType; -1 outside of graphs."""
+"""Names of launches without a kernel, by CUgraphNodeType; -1 outside of graphs."""
 DIRECTIONS: Final = {1: "host to host", 2: "host to device", 3: "device to host", 4: "device to device"}
 
 
@@ -85,10 +85,10 @@ class Decoder:
     _streams: dict[str, int] = field(default_factory=dict)
     _spilled: dict[int, dict[str, Any]] = field(default_factory=dict)
     _constants: dict[int, list[list[int]]] = field(default_factory=dict)
-    """By kernel: addresses and sizes of the constant variables that it may read."""
+    """Addresses and sizes of the constant variables that a kernel may read, by kernel."""
     _changed: dict[int, list[list[int]]] = field(default_factory=dict)
     _spinning: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """By kernel: the first launch of it that had not ended at the limit, and the limit in seconds."""
+    """The first launch of a kernel that had not ended at the limit, and the limit in seconds, by kernel."""
     _several: Counter[int] = field(default_factory=Counter)
     """Launches by GPU, where there are several."""
     _marks: dict[str, str] = field(default_factory=dict)
@@ -361,11 +361,13 @@ class Decoder:
         changed = np.column_stack([changed_runs.start, changed_runs.end])
         writing = [boxes for mode, boxes in parts if mode != READ]
         whole = accesses.union([replace(boxes, address=self.lifetimes.in_trace(boxes.address)) for boxes in writing])
-        missed = accesses.outside(changed, whole)
+        missed_bytes = accesses.outside(changed, whole)
         self.checked += int((changed[:, 1] - changed[:, 0]).sum())
-        if missed:
-            self.unrecorded[event["ordinal"]] = missed
-            self.writer.note(f"{missed} bytes changed in launch {event['ordinal']} that no tile is recorded to write")
+        if missed_bytes:
+            self.unrecorded[event["ordinal"]] = missed_bytes
+            self.writer.note(
+                f"{missed_bytes} bytes changed in launch {event['ordinal']} that no tile is recorded to write"
+            )
 
     def _footprint(self, bound: bind.Bound, places: NDArray[np.int32]) -> int:
         key = (bound.signature, len(places), places[-1].tobytes())

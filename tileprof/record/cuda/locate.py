@@ -20,14 +20,14 @@ from tileprof.errors import UserError
 
 WHEEL: Final = "nvidia-cuda-sanitizer-api"
 OLDEST: Final = (13, 3)
-"""Before 13.3 the library does not report loads through tensor maps, which is most of what a Hopper GEMM reads."""
+"""The oldest version that reports loads through tensor maps, which are most of what a Hopper GEMM reads."""
 
 FOLDER_VARIABLE: Final = "TILEPROF_SANITIZER_FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
 class Sanitizer:
-    """Where Compute Sanitizer's API lies: the folder of its headers, its library, its version ("" unknown)."""
+    """The installed Compute Sanitizer API: the folder of its headers, its library, its version ("" unknown)."""
 
     include: Path
     library: Path

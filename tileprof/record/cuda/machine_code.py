@@ -122,16 +122,21 @@ def reached(code: list[Instruction], constants: Constants) -> Reached | None:
 
 
 def _joins(code: list[Instruction]) -> dict[str, list[int]]:
-    """Return where threads that wait at each convergence barrier go on."""
+    """Return where threads that wait at each convergence barrier go on; at any's place where one is copied."""
     out: dict[str, list[int]] = {}
     for instruction in code:
         if instruction.name == "BSSY":
             out.setdefault(instruction.operands[0], []).append(_target(instruction))
+    if any(instruction.name == "BMOV" for instruction in code):
+        everywhere = [address for addresses in out.values() for address in addresses]
+        return {i.operands[0]: everywhere for i in code if i.name == "BSYNC"}
     return out
 
 
 def _target(instruction: Instruction) -> int:
-    return int(instruction.operands[-1].strip("`()"), 16)
+    """Return the address that an instruction names last, -1 where it names none."""
+    last = instruction.operands[-1] if instruction.operands else ""
+    return int(last, 16) if re.fullmatch(r"0x[0-9a-f]+", last) else -1
 
 
 def _enter(states: dict[int, State], n: int, state: State) -> bool:
@@ -163,8 +168,9 @@ def _predicate(word: str, state: State) -> bool | None:
     return (value != negated) if isinstance(value, bool) else None
 
 
-_ENDS: Final = {"EXIT", "RET", "KILL"}
-_LOST: Final = {"BRX", "JMX", "JMP", "BRXU", "JMXU", "RTT", "CALL"}
+_ENDS: Final = {"EXIT", "KILL"}
+_LOST: Final = ("J", "BRX", "CALL", "RET", "RTT", "UBR")
+"""How operations begin that go on at an address in a register, or elsewhere."""
 
 
 def _step(
@@ -177,7 +183,7 @@ def _step(
 ) -> list[tuple[int, State]] | None:
     """Return where execution goes on, and with what; None where that is unknown. ``state`` is changed."""
     runs, name = _guarded(instruction, state), instruction.name
-    if name in _LOST and runs is not False:
+    if name.startswith(_LOST) and runs is not False:
         return None
     if name in _ENDS:
         return [] if runs is True else [(n + 1, state)]
@@ -187,6 +193,8 @@ def _step(
             return None
         only = runs is True and len(instruction.operands) == 1 and instruction.operation in {"BRA", "BRA.U"}
         return [(target, state)] if only else [(n + 1, state), (target, state)]
+    if name == "WARPSYNC" and (target := place.get(_target(instruction))) is not None:
+        return [(n + 1, state), (target, state)]  # of a collective: lanes that are not in it go on there
     if name == "BSYNC":
         targets = [place[a] for a in joins.get(instruction.operands[0], []) if a in place]
         return [(n + 1, state), *((t, state) for t in targets)]
@@ -284,11 +292,15 @@ def _move(instruction: Instruction, state: State, constants: Constants) -> State
 
 
 def _copy(instruction: Instruction, state: State, constants: Constants) -> State | None:
+    if len(instruction.operands) != 2:
+        return None
     value = _word(instruction.operands[1], state, constants)
     return None if value is None else {instruction.operands[0]: value}
 
 
 def _select(instruction: Instruction, state: State, constants: Constants) -> State | None:
+    if len(instruction.operands) != 4:
+        return None
     target, first, second, condition = instruction.operands
     chosen = _predicate(condition, state)
     value = None if chosen is None else _word(first if chosen else second, state, constants)
@@ -296,7 +308,7 @@ def _select(instruction: Instruction, state: State, constants: Constants) -> Sta
 
 
 def _load(instruction: Instruction, _: State, constants: Constants) -> State | None:
-    match = _BANK.match(instruction.operands[1])
+    match = _BANK.match(instruction.operands[1]) if len(instruction.operands) == 2 else None
     if match is None or instruction.operation not in {"LDC", "ULDC", "LDC.64", "ULDC.64"}:
         return None
     target, offset = instruction.operands[0], int(match[1], 16)
@@ -354,9 +366,9 @@ def _parts(instruction: Instruction) -> tuple[str | None, list[str]]:
 def _logic(instruction: Instruction, state: State, constants: Constants) -> State | None:
     """LOP3 with a table: ``LOP3.LUT [P,] R, a, b, c, table, P``."""
     operands = list(instruction.operands)
-    if not instruction.operation.endswith(".LUT") or len(operands) < 6:
+    predicate = operands.pop(0) if operands and re.fullmatch(r"U?P(\d|T)", operands[0]) else None
+    if not instruction.operation.endswith(".LUT") or len(operands) != 6:
         return None
-    predicate = operands.pop(0) if re.fullmatch(r"U?P\d", operands[0]) else None
     target, *words, table, condition = operands
     values = [_word(w, state, constants) for w in words]
     lut = _word(table, state, constants)
@@ -381,8 +393,8 @@ def _logic(instruction: Instruction, state: State, constants: Constants) -> Stat
     if result is None:
         return None
     out: State = {target: result} if target[-1] != "Z" else {}
-    if predicate is not None and _predicate(condition, state) is False:
-        out[predicate] = result != 0
+    if predicate not in {None, "PT", "UPT"} and _predicate(condition, state) is False:
+        out[str(predicate)] = result != 0
     return out
 
 

@@ -29,11 +29,12 @@ from tileprof.record.cuda.tensormap import TensorMap
 from tileprof.record.cuda.tiles import Geometry
 
 PAGE_BYTES: Final = 4096
-"""What the device copies whole when it meets a tensor map and does not find the bounds of the parameters around it."""
+"""The unit that the device copies when it meets a tensor map and does not find the bounds of the parameters around it.
+"""
 BEGIN_BYTES: Final = 16
 """Parameters begin so far behind a multiple of 64; pages do not."""
 PART_BYTES: Final = 16
-"""Of each entry of what it copies."""
+"""Bytes per entry of a copied page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,8 @@ def maps(
         words[(address - slot) // 4 : (address - slot) // 4 + 4] = payload
         if block == raw.MAP_LOADED:
             loaded.add(slot)
-    found = {slot: tensormap.decode(words, loaded=slot in loaded) for slot, words in sorted(slots.items())}
-    decoded = {slot: map_ for slot, map_ in found.items() if map_ is not None}
+    maps_or_none = {slot: tensormap.decode(words, loaded=slot in loaded) for slot, words in sorted(slots.items())}
+    decoded = {slot: map_ for slot, map_ in maps_or_none.items() if map_ is not None}
     copied = raw.low(parts[parts["block"] == raw.MAP_BESIDE])
     low, high = (int(copied.min()), int(copied.max()) + PART_BYTES) if len(copied) else (0, 0)
     complete = low % 64 == BEGIN_BYTES  # the parameters themselves
@@ -152,19 +153,20 @@ def maps(
 
 @dataclass(slots=True)
 class Owners:
-    """What replays found in one process, by launch, and what equal launches can take from it."""
+    """The findings of replays in one process, by launch, and those that equal launches can take from it."""
 
     process: raw.Process
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     of_launch: dict[int, dict[str, Any]] = field(default_factory=dict)
     _equal: dict[tuple[Any, ...], dict[int, int]] = field(default_factory=dict)
-    """By kernel, geometry and map, but for its address: in which results there is such a region, and which it is; -1:
-    several."""
+    """Results with such a region, and which region it is (-1: several), by kernel, geometry and map without its
+    address.
+    """
     _boxes: dict[tuple[int, int, int], tuple[Strided, bool]] = field(default_factory=dict)
     _outputs: dict[tuple[int, Geometry], frozenset[tuple[int, ...]]] = field(default_factory=dict)
-    """By kernel and geometry: the maps, but for their addresses, of what a launch of it may write."""
+    """Maps, without their addresses, that a launch may write, by kernel and geometry."""
     _loaded: dict[int, bytes] = field(default_factory=dict)
-    """By launch: what each of its tiles loads through maps."""
+    """Digests of the loads through maps of each tile, by launch."""
 
     def __post_init__(self) -> None:
         for event in self.process.events:

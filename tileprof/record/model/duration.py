@@ -1,4 +1,4 @@
-"""How long a tile and a launch take: a roofline model of the device, the same for every kernel.
+"""Models the durations of tiles and launches: a roofline of the device, the same for every kernel.
 
 Of ``c`` blocks that share an SM each gets 1/c of its arithmetic rate and of its path to L2; of all ``r`` tiles that
 run at once each gets 1/r of the DRAM bandwidth. A tile takes ::
@@ -26,6 +26,7 @@ from tileprof.devices import occupancy
 from tileprof.errors import UserError
 from tileprof.record.model.tile_model import Scratch
 from tileprof.trace.footprint import READ
+from tileprof.trace.sources import TimeSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
     from tileprof.record.model.tile_model import Kernel, Operand
 
 BLOCK_NS: Final = 1000.0
-"""What a block costs beside its work: start, one unhidden load and one store of some 500 ns each, the latency
-of global memory that microbenchmarks of Volta to Hopper report (Jia et al. 2018, arXiv:1804.06826; Luo et al. 2024,
-arXiv:2402.13499)."""
+"""The cost of a block beside its work: start, one unhidden load and one store of some 500 ns each, the latency of
+global memory that microbenchmarks of Volta to Hopper report (Jia et al. 2018, arXiv:1804.06826; Luo et al. 2024,
+arXiv:2402.13499).
+"""
 
 L2_BYTES_PER_CLOCK_PER_SM: Final = 64
 """Width of an SM's port to L2 (Jia et al. 2018, section 3)."""
@@ -53,6 +55,7 @@ class Duration:
     tile_ns: NDArray[np.float64]
     launch_ns: int
     blocks_per_sm: int
+    source: TimeSource = TimeSource.ROOFLINE
 
 
 def model(kernel: Kernel, device: Device) -> Duration:
@@ -81,7 +84,11 @@ def model(kernel: Kernel, device: Device) -> Duration:
     part = touched / max(touched.sum(), 1.0) * distinct_bytes
     dram_s = part * running / device.sustained_bytes_per_s
     tile_ns = np.maximum(np.maximum(arithmetic_s, port_s), dram_s) * 1e9 + BLOCK_NS
-    return Duration(tile_ns, max(round(_makespan(tile_ns, slots)), 1), fits.blocks_per_sm)
+    launch_ns = _makespan(tile_ns, slots)
+    if kernel.launch_ns > 0:  # tiles share what was measured as the roofline shares what it says
+        tile_ns, launch_ns = tile_ns * (kernel.launch_ns / max(launch_ns, 1.0)), kernel.launch_ns
+        return Duration(tile_ns, max(round(launch_ns), 1), fits.blocks_per_sm, kernel.time_source)
+    return Duration(tile_ns, max(round(launch_ns), 1), fits.blocks_per_sm)
 
 
 def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:

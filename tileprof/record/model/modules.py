@@ -1,4 +1,4 @@
-"""Which module an operator belongs to, forward and backward.
+"""Finds the module that an operator belongs to, forward and backward.
 
 Forward: ``torch.nn.Module.__call__`` is wrapped, so that each thread has a stack of the modules it is in. (PyTorch's
 global hooks would do, but they change the frames of tracebacks.) Names come from where modules are registered.
@@ -82,7 +82,7 @@ class Names:
 
 
 class _Thread(threading.local):
-    """What a thread is doing: the modules it is in, the modules of the autograd nodes it made, and how deep it is in
+    """The state of a thread: the modules it is in, the modules of the autograd nodes it made, and how deep it is in
     conversions of modules.
     """
 
@@ -106,7 +106,7 @@ class Modules:
     ) -> None:
         self.names = names
         self.any_called = False
-        """Whether any module was called so far."""
+        """True once any module was called."""
         self.recurrent: set[str] = set()
         """Classes of the recurrent modules that were called; cuDNN has kernels for these, which no model knows."""
         self._root_called = root_called
@@ -120,6 +120,8 @@ class Modules:
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # Dynamo follows the call: it is to see PyTorch's own only
+                return original(module, *args, **kwargs)
             stack = here.stack
             if not stack:
                 outermost(module)
@@ -154,7 +156,7 @@ class Modules:
 
     @property
     def converting(self) -> bool:
-        """Whether this thread is in ``module.half()``, ``module.to(…)`` or another conversion of all its tensors."""
+        """True while this thread is in ``module.half()``, ``module.to(…)`` or another conversion of all its tensors."""
         return self._here.conversions > 0
 
     @staticmethod

@@ -40,7 +40,7 @@ NOTE: Final = (
 )
 
 ROWS: Final = "rows"
-"""In the place of a tile: a pointwise launch in tiles of a row."""
+"""The value in place of a tile for a pointwise launch in tiles of a row."""
 
 _FLAT: Final = ("vectorized_elementwise", "unrolled_elementwise")
 _SCRATCH_ALIGNMENT: Final = 512
@@ -297,7 +297,8 @@ class _Writing:
                 grid=_xyz(row, "grid"), block=_xyz(row, "block"), cluster=_xyz(row, "cluster"), flops=row["flops"],
                 fingerprint=row["fingerprint"], registers=row["registers"], shared_bytes=row["shared_bytes"],
                 blocks_per_sm=row["blocks_per_sm"], timing=row["timing"], coverage=row["coverage"], note=row["note"],
-                duration_ns=row["duration_ns"], begin_ns=row["begin_ns"], **self._issued(row),
+                duration_ns=row["duration_ns"], begin_ns=row["begin_ns"], shape_source=row["shape_source"],
+                time_source=row["time_source"], **self._issued(row),
             )
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.trace.footprint import Footprint
+from tileprof.trace.sources import ShapeSource, TimeSource
 
 if TYPE_CHECKING:
     import torch
@@ -95,6 +96,10 @@ class Kernel:
     note: str = ""
     awaited: frozenset[int] = frozenset()
     """Slots whose reads stand for what a block waits for inside the launch: no bytes move."""
+    shape_source: ShapeSource = ShapeSource.RULE
+    launch_ns: float = 0.0
+    """The duration of the whole launch according to a table; 0 where none has it, and the roofline decides."""
+    time_source: TimeSource = TimeSource.ROOFLINE
 
 
 Model = Callable[[Call, "Device"], list[Kernel]]

@@ -27,7 +27,7 @@ _UNMATCHED_NOTE: Final = "no measured kernel matches: the duration is modelled"
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What came of it: the trace's folder, launches with a measured duration and all of them, kernels of the file,
+    """The outcome: the trace's folder, launches with a measured duration and all of them, kernels of the file,
     repetitions of the program in it, and the sum of durations of the matched launches before and after, in ns.
     """
 
@@ -71,6 +71,7 @@ def attach_times(trace: Trace, times: KernelTimes, output: Path, *, source: str,
         "begin_ns": _begins(matched, measured_begin, duration),
         "timing": timing,
         "note": _notes(launches["note"], matched),
+        "time_source": launches["time_source"].where(~matched, ""),
     }
     note = f"Durations of {int(matched.sum()):,} of {count:,} launches were measured by another profiler ({source})."
     path = _written(trace, output, columns, note, force=force)

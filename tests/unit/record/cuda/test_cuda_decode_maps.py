@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from cuda_records import ALLOC, KERNEL, TENSOR, access, block_record, entry, launch
 
+from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR, access, block_record, entry, launch
 from tileprof.record.cuda import locate, raw, writes
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import WRITE

@@ -120,7 +120,7 @@ def _random_line(rng, lines):
     word = lambda: rng.choice([register(), "RZ", "0x1", "0x2", "-0x1", "c[0x0][0x214]"])  # noqa: E731
     guard = rng.choice(["", "", "", "@P0 ", "@!P1 "])
     compared = f"ISETP.{rng.choice(['LT', 'EQ', 'GE', 'NE'])}{rng.choice(['', '.U32'])}.{rng.choice(['AND', 'OR'])}"
-    a = uniform()
+    a, table = uniform(), hex(rng.randrange(256))
     return guard + rng.choice(
         [
             f"S2R {register()}, SR_TID.X",
@@ -129,7 +129,7 @@ def _random_line(rng, lines):
             f"IMAD.MOV.U32 {register()}, RZ, RZ, {word()}",
             f"IADD3 {register()}, {word()}, {word()}, {word()}",
             f"LOP3.LUT {register()}, {word()}, {word()}, {word()}, {hex(rng.randrange(256))}, !PT",
-            f"LOP3.LUT {rng.choice(['P0', 'P1'])}, {register()}, {word()}, {word()}, RZ, {hex(rng.randrange(256))}, !PT",
+            f"LOP3.LUT {rng.choice(['P0', 'P1'])}, {register()}, {word()}, {word()}, RZ, {table}, !PT",
             f"{compared} {predicate()}, {predicate()}, {word()}, {word()}, {condition()}",
             f"PLOP3.LUT {predicate()}, PT, {condition()}, {condition()}, {condition()}, {hex(rng.randrange(256))}, 0x0",
             f"BRA {{{rng.randrange(lines)}}}",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cuda_im2col import words_of
 
+from tests.unit.record.cuda.tensor_maps import words_of
 from tileprof.record.cuda import strided, tensormap
 from tileprof.record.cuda.writes import Loads
 
