@@ -45,13 +45,13 @@ def test_a_launch_costs_the_program_a_fraction_of_what_the_driver_takes(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["threads", "attributes", "fork"])
-def test_threads_attributes_and_forks_see_no_difference(
+@pytest.mark.parametrize("kind", ["threads", "attributes", "fork", "shared"])
+def test_threads_attributes_forks_and_shared_events_see_no_difference(
     machine: Machine, tmp_path: Path, kind: str, mode: acs.Mode
 ) -> None:
     words = ("2", "40", kind)
     settings = queued(machine, tmp_path, mode, *words)
-    assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
+    assert machine.run(*words, settings=settings, FAKE_ISSUE_NS="1000") == machine.run(*words, delay_us=0)
     (counts,) = acs.results(settings.folder)
     assert counts["queued"] > 20
 

@@ -44,6 +44,11 @@ class Pointer:
     __radd__ = __add__
 
     @property
+    def dtype(self) -> Any:
+        """The type of the pointer; what it points to does not matter here."""
+        return SimpleNamespace(element_ty=SimpleNamespace(name="float32"), name="pointer")
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The block of addresses."""
         return tuple(getattr(self.offset, "shape", ()))
@@ -113,9 +118,10 @@ class _Run:
     def _scope(self) -> dict[str, Any]:
         language = _Language(self)
         helpers = _Helpers()
+        triton = SimpleNamespace(cdiv=_ceiling, jit=lambda function: function, language=language)
         return {
             "__builtins__": builtins, "tl": language, "triton_helpers": helpers, "libdevice": _Anything(),
-            "tl_math": _Anything(), "math": math, "triton": SimpleNamespace(cdiv=_ceiling, jit=lambda f: f),
+            "tl_math": _Anything(), "math": math, "triton": triton,
             "min": lanes_or(min, lanes.least), "max": lanes_or(max, lanes.greatest), "float": _float, "range": _range,
         }  # fmt: skip
 

@@ -17,7 +17,9 @@ from unittest import mock
 
 import torch
 from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
 
 from tileprof.record.cuda.inprocess import tileprof_inductor
 from tileprof.record.model.compiled import choices, target, wrapper
@@ -112,17 +114,19 @@ def _lower_part(
     with mode if mode is not None else _nothing():
         inputs = [_like(example) for example in examples]
 
-    def load_by_key_path(_cls: Any, _key: str, path: str, *_: Any, **named: Any) -> Any:
-        return wrapper.load(path, named.get("attrs"), listener)
+    def load_by_key_path(_cls: Any, key: str, path: str, *_: Any, **named: Any) -> Any:
+        return wrapper.load(key, path, named.get("attrs"), listener)
 
     known = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
     with ExitStack() as stack:
         stack.enter_context(_silence())
         stack.enter_context(target.seen(device))
         stack.enter_context(_seeds_looked_up())
+        stack.enter_context(mock.patch.object(torch.Tensor, "copy_", _copied_to, create=True))
+        stack.enter_context(mock.patch.object(inductor, "fake_tensor_prop", _propagated(inductor.fake_tensor_prop)))
         stack.enter_context(mock.patch.object(cache, "load_by_key_path", classmethod(load_by_key_path)))
         stack.enter_context(_named_modules())
-        stack.enter_context(choices.unmeasured(listener))
+        stack.enter_context(choices.unmeasured(device.sms, listener.remark))
         stack.enter_context(config.patch(known))
         code = inductor.compile_fx_inner(moved, inputs, **options)
 
@@ -138,6 +142,17 @@ def _lower_part(
     return run
 
 
+_copy: Any = torch._C.TensorBase.copy_  # noqa: SLF001 - the method of all tensors
+
+
+def _copied_to(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Copy, but for fake tensors on the GPU: they have no contents, and PyTorch asks for a driver."""
+    if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
+        return tensor
+    copied: torch.Tensor = _copy(tensor, source, non_blocking)
+    return copied
+
+
 @contextmanager
 def _seeds_looked_up() -> Iterator[None]:
     """Let a seed be taken from a fake tensor on the GPU: PyTorch's own way indexes it, which asks for a driver."""
@@ -149,6 +164,40 @@ def _seeds_looked_up() -> Iterator[None]:
 
     with mock.patch.object(operator, "prim_meta_impl", looked_up):
         yield
+
+
+def _propagated(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what gives nodes their tensors on the GPU: those that they had on the CPU, moved.
+
+    To compute them anew, as ``original`` does, takes a driver for some operators.
+    """
+
+    def propagate(part: torch.fx.GraphModule, examples: Sequence[Any], *rest: Any, **options: Any) -> Any:
+        mode = detect_fake_mode(examples)
+        if mode is None or any("val" not in n.meta for n in part.graph.nodes if n.op not in ("output", "get_attr")):
+            return original(part, examples, *rest, **options)
+        flats: dict[int, torch.Tensor] = {}
+
+        def moved(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout is not torch.strided:
+                return value
+            storage = value.untyped_storage()
+            key = storage._cdata  # noqa: SLF001 - a storage's identity
+            if key not in flats:
+                flats[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=GPU)
+            flat = flats[key] if value.dtype is torch.uint8 else flats[key].view(value.dtype)
+            return flat.as_strided(value.shape, value.stride(), value.storage_offset())
+
+        with mode, torch.no_grad():
+            given = iter(examples)
+            for node in part.graph.nodes:
+                if node.op == "placeholder":
+                    node.meta["val"] = next(given)
+                elif "val" in node.meta:
+                    node.meta["val"] = tree_map(moved, node.meta["val"])
+        return mode
+
+    return propagate
 
 
 class _Guard:

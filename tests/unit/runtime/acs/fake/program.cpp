@@ -209,6 +209,16 @@ int main(int argc, char** argv) {
         usleep(500000);
         fprintf(stderr, "%ld ms of CPU time\n", (clock() - begin) * 1000 / CLOCKS_PER_SEC);
         for (int step = 0; step < steps; ++step) kernel();
+    } else if (what == "shared") {  // with another process: a record has been made when its call returns
+        auto records = reinterpret_cast<int (*)()>(dlsym(library, "fakeRecords"));
+        char handle[64];
+        CHECK(found<int (*)(void*, void*)>("cuIpcGetEventHandle")(handle, event));
+        for (int step = 0; step < steps; ++step) {
+            for (int i = 0; i < 20; ++i) kernel();
+            const int before = records();
+            CHECK(event_record(event, stream));
+            if (records() == before) return 5;
+        }
     } else if (what == "time") {  // nanoseconds of this thread's per launch, the least of several rounds
         double least = 1e18;
         for (int round = 0; round < 20; ++round) {
