@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from tileprof.record.cuda.inprocess import tileprof_inductor
-from tileprof.record.model.compiled import choices, target, wrapper
+from tileprof.record.model.compiled import attention, choices, target, wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ def lower(
         return call
 
     known = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
-    with _silence(), _disable_current_modes(), _without_caches():
+    with _silence(), _disable_current_modes(), _without_caches(), attention.on_gpu(target.capability(device)):
         function: Callable[..., Any] = inductor.compile_fx(graph, inputs, inner_compile=inner, config_patches=known)
     return function
 
@@ -84,7 +84,7 @@ def _is_setting(name: str) -> bool:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """What the compiler warns of on the way is nothing that the program did."""
+    """Hide the compiler's warnings on the way: the program did nothing to cause them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -109,6 +109,7 @@ def _lower_part(
     inductor: Any = __import__("torch._inductor.compile_fx", fromlist=["compile_fx"])
     config: Any = __import__("torch._inductor.config", fromlist=["config"])
     cache: Any = __import__("torch._inductor.codecache", fromlist=["PyCodeCache"]).PyCodeCache
+    utils: Any = __import__("torch._inductor.utils", fromlist=["copy_misaligned_inputs"])
     mode = detect_fake_mode(examples)
     moved = _on_gpu(part)
     with mode if mode is not None else _nothing():
@@ -133,9 +134,9 @@ def _lower_part(
     def run(arguments: list[Any]) -> Any:
         with (
             _silence(),
-            target.seen(device),
-            mock.patch("torch.cuda._DeviceGuard", _Guard),
-            mock.patch("torch._inductor.utils.copy_misaligned_inputs", return_value=([], [])),
+            mock.patch.object(torch.cuda, "_DeviceGuard", _Guard),
+            mock.patch.object(torch.cuda, "set_device", _set_device),
+            mock.patch.object(utils, "copy_misaligned_inputs", _copy_misaligned_inputs),
         ):
             return code.current_callable(arguments) if hasattr(code, "current_callable") else code(arguments)
 
@@ -198,6 +199,15 @@ def _propagated(original: Callable[..., Any]) -> Callable[..., Any]:
         return mode
 
     return propagate
+
+
+def _set_device(_device: Any) -> None:
+    """Have one GPU only. A function, for a mock in its place costs milliseconds per call."""
+
+
+def _copy_misaligned_inputs(*_: Any) -> tuple[list[Any], list[Any]]:
+    """Take every input as aligned: fake tensors have no address."""
+    return [], []
 
 
 class _Guard:

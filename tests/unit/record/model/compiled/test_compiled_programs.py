@@ -218,3 +218,22 @@ def test_a_choice_that_inductor_would_measure_is_made_by_rule_and_a_note_says_so
     trace = recorded(program)
     assert any("Inductor would choose by measuring" in note for note in trace.manifest["notes"])
     assert "aten::mm" in trace.launches["op"].tolist()
+
+
+def test_attention_with_dropout_stays_in_one_piece_as_on_a_gpu(recorded):
+    results = []
+
+    def program():
+        q, k, v = (torch.randn(1, 2, 32, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        function = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1))
+        results.append(function(q, k, v))
+        results[0].sum().backward()
+        results.append(q.grad)
+
+    trace = recorded(program)
+    ops = trace.launches["op"].tolist()
+    assert "aten::_scaled_dot_product_cudnn_attention" in ops
+    assert "aten::_scaled_dot_product_cudnn_attention_backward" in ops
+    assert not {"aten::bmm", "aten::mm"} & set(ops)
+    assert results[0].shape == (1, 2, 32, 64)
+    assert torch.isfinite(results[1]).all()
