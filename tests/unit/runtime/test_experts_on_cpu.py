@@ -22,7 +22,7 @@ from tileprof.runtime.experts.shape import ExpertsShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles kernel and co-pilot for the CPU")
 
-RUNS = 10
+RUNS = 6
 BLOCKS = 3
 CASES = {
     "full tiles and others": ExpertsShape("float16", 100, 256, 128, 3, 2),

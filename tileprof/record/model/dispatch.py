@@ -29,7 +29,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
         super().__init__()
         self._session = session
         self._of_fakes = session.fake
-        """Whether fake tensors are the program's own."""
+        """True if fake tensors are the program's own."""
         self._computing = 0
         """Operators of this thread so far that computed something."""
 

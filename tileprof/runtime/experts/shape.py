@@ -21,8 +21,8 @@ _LINK_HEAD: Final = 16
 
 
 class Dealing(IntEnum):
-    """Who says which block takes which task, as numbered in common.cuh: lists of all that may exist, a queue on the
-    GPU, or a thread of the CPU.
+    """The authority that assigns tasks to blocks, as numbered in common.cuh: lists of all that may exist, a queue on
+    the GPU, or a thread of the CPU.
     """
 
     LISTS = 0

@@ -1,4 +1,4 @@
-"""What Dynamo calls in Inductor's place: a graph is computed as it is, and recorded as Inductor lowers it."""
+"""The backend of Dynamo that computes graphs as they are, and records them as Inductor would lower them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Region(Listener):
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._here = threading.local()
         self._real: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
-        """By the storage of a fake tensor: itself, the real tensor, and how often that was written to."""
+        """Fake tensor, real tensor and number of writes to it, by the storage of the fake tensor."""
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph."""

@@ -63,7 +63,7 @@ class Pointer:
 
 @dataclass(slots=True)
 class Result:
-    """What a kernel's programs touch. ``flops`` counts dot products, per program; ``bounded``: some accesses are
+    """The accesses of a kernel's programs. ``flops`` counts dot products, per program; ``bounded``: some accesses are
     supersets.
     """
 
@@ -335,7 +335,7 @@ def _reduced(value: Any, axis: int | None = None, keep_dims: bool = False, **_: 
 
 
 class _Language(_Anything):
-    """What kernels call ``tl``; functions that are not here make unknown values."""
+    """The module that kernels call ``tl``; functions that are not here make unknown values."""
 
     class constexpr:  # noqa: N801 (Triton's name)
         """A constant is its value."""

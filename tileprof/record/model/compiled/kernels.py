@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _OPTIONS = frozenset(
     {"num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim", "kpack"}
 )
-"""Of a configuration: options of the compiler, which the kernel does not see."""
+"""Options of the compiler in a configuration, which the kernel does not see."""
 
 _FEW = 4
 """Blocks of a pointwise launch below which its second configuration, with blocks of half the size, was faster: of five
@@ -48,7 +48,7 @@ Values = Callable[[torch.Tensor], "NDArray[Any] | None"]
 
 @dataclass(slots=True)
 class _Choice:
-    """What the heuristics decided: configurations (constants and warps), of which one is ``taken``; the names of a
+    """The decision of the heuristics: configurations (constants and warps), of which one is ``taken``; the names of a
     launch's arguments.
     """
 

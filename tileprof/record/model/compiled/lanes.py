@@ -22,10 +22,10 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 Clip = dict[int, tuple[Ints, Ints]]
-"""By dimension (negative): the first and one past the last lane of each program for which a mask holds."""
+"""The first lane of each program for which a mask holds, and one past the last, by dimension (negative)."""
 
 MAYBE = 2
-"""In the lanes of a mask: not known."""
+"""The value of a mask's lane that is not known."""
 
 _ONE: Bools = np.ones(1, bool)
 _NONE: Bools = np.zeros(1, bool)
@@ -61,7 +61,7 @@ Dense = Callable[[Chunk], NDArray[Any]]
 
 
 class _Value:
-    """What integers, masks and unknown values share: a shape, and the operators of Python."""
+    """The base of integers, masks and unknown values: a shape, and the operators of Python."""
 
     __slots__ = ("shape",)
     shape: Shape
@@ -195,7 +195,7 @@ class Lanes(_Value):
 
     @property
     def flat(self) -> bool:
-        """Whether all lanes of a program are equal, for every program."""
+        """True if all lanes of a program are equal, for every program."""
         return not any(self.coefficients) and bool(self.ok.all())
 
     @property

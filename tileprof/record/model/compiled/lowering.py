@@ -84,7 +84,7 @@ def _is_setting(name: str) -> bool:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """What the compiler warns of on the way is nothing that the program did."""
+    """Hide the compiler's warnings on the way: the program did nothing to cause them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

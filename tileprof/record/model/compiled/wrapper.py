@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """What a running wrapper tells: the operators and modules of the next launch, allocations, and launches."""
+    """The interface that a running wrapper calls: the operators and modules of the next launch, allocations, and
+    launches.
+    """
 
     def mark(self, op: str, module: str) -> None:
         """Hear which operators and modules what follows belongs to."""
