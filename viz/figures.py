@@ -76,7 +76,7 @@ class _Lines:
         self.squares = _Path()
 
     def add(self, block: EdgeBlock, columns: tuple[int, int], tiles: tuple[int, int]) -> None:
-        """The dependencies of two launches, at these columns and of so many tiles."""
+        """The dependencies of two launches, with their columns and numbers of tiles."""
         a, b = columns
         path = self.single if b == a + 1 else self.far.setdefault(a, _Path())
         alike: dict[tuple[int, ...], list[int]] = {}

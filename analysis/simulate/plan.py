@@ -21,8 +21,8 @@ waits for after its launch has opened is its launch's ``gate``:
 | INSIDE | at once, holding its place | waits at the access that needs a parent's bytes until the parent has ended |
 | GRID | at once, holding its place | waits after ``prologue`` of its work until the launch ``waits_for`` has ended |
 
-A launch that opens may have to pass a *launcher*, which opens one per ``period_ns``, and to take one of so many *lanes*
-(streams that are driven by a thread each), which is free again ``lane_ns`` after the launch has ended.
+A launch that opens may have to pass a *launcher*, which opens one per ``period_ns``, and to take one of a number of
+*lanes* (streams that are driven by a thread each), which is free again ``lane_ns`` after the launch has ended.
 
 Limits of schedulers with small memories may be added:
 

@@ -125,7 +125,7 @@ def unmapped(plan: Plan) -> Mapping:
 
 @internal
 def has_ended(m: Mapping, plan: Plan, launch: int) -> bool:
-    """Note the end of a launch; whether its queue has left its place for good."""
+    """Note the end of a launch; whether its queue has left its place and does not return."""
     q = plan.queue[launch]
     m.queues[q, _BUSY] -= 1
     m.queues[q, _DONE] += 1

@@ -22,7 +22,7 @@ class Room(NamedTuple):
     demand: I64
     """``[launches, resources]`` of a block."""
     cluster: I64
-    """``[launches]`` blocks a tile."""
+    """``[launches]`` blocks per tile."""
     capacity: I64
     """``[resources]`` of an SM."""
     at_most: I64

@@ -16,7 +16,7 @@ MARKS = {(True, True): "ok", (True, False): "ok", (False, True): "FAIL", (False,
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--json", action="store_true", help="the checks as JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,4 +57,4 @@ def _recorders(*, able: bool) -> dict[str, str]:
     }
 
 
-VERB = Verb("doctor", "say what recording real kernels needs on this machine", prepare, run)
+VERB = Verb("doctor", "check what recording real kernels needs on this machine", prepare, run)

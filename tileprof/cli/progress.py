@@ -62,7 +62,7 @@ def _between_lines() -> float:
 
 @contextmanager
 def _lines(seconds: float) -> Iterator[Callable[[str], None]]:
-    begun, present, over = time.monotonic(), "", threading.Event()
+    begin_s, present, over = time.monotonic(), "", threading.Event()
 
     def begins(step: str) -> None:
         nonlocal present
@@ -70,7 +70,7 @@ def _lines(seconds: float) -> Iterator[Callable[[str], None]]:
 
     def tell() -> None:
         while not over.wait(seconds):
-            sys.stderr.write(f"tileprof: {present}, {time.monotonic() - begun:.0f} s\n")
+            sys.stderr.write(f"tileprof: {present}, {time.monotonic() - begin_s:.0f} s\n")
             sys.stderr.flush()
 
     thread = threading.Thread(target=tell, daemon=True)

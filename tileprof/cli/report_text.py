@@ -93,7 +93,7 @@ def _warnings(report: Report, *, recording: bool) -> list[str]:
     source = report.source
     lines = []
     if recording:
-        lines.append("STILL BEING RECORDED: what follows speaks of what is on the disk so far.")
+        lines.append("STILL BEING RECORDED: this report covers what is on the disk so far.")
     elif not source.complete:
         why = f" ({plain(source.reason)})" if source.reason else ""
         lines.append(f"PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.")

@@ -26,7 +26,8 @@ SCHEDULERS: Final[dict[str, Mode]] = {"acs": "streams", "acs-graph": "graph"}
 
 STREAMS: Final = 8
 WINDOW: Final = 128
-THREADS: Final = 1
+THREADS: Final = 0
+"""The program's own thread issues: what a thread of the library gains was not timed on a GPU yet."""
 
 _LOGGED: Final = 3
 """Plain runs at once before a recording, whose launches are logged."""
@@ -46,7 +47,7 @@ def run_acs(options: Namespace) -> int:
     from tileprof.runtime import acs  # noqa: PLC0415 - as above
 
     if not options.program:
-        raise UserError("give a program behind --: tileprof run --scheduler acs -- python infer.py")
+        raise UserError("give a program after --: tileprof run --scheduler acs -- python infer.py")
     command = command_of(tuple(options.program))
     library = acs.build()
     with tempfile.TemporaryDirectory(prefix="tileprof-acs-") as name:
@@ -71,7 +72,7 @@ def run_acs(options: Namespace) -> int:
         for counts in results:
             _say_counts(counts, checked=options.check)
         if not results:
-            _say("no launch of the program came by: it used no CUDA, or its environment was cleaned")
+            _say("the library saw no launch of the program: it used no CUDA, or its environment was cleaned")
         code = code if code >= 0 else 128 - code
         return code or int(any(counts["differing"] for counts in results))
 
@@ -166,11 +167,10 @@ def _variables(added: dict[str, str]) -> Iterator[None]:
 
 
 def _say_table(table: Table, path: Path | None) -> None:
-    lost = sum(table.without.values())
-    _say(
-        f"the footprint table has {table.count:,} entries for {table.launches:,} of {table.launches + lost:,} recorded "
-        "launches" + (f"; it is kept in {path}" if path else "; --table FILE keeps it")
-    )
+    launches = table.launches + sum(table.without.values())
+    place = f"it is kept in {path}" if path else "--table FILE keeps it"
+    entries = f"{table.count:,} entries for {table.launches:,} of {launches:,} recorded launches"
+    _say(f"the footprint table has {entries}; {place}")
     for why, count in sorted(table.without.items(), key=lambda item: -item[1])[:_SHOWN]:
         _say(f"  {count:,} launches stand for all memory: {why}")
 

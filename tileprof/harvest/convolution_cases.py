@@ -1,4 +1,4 @@
-"""Which convolutions are harvested, and which are held out to judge the tables by.
+"""The convolutions that are harvested, and those that are held out to judge the tables by.
 
 A case is `COLUMNS`: a layer of ``convolution_layers.csv.gz``, a pass, a type, a layout and a number of images. Layers
 in one dimension are layers in two with a height of 1, as PyTorch runs them. Layers come from whole lists of models
@@ -10,59 +10,38 @@ from __future__ import annotations
 
 import csv
 import gzip
-from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tileprof.record.model.tiles.convolutions.convolution_key import (
+    COLUMNS,
+    LAYER_COLUMNS,
+    Dtype,
+    Layout,
+    Pass,
+    costs,
+    result_sizes,
+)
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LAYER_COLUMNS: Final = (
-    "rank", "transposed", "groups", "images", "channels_in", "channels_out", "d", "h", "w", "kd", "kh", "kw",
-    "sd", "sh", "sw", "pd", "ph", "pw", "dd", "dh", "dw", "od", "oh", "ow",
-)  # fmt: skip
-"""Sizes of the input, window, stride, padding, dilation and output padding along depth, height and width."""
-COLUMNS: Final = ("pass", "dtype", "layout", *LAYER_COLUMNS)
 HELD_OUT: Final = 300
 LAYERS_FILE: Final = Path(__file__).with_name("convolution_layers.csv.gz")
 HELD_OUT_FILE: Final = Path(__file__).with_name("convolution_held_out.csv")
 _SEED: Final = 20261124
 _MOST_FLOPS: Final = (5e11, 1e11, 5e11, 5e11)
-"""Per type: a few milliseconds of an H200."""
+"""The most operations per type: a few milliseconds of an H200."""
 _MOST_ELEMENTS: Final = 1 << 27
-"""Of one tensor."""
+"""The most elements of one tensor."""
 _BATCHES: Final = ((1, 0.26), (2, 0.13), (4, 0.13), (8, 0.19), (16, 0.12), (32, 0.1), (64, 0.07))
 
 
-class Pass(IntEnum):
-    """What PyTorch is asked for."""
-
-    FORWARD = 0
-    INPUT_GRADIENT = 1
-    WEIGHT_GRADIENT = 2
-
-
-class Dtype(IntEnum):
-    """Types of all tensors; TF32 is float32 on tensor cores, which PyTorch allows in convolutions unless told."""
-
-    TF32 = 0
-    FP32 = 1
-    FP16 = 2
-    BF16 = 3
-
-
-class Layout(IntEnum):
-    """Of input, weight and gradient of the result."""
-
-    CONTIGUOUS = 0
-    CHANNELS_LAST = 1
-
-
 _TRAINING: Final = 0.22
-"""Of the cases drawn so many come in all three passes."""
+"""The share of the drawn cases that come in all three passes."""
 _DTYPES: Final = ((Dtype.TF32, 0.27), (Dtype.FP32, 0.06), (Dtype.FP16, 0.37), (Dtype.BF16, 0.3))
 
 
@@ -79,26 +58,6 @@ def held_out() -> NDArray[np.int64]:
     with HELD_OUT_FILE.open(newline="") as file:
         rows = list(csv.reader(file))
     return np.array([[int(value) for value in row[1:]] for row in rows[1:]], np.int64)
-
-
-def result_sizes(layer: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return depth, height and width of the results of ``[..., LAYER_COLUMNS]``."""
-    size, taps, stride, padding, dilation, extra = (layer[..., i : i + 3] for i in range(6, 24, 3))
-    forward = (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
-    backward = (size - 1) * stride - 2 * padding + dilation * (taps - 1) + extra + 1
-    sizes: NDArray[np.int64] = np.where(layer[..., 1:2] == 1, backward, forward)
-    return sizes
-
-
-def costs(layer: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return FLOPs of ``[..., LAYER_COLUMNS]``, and elements of the largest tensor."""
-    images, inside, outside = (layer[..., i].astype(float) for i in (3, 4, 5))
-    sources = images * layer[..., 6:9].prod(-1)
-    results = images * result_sizes(layer).prod(-1)
-    taps = layer[..., 9:12].prod(-1)
-    moved = np.where(layer[..., 1] == 1, sources, results)
-    flops = 2.0 * moved * inside * outside / layer[..., 2] * taps
-    return flops, np.maximum(np.maximum(sources * inside, results * outside), inside * outside * taps / layer[..., 2])
 
 
 def drawn(count: int, layer: NDArray[np.int64], models: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -150,3 +109,9 @@ def harvested(count: int) -> NDArray[np.int64]:
     cases = drawn(count + HELD_OUT, layer, models, _SEED)
     held = {tuple(row) for row in held_out().tolist()}
     return np.array([row for row in cases.tolist() if tuple(row) not in held][:count], np.int64)
+
+
+__all__ = [
+    "COLUMNS", "HELD_OUT", "HELD_OUT_FILE", "LAYERS_FILE", "LAYER_COLUMNS", "Dtype", "Layout", "Pass", "costs", "drawn",
+    "fitting", "harvested", "held_out", "layers", "result_sizes",
+]  # fmt: skip

@@ -112,7 +112,9 @@ def turn(jobs: list[tuple[str, str]], pair: int, folder: Path, library: Path) ->
             variables = acs.environment(library, chosen) if chosen else {}
             ready = folder / f"ready-{pair}-{number}"
             ready.unlink(missing_ok=True)
-            step = ("--lock", str(lock), "--ready", str(ready), "--rounds", "7", "--each", "0")
+            step = ["--lock", str(lock), "--ready", str(ready), "--rounds", "7", "--each", "0"]
+            if mode == "plain" and pair == 0:
+                step += ["--kernels", str(kernels_of(words, folder))]
             if words == "islands":
                 continue
             process = subprocess.Popen(
@@ -163,6 +165,11 @@ def row(words: str, mode: str, pair: int, chosen: acs.Settings | None, outcome: 
         "said": output.strip()[:64] if code == 0 else errors[-600:],
         "counts": {k: v for k, v in counts[0].items() if k != "unknown_at"} if counts else {},
     }
+
+
+def kernels_of(words: str, folder: Path) -> Path:
+    """Where the kernels of a step are kept, as they are in stream order."""
+    return folder / name_of(words) / "kernels.json"
 
 
 def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
@@ -220,12 +227,16 @@ def main() -> None:
         if time.monotonic() - begin > options.seconds:
             break
         rows += turn([(words, mode) for words in known for mode in modes], pair, folder, library)
+        for each in rows:
+            kept = kernels_of(each["program"], folder)
+            if each["mode"] == "plain" and each["pair"] == 0 and kept.exists():
+                each["kernels"] = [kernel["us"] for kernel in json.loads(kept.read_text())]
         path.write_text(json.dumps(rows))
         print(f"pair {pair} after {time.monotonic() - begin:.0f} s", flush=True)
     for each in rows:
         if each["us"] is None:
             print(f"{each['program']} {each['mode']}: {each['said']}", flush=True)
-    print(table([r for r in rows if r["program"] in chosen], modes), flush=True)
+    print(table([r for r in rows if r["program"] in chosen], list(dict.fromkeys(["plain", *modes]))), flush=True)
 
 
 if __name__ == "__main__":

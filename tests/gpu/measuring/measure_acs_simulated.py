@@ -3,13 +3,14 @@
     python tests/gpu/measuring/measure_acs_simulated.py OUT [--budget S] [--only N,…] [--phase record|time]
 
 Footprint tables are recorded side by side (``record``, which may run beside other work). Then each program runs in
-stream order and with ACS, ``ROUNDS`` times each (``time``, alone on the machine); a lock lets one process at a time use
-the GPU. ``OUT`` gets ``rows.json`` (times of a step, its kernels, when they ran under ACS, the costs of launches, gaps
-inside graphs) and a ``.tar.xz`` for each program, with its recording and its table.
+stream order and with ACS, ``ROUNDS`` times each (``time``, alone on the machine); all processes of a round start first,
+then one at a time measures. ``OUT`` gets ``rows.json`` (times of a step, its kernels, when they ran under ACS, costs of
+launches, gaps inside graphs) and a ``.tar.xz`` for each program, with its recording and its table.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -35,8 +36,6 @@ from tileprof.runtime.acs import costs
 
 STEP = Path(__file__).parent / "acs_step.py"
 ROUNDS = 2
-STARTED = 10
-"""Processes at a time; all but one wait for the lock, with PyTorch imported."""
 PROGRAMS = (
     "inception --graph --keep",
     "inception --kind nasnet --graph --keep",
@@ -138,6 +137,11 @@ def record(chosen: list[str], folder: Path, out: Path) -> None:
                     tar.add(folder / name_of(words) / kept, f"{name_of(words)}/{kept}")
 
 
+def ready_of(place: Path, mode: str, number: int) -> Path:
+    """What a process makes when it is warm."""
+    return place / f"{mode}-{number}" / "ready"
+
+
 def measured(words: str, place: Path, mode: str, number: int, library: Path, limit: float) -> dict[str, Any]:
     """A run of a program: in stream order (``plain``; the first one says its kernels too) or with ACS."""
     own = place / f"{mode}-{number}"
@@ -147,7 +151,10 @@ def measured(words: str, place: Path, mode: str, number: int, library: Path, lim
         kind: acs.Mode = "graph" if mode == "graph" else "streams"
         threads = int(mode in {"thread", "graph"})
         variables = acs.environment(library, acs.Settings(kind, own, place / "table", threads=threads))
-    command = [sys.executable, str(STEP), "--lock", str(place.parent / "lock"), "--rounds", "9", "--each", "20"]
+    ready = ready_of(place, mode, number)
+    ready.unlink(missing_ok=True)
+    command = [sys.executable, str(STEP), "--lock", str(place.parent / "lock"), "--ready", str(ready)]
+    command += ["--rounds", "9", "--each", "20"]
     if number == 0:
         command += ["--kernels" if mode == "plain" else "--timeline", str(own / "kernels.json")]
     try:
@@ -204,20 +211,29 @@ def main() -> None:
     print(json.dumps({k: actual[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
     keep()
     known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
-    left = values.budget - (time.monotonic() - begin)
-    known.sort(key=lambda words: "--graph" not in words)  # those that the host bounds last, when no process starts
-    jobs = [
-        (w, folder / name_of(w), m, n)
-        for w in known
-        for n in range(values.rounds)
-        for m in ("plain", "streams", *(() if "--graph" in w else ("thread", "graph")))
-    ]
-    with ThreadPoolExecutor(STARTED) as pool:
-        for row in pool.map(lambda job: measured(*job, library, max(10.0, left)), jobs):
-            actual["rows"].append(row)
-            keep()
-            brief = {k: v for k, v in row.get("counts", {}).items() if v and not isinstance(v, dict)}
-            print(f"{row['program']:55s} {row['mode']:8s} {row['us']} us  {row['said'][:16]} {brief}", flush=True)
+    for number in range(values.rounds):
+        left = max(10.0, values.budget - (time.monotonic() - begin))
+        jobs = [
+            (words, folder / name_of(words), mode, number)
+            for words in known
+            for mode in ("plain", "streams", *(() if "--graph" in words else ("thread", "graph")))
+        ]
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            with (folder / "lock").open("a") as gate:  # until all are warm: then one measures while the others sleep
+                fcntl.flock(gate, fcntl.LOCK_EX)
+                running = [pool.submit(measured, *job, library, left) for job in jobs]
+                ends = time.monotonic() + left / 2
+                while time.monotonic() < ends and not all(
+                    done.done() or ready_of(place, mode, number).exists()
+                    for done, (_, place, mode, _) in zip(running, jobs, strict=True)
+                ):
+                    time.sleep(0.05)
+            for done in as_completed(running):
+                row = done.result()
+                actual["rows"].append(row)
+                keep()
+                brief = {k: v for k, v in row.get("counts", {}).items() if v and not isinstance(v, dict | list)}
+                print(f"{row['program']:55s} {row['mode']:8s} {row['us']} us  {row['said'][:16]} {brief}", flush=True)
     print(f"ended after {time.monotonic() - begin:.0f} s", flush=True)
 
 

@@ -36,7 +36,7 @@ def boxes(draw: st.DrawFn) -> dict:
 
 @dataclass(frozen=True)
 class Program:
-    """A program as literals, so that a failing example can be pasted: the boxes of each footprint, then what happens."""
+    """A program as literals, so that a failing example can be pasted: boxes of each footprint, then events."""
 
     footprints: list[list[dict]]
     events: list[tuple]

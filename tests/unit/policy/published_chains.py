@@ -58,7 +58,8 @@ class Chain:
     def tiles(self) -> tuple[str, ...]:
         family = "conv" if self.convolutions else "gemm"
         return tuple(
-            f"{family}@{r.m}x{r.n}x{r.k}={r.tile_m}x{r.tile_n}x{r.tile_k},split={1 if pd.isna(r.split_k) else r.split_k}"
+            f"{family}@{r.m}x{r.n}x{r.k}={r.tile_m}x{r.tile_n}x{r.tile_k},"
+            f"split={1 if pd.isna(r.split_k) else r.split_k}"
             for r in self.rows
         )
 

@@ -70,8 +70,8 @@ def ready(plan: Plan) -> np.ndarray | None:
 
 
 def conflicts(plan: Plan) -> np.ndarray | None:
-    """Whether the task of a row must be over before that of a column begins: of an earlier layer, and one of them writes
-    what the other reads or writes. None: what a layer reads is overwritten by one between.
+    """True where the task of a row must end before that of a column begins: it is of an earlier layer, and one of them
+    writes what the other reads or writes. None: what a layer reads is overwritten by one between.
     """
     network, layers, last = plan.network, plan.network.layers, len(plan.network.layers) - 1
     count, size = len(plan.tasks), plan.memory_bytes // 2 // GROUP

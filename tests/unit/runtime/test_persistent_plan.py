@@ -1,4 +1,4 @@
-"""Plans of the persistent kernel never load what is not written yet, never get stuck, and hold the waits of the policy."""
+"""Plans of the persistent kernel never load what is not written yet, never get stuck, and hold the policy's waits."""
 
 from __future__ import annotations
 

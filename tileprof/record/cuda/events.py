@@ -242,7 +242,7 @@ class Unfinished(Event):
 
 @dataclass(frozen=True)
 class Spinning(Event):
-    """A launch had not ended after so many seconds; of a graph, which."""
+    """A launch, or a node of a graph, that had not ended after this many seconds."""
 
     KIND: ClassVar[str] = "spinning"
     launch: int

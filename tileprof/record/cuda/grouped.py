@@ -128,8 +128,8 @@ def _span(items: Items, rows: NDArray[np.bool_], low: I64, high: I64) -> tuple[I
     np.minimum.at(begin, pieces[:, 0], pieces[:, 1])
     np.maximum.at(end, pieces[:, 0], pieces[:, 2])
     covered = np.bincount(pieces[:, 0], pieces[:, 2] - pieces[:, 1], items.total).astype(np.int64)
-    nothing = end == 0
-    begin[nothing] = 0
+    without_loads = end == 0
+    begin[without_loads] = 0
     return None if (covered < end - begin).any() else (begin, end)
 
 

@@ -94,18 +94,18 @@ def processes(folder: Path) -> list[Process]:
 
     That the recorder did not start in some of several is a complaint of the others.
     """
-    processes, failed = [], []
+    processes, failures = [], []
     for place in sorted(folder.glob("process-*"), key=lambda p: int(p.name.rpartition("-")[2])):
         try:
             processes.append(read(place))
         except UserError as error:
-            failed.append(str(error))
+            failures.append(str(error))
     processes = [p for p in processes if p.events]
     for process in processes:
-        process.events[1:1] = [{"e": "complaint", "text": text} for text in failed]
+        process.events[1:1] = [{"e": "complaint", "text": text} for text in failures]
     if not processes:
-        if failed:
-            raise UserError(failed[0])
+        if failures:
+            raise UserError(failures[0])
         raise UserError(
             "The program ran, but the recorder inside it never started: it used no CUDA, or CUDA was initialised "
             "without CUDA_INJECTION64_PATH (a wrapper that cleans its environment does that). "

@@ -129,7 +129,7 @@ def convert(
     *,
     check_writes: bool = False,
 ) -> list[Path]:
-    """Return the traces of the raw records in ``folder``, one a process, the one with the most launches first.
+    """Return the traces of the raw records in ``folder``, one per process, the one with the most launches first.
 
     ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others
     on the GPU. ``check_writes``: memory around launches was to be compared.

@@ -140,8 +140,8 @@ def finish_us(stage: StagePlan, split: int) -> float:
         return FINISH_US + 2 * sums / STORED_BYTES_PER_US
     if isinstance(stage.operator, Conv2d):
         return FINISH_US + 4 * sums * (parts - 1) / parts / SENT_OF_TAPS_BYTES_PER_US
-    sent = 4 * -(-_height(stage) // 16) * 16 * stage.columns * (parts - 1) / parts
-    return MEET_US * ceil(sent / PASS_BYTES) + sent / SENT_BYTES_PER_US
+    sent_bytes = 4 * -(-_height(stage) // 16) * 16 * stage.columns * (parts - 1) / parts
+    return MEET_US * ceil(sent_bytes / PASS_BYTES) + sent_bytes / SENT_BYTES_PER_US
 
 
 def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
@@ -181,8 +181,8 @@ def paced_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) ->
     for size in weight.shape:
         bytes_ *= size
     rounds = -(-stage.tasks // clusters)
-    drawn = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * pace.dram_bytes_per_us
-    return max(tile_us(stage, split, under_way), pace.begin_us + bytes_ / drawn / rounds)
+    dram_rate = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * pace.dram_bytes_per_us
+    return max(tile_us(stage, split, under_way), pace.begin_us + bytes_ / dram_rate / rounds)
 
 
 def stage_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:

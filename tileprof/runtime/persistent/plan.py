@@ -228,8 +228,8 @@ class StagePlan:
     def _rings_bytes(self, split: int, halo: Halo) -> int:
         if split == 1:
             return _RINGS_BYTES[0]
-        sent = 4 * -(-halo.height // 16) * 16 * self.columns * (split - 1) // split
-        return _RINGS_BYTES[1 if sent <= _BUFFER_BYTES else 2]
+        sent_bytes = 4 * -(-halo.height // 16) * 16 * self.columns * (split - 1) // split
+        return _RINGS_BYTES[1 if sent_bytes <= _BUFFER_BYTES else 2]
 
     def share(self, split: int) -> int:
         """Return blocks of k that are not shared out to several blocks: with a halo, the taps of a row."""

@@ -1,4 +1,4 @@
-"""What Dynamo calls in Inductor's place: a graph is computed as it is, and recorded as Inductor lowers it."""
+"""The backend of Dynamo that computes graphs as they are, and records them as Inductor would lower them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Region(Listener):
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._here = threading.local()
         self._real: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
-        """By the storage of a fake tensor: itself, the real tensor, and how often that was written to."""
+        """Fake tensor, real tensor and number of writes to it, by the storage of the fake tensor."""
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph."""
@@ -210,18 +210,23 @@ class Region(Listener):
         self._here.op, self._here.module = op, module
 
     def _module(self) -> str:
-        return getattr(self._here, "module", "").partition(",")[0] or self._session.modules.here()
+        path = getattr(self._here, "module", "").partition(",")[0] or self._session.modules.here()
+        return path.removeprefix("_orig_mod").removeprefix(".")
 
     def allocated(self, tensor: torch.Tensor) -> None:
         """Make a buffer of new memory."""
         self._session.allocated(tensor)
+
+    def remark(self, text: str) -> None:
+        """Say in the trace what is not as on a GPU."""
+        self._session.remark(text)
 
     def launched(self, kernel: CompiledKernel, arguments: tuple[Any, ...]) -> None:
         """Record a launch of a Triton kernel."""
         tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
         op = getattr(self._here, "op", "") or f"triton::{kernel.name}"
         key: Any = kernel.key(arguments)
-        looked_at = [self._values(t) for t in tensors if not t.is_floating_point()]
+        looked_at = [self._values(t) for t in tensors if kernels.may_decide(t)]
         if any(found is not None for found in looked_at):
             key = (*key, *(None if found is None else found.tobytes() for found in looked_at))
         self._session.launched_as(op, self._module(), key, lambda: kernel.kernel(arguments, self._values)[0], tensors)
@@ -247,6 +252,7 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]  # PyTorch
     """A graph whose results have gradients: its lowered backward is recorded when the program goes backward."""
 
     @staticmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # PyTorch is not followed
     def forward(ctx: Any, region: Region, *arguments: Any) -> Any:
         """Compute with gradients, and keep both programs' results."""
         with torch.enable_grad():
@@ -267,6 +273,7 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]  # PyTorch
         return tuple(placed)
 
     @staticmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # PyTorch is not followed
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Go backward in both programs."""
         region: Region = ctx.region

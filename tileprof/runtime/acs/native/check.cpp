@@ -19,6 +19,7 @@ constexpr int kProbes = 2;  // launches of an entry that are probed
 struct Region {
     CUdeviceptr base = 0;
     size_t bytes = 0;
+    bool of_host = false;  // which may look at it at any time
     CUdeviceptr before = 0, reordered = 0;
 };
 
@@ -42,7 +43,11 @@ class Memory {
                 memcpy(&address, reinterpret_cast<const char*>(held->words.data()) + slot, sizeof address);
                 if (Driver::get().cuMemGetAddressRange_v2(&base, &bytes, address) == kSuccess) found[base] = bytes;
             }
-        for (const auto& [base, bytes] : found) regions_.push_back({base, bytes, 0, 0});
+        for (const auto& [base, bytes] : found) {
+            unsigned type = kDeviceMemory;
+            const bool known = Driver::get().cuPointerGetAttribute(&type, kMemoryType, base) == kSuccess;
+            regions_.push_back({base, bytes, known && type != kDeviceMemory, 0, 0});
+        }
     }
     ~Memory() {
         for (Region& r : regions_)
@@ -73,11 +78,11 @@ class Memory {
             if (Driver::get().cuMemcpyDtoDAsync_v2(r.base, r.*from, r.bytes, stream_) != kSuccess) return false;
         return true;
     }
-    // Fills all that is not in the ranges.
+    // Fills all that is not in the ranges, but for the host's memory.
     bool poison(const std::vector<Range>& kept) {
         for (const Region& r : regions_)
             for (const Part& part : parts(r, kept, {}))
-                if (!part.read &&
+                if (!part.read && !r.of_host &&
                     Driver::get().cuMemsetD8Async(part.low, kPoison, part.high - part.low, stream_) != kSuccess)
                     return false;
         return true;
@@ -110,7 +115,7 @@ class Memory {
                     Driver::get().cuMemcpyDtoHAsync_v2(plain.data(), r.reordered + (at - r.base), size, stream_);
                     Driver::get().cuMemcpyDtoHAsync_v2(now.data(), at, size, stream_);
                     if (Driver::get().cuStreamSynchronize(stream_) != kSuccess) return 0;
-                    const char* first = part.read ? before.data() : poison.data();  // of the second run
+                    const char* first = part.read || r.of_host ? before.data() : poison.data();  // of the second run
                     if (!part.written) {
                         const size_t same = std::min(same_bytes(plain.data(), before.data(), size),
                                                      same_bytes(now.data(), first, size));

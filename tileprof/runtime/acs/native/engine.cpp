@@ -176,6 +176,8 @@ Meaning meaning_of(const char* symbol) {
     if (begins(symbol, "cuStreamBeginCapture")) return Meaning::kCaptureBegins;
     if (begins(symbol, "cuStreamEndCapture")) return Meaning::kCaptureEnds;
     if (begins(symbol, "cuModuleUnload") || begins(symbol, "cuLibraryUnload")) return Meaning::kUnloads;
+    // Another process, which may be told of an event as soon as its record has returned.
+    if (begins(symbol, "cuIpcGetEventHandle")) return Meaning::kShared;
     for (const char* name : kOrderedYet)
         if (begins(symbol, name)) return Meaning::kOrdered;
     for (const char* name : kHarmless)
@@ -264,24 +266,13 @@ bool Engine::queueing(CUstream stream) const {
 CUresult Engine::drained(const char* what) { return queue_ == nullptr || queue_->drain() ? kSuccess : stuck(what); }
 
 uint64_t Engine::configuration_of(const Launch& launch) {
-    auto mixed = [](uint64_t hash, uint64_t value) {
-        hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-        return hash ^ hash >> 32;
-    };
     const Shape& s = launch.shape;
-    uint64_t hash = mixed(reinterpret_cast<uint64_t>(launch.function), launch.parameters == nullptr);
+    uint64_t hash = mixed(reinterpret_cast<uint64_t>(launch.function), uint64_t{launch.parameters == nullptr});
     hash = mixed(hash, static_cast<uint64_t>(s.grid[0]) << 32 | s.grid[1]);
     hash = mixed(hash, static_cast<uint64_t>(s.grid[2]) << 32 | s.shared_bytes);
     hash = mixed(hash, static_cast<uint64_t>(s.block[0]) << 40 | static_cast<uint64_t>(s.block[1]) << 20 | s.block[2]);
-    hash = mixed(hash, launch.attribute_count);
-    for (unsigned i = 0; i < launch.attribute_count; ++i) {
-        hash = mixed(hash, static_cast<uint64_t>(launch.attributes[i].id));
-        for (size_t at = 0; at < sizeof launch.attributes[i].bytes; at += 8) {
-            uint64_t word = 0;
-            memcpy(&word, launch.attributes[i].bytes + at, sizeof word);
-            hash = mixed(hash, word);
-        }
-    }
+    hash = mixed(hash, uint64_t{launch.attribute_count});
+    for (unsigned i = 0; i < launch.attribute_count; ++i) hash = mixed(hash, launch.attributes[i]);
     return hash;
 }
 
@@ -318,6 +309,8 @@ CUresult Engine::flush() {
     CUresult result = kSuccess;
     if (options_.mode == Mode::kCheck) {
         if ((result = active_->join(1))) return result;
+        // What other streams copy into the same allocations must have ended: the check puts whole allocations back.
+        if (capturing_ == 0 && (result = Driver::get().cuCtxSynchronize())) return result;
         return check(segment, active_->stream(), options_, &counts_);
     }
     ++counts_.segments;
@@ -414,7 +407,7 @@ CUresult Engine::marked(const Mark& mark, CUresult (*real)(const Mark&)) {
         if (!lock.owns_lock()) return stuck("a record on an event");
         if (log_ != nullptr || finished_) return real(mark);
         CUcontext context = nullptr;
-        if (queueing(mark.stream) && real == make && Driver::get().cuCtxGetCurrent(&context) == kSuccess &&
+        if (queueing(mark.stream) && !shared_ && real == make && Driver::get().cuCtxGetCurrent(&context) == kSuccess &&
             queue_->push(mark, context))
             return kSuccess;
     }
@@ -502,7 +495,8 @@ CUresult Engine::before(const char* symbol, Meaning meaning) {
     if (!lock.owns_lock()) return stuck(symbol), kSuccess;
     if (log_ != nullptr || finished_) return kSuccess;
     drained(symbol);
-    if (meaning == Meaning::kIssued)
+    shared_ = shared_ || meaning == Meaning::kShared;
+    if (meaning == Meaning::kIssued || meaning == Meaning::kShared)
         failed_later(flush());
     else
         order(symbol, meaning);

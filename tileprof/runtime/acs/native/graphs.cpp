@@ -11,11 +11,6 @@ constexpr size_t kFewest = 4;                     // launches in a graph
 constexpr size_t kShortest = 32;  // launches, before a segment ends by itself; then one in as many ends it
 constexpr uint64_t kSeenBefore = 2;  // times, before it is worth a graph
 
-uint64_t mixed(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-    return hash ^ hash >> 29;
-}
-
 KernelNode node_of(const Held& held) {
     KernelNode node{};
     const Shape& s = held.launch.shape;
@@ -101,12 +96,7 @@ bool Graphs::launch(const std::vector<Held>& segment, CUstream stream, CUresult*
     uint64_t exactly = segment.size();
     for (const Held& held : segment) {
         exactly = mixed(mixed(exactly, held.id), reinterpret_cast<uint64_t>(held.function->handle));
-        for (const Attribute& a : held.attributes)
-            for (size_t at = 0; at < sizeof a.bytes; at += 8) {
-                uint64_t word;
-                memcpy(&word, a.bytes + at, sizeof word);
-                exactly = mixed(mixed(exactly, static_cast<uint64_t>(a.id)), word);
-            }
+        for (const Attribute& a : held.attributes) exactly = mixed(exactly, a);
         for (uint64_t word : held.words) exactly = mixed(exactly, word);
     }
     if (const Kept* kept = same(segment, exactly)) {
@@ -122,15 +112,10 @@ bool Graphs::launch(const std::vector<Held>& segment, CUstream stream, CUresult*
         key = mixed(key, reinterpret_cast<uint64_t>(held.function->handle));
         const Shape& s = held.launch.shape;
         for (unsigned value : {s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2], s.shared_bytes})
-            key = mixed(key, value);
-        for (const Attribute& a : held.attributes)
-            for (size_t at = 0; at < sizeof a.bytes; at += 8) {
-                uint64_t word;
-                memcpy(&word, a.bytes + at, sizeof word);
-                key = mixed(mixed(key, static_cast<uint64_t>(a.id)), word);
-            }
+            key = mixed(key, uint64_t{value});
+        for (const Attribute& a : held.attributes) key = mixed(key, a);
         for (int parent : after[i]) key = mixed(key, static_cast<uint64_t>(parent) + 1);
-        key = mixed(key, after[i].size());
+        key = mixed(key, uint64_t{after[i].size()});
     }
     Kept& kept = kept_[key];
     if (kept.refused || ++kept.seen < kSeenBefore) return false;

@@ -143,6 +143,37 @@ void Move::access(Access* out) const {
     if (kind == kCopy) out->reads.push_back({from, from + bytes});
 }
 
+uint64_t mixed(uint64_t hash, const Attribute& attribute) {
+    size_t bytes = sizeof attribute.bytes;  // of what is not known
+    switch (attribute.id) {
+        case kIgnored:
+            bytes = 0;
+            break;
+        case kCooperative:
+        case kSpreadOverCluster:
+        case kProgrammatic:
+        case kPriority:
+        case 3:   // how the host waits
+        case 10:  // domain of memory fences
+        case 14:  // share of shared memory
+            bytes = 4;
+            break;
+        case kCluster:
+        case 11:  // preferred cluster
+            bytes = 12;
+            break;
+        default:
+            break;
+    }
+    hash = mixed(hash, static_cast<uint64_t>(attribute.id));
+    for (size_t at = 0; at < bytes; at += 4) {
+        uint32_t word = 0;
+        memcpy(&word, attribute.bytes + at, sizeof word);
+        hash = mixed(hash, static_cast<uint64_t>(word));
+    }
+    return hash;
+}
+
 const char* immovable(const Launch& launch) {
     for (unsigned i = 0; i < launch.attribute_count; ++i) {
         switch (launch.attributes[i].id) {

@@ -92,6 +92,13 @@ CUresult issue_as_it_is(const Launch& launch);
 // Makes the launch in a stream, without the program's own attributes about what it may overlap with.
 CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** extra);
 
+// Mixes what an attribute says into a hash: not what else lies in its union, which callers leave as it was.
+uint64_t mixed(uint64_t hash, const Attribute& attribute);
+inline uint64_t mixed(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 32;
+}
+
 // Why such a launch is left where the program put it; nullptr where it may go elsewhere.
 const char* immovable(const Launch& launch);
 

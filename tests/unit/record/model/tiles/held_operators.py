@@ -1,4 +1,4 @@
-"""Which tile models the oracle of perturbed inputs checks against PyTorch: counted by a run over all of OpInfo's samples.
+"""The tile models that the oracle of perturbed inputs checks against PyTorch, counted over all of OpInfo's samples.
 
     python -m tests.unit.record.model.tiles.held_operators
 

@@ -31,8 +31,8 @@ NOT_STRIDED = ("to_sparse", "sparse.")
 
 @contextmanager
 def all_operators():
-    """All of OpInfo's operators. Its test base class wants ``expecttest``, which nothing here uses; it looks for the test
-    that asks for a sample through the whole stack, which takes four fifths of the time.
+    """All of OpInfo's operators. Its test base class needs ``expecttest``, which nothing here uses; it looks through
+    the whole stack for the test that asks for a sample, which takes four fifths of the time.
     """
     sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:

@@ -336,7 +336,11 @@ EXPORT int cuStreamIsCapturing(void* handle, int* status) {
 }
 EXPORT int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
 EXPORT int cuEventCreate(Event** event, unsigned) { return *event = new Event, 0; }
+std::atomic<int> records{0};
+EXPORT int fakeRecords() { return records; }
+EXPORT int cuIpcGetEventHandle(void*, Event*) { return 0; }
 EXPORT int cuEventRecord(Event* event, void* handle) {
+    ++records;
     std::lock_guard<std::mutex> held(lock);
     Stream* stream = named(handle);
     event->capture = stream->capture;
@@ -416,6 +420,10 @@ EXPORT int cuMemGetAddressRange_v2(uint64_t* base, size_t* bytes, uint64_t addre
     *base = next->first;
     *bytes = next->second;
     return 0;
+}
+EXPORT int cuPointerGetAttribute(void* value, int attribute, uint64_t) {
+    if (attribute != 2) return kInvalid;
+    return *static_cast<unsigned*>(value) = 2, 0;  // device memory
 }
 EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     return copy(reinterpret_cast<void*>(to), from, bytes, nullptr, true);
