@@ -52,7 +52,7 @@ _FLOPS = {
 """Rough operations per element: special functions cost what their fp32 instruction sequences issue; others 1, copies
 0."""
 
-_OWN_RULES = {"clone", "fill", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
+_OWN_RULES = {"clone", "fill", "masked_fill", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
 """Tagged element-wise, but registered by hand: they do not read all their arguments, draw random numbers, or reduce."""
 
 _COPIES = {"copy_", "copy", "clone", "_to_copy", "to", "contiguous", "lift_fresh_copy", "_unsafe_copy", "repeat"}
