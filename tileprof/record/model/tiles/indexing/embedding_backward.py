@@ -196,7 +196,7 @@ def _ranged(
     written by any, where no other block writes.
     """
     sketch = Sketch(tiles)
-    tile, lo, hi = ranges(total, blocks(total, tiles))
+    tile, lo, hi = ranges(total, -(-total // tiles), tiles)
     for operand, mode in [(r, READ) for r in reads] + [(w, WRITE) for w in writes]:
         sketch.span(operand, mode, tile, Span((0,), lo, hi))
     for operand, mode in [(w, READ) for w in whole] + [(a, ATOMIC) for a in anywhere]:
