@@ -26,7 +26,6 @@ GOLDEN = ROOT / "tests" / "golden"
 SETS = ((GOLDEN / "programs.py", GOLDEN), (GOLDEN / "later.py", GOLDEN / "later"))
 """Programs, and the folder of their recorded traces."""
 WITHOUT_COUNTERPART = {
-    "gpt2_compiled": "the model recorder records a compiled program operator by operator, not as the compiler fuses it",
     "gpt2_graph": "under capture the program builds the attention mask that it leaves out elsewhere, and there are no "
     "graphs without a GPU",
 }
@@ -66,7 +65,8 @@ def kind(op, kernel):
     """What launches are matched by: their operator, whichever library stands behind it, and what they are."""
     what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
     if kernel.startswith("triton_") and "_fused_" in kernel:
-        return "fused", kernel.partition("_fused_")[0]
+        shape = "pointwise" if kernel.startswith("triton_poi") else "template" if "_tem_" in kernel else "reduction"
+        return f"fused {shape}", what  # numbers and operators in names differ between versions of Inductor
     op = op.rpartition("+")[2]  # beside a library's kernel the code of torch.compile names what it was made of
     op = re.sub(r"aten::(native|cudnn|_batch_norm)\w*batch_norm\w*", "batch norm", op)
     return re.sub(r"aten::_scaled_dot_product\w+", "attention", op), what

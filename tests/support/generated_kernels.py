@@ -2,6 +2,7 @@
 interpreter, every address noted.
 """
 
+import dataclasses
 import os
 import types
 from unittest import mock
@@ -27,6 +28,9 @@ class Collected(Listener):
         pass
 
     def allocated(self, tensor):
+        pass
+
+    def remark(self, text):
         pass
 
     def launched(self, kernel, arguments):
@@ -76,13 +80,18 @@ def with_memory(arguments, fill=0):
     return real
 
 
-def brute_force(kernel, arguments):
+def brute_force(kernel, arguments, made):
     """The bytes of each program: {(tile, mode): set of addresses}, with real tensors in Triton's interpreter."""
     from triton.runtime import interpreter
 
     choice = kernel.choice()
+    choice.taken = next(
+        n
+        for n in range(len(choice.configs))
+        if kernels._grid(dataclasses.replace(choice, taken=n), _named(choice, arguments)) == made.grid
+    )
     function = _interpreted(kernel)
-    named = dict(zip(choice.names, arguments, strict=True))
+    named = _named(choice, arguments)
     named |= {n: v for n, v in choice.constants.items() if n not in kernels._OPTIONS}
     grid = kernels._grid(choice, named)
     own = kernels._accepted(kernel.source, kernel.name, named)
@@ -95,6 +104,11 @@ def brute_force(kernel, arguments):
             for low, high in zip(begin.tolist(), end.tolist(), strict=True):
                 touched.setdefault((tile, mode), set()).update(range(low, high))
     return touched
+
+
+def _named(choice, arguments):
+    extra = list(choice.meta.get("extra_launcher_args", ()))
+    return dict(zip([*choice.names, *extra], arguments, strict=True))
 
 
 def _interpreted(kernel):

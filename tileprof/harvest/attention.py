@@ -31,7 +31,7 @@ _MEMORY: Final = 0.4
 
 
 class Pass(IntEnum):
-    """What is launched; a forward pass of training keeps what the backward pass needs."""
+    """The pass that is launched; a forward pass of training keeps what the backward pass needs."""
 
     INFERENCE = 0
     TRAINING_FORWARD = 1
@@ -39,7 +39,9 @@ class Pass(IntEnum):
 
 
 class Layout(IntEnum):
-    """How query, key and value lie: as they are seen, with heads innermost but one, or as one tensor of all three."""
+    """The layout of query, key and value: with heads outermost, with heads innermost but one, or as one tensor of all
+    three.
+    """
 
     HEADS_OUTSIDE = 0
     HEADS_INSIDE = 1

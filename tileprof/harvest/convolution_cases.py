@@ -1,4 +1,4 @@
-"""Which convolutions are harvested, and which are held out to judge the tables by.
+"""The convolutions that are harvested, and those that are held out to judge the tables by.
 
 A case is `COLUMNS`: a layer of ``convolution_layers.csv.gz``, a pass, a type, a layout and a number of images. Layers
 in one dimension are layers in two with a height of 1, as PyTorch runs them. Layers come from whole lists of models
@@ -34,14 +34,14 @@ LAYERS_FILE: Final = Path(__file__).with_name("convolution_layers.csv.gz")
 HELD_OUT_FILE: Final = Path(__file__).with_name("convolution_held_out.csv")
 _SEED: Final = 20261124
 _MOST_FLOPS: Final = (5e11, 1e11, 5e11, 5e11)
-"""Per type: a few milliseconds of an H200."""
+"""The most operations per type: a few milliseconds of an H200."""
 _MOST_ELEMENTS: Final = 1 << 27
-"""Of one tensor."""
+"""The most elements of one tensor."""
 _BATCHES: Final = ((1, 0.26), (2, 0.13), (4, 0.13), (8, 0.19), (16, 0.12), (32, 0.1), (64, 0.07))
 
 
 _TRAINING: Final = 0.22
-"""Of the cases drawn so many come in all three passes."""
+"""The share of the drawn cases that come in all three passes."""
 _DTYPES: Final = ((Dtype.TF32, 0.27), (Dtype.FP32, 0.06), (Dtype.FP16, 0.37), (Dtype.BF16, 0.3))
 
 

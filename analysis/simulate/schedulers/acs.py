@@ -24,7 +24,7 @@ RECORD_NS, WAIT_NS, HOP_NS = 180.0, 200.0, 1000.0
 """The first two are an H200's, measured by `tileprof.runtime.acs.costs`; the last is assumed."""
 
 QUEUE_NS = 150.0
-"""Of the program's thread, per launch that a thread beside it issues: on a fake driver, by the test
+"""Time of the program's thread per launch that a thread beside it issues: on a fake driver, by the test
 `test_a_launch_costs_the_program_a_fraction_of_what_the_driver_takes` and others of `test_issuing_thread.py`.
 """
 

@@ -73,7 +73,8 @@ def tensor_loads(
             unknown = True
             continue
         decodable = mode in (raw.TILED, raw.IM2COL)[: 1 + im2col] and map_.im2col == (mode == raw.IM2COL)
-        out.append(writes.Loads(map_, rows[of_map, 1], rows[of_map, 4:], first[of_map], rows[of_map, 3], decodable))
+        columns = rows[of_map, 1], rows[of_map, 4:], first[of_map], rows[of_map, 3]
+        out.append(writes.Loads(map_, *columns, decodable, address))
     return out, unknown
 
 

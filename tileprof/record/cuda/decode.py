@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import accesses, bind, calls, join, raw, writes
+from tileprof.record.cuda import accesses, bind, calls, join, locate, machine_code, raw, writes
 from tileprof.record.cuda.calls import OperatorCall
 from tileprof.record.cuda.children import children
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
@@ -77,6 +77,7 @@ class Decoder:
 
     lifetimes: Lifetimes = field(init=False)
     owners: writes.Owners = field(init=False)
+    code: machine_code.Kernels = field(init=False)
     physical: Physical = field(init=False)
     graphs: Graphs = field(init=False)
     _kernels: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -113,6 +114,7 @@ class Decoder:
         tensors = any(e["e"] == "tensor" or (e["e"] == "live" and e["tensors"]) for e in self.process.events)
         self.lifetimes = Lifetimes(self.writer, tensors=tensors)
         self.owners = writes.Owners(self.process)
+        self.code = machine_code.Kernels(self.process.folder, locate.nvdisasm())
         self.physical = Physical.of(self.process.events)
         self.graphs = Graphs(self.process)
         self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
@@ -217,8 +219,8 @@ class Decoder:
     def _records(self) -> Records:
         """Return what the rules of `tileprof.record.cuda.coverage` look things up in."""
         return Records(
-            self.process, self.lifetimes, self.owners, int(self.device.architecture.removeprefix("sm_")), self._spilled,
-            self._constants, self._spinning, self.im2col,
+            self.process, self.lifetimes, self.owners, self.code, int(self.device.architecture.removeprefix("sm_")),
+            self._spilled, self._constants, self._spinning, self.im2col,
         )  # fmt: skip
 
     def _on_launch(self, event: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -62,6 +63,16 @@ def wheel_version() -> str:
 def nvcc() -> Path:
     """Return the CUDA compiler; see `tileprof.building.nvcc`."""
     return building.nvcc("Recording real kernels compiles device code")
+
+
+def nvdisasm() -> Path | None:
+    """Return NVIDIA's disassembler: on the PATH, in a toolkit, or as Triton brings it along; None without any."""
+    homes = [Path(h) for h in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if h]
+    found = shutil.which("nvdisasm")
+    places = [Path(found)] if found else []
+    places += [home / "bin" / "nvdisasm" for home in [*homes, *building.pip_cuda_folders()]]
+    places += [Path(root) / "triton" / "backends" / "nvidia" / "bin" / "nvdisasm" for root in sys.path]
+    return next((place for place in places if os.access(place, os.X_OK)), None)
 
 
 def cuda_include() -> Path:

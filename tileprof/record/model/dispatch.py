@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tileprof.record.model import fake
@@ -28,7 +29,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
         super().__init__()
         self._session = session
         self._of_fakes = session.fake
-        """Whether fake tensors are the program's own."""
+        """True if fake tensors are the program's own."""
         self._computing = 0
         """Operators of this thread so far that computed something."""
 
@@ -45,6 +46,13 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if self._session.compiles:  # Dynamo is not to follow what runs here
+            callback = set_eval_frame(None)
+            try:
+                with self._session.turn:
+                    return self._dispatch(func, types, args, kwargs or {})
+            finally:
+                set_eval_frame(callback)
         if not self._session.fake:
             return self._dispatch(func, types, args, kwargs or {})
         with self._session.turn:

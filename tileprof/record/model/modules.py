@@ -15,6 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.nn.modules import module as torch_module
 
 if TYPE_CHECKING:
@@ -81,6 +82,18 @@ class Names:
         return f"{path}.{name}" if path else name
 
 
+def unless_compiling(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that Dynamo does not follow into our own code."""
+
+    def called(*arguments: Any) -> None:
+        if not torch.compiler.is_compiling():
+            callback = set_eval_frame(None)
+            hook(*arguments)
+            set_eval_frame(callback)
+
+    return called
+
+
 class _Thread(threading.local):
     """The state of a thread: the modules it is in, the modules of the autograd nodes it made, and how deep it is in
     conversions of modules.
@@ -122,12 +135,14 @@ class Modules:
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():  # Dynamo follows the call: it is to see PyTorch's own only
                 return original(module, *args, **kwargs)
+            callback = set_eval_frame(None)  # nor does Dynamo follow what is noted here
             stack = here.stack
             if not stack:
                 outermost(module)
             if isinstance(module, torch.nn.RNNBase):
                 self.recurrent.add(type(module).__name__)
             stack.append(names.path(module))
+            set_eval_frame(callback)
             try:
                 return original(module, *args, **kwargs)
             finally:
@@ -143,8 +158,10 @@ class Modules:
 
         torch.nn.Module.__call__, torch.nn.Module._apply = call, apply  # noqa: SLF001 - as above
         hooks = (
-            torch_module.register_module_module_registration_hook(names.registered),
-            torch_module.register_module_parameter_registration_hook(lambda _, __, tensor: self._registered(tensor)),
+            torch_module.register_module_module_registration_hook(unless_compiling(names.registered)),
+            torch_module.register_module_parameter_registration_hook(
+                unless_compiling(lambda _, __, tensor: self._registered(tensor))
+            ),
         )
 
         def end() -> None:

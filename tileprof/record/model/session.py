@@ -62,6 +62,8 @@ class Session:
         self._output = options.output.absolute()  # the program may change its directory
         self.active = False
         self.failure: str | None = None
+        self.compiles = False
+        """True if the program asked for the compiler."""
         self.operator_count = 0
         """Operators that computed something, whether kept or not."""
         self.writer = self._new_writer(force=options.force)

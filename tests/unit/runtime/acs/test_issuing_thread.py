@@ -45,13 +45,13 @@ def test_a_launch_costs_the_program_a_fraction_of_what_the_driver_takes(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["threads", "attributes", "fork"])
-def test_threads_attributes_and_forks_see_no_difference(
+@pytest.mark.parametrize("kind", ["threads", "attributes", "fork", "shared"])
+def test_threads_attributes_forks_and_shared_events_see_no_difference(
     machine: Machine, tmp_path: Path, kind: str, mode: acs.Mode
 ) -> None:
     words = ("2", "40", kind)
     settings = queued(machine, tmp_path, mode, *words)
-    assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
+    assert machine.run(*words, settings=settings, FAKE_ISSUE_NS="1000") == machine.run(*words, delay_us=0)
     (counts,) = acs.results(settings.folder)
     assert counts["queued"] > 20
 
@@ -88,6 +88,28 @@ def test_the_thread_sleeps_while_the_program_does(machine: Machine, tmp_path: Pa
     outcome = machine.outcome(*words, settings=settings)
     assert int(outcome.stderr.split()[0]) < 100
     assert outcome.stdout.strip() == machine.run(*words, delay_us=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_launches_begin_although_nothing_asks_for_their_results(
+    machine: Machine, tmp_path: Path, mode: acs.Mode
+) -> None:
+    words = ("2", "8", "pause")
+    settings = queued(machine, tmp_path, mode, *words)
+    assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
+    (counts,) = acs.results(settings.folder)
+    assert counts["queued"] == 7
+
+
+def test_a_program_that_is_faster_than_the_driver_waits_for_room(machine: Machine, tmp_path: Path) -> None:
+    _, table = machine.table("2", "100", "time", folder=tmp_path / "log")
+    settings = acs.Settings("streams", tmp_path / "run", table, threads=1)
+    words = ("2", "4000", "time")
+    outcome = machine.outcome(*words, settings=settings, delay_us=0, FAKE_ISSUE_NS="1000")
+    assert int(outcome.stderr.split()[0]) > 300  # room for a third of a round's launches
+    assert outcome.stdout.strip() == machine.run(*words, delay_us=0)
+    (counts,) = acs.results(settings.folder)
+    assert counts["queued"] == 20 * 4000 - 1
 
 
 def test_on_one_cpu_the_programs_own_thread_issues(machine: Machine, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From addresses of a Triton kernel to boxes: what each program loads, stores and updates.
+"""Turns addresses of a Triton kernel into boxes: what each program loads, stores and updates.
 
 An access whose address is affine and whose mask cuts a corner out of the lanes is a strided box per program, for all
 programs in a few array operations. Others are evaluated lane by lane, where they are not too many; the rest gets the
@@ -55,7 +55,7 @@ class Accesses:
         self._rows: list[_Rows] = []
         self._accesses = 0
         self.bounded = False
-        """Whether some access is only known between bounds."""
+        """True if some access is only known between bounds."""
 
     def add(self, mode: int, space: Space, offset: Any, itemsize: int, mask: Mask) -> None:
         """Add an access of ``offset`` elements from the pointer, in the lanes of the mask."""

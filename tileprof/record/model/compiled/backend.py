@@ -1,4 +1,4 @@
-"""What Dynamo calls in Inductor's place: a graph is computed as it is, and recorded as Inductor lowers it."""
+"""The backend of Dynamo that computes graphs as they are, and records them as Inductor would lower them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Region(Listener):
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._here = threading.local()
         self._real: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
-        """By the storage of a fake tensor: itself, the real tensor, and how often that was written to."""
+        """Fake tensor, real tensor and number of writes to it, by the storage of the fake tensor."""
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph."""
@@ -216,6 +216,10 @@ class Region(Listener):
         """Make a buffer of new memory."""
         self._session.allocated(tensor)
 
+    def remark(self, text: str) -> None:
+        """Say in the trace what is not as on a GPU."""
+        self._session.remark(text)
+
     def launched(self, kernel: CompiledKernel, arguments: tuple[Any, ...]) -> None:
         """Record a launch of a Triton kernel."""
         tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
@@ -247,6 +251,7 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]  # PyTorch
     """A graph whose results have gradients: its lowered backward is recorded when the program goes backward."""
 
     @staticmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # PyTorch is not followed
     def forward(ctx: Any, region: Region, *arguments: Any) -> Any:
         """Compute with gradients, and keep both programs' results."""
         with torch.enable_grad():
@@ -267,6 +272,7 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]  # PyTorch
         return tuple(placed)
 
     @staticmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # PyTorch is not followed
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Go backward in both programs."""
         region: Region = ctx.region

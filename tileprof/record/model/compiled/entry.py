@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import functools
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tileprof.record.model.compiled.notes import BY_OPERATOR, FUSED
+from tileprof.record.model.dispatch import Mode
+from tileprof.record.model.modules import unless_compiling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +42,10 @@ def compiler(session: Session) -> Iterator[None]:
         from tileprof.record.model.compiled.backend import Backend  # noqa: PLC0415 (imports the compiler)
 
         session.remark(FUSED)
+        session.compiles = True
+        called, converted = torch.nn.Module.__call__, torch.nn.Module._apply  # noqa: SLF001 - ours, in its place
+        for function in (Mode.__torch_dispatch__, called, converted, unless_compiling(print)):
+            _unfollowed(function)
         mode, settings = options.pop("mode", None), options.pop("options", None)
         options["backend"] = Backend(session, _settings(mode, settings, options.get("dynamic")))
         return original(model, **options)
@@ -48,6 +55,14 @@ def compiler(session: Session) -> Iterator[None]:
         yield
     finally:
         torch.compile = original
+
+
+def _unfollowed(function: Any) -> None:
+    """Let Dynamo run a function of ours as it is, where the program calls it between two compiled graphs."""
+    frames: Any = import_module("torch._dynamo.eval_frame")
+    skip = getattr(frames, "skip_code", None)
+    if skip is not None and "tileprof" in function.__code__.co_filename:
+        skip(function.__code__)
 
 
 def _is_ours(backend: Any) -> bool:

@@ -44,6 +44,11 @@ class Pointer:
     __radd__ = __add__
 
     @property
+    def dtype(self) -> Any:
+        """The type of the pointer; what it points to does not matter here."""
+        return SimpleNamespace(element_ty=SimpleNamespace(name="float32"), name="pointer")
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The block of addresses."""
         return tuple(getattr(self.offset, "shape", ()))
@@ -58,7 +63,7 @@ class Pointer:
 
 @dataclass(slots=True)
 class Result:
-    """What a kernel's programs touch. ``flops`` counts dot products, per program; ``bounded``: some accesses are
+    """The accesses of a kernel's programs. ``flops`` counts dot products, per program; ``bounded``: some accesses are
     supersets.
     """
 
@@ -113,9 +118,10 @@ class _Run:
     def _scope(self) -> dict[str, Any]:
         language = _Language(self)
         helpers = _Helpers()
+        triton = SimpleNamespace(cdiv=_ceiling, jit=lambda function: function, language=language)
         return {
             "__builtins__": builtins, "tl": language, "triton_helpers": helpers, "libdevice": _Anything(),
-            "tl_math": _Anything(), "math": math, "triton": SimpleNamespace(cdiv=_ceiling, jit=lambda f: f),
+            "tl_math": _Anything(), "math": math, "triton": triton,
             "min": lanes_or(min, lanes.least), "max": lanes_or(max, lanes.greatest), "float": _float, "range": _range,
         }  # fmt: skip
 
@@ -329,7 +335,7 @@ def _reduced(value: Any, axis: int | None = None, keep_dims: bool = False, **_: 
 
 
 class _Language(_Anything):
-    """What kernels call ``tl``; functions that are not here make unknown values."""
+    """The module that kernels call ``tl``; functions that are not here make unknown values."""
 
     class constexpr:  # noqa: N801 (Triton's name)
         """A constant is its value."""

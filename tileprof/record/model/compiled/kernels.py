@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 _OPTIONS = frozenset(
     {"num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim", "kpack"}
 )
-"""Of a configuration: options of the compiler, which the kernel does not see."""
+"""Options of the compiler in a configuration, which the kernel does not see."""
+
+_FEW = 4
+"""Blocks of a pointwise launch below which its second configuration, with blocks of half the size, was faster: of five
+kernels recorded on an H200 those of 1 and 2 blocks took it, those of 6, 64 and 128 did not.
+"""
 
 _LARGEST_VALUES = 1 << 22
 """Integers of a tensor that are looked at when they decide addresses."""
@@ -35,7 +40,7 @@ _LARGEST_VALUES = 1 << 22
 _NOTE = "fused by Inductor for this GPU; no kernel was compiled: registers and shared memory are unknown"
 _BOUNDED = "; addresses that depend on values, or are not affine in a large launch, are taken between their bounds"
 _WHOLE = "; {why}: every program takes every argument whole"
-_TUNED = "; Inductor would measure {count} configurations: the first one is taken"
+_TUNED = "; Inductor would measure {count} configurations: the {ordinal} is taken"
 
 Values = Callable[[torch.Tensor], "NDArray[Any] | None"]
 """The numbers in a tensor's memory from its first element on, where they are known."""
@@ -43,13 +48,24 @@ Values = Callable[[torch.Tensor], "NDArray[Any] | None"]
 
 @dataclass(slots=True)
 class _Choice:
-    """What the heuristics decided: the configuration's constants, warps, and how many configurations there were."""
+    """The decision of the heuristics: configurations (constants and warps), of which one is ``taken``; the names of a
+    launch's arguments.
+    """
 
-    constants: dict[str, Any]
-    warps: int
-    count: int
+    configs: list[tuple[dict[str, Any], int]]
     names: list[str]
     meta: dict[str, Any]
+    taken: int = 0
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The constants of the configuration that is taken."""
+        return self.configs[self.taken][0]
+
+    @property
+    def warps(self) -> int:
+        """The warps of a block."""
+        return self.configs[self.taken][1]
 
 
 @dataclass(slots=True)
@@ -86,12 +102,15 @@ class CompiledKernel:
 
     def kernel(self, arguments: tuple[Any, ...], values: Values) -> tuple[Kernel, bool]:
         """Return the launch, and whether its accesses depend on values that were known."""
-        choice = self.choice()
+        choice = replace(self.choice())
         extra = len(choice.meta.get("extra_launcher_args", ()))
         own, rest = (arguments[:-extra], arguments[-extra:]) if extra else (arguments, ())
         named = dict(zip(choice.names, own, strict=True))
         named |= dict(zip(choice.meta.get("extra_launcher_args", ()), rest, strict=True))
         grid = _grid(choice, named)
+        if len(choice.configs) > 1 and grids.size(grid) < _FEW and self.name.startswith("triton_poi"):
+            choice.taken = 1
+            grid = _grid(choice, named)
         tensors = [a for a in own if isinstance(a, torch.Tensor)]
         asked: list[bool] = []
         spaces: list[Space] = []
@@ -108,7 +127,8 @@ class CompiledKernel:
                 bound[name] = Pointer(spaces[slot], argument.element_size(), _asking(argument, values, asked))
             elif name not in bound:
                 bound[name] = argument
-        note = _NOTE + (_TUNED.format(count=choice.count) if choice.count > 1 else "")
+        count = len(choice.configs)
+        note = _NOTE + (_TUNED.format(count=count, ordinal=("first", "second")[choice.taken]) if count > 1 else "")
         coverage = "exact"
         try:
             accepted = _accepted(self.source, self.name, bound)
@@ -152,12 +172,12 @@ def _choose(source: str, name: str) -> _Choice:
 
         def decorate(function: Any) -> Any:
             names = list(function.arg_names)
-            config = configs[0]
-            constants = dict(config.kwargs)
-            if "XBLOCK" not in names and constants.get("XBLOCK") == 1:
-                constants.pop("XBLOCK")
-            launch = [n for n in names if n not in constants]
-            chosen.append(_Choice(constants, int(config.num_warps), len(configs), launch, {**meta}))
+            options_of = [(dict(config.kwargs), int(config.num_warps)) for config in configs]
+            for constants, _ in options_of:
+                if "XBLOCK" not in names and constants.get("XBLOCK") == 1:
+                    constants.pop("XBLOCK")
+            launch = [n for n in names if n not in options_of[0][0]]
+            chosen.append(_Choice(options_of, launch, {**meta}))
             chosen[-1].meta.setdefault("constants", triton_meta.get("constants", {}))
             return function
 

@@ -22,10 +22,10 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 Clip = dict[int, tuple[Ints, Ints]]
-"""By dimension (negative): the first and one past the last lane of each program for which a mask holds."""
+"""The first lane of each program for which a mask holds, and one past the last, by dimension (negative)."""
 
 MAYBE = 2
-"""In the lanes of a mask: not known."""
+"""The value of a mask's lane that is not known."""
 
 _ONE: Bools = np.ones(1, bool)
 _NONE: Bools = np.zeros(1, bool)
@@ -61,7 +61,7 @@ Dense = Callable[[Chunk], NDArray[Any]]
 
 
 class _Value:
-    """What integers, masks and unknown values share: a shape, and the operators of Python."""
+    """The base of integers, masks and unknown values: a shape, and the operators of Python."""
 
     __slots__ = ("shape",)
     shape: Shape
@@ -71,8 +71,8 @@ class _Value:
         name = getattr(dtype, "name", str(dtype))
         if isinstance(self, Lanes) and "int" in name:
             return self
-        if isinstance(self, Mask) and name == "int1":
-            return self
+        if isinstance(self, Mask) and "int" in name:
+            return self if name == "int1" else _counted(self)
         return Unknown(self.shape)
 
     def __getitem__(self, index: Any) -> Any:
@@ -195,7 +195,7 @@ class Lanes(_Value):
 
     @property
     def flat(self) -> bool:
-        """Whether all lanes of a program are equal, for every program."""
+        """True if all lanes of a program are equal, for every program."""
         return not any(self.coefficients) and bool(self.ok.all())
 
     @property
@@ -354,6 +354,7 @@ def combine(symbol: str, left: Any, right: Any) -> Any:
         return _logic(symbol, _as_mask(left, shape), _as_mask(right, shape))
     if symbol in _ORDERS and isinstance(left, Mask) and isinstance(right, Mask):
         return _logic("^", left, right) if symbol == "!=" else maybe(shape)
+    left, right = (_counted(one) if isinstance(one, Mask) else one for one in (left, right))
     if not (isinstance(left, Lanes) and isinstance(right, Lanes)):
         return maybe(shape) if symbol in _ORDERS else Unknown(shape)
     if symbol in _ORDERS:
@@ -366,6 +367,20 @@ def _as_mask(value: Any, shape: Shape) -> Mask:
     if isinstance(value, Mask):
         return value
     return _compare("!=", value, lanes(0)) if isinstance(value, Lanes) else maybe(shape)
+
+
+def _counted(mask: Mask) -> Lanes:
+    """Return the truths as 0 and 1."""
+    known = mask.always | mask.never
+    low, high = mask.always.astype(np.int64), 1 - mask.never.astype(np.int64)
+
+    def maker(chunk: Chunk) -> NDArray[Any]:
+        truths = mask.dense(chunk)
+        if bool((truths == MAYBE).any()):
+            raise Unknowable
+        return truths.astype(np.int64)
+
+    return Lanes(mask.shape, low, (0,) * len(mask.shape), known, low, high, maker)
 
 
 def _bounded(left: Lanes, right: Lanes, corners: list[Ints], function: Callable[[Any, Any], Any]) -> Lanes:

@@ -17,10 +17,12 @@ from unittest import mock
 
 import torch
 from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
 
 from tileprof.record.cuda.inprocess import tileprof_inductor
-from tileprof.record.model.compiled import choices, target, wrapper
+from tileprof.record.model.compiled import attention, choices, target, wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +71,7 @@ def lower(
         return call
 
     known = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
-    with _silence(), _disable_current_modes(), _without_caches():
+    with _silence(), _disable_current_modes(), _without_caches(), attention.on_gpu(target.capability(device)):
         function: Callable[..., Any] = inductor.compile_fx(graph, inputs, inner_compile=inner, config_patches=known)
     return function
 
@@ -82,7 +84,7 @@ def _is_setting(name: str) -> bool:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """What the compiler warns of on the way is nothing that the program did."""
+    """Hide the compiler's warnings on the way: the program did nothing to cause them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -107,35 +109,49 @@ def _lower_part(
     inductor: Any = __import__("torch._inductor.compile_fx", fromlist=["compile_fx"])
     config: Any = __import__("torch._inductor.config", fromlist=["config"])
     cache: Any = __import__("torch._inductor.codecache", fromlist=["PyCodeCache"]).PyCodeCache
+    utils: Any = __import__("torch._inductor.utils", fromlist=["copy_misaligned_inputs"])
     mode = detect_fake_mode(examples)
     moved = _on_gpu(part)
     with mode if mode is not None else _nothing():
         inputs = [_like(example) for example in examples]
 
-    def load_by_key_path(_cls: Any, _key: str, path: str, *_: Any, **named: Any) -> Any:
-        return wrapper.load(path, named.get("attrs"), listener)
+    def load_by_key_path(_cls: Any, key: str, path: str, *_: Any, **named: Any) -> Any:
+        return wrapper.load(key, path, named.get("attrs"), listener)
 
     known = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
     with ExitStack() as stack:
         stack.enter_context(_silence())
         stack.enter_context(target.seen(device))
         stack.enter_context(_seeds_looked_up())
+        stack.enter_context(mock.patch.object(torch.Tensor, "copy_", _copied_to, create=True))
+        stack.enter_context(mock.patch.object(inductor, "fake_tensor_prop", _propagated(inductor.fake_tensor_prop)))
         stack.enter_context(mock.patch.object(cache, "load_by_key_path", classmethod(load_by_key_path)))
         stack.enter_context(_named_modules())
-        stack.enter_context(choices.unmeasured(listener))
+        stack.enter_context(choices.unmeasured(device.sms, listener.remark))
         stack.enter_context(config.patch(known))
         code = inductor.compile_fx_inner(moved, inputs, **options)
 
     def run(arguments: list[Any]) -> Any:
         with (
             _silence(),
-            target.seen(device),
-            mock.patch("torch.cuda._DeviceGuard", _Guard),
-            mock.patch("torch._inductor.utils.copy_misaligned_inputs", return_value=([], [])),
+            mock.patch.object(torch.cuda, "_DeviceGuard", _Guard),
+            mock.patch.object(torch.cuda, "set_device", _set_device),
+            mock.patch.object(utils, "copy_misaligned_inputs", _copy_misaligned_inputs),
         ):
             return code.current_callable(arguments) if hasattr(code, "current_callable") else code(arguments)
 
     return run
+
+
+_copy: Any = torch._C.TensorBase.copy_  # noqa: SLF001 - the method of all tensors
+
+
+def _copied_to(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Copy, but for fake tensors on the GPU: they have no contents, and PyTorch asks for a driver."""
+    if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
+        return tensor
+    copied: torch.Tensor = _copy(tensor, source, non_blocking)
+    return copied
 
 
 @contextmanager
@@ -149,6 +165,49 @@ def _seeds_looked_up() -> Iterator[None]:
 
     with mock.patch.object(operator, "prim_meta_impl", looked_up):
         yield
+
+
+def _propagated(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what gives nodes their tensors on the GPU: those that they had on the CPU, moved.
+
+    To compute them anew, as ``original`` does, takes a driver for some operators.
+    """
+
+    def propagate(part: torch.fx.GraphModule, examples: Sequence[Any], *rest: Any, **options: Any) -> Any:
+        mode = detect_fake_mode(examples)
+        if mode is None or any("val" not in n.meta for n in part.graph.nodes if n.op not in ("output", "get_attr")):
+            return original(part, examples, *rest, **options)
+        flats: dict[int, torch.Tensor] = {}
+
+        def moved(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout is not torch.strided:
+                return value
+            storage = value.untyped_storage()
+            key = storage._cdata  # noqa: SLF001 - a storage's identity
+            if key not in flats:
+                flats[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=GPU)
+            flat = flats[key] if value.dtype is torch.uint8 else flats[key].view(value.dtype)
+            return flat.as_strided(value.shape, value.stride(), value.storage_offset())
+
+        with mode, torch.no_grad():
+            given = iter(examples)
+            for node in part.graph.nodes:
+                if node.op == "placeholder":
+                    node.meta["val"] = next(given)
+                elif "val" in node.meta:
+                    node.meta["val"] = tree_map(moved, node.meta["val"])
+        return mode
+
+    return propagate
+
+
+def _set_device(_device: Any) -> None:
+    """Have one GPU only. A function, for a mock in its place costs milliseconds per call."""
+
+
+def _copy_misaligned_inputs(*_: Any) -> tuple[list[Any], list[Any]]:
+    """Take every input as aligned: fake tensors have no address."""
+    return [], []
 
 
 class _Guard:

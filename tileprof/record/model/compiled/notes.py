@@ -14,6 +14,6 @@ FAILED: Final = (
     "without the compiler."
 )
 MEASURED: Final = (
-    "torch.compile with max-autotune: Inductor would choose by measuring; here the library's kernel is taken, or the "
-    "first configuration of a template where there is no library's kernel."
+    "torch.compile with max-autotune: Inductor would choose by measuring; here the library's kernel is taken, or "
+    "where there is none the template whose busiest SM loads least."
 )

@@ -7,6 +7,7 @@ that they are. The functions of C++ that it calls have counterparts here that kn
 from __future__ import annotations
 
 import math
+import re
 import sys
 import types
 from pathlib import Path
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """What a running wrapper tells: the operators and modules of the next launch, allocations, and launches."""
+    """The interface that a running wrapper calls: the operators and modules of the next launch, allocations, and
+    launches.
+    """
 
     def mark(self, op: str, module: str) -> None:
         """Hear which operators and modules what follows belongs to."""
@@ -33,16 +36,23 @@ class Listener:
         """Hear of new memory."""
         raise NotImplementedError
 
+    def remark(self, text: str) -> None:
+        """Hear what the trace has to confess."""
+        raise NotImplementedError
+
     def launched(self, kernel: CompiledKernel, arguments: tuple[Any, ...]) -> None:
         """Hear of a launch."""
         raise NotImplementedError
 
 
-def load(path: str, attributes: dict[str, Any] | None, listener: Listener) -> types.ModuleType:
-    """Return the generated module at ``path``; it calls ``listener`` when it runs."""
+def load(key: str, path: str, attributes: dict[str, Any] | None, listener: Listener) -> types.ModuleType:
+    """Return the generated module at ``path``; a wrapper calls ``listener`` when it runs, others are not run."""
     text = tileprof_inductor.instrumented(Path(path).read_text(encoding="utf-8"))
     module = types.ModuleType(Path(path).stem)
     module.__file__ = path
+    module.key = key  # type: ignore[attr-defined]
+    if not _WRAPPER.search(text):
+        return module
     hooks = types.SimpleNamespace(
         mark=listener.mark,
         extern=lambda _name, function, *arguments, **options: function(*arguments, **options),
@@ -58,6 +68,10 @@ def load(path: str, attributes: dict[str, Any] | None, listener: Listener) -> ty
     vars(module).update({name: value for name, value in _replaced(listener).items() if name in vars(module)})
     vars(module).update(attributes or {})
     return module
+
+
+_WRAPPER = re.compile(r"^\s*def call\(", re.MULTILINE)
+"""A template's candidate, which Inductor would measure, has none."""
 
 
 def _replaced(listener: Listener) -> dict[str, Callable[..., Any]]:

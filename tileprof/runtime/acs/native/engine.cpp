@@ -176,6 +176,8 @@ Meaning meaning_of(const char* symbol) {
     if (begins(symbol, "cuStreamBeginCapture")) return Meaning::kCaptureBegins;
     if (begins(symbol, "cuStreamEndCapture")) return Meaning::kCaptureEnds;
     if (begins(symbol, "cuModuleUnload") || begins(symbol, "cuLibraryUnload")) return Meaning::kUnloads;
+    // Another process, which may be told of an event as soon as its record has returned.
+    if (begins(symbol, "cuIpcGetEventHandle")) return Meaning::kShared;
     for (const char* name : kOrderedYet)
         if (begins(symbol, name)) return Meaning::kOrdered;
     for (const char* name : kHarmless)
@@ -307,6 +309,8 @@ CUresult Engine::flush() {
     CUresult result = kSuccess;
     if (options_.mode == Mode::kCheck) {
         if ((result = active_->join(1))) return result;
+        // What other streams copy into the same allocations must have ended: the check puts whole allocations back.
+        if (capturing_ == 0 && (result = Driver::get().cuCtxSynchronize())) return result;
         return check(segment, active_->stream(), options_, &counts_);
     }
     ++counts_.segments;
@@ -403,7 +407,7 @@ CUresult Engine::marked(const Mark& mark, CUresult (*real)(const Mark&)) {
         if (!lock.owns_lock()) return stuck("a record on an event");
         if (log_ != nullptr || finished_) return real(mark);
         CUcontext context = nullptr;
-        if (queueing(mark.stream) && real == make && Driver::get().cuCtxGetCurrent(&context) == kSuccess &&
+        if (queueing(mark.stream) && !shared_ && real == make && Driver::get().cuCtxGetCurrent(&context) == kSuccess &&
             queue_->push(mark, context))
             return kSuccess;
     }
@@ -491,7 +495,8 @@ CUresult Engine::before(const char* symbol, Meaning meaning) {
     if (!lock.owns_lock()) return stuck(symbol), kSuccess;
     if (log_ != nullptr || finished_) return kSuccess;
     drained(symbol);
-    if (meaning == Meaning::kIssued)
+    shared_ = shared_ || meaning == Meaning::kShared;
+    if (meaning == Meaning::kIssued || meaning == Meaning::kShared)
         failed_later(flush());
     else
         order(symbol, meaning);

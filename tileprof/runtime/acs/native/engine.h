@@ -23,8 +23,8 @@
 namespace tileprof::acs {
 
 // What a driver call means for the order of launches. `kIssued`: it changes no order, but what was launched before it
-// has to be with the driver.
-enum class Meaning { kHarmless, kIssued, kOrdered, kCaptureBegins, kCaptureEnds, kUnloads };
+// has to be with the driver. `kShared`: the same, and of records on events from now on.
+enum class Meaning { kHarmless, kIssued, kShared, kOrdered, kCaptureBegins, kCaptureEnds, kUnloads };
 
 Meaning meaning_of(const char* symbol);
 
@@ -77,7 +77,7 @@ class Engine {
     void say_foreign();
 
     std::timed_mutex mutex_;
-    bool on_ = false, finished_ = false, foreign_said_ = false, at_exit_ = false;
+    bool on_ = false, finished_ = false, foreign_said_ = false, at_exit_ = false, shared_ = false;
     Options options_;
     Table table_;
     Counts counts_;

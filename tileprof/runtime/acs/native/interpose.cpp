@@ -70,7 +70,7 @@ struct Slot {
     X(cuStreamWriteValue64_v2) X(cuEventDestroy_v2) X(cuEventElapsedTime) X(cuEventElapsedTime_v2)       \
     X(cuEventQuery) X(cuEventSynchronize) X(cuFuncSetCacheConfig) X(cuFuncSetSharedMemConfig)            \
     X(cuCtxSetCacheConfig) X(cuCtxSetLimit) X(cuCtxSetSharedMemConfig) X(cuKernelSetCacheConfig)         \
-    X(cuProfilerStart) X(cuProfilerStop) X(cuStreamSetAttribute)
+    X(cuProfilerStart) X(cuProfilerStop) X(cuStreamSetAttribute) X(cuIpcGetEventHandle)
 // clang-format on
 
 #define X(name) {nullptr, #name, meaning_of(#name)},

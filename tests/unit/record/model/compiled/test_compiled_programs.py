@@ -171,3 +171,69 @@ def test_a_graph_that_inductor_refuses_is_recorded_operator_by_operator(recorded
     assert torch.equal(*results[0])
     assert any("no lowering for this" in note for note in trace.manifest["notes"])
     assert sum("relu" in k for k in _kernels(trace)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_layers_compiled_one_by_one_and_a_compiled_optimizer_are_recorded(recorded):
+    def program():
+        layers = torch.nn.ModuleList(_Layer(kind()) for kind in _ACTIVATIONS)
+        for layer in layers:
+            layer.compile()
+        optimizer = torch.optim.Adam(layers.parameters())
+        step = torch.compile(optimizer.step)
+        x = torch.randn(4, 16)
+        for layer in layers:
+            x = layer(x)
+        x.sum().backward()
+        step()
+
+    trace = recorded(program)
+    fused = [k for k in _kernels(trace) if k.startswith("triton_")]
+    assert sum(k.startswith("triton_for_fused") for k in fused) >= 1
+    assert sum(k.startswith("triton_poi_fused") for k in fused) >= len(_ACTIVATIONS)
+    assert not any("could not be lowered" in note for note in trace.manifest["notes"])
+
+
+class _Layer(torch.nn.Module):
+    def __init__(self, activation):
+        super().__init__()
+        self.linear, self.activation = torch.nn.Linear(16, 16), activation
+
+    def forward(self, x):
+        return self.activation(self.linear(x))
+
+
+_ACTIVATIONS = (
+    torch.nn.ReLU, torch.nn.GELU, torch.nn.SiLU,
+)  # fmt: skip
+
+
+def test_a_choice_that_inductor_would_measure_is_made_by_rule_and_a_note_says_so(recorded):
+    def program():
+        with torch.no_grad():
+            a, b = torch.randn(128, 64).half(), torch.randn(64, 256).half()
+            function = torch.compile(lambda a, b: (a @ b).relu(), mode="max-autotune-no-cudagraphs")
+            torch.testing.assert_close(function(a, b), (a @ b).relu())
+
+    trace = recorded(program)
+    assert any("Inductor would choose by measuring" in note for note in trace.manifest["notes"])
+    assert "aten::mm" in trace.launches["op"].tolist()
+
+
+def test_attention_with_dropout_stays_in_one_piece_as_on_a_gpu(recorded):
+    results = []
+
+    def program():
+        q, k, v = (torch.randn(1, 2, 32, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        function = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1))
+        results.append(function(q, k, v))
+        results[0].sum().backward()
+        results.append(q.grad)
+
+    trace = recorded(program)
+    ops = trace.launches["op"].tolist()
+    assert "aten::_scaled_dot_product_cudnn_attention" in ops
+    assert "aten::_scaled_dot_product_cudnn_attention_backward" in ops
+    assert not {"aten::bmm", "aten::mm"} & set(ops)
+    assert results[0].shape == (1, 2, 32, 64)
+    assert torch.isfinite(results[1]).all()

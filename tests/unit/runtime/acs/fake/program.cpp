@@ -209,6 +209,26 @@ int main(int argc, char** argv) {
         usleep(500000);
         fprintf(stderr, "%ld ms of CPU time\n", (clock() - begin) * 1000 / CLOCKS_PER_SEC);
         for (int step = 0; step < steps; ++step) kernel();
+    } else if (what == "shared") {  // with another process: a record has been made when its call returns
+        auto records = reinterpret_cast<int (*)()>(dlsym(library, "fakeRecords"));
+        char handle[64];
+        CHECK(found<int (*)(void*, void*)>("cuIpcGetEventHandle")(handle, event));
+        for (int step = 0; step < steps; ++step) {
+            for (int i = 0; i < 20; ++i) kernel();
+            const int before = records();
+            CHECK(event_record(event, stream));
+            if (records() == before) return 5;
+        }
+    } else if (what == "pause") {  // launches begin although nothing asks for their results
+        const auto* first = reinterpret_cast<const volatile uint32_t*>(buffers[0]);  // memory is the host's here
+        uint32_t n = 128, three = 3;
+        void* scale[] = {&buffers[0], &n, &three};
+        for (int step = 0; step < steps; ++step) {
+            const uint32_t before = *first;
+            CHECK(launch(functions[1], 1, 1, 1, 128, 1, 1, 0, stream, scale, nullptr));
+            for (int turn = 0; *first == before && turn < 10000; ++turn) usleep(1000);
+            if (*first == before) return 5;
+        }
     } else if (what == "time") {  // nanoseconds of this thread's per launch, the least of several rounds
         double least = 1e18;
         for (int round = 0; round < 20; ++round) {

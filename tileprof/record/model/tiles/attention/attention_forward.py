@@ -94,7 +94,7 @@ def _is_cudnn(op: str, problem: Attention, device: Device) -> bool:
     """
     override = dictated("attention", (problem.queries, problem.keys))
     chosen = op.endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
-    fits = problem.q.dtype in HALF and problem.mask is None and max(problem.width, problem.value_width) <= CUDNN_WIDEST
+    fits = problem.q.dtype in HALF and max(problem.width, problem.value_width) <= CUDNN_WIDEST
     whole = problem.width % 8 == 0 and problem.value_width % 8 == 0
     return device.architecture == "sm_90" and chosen and fits and whole and override is None
 

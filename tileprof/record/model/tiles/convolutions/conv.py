@@ -90,7 +90,7 @@ def convolution_backward(call: Call, device: Device) -> list[Kernel]:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What a key says besides the pass: the call's own input and weight, its window and groups."""
+    """The part of a key beside the pass: the call's own input and weight, its window and groups."""
 
     source: Operand
     weight: Operand

@@ -1,4 +1,4 @@
-"""What tells convolutions apart in the tables: the integers of a key, their meaning, and sizes that follow."""
+"""The keys that tell convolutions apart in the tables: integers, their meaning, and sizes that follow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS: Final = ("pass", "dtype", "layout", *LAYER_COLUMNS)
 
 
 class Pass(IntEnum):
-    """What PyTorch is asked for."""
+    """The pass that PyTorch is asked for."""
 
     FORWARD = 0
     INPUT_GRADIENT = 1
@@ -36,7 +36,7 @@ class Dtype(IntEnum):
 
 
 class Layout(IntEnum):
-    """Of input, weight and gradient of the result."""
+    """The layout of input, weight and gradient of the result."""
 
     CONTIGUOUS = 0
     CHANNELS_LAST = 1

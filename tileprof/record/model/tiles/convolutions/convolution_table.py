@@ -1,4 +1,4 @@
-"""Which launches a convolution makes on a GPU that was measured: the entry of the table, or the nearest one.
+"""Finds the launches of a convolution on a GPU that was measured: the entry of the table, or the nearest one.
 
 A key is a case of `convolution_key`; an entry is the launches of the call in order, without the
 addition of a bias. The table's columns are ::
@@ -41,8 +41,9 @@ _SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.5, 0.18, 0.27, 0.12, 1.25, 0.11, 0.
 """Results in all, channels in and out of a group, images, groups, results of an image, taps; how far channels of a
 group, in and out, are divisible by 64."""
 _SAME_WEIGHTS: Final = np.array([1.28, 2.0, 0.45, 0.7, 2.0, 1.92, 0.5, 0.5, 1.12, 4.38, 1.0, 0.32])
-"""What an entry costs that differs: alignment of channels in and out, height and width of window and stride, padding or
-none, dilation, one dimension or two, type."""
+"""The cost of each difference between entries: alignment of channels in and out, height and width of window and stride,
+padding or none, dilation, one dimension or two, type.
+"""
 _POWERS: Final = (16, 32, 64)
 _FARTHEST: Final = 16.0
 
@@ -61,7 +62,7 @@ class MeasuredLaunch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a table says about a call: its launches, how it knows, and the key of the entry it has them from."""
+    """A table's answer for a call: its launches, how it knows, and the key of the entry it has them from."""
 
     launches: tuple[MeasuredLaunch, ...]
     source: ShapeSource
@@ -96,7 +97,7 @@ def entry_of(table: Table, key: tuple[int, ...], *, without: int | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """What the distance looks at, of all entries, and where an entry's launches begin."""
+    """The columns that the distance looks at, of all entries, and where an entry's launches begin."""
 
     sizes: NDArray[np.float64]
     same: NDArray[np.int64]
@@ -105,7 +106,7 @@ class _Columns:
 
 
 _KNOWN: dict[int, tuple[Table, _Columns]] = {}
-"""By identity of the table, which is kept alive here."""
+"""Columns by identity of the table, which is kept alive here."""
 
 
 def _columns(table: Table) -> _Columns:

@@ -1,4 +1,4 @@
-"""What the name of a library's kernel says about it: its role in a convolution, and its tile.
+"""Reads the name of a library's kernel: its role in a convolution, and its tile.
 
 Names are those that CUPTI gives (mangled or not) of cuDNN 9, cuBLAS 13 and ATen. A name that is not known here has the
 role `Role.OTHER`, of which only the grid is known.
@@ -14,14 +14,14 @@ from typing import Final
 
 
 class Role(IntEnum):
-    """What a launch does for a convolution."""
+    """The role of a launch in a convolution."""
 
     OTHER = 0
     """Computes, in a way that is not known."""
     FILL = 1
     """A memset, or a kernel that zeroes."""
     TRANSPOSE = 2
-    """Between channels first and last, in squares of 32 channels by 32 pixels."""
+    """The transposition between channels first and last, in squares of 32 channels by 32 pixels."""
     COPY = 3
     """Another change of layout or type, of which only the grid is known."""
     PRODUCT = 4

@@ -1,4 +1,4 @@
-"""How long a launch takes that was measured for a problem like this one.
+"""Finds the duration of a launch that was measured for a problem like this one.
 
 A measured time ``t`` of an entry is carried over by the work of the two problems::
 

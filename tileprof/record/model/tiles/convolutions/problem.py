@@ -27,9 +27,9 @@ _MOST_SWIZZLE, _MOST_SWIZZLE_GEMM = 4, 8
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """How tiles lie: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has tiles
-    of its own. ``form``: the grid's x counts rows of tiles (or columns), so many at once; None where the recorded grid
-    is not that of these tiles.
+    """The placing of tiles: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has
+    tiles of its own. ``form``: the grid's x counts rows of tiles (or columns), this many at once; None where the
+    recorded grid is not that of these tiles.
     """
 
     rows: int
