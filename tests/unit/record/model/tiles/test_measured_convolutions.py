@@ -148,6 +148,7 @@ def test_whatever_a_result_needs_reaches_it_through_all_launches(name):
     problem = problem_of(of)
     launched = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200)
     assert [kernel.name for kernel in launched] == [one.name for one in launches]
+    assert all(kernel.note or kernel.coverage == "exact" for kernel in launched)
     flow = Flow(problem, launched)
     first, second, out = *problem.inputs, problem.out
     assert all_bytes(out) <= {byte for place, byte in flow.sources if place == out.ref}

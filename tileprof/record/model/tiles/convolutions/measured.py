@@ -54,6 +54,7 @@ _RESULT, _COUNTERS = 3, 4
 """Scratch slots; 0 has partial sums, 1 and 2 copies of the two inputs."""
 _COUNTER_BYTES: Final = 4
 _UNKNOWN: Final = "of this kernel only the grid is known: every tile may touch everything"
+_INFERRED: Final = "which block touches what is inferred from the kernel's name and grid"
 _DEPTHWISE: Final = re.compile(
     r"^(conv2d|dgrad2d)_c1_k1|depthwise_convolution_(fprop|dgrad)|(conv2d|dgrad2d)_grouped_direct"
 )
@@ -109,6 +110,7 @@ def _sourced(call: _Call, launched: list[Kernel]) -> list[Kernel]:
                 block=launch.block if min(launch.block) else (1, 1, 1),
                 registers=max(launch.registers, 1),
                 shared_bytes=launch.shared_bytes,
+                note=kernel.note or (_INFERRED if kernel.coverage == "inferred" else ""),
                 shape_source=call.entry.source,
                 time_source=TimeSource.CALIBRATED if exact else TimeSource.INTERPOLATED,
                 launch_ns=scaled_ns(launch.ns, kernel, call.problem.key, call.entry.key),
