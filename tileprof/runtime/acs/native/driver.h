@@ -67,6 +67,7 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
 #define TILEPROF_ACS_DRIVER(X)                                                                                      \
     X(cuCtxGetCurrent, (CUcontext*))                                                                                \
     X(cuCtxSetCurrent, (CUcontext))                                                                                 \
+    X(cuCtxSynchronize, ())                                                                                         \
     X(cuStreamCreate, (CUstream*, unsigned))                                                                        \
     X(cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                             \
     X(cuStreamQuery, (CUstream))                                                                                    \

@@ -309,6 +309,8 @@ CUresult Engine::flush() {
     CUresult result = kSuccess;
     if (options_.mode == Mode::kCheck) {
         if ((result = active_->join(1))) return result;
+        // What other streams copy into the same allocations must have ended: the check puts whole allocations back.
+        if (capturing_ == 0 && (result = Driver::get().cuCtxSynchronize())) return result;
         return check(segment, active_->stream(), options_, &counts_);
     }
     ++counts_.segments;
