@@ -69,6 +69,8 @@ class _Slice:
     cases: list[tuple[int, ...]]
     errors: list[str]
     launches: list[list[Activity]]
+    prepare_s: float = 0.0
+    run_s: float = 0.0
 
     def write(self, folder: Path, family: str) -> None:
         rows = [(case, one) for case, some in enumerate(self.launches) for one in some]
@@ -127,7 +129,10 @@ def harvest(family: Family, folder: Path, seconds: float, start: Callable[[], Ru
         at += len(one.cases)
         launches = sum(map(len, one.launches))
         failed = sum(map(bool, one.errors))
-        sys.stderr.write(f"{family.name}: {at:,} of {len(cases):,} cases; {launches:,} launches, {failed} failed\n")
+        sys.stderr.write(
+            f"{family.name}: {at:,} of {len(cases):,} cases; {launches:,} launches, {failed} failed; "
+            f"{one.prepare_s:.1f} s of preparing, {one.run_s:.1f} s of running\n"
+        )
         sys.stderr.flush()
     return at >= len(cases)
 
@@ -252,12 +257,16 @@ def _measure(family: Family, activities: Runner, cases: NDArray[np.int64], at: i
         begin = at + len(one.cases)
         batch = [tuple(row) for row in cases[begin : begin + _BATCH].tolist()]
         errors = [""] * len(batch)
+        began = time.monotonic()
         counts, calls = [], []
         for number, case in enumerate(batch):
             repetitions = _prepared(family, case, errors, number)
             counts.append(len(repetitions))
             calls += [_guarded(call, errors, number) for call in repetitions]
+        one.prepare_s += time.monotonic() - began
+        began = time.monotonic()
         by_call = iter(activities.run(calls))
+        one.run_s += time.monotonic() - began
         for count in counts:
             one.launches.append(combined([next(by_call) for _ in range(count)]))
         one.cases += batch
