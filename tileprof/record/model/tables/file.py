@@ -65,7 +65,7 @@ class Table:
         ``distance`` maps keys ``[some, columns]`` to numbers; infinite ones are no neighbours. ``without`` leaves an
         entry out: what leave-one-out tests ask for.
         """
-        rows = self._members(tuple(sorted(group.items())))
+        rows = self.members(group)
         if without is not None:
             rows = rows[rows != without]
         if not len(rows):
@@ -80,7 +80,9 @@ class Table:
         order = np.argsort(words, kind="stable")
         return words[order], order
 
-    def _members(self, group: tuple[tuple[int, int], ...]) -> NDArray[np.int64]:
+    def members(self, columns: Mapping[int, int]) -> NDArray[np.int64]:
+        """Return the entries whose key columns are as ``columns`` says."""
+        group = tuple(sorted(columns.items()))
         if group not in self._groups:
             inside = np.ones(len(self.keys), bool)
             for column, value in group:
