@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
 _KEY: Final = "key_"
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -38,6 +38,8 @@ class Table:
         self.about = dict(about)
         self.keys = keys
         self.columns = dict(columns)
+        self.derived: dict[Hashable, Any] = {}
+        """What users of the table compute of it once."""
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -14,6 +14,7 @@ from tileprof.record.model import tables
 from tileprof.record.model.tables.product_entries import Recipe, recipe_of, time_ns
 from tileprof.record.model.tiles.foundations.overrides import dictated
 from tileprof.record.model.tiles.products import gemm_tiles, library_heuristic, neighbours, nvjet
+from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.gemm_tiles import Tile
 from tileprof.trace.sources import ShapeSource, TimeSource
 
@@ -93,15 +94,29 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
 
 
 def _proposed(problem: Problem, table: Table, device: Device) -> Recipe | None:
-    """Return the first proposal of NVIDIA's library among the kernels that were seen for such problems."""
+    """Return what NVIDIA's library proposes: its first, or, for products with a bias, which fewer kernels serve, the
+    first of those that were seen with one.
+    """
     menu = neighbours.menu(problem, table)
     for proposal in library_heuristic.proposals(problem, device):
-        seen = menu.get((proposal.m, proposal.n, *proposal.cluster, proposal.split > 1))
-        if seen is not None:
-            clusters = -(-problem.m // (proposal.m * proposal.cluster[0]))
-            clusters *= -(-problem.n // (proposal.n * proposal.cluster[1])) * problem.batch * proposal.split
-            at_once = device.sms // (proposal.cluster[0] * proposal.cluster[1])
-            return replace(seen, split=proposal.split, cleared=clusters > at_once and proposal.split == 1)
+        shape = (proposal.m, proposal.n, *proposal.cluster)
+        if problem.op == problems.BIAS and shape not in menu:
+            continue
+        together = proposal.cluster[0] * proposal.cluster[1]
+        clusters = -(-problem.m // (proposal.m * proposal.cluster[0]))
+        clusters *= -(-problem.n // (proposal.n * proposal.cluster[1])) * problem.batch * proposal.split
+        itemsize = 1 if problem.dtype == problems.FP8 else 2
+        recipe = menu.get(shape) or Recipe(
+            "nvjet", proposal.m, proposal.n, proposal.k, proposal.stages, proposal.cluster, 1, cleared=False,
+            post="none", threads=nvjet.THREADS, registers=nvjet.REGISTERS,
+            shared_bytes=(proposal.stages * (proposal.m + proposal.n) * proposal.k + proposal.m * proposal.n) * itemsize,
+        )  # fmt: skip
+        return replace(
+            recipe,
+            split=proposal.split,
+            cleared=clusters > device.sms // together and proposal.split == 1,
+            post="reduce" if proposal.split > 1 else "none",
+        )
     return None
 
 

@@ -55,15 +55,22 @@ def alignment(sizes: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
 
 
 def menu(problem: Problem, table: Table) -> dict[tuple[int, ...], Recipe]:
-    """Return the nvjet kernels that were seen for such problems, by tile, cluster and whether k is cut."""
-    recipes = table.columns["recipes"]
-    rows = table.members(_group(problem))
-    seen: dict[tuple[int, ...], Recipe] = {}
-    for number in np.unique(table.columns["recipe"][rows]).tolist():
-        if recipes[number][0] == KINDS.index("nvjet"):
-            recipe = Recipe.of(recipes[number])
-            seen.setdefault((recipe.m, recipe.n, *recipe.cluster, recipe.split > 1), recipe)
-    return seen
+    """Return the nvjet kernels that were seen for products with or without a bias, by tile and cluster: for fp8, or
+    for both 16-bit types together, which have the same kernels.
+    """
+    kinds = (problems.FP8,) if problem.dtype == problems.FP8 else (problems.FP16, problems.BF16)
+    biased = problem.op == problems.BIAS
+    key = (kinds, biased)
+    if key not in table.derived:
+        recipes, keys = table.columns["recipes"], table.keys
+        rows = np.isin(keys[:, 1], kinds) & ((keys[:, 0] == problems.BIAS) == biased)
+        seen: dict[tuple[int, ...], Recipe] = {}
+        for number in np.unique(table.columns["recipe"][rows]).tolist():
+            if recipes[number][0] == KINDS.index("nvjet"):
+                recipe = Recipe.of(recipes[number])
+                seen.setdefault((recipe.m, recipe.n, *recipe.cluster), recipe)
+        table.derived[key] = seen
+    return dict(table.derived[key])
 
 
 def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> tuple[float, float]:
