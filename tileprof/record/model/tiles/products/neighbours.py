@@ -1,7 +1,12 @@
 """Entries of the table of products that are like a problem which was not measured.
 
-Only entries of the same operation, type and layouts, and of the same alignment, can be neighbours: libraries choose
-among other kernels for others. The distance is in factors of two of m, n, k and the batch.
+Only entries of the same operation, type and layouts are neighbours, first those of the same alignment: libraries choose
+among other kernels for others.
+
+*Kernels* are those of the nearest entry. The distance sums factors of two of m, n, k and the batch, and how many waves
+tiles of several shapes fill and how full the last one is, which decides between tiles. *Times* are those of the four
+nearest measured entries, in units of a roofline, weighed by 1 / distance squared; another tile is a distance, too.
+`tests/benchmarks/bench_products_held_out.py --leave-one-out` tests both.
 """
 
 from __future__ import annotations
@@ -10,12 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tileprof.record.model.tables.product_entries import KINDS, Recipe, time_ns
+from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe, time_ns
 from tileprof.record.model.tiles.products import problem as problems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from tileprof.record.model.tables import Table
@@ -24,29 +27,112 @@ if TYPE_CHECKING:
 _ALIGNED: Final = {problems.FP32: 4, problems.TF32: 4, problems.FP16: 8, problems.BF16: 8, problems.FP8: 16}
 """Elements of 16 bytes, which kernels copy at once."""
 _BATCH, _M, _N, _K = 4, 5, 6, 7
+_SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.0, 0.5])
+"""Of the batch, m, n, k."""
+_SIDES: Final = (8, 16, 32, 64, 128, 256)
+_TILES: Final = ((64, 64), (128, 128), (128, 256), (256, 128), (64, 128), (128, 64))
+_SIDE_WEIGHT, _WAVE_WEIGHT, _OTHER_ALIGNMENT = 0.3, 0.5, 4.0
+_SMS: Final = 132
+"""Of the GPU that the weights were tried on."""
+_TIMED, _NEAR, _OTHER_TILE = 4, 0.05, 1.0
+"""How many entries give a time; what keeps weights finite; how far away another tile is."""
+_TILE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
+_ITEMSIZE: Final = (4, 4, 2, 2, 1)
+_FLOPS_PER_NS: Final = (50e3, 350e3, 750e3, 750e3, 1400e3)
+_BYTES_PER_NS, _START_NS = 3.5e3, 3000.0
+"""By type (fp32, tf32, fp16, bf16, fp8). Only differences between near problems count."""
 
 
 def nearest(problem: Problem, table: Table, *, without: int | None = None) -> int | None:
-    """Return the nearest entry; None where no entry is like the problem."""
-    near = table.nearest(_group(problem), _distance(problem), without=without)
-    return None if near is None else near[0]
+    """Return the entry whose kernels a problem gets; None where no entry is like it. ``without`` is left out."""
+    rows = table.members(_group(problem))
+    if not len(rows):
+        return None
+    features = _features_of(table, problem.dtype)[rows]
+    apart = np.abs(features - _features(_key(problem))).sum(axis=1)
+    apart += _misaligned(table.keys[rows], problem)
+    if without is not None:
+        apart[rows == without] = np.inf
+    best = int(apart.argmin())
+    return int(rows[best]) if np.isfinite(apart[best]) else None
+
+
+def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> float:
+    """Return the time in ns of all launches of a product with this recipe; 0 where nothing like it was measured."""
+    rows = table.members(_group(problem))
+    rows = rows[table.columns["main_time"][rows] > 0]
+    if without is not None:
+        rows = rows[rows != without]
+    if not len(rows):
+        return 0.0
+    keys = table.keys[rows]
+    apart = np.abs(_sizes(keys) - _sizes(_key(problem))).sum(axis=1)
+    apart += (alignment(keys[:, _M:], _ALIGNED[problem.dtype]) != _own_alignment(problem)).sum(axis=1)
+    recipes = table.columns["recipes"][table.columns["recipe"][rows]]
+    apart += _OTHER_TILE * (recipes[:, _TILE] != (recipe.m, recipe.n, *recipe.cluster, recipe.split)).any(axis=1)
+    chosen = np.argpartition(apart, min(_TIMED, len(rows)) - 1)[:_TIMED]
+    weight = (apart[chosen] + _NEAR) ** -2.0
+    measured = sum(
+        np.array([time_ns(int(code)) for code in table.columns[name][rows[chosen]]])
+        for name in ("main_time", "rest_time")
+    )
+    ratio = np.log(measured / _roofline_ns(keys[chosen]))
+    return float(_roofline_ns(_key(problem))[0] * np.exp((ratio * weight).sum() / weight.sum()))
 
 
 def _group(problem: Problem) -> dict[int, int]:
     return {0: problem.op, 1: problem.dtype, 2: problem.column_a, 3: problem.column_b}
 
 
-def _distance(problem: Problem) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
-    key = np.array(problem.key, np.int64)
+def _key(problem: Problem) -> NDArray[np.int64]:
+    return np.array([problem.key], np.int64)
+
+
+def _sizes(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return m, n, k and the batch as powers of two."""
+    return np.log2(keys[:, _BATCH:].astype(np.float64))
+
+
+def _features(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return where problems lie, ``[problems, features]``: the distance sums differences."""
+    batch, m, n, _ = (keys[:, i].astype(np.float64) for i in (_BATCH, _M, _N, _K))
+    columns = [*(_sizes(keys) * _SIZE_WEIGHTS).T]
+    for size in _SIDES:
+        columns += [_SIDE_WEIGHT * np.log2(np.ceil(side / size)) for side in (m, n)]
+    for rows, across in _TILES:
+        waves = np.ceil(m / rows) * np.ceil(n / across) * batch / _SMS
+        columns += [_WAVE_WEIGHT * np.log2(np.ceil(waves)), waves / np.ceil(waves)]
+    return np.column_stack(columns)
+
+
+def _features_of(table: Table, dtype: int) -> NDArray[np.float64]:
+    """Return the features of all entries; those of other types than ``dtype`` may be missing (zeros)."""
+    key = ("features", dtype)
+    if key not in table.derived:
+        features = np.zeros((len(table), _features(table.keys[:1]).shape[1]), np.float32)
+        rows = np.flatnonzero(table.keys[:, 1] == dtype)
+        features[rows] = _features(table.keys[rows])
+        table.derived[key] = features
+    return np.asarray(table.derived[key])
+
+
+def _misaligned(keys: NDArray[np.int64], problem: Problem) -> NDArray[np.float64]:
     unit = _ALIGNED[problem.dtype]
+    return np.asarray(_OTHER_ALIGNMENT * (alignment(keys[:, _M:], unit) != _own_alignment(problem)).sum(axis=1))
 
-    def distance(keys: NDArray[np.int64]) -> NDArray[np.float64]:
-        sizes = keys[:, _BATCH:].astype(np.float64)
-        apart = np.abs(np.log2(sizes / key[_BATCH:].astype(np.float64))).sum(axis=1)
-        other = (alignment(keys[:, _M:], unit) != alignment(key[None, _M:], unit)).sum(axis=1)
-        return np.asarray(apart + 4.0 * other)
 
-    return distance
+def _own_alignment(problem: Problem) -> NDArray[np.int64]:
+    return alignment(_key(problem)[:, _M:], _ALIGNED[problem.dtype])
+
+
+def _roofline_ns(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what entries would take by arithmetic or memory, and a start: the unit in which times are compared."""
+    op, dtype = keys[:, 0], keys[:, 1]
+    batch, m, n, k = (keys[:, i].astype(np.float64) for i in (_BATCH, _M, _N, _K))
+    products = np.where(op == problems.GROUPED, 1.0, batch)
+    flops = 2.0 * products * m * n * k
+    moved = np.array(_ITEMSIZE)[dtype] * (products * m * (k + n) + batch * k * n)
+    return np.asarray(np.maximum(flops / np.array(_FLOPS_PER_NS)[dtype], moved / _BYTES_PER_NS) + _START_NS)
 
 
 def alignment(sizes: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
@@ -71,18 +157,3 @@ def menu(problem: Problem, table: Table) -> dict[tuple[int, ...], Recipe]:
                 seen.setdefault((recipe.m, recipe.n, *recipe.cluster), recipe)
         table.derived[key] = seen
     return dict(table.derived[key])
-
-
-def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> tuple[float, float]:
-    """Return times of the main kernel and of the rest, from the nearest entries with the same tile; 0 where there is
-    none.
-    """
-    near = nearest(problem, table, without=without)
-    if near is None:
-        return 0.0, 0.0
-    scale = _work(np.array(problem.key)) / _work(table.keys[near])
-    return time_ns(int(table.columns["main_time"][near])) * scale, time_ns(int(table.columns["rest_time"][near]))
-
-
-def _work(key: NDArray[np.int64]) -> float:
-    return float(np.prod(key[_BATCH:].astype(np.float64)))
