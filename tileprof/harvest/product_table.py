@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.harvest.kernel_names import KernelName, parse
-from tileprof.harvest.product_cases import COLUMNS, held_out
+from tileprof.harvest.library_choices import ATTRIBUTES, more_cases
+from tileprof.harvest.product_cases import COLUMNS, Dtype, Op, harvested, held_out
 from tileprof.harvest.slices import Harvested, load
 from tileprof.record.model.tables import write
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE, time_code
 from tileprof.record.model.tiles.products.problem import KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -109,15 +110,84 @@ def _from_grid(grid: list[int], m: int, n: int, batch: int) -> tuple[int, int]:
     return max(1, -(-m // y)), max(1, -(-n // x))
 
 
-def build(folders: Sequence[Path], path: Path) -> dict[str, Any]:
-    """Write the table of all slices in ``folders``; a summary."""
+_ANSWERED: Final = (Op.MM, Op.ADDMM, Op.BMM)
+_TRUSTED: Final = 0.8
+"""An algorithm of cuBLASLt stands for a kernel where at least this share of its launches had that one."""
+
+
+def answered(
+    folder: Path, launched: dict[tuple[int, ...], Entry], count: int, seed: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield problems and recipes of ``count`` answers of cuBLASLt (`library_choices`), as launched cases explain them.
+
+    Products of float32 with a bias are left out: PyTorch's launches there are not what the library answers.
+    """
+    files = sorted(folder.glob("choices-*.npz"))
+    parts = []
+    for path in files:
+        with np.load(path) as part:
+            parts.append({name: part[name] for name in part.files})
+    total = int(sum(part["asked"][0] for part in parts))
+    known = np.concatenate([held_out(), harvested(total - len(held_out()))])
+    votes: dict[tuple[int, ...], Counter[tuple[int, ...]]] = defaultdict(Counter)
+    for worker, part in enumerate(parts):
+        for case, answer in zip(known[worker :: len(parts)].tolist(), part["answer"].tolist(), strict=False):
+            entry = launched.get(tuple(case[:8]))
+            if entry is not None and answer >= 0:
+                votes[_algorithm(case, part["algorithms"][answer])][_without_split(entry.recipe)] += 1
+    meaning = {}
+    for algorithm, recipes in votes.items():
+        recipe, most = recipes.most_common(1)[0]
+        if most >= _TRUSTED * sum(recipes.values()):
+            meaning[algorithm] = recipe
+    for worker, part in enumerate(parts):
+        first = int(part["asked"][0])
+        answers = part["answer"][first : first + count // len(parts)].tolist()
+        for case, answer in zip(more_cases(seed * 1000 + worker), answers, strict=False):
+            if answer < 0 or case[0] not in _ANSWERED or (case[0] == Op.ADDMM and case[1] <= Dtype.TF32):
+                continue
+            row = part["algorithms"][answer]
+            meant = meaning.get(_algorithm(case, row))
+            if meant is not None:
+                yield tuple(int(n) for n in case[:8]), _with_split(meant, max(1, int(row[_SPLIT])))
+
+
+_SPLIT: Final = ATTRIBUTES.index("split_k")
+_RECIPE_SPLIT: Final = RECIPE.index("split")
+
+
+def _algorithm(case: Sequence[int], row: NDArray[np.int64]) -> tuple[int, ...]:
+    """Return what tells kernels apart: operation, type, layouts, and the algorithm, of its slices whether there are."""
+    numbers = [int(number) for number in row]
+    numbers[_SPLIT] = min(numbers[_SPLIT], 2)
+    return (*(int(n) for n in case[:4]), *numbers)
+
+
+def _without_split(recipe: tuple[int, ...]) -> tuple[int, ...]:
+    return _with_split(recipe, min(recipe[_RECIPE_SPLIT], 2))
+
+
+def _with_split(recipe: tuple[int, ...], split: int) -> tuple[int, ...]:
+    if recipe[_RECIPE_SPLIT] == 1:
+        return recipe
+    return (*recipe[:_RECIPE_SPLIT], split, *recipe[_RECIPE_SPLIT + 1 :])
+
+
+def build(
+    folders: Sequence[Path], path: Path, choices: Path | None = None, count: int = 0, seed: int = 1
+) -> dict[str, Any]:
+    """Write the table of all slices in ``folders``, and of ``count`` answers in ``choices``; a summary."""
     parts = [load(folder, "products") for folder in folders]
     away = set(map(tuple, held_out().tolist()))
     rows: dict[tuple[int, ...], Entry] = {}
-    for harvested in parts:
-        for case, entry in zip(harvested.cases.tolist(), entries(harvested), strict=True):
+    for part in parts:
+        for case, entry in zip(part.cases.tolist(), entries(part), strict=True):
             if entry is not None and tuple(case) not in away:
                 rows[tuple(case[:8])] = entry
+    measured = len(rows)
+    if choices is not None:
+        for key, recipe in answered(choices, dict(rows), count, seed):
+            rows.setdefault(key, Entry(recipe, 0.0, 0.0))
     # Resources differ a little between layouts of one tile: a recipe has the most common ones.
     common: dict[tuple[int, ...], Counter[tuple[int, ...]]] = defaultdict(Counter)
     for entry in rows.values():
@@ -144,15 +214,15 @@ def build(folders: Sequence[Path], path: Path) -> dict[str, Any]:
         },
     )  # fmt: skip
     assert len(RECIPE) == len(recipes[0]) + 3
-    return {"entries": len(keys), "recipes": len(recipes), "bytes": path.stat().st_size}
+    return {"entries": len(keys), "measured": measured, "recipes": len(recipes), "bytes": path.stat().st_size}
 
 
 def write_held_out(folders: Sequence[Path], path: Path) -> int:
     """Write what the held-out cases launched, as CSV; how many they are."""
     away = {tuple(case) for case in held_out().tolist()}
     rows: dict[tuple[int, ...], tuple[object, ...]] = {}
-    for harvested in (load(folder, "products") for folder in folders):
-        for case, entry in zip(harvested.cases.tolist(), entries(harvested), strict=True):
+    for part in (load(folder, "products") for folder in folders):
+        for case, entry in zip(part.cases.tolist(), entries(part), strict=True):
             if tuple(case) in away and entry is not None:
                 words = dict(zip(RECIPE, entry.recipe, strict=True))
                 known = [words[name] for name in ("m", "n", "cluster_m", "cluster_n", "split", "cleared")]
@@ -172,8 +242,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="folders of slices")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--held-out", type=Path, metavar="CSV", help="write what held-out cases launched, too")
+    parser.add_argument("--choices", type=Path, metavar="DIR", help="answers of tileprof.harvest.library_choices")
+    parser.add_argument("--count", type=int, default=300_000, help="how many of them (default: %(default)s)")
     options = parser.parse_args(words)
-    sys.stdout.write(f"{build(options.folders, options.output)}\n")
+    sys.stdout.write(f"{build(options.folders, options.output, options.choices, options.count)}\n")
     if options.held_out is not None:
         sys.stdout.write(f"{write_held_out(options.folders, options.held_out)} held-out cases\n")
     return 0
