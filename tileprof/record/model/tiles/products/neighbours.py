@@ -11,6 +11,7 @@ nearest measured entries, in units of a roofline, weighed by 1 / distance square
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -43,31 +44,41 @@ _BYTES_PER_NS, _START_NS = 3.5e3, 3000.0
 """By type (fp32, tf32, fp16, bf16, fp8). Only differences between near problems count."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Likes:
+    """Entries of one operation, type and layouts: their rows, features ``[entries, features]``, alignments of m, n and
+    k, and which were timed.
+    """
+
+    rows: NDArray[np.int64]
+    features: NDArray[np.float32]
+    aligned: NDArray[np.int64]
+    timed: NDArray[np.int64]
+
+
 def nearest(problem: Problem, table: Table, *, without: int | None = None) -> int | None:
     """Return the entry whose kernels a problem gets; None where no entry is like it. ``without`` is left out."""
-    rows = table.members(_group(problem))
-    if not len(rows):
+    likes = _likes(problem, table)
+    if not len(likes.rows):
         return None
-    features = _features_of(table, problem.dtype)[rows]
-    apart = np.abs(features - _features(_key(problem))).sum(axis=1)
-    apart += _misaligned(table.keys[rows], problem)
+    apart = np.abs(likes.features - _features(_key(problem))).sum(axis=1)
+    apart += _OTHER_ALIGNMENT * (likes.aligned != _own_alignment(problem)).sum(axis=1)
     if without is not None:
-        apart[rows == without] = np.inf
+        apart[likes.rows == without] = np.inf
     best = int(apart.argmin())
-    return int(rows[best]) if np.isfinite(apart[best]) else None
+    return int(likes.rows[best]) if np.isfinite(apart[best]) else None
 
 
 def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> float:
     """Return the time in ns of all launches of a product with this recipe; 0 where nothing like it was measured."""
-    rows = table.members(_group(problem))
-    rows = rows[table.columns["main_time"][rows] > 0]
-    if without is not None:
-        rows = rows[rows != without]
-    if not len(rows):
+    likes = _likes(problem, table)
+    some = likes.timed if without is None else likes.timed[likes.rows[likes.timed] != without]
+    if not len(some):
         return 0.0
+    rows = likes.rows[some]
     keys = table.keys[rows]
     apart = np.abs(_sizes(keys) - _sizes(_key(problem))).sum(axis=1)
-    apart += (alignment(keys[:, _M:], _ALIGNED[problem.dtype]) != _own_alignment(problem)).sum(axis=1)
+    apart += (likes.aligned[some] != _own_alignment(problem)).sum(axis=1)
     recipes = table.columns["recipes"][table.columns["recipe"][rows]]
     apart += _OTHER_TILE * (recipes[:, _TILE] != (recipe.m, recipe.n, *recipe.cluster, recipe.split)).any(axis=1)
     chosen = np.argpartition(apart, min(_TIMED, len(rows)) - 1)[:_TIMED]
@@ -78,6 +89,19 @@ def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None
     )
     ratio = np.log(measured / _roofline_ns(keys[chosen]))
     return float(_roofline_ns(_key(problem))[0] * np.exp((ratio * weight).sum() / weight.sum()))
+
+
+def _likes(problem: Problem, table: Table) -> _Likes:
+    group = _group(problem)
+    key = ("likes", *group.values())
+    if key not in table.derived:
+        rows = table.members(group)
+        keys = table.keys[rows]
+        aligned = alignment(keys[:, _M:], _ALIGNED[problem.dtype])
+        timed = np.flatnonzero(table.columns["main_time"][rows])
+        table.derived[key] = _Likes(rows, _features(keys), aligned, timed)
+    likes: _Likes = table.derived[key]
+    return likes
 
 
 def _group(problem: Problem) -> dict[int, int]:
@@ -93,7 +117,7 @@ def _sizes(keys: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.log2(keys[:, _BATCH:].astype(np.float64))
 
 
-def _features(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+def _features(keys: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return where problems lie, ``[problems, features]``: the distance sums differences."""
     batch, m, n, _ = (keys[:, i].astype(np.float64) for i in (_BATCH, _M, _N, _K))
     columns = [*(_sizes(keys) * _SIZE_WEIGHTS).T]
@@ -102,23 +126,7 @@ def _features(keys: NDArray[np.int64]) -> NDArray[np.float64]:
     for rows, across in _TILES:
         waves = np.ceil(m / rows) * np.ceil(n / across) * batch / _SMS
         columns += [_WAVE_WEIGHT * np.log2(np.ceil(waves)), waves / np.ceil(waves)]
-    return np.column_stack(columns)
-
-
-def _features_of(table: Table, dtype: int) -> NDArray[np.float64]:
-    """Return the features of all entries; those of other types than ``dtype`` may be missing (zeros)."""
-    key = ("features", dtype)
-    if key not in table.derived:
-        features = np.zeros((len(table), _features(table.keys[:1]).shape[1]), np.float32)
-        rows = np.flatnonzero(table.keys[:, 1] == dtype)
-        features[rows] = _features(table.keys[rows])
-        table.derived[key] = features
-    return np.asarray(table.derived[key])
-
-
-def _misaligned(keys: NDArray[np.int64], problem: Problem) -> NDArray[np.float64]:
-    unit = _ALIGNED[problem.dtype]
-    return np.asarray(_OTHER_ALIGNMENT * (alignment(keys[:, _M:], unit) != _own_alignment(problem)).sum(axis=1))
+    return np.column_stack(columns).astype(np.float32)
 
 
 def _own_alignment(problem: Problem) -> NDArray[np.int64]:
