@@ -1,4 +1,4 @@
-"""Which buffers each launch of a trace touches, and how: looked up once for each distinct footprint and binding."""
+"""Finds the buffers that each launch of a trace touches, and how; looked up once per distinct footprint and binding."""
 
 from __future__ import annotations
 

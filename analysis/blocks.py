@@ -62,7 +62,7 @@ class EdgeBlock:
 
     @property
     def count(self) -> int:
-        """Edges, one a pair of tiles."""
+        """Edges, one per pair of tiles."""
         return int((self.uses() * np.diff(self.indptr)).sum())
 
     @property

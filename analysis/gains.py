@@ -1,4 +1,4 @@
-"""What overlapping each dependent pair of launches could save, pair by pair and folded over repeated layers."""
+"""The time that overlapping each dependent pair of launches could save, per pair and folded over repeated layers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ NOT_COMPUTED: Final = "not computed"
 """The binding bound of the others."""
 
 _REACH = 8192
-"""How many launches back a path between two launches is looked for: 8192 bits a launch, 100 MB for 1e5 launches."""
+"""Paths between two launches are looked for within this many launches: 8192 bits per launch, 100 MB for 1e5 launches.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
 
 
 _Key = tuple[tuple[object, ...], tuple[object, ...], float]
-"""What an answer depends on: tiles and their dependencies, bytes, and the recorded time."""
+"""The facts that an answer depends on: tiles and their dependencies, bytes, and the recorded time."""
 
 
 class _Answers:
@@ -213,8 +214,8 @@ def _recorded_ns(bounder: Bounder, producers: NDArray[np.int64], consumers: NDAr
 
 
 class _Binding(NamedTuple):
-    """By buffer: the first operand slot of a launch that is bound to it, and the offset there. ``alone``: for each
-    slot, that first slot of its buffer, the distance from its offset, and whether the buffer is kept to the end.
+    """The first operand slot of a launch that is bound to each buffer, and the offset there. ``alone``: for each slot,
+    that first slot of its buffer, the distance from its offset, and whether the buffer is kept to the end.
     """
 
     slots: dict[int, int]

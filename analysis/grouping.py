@@ -1,4 +1,4 @@
-"""Which of many short lists of rows are equal: how tiles that touch the same bytes become one class."""
+"""Finds equal lists among many short lists of rows: tiles that touch the same bytes become one class."""
 
 from __future__ import annotations
 

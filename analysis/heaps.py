@@ -10,7 +10,7 @@ from tileprof.analysis.bounds.compiled import internal
 
 @internal
 def push(keys: NDArray[np.float64], items: NDArray[np.int64], size: int, key: float, item: int) -> None:
-    """Into a heap of (key, item), least first; ties by item."""
+    """Push (key, item) into a heap whose least comes first; ties by item."""
     at = size
     while at > 0:
         above = (at - 1) // 2
@@ -44,7 +44,7 @@ def pop(keys: NDArray[np.float64], items: NDArray[np.int64], size: int) -> None:
 
 @internal
 def push_tile(heap: NDArray[np.int64], size: int, tile: int) -> None:
-    """Into a heap of whole numbers, least first."""
+    """Push into a heap of whole numbers whose least comes first."""
     at = size
     while at > 0:
         above = (at - 1) // 2

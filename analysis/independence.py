@@ -1,4 +1,4 @@
-"""How much of a program is independent: the first thing to know before its kernels are spread over streams."""
+"""Measures how much of a program is independent, which matters before its kernels are spread over streams."""
 
 from __future__ import annotations
 

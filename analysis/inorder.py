@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What synchronisation costs, in nanoseconds.
+    """Costs of synchronisation, in nanoseconds.
 
     ``post_ns``: fence and atomic at a tile's end. ``wait_ns``: from the last post to the waiting tile going on.
     ``launch_ns``: from the start of a launch to the earliest start of the next (0: all are resident in time). Defaults:

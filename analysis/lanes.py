@@ -1,4 +1,4 @@
-"""Where the tiles of a trace's launches ran, or would run: measured lanes, and modelled ones where nothing was
+"""Lanes on which the tiles of a trace's launches ran, or would run: measured lanes, and modelled ones where nothing was
 measured.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LaneSource:
-    """Where the tiles of each launch ran, or would run; ``lives``: how long they last."""
+    """Lanes on which the tiles of each launch ran, or would run; ``lives``: how long they last."""
 
     def __init__(self, trace: Recording, launches: pd.DataFrame) -> None:
         self._sms = trace.device.sms

@@ -1,4 +1,4 @@
-"""What a trace says about itself and about overlap, as one value: `build_report(graph) -> Report`.
+"""The facts that a trace holds about itself and about overlap, as one value: `build_report(graph) -> Report`.
 
 The JSON form (`Report.to_json`, ``tileprof report --json``) is stable under its ``version``; keys are only added. Times
 are nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
@@ -89,7 +89,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which recording a report speaks of."""
+    """The recording that a report speaks of."""
 
     path: str
     recorder: str

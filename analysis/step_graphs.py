@@ -1,4 +1,4 @@
-"""How soon the graph of thread blocks repeats over the iterations of a loop, modulo addresses.
+"""Counts the iterations of a loop after which its graph of thread blocks repeats, modulo addresses.
 
 A scheduler that stores the graph of an iteration may use it again for the next one when both launch the same kernels
 with the same footprints and depend in the same way (Kuper, Pati and Sinclair ask how often that holds). Producers are
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
 
 _Link = tuple[bool, int, int, str, int]
-"""Whether the producer is a place relative to the iteration, it, the consumer's place, the hazard, the block."""
+"""A flag, set if the producer is a place relative to the iteration; the producer; the consumer's place; the hazard; the
+block.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the tiles of a launch touch in one buffer: classes of tiles, and the bytes of each class.
+"""The bytes of one buffer that the tiles of a launch touch: classes of tiles, and the bytes of each class.
 
 Tiles that touch exactly the same boxes at the same times form a *class* (all tiles of a GEMM's row read one strip of
 A). Joins run on classes, so their cost follows the distinct boxes, not tiles times tiles.
@@ -47,7 +47,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:
-    """What one launch does to one buffer; ``number`` identifies it for memoisation."""
+    """One launch's use of one buffer; ``number`` identifies it for memoisation."""
 
     number: int
     tiles: int

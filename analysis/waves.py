@@ -41,7 +41,7 @@ class PairWaves:
 
 
 def pair_waves(tiles: tuple[int, int], slots: tuple[int, int]) -> PairWaves:
-    """Return waves of a producer and a consumer with so many tiles and slots each."""
+    """Return waves of a producer and a consumer with the given tiles and slots."""
     fractions = [t / s for t, s in zip(tiles, slots, strict=True)]
     return PairWaves(sum(whole(f) for f in fractions), sum(fractions))
 

@@ -218,6 +218,57 @@ curves(
     y_title="gain over stream order",
 )
 
+# %% [markdown]
+# ## Measured points
+#
+# The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that hands tiles to a persistent kernel over PCIe. Its
+# link was measured apart from any program: 5.0 us for a round trip of 132 blocks, 2.5 one way. Ten chains were measured on an H200; the
+# curves are the simulator's for the same tiles, of which only the time of the stages one by one was used
+# (`tests/benchmarks/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of their inputs, *ccks-ready* does not.
+
+# %%
+MEASURED_US = 2.5
+chains = pd.read_csv("data/ccks_twins.csv")
+some = [
+    "GPT-2 MLP, 512 tokens",
+    "four MLPs of GPT-2, 256 tokens",
+    "LLaMA-65B MLP TP8, 64 tokens",
+    "ResNet, two 3x3, 28x28x128, batch 8",
+]
+chosen = chains[chains["chain"].isin(some)]
+there = chains[chains["latency_us"] == MEASURED_US].set_index(["chain", "scheduler"])
+off = (there["simulated_us"] / there["measured_us"] - 1).abs()
+figure = curves(
+    chosen,
+    x="latency_us",
+    y="simulated_us",
+    by="scheduler",
+    panel="chain",
+    guides={"measured": MEASURED_US},
+    log_x=True,
+    title=f"Curves simulated, diamonds measured on an H200: of {len(off)} points {int((off <= 0.15).sum())} are within 15%",
+    x_title="latency of the link, one way, us",
+    y_title="us",
+)
+for place, name in enumerate(dict.fromkeys(chosen["chain"])):
+    points = there.loc[name, "measured_us"]
+    figure.add_scatter(
+        x=[MEASURED_US] * len(points),
+        y=points,
+        mode="markers",
+        marker={"symbol": "diamond", "size": 9, "color": "#222222"},
+        name="measured",
+        showlegend=place == 0,
+        row=place // 2 + 1,
+        col=place % 2 + 1,
+    )
+figure
+
+# %%
+there.assign(difference=lambda t: t["simulated_us"] / t["measured_us"] - 1)[
+    ["simulated_us", "measured_us", "difference"]
+].round(2)
+
 # %%
 nvlink, pcie = (
     table[(table["latency_us"] == us) & (table["variant"] == "all of it")].set_index("program")["gain"]

@@ -30,7 +30,6 @@ import tileprof
 from tileprof.analysis.waves import pair_waves
 from tileprof.devices import get
 from tileprof.viz.charts import curves
-from tileprof.viz.published import beside
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 data = next(place / "tests" / "data" for place in places if (place / "tests" / "data" / "cusync_waves.csv").is_file())
@@ -38,6 +37,7 @@ sys.path.insert(0, str(data.parents[1] / "notebooks"))
 
 from studies.cusync_gains import agreement, best_policies, calibrate, held_out, predictions, published
 from studies.cusync_pairs import POLICIES, STREAM
+from studies.published_beside_predicted import beside
 
 # %% [markdown]
 # ## Waves

@@ -1,4 +1,4 @@
-"""Where the command starts; also ``python -m tileprof``, where no script of it is on the PATH."""
+"""The start of the command; also ``python -m tileprof``, where no script of it is on the PATH."""
 
 import sys
 

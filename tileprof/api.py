@@ -1,4 +1,4 @@
-"""What ``import tileprof`` offers: traces that know their graph, their report and their page.
+"""The names that ``import tileprof`` offers: traces that know their graph, their report and their page.
 
 `load` gives a `LoadedTrace`; the parts below it (`tileprof.trace`, `tileprof.analysis`, `tileprof.viz`) know nothing of
 each other in this direction, and are brought together here as the command line does.

@@ -2,7 +2,8 @@
 
 
 class UserError(Exception):
-    """What happened, to which file, launch or tile, seen against expected, and what to type next.
+    """An error that its user can mend. The message says what happened to which file, launch or tile, the value seen and
+    the value expected, and what to type next.
 
     The command line prints the message without a traceback and exits with ``exit_code``.
     """

@@ -1,4 +1,4 @@
-"""Which buffers each launch reads and writes, and how many bytes each of its tiles, packed for the browser."""
+"""The buffers that each launch reads and writes, and the bytes of each of its tiles, packed for the browser."""
 
 from __future__ import annotations
 

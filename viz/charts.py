@@ -27,9 +27,9 @@ _LEVEL_COLOURS = ("#D55E00", "#F0B670", "#9CCBEA", "#0072B2")
 _FONT_PX, _TITLE_PX, _LABEL_PX = 15, 19, 13
 _MOST_TICKS = 10
 _TITLE_CHARACTERS = 95
-"""What a line of a title holds in a notebook of 900 pixels."""
+"""Characters in a line of a title in a notebook of 900 pixels."""
 _LINES_UP_PX = 13
-"""By how much plotly raises a title of several lines."""
+"""The height by which plotly raises a title of several lines."""
 _LEAST_LABELLED = 0.075
 """Share of a bar below which a number does not fit."""
 

@@ -1,4 +1,4 @@
-"""What a page shows, as one JSON value: the program, its launches, dependent pairs, tile relations and lanes.
+"""The content of a page as one JSON value: the program, its launches, dependent pairs, tile relations and lanes.
 
 Whatever the trace, the value stays under `PAGE_BYTES`. What does not fit is aggregated or left out, largest and
 least important first, and ``document["notes"]`` says so in the page's own words.

@@ -25,7 +25,7 @@ _FAN_COLOUR, _FAR = "rgba(90,90,90,0.4)", ("#009E73", "#D55E00", "#CC79A7", "#56
 _FAN = 0.34
 """Columns between a node and where its line meets others."""
 _BEND = 0.026
-"""How high a line over other columns bends: less than half the distance of 16 nodes in a column."""
+"""The bend of a line over other columns: less than half the distance of 16 nodes in a column."""
 
 
 def tile_graph(graph: TileGraph, launches: Sequence[int], *, title: str = "", reuse: bool = False) -> go.Figure:
@@ -76,7 +76,7 @@ class _Lines:
         self.squares = _Path()
 
     def add(self, block: EdgeBlock, columns: tuple[int, int], tiles: tuple[int, int]) -> None:
-        """The dependencies of two launches, at these columns and of so many tiles."""
+        """The dependencies of two launches, with their columns and numbers of tiles."""
         a, b = columns
         path = self.single if b == a + 1 else self.far.setdefault(a, _Path())
         alike: dict[tuple[int, ...], list[int]] = {}

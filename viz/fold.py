@@ -56,7 +56,7 @@ def by_module(
     ``modules`` are the launches' paths, ``origin`` the launch from which the items count, ``known`` how many parts of
     the path the module around them has.
     """
-    if sum(map(_drawn, items)) <= most:
+    if sum(map(_drawn_launches, items)) <= most:
         return items
     paths = [_path(item, modules, origin) for item in items]
     prefix_length = max(prefix_length, len(_shared([path for path in paths if path])))
@@ -124,8 +124,8 @@ def _launches(item: Item) -> int:
     return 1 if "launch" in item else int(item["period"] * item["count"])
 
 
-def _drawn(item: Item) -> int:
-    return 1 if "launch" in item else sum(map(_drawn, item["items"]))
+def _drawn_launches(item: Item) -> int:
+    return 1 if "launch" in item else sum(map(_drawn_launches, item["items"]))
 
 
 def _shared(paths: Sequence[list[str]]) -> list[str]:

@@ -23,7 +23,7 @@ _TOO_MANY = 2_000_000
 """Tiles of one launch that are not even tried to pack one by one."""
 
 _COARSE_BYTES = 20_000
-"""What aggregated lanes take of a page, at most about; kept free for each table still to come."""
+"""Bytes of a page that aggregated lanes take, about; kept free for each table still to come."""
 
 _NO_TABLE = -1
 

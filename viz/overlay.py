@@ -29,7 +29,7 @@ class PairOverlay:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """What a page says of a policy. ``reasons``: sentences on what else is unsound; ``needed``, ``missing``:
+    """The page's view of a policy. ``reasons``: sentences on what else is unsound; ``needed``, ``missing``:
     dependencies; ``waits``: of tiles on semaphores; ``excess``: pairs of tiles of which one awaits the other without
     need. ``stream_ns`` and ``policy_ns``: predicted time of its launches alone, one after the other and under the
     policy. ``refused``: why it cannot be of this trace; nothing else is known of it then.

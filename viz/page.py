@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # viz/scripts, as modules; assets/page.js is their bundle (`npm run bundle`).
 
 CONNECT = "; connect-src 'self'"
-"""What a served page may do beyond one in a file."""
+"""The additional permission of a served page beyond one in a file."""
 
 
 def page(

@@ -20,7 +20,7 @@ COARSE = 256
 """Rows and columns of an aggregated relation."""
 
 _COARSE_BYTES = 30_000
-"""What an aggregated relation takes of a page, at most about; kept free for each relation still to come."""
+"""Bytes of a page that an aggregated relation takes, about; kept free for each relation still to come."""
 
 _SMALL_BYTES = 4_000
 """A whole relation of so little is kept whatever is still to come: aggregated it would take no less."""

@@ -38,13 +38,13 @@ class Curves:
         edges = np.linspace(0.0, max(float((begin + took).max()), 1.0), bins + 1)
         slot_time = np.zeros(bins + 1)
         first, place = self._source.shared()
-        curves = [self._used(launch) for launch in first]
+        curves = [self._use_curve(launch) for launch in first]
         for launch, at in enumerate(place):
             steps, level = curves[at]
             slot_time += np.interp(edges - begin[launch], steps, level)
         return np.clip(np.diff(slot_time) / np.diff(edges), 0.0, 1.0)
 
-    def _used(self, launch: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _use_curve(self, launch: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return times from a launch's begin, and the GPU-time in use up to each."""
         begin, end = self._source.spans(launch)
         one = np.zeros(len(end), np.int32)

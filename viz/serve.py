@@ -42,14 +42,14 @@ LOOPBACK = "127.0.0.1"
 _LONGEST_QUERY = 2_000
 MOST_SMS, MOST_BLOCKS = 4_096, 64
 MOST_REQUESTS = 16
-"""At the same time; what comes beyond is refused with 503. A page asks for a few things at once."""
+"""The most requests at the same time; more are refused with 503. A page asks for a few things at once."""
 _SLOWEST_S = 30.0
 """A connection that sends nothing for so long is closed."""
 
 
 class Answers:
-    """What a served page may ask of one graph; every answer is a JSON value. Raises `UserError` for what it cannot
-    answer.
+    """The requests that a served page may make of one graph; every answer is a JSON value. Raises `UserError` for what
+    it cannot answer.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class PageServer(ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, while fewer than `MOST_REQUESTS` are; else it is refused."""
+        """Serve a request in a thread of its own while fewer than `MOST_REQUESTS` are served; else refuse it."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
             return

@@ -1,4 +1,4 @@
-"""What a page compares: the program under every scheduler, and on GPUs of other sizes."""
+"""The comparisons of a page: the program under every scheduler, and on GPUs of other sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIMULATED_TILES = 5_000_000
 """Tiles simulated for one page, all schedules and sizes together: ten seconds or so of two cores."""
 
 _LAUNCH_TILES = 30
-"""What a launch costs in a simulation, in tiles: programs of many small launches have few tiles, and take as long."""
+"""The cost of a launch in a simulation, in tiles: programs of many small launches have few tiles, and take as long."""
 
 SIZES = (0.5, 0.75, 1.0, 1.5, 2.0)
 """SM counts of the what-if table, in units of the device's."""

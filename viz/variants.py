@@ -1,4 +1,5 @@
-"""What the what-if view moves through: schedulers on GPUs of other sizes and with other options, simulated beforehand.
+"""The variants that the what-if view moves through: schedulers on GPUs of other sizes and with other options, simulated
+beforehand.
 
 A *knob* is one option of a scheduler with the values that its slider has. A *variant* moves away from the recorded GPU
 and the scheduler's own options in one knob, or in one or both sizes; other combinations are for a served page.
@@ -38,9 +39,9 @@ _FIRST = ("cusync", "list", "pdl", "graph", "stream", "acs-sw", "acs-hw")
 _IN_STUDY = ("stream", "graph", "list")
 """Schedulers whose times on other sizes are in `Study.sizes`."""
 _COST = {"dataflow-bloom": 60}
-"""What a run costs in runs of the others: its filters are filled anew from every access."""
+"""The cost of a run relative to the others: its filters are filled anew from every access."""
 _STEPS_NS = (0.0, 500.0, 1000.0, 2000.0, 4000.0)
-"""Where an option in ns has no default of its own to be scaled."""
+"""Values for an option in ns that has no default of its own to be scaled."""
 
 
 @dataclass(frozen=True, slots=True)

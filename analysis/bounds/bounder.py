@@ -45,7 +45,7 @@ ASSUMPTIONS: Final = {
     "parents have "
     "ended, slots are one pool over the GPU",
 }
-"""What each number assumes, by its name in `Bounds`."""
+"""The assumption of each number, by its name in `Bounds`."""
 
 ANY: Final = ("area", "wait-inside path", "compute", "DRAM")
 """Bounds that no schedule can beat; the largest of them is *the* bound."""

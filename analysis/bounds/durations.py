@@ -1,4 +1,4 @@
-"""How long each tile lives: measured where it was, modelled otherwise, each said by name.
+"""The lifetime of each tile: measured where the trace has it, else modelled; each source has a name.
 
 Blocks are timed in a pass of their own, which is slower than the plain program: small kernels take about twice as long
 in it. So the measured lives of a launch are *calibrated*: all are multiplied by the same factor, such that the launch
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 MEASURED, MODELLED, SPREAD, ROOFLINE = "measured", "modelled", "spread", "roofline"
-"""Where a launch's tile durations come from: its blocks were timed (and calibrated, see above); the footprint's model;
-nothing is known of single tiles, and the launch's duration is spread evenly over its waves; not even that is known, and
-a roofline stands for it.
+"""Sources of a launch's tile durations: its blocks were timed (and calibrated, see above); the footprint's model; the
+launch's duration spread evenly over its waves, where nothing is known of single tiles; a roofline, where not even that
+is known.
 """
 
 WAVE_NS = 1000.0
-"""What a block costs beside its work: start, a load and a store (as in the model recorder; Luo et al. 2024,
+"""The cost of a block beside its work: start, a load and a store (as in the model recorder; Luo et al. 2024,
 arXiv:2402.13499).
 """
 

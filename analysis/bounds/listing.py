@@ -1,4 +1,4 @@
-"""What a simple schedule achieves: greedy list scheduling over the tile graph, after Graham (1966, 1969).
+"""A time that a simple schedule achieves: greedy list scheduling over the tile graph, after Graham (1966, 1969).
 
 Whenever slots are free and a tile that fits them is ready, the first such tile in issue order starts; no slot idles
 while a tile that fits is ready. With tiles of one slot each the result is at most ``2 - 1/slots`` times the optimum

@@ -1,4 +1,4 @@
-"""How fast the arithmetic of a launch could run at most."""
+"""The peak rate at which the arithmetic of a launch could run."""
 
 from __future__ import annotations
 

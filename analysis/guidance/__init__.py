@@ -1,5 +1,5 @@
-"""From facts to a decision: a verdict on the program, the ladder of schedules, ranked actions, and where the time
-goes.
+"""Turns facts into a decision: a verdict on the program, the ladder of schedules, ranked actions, and a division of the
+time.
 """
 
 from tileprof.analysis.guidance.guide import guide

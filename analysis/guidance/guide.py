@@ -32,7 +32,7 @@ MOST_PAIRS: Final = 6
 """Kinds of pairs that are simulated; `tileprof simulate --advice` tries more."""
 
 _AFTER_WORK: Final[dict[Effort, float]] = {"minutes": 1.0, "hours": 0.9, "days": 0.75}
-"""By what a saving counts less for the work that it takes, when actions are ranked."""
+"""Factors of a saving by the work that it takes, when actions are ranked."""
 
 _AFTER_A_GRAPH: Final = ("out-of-order", "dependent-launch", "compile", "fuse", "synchronise")
 """Kinds of actions whose savings leave out what a CUDA graph saves anyway: the gaps between launches."""
@@ -41,7 +41,7 @@ SLOW_HOST_NS: Final = 20_000
 """Mean gap of a launch from which on the host is late: about ten times what launching takes."""
 
 _LAUNCH_BOUND, _NARROW, _FULL_RATE, _TAIL = 0.25, 0.5, 0.6, 0.25
-"""From these shares on a program is called launch-bound (no kernel runs), made of small kernels (launches that fill
+"""Least shares for which a program is called launch-bound (no kernel runs), made of small kernels (launches that fill
 less than half of the GPU), bound by DRAM or arithmetic (time that these need at full rate), tail-bound (slots without a
 tile).
 """

@@ -1,4 +1,4 @@
-"""Where the recorded time goes, by operator and by module."""
+"""Divides the recorded time by operator and by module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What guidance consists of, with its JSON form.
+"""The values that guidance consists of, with their JSON form.
 
 `Guidance.to_json`, which ``tileprof report --json`` holds under ``guidance``; times are nanoseconds, shares 0 to 1. ::
 
@@ -61,7 +61,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What limits the program, in a word (``kind``) and in a sentence that ends with the first action."""
+    """The limit of the program, in a word (``kind``) and in a sentence that ends with the first action."""
 
     kind: str
     sentence: str

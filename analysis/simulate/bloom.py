@@ -60,7 +60,7 @@ def _mixed(values: NDArray[np.int64], seed: int) -> Bits:
 
 
 class Side(NamedTuple):
-    """What the tiles of a launch read, or write: distinct boxes, their granules and the tiles that have them."""
+    """Accesses of one mode by the tiles of a launch: distinct boxes, their granules and the tiles that have them."""
 
     tiles: int
     granule: NDArray[np.int64]

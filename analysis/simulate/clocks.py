@@ -27,7 +27,7 @@ FULL = 1 << 30
 
 
 class Sharing(NamedTuple):
-    """What tiles that work share. ``clocks`` 0: nothing, every tile works at rate 1.
+    """Resources that working tiles share. ``clocks`` 0: none, every tile works at rate 1.
 
     ``by_sm``: every SM has a clock and a load of its own, and ``loads`` ``[launches, 1]`` is what a block adds to its
     SM's. Otherwise loads are the GPU's, ``[launches, resources]`` a tile, and there is a clock for every subset of the
@@ -64,7 +64,9 @@ class Clocks(NamedTuple):
 
 
 SHOWN, AT, RATE, UPCOMING = range(4)
-"""What a clock showed, when, its rate since, and when its first tile stops (infinite for none)."""
+"""Columns of a clock: its value, the time of that value, its rate since, and the stop of its first tile (infinite for
+none).
+"""
 
 
 @internal

@@ -23,7 +23,7 @@ LOCAL = ""
 CONNECT_S = 10.0
 WORKERS_S = 30.0
 _DEATHS = 1
-"""How often a job may end its local worker before it is given up."""
+"""A job that ends its local worker this many times is given up."""
 
 J = TypeVar("J")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""Who waits for whom in a run that did not end: the cycle, in a sentence."""
+"""Names the cycle of waits in a run that did not end, in a sentence."""
 
 from __future__ import annotations
 

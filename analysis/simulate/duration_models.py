@@ -60,7 +60,7 @@ class LifeModel(Protocol):
 
 
 class _AsRecorded(Options):
-    """What a model need not say anew."""
+    """Defaults that a duration model inherits."""
 
     kind: ClassVar[str] = "durations"
 

@@ -40,11 +40,11 @@ class Inlining(NamedTuple):
     workers: int
     policy: int = RULE
     spawn_ns: float = 0.0
-    """From the end of the last parent to a spawned tile's arrival in the queue."""
+    """Time from the end of the last parent to a spawned tile's arrival in the queue."""
     fetch_ns: float = 0.0
     """A worker's time to take a tile from the queue."""
     reload_ns: float = 0.0
-    """What an inline tile spares, at most its life."""
+    """Time that an inline tile spares, at most its life."""
 
 
 class Ran(NamedTuple):

@@ -1,5 +1,5 @@
-"""When in its work a tile needs what its parents have written, and how early it can end for that; compiled with the
-engine.
+"""The moments in its work at which a tile needs what its parents have written, and how early it can end for that;
+compiled with the engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a tile's blocks go: the SM with the most free block slots among those that they fit; ties go to the lowest
+"""Places a tile's blocks: on the SM with the most free block slots among those that they fit; ties go to the lowest
 number.
 """
 

@@ -1,4 +1,4 @@
-"""What a scheduler decides, as arrays that an engine can run.
+"""The decisions of a scheduler, as arrays that an engine can run.
 
 A launch *opens* when all its gates have opened, ``gap_ns`` has passed since the last of them, the host has issued it
 (``issue_ns``) and it has entered the window of launches under way. Tiles of open launches are dispatched to SMs in
@@ -21,8 +21,8 @@ waits for after its launch has opened is its launch's ``gate``:
 | INSIDE | at once, holding its place | waits at the access that needs a parent's bytes until the parent has ended |
 | GRID | at once, holding its place | waits after ``prologue`` of its work until the launch ``waits_for`` has ended |
 
-A launch that opens may have to pass a *launcher*, which opens one per ``period_ns``, and to take one of so many *lanes*
-(streams that are driven by a thread each), which is free again ``lane_ns`` after the launch has ended.
+A launch that opens may have to pass a *launcher*, which opens one per ``period_ns``, and to take one of a number of
+*lanes* (streams that are driven by a thread each), which is free again ``lane_ns`` after the launch has ended.
 
 Limits of schedulers with small memories may be added:
 
@@ -62,7 +62,7 @@ class Deciding(NamedTuple):
     """A batch, in a server."""
     batch: int = 1
     deliver_ns: float = 0.0
-    """From the decision to the SM."""
+    """Time from the decision to the SM."""
     ahead: bool = False
     """Decide when the launch opens, not when the tile is ready."""
     bypass: int = 0
@@ -117,11 +117,11 @@ class Plan(NamedTuple):
     signal_ns: NDArray[np.float64]
     """``[n]`` from the end of what is waited for to the moment a waiting tile of a launch knows."""
     period_ns: float
-    """Between two launches that open; 0: any number at once."""
+    """Time between two launches that open; 0: any number at once."""
     lanes: int
     """Launches that may be open and not ended; 0: any number."""
     lane_ns: float
-    """From the end of a launch to the moment its lane is free."""
+    """Time from the end of a launch to the moment its lane is free."""
     greedy: bool
     """A tile that fits no SM does not hold back tiles of other launches."""
     window: int
@@ -146,9 +146,9 @@ class Draft:
     gap_ns: list[float] = field(default_factory=list)
     issue_ns: list[float] = field(default_factory=list)
     after: list[set[int]] = field(default_factory=list)
-    """By launch: launches that must have ended."""
+    """Launches that must have ended, by launch."""
     started: list[set[int]] = field(default_factory=list)
-    """By launch: launches whose tiles must all have been dispatched, and have done their launch's ``trigger`` of work.
+    """Launches whose tiles must all have been dispatched, and have done their launch's ``trigger`` of work, by launch.
     """
     trigger: list[float] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)

@@ -21,13 +21,13 @@ class Mapping(NamedTuple):
 
     queues: I64
     launches: I64
-    """By queue, in issue order."""
+    """The launches of each queue, in issue order."""
     n: I64
 
 
 _MAPPED, _PARKED, _BUSY, _DONE, _AT = range(5)
-"""Whether a queue is mapped; the launch that could start if it were (-1 for none); launches under way; launches that
-have ended; where its launches begin.
+"""Columns of a queue: 1 if it is mapped; the launch that could start if it were (-1 for none); launches under way;
+launches that have ended; the place where its launches begin.
 """
 
 _IN, _OUT, _IDLE, _SWAPS = range(4)
@@ -125,7 +125,7 @@ def unmapped(plan: Plan) -> Mapping:
 
 @internal
 def has_ended(m: Mapping, plan: Plan, launch: int) -> bool:
-    """Note the end of a launch; whether its queue has left its place for good."""
+    """Note the end of a launch; whether its queue has left its place and does not return."""
     q = plan.queue[launch]
     m.queues[q, _BUSY] -= 1
     m.queues[q, _DONE] += 1

@@ -1,4 +1,4 @@
-"""What a scheduler is, and how its options are read from ``name:key=value,key=value``."""
+"""The interface of schedulers; reads their options from ``name:key=value,key=value``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a scheduler may look at: launches and which of them depend on which, not single tiles.
+    """The part of a program that a scheduler may look at: launches and their dependencies on each other, not single
+    tiles.
 
     ``parents[c]`` maps each launch that c depends on to when in the work of c's tiles its bytes are first needed (0 to
     1, the least over all tiles; 0 where unknown), ``written[c]`` to when in the work of that launch's tiles they are

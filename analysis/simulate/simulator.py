@@ -95,7 +95,7 @@ class Simulator:
         self._refuse_what_never_fits(np.arange(len(trace.launches)), self.machine.sms)
 
     def _refuse_what_never_fits(self, launches: NDArray[np.int64], sms: int) -> None:
-        """Raises UserError where so many SMs do not hold one tile of a launch."""
+        """Raises UserError where the SMs do not hold one tile of a launch."""
         if not len(launches):
             return
         resident = (self.machine.capacity // np.maximum(self._demand[launches], 1)).min(axis=1)

@@ -20,6 +20,9 @@ warp``, throughput and time being those of child tiles: all that ended over the 
 time of all that ended. It is asked where the program as written would launch. What it does before the first child has
 ended we do not know: see ``prior``, and ``untried``, the bound of spawn.cuh in the CUDA examples.
 
+``stagger_ns``: parent tiles reach their launch sites one after the other. ``guess_ns``: the rule ``warp`` knows items'
+times as spawn.cuh does, from items that threads which kept their work have done, and guesses before.
+
 ``lag_ns``: rules read the length of the queue at most once in this time, and tiles that start in between decide by the
 value that was read last.
 
@@ -78,7 +81,7 @@ class Spawns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spawning:
-    """What launching costs, and the GPU. Times in nanoseconds.
+    """Costs of launching, and the GPU. Times in nanoseconds.
 
     The defaults are a K20c, whose launches were measured for GPGPU-Sim (``-cdp_latency``: 20,000 cycles for a warp that
     launches and 1,700 more for each of its launches, with the call for the parameter buffer; here at 706 MHz): 13 SMs
@@ -118,6 +121,14 @@ class Spawning:
         default=0.0,
         metadata={"meaning": "between two looks of the rules at the children in the queue", "least": 0},
     )
+    stagger_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "between two parent tiles whose threads reach their launch sites", "least": 0},
+    )
+    guess_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "of an item for the rule warp until one was done inline; 0: items' own times", "least": 0},
+    )
     untried: int = field(
         default=MOST_COUNTED,
         metadata={"meaning": "child tiles that are launched until one has ended, with prior=0", "least": 0},
@@ -141,8 +152,8 @@ class Spawning:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """How a policy did: ``launched`` and ``inlined`` count threads with items; ``estimate_error`` is the mean relative
-    error of the queue model's time of a launched grid (NaN where it estimated none).
+    """The outcome of a policy: ``launched`` and ``inlined`` count threads with items; ``estimate_error`` is the mean
+    relative error of the queue model's time of a launched grid (NaN where it estimated none).
     """
 
     policy: str
@@ -210,10 +221,13 @@ ended, of these running, child tiles ended, grids in execution, grids that have 
 grid with tiles to start, events, and child tiles in the queue when a rule last looked.
 """
 
-_BUSY, _SINCE, _LIVED, _SERVED, _AREA, _TICKED, _CLOSES, _MEAN, _LOOKED = range(9)
+(
+    _BUSY, _SINCE, _LIVED, _SERVED, _AREA, _TICKED, _CLOSES, _MEAN, _LOOKED, _REACHES, _OWN_ITEMS, _OWN_NS,
+) = range(12)  # fmt: skip
 """Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch
 has been served. Of the window: child tiles times time so far, until when, when it ends, and how many ran at a time in
-the one before.
+the one before. When a rule looked at the queue; when the next parent tile may start; items done inline by tiles that
+have ended, and their time.
 """
 
 
@@ -242,6 +256,9 @@ class _State(NamedTuple):
     """``[warp]`` which threads of a warp launch."""
     picked: NDArray[np.int64]
     """``[warp]`` those, the largest first."""
+    own_items: NDArray[np.int64]
+    """``[slots + 1]`` items that the tile there does inline, and their time; last, those of the tile that starts."""
+    own_ns: NDArray[np.float64]
 
 
 class _Work(NamedTuple):
@@ -270,6 +287,8 @@ class _Costs(NamedTuple):
     untried: int
     children: int
     lag_ns: float
+    stagger_ns: float
+    guess_ns: float
 
 
 def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran:
@@ -283,14 +302,14 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     costs = _Costs(
         int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp), float(o.launch_ns),
         float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns), int(o.prior),
-        int(o.untried), int(o.children), float(o.lag_ns),
+        int(o.untried), int(o.children), float(o.lag_ns), float(o.stagger_ns), float(o.guess_ns),
     )  # fmt: skip
     z = _State(
-        np.zeros(14, np.int64), np.zeros(9), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
+        np.zeros(14, np.int64), np.zeros(12), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
         np.empty(o.slots, np.int64), np.arange(o.slots), np.empty(n + 1, np.int64), np.zeros(n, np.int64),
         np.zeros(n, np.int64), np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(o.slots),
         np.empty(depth + 1, np.int64), np.empty(depth + 1, np.int64), np.zeros(o.warp, np.bool_),
-        np.empty(o.warp, np.int64),
+        np.empty(o.warp, np.int64), np.zeros(o.slots + 1, np.int64), np.zeros(o.slots + 1),
     )  # fmt: skip
     z.c[_HELD], z.c[_ROOM] = o.slots, o.resident
     z.ns[_CLOSES], z.ns[_LOOKED] = o.window_ns, -np.inf
@@ -336,11 +355,14 @@ def _run(round_at: NDArray[np.int64], w: _Work, o: _Costs, z: _State) -> float:
             c[_ENTERED] += 1
         while o.children > 0 and c[_HELD] > 0 and c[_FRONT] < c[_ENTERED] and c[_ROOM] >= o.child:
             _start_child(z, o, w, now)
-        while c[_HELD] > 0 and c[_PARENT] < stop and c[_ROOM] >= o.parent:
+        while c[_HELD] > 0 and c[_PARENT] < stop and c[_ROOM] >= o.parent and now >= z.ns[_REACHES]:
             last = min(c[_PARENT] + o.parent, stop)
             life = _tile_life(w, o, z, now, c[_PARENT], last, w.base_ns)
             c[_PARENT] = last
             _start(z, -1, o.parent, now, life)
+            if o.stagger_ns > 0 and c[_PARENT] < stop:
+                z.ns[_REACHES] = now + o.stagger_ns
+                _schedule(z, z.ns[_REACHES], o.slots + n)
         while c[_HELD] > 0 and c[_PARENT] == stop and c[_FRONT] < c[_ENTERED] and c[_ROOM] >= o.child:
             _start_child(z, o, w, now)
         if c[_RUNNING] == 0 and c[_QUEUED] == 0:
@@ -374,6 +396,8 @@ def _happens(z: _State, o: _Costs, threads: int, now: float) -> None:
         return
     z.free[z.c[_HELD]] = item
     z.c[_HELD] += 1
+    z.ns[_OWN_ITEMS] += z.own_items[item]
+    z.ns[_OWN_NS] += z.own_ns[item]
     grid = z.runs[item]
     if grid < 0:
         z.c[_RUNNING] -= 1
@@ -400,6 +424,8 @@ def _start(z: _State, what: int, threads: int, now: float, life: float) -> None:
     slot = z.free[z.c[_HELD]]
     z.runs[slot] = what
     z.lives[slot] = life
+    z.own_items[slot], z.own_ns[slot] = z.own_items[-1], z.own_ns[-1]
+    z.own_items[-1], z.own_ns[-1] = 0, 0.0
     if what < 0:
         z.c[_RUNNING] += 1
     _schedule(z, now + life, slot)
@@ -407,7 +433,7 @@ def _start(z: _State, what: int, threads: int, now: float, life: float) -> None:
 
 @internal
 def _tick(z: _State, o: _Costs, now: float) -> None:
-    """Before the number of child tiles that run changes, or is asked for: count them over the window."""
+    """Count child tiles over the window, before the number of those that run changes or is asked for."""
     if o.window_ns <= 0:
         return
     running = float(z.c[_CHILDREN])
@@ -465,7 +491,10 @@ def _tile_life(w: _Work, o: _Costs, z: _State, now: float, begin: int, stop: int
         longest = 0.0
         for t in range(first, last):
             if w.items[t] > 0 and z.to_end[t] == 0:
-                longest = max(longest, _inline(w, o, z, t, now, cost_ns))
+                took = _inline(w, o, z, t, now, cost_ns)
+                longest = max(longest, took)
+                z.own_items[-1] += w.items[t]
+                z.own_ns[-1] += took
         life = max(life, cost_ns + longest)
     return life
 
@@ -496,20 +525,21 @@ def _queued(z: _State, o: _Costs, now: float) -> int:
 
 @internal
 def _choose(w: _Work, o: _Costs, z: _State, first: int, last: int, now: float) -> None:
-    """Which sites of a warp to launch: the largest, as many as make the later of warp and children end first."""
+    """Choose the sites of a warp to launch: the largest, as many as make the later of warp and children end first."""
     z.chosen[:] = False
     best_ns, best, tiles = 0.0, 0, 0
     for launches in range(last - first + 1):
         largest, longest = -1, 0.0
         for t in range(first, last):
-            if not z.chosen[t - first] and w.items[t] * w.item_ns[t] > longest:
-                largest, longest = t, w.items[t] * w.item_ns[t]
+            took = w.items[t] * _item_ns(w, o, z, t)
+            if not z.chosen[t - first] and took > longest:
+                largest, longest = t, took
         ends_ns = longest
         if launches > 0:
             warp_ns = o.launch_ns + launches * o.another_ns
             each, _ = _pace(w, o, z, first, now)
             served_ns = max(0.0, z.ns[_SERVED] - now - warp_ns) + launches * o.serve_ns
-            queued_ns = 0.0 if np.isnan(each) else (_queued(z, o, now) + tiles) * each
+            queued_ns = (_queued(z, o, now) + tiles) * (o.serve_ns if np.isnan(each) else each)
             ends_ns = warp_ns + max(longest, served_ns + queued_ns)
         if launches == 0 or ends_ns < best_ns:
             best_ns, best = ends_ns, launches
@@ -520,6 +550,14 @@ def _choose(w: _Work, o: _Costs, z: _State, first: int, last: int, now: float) -
         tiles += _tiles(o, w.items[largest])
     for launch in range(best, z.chosen.sum()):
         z.chosen[z.picked[launch]] = False
+
+
+@internal
+def _item_ns(w: _Work, o: _Costs, z: _State, t: int) -> float:
+    """Return the time of an item of thread t as the rule for warps knows it."""
+    if o.guess_ns <= 0:
+        return float(w.item_ns[t])
+    return float(z.ns[_OWN_NS] / z.ns[_OWN_ITEMS]) if z.ns[_OWN_ITEMS] > 0 else o.guess_ns
 
 
 @internal

@@ -1,4 +1,4 @@
-"""What the compiled engine works on: arrays, and what they hold before anything happens."""
+"""The arrays that the compiled engine works on, and their contents before anything happens."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tileprof.arrays import F64, I64
 
 
 class Room(NamedTuple):
-    """What tiles need and SMs have."""
+    """Resources that tiles need and SMs have."""
 
     sms: int
     demand: I64
     """``[launches, resources]`` of a block."""
     cluster: I64
-    """``[launches]`` blocks a tile."""
+    """``[launches]`` blocks per tile."""
     capacity: I64
     """``[resources]`` of an SM."""
     at_most: I64

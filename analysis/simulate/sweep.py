@@ -43,8 +43,8 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a simulation comes from, for processes that must make it themselves; ``device`` "" and ``sms`` 0: as
-    recorded. ``durations`` as `life_model` takes them.
+    """The origin of a simulation, for processes that must make it themselves; ``device`` "" and ``sms`` 0: as recorded.
+    ``durations`` as `life_model` takes them.
     """
 
     trace: str
@@ -213,7 +213,7 @@ def _refusal(text: str, refused: UserError) -> dict[str, Any]:
 
 
 _here: dict[Source, Simulator] = {}
-"""In a process of the pool or a worker: its simulators, of which the last is kept."""
+"""The simulators of a process of the pool or of a worker, of which the last is kept."""
 
 
 def _begin(source: Source) -> None:

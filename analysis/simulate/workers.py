@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from tileprof.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
-"""From Linux's <sys/prctl.h>: the signal that a process gets when the one that started it ends."""
+"""The option of Linux's <sys/prctl.h> for the signal that a process gets when the one that started it ends."""
 
 J = TypeVar("J")
 R = TypeVar("R")

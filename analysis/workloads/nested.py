@@ -124,13 +124,13 @@ def join_gaussian(scale: int = 14, seed: int = 0) -> Spawns:
     """
     random = np.random.default_rng(seed)
     keys = max(1, (1 << scale) // MATCHES)
-    drawn = np.rint(random.normal(2 * keys, keys / 4, (2, 1 << scale))).astype(np.int64)
-    return _joined("join-gaussian", *np.maximum(drawn, 0))
+    keys_of_sides = np.rint(random.normal(2 * keys, keys / 4, (2, 1 << scale))).astype(np.int64)
+    return _joined("join-gaussian", *np.maximum(keys_of_sides, 0))
 
 
-def _joined(name: str, probing: NDArray[np.int64], built: NDArray[np.int64]) -> Spawns:
-    most = int(max(probing.max(), built.max())) + 1
-    return spawns(name, [np.bincount(built, minlength=most)[np.sort(probing)]])
+def _joined(name: str, probe_keys: NDArray[np.int64], build_keys: NDArray[np.int64]) -> Spawns:
+    most = int(max(probe_keys.max(), build_keys.max())) + 1
+    return spawns(name, [np.bincount(build_keys, minlength=most)[np.sort(probe_keys)]])
 
 
 def amr(scale: int = 14, seed: int = 0, levels: int = 4) -> Spawns:

@@ -1,4 +1,4 @@
-"""What task graphs are written with: launches of tiles that read and write cells of buffers, as a trace."""
+"""Writes task graphs: launches of tiles that read and write cells of buffers, as a trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ CELL = 4096
 """Bytes that a tile writes."""
 THREADS = 256
 REGISTERS = 40
-"""With 256 threads six blocks per SM on every GPU of ours, all threads of an SM that holds 1,536."""
+"""Registers per thread. With 256 threads six blocks fit on an SM of every GPU of the catalogue: all threads of an SM
+that holds 1,536.
+"""
 
 Cells = NDArray[np.int64]
 
@@ -34,8 +36,8 @@ class Program:
     begin_ns: int = 0
     base: int = 1 << 20
     cells: dict[int, int] = field(default_factory=dict)
-    """By buffer."""
-    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    """The number of cells, by buffer."""
+    footprint_numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.writer = TraceWriter(
@@ -88,14 +90,14 @@ class Program:
     def _new(self, kind: tuple[object, ...], inputs: Sequence[int], tiles: int, ns: float, op: str) -> int:
         output = self.buffer(tiles)
         key = (*kind, tiles, ns)
-        if key not in self.known:
+        if key not in self.footprint_numbers:
             tile = np.arange(tiles)
             read = [self._read(k, self.cells[b], tiles, whole=kind[0] == "whole") for k, b in enumerate(inputs)]
             write = Boxes.of(
                 tile=tile, operand=len(inputs), mode=WRITE, offset=tile * CELL, length=CELL, first=0.9, last=1.0
             )
-            self.known[key] = self.footprint(tiles, [*read, write], ns)
-        self.launch(self.known[key], [*inputs, output], tiles, ns, op)
+            self.footprint_numbers[key] = self.footprint(tiles, [*read, write], ns)
+        self.launch(self.footprint_numbers[key], [*inputs, output], tiles, ns, op)
         return output
 
     def cells_of(
@@ -119,9 +121,9 @@ class Program:
             np.asarray(ns).tobytes(),
             *(x.tobytes() for _, tile, cell in reads for x in (tile, cell)),
         )
-        if key not in self.known:
-            self.known[key] = self.footprint(tiles, [*parts, write], ns)
-        self.launch(self.known[key], [*(b for b, _, _ in reads), output], tiles, float(np.max(ns)), op)
+        if key not in self.footprint_numbers:
+            self.footprint_numbers[key] = self.footprint(tiles, [*parts, write], ns)
+        self.launch(self.footprint_numbers[key], [*(b for b, _, _ in reads), output], tiles, float(np.max(ns)), op)
         return output
 
     def diagonal(self, before: int, number: int, side: int, ns: float | NDArray[np.float64], op: str = "") -> int:
@@ -137,8 +139,8 @@ class Program:
         return self.cells_of([(before, tile, cell)], tiles, ns, op)
 
     def near(self, inputs: Sequence[int], shifts: Sequence[int], tiles: int, ns: float, op: str = "") -> int:
-        """Return a launch whose tiles read their own cell of every input of as many, and those so many cells away,
-        where there are any.
+        """Return a launch whose tiles read their own cell of every input of as many tiles, and those at the given
+        distances, where there are any.
         """
         each = np.arange(tiles)
         reads = []

@@ -102,7 +102,7 @@ def searched(
     _check("searched", tiles, cells=(cells, 1), pairs=(pairs, 1), tile_ns=(tile_ns, 0.0))
     program = Program(path, get(device), f"searched {cells}", force)
     random = np.random.default_rng(seed)
-    drawn = [
+    operation_pairs = [
         [(int(random.choice((4, 1, 0), p=(0.6, 0.25, 0.15))), _operand(random, pair)) for _ in range(2)]
         for pair in range(pairs)
     ]
@@ -110,7 +110,7 @@ def searched(
     for _ in range(cells):
         size = _tiles(random, tiles)
         values, unread = outputs[-2:], set(range(2, 2 + pairs))
-        for operations in drawn:
+        for operations in operation_pairs:
             ends = []
             for launches, operand in operations:
                 unread.discard(operand)

@@ -206,7 +206,7 @@ def _parts(producer: Kernel, consumer: Kernel) -> int:
 
 
 def _polls(producer: Kernel, consumer: Kernel, columns: int) -> int:
-    """Waits of a tile under TileSync: one a column; in a convolution's loop one a step while the step lies in a
+    """Waits of a tile under TileSync: one per column; in a convolution's loop one per step while the step lies in a
     column's first ninth, and one before.
     """
     if not consumer.convolution:

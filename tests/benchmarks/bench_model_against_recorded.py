@@ -13,9 +13,10 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from measuring import ROOT, header, table, tileprof
 
 from tileprof.analysis import build_graph
@@ -25,10 +26,13 @@ GOLDEN = ROOT / "tests" / "golden"
 SETS = ((GOLDEN / "programs.py", GOLDEN), (GOLDEN / "later.py", GOLDEN / "later"))
 """Programs, and the folder of their recorded traces."""
 WITHOUT_COUNTERPART = {
-    "gpt2_compiled": "the model recorder records a compiled program operator by operator, not as the compiler fuses it",
     "gpt2_graph": "under capture the program builds the attention mask that it leaves out elsewhere, and there are no "
     "graphs without a GPU",
 }
+
+
+_MATCH = 1000
+"""A match outweighs any number of equal tiles in a program."""
 
 
 @dataclass
@@ -60,6 +64,11 @@ class Agreement:
 def kind(op, kernel):
     """What launches are matched by: their operator, whichever library stands behind it, and what they are."""
     what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
+    if kernel.startswith("triton_") and "_fused_" in kernel:
+        shape = "pointwise" if kernel.startswith("triton_poi") else "template" if "_tem_" in kernel else "reduction"
+        return f"fused {shape}", what  # numbers and operators in names differ between versions of Inductor
+    op = op.rpartition("+")[2]  # beside a library's kernel the code of torch.compile names what it was made of
+    op = re.sub(r"aten::(native|cudnn|_batch_norm)\w*batch_norm\w*", "batch norm", op)
     return re.sub(r"aten::_scaled_dot_product\w+", "attention", op), what
 
 
@@ -69,15 +78,53 @@ def tiles_of(launches, i):
     return int(row.tiles), str(row.kernel)
 
 
-def compare(name, modelled, recorded):
-    """The `Agreement` of two traces of one program."""
-    graphs = [build_graph(modelled), build_graph(recorded)]
-    frames = [g.launches for g in graphs]
-    keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in frames]
+@dataclass
+class Side:
+    """A program as one recorder saw it: a row per launch, and the pattern of each pair that truly depends."""
+
+    launches: pd.DataFrame
+    pairs: dict[tuple[int, int], str]
+
+
+def side(trace):
+    """The `Side` of a trace."""
+    graph = build_graph(trace)
+    true = graph.pairs[~graph.pairs.reuse_only]
+    return Side(graph.launches, {(r.producer, r.consumer): r.pattern for r in true.itertuples()})
+
+
+def counterparts(modelled, recorded):
+    """Launches of the recording by launches of the model, and both lists of keys: as many as can be matched in order,
+    and of the ways to match so many one with the most equal numbers of tiles.
+    """
+    keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in (modelled, recorded)]
+    numbers = {key: n for n, key in enumerate(dict.fromkeys(keys[0] + keys[1]))}
+    mine, theirs = (np.array([numbers[k] for k in some]) for some in keys)
+    tiles = [f.tiles.to_numpy() for f in (modelled, recorded)]
+    worth = (mine[:, None] == theirs) * (_MATCH + (tiles[0][:, None] == tiles[1]))
+    best = np.zeros((len(mine) + 1, len(theirs) + 1), np.int64)
+    for i in range(len(mine)):
+        # a row of the best worth: the match, then whatever is left of it
+        best[i + 1, 1:] = np.maximum(best[i, 1:], best[i, :-1] + worth[i])
+        np.maximum.accumulate(best[i + 1], out=best[i + 1])
     counterpart = {}
-    for a, b, size in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
-        counterpart.update({a + i: b + i for i in range(size)})
-    pairs = [{(r.producer, r.consumer): r.pattern for r in g.pairs.itertuples() if not r.reuse_only} for g in graphs]
+    i, j = len(mine), len(theirs)
+    while i and j:
+        if best[i, j] == best[i, j - 1]:
+            j -= 1
+        elif best[i, j] == best[i - 1, j]:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+            counterpart[i] = j
+    return counterpart, keys
+
+
+def compare(name, modelled, recorded):
+    """The `Agreement` of two `Side`s of one program."""
+    frames = [modelled.launches, recorded.launches]
+    counterpart, keys = counterparts(*frames)
+    pairs = [modelled.pairs, recorded.pairs]
     moved = {(counterpart.get(p, f"m{p}"), counterpart.get(c, f"m{c}")): n for (p, c), n in pairs[0].items()}
     both = moved.keys() & pairs[1].keys()
     different = Counter()
@@ -128,7 +175,7 @@ def of_set(programs, recorded, names):
             if name in WITHOUT_COUNTERPART:
                 skipped.append((name, WITHOUT_COUNTERPART[name]))
                 continue
-            actual.append(compare(name, model(programs, name, folder), load(path)))
+            actual.append(compare(name, side(model(programs, name, folder)), side(load(path))))
     if not actual:
         return []
     print(f"{programs.name}\n")

@@ -28,10 +28,10 @@ from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.verification.overtaken import overtaken_launches
 from tileprof.trace import load
 
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/policy")]
+sys.path.insert(0, str(ROOT))
 
-from mutants import Tally, exact_policy, mutants  # noqa: E402 (the tests' folder is on the path from here on)
-from test_mutants import random_graph, residency_tally  # noqa: E402 (as above)
+from tests.unit.policy.mutants import Tally, exact_policy, mutants
+from tests.unit.policy.random_graphs import random_graph, residency_tally
 
 RESULTS = Path(__file__).parent / "results" / "mutants.json"
 FILE = Path("mutants.jsonl")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from measuring import ROOT, header, table
 
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/policy")]
+sys.path.insert(0, str(ROOT))
 
-from published_chains import chains, measure  # noqa: E402 (the tests' folder is on the path from here on)
+from tests.unit.policy.published_chains import chains, measure
 
 COLUMNS = ("chain", "size", "pair", "stream", "synthesised", "us", "cuSync's: us (dependencies missing)", "why")
 

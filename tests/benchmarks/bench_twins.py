@@ -1,6 +1,7 @@
 """Schedulers of the runtime and their twins in the simulator: measured and simulated times of the same plans.
 
-python tests/benchmarks/bench_twins.py          no GPU; prints the table of docs/ccks.md
+python tests/benchmarks/bench_twins.py          no GPU; prints the tables of docs/ccks.md and docs/simulate.md
+python tests/benchmarks/bench_twins.py --write          puts them there, and notebooks/data/ccks_twins.csv
 
 Measured: `tests/gpu/results/dealers.json`, made by `tests/gpu/measuring/measure_dealers.py` on an H200. The tile graph
 of each chain is read off the plan that the runtime made: one task per tile, edges from the tasks that post a semaphore
@@ -9,22 +10,27 @@ to those that wait for it. *Calibrates*: the time of the stages one by one, by o
 
 Constants of the schedulers were measured apart from the chains. An access of L2 takes 0.35 us (arXiv:2402.13499).
 In `persistent-dynamic` a completion counts an event up, counts the waiting tile's events, draws a place in the queue
-and is seen there; a worker draws its ticket. The link (docs/ccks.md, `link_times.cu`): round trips by the number of
-blocks that use it, of which each worker spends a read and a release of its own time per tile.
+and is seen there; a worker draws its ticket. The link (docs/ccks.md, `link_times.cu`): half the round trip of 132
+blocks each way.
 
-The co-pilot's columns are simulated by its own dealing (`dealt_plans.py`), as it was when it was measured, with
-clusters passed over, and as it is since; the latter has not been measured yet. A tile's life there leaves out what a
-boundary of stages costs (`predict.BOUNDARY_US`, from 50 other gains), and a loader that waits fetches weights
-meanwhile.
+The co-pilot's columns are the simulator's `ccks`; those behind *rings* come from its own dealing (`dealt_plans.py`),
+which has rings for each cluster, charges a worker a read and a release per tile, and takes the round trip by the number
+of blocks. A tile's life there leaves out what a boundary of stages costs (`predict.BOUNDARY_US`, from 50 other gains),
+and a loader that waits fetches weights meanwhile.
+
+Other rows of the table of docs/simulate.md: chains of `tests/gpu/results/runtime.json`, predicted from each stage's
+time alone when they were measured.
 """
 
+import argparse
 import json
 import sys
 from dataclasses import replace
 
+import bench_spawn
 import numpy as np
 from dealt_plans import Dealt
-from measuring import ROOT, header, table
+from measuring import ROOT, header
 
 sys.path.insert(0, str(ROOT / "tests/gpu/measuring"))  # the chains
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
@@ -47,58 +53,111 @@ READ_NS, RELEASE_NS = 1060, 520
 """A word of the CPU's memory, from the GPU."""
 ROUND_TRIP_NS = {1: 3000, 8: 3200, 32: 4100, 132: 5000}
 """Completion, answer and pick-up, by the number of blocks that use the link."""
+ONE_WAY_US = ROUND_TRIP_NS[132] / 2e3
 DECIDE_NS = 40
 WITHIN = 0.15
-DEALT = {
-    "ccks": Choices(),
-    "ccks-ready": Choices(speculate=False),
-    "ccks, depth 3": Choices(depth=3),
-    "ccks-ready, stage order": Choices(speculate=False, order="stages"),
-}
+DEALT = {"ccks": Choices(), "ccks-ready": Choices(speculate=False)}
+LATENCIES_US = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.5, 5.0, 7.0, 10.0, 20.0)
+"""Of the link, one way, in the notebook's curves."""
+CURVES = ROOT / "notebooks/data/ccks_twins.csv"
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true")
+    chosen = parser.parse_args()
     header("Twins: measured on an H200 and simulated, us")
+    rows, off, curves = chains_compared()
+    columns = ["chain", "stages one by one", *ways(), *(f"{way}, rings" for way in DEALT)]
+    near = ["within 15%", "", *(f"{sum(abs(e) <= WITHIN for e in errors)} of {len(errors)}" for errors in off.values())]
+    by_chain = [*markdown(columns, [*rows, near])]
+    summary = [*markdown(("scheduler", "workloads", "within 15%", "median error", "worst"), [*all_twins(off)])]
+    for page, name, lines in (("ccks", "twins", by_chain), ("simulate", "all twins", summary)):
+        print("\n".join(lines), end="\n\n")
+        if chosen.write:
+            put(ROOT / f"docs/{page}.md", name, lines)
+    if chosen.write:
+        CURVES.write_text("chain,scheduler,latency_us,simulated_us,measured_us\n" + "".join(curves))
+
+
+def chains_compared():
+    """Rows of the table, errors by scheduler, and lines of the notebook's curves."""
     measured = json.loads(RESULTS.read_text())["us"]
-    rows, off = [], {}
+    rows, off, curves = [], {}, []
     for name, chain in timed().items():
-        if name not in measured:
-            continue
-        policy = chain.policy()
-        dealt = []
+        policy, us = chain.policy(), measured[name]
         whole = {cuts: plan_of(policy, chain, clusters=clusters_on(SMS), cuts=cuts) for cuts in (True, False)}
-        life_factor = calibrated(whole[True], measured[name]["persistent-stages"])
-        cells = [name, f"{measured[name]['persistent-stages']:.1f}"]
+        life_factor = calibrated(whole[True], us["persistent-stages"])
+        cells = [name, f"{us['persistent-stages']:.1f}"]
+
+        def compare(row, way, simulated_us, cells=cells, us=us):
+            off.setdefault(row, []).append(simulated_us / us[way] - 1)
+            cells.append(f"{us[way]:.1f} / {simulated_us:.1f} ({off[row][-1]:+.0%})")
+
         for way, text in ways().items():
-            plan = whole[way == "persistent"]
-            actual = time_us(plan, life_factor, text)
-            off.setdefault(way, []).append(actual / measured[name][way] - 1)
-            cells.append(f"{measured[name][way]:.1f} / {actual:.1f} ({off[way][-1]:+.0%})")
+            compare(way, way, time_us(whole[way == "persistent"], life_factor, text))
         for way, choices in DEALT.items():
-            measured_us = measured[name].get(way)
-            if measured_us is None:
-                continue
-            then, now = (
-                dealt_us(whole[False], whole[True], measured[name]["persistent-stages"], choices, skips=skips)
-                for skips in (True, False)
-            )
-            off.setdefault(way, []).append(then / measured_us - 1)
-            dealt.append(f"{measured_us:.1f} / {then:.1f} ({off[way][-1]:+.0%}) / {now:.1f}")
-        rows.append([*cells, *dealt])
-    table(["chain", "stages (calibrates)", "persistent", "persistent-dynamic", *DEALT], rows)
-    near = {way: int((np.abs(errors) <= WITHIN).sum()) for way, errors in off.items()}
-    table(
-        ["scheduler", f"within {WITHIN:.0%}", "mean difference", "worst"],
-        [(way, f"{near[way]} of {len(e)}", f"{np.mean(e):+.0%}", f"{max(e, key=abs):+.0%}") for way, e in off.items()],
+            compare(f"{way}, rings", way, dealt_us(whole[False], whole[True], us["persistent-stages"], choices))
+            for latency_us in LATENCIES_US:
+                simulated = time_us(whole[False], life_factor, ccks(way, latency_us))
+                curves.append(f'"{name}",{way},{latency_us},{simulated:.2f},{us[way]:.2f}\n')
+        rows.append(cells)
+    return rows, off, curves
+
+
+def all_twins(off):
+    """Rows of the table of all schedulers."""
+    names = {
+        "persistent": "`persistent`, static lists",
+        "persistent-dynamic": "`persistent-dynamic`, a queue on the GPU",
+    }
+    names |= {"ccks": "`ccks`, tiles sent ahead", "ccks-ready": "`ccks`, tiles that are ready"}
+    names |= {f"{way}, rings": f"{way}, its own dealing (`dealt_plans.py`)" for way in DEALT}
+    results = json.loads((ROOT / "tests/gpu/results/runtime.json").read_text())["rows"]
+    for way, name in (("graph", "`graph`"), ("pdl", "`pdl`"), ("cusync", "`cusync`")):
+        errors = [r["predicted_us"] / r["us"] - 1 for r in results if r["row"] == way and "predicted_us" in r]
+        yield twin(f"{name}, Triton's kernels", "chains", errors)
+    errors = [r["predicted_us"] / r["us"] - 1 for r in results if r["row"] == "persistent" and "predicted_us" in r]
+    yield twin("`persistent`, as `export` predicts it", "chains", errors)
+    for way, errors in off.items():
+        yield twin(names[way], "chains of `measure_dealers.py`", errors)
+    *_, spawned = bench_spawn.compared(json.loads(bench_spawn.RESULTS.read_text()))
+    for rule, ratios in spawned.items():
+        yield twin(f"launches from kernels, {rule}", "programs at scale 16", [ratio - 1 for ratio in ratios])
+
+
+def twin(name, workloads, errors):
+    within = sum(abs(e) <= WITHIN for e in errors)
+    worst = max(errors, key=abs)
+    return (
+        name,
+        f"{len(errors)} {workloads}",
+        f"{within} ({within / len(errors):.0%})",
+        f"{np.median(np.abs(errors)):.1%}",
+        f"{worst:+.0%}",
     )
 
 
-def dealt_us(plan, cut, stages_us, choices, *, skips):
+def markdown(columns, rows):
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * len(columns) + "|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def put(page, name, lines):
+    """Lines between the comments that name a block of a page."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    head, rest = page.read_text().split(begin)
+    page.write_text(f"{head}{begin}{chr(10).join(lines)}\n{end}{rest.split(end)[1]}")
+
+
+def dealt_us(plan, cut, stages_us, choices):
     """A plan under the co-pilot; ``cut`` is the plan whose stages one by one took ``stages_us``."""
     gap = H200.graph_gap_ns / 1e3
     alone = [stage_us(stage, cut.split, min(cut.clusters, stage.tasks)) for stage in cut.stages]
     factor = (stages_us - (gap + BOUNDARY_US) * len(alone)) / sum(alone)
-    link = {"read": READ_NS / 1e3, "release": RELEASE_NS / 1e3, "decide": DECIDE_NS / 1e3, "skips": skips}
+    link = {"read": READ_NS / 1e3, "release": RELEASE_NS / 1e3, "decide": DECIDE_NS / 1e3}
     trip = float(np.interp(plan.clusters, list(ROUND_TRIP_NS), list(ROUND_TRIP_NS.values()))) / 1e3
     lives = [factor * us for us in lives_us(plan)]
     return Dealt(plan, lives, choices, trip=trip, **link).run() + BOUNDARY_US + gap
@@ -110,7 +169,14 @@ def ways():
         "persistent": "persistent",
         "persistent-dynamic": f"persistent-dynamic:scheduler_sms=0,decide=0ns,signal={2 * L2_NS}ns,"
         f"deliver={2 * L2_NS}ns,fetch={L2_NS}ns",
+        "ccks": ccks("ccks", ONE_WAY_US),
+        "ccks-ready": ccks("ccks-ready", ONE_WAY_US),
     }
+
+
+def ccks(way, latency_us):
+    """The runtime's `ccks` or `ccks-ready` by the simulator's, with a link of a latency, one way."""
+    return f"ccks:up={latency_us}us,down={latency_us}us,speculate={int(way == 'ccks')}"
 
 
 def modelled_stage_us(plan, gap_us):

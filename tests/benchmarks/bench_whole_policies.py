@@ -14,11 +14,11 @@ from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.programs.whole_policy import of_blocks, of_decoder, of_network
 
-sys.path[:0] = [str(ROOT / "tests/unit/runtime")]
+sys.path.insert(0, str(ROOT))
 
-from encoder_programs import pre_norm  # noqa: E402 (the tests' folder is on the path from here on)
-from networks import small  # noqa: E402 (as above)
-from whole_mutants import Tally  # noqa: E402 (as above)
+from tests.unit.runtime.encoder_programs import pre_norm
+from tests.unit.runtime.networks import small
+from tests.unit.runtime.whole_mutants import Tally
 
 BLOCKS = 132
 LLAMA = DecoderShape(

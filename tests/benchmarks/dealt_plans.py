@@ -1,8 +1,7 @@
 """The co-pilot's dealing, simulated: which cluster gets which task when, as pilot.cpp decides it.
 
 `Simulator` gives a tile to whichever worker is free. The co-pilot gives each cluster up to ``depth`` tasks, which stay
-there: a task that waits behind another one in a cluster's ring is not taken by an idle cluster. ``skips``: as before
-2026-11-24, when clusters were passed over while the turn moved (the cause of most of what `ccks` took longer).
+there: a task that waits behind another one in a cluster's ring is not taken by an idle cluster.
 """
 
 import heapq
@@ -22,8 +21,8 @@ class Dealt:
     ``release`` are the cluster's own time.
     """
 
-    def __init__(self, plan, lives, choices, *, trip, read, release, decide, skips):
-        self.plan, self.lives, self.choices, self.skips = plan, lives, choices, skips
+    def __init__(self, plan, lives, choices, *, trip, read, release, decide):
+        self.plan, self.lives, self.choices = plan, lives, choices
         self.way, self.read, self.release, self.decide = (trip - read - release) / 2, read, release, decide
         tasks = len(plan.tasks)
         posters = [[] for _ in range(plan.semaphores)]
@@ -88,7 +87,7 @@ class Dealt:
         for level in range(self.choices.depth):
             first = self.turn
             for i in range(self.plan.clusters):
-                cluster = ((self.turn if self.skips else first) + i) % self.plan.clusters
+                cluster = (first + i) % self.plan.clusters
                 if self.outstanding[cluster] != level:
                     continue
                 task, ahead = self.take(self.ready), False

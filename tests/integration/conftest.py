@@ -1,15 +1,11 @@
-"""A browser for the tests of pages, where there is one, and the builders of small programs."""
+"""A browser for the tests of pages, where there is one."""
 
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.warm import commands
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "viz"))
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [

@@ -74,6 +74,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--experts",
         "--inner",
         "--keep",
+        "--leaves",
         "--shape",
         "--size",
         "--width",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.warm import Commands
 from tileprof.trace import load, validate
 
 KILLS = int(os.environ.get("TILEPROF_KILLS", "4"))
@@ -67,9 +68,13 @@ def environment(changed: dict[str, str | None]) -> dict[str, str]:
     return snapshot | {name: value for name, value in changed.items() if value is not None}
 
 
-def tileprof(*words: object, folder: Path, **options: object) -> subprocess.CompletedProcess[bytes]:
+def tileprof(
+    *words: object, folder: Path, warm: Commands | None = None, **options: object
+) -> subprocess.CompletedProcess[bytes]:
+    """The ended command; with ``warm`` in a fork that has the libraries imported, where that is beside the point."""
+    command = [sys.executable, "-m", "tileprof.cli"] if warm is None else [str(warm.path / "tileprof")]
     return subprocess.run(
-        [sys.executable, "-m", "tileprof.cli", *map(str, words)],
+        [*command, *map(str, words)],
         cwd=folder,
         capture_output=True,
         check=False,
@@ -145,7 +150,7 @@ def test_files_that_may_not_grow_cost_the_trace_and_not_the_program(tmp_path: Pa
         assert ended.stdout.startswith(b"begin\n")
 
 
-def test_a_full_disk_costs_the_trace_and_not_the_program(tmp_path: Path) -> None:
+def test_a_full_disk_costs_the_trace_and_not_the_program(tmp_path: Path, warm: Commands) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -154,7 +159,8 @@ def test_a_full_disk_costs_the_trace_and_not_the_program(tmp_path: Path) -> None
     if mounted.returncode:
         pytest.skip("no small disk can be mounted here")
     try:
-        ended = tileprof("record", "-o", disk / "run", "--", sys.executable, program(tmp_path), folder=tmp_path)
+        words = ("record", "-o", disk / "run", "--", sys.executable, program(tmp_path))
+        ended = tileprof(*words, folder=tmp_path, warm=warm)
         assert (ended.returncode, ended.stdout.splitlines()[0]) == (3, b"begin")
         assert b"the disk is full" in ended.stderr
         assert not (disk / "run.tileprof").exists()
@@ -163,28 +169,33 @@ def test_a_full_disk_costs_the_trace_and_not_the_program(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("output", ["/proc/run", "/dev/null/run", "file/run"])
-def test_an_output_that_cannot_be_written_is_said_before_the_program_runs(tmp_path: Path, output: str) -> None:
+def test_an_output_that_cannot_be_written_is_said_before_the_program_runs(
+    tmp_path: Path, output: str, warm: Commands
+) -> None:
     (tmp_path / "file").write_text("")
-    ended = tileprof("record", "-o", output, "--", sys.executable, program(tmp_path), folder=tmp_path)
+    ended = tileprof("record", "-o", output, "--", sys.executable, program(tmp_path), folder=tmp_path, warm=warm)
     assert (ended.returncode, ended.stdout) == (2, b"")
     assert ended.stderr.count(b"\n") == 1
 
 
-def test_an_output_folder_that_is_a_link_is_followed_and_a_linked_trace_is_not_replaced(tmp_path: Path) -> None:
+def test_an_output_folder_that_is_a_link_is_followed_and_a_linked_trace_is_not_replaced(
+    tmp_path: Path, warm: Commands
+) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    ended = tileprof("record", "-o", "link/run", "--", sys.executable, program(tmp_path), folder=tmp_path)
+    words = ("--", sys.executable, program(tmp_path))
+    ended = tileprof("record", "-o", "link/run", *words, folder=tmp_path, warm=warm)
     assert ended.returncode == 3
     assert load(tmp_path / "real" / "run.tileprof").complete
     (tmp_path / "other.tileprof").symlink_to("real/run.tileprof")
-    again = tileprof("record", "--force", "-o", "other", "--", sys.executable, program(tmp_path), folder=tmp_path)
+    again = tileprof("record", "--force", "-o", "other", *words, folder=tmp_path, warm=warm)
     assert (again.returncode, again.stdout) == (2, b"")
     assert load(tmp_path / "real" / "run.tileprof").complete
 
 
-def test_of_six_recorders_on_one_output_one_wins_and_the_others_run_nothing(tmp_path: Path) -> None:
+def test_of_six_recorders_on_one_output_one_wins_and_the_others_run_nothing(tmp_path: Path, warm: Commands) -> None:
     script = program(tmp_path)
-    command = [sys.executable, "-m", "tileprof.cli", "record", "-o", "run", "--", sys.executable, str(script)]
+    command = [str(warm.path / "tileprof"), "record", "-o", "run", "--", sys.executable, str(script)]
     several = [
         subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)
     ]
@@ -196,7 +207,7 @@ def test_of_six_recorders_on_one_output_one_wins_and_the_others_run_nothing(tmp_
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_disk_that_is_full_after_any_number_of_pages_costs_the_trace_and_not_the_program(
-    tmp_path: Path, point: int
+    tmp_path: Path, point: int, warm: Commands
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -204,7 +215,8 @@ def test_a_disk_that_is_full_after_any_number_of_pages_costs_the_trace_and_not_t
     if subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", disk], capture_output=True, check=False).returncode:
         pytest.skip("no small disk can be mounted here")
     try:
-        ended = tileprof("record", "-o", disk / "run", "--", sys.executable, program(tmp_path), folder=tmp_path)
+        words = ("record", "-o", disk / "run", "--", sys.executable, program(tmp_path))
+        ended = tileprof(*words, folder=tmp_path, warm=warm)
         assert ended.returncode in (2, 3), "refused before the program, or the program's own"
         assert ended.stdout.startswith(b"begin\n") == (ended.returncode == 3)
         assert b"Traceback" not in ended.stderr

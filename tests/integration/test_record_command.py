@@ -60,9 +60,9 @@ def test_a_program_that_takes_the_interpreter_apart_leaves_a_whole_trace(tmp_pat
     assert tileprof.load(tmp_path / "infer.tileprof").complete
 
 
-def test_json_ends_with_one_object_on_stderr(tmp_path):
+def test_json_ends_with_one_object_on_stderr(tmp_path, warm):
     """In a process of its own: libraries that complain about what is left at the interpreter's end come after it."""
-    ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL))
+    ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL), warm=warm)
     message = json.loads(ended.stderr.splitlines()[-1])
     assert (message["trace"], message["complete"], message["exit_code"]) == ("infer.tileprof", True, 0)
     assert (
@@ -103,8 +103,8 @@ def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_lo
         assert list(trace.launches.op) == ["aten::ones", "aten::cos"]
 
 
-def test_a_program_that_leaves_at_once_keeps_what_ran_until_then(tmp_path):
-    ended = _run(tmp_path, _script(tmp_path, "import os, torch\ntorch.ones(3).cos()\nos._exit(3)"))
+def test_a_program_that_leaves_at_once_keeps_what_ran_until_then(tmp_path, warm):
+    ended = _run(tmp_path, _script(tmp_path, "import os, torch\ntorch.ones(3).cos()\nos._exit(3)"), warm=warm)
     assert ended.returncode == 3, ended.stderr
     assert "the trace is partial, it holds what ran until then: the program ended by os._exit(3)" in ended.stderr
     trace = tileprof.load(tmp_path / "infer.tileprof.partial")

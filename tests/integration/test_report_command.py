@@ -163,9 +163,9 @@ def test_a_map_is_never_cut(mlp):
 
 LAYER = """
 import sys, time
-sys.path[:0] = [{tests!r}, {root!r}]
+sys.path.insert(0, {root!r})
 from tileprof.trace import writer
-from small_programs import Program, norm
+from tests.unit.viz.small_programs import Program, norm
 writer.CHECKPOINT_ROWS = 1
 program = Program({path!r})
 buffers = [program.buffer() for _ in range(4)]
@@ -182,7 +182,7 @@ for before, after in zip(buffers, buffers[1:]):
 )
 def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path, end, last):
     root = Path(__file__).parents[2]
-    code = LAYER.format(tests=str(root / "tests/unit/viz"), root=str(root), path=str(tmp_path / "t"), end=end)
+    code = LAYER.format(root=str(root), path=str(tmp_path / "t"), end=end)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as recording:
         recording.stdout.readline()

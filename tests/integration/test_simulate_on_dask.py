@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from tests.unit.analysis.fakes import write_mlp
-from tests.unit.analysis.test_simulate_verb import simulate
+from tests.unit.analysis.simulate_command import simulate
 from tileprof.analysis.simulate import Source, Sweep, dask_cluster, fleet
 from tileprof.errors import UserError
 

@@ -1,8 +1,8 @@
 """The card that the page opens with, sorting, tabs, the timeline's overview, and narrow windows, in a real browser."""
 
 import pytest
-from small_programs import transformer
 
+from tests.unit.viz.small_programs import transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.guidance import guide
 from tileprof.analysis.report import build_report

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from small_programs import Program, norm, pointwise, recurrent, transformer
 
+from tests.unit.viz.small_programs import Program, norm, pointwise, recurrent, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
 from tileprof.trace import load

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_programs import transformer
+
+from tests.unit.viz.small_programs import transformer
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from small_programs import transformer
 
+from tests.unit.viz.small_programs import transformer
 from tileprof.cli import main
 
 LAYER = 10

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from small_programs import Program, pointwise, transformer
 
+from tests.unit.viz.small_programs import Program, pointwise, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
 from tileprof.trace import load

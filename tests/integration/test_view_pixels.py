@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from small_programs import Program, tile_grid, transformer
 
+from tests.unit.viz.small_programs import Program, tile_grid, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.timeline import dispatch
 from tileprof.trace import load

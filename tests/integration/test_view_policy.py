@@ -1,8 +1,8 @@
 """A policy laid over the tile matrix: missing waits, excess waits, and the verdict in the header."""
 
 import pytest
-from small_programs import transformer
 
+from tests.unit.viz.small_programs import transformer
 from tileprof.cli import main
 
 NORM, GEMM = 1, 2  # every tile of the GEMM's row y needs the norm's tile y

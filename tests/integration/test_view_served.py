@@ -12,9 +12,9 @@ import time
 
 import numpy as np
 import pytest
-from packed_values import unpacked
-from small_programs import transformer
 
+from tests.unit.viz.packed_values import unpacked
+from tests.unit.viz.small_programs import transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.report import build_report

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from small_programs import Program
 
+from tests.unit.viz.small_programs import Program
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
 from tileprof.trace import load

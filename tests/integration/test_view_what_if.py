@@ -1,8 +1,8 @@
 """The what-if view of a page in a file, in a real browser: sliders over runs that were made beforehand."""
 
 import pytest
-from small_programs import transformer
 
+from tests.unit.viz.small_programs import transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.report import build_report

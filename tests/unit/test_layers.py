@@ -105,6 +105,22 @@ def test_every_part_of_the_package_has_a_rule():
     assert {words[1] for words in (name.split(".") for name, _ in modules())} - {"__init__"} <= set(ALLOWED)
 
 
+def test_helpers_of_tests_are_imported_by_their_full_names_and_no_test_imports_another():
+    """Scripts for a GPU and measurements run by their path, where the folder's own modules have short names."""
+    everything = [p for p in (ROOT / "tests").rglob("*.py") if "golden" not in p.parts]
+    unit = {p.stem for p in everything if (ROOT / "tests" / "unit") in p.parents}
+    wrong = []
+    for path in everything:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for other in set(imported(name, path.read_text())):
+            last = other.split(".")[-1]
+            if last.startswith("test_") and other.startswith(("tests.", "test_")):
+                wrong.append(f"{name} imports {other}, which is a test")
+            if other in unit and "gpu" not in path.parts and "benchmarks" not in path.parts:
+                wrong.append(f"{name} imports {other}: write tests.unit. and so on")
+    assert wrong == []
+
+
 @pytest.mark.parametrize(
     ("name", "source"),
     [

@@ -1,4 +1,4 @@
-"""How a user says which launches a verb is about: ``--launches``, ``--pair`` and ``--module``."""
+"""Options by which a user chooses the launches of a verb: ``--launches``, ``--pair`` and ``--module``."""
 
 from __future__ import annotations
 

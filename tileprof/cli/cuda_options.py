@@ -15,7 +15,7 @@ NAMES: Final = (
     "passes", "granule", "arena", "kernel", "exclude", "include", "wait", "capture", "patch", "no_replay", "no_names",
     "check_writes", "keep_raw",
 )  # fmt: skip
-"""What `add_options` adds, as argparse spells it."""
+"""The options that `add_options` adds, as argparse spells them."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,28 +29,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--granule", type=int, default=32, metavar="BYTES", help="resolution of recorded addresses (default: 32)")
     add("--arena", type=int, default=2048, metavar="MIB", help="GPU memory for records (default: 2048)")
     add("--kernel", metavar="REGEX", help="record kernels whose name matches")
-    add("--exclude", metavar="REGEX", help="leave out kernels whose name matches; they are not waited for either")
+    add("--exclude", metavar="REGEX", help="leave out kernels whose name matches, and do not wait for them")
     add(
         "--include", metavar="REGEX",
-        help="record kernels that are left alone by default, as NCCL's are, because they spin until another GPU or "
-             "process "
-        "lets them go",
+        help="also record kernels that are left out by default because they spin until another GPU or process "
+             "releases them, such as NCCL's",
     )  # fmt: skip
     add(
         "--wait", type=float, default=60.0, metavar="SECONDS",
-        help="how long a launch is waited for before it is taken for one that spins (default: 60); the program is "
-             "ended when "
-        "nothing moves for ten times as long",
+        help="time to wait for a launch before it is treated as one that spins (default: 60); the program is "
+             "ended after ten times as long without progress",
     )  # fmt: skip
     add("--capture", action="store_true", help="record only inside tileprof.capture() or cudaProfilerStart and Stop")
     add(
         "--patch", default="load", metavar="WHEN",
-        help="load (default), or range: with --capture or --nvtx, leave code outside of what they ask for as it is",
+        help="load (default): patch code when it is loaded; range: with --capture or --nvtx, patch it only while "
+             "they select launches",
     )  # fmt: skip
-    add("--no-replay", action="store_true", help="never repeat a launch to learn who stores through tensor maps")
-    add("--no-names", action="store_true", help="no hooks in PyTorch: no names of operators, modules and tensors")
-    add("--check-writes", action="store_true", help="compare memory around every launch with what was recorded; slow")
-    add("--keep-raw", type=Path, metavar="FOLDER", help="keep the raw records there")
+    add("--no-replay", action="store_true", help="never repeat a launch to learn which tiles store through tensor maps")
+    add(
+        "--no-names",
+        action="store_true",
+        help="install no hooks in PyTorch: the trace has no names of operators, modules and tensors",
+    )
+    add(
+        "--check-writes",
+        action="store_true",
+        help="compare memory before and after every launch with the recorded writes; slow",
+    )
+    add("--keep-raw", type=Path, metavar="FOLDER", help="keep the raw records in FOLDER")
 
 
 def settings(options: argparse.Namespace) -> Settings:

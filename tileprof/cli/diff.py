@@ -21,17 +21,17 @@ TOP = 12
 
 def _prepare(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("first", metavar="A", help="a trace: how it was")
-    add("second", metavar="B", help="a trace: how it is")
+    add("first", metavar="A", help="the trace before the change")
+    add("second", metavar="B", help="the trace after the change")
     add("--top", type=int, default=TOP, metavar="N", help=f"modules and operators to show (default {TOP}; 0: all)")
     add(
         "--fail-if",
         action="append",
         default=[],
         metavar="CONDITION",
-        help="exit with 1 where it holds: time>+5%%, gap>30%%, launches>+0, conservative>1%%; may be given again",
+        help="exit with 1 if the condition holds: time>+5%%, gap>30%%, launches>+0, conservative>1%%; may be repeated",
     )
-    add("--json", action="store_true", help="for programs: schema in tileprof.analysis.comparison")
+    add("--json", action="store_true", help="print JSON; schema in tileprof.analysis.comparison")
 
 
 def _run(options: Namespace) -> int:
@@ -59,11 +59,11 @@ def _run(options: Namespace) -> int:
         print()
     else:
         _print(comparison, options, terminal(plain=options.plain))
-    failed = [c for c in conditions if c.holds(comparison.facts[c.name][1], comparison.facts[c.name][0])]
-    for c in failed:
+    failures = [c for c in conditions if c.holds(comparison.facts[c.name][1], comparison.facts[c.name][0])]
+    for c in failures:
         before, after = (shown(c.name, value) for value in comparison.facts[c.name])
         say(f"tileprof: {c.text} holds: {c.name} was {before} and is {after}")
-    return 1 if failed else 0
+    return 1 if failures else 0
 
 
 def _print(comparison: Comparison, options: Namespace, console: Console) -> None:
@@ -114,4 +114,4 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
         console.print(Text(f"{len(rows) - options.top} more changed; --top 0 shows all.", style="dim"))
 
 
-VERB = Verb("diff", "say what changed between two traces", _prepare, _run)
+VERB = Verb("diff", "show what changed between two traces", _prepare, _run)

@@ -11,12 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from tileprof.cli.verb import Verb
 
 MARKS = {(True, True): "ok", (True, False): "ok", (False, True): "FAIL", (False, False): "lost"}
-"""By whether a check is fine, and whether recording needs it."""
+"""The mark of a check, by whether it passed and whether recording needs it."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--json", action="store_true", help="the checks as JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,4 +57,4 @@ def _recorders(*, able: bool) -> dict[str, str]:
     }
 
 
-VERB = Verb("doctor", "say what recording real kernels needs on this machine", prepare, run)
+VERB = Verb("doctor", "check what recording real kernels needs on this machine", prepare, run)

@@ -1,4 +1,4 @@
-"""What `--help` adds below the options: names that an option takes."""
+"""The text of `--help` below the options: names that an option takes."""
 
 from __future__ import annotations
 

@@ -49,14 +49,14 @@ def _prepare(parser: ArgumentParser) -> None:
     add(
         "-o", "--output", metavar="DIR", type=Path, help="folder to write into (default: ./NAME-FORMAT of TRACE's name)"
     )
-    add("--json", action="store_true", help="for programs: names of the files written")
+    add("--json", action="store_true", help="print the names of the written files as JSON")
     add("--force", action="store_true", help="overwrite files that exist there")
     add("--launches", metavar="N,N,…", help="the stages of the policy (default: the first pair of `tileprof report`)")
-    add("--pair", metavar="P:C", help="the same for two launches")
-    add("--module", metavar="REGEX", help="the same: launches of modules whose path matches")
+    add("--pair", metavar="P:C", help="the stages are these two launches")
+    add("--module", metavar="REGEX", help="the stages are launches of modules whose path matches")
     fusing = parser.add_mutually_exclusive_group()
     fusing.add_argument(
-        "--fuse", action="store_true", help="take every launch between the stages as part of the stage before it"
+        "--fuse", action="store_true", help="make every launch between the stages a part of the stage before it"
     )
     fusing.add_argument(
         "--no-fuse",
@@ -142,7 +142,7 @@ def _of_trace(options: Namespace) -> dict[str, str]:
                 policy = recut_operators.with_kernel_prediction(policy, fit, graph.device.sms)
     _say_prediction(policy)
     stages = [int(stage.launch or 0) for stage in policy.stages]
-    return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
+    return _texts(options, policy, lambda policy: blocked_producers(policy, graph, stages))
 
 
 def _stages(

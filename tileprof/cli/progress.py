@@ -1,4 +1,4 @@
-"""Where a long command is, on stderr: one line and the time it has taken; without a terminal, a line every half
+"""The progress of a long command, on stderr: one line and the elapsed time; without a terminal, a line every half
 minute.
 """
 
@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from tileprof.cli.console import terminal
 
 SELDOM_S = 30.0
-"""Between lines in a log: a short command writes none. The environment variable `EVERY` says otherwise; 0: no lines."""
+"""Seconds between lines in a log: a short command writes none. The environment variable `EVERY` overrides it; 0: no
+lines.
+"""
 
 EVERY = "TILEPROF_PROGRESS_S"
 
@@ -60,7 +62,7 @@ def _between_lines() -> float:
 
 @contextmanager
 def _lines(seconds: float) -> Iterator[Callable[[str], None]]:
-    begun, present, over = time.monotonic(), "", threading.Event()
+    begin_s, present, over = time.monotonic(), "", threading.Event()
 
     def begins(step: str) -> None:
         nonlocal present
@@ -68,7 +70,7 @@ def _lines(seconds: float) -> Iterator[Callable[[str], None]]:
 
     def tell() -> None:
         while not over.wait(seconds):
-            sys.stderr.write(f"tileprof: {present}, {time.monotonic() - begun:.0f} s\n")
+            sys.stderr.write(f"tileprof: {present}, {time.monotonic() - begin_s:.0f} s\n")
             sys.stderr.flush()
 
     thread = threading.Thread(target=tell, daemon=True)

@@ -33,20 +33,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "       tileprof record --accel-sim LIST [-o TRACE] [--device NAME]"
     )
     add = parser.add_argument
-    add("-o", "--output", type=Path, metavar="TRACE", help="where to write (default: ./<script>.tileprof)")
+    add("-o", "--output", type=Path, metavar="TRACE", help="trace to write (default: ./<script>.tileprof)")
     add("--force", action="store_true", help="overwrite an existing trace")
-    add("--json", action="store_true", help="for programs: end with one JSON object on stderr, which names the trace")
+    add("--json", action="store_true", help="end with one JSON object on stderr that names the trace")
     add("--device", default="H200", metavar="NAME", help="GPU to model: a name or a .json/.toml file (default: H200)")
     add(
         "--recorder",
         default="auto",
         choices=("auto", *RECORDERS),
-        help="model: what a GPU would launch, no GPU needed; cuda: what one does launch (default: auto, cuda where it "
-        "can be)",
+        help="model: launches that a GPU would run, no GPU needed; cuda: launches that a GPU runs; auto "
+        "(default): cuda where it works",
     )
     add("--fake", action="store_true", help="run with fake tensors: no memory, no arithmetic, any size")
     add("--skip", type=int, default=0, metavar="N", help="leave out the first N launches")
-    add("--count", type=int, metavar="N", help="keep N launches, then none")
+    add("--count", type=int, metavar="N", help="keep N launches, leave out the rest")
     add("--module", metavar="REGEX", help="keep launches of modules whose path matches")
     add("--nvtx", metavar="REGEX", help="keep launches inside NVTX ranges whose name (name@domain in a domain) matches")
     add("--initialisation", action="store_true", help="keep launches that construct, initialise or convert modules")
@@ -55,13 +55,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SHAPE",
-        help="dictate tiles, such as gemm=128x256x64 or gemm@*x6144x12288=256x256x32,split=2; may be given again",
+        help="use these tiles, such as gemm=128x256x64 or gemm@*x6144x12288=256x256x32,split=2; may be repeated",
     )
     add(
         "--accel-sim",
         type=Path,
         metavar="LIST",
-        help="run nothing: read the logs that kernelslist.g of Accel-Sim's tracer, or of a simulator, names",
+        help="run nothing: read the logs listed in a kernelslist.g of Accel-Sim's tracer or of a simulator",
     )
     cuda_options.add_options(parser)
     add("program", nargs=argparse.REMAINDER, help="the program and its arguments")
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_logs(arguments: argparse.Namespace) -> int:
     """Write the trace of logs; no program runs, so that no option that limits or changes one has a meaning."""
-    foreign = _given(arguments, [*{*_MODEL_ONLY, *cuda_options.NAMES, *_OF_A_RUN} - {"device"}])
+    foreign = _changed_options(arguments, [*{*_MODEL_ONLY, *cuda_options.NAMES, *_OF_A_RUN} - {"device"}])
     if foreign or arguments.program:
         what = f"--{min(foreign).replace('_', '-')}" if foreign else shlex.join(arguments.program)
         raise UserError(f"--accel-sim reads logs and runs no program: leave out {what}")
@@ -137,7 +137,7 @@ def _hint_at_own_options(program: Sequence[str]) -> None:
 
 def _chosen(arguments: argparse.Namespace) -> str:
     """Return the model where its own options ask for it; otherwise the machine decides, which is said."""
-    if _given(arguments, _MODEL_ONLY):
+    if _changed_options(arguments, _MODEL_ONLY):
         return "model"
     choice = automatic()
     if choice.why:
@@ -145,7 +145,7 @@ def _chosen(arguments: argparse.Namespace) -> str:
     return choice.name
 
 
-def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
+def _changed_options(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
     """Return those of the options that are not as they are by default."""
     parser = argparse.ArgumentParser()
     prepare(parser)
@@ -155,7 +155,7 @@ def _given(arguments: argparse.Namespace, options: Sequence[str]) -> list[str]:
 def _refuse_foreign(arguments: argparse.Namespace, name: str) -> None:
     """Options of the other recorder would do nothing: say so before the program runs."""
     other = "model" if name == "cuda" else "cuda"
-    for option in _given(arguments, cuda_options.NAMES if name == "model" else _MODEL_ONLY):
+    for option in _changed_options(arguments, cuda_options.NAMES if name == "model" else _MODEL_ONLY):
         flag = "--" + option.replace("_", "-")
         raise UserError(
             f"{flag} is for --recorder {other}, and this is the {name} recorder; leave it out, or change --recorder"

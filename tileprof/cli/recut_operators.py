@@ -45,7 +45,7 @@ ARCHITECTURE = "sm_90"
 
 
 KERNEL_MODEL = "this package's kernels: one launch per stage in stream order, all stages in one launch"
-"""What a prediction by `with_kernel_prediction` is a prediction of."""
+"""The name of the prediction that `with_kernel_prediction` makes."""
 
 
 @dataclass(frozen=True, slots=True)

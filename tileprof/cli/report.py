@@ -25,23 +25,26 @@ TOP = 10
 def _prepare(parser: ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="folder that `tileprof record` wrote, or still writes")
     parser.add_argument(
-        "--json", action="store_true", help="for programs: every number, schema in tileprof.analysis.report"
+        "--json", action="store_true", help="print every number as JSON; schema in tileprof.analysis.report"
     )
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"pairs to show (default {TOP}; 0: all)")
-    parser.add_argument("--device", metavar="NAME", help="bounds for another GPU, tile durations as recorded")
-    parser.add_argument("--sms", type=int, metavar="N", help="bounds for a GPU with N SMs")
-    parser.add_argument("--occupancy", type=int, metavar="N", help="bounds for N resident blocks per SM")
+    parser.add_argument(
+        "--device", metavar="NAME", help="compute bounds for another GPU, with tile durations as recorded"
+    )
+    parser.add_argument("--sms", type=int, metavar="N", help="compute bounds for a GPU with N SMs")
+    parser.add_argument("--occupancy", type=int, metavar="N", help="compute bounds for N resident blocks per SM")
     parser.add_argument(
         "--fail-if",
         action="append",
         default=[],
         metavar="CONDITION",
-        help="exit with 1 where it holds: gap>30%%, time>1.5ms, launches>200, conservative>0%%; may be given again",
+        help="exit with 1 if the condition holds: gap>30%%, time>1.5ms, launches>200, conservative>0%%; may be "
+        "repeated",
     )
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="while it is being recorded: a new report when there is more, until it ends",
+        help="print a new report as the recording grows, until it ends",
     )
 
 
@@ -102,12 +105,16 @@ def _print(trace: Trace, options: Namespace) -> int:
         console = terminal(plain=options.plain)
         print_report(report, options.top, console, curves, guidance=guidance, recording=recording)
     values = facts(report)
-    failed = [c for c in conditions if c.holds(values[c.name])]
-    for c in failed:
+    failures = [c for c in conditions if c.holds(values[c.name])]
+    for c in failures:
         say(f"tileprof: {c.text} holds: {c.name} is {shown(c.name, values[c.name])}")
-    return 1 if failed else 0
+    return 1 if failures else 0
 
 
 VERB = Verb(
-    "report", "say what limits a program, what to do first, and what overlap could gain", _prepare, _run, epilog=devices
+    "report",
+    "show what limits a program, what to do first, and what overlap could gain",
+    _prepare,
+    _run,
+    epilog=devices,
 )

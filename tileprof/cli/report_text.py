@@ -93,7 +93,7 @@ def _warnings(report: Report, *, recording: bool) -> list[str]:
     source = report.source
     lines = []
     if recording:
-        lines.append("STILL BEING RECORDED: what follows speaks of what is on the disk so far.")
+        lines.append("STILL BEING RECORDED: this report covers what is on the disk so far.")
     elif not source.complete:
         why = f" ({plain(source.reason)})" if source.reason else ""
         lines.append(f"PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.")
@@ -394,8 +394,8 @@ def _footnotes(report: Report) -> list[str]:
     )
     if "modelled" in p.timing or {"spread", ROOFLINE} & p.tile_times.keys():
         lines.append(
-            "Times marked modelled come from the device's roofline, not from a run; a bound from them is a bound on "
-            "the model."
+            "Times marked modelled come from measured tables or the device's roofline, not from this run; a bound from "
+            "them is a bound on the model."
         )
     if "measured" in p.timing and p.tile_times.get(ROOFLINE, 0) < p.launches:
         lines.append("Tiles are taken to last as long as they did when recorded; beside other tiles they may not.")

@@ -63,29 +63,45 @@ def _prepare(parser: ArgumentParser) -> None:
     add(
         "--trace",
         metavar="TRACE",
-        help="execute over what the launches of this trace touched, without arithmetic: any kernels",
+        help="execute over the recorded accesses of this trace, without arithmetic; works for any kernels",
     )
     add(
         "--scheduler",
         default=AUTO,
         metavar="NAME",
         help=f"on a GPU: how the stages run there (default {AUTO}: what the prediction speaks for); with a program "
-        f"behind --: {' or '.join(ACS)}, which run its kernels out of order",
+        f"after --: {' or '.join(ACS)}, which run its kernels out of order",
     )
     add(
         "--check",
         action="store_true",
-        help="with --scheduler acs: make launches in other orders as well, then in stream order, and compare memory",
+        help="with --scheduler acs: also make launches in other orders, then in stream order, and compare memory",
     )
-    add("--table", type=Path, metavar="FILE", help="with --scheduler acs: footprint table; made there where it is not")
-    add("--fine", action="store_true", help="with --scheduler acs: a table of the bytes touched, not of whole ranges")
-    add("--streams", type=int, metavar="N", help="with --scheduler acs: streams to issue on")
-    add("--window", type=int, metavar="N", help="with --scheduler acs: launches that a new one is compared with")
+    add(
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="with --scheduler acs: footprint table to use; written if FILE does not exist",
+    )
+    add("--fine", action="store_true", help="with --scheduler acs: record the bytes touched, not whole ranges")
+    add("--streams", type=int, metavar="N", help="with --scheduler acs: number of streams")
+    add(
+        "--window",
+        type=int,
+        metavar="N",
+        help="with --scheduler acs: number of launches that a new one is compared with",
+    )
+    add(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="with --scheduler acs: 1, a thread that decides and issues beside the program (default), or 0",
+    )
     add(
         "--compile",
         type=float,
         metavar="SECONDS",
-        help="with --compare: torch.compile max-autotune too, which gets so long to compile",
+        help="with --compare: also time torch.compile max-autotune, limited to SECONDS of compiling",
     )
     add(
         "--random", type=int, metavar="N", help=f"random orders (default {RANDOM}; not with --compare, as the next two)"
@@ -97,23 +113,22 @@ def _prepare(parser: ArgumentParser) -> None:
         help=f"tiles held back as long as the policy allows, one at a time (default {DELAYED}; 0: all)",
     )
     add("--seed", type=int, help="seed of orders and inputs (default 0)")
-    add("--at", type=int, metavar="N", help="of a policy for a range of sizes: this one (default: the recorded one)")
+    add("--at", type=int, metavar="N", help="size to run, of a policy for a range of sizes (default: the recorded one)")
     add("--json", action="store_true", help="for programs")
     add(
         "--timeline",
         type=Path,
         metavar="FOLDER",
-        help="with a program: also write what each SM did in one replay, a trace per kernel that runs a model as a "
-        "whole, for `tileprof view`",
+        help="with a program: also write the timeline of the SMs in one replay, for `tileprof view`: a trace per "
+        "kernel that runs a whole model",
     )
     add(
         "--models",
         type=int,
         default=MODELS,
         metavar="N",
-        help="with a program behind --, which runs as it is: then time the N models that it called most "
-        "often, "
-        f"by PyTorch, by Inductor and by torch.compile(backend='tileprof') (default {MODELS})",
+        help="for a program after --, which runs as it is first: number of models to time, those that it called most "
+        f"often, by PyTorch, by Inductor and by torch.compile(backend='tileprof') (default {MODELS})",
     )
 
 
@@ -126,9 +141,9 @@ def _run(options: Namespace) -> int:
         return run_program(options)
     _refuse_acs(options)
     if options.timeline:
-        raise UserError("--timeline is for a program behind --: tileprof run --timeline FOLDER -- python infer.py")
+        raise UserError("--timeline is for a program after --: tileprof run --timeline FOLDER -- python infer.py")
     if not options.policy:
-        raise UserError("give a policy file, or a program behind --: tileprof run -- python infer.py")
+        raise UserError("give a policy file, or a program after --: tileprof run -- python infer.py")
     if options.policy[0].endswith(".h"):
         if len(options.policy) > 1 or options.compare or options.trace:
             raise UserError("a header runs alone: give one policy.h, without --compare and --trace")
@@ -162,9 +177,9 @@ def _run(options: Namespace) -> int:
 
 
 def _refuse_acs(options: Namespace) -> None:
-    for name in ("check", "table", "fine", "streams", "window"):
-        if getattr(options, name, None):
-            raise UserError(f"--{name} goes with --scheduler acs and a program behind --")
+    for name in ("check", "table", "fine", "streams", "window", "threads"):
+        if getattr(options, name, None) not in {None, False}:
+            raise UserError(f"--{name} goes with --scheduler acs and a program after --")
 
 
 def _settle_orders(options: Namespace) -> None:
@@ -229,7 +244,7 @@ def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) 
     memory = Memory.build([s.tiles for s in policy.stages], touches)
     names = {int(b): str(n) for b, n in zip(trace.buffers["buffer"], trace.buffers["name"], strict=True) if n}
     findings = search(policy, memory, **_orders(options, say))
-    return _found(policy, findings, names)
+    return _findings_json(policy, findings, names)
 
 
 def _orders(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
@@ -251,7 +266,7 @@ def _over_operators(policy: Policy, options: Namespace, say: Callable[[str], Non
     names = dict(enumerate(pipeline.chain.tensors()))
     say("working out what the tiles touch")
     findings = search(policy, pipeline.memory, **_orders(options, say))
-    result = _found(policy, findings, names)
+    result = _findings_json(policy, findings, names)
     if findings.deadlock is None:
         result["numbers"] = _numbers(pipeline, options, say)
         result["clean"] = result["clean"] and all(n["agrees"] and n["same_in_every_order"] for n in result["numbers"])
@@ -298,7 +313,7 @@ def _numbers(pipeline: Pipeline, options: Namespace, say: Callable[[str], None])
     return rows
 
 
-def _found(policy: Policy, findings: Findings, names: dict[int, str]) -> dict[str, Any]:
+def _findings_json(policy: Policy, findings: Findings, names: dict[int, str]) -> dict[str, Any]:
     return {
         "stages": [stage.name for stage in policy.stages],
         "tiles": sum(stage.tiles for stage in policy.stages),

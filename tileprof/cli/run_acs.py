@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from tileprof.runtime.acs import Logged, Mode, Table
 
 SCHEDULERS: Final[dict[str, Mode]] = {"acs": "streams", "acs-graph": "graph"}
-"""What ``--scheduler`` takes with a program, and how the library is told."""
+"""The values of ``--scheduler`` for a program, with the mode of the library."""
 
 STREAMS: Final = 8
 WINDOW: Final = 128
+THREADS: Final = 1
 
 _LOGGED: Final = 3
 """Plain runs at once before a recording, whose launches are logged."""
@@ -45,7 +46,7 @@ def run_acs(options: Namespace) -> int:
     from tileprof.runtime import acs  # noqa: PLC0415 - as above
 
     if not options.program:
-        raise UserError("give a program behind --: tileprof run --scheduler acs -- python infer.py")
+        raise UserError("give a program after --: tileprof run --scheduler acs -- python infer.py")
     command = command_of(tuple(options.program))
     library = acs.build()
     with tempfile.TemporaryDirectory(prefix="tileprof-acs-") as name:
@@ -57,7 +58,12 @@ def run_acs(options: Namespace) -> int:
             _say_table(table, options.table)
         mode: Mode = "check" if options.check else SCHEDULERS[options.scheduler]
         settings = acs.Settings(
-            mode, folder, path.resolve(), lanes=options.streams or STREAMS, window=options.window or WINDOW
+            mode,
+            folder,
+            path.resolve(),
+            lanes=STREAMS if options.streams is None else options.streams,
+            threads=THREADS if options.threads is None else options.threads,
+            window=WINDOW if options.window is None else options.window,
         )
         environment = {**os.environ, **acs.environment(library, settings)}
         code = subprocess.run(command, env=environment, check=False).returncode
@@ -65,7 +71,7 @@ def run_acs(options: Namespace) -> int:
         for counts in results:
             _say_counts(counts, checked=options.check)
         if not results:
-            _say("no launch of the program came by: it used no CUDA, or its environment was cleaned")
+            _say("the library saw no launch of the program: it used no CUDA, or its environment was cleaned")
         code = code if code >= 0 else 128 - code
         return code or int(any(counts["differing"] for counts in results))
 
@@ -87,8 +93,10 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine:
         _say("the program makes other launches each time: only words that its recording saw to change are not compared")
         runs = []
     trace, records = folder / "recorded.tileprof", folder / "raw"
+    # Without the hooks that name operators: they make PyTorch take other ways through a backward pass.
+    settings = Settings(passes=("accesses",), raw=records, hooks=False)
     with _variables(acs.environment(library, acs.Settings("log", folder))):
-        code = cuda.record(Options(program, trace), Settings(passes=("accesses",), raw=records))
+        code = cuda.record(Options(program, trace), settings)
     if code != 0:
         raise UserError(f"the program ended with exit code {code} while it was recorded: there is no table")
     processes = raw.processes(records / "accesses")
@@ -158,11 +166,10 @@ def _variables(added: dict[str, str]) -> Iterator[None]:
 
 
 def _say_table(table: Table, path: Path | None) -> None:
-    lost = sum(table.without.values())
-    _say(
-        f"the footprint table has {table.count:,} entries for {table.launches:,} of {table.launches + lost:,} recorded "
-        "launches" + (f"; it is kept in {path}" if path else "; --table FILE keeps it")
-    )
+    launches = table.launches + sum(table.without.values())
+    place = f"it is kept in {path}" if path else "--table FILE keeps it"
+    entries = f"{table.count:,} entries for {table.launches:,} of {launches:,} recorded launches"
+    _say(f"the footprint table has {entries}; {place}")
     for why, count in sorted(table.without.items(), key=lambda item: -item[1])[:_SHOWN]:
         _say(f"  {count:,} launches stand for all memory: {why}")
 
@@ -193,6 +200,8 @@ def _say_counts(counts: dict[str, Any], *, checked: bool) -> None:
                 f"{rested:,} launches stayed in stream order: the GPU had nothing to do when they came, so that the "
                 "host bounds the program, and no order of kernels makes it faster (a CUDA graph does)"
             )
+        if counts["queued"]:
+            _say(f"{int(counts['queued']):,} launches were issued by a thread beside the program's own")
     for name, what in (("reasons", "launches stood for all memory:"), ("calls", "calls of")):
         for text, count in sorted(counts[name].items(), key=lambda item: -item[1])[:_SHOWN]:
             _say(f"  {count:,} {what} {text}")

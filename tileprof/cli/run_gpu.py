@@ -44,7 +44,7 @@ def check_scheduler(name: str) -> None:
 
 
 def check_program_scheduler(name: str) -> None:
-    """Raises `UserError` for a scheduler of policies, or one that there is not, with a program behind --."""
+    """Raises `UserError` for a scheduler of policies, or one that there is not, with a program after --."""
     from tileprof.runtime.schedulers import SCHEDULERS  # noqa: PLC0415 - not needed for --help
 
     if name == AUTO or name in OF_PROGRAMS:

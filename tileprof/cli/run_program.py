@@ -85,7 +85,7 @@ def _check(options: Namespace) -> None:
         if getattr(options, name):
             what = "a policy" if name == "policy" else f"--{name}"
             why = "; stdout is the program's, --csv FILE keeps the rows" if name == "json" else ""
-            raise UserError(f"{what} does not go with a program behind --{why}")
+            raise UserError(f"{what} does not go with a program after --{why}")
     if options.models < 1:
         raise UserError(f"--models {options.models}: give a number from 1")
     if options.csv:
@@ -182,13 +182,13 @@ def sentences(row: Comparison) -> list[str]:
     """Return what of a model kernels of ours run, what they do not and why, and what failed."""
     lines = [f"in kernels of tileprof: {row.winners}" if row.winners else "nothing runs in kernels of tileprof"]
     lines += [f"Inductor's program runs: {report.reason}" for report in row.reports if report.reason]
-    refused = [
+    refusals = [
         f"{name} ({count}, {100 * share:.0f}% of eager PyTorch's time)"
         for name, count, share in row.inductor_operators[:_SHOWN]
         if share > 0
     ]
-    if refused:
-        lines.append(f"not taken: {', '.join(refused)}")
+    if refusals:
+        lines.append(f"not taken: {', '.join(refusals)}")
     if not row.graph:
         lines.append("times are those of single calls: it cannot be captured in a CUDA graph")
     lines += [f"{variant} failed: {why}" for variant, why in row.failures.items()]

@@ -37,17 +37,23 @@ _MOST_SMS, _MOST_BLOCKS = 100_000, 1024
 
 def _prepare(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("trace", nargs="+", metavar="TRACE", help="folder that `tileprof record` wrote; several; or one workload:NAME")
-    add("--scheduler", action="append", default=[], metavar="NAME[:key=value,…]", help="may be repeated (default: all)")
-    add("--device", metavar="NAME", help="another GPU, tile durations as recorded")
-    add("--sms", type=int, metavar="N", help="a GPU with N SMs")
-    add("--occupancy", type=int, metavar="N", help="N resident blocks of every launch per SM")
+    add("trace", nargs="+", metavar="TRACE", help="folders that `tileprof record` wrote, or one workload:NAME")
+    add(
+        "--scheduler",
+        action="append",
+        default=[],
+        metavar="NAME[:key=value,…]",
+        help="scheduler to run; may be repeated (default: all)",
+    )
+    add("--device", metavar="NAME", help="simulate another GPU, with tile durations as recorded")
+    add("--sms", type=int, metavar="N", help="simulate a GPU with N SMs")
+    add("--occupancy", type=int, metavar="N", help="simulate N resident blocks of every launch per SM")
     add(
         "--durations",
         default="recorded",
         metavar="MODEL",
-        help="how long tiles live beside others: recorded (default), co-residency-scaled[:sensitivity=X] or "
-        "shared-roofline",
+        help="model of tile durations beside other tiles: recorded (default), "
+        "co-residency-scaled[:sensitivity=X] or shared-roofline",
     )
     add(
         "--sweep",
@@ -62,11 +68,11 @@ def _prepare(parser: ArgumentParser) -> None:
         help="share several traces or a --sweep among the workers of a Dask scheduler (without an address: on this "
         "machine)",
     )
-    add("--advice", action="store_true", help="simulate dependent pairs too and say what to do first")
+    add("--advice", action="store_true", help="also simulate dependent pairs, and show what to do first")
     add(
         "--page",
         metavar="FILE",
-        help="the page that --advice links into (default: the trace's own, where there is one)",
+        help="the page that --advice links into (default: the trace's own, if it exists)",
     )
     add("--export", choices=("perfetto",), help="write the timeline of every --scheduler, as Chrome JSON")
     add(
@@ -74,10 +80,10 @@ def _prepare(parser: ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="where --export writes (default: TRACE's name, .perfetto.json)",
+        help="file that --export writes (default: TRACE's name, .perfetto.json)",
     )
     add("--force", action="store_true", help="overwrite FILE")
-    add("--json", action="store_true", help="for programs; keys as in Schedule.to_json, with bounds")
+    add("--json", action="store_true", help="print JSON; keys as in Schedule.to_json, with bounds")
 
 
 def _run(options: Namespace) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA, VERSION = "tileprof simulation", 1
 _USUAL = ("stream", "graph", "pdl", "cusync", "dataflow", "list")
-"""What a table over several traces has room for."""
+"""The schedulers that a table over several traces has room for."""
 
 
 def run(options: Namespace) -> int:
@@ -98,16 +98,16 @@ def _table(console: Console, key: str, names: list[str], rows: Sequence[str], po
     table = Table(box=None, pad_edge=False)
     for name in (key, *names):
         table.add_column(Text(plain(name)), justify="right", overflow="fold")
-    refused: dict[str, list[str]] = {}
+    refusal_reasons: dict[str, list[str]] = {}
     for row, schedules in zip(rows, points, strict=True):
         cells = []
         for name, s in zip(names, schedules, strict=True):
             if s.get("refused"):
-                refused.setdefault(s["refused"], []).append(f"{name} at {row}")
+                refusal_reasons.setdefault(s["refused"], []).append(f"{name} at {row}")
             cells.append("-" if s.get("refused") else "deadlock" if s["deadlock"] else duration(s["time_ns"]))
         table.add_row(Text(plain(row)), *map(Text, cells))
     print_table(console, table)
-    if refused:
-        count, why = sum(map(len, refused.values())), next(iter(refused))
+    if refusal_reasons:
+        count, why = sum(map(len, refusal_reasons.values())), next(iter(refusal_reasons))
         more = f" (of {count:,} that cannot run, --json has all reasons)" if count > 1 else ""
-        console.print(Text(plain(f"- {refused[why][0]}: {why}{more}"), style="dim"))
+        console.print(Text(plain(f"- {refusal_reasons[why][0]}: {why}{more}"), style="dim"))

@@ -1,4 +1,4 @@
-"""What ``tileprof simulate`` prints for people."""
+"""The text of ``tileprof simulate``."""
 
 from __future__ import annotations
 

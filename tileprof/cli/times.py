@@ -20,9 +20,9 @@ def _prepare(parser: ArgumentParser) -> None:
         type=Path,
         help="SQLite export of nsys, or Chrome trace of torch.profiler (.json, .json.gz)",
     )
-    add("-o", "--output", type=Path, metavar="TRACE", help="where to write (default: ./NAME-timed.tileprof)")
+    add("-o", "--output", type=Path, metavar="TRACE", help="trace to write (default: ./NAME-timed.tileprof)")
     add("--force", action="store_true", help="overwrite an existing trace")
-    add("--json", action="store_true", help="for programs: what matched, and the name of the new trace")
+    add("--json", action="store_true", help="print the matches and the name of the new trace as JSON")
 
 
 def _run(options: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What a stage of the runtime touches, as boxes of a trace."""
+"""The bytes that a stage of the runtime touches, as boxes of a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verb of the command line is: a name, a line of help, its options, and what it does."""
+"""The interface of verbs of the command line: a name, a line of help, options, and an action."""
 
 from __future__ import annotations
 

@@ -36,15 +36,18 @@ def _prepare(parser: ArgumentParser) -> None:
         "cusync:rowsync, cusync:stridedsync[:STRIDE], cusync:conv2dtile",
     )
     add("trace", metavar="TRACE", help="folder that `tileprof record` wrote")
-    add("--kind", metavar="KIND", help="the same as a POLICY that cuSync ships")
-    add("--launches", metavar="N,N,…", help="the launches that the stages are (default: those that the policy names)")
-    add("--pair", metavar="P:C", help="the same for two stages")
-    add("--fuse", action="store_true", help="take launches between the stages as part of the first, as fused epilogues")
+    add("--kind", metavar="KIND", help="a policy that cuSync ships, in place of POLICY")
+    add("--launches", metavar="N,N,…", help="the launches of the stages (default: those that the policy names)")
+    add("--pair", metavar="P:C", help="the launches of two stages")
+    add("--fuse", action="store_true", help="make launches between the stages a part of the first, as fused epilogues")
     add(
-        "--rows", metavar="AXES", default="", help="for cuSync's: the row axes of producer and consumer, for example xy"
+        "--rows",
+        metavar="AXES",
+        default="",
+        help="for cuSync's policies: row axes of producer and consumer, for example xy",
     )
-    add("--at", type=int, metavar="N", help="of a policy for a range of sizes: this one (default: the trace's)")
-    add("--json", action="store_true", help="for programs: schema in tileprof.policy.assessment")
+    add("--at", type=int, metavar="N", help="size to check, of a policy for a range of sizes (default: the trace's)")
+    add("--json", action="store_true", help="print JSON; schema in tileprof.policy.assessment")
     add("--first", type=int, default=FIRST, metavar="N", help=f"missing dependencies to name (default {FIRST}; 0: all)")
 
 
@@ -74,7 +77,7 @@ def _run(options: Namespace) -> int:
     if policy is None:
         launches, graph, policy = _shipped(name, options, graph, launches)
     elif options.fuse:
-        graph = fuse(graph, launches if launches is not None else _named(policy))
+        graph = fuse(graph, launches if launches is not None else _named_launches(policy))
     elif launches is None:
         graph = fused_for(policy, graph)
     assessment = assess(policy, graph, launches)
@@ -110,7 +113,7 @@ def _shipped(
     return pair, graph, shipped_policy(shipped, graph, *pair)
 
 
-def _named(policy: Policy) -> list[int]:
+def _named_launches(policy: Policy) -> list[int]:
     launches = [stage.launch for stage in policy.stages if stage.launch is not None]
     if len(launches) < len(policy.stages):
         raise UserError("the policy does not name its launches; say which they are: --launches N,N,…")

@@ -26,9 +26,9 @@ def _prepare(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("trace", metavar="TRACE", help="folder that `tileprof record` wrote")
     add("policy", nargs="?", metavar="POLICY", help="a policy (.json) or dependencies written by hand (.dep) to check")
-    add("--launches", metavar="N,N,…", help="the launches that the policy's stages are (default: those that it names)")
-    add("--pair", metavar="P:C", help="the same for two stages")
-    add("-o", "--output", metavar="PAGE", help="where to write the page (default: TRACE's name, .html)")
+    add("--launches", metavar="N,N,…", help="the launches of the policy's stages (default: those that it names)")
+    add("--pair", metavar="P:C", help="the launches of two stages")
+    add("-o", "--output", metavar="PAGE", help="page to write (default: TRACE's name, .html)")
     add("--force", action="store_true", help="overwrite the page if it exists")
     add("--open", action="store_true", help="show the page in the browser")
     add(
@@ -38,7 +38,7 @@ def _prepare(parser: ArgumentParser) -> None:
     )
     add("--port", type=int, metavar="N", help="port to serve on (default: a free one)")
     add("--quick", action="store_true", help="simulate nothing: no advice, no schedulers, no what-if")
-    add("--json", action="store_true", help="for programs: name and size of the page on stdout")
+    add("--json", action="store_true", help="print the name and size of the page as JSON")
 
 
 def _run(options: Namespace) -> int:

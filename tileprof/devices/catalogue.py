@@ -30,7 +30,7 @@ def get(name: str | Path) -> Device:
     matches) and for a file that is missing, unreadable or wrong.
     """
     text = str(name)
-    return _from_file(Path(text)) if text.endswith((".json", ".toml")) else _known(text)
+    return _from_file(Path(text)) if text.endswith((".json", ".toml")) else _catalogued(text)
 
 
 def of_driver(name: str) -> Device:
@@ -47,7 +47,7 @@ def of_driver(name: str) -> Device:
     return get(max(fitting, key=len))
 
 
-def _known(name: str) -> Device:
+def _catalogued(name: str) -> Device:
     spellings = _spellings()
     match = spellings.get(_fold(name))
     if match is None:
@@ -113,7 +113,7 @@ def _from_file(path: Path) -> Device:
         for key in ("sources", "sustained"):
             if not isinstance(values.get(key, {}), dict):
                 raise UserError(f"{path}: {key} is {values[key]!r}, expected a table")
-        values = _changed(_known(like).to_dict(), values)
+        values = _changed(_catalogued(like).to_dict(), values)
     return Device.from_dict(values, str(path))
 
 

@@ -1,4 +1,4 @@
-"""What the analysis knows about a GPU: one frozen record of numbers, each with its source."""
+"""The facts about a GPU that the analysis uses: one frozen record of numbers, each with its source."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SUSTAINED_FLOPS: Final = 0.8
 measured: what an H200 reaches (4.3 of 4.8 TB/s, 790 of 989 bf16 TFLOP/s)."""
 
 _OPTIONAL: Final = ("sustained", "sources", "host_issue_ns", "host_issue_shared_ns", "graph_issue_ns")
-"""What a description may leave out; traces of before the launch rates were known do."""
+"""Keys that a description may leave out; traces from before the launch rates were known do."""
 
 _STANDS_IN: Final = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16"}
-"""What libraries compute in when a GPU has no unit for a type."""
+"""The type in which libraries compute when a GPU has no unit for a type."""
 
 _RATE_RANGE: Final = (1e6, 1e24)
 _RANGES: Final[dict[str, tuple[float, float]]] = {
@@ -68,7 +68,7 @@ class Device:
     shared_bytes_per_block: int
     """Largest a block may ask for (opt-in), without ``shared_bytes_reserved``."""
     shared_bytes_reserved: int
-    """What CUDA itself takes in every block."""
+    """Shared memory that CUDA itself takes in every block."""
     shared_allocation_bytes: int
     clock_mhz: float
     """Boost clock."""
@@ -77,7 +77,7 @@ class Device:
     dram_bytes_per_s: float
     peak_flops: Mapping[str, float]
     launch_gap_ns: float
-    """From the end of a kernel to the begin of the next in its stream."""
+    """Time from the end of a kernel to the begin of the next in its stream."""
     graph_gap_ns: float
     """The same inside a CUDA graph."""
     host_issue_ns: float = 3700.0

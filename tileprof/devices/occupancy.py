@@ -1,4 +1,4 @@
-"""How many blocks of a kernel an SM holds at once.
+"""Counts the blocks of a kernel that an SM holds at once.
 
 Gives what NVIDIA's ``cudaOccMaxActiveBlocksPerMultiprocessor`` (``cuda_occupancy.h``, CUDA 13.0) gives when
 the kernel may use all of the SM's shared memory, without compiling or linking anything of NVIDIA's.

@@ -1,4 +1,4 @@
-"""What the examples share: options, random weights, the recorded run and the one line that it prints.
+"""Parts that the examples share: options, random weights, the recorded run and the one line that it prints.
 
 A program's stdout is its own, recorded or not: the line with its checksum must come out the same either way.
 """
@@ -120,9 +120,9 @@ def stepped(name: str, options: Namespace, step: Any) -> Any:
             if getattr(options, "digest", False):
                 digest.update(result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         _finish(cuda=cuda)
-    counted = max(1, options.steps - WARM)
+    timed_steps = max(1, options.steps - WARM)
     if options.steps > 1:
-        sys.stderr.write(f"{name}: {(time.perf_counter() - begin) / counted * 1e6:.1f} us per step\n")
+        sys.stderr.write(f"{name}: {(time.perf_counter() - begin) / timed_steps * 1e6:.1f} us per step\n")
     if getattr(options, "digest", False):
         print(f"{name}: {options.steps} results, {digest.hexdigest()}")
     return result
@@ -149,11 +149,11 @@ def _keeping(step: Any) -> Any:
             self.kept.append(result)
             return result
 
-    def kept() -> Any:
+    def keeping_step() -> Any:
         with Keeping():
             return step()
 
-    return kept
+    return keeping_step
 
 
 def _captured(step: Any) -> Any:

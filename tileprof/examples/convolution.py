@@ -1,4 +1,4 @@
-"""What the two convolutional examples share: the layer, the options, the input."""
+"""Parts that the two convolutional examples share: the layer, the options, the input."""
 
 from __future__ import annotations
 

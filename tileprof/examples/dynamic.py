@@ -72,8 +72,8 @@ class Gated(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
         """``[batch, channels, height, width]``, as is the result."""
         chosen = self.controller(x).mean(dim=0).view(len(self.blocks), -1).argsort(dim=-1, descending=True)
         for branches, order in zip(self.blocks, chosen.tolist(), strict=True):
-            picked = [branches[number](x) for number in order[: 2 + order[0] % 4]]
-            x = torch.stack([x, *picked]).sum(dim=0)
+            branch_results = [branches[number](x) for number in order[: 2 + order[0] % 4]]
+            x = torch.stack([x, *branch_results]).sum(dim=0)
         return x
 
 

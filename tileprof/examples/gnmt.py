@@ -15,7 +15,7 @@ from tileprof.examples.common import building, forward, parser, positive, print_
 nn = torch.nn
 
 FIRST_RESIDUAL = 2
-"""From the third layer on, a layer adds its input to its output (section 3.1 of the paper)."""
+"""The first layer that adds its input to its output: the third (section 3.1 of the paper)."""
 
 
 def unrolled(cell: Any, steps: list[Any]) -> list[Any]:

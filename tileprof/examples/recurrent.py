@@ -1,4 +1,4 @@
-"""What the two recurrent examples share: a stack of cells, unrolled step by step.
+"""Parts that the two recurrent examples share: a stack of cells, unrolled step by step.
 
 Unrolled, a network of ``layers`` cells is a wavefront: the cell of layer l at step t needs layer l - 1 at step t
 and itself at step t - 1, and the launches in between are small. Nothing here calls a fused recurrent kernel.

@@ -42,11 +42,11 @@ class TreeLstm(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 def tree(leaves: int, seed: int) -> list[list[int]]:
     """Children of each node of a random tree, before their parents; the last node is the root."""
-    drawn = random.Random(seed)  # noqa: S311 - a program's data, no secret
+    dice = random.Random(seed)  # noqa: S311 - a program's data, no secret
     children: list[list[int]] = [[] for _ in range(leaves)]
     roots = list(range(leaves))
     while len(roots) > 1:
-        picked_roots = sorted(drawn.sample(range(len(roots)), min(len(roots), drawn.choice((2, 2, 3)))), reverse=True)
+        picked_roots = sorted(dice.sample(range(len(roots)), min(len(roots), dice.choice((2, 2, 3)))), reverse=True)
         children.append([roots.pop(at) for at in picked_roots])
         roots.append(len(children) - 1)
     return children

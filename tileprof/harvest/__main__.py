@@ -12,9 +12,19 @@ from tileprof.errors import UserError
 from tileprof.harvest.slices import harvest
 
 FAMILIES: Final = {
+    "attention": "tileprof.harvest.attention",
+    "convolutions": "tileprof.harvest.convolutions",
     "products": "tileprof.harvest.products",
+    "operators": "tileprof.harvest.operators",
 }
 """Families and their modules, each with a ``FAMILY``; modules are loaded when they are asked for."""
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, parts = map(int, text.split("/"))
+    if not 0 <= part < parts:
+        raise ValueError(text)
+    return part, parts
 
 
 def main(words: list[str] | None = None) -> int:
@@ -23,9 +33,17 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder for slices")
     parser.add_argument("--seconds", type=float, default=540, help="end after so long (default: %(default)s)")
+    parser.add_argument(
+        "--part",
+        type=_part,
+        default=(0, 1),
+        metavar="K/N",
+        help="every N-th case from the K-th one on, for N processes",
+    )
     options = parser.parse_args(words)
     try:
-        done = harvest(import_module(FAMILIES[options.family]).FAMILY, options.output, options.seconds)
+        family = import_module(FAMILIES[options.family]).FAMILY
+        done = harvest(family, options.output, options.seconds, part=options.part)
     except UserError as error:
         sys.stderr.write(f"tileprof.harvest: {error}\n")
         return error.exit_code

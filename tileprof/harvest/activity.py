@@ -1,4 +1,4 @@
-"""What the GPU ran for each of many calls: launches with grid, cluster and duration, as CUPTI reports them.
+"""The launches that the GPU ran for each of many calls, with grid, cluster and duration, as CUPTI reports them.
 
 A marker kernel is launched between calls, so that launches in stream order fall into calls by position alone. The count
 of markers must come out, or the slice is refused: a record that CUPTI dropped would shift all later ones.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES: Final = 16 << 20
 _MARKER: Final = "spin_kernel"
-"""What ``torch.cuda._sleep`` launches, and no operator does."""
+"""The kernel that ``torch.cuda._sleep`` launches, and no operator does."""
 
 
 @dataclass(frozen=True, slots=True)

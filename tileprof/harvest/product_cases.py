@@ -1,4 +1,4 @@
-"""Which matrix products are harvested, and which are held out to judge the tables by.
+"""The matrix products that are harvested, and those that are held out to judge the tables by.
 
 A case is nine integers (`COLUMNS`): ``d[m, n] = a[m, k] @ b[k, n]``, ``batch`` times. ``column_a`` and ``column_b`` say
 that an operand is the transpose of a contiguous matrix, as the weight of a linear layer is.
@@ -31,7 +31,7 @@ HELD_OUT: Final = 1000
 _SEED, _HELD_OUT_SEED = 20261124, 7
 _HELD_OUT_SHARE: Final = 0.15
 _MOST_ELEMENTS: Final = 1 << 30
-"""Of one operand."""
+"""The largest number of elements of one operand."""
 _MOST_FLOPS: Final = {"FP32": 1e11, "TF32": 1e12, "FP16": 4e12, "BF16": 4e12, "FP8": 4e12}
 """About five milliseconds of an H200."""
 
@@ -42,13 +42,13 @@ _COMMON_S: Final = 100e-6
 
 
 class Op(IntEnum):
-    """What PyTorch is asked for."""
+    """The function that PyTorch is asked for."""
 
     MM = 0
     ADDMM = 1
-    """With a bias of one dimension: the epilogue of a linear layer."""
+    """The product with a bias of one dimension: the epilogue of a linear layer."""
     ADDMM_MATRIX = 2
-    """With a matrix to add."""
+    """The product with a matrix to add."""
     BMM = 3
     BADDBMM = 4
     GROUPED = 5

@@ -43,7 +43,7 @@ _BATCH: Final = 256
 
 
 class Family(Protocol):
-    """What is harvested: products, convolutions, operators."""
+    """A family of harvested calls: products, convolutions, operators."""
 
     name: str
     columns: tuple[str, ...]
@@ -63,7 +63,7 @@ class Family(Protocol):
 
 @dataclass(slots=True)
 class _Slice:
-    """What was measured of consecutive cases."""
+    """Measurements of consecutive cases."""
 
     first: int
     cases: list[tuple[int, ...]]
@@ -101,22 +101,31 @@ class _Slice:
 
 
 class Runner(Protocol):
-    """What gives calls their launches: `Activities` on a GPU."""
+    """The interface of what gives calls their launches: `Activities` on a GPU."""
 
     def run(self, calls: Sequence[Callable[[], object]]) -> list[list[Activity]]:
         """Return the launches of each call."""
 
 
-def harvest(family: Family, folder: Path, seconds: float, start: Callable[[], Runner] = Activities) -> bool:
+def harvest(
+    family: Family,
+    folder: Path,
+    seconds: float,
+    start: Callable[[], Runner] = Activities,
+    *,
+    part: tuple[int, int] = (0, 1),
+) -> bool:
     """Measure cases that ``folder`` lacks for at most ``seconds``; whether all are there now.
 
-    ``start`` is called when there is something to measure.
+    ``start`` is called when there is something to measure. Of ``part = (k, n)`` every n-th case from the k-th one on is
+    the list: libraries spend most of the time on the host, so that several processes, each with a folder of its own,
+    share a GPU without much effect on durations.
 
     Raises UserError when the folder holds slices of another list.
     """
     ends = time.monotonic() + seconds
     folder.mkdir(parents=True, exist_ok=True)
-    cases = family.cases()
+    cases = family.cases()[part[0] :: part[1]]
     _check_list(folder / f"{family.name}.json", family, cases)
     at = max((after for _, after, _ in slices(folder, family.name)), default=0)
     if at >= len(cases):

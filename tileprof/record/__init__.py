@@ -31,7 +31,7 @@ RECORDERS: Final = {"model": "tileprof.record.model", "cuda": "tileprof.record.c
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to record, where to, and how much of it.
+    """The options of a recording: the program, the output, and how much of the program to record.
 
     ``skip`` and ``count`` are launches: of those that the other limits keep, the first ``skip`` are left out and
     at most ``count`` kept (None: all). ``module`` keeps launches whose module path it matches anywhere.

@@ -1,4 +1,4 @@
-"""What `tileprof record --json` says of a trace when its recording has ended."""
+"""The object that `tileprof record --json` prints when the recording of a trace has ended."""
 
 from __future__ import annotations
 

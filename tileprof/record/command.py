@@ -1,4 +1,4 @@
-"""What the user typed after ``tileprof record``: which interpreter, with which options, runs what."""
+"""The command after ``tileprof record``: an interpreter, its options, and the program that it runs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _HIDING = {
     "E": "the folders of PYTHONPATH",
     "s": "the folders of the user",
 }
-"""What interpreter options leave out of the module search path."""
-_REFUSED = {"i": "waits for a user", "h": "runs no program", "?": "runs no program", "V": "runs no program"}
+"""Interpreter options, with the part of the module search path that each leaves out."""
+_REFUSED_OPTIONS = {"i": "waits for a user", "h": "runs no program", "?": "runs no program", "V": "runs no program"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ def _interpreter(python: str, words: list[str]) -> Command:
                     break
                 kind: Literal["module", "code"] = "module" if letter == "m" else "code"
                 return Command(kind, value, tuple(words), python, tuple(options))
-            if letter in _REFUSED:
-                raise UserError(f"python -{letter} {_REFUSED[letter]}: nothing to record.")
+            if letter in _REFUSED_OPTIONS:
+                raise UserError(f"python -{letter} {_REFUSED_OPTIONS[letter]}: nothing to record.")
             if letter not in _FLAGS:
                 raise UserError(f"Unknown interpreter option -{letter} in {word!r}.")
         else:

@@ -1,4 +1,4 @@
-"""What a recording that was limited to NVTX ranges says when it is empty: which ranges the program opened."""
+"""The message of an empty recording that was limited to NVTX ranges: the ranges that the program opened."""
 
 from __future__ import annotations
 

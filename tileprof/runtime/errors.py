@@ -1,4 +1,4 @@
-"""What can go wrong on the device, in words."""
+"""The errors that can occur on the device, in words."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ POLICY: Final = "policy.json"
 PROGRAM: Final = "example"
 WHAT: Final = "the exported header"
 TIMEOUT_S: Final = 120
-"""For three rounds without arithmetic; a wait that gives up does so after two seconds."""
+"""Limit for three rounds without arithmetic; a wait that gives up does so after two seconds."""
 
 _LINE: Final = re.compile(r"^(\d+) rounds of (\d+) tiles, (\d+) went on too early$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What the program counted: ``rounds`` of ``tiles`` tiles, of which ``early`` went on before what they await was
+    """The counts of the program: ``rounds`` of ``tiles`` tiles, of which ``early`` went on before what they await was
     done.
     """
 

@@ -134,9 +134,9 @@ class GpuPipeline:
             tuple(no_numbers if t is None or not t.size else self._on_device(t) for t in (s.order, s.waits, s.posts))
             for s in tables.stages
         ]
-        begun = len(self.policy.stages) if self.scheduler.alternating else 0
-        self._semaphores = tables.semaphores + begun
-        self._holds = [self._hold(number) for number in range(begun)]
+        hold_count = len(self.policy.stages) if self.scheduler.alternating else 0
+        self._semaphores = tables.semaphores + hold_count
+        self._holds = [self._hold(number) for number in range(hold_count)]
 
     def _allocate(self) -> None:
         """Allocate what stages write and what tiles count."""
@@ -252,13 +252,13 @@ class GpuPipeline:
 
     def _launch_forked(self, inputs: Mapping[str, Any]) -> None:
         main = torch.cuda.current_stream(self.device)
-        begun = main.record_event()
+        begin_event = main.record_event()
         ends: list[torch.cuda.Event] = []
         chosen = lanes(self.chain.before())
         last = {lane.stream: number for number, lane in enumerate(chosen)}
         streams = [main, *self._side_streams(len(last) - 1)]
         for stream in streams[1:]:
-            stream.wait_event(begun)
+            stream.wait_event(begin_event)
         for number, lane in enumerate(chosen):
             stream = streams[lane.stream]
             for other in lane.after:
@@ -275,8 +275,8 @@ class GpuPipeline:
         all before that have ended: a block that waits therefore never keeps one that it waits for from an SM.
         """
         main = torch.cuda.current_stream(self.device)
-        begun, (side,) = main.record_event(), self._side_streams(1)
-        side.wait_event(begun)
+        begin_event, (side,) = main.record_event(), self._side_streams(1)
+        side.wait_event(begin_event)
         for number in range(len(self.chain.operators)):
             with torch.cuda.stream(side if number % 2 else main):
                 if number > 0:
@@ -315,7 +315,7 @@ class GpuPipeline:
 
     @property
     def plan(self) -> Plan | None:
-        """What the persistent kernel is told, where it runs the stages in one launch."""
+        """The plan of the persistent kernel, where it runs the stages in one launch."""
         return self._persistent.plans[0] if self._persistent is not None and len(self._persistent.plans) == 1 else None
 
     def compiled(self, inputs: Mapping[str, Any]) -> list[Any]:

@@ -50,12 +50,12 @@ class Pipeline:
 
     @cached_property
     def memory(self) -> Memory:
-        """What the tiles touch."""
+        """The bytes that the tiles touch."""
         return self.chain.memory()
 
     @cached_property
     def verdict(self) -> Verification:
-        """Whether the policy waits for what the tiles need."""
+        """The result of checking that the policy waits for what the tiles need."""
         return self.chain.verify(self.policy, self.memory)
 
     @classmethod
@@ -70,8 +70,12 @@ class Pipeline:
         inputs = self._bound(tensors, by_name)
         reason = self._unfit(inputs)
         if reason is None and not self.verdict.sound:
-            lost = len(self.verdict.missing)
-            reason = f"the policy leaves {lost:,} dependencies uncovered" if lost else self.verdict.never[0]
+            missing_count = len(self.verdict.missing)
+            reason = (
+                f"the policy leaves {missing_count:,} dependencies uncovered"
+                if missing_count
+                else self.verdict.never[0]
+            )
         if reason is not None:
             warnings.warn(f"{reason}; the stages run one after the other, by PyTorch", FellBackWarning, stacklevel=2)
             results = self.reference(inputs)
@@ -157,8 +161,8 @@ class Pipeline:
                     f"{name!r} is {'given twice' if name in bound else 'no input'}; the inputs are {', '.join(names)}"
                 )
             bound[name] = tensor
-        if lost := [name for name in names if name not in bound]:
-            raise UserError(f"the pipeline lacks {', '.join(lost)}; the inputs are {', '.join(names)}")
+        if missing_names := [name for name in names if name not in bound]:
+            raise UserError(f"the pipeline lacks {', '.join(missing_names)}; the inputs are {', '.join(names)}")
         for name, tensor in bound.items():
             if not isinstance(tensor, torch.Tensor):
                 raise UserError(f"input {name} is a {type(tensor).__name__}, not a tensor")

@@ -11,7 +11,7 @@ from tileprof.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """How the stages of a policy are launched and synchronised.
+    """A way to launch and synchronise the stages of a policy.
 
     ``captured``: replayed as a CUDA graph.
     ``posts``, ``waits``: tiles post and wait as the policy says.

@@ -62,8 +62,10 @@ class SizedPipeline:
         reason = self.policy.symbol.refusal(size)
         if reason is None:
             return self.at(size)(**inputs)
-        if lost := sorted(self.inputs.keys() ^ inputs.keys()):
-            raise UserError(f"the pipeline takes {', '.join(self.inputs)}; {', '.join(lost)} is missing or no input")
+        if wrong_names := sorted(self.inputs.keys() ^ inputs.keys()):
+            raise UserError(
+                f"the pipeline takes {', '.join(self.inputs)}; {', '.join(wrong_names)} is missing or no input"
+            )
         warnings.warn(f"{reason}; the stages run one after the other, by PyTorch", FellBackWarning, stacklevel=2)
         results = self._recorded.reference(inputs)
         values = tuple(results[name] for name in self.outputs)

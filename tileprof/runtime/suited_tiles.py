@@ -1,4 +1,4 @@
-"""Which tiles the persistent kernel would take for stages, and what it is modelled to save over their launches in a
+"""Chooses the tiles that the persistent kernel would take for stages, and models what it saves over their launches in a
 row.
 """
 

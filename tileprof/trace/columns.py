@@ -1,4 +1,4 @@
-"""What recorders hand over as columns of the tables: the one step between their values and a file, or memory."""
+"""Takes what recorders hand over as columns of the tables: the one step between their values and a file, or memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many distinct bytes groups of strided boxes cover: exact unions, for millions of boxes.
+"""Counts the distinct bytes that groups of strided boxes cover: exact unions, for millions of boxes.
 
 Levels that all boxes of a group share are factored out. Tiles of a kernel mostly touch the same pattern at another
 place, so each pattern is counted once: groups that are equal up to translation share a signature, and only one of

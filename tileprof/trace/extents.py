@@ -1,4 +1,4 @@
-"""How far the boxes of footprints reach on each operand, and whether the buffers that launches bind hold them."""
+"""Finds the reach of footprints' boxes on each operand, and checks that the buffers that launches bind hold them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def slots_bound(trace: Recording) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What launches touch of what they bind: bytes ``[begin, end)`` of the buffer of each row of the table
+    """The bytes of their operands that launches touch: ``[begin, end)`` of the buffer of each row of the table
     ``operands``, and ``outside``, whether some of them are not the buffer's.
     """
 

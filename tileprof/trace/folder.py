@@ -1,4 +1,4 @@
-"""Where a trace lies: claiming a place for a new one, and putting it there in one step.
+"""The folder of a trace: claims a place for a new one, and puts it there in one step.
 
 A recording writes into ``<name>.tileprof.partial`` and is renamed to ``<name>.tileprof`` when it is whole.
 Making the partial folder is the lock: who makes it owns it.

@@ -1,4 +1,4 @@
-"""What a launch touches, relative to its operands: the unit that recorders hand to the trace writer."""
+"""The bytes that a launch touches, relative to its operands: the unit that recorders hand to the trace writer."""
 
 from __future__ import annotations
 

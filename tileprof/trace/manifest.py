@@ -131,7 +131,7 @@ _SOUND: Final[dict[str, Callable[[Any], bool]]] = {
     "coverage": lambda value: value is None or _counts(value),
     "libraries": lambda value: value is None or isinstance(value, dict),
 }
-"""What each key must hold; of those that may be missing, nothing."""
+"""Checks of each key's value; keys that may be missing have none."""
 
 
 def _check_version(folder: Path, version: Any) -> None:

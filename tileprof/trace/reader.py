@@ -26,12 +26,12 @@ def load(path: str | os.PathLike[str]) -> Trace:
     if not os.fspath(path):
         raise TraceError("the name of the trace is empty; give the folder that `tileprof record` wrote")
     try:
-        return Trace(_found(Path(path)))
+        return Trace(_trace_folder(Path(path)))
     except OSError as error:
         raise TraceError(f"cannot read the trace {str(path)[:300]}: {error.strerror or error}") from error
 
 
-def _found(path: Path) -> Path:
+def _trace_folder(path: Path) -> Path:
     nameless = path.name in ("", "..")  # the folder where we are, or the one above it, may be a trace
     whole, partial = (path, path) if nameless else folder.places(path)
     for candidate in (path, whole):
@@ -98,25 +98,25 @@ class Trace(Recording):
 
     def _settled(self, name: str, columns: dict[str, Any]) -> dict[str, Any]:
         if name == "times":
-            columns = _taken(columns, np.lexsort((columns["tile"], columns["launch"])))
+            columns = _chosen_rows(columns, np.lexsort((columns["tile"], columns["launch"])))
         if not self.complete:
-            columns = self._known(name, columns)
+            columns = self._rows_before_end(name, columns)
         structure.check(self, name, columns)
         return columns
 
-    def _known(self, name: str, columns: dict[str, Any]) -> dict[str, Any]:
+    def _rows_before_end(self, name: str, columns: dict[str, Any]) -> dict[str, Any]:
         """Return the rows of a partial trace that launches before its end refer to."""
         if name == "launches":
             return columns
         launches = self.count("launches")
         if name in ("operands", "times"):
-            return _taken(columns, columns["launch"] < launches)
+            return _chosen_rows(columns, columns["launch"] < launches)
         if name == "buffers":
-            visible = _taken(columns, columns["allocated_at"] <= launches)
+            visible = _chosen_rows(columns, columns["allocated_at"] <= launches)
             freed = visible["freed_at"]
             return {**visible, "freed_at": np.where(freed > launches, schema.NEVER, freed)}
         footprints = self.columns("launches")["footprint"]
-        return _taken(columns, columns["footprint"] <= footprints.max(initial=-1))
+        return _chosen_rows(columns, columns["footprint"] <= footprints.max(initial=-1))
 
 
 def _device(path: Path, values: dict[str, Any]) -> Device:
@@ -126,7 +126,7 @@ def _device(path: Path, values: dict[str, Any]) -> Device:
         raise TraceError(f"{path / manifest.FILE_NAME}: {error}: the trace is damaged, record it again") from error
 
 
-def _taken(columns: dict[str, Any], rows: NDArray[Any]) -> dict[str, Any]:
+def _chosen_rows(columns: dict[str, Any], rows: NDArray[Any]) -> dict[str, Any]:
     if rows.dtype == np.bool_:
         if rows.all():
             return columns

@@ -1,4 +1,4 @@
-"""What was recorded, as tables: all that the analysis computes from, whether it lies in a folder or in memory."""
+"""The tables of a recording: all that the analysis computes from, whether they lie in a folder or in memory."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class MemoryRecording(Recording):
         super().__init__(Path(name), manifest, device)
         tiles, accesses = footprint_columns(0, [checked_footprint(footprint) for footprint in footprints])
         rows = [launch_row(n, launch, footprints[launch.footprint].tiles) for n, launch in enumerate(launches)]
-        self._given = {
+        self._columns_by_table = {
             "launches": row_columns(schema.LAUNCHES, rows),
             "operands": row_columns(schema.OPERANDS, operand_rows(0, (launch.operands for launch in launches))),
             "tiles": tiles,
@@ -202,7 +202,9 @@ class MemoryRecording(Recording):
         return f"<MemoryRecording {self.path}: {self.count('launches')} launches on {self.device.name}>"
 
     def _read(self, table: str) -> dict[str, Any]:
-        columns = joined_columns([arrow_table(schema.TABLES[table], self._given[table])], schema.TABLES[table])
+        columns = joined_columns(
+            [arrow_table(schema.TABLES[table], self._columns_by_table[table])], schema.TABLES[table]
+        )
         structure.check(self, table, columns)
         return columns
 

@@ -144,14 +144,14 @@ def _bytes(trace: Recording) -> Iterator[tuple[int, str]]:
     tiles, rows = trace.columns("tiles"), trace.columns("accesses")
     base = np.searchsorted(tiles["footprint"], rows["footprint"], side="left")
     boxes = Boxes(*(rows[c.name] for c in schema.ACCESSES.columns[1:]))
-    for name, counted in zip(
+    for name, actual in zip(
         ("bytes_read", "bytes_written"), bytes_by_tile(base + rows["tile"], boxes, len(tiles["tile"])), strict=True
     ):
-        yield from _where(tiles[name] != counted, partial(_miscounted, name, tiles[name], counted))
+        yield from _where(tiles[name] != actual, partial(_miscounted, name, tiles[name], actual))
 
 
-def _miscounted(name: str, stored: NDArray[Any], counted: NDArray[Any], row: int) -> str:
-    return f"{name} is {stored[row]}, its boxes hold {counted[row]}"
+def _miscounted(name: str, stored: NDArray[Any], actual: NDArray[Any], row: int) -> str:
+    return f"{name} is {stored[row]}, its boxes hold {actual[row]}"
 
 
 # ---- operands and buffers

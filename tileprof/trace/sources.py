@@ -1,4 +1,4 @@
-"""Where a modelled launch's shape and time come from: the words of the columns ``shape_source`` and ``time_source``."""
+"""The sources of a modelled launch's shape and time: the words of the columns ``shape_source`` and ``time_source``."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from enum import StrEnum
 
 
 class ShapeSource(StrEnum):
-    """How the model recorder knows which kernels an operator launches, with which tiles, grid and cluster."""
+    """The model recorder's source for the kernels that an operator launches, with their tiles, grid and cluster."""
 
     TABLE = "table"
     """Measured for this very problem on this GPU."""
     NEIGHBOUR = "neighbour"
     """Measured for a problem like it on this GPU."""
     HEURISTIC = "heuristic"
-    """What a library's own model of the GPU proposes."""
+    """The proposal of a library's own model of the GPU."""
     RULE = "rule"
-    """By tileprof's rules."""
+    """tileprof's own rules."""
     DICTATED = "dictated"
     """The user said so (``--tile``)."""
 
 
 class TimeSource(StrEnum):
-    """How the model recorder knows how long a launch lasts."""
+    """The model recorder's source for the duration of a launch."""
 
     CALIBRATED = "calibrated"
     """Measured for this very problem on this GPU."""
     INTERPOLATED = "interpolated"
-    """From times that were measured for problems like it on this GPU."""
+    """Interpolated from times that were measured for similar problems on this GPU."""
     ROOFLINE = "roofline"
     """FLOPs and bytes at the rates that the GPU sustains."""

@@ -1,4 +1,5 @@
-"""What must hold before a table may be used at all: rows refer to rows that are there, boxes lie inside their buffers.
+"""Rules that must hold before a table may be used at all: rows refer to rows that are there, boxes lie inside their
+buffers.
 
 The reader checks each table when it is first read, so that no later step meets an id beyond an array's end, or a
 box that no memory holds.

@@ -1,4 +1,4 @@
-"""What recorders hand over, checked and turned into the values of rows."""
+"""Checks what recorders hand over, and turns it into the values of rows."""
 
 from __future__ import annotations
 

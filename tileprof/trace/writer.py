@@ -38,7 +38,7 @@ _DESCRIPTION: Final = ("name", "kind", "dtype", "shape", "strides")
 
 @dataclass(slots=True)
 class _Rows:
-    """What was added since the last checkpoint, and what is known of all that was added before it.
+    """The rows added since the last checkpoint, and the facts about all rows before it.
 
     An interrupt may come between any two steps of Python. So each addition is one append to one list, and a checkpoint
     replaces the whole: the trace then holds an addition or does not, and never half of one.

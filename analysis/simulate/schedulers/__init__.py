@@ -41,7 +41,7 @@ SCHEDULERS: dict[str, Scheduler] = {
         Listing(),
     )
 }
-"""With their default options, from what runs today to what nothing reaches."""
+"""All schedulers with their default options, from those that run today to the one that nothing reaches."""
 
 
 def scheduler(text: str) -> Scheduler:

@@ -23,8 +23,13 @@ times they meet within 30%.
 RECORD_NS, WAIT_NS, HOP_NS = 180.0, 200.0, 1000.0
 """The first two are an H200's, measured by `tileprof.runtime.acs.costs`; the last is assumed."""
 
+QUEUE_NS = 150.0
+"""Time of the program's thread per launch that a thread beside it issues: on a fake driver, by the test
+`test_a_launch_costs_the_program_a_fraction_of_what_the_driver_takes` and others of `test_issuing_thread.py`.
+"""
+
 JOIN_NS, BESIDE_NS = 417.0, 94.0
-"""Of a CUDA graph, measured on an H200 (tests/gpu/measuring/measure_acs_simulated.py, 2026-11-24): kernels of two
+"""Costs in a CUDA graph, measured on an H200 (tests/gpu/measuring/measure_acs_simulated.py, 2026-11-24): kernels of two
 branches that cross lose 417 ns each against two that do not, those of eight branches that do not cross 656 ns against
 one.
 """
@@ -39,14 +44,18 @@ class AcsSoftware(Options):
     One host thread checks launches as they enter: ``check_ns``, and ``segment_ns`` for each pair of its segments
     (operands) and those of a launch in the window (the paper's table II), shared by ``threads``. ``streams`` worker
     threads own a stream each; one of them launches a kernel that depends on nothing under way, in ``issue_ns`` (the
-    device's figure for so many threads launching side by side), waits for its end, and is free for the next ``sync_ns``
-    after that, as are the launches that waited for it (the paper measures 5 to 20 us for that and the launch together).
-    ``gap_ns``, the device's launch gap, passes before each kernel but the first.
+    device's figure for this number of threads launching side by side), waits for its end, and is free for the next
+    ``sync_ns`` after that, as are the launches that waited for it (the paper measures 5 to 20 us for that and the
+    launch together). ``gap_ns``, the device's launch gap, passes before each kernel but the first.
 
     ``events=1`` is what ``tileprof run --scheduler acs`` does: one host thread issues, and order is kept on the GPU by
     events, so that nothing waits for the host. A launch follows on a stream that ends with one that it waits for, else
     takes a stream whose work is over for it; each event that is recorded and awaited costs the host ``record_ns`` and
     ``wait_ns``, and where one is awaited ``hop_ns`` pass. ``sync_ns`` and ``threads`` then mean nothing.
+
+    ``queued=1``, as ``tileprof run`` does by default: a thread beside the program's issues. Of ``issue_ns``, the
+    program's own thread keeps what is not the driver's (the device's figure) and ``queue_ns``; the other thread takes
+    the driver's time for each launch, and that for events.
 
     ``captured=1`` is the same for launches that the program captures into a CUDA graph of its own: the streams become
     branches of the graph, the host's costs and the events are gone, ``gap_ns`` is the device's gap inside a graph, and
@@ -90,6 +99,8 @@ class AcsSoftware(Options):
     wait_ns: float = option(WAIT_NS, "ns of host time to make a stream wait for an event (events=1)")
     hop_ns: float | None = option(None, "ns more where another stream is awaited (events=1: 1000; captured=1: 417)")
     beside_ns: float = option(BESIDE_NS, "ns more for each other branch that may run beside (captured=1)")
+    queued: int = option(0, "1: a thread beside the program's issues (events=1)", most=1)
+    queue_ns: float = option(QUEUE_NS, "ns of the program's own thread to queue a launch (queued=1)")
     captured: int = option(
         0, "1: the launches are captured into a CUDA graph, whose branches the streams become", most=1
     )
@@ -118,12 +129,15 @@ class AcsSoftware(Options):
         draft = self._windowed(program)
         draft.window, draft.period_ns = 0, device.graph_issue_ns
         hop = HOP_NS if self.hop_ns is None else self.hop_ns
-        host = 0.0
+        driver = min(each, device.issue_ns()) if self.queued else each
+        own = each - driver + self.queue_ns if self.queued else 0.0  # of the program's thread
+        issued = 0.0
         for launch, placed in enumerate(self._placed(program, draft)):
             draft.after[launch] = {*placed.awaited, *({placed.before} if placed.before >= 0 else ())}
             if launch:
-                host += each + placed.recorded * self.record_ns + len(placed.awaited) * self.wait_ns
-            draft.issue_ns[launch] = host
+                events = placed.recorded * self.record_ns + len(placed.awaited) * self.wait_ns
+                issued = max(issued, launch * own) + driver + events
+            draft.issue_ns[launch] = issued
             draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (hop if placed.awaited else 0.0)
         return draft
 
@@ -153,10 +167,10 @@ class AcsSoftware(Options):
 
 @dataclass(frozen=True)
 class AcsHardware(Options):
-    """As ``acs-sw``, with the window on the GPU (Durvasula et al., arXiv:2401.12377, hardware version): the host
-    compares segments with those of the launches that it has last sent, and sends the launch with what it found, without
-    waiting for anything; the GPU strikes out what has ended and starts kernels itself, so that no round trip to the
-    host lies between a kernel and the next.
+    """The rules of ``acs-sw`` with the window on the GPU (Durvasula et al., arXiv:2401.12377, hardware version): the
+    host compares segments with those of the launches that it has last sent, and sends the launch with what it found,
+    without waiting for anything; the GPU strikes out what has ended and starts kernels itself, so that no round trip to
+    the host lies between a kernel and the next.
 
     ``window`` 32 as in the paper. The host's list holds the last ``listed`` launches that it sent, ended or not, since
     nothing tells it; its time to compare is that of ``acs-sw``. ``check_ns``, the GPU's time per launch, is 64 cycles

@@ -1,5 +1,5 @@
-"""Where `tileprof run --scheduler acs` puts launches: the rules of tileprof/runtime/acs/native/window.cpp, for the
-simulator.
+"""The rules by which `tileprof run --scheduler acs` places launches, as in tileprof/runtime/acs/native/window.cpp, for
+the simulator.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ _ASKED_AT_ONCE = 128
 
 @dataclass(frozen=True)
 class DataflowBloom(Options):
-    """As ``dataflow``, with dependencies that are not known beforehand: each tile's addresses go into Bloom filters,
-    and a tile waits for all earlier ones whose filters it hits (Kuper, Pati and Sinclair's proposal for dynamic
-    dependencies; filters after Bloom, 1970).
+    """The rules of ``dataflow`` for dependencies that are not known beforehand: each tile's addresses go into Bloom
+    filters, and a tile waits for all earlier ones whose filters it hits (Kuper, Pati and Sinclair's proposal for
+    dynamic dependencies; filters after Bloom, 1970).
 
     The filters are real, over the recorded addresses, weights included; false edges are simulated and counted. Every
     ``flush`` launches the filters are emptied, and the launches after wait for all before. ``granule`` 128 is a cache

@@ -17,7 +17,7 @@ class Ccks(Options):
 
     ``speculate=1``: the CPU enqueues tiles of the next ``window`` launches before their parents have ended, and the GPU
     starts them ``local_ns`` after the last parent; the window moves on when the report of a launch's end has arrived.
-    0: decisions begin when the report of the last parent has arrived. ``bypass``: tiles with at most so many parents
+    0: decisions begin when the report of the last parent has arrived. ``bypass``: tiles with at most this many parents
     start without the CPU, ``local_ns`` after these. ``batch`` decisions share one ``commit_ns``.
 
     ``up_ns`` and ``down_ns``, the link each way, ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns`` are assumed

@@ -11,7 +11,7 @@ from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 @dataclass(frozen=True)
 class Graph(Options):
-    """As ``stream``, with the gap between dependent nodes of a CUDA graph (CUDA C++ Programming Guide, "CUDA Graphs").
+    """Stream order with the gap between dependent nodes of a CUDA graph (CUDA C++ Programming Guide, "CUDA Graphs").
 
     The GPU launches nodes at the device's measured rate (`Device.graph_issue_ns`) where many are free at once. Capture
     keeps the order of the streams; with ``dependencies=1`` a node waits only for the launches that it depends on

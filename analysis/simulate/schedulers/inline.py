@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inline(Options):
-    """When a tile ends, its worker runs the tiles that it has made ready itself, one after the other, or spawns them
-    into the queue of all workers: the question of SPAWN (Tang et al., HPCA 2017) on any tile graph, see
+    """A worker whose tile ends runs the tiles that it has made ready itself, one after the other, or spawns them into
+    the queue of all workers: the question of SPAWN (Tang et al., HPCA 2017) on any tile graph, see
     `tileprof.analysis.simulate.inlining`. With ``policy`` 0 the rule after that paper's decides, with 1 every tile is
     spawned, with 2 every tile is run inline by the worker of its last parent.
 

@@ -21,7 +21,7 @@ class Streams(Options):
     Programming Guide, "Environment Variables"). ``gap_ns`` and ``issue_ns`` as in ``stream``: one host thread launches
     into all queues; ``sync_ns`` is added where another queue's event is awaited, and is assumed, not measured.
 
-    With ``hardware`` the GPU watches only so many queues at a time and the others are oversubscribed (Puthoor et al.,
+    With ``hardware`` the GPU watches only this many queues at a time and the others are oversubscribed (Puthoor et al.,
     "Oversubscribed Command Queues in GPUs", GPGPU 2018): whenever ``quantum_ns`` has passed, a queue with nothing under
     way gives its place to another, even if all that it did was to wait. Which two is the question of that paper:
     ``priority=0`` takes them in turn; 1 and 2 bring in the queue whose first launch is most urgent and send out the

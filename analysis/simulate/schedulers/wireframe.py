@@ -18,7 +18,7 @@ class Wireframe(Options):
     ``nodes`` tiles are on the chip: they enter in issue order and leave when they end. A tile that ends notes its
     children that are not yet there in a buffer of ``pending`` tiles; where there is no room, the note goes to memory
     and the child learns of it ``spill_ns`` later. ``signal_ns`` is what an update takes. The sizes are assumed such
-    that two bytes a node and four a pending update fill the 2 KB that the paper adds to the GPU. The order is issue
+    that two bytes per node and four per pending update fill the 2 KB that the paper adds to the GPU. The order is issue
     order, which is the paper's level-bound order where programs are issued level by level. Being one kernel, it has one
     configuration, as in ``persistent``.
 

@@ -1,6 +1,6 @@
-"""Models of transformers, torchvision and torch_geometric, small and with random weights, as programs for ACS.
+"""Models of transformers, torchvision, timm and torch_geometric, small and with random weights, as programs for ACS.
 
-    python tests/gpu/measuring/acs_models.py NAME [--train] [--device cuda] [--steps N] [--digest]
+    python tests/gpu/measuring/acs_models.py NAME [--train [sgd]] [--device cuda] [--steps N] [--digest]
 
 A step is a forward pass, with ``--train`` one of the optimiser too; its result is then what it made of the weights.
 """
@@ -8,8 +8,9 @@ A step is a forward pass, with ``--train`` one of the optimiser too; its result 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products, read when CUDA begins
@@ -49,6 +50,24 @@ def _image(name: str, side: int = 64, **more: Any) -> Any:
         return network, lambda: network(images), [images]
 
     return make
+
+
+def _timm(name: str, side: int = 64, **more: Any) -> Any:
+    def make() -> Made:
+        network = import_module("timm").create_model(name, pretrained=False, num_classes=10, **more)
+        images = torch.randn(1, 3, side, side)
+        return network, lambda: network(images), [images]
+
+    return make
+
+
+def _perceptron() -> Made:
+    widths = (64, 256, 256, 256, 10)
+    layers = [
+        layer for inputs, outputs in pairwise(widths) for layer in (torch.nn.Linear(inputs, outputs), torch.nn.ReLU())
+    ]
+    network, rows = torch.nn.Sequential(*layers), torch.randn(32, 64)
+    return network, lambda: network(rows), [rows]
 
 
 def _graph(layer: str, **more: Any) -> Any:
@@ -102,15 +121,22 @@ MODELS: dict[str, Callable[[], Made]] = {
     "googlenet": _image("googlenet", aux_logits=False, init_weights=False),
     "shufflenet": _image("shufflenet_v2_x0_5"),
     "squeezenet": _image("squeezenet1_1"),
+    "inception_v3": _image("inception_v3", side=96, aux_logits=False, init_weights=False),
+    "nasnetalarge": _timm("nasnetalarge", stem_size=32, num_features=960),
+    "mlp": _perceptron,
     "gcn": _graph("GCNConv"),
     "gat": _graph("GATConv", heads=2, concat=False),
     "sage": _graph("SAGEConv"),
 }
 
 
-def _training(network: torch.nn.Module, forward: Step) -> Step:
-    """One step of Adam on the mean square of the result."""
-    optimiser = torch.optim.Adam(network.parameters(), lr=1e-3, foreach=False)
+def _training(network: torch.nn.Module, forward: Step, kind: str) -> Step:
+    """One step of the optimiser on the mean square of the result."""
+    optimiser: torch.optim.Optimizer
+    if kind == "adam":
+        optimiser = torch.optim.Adam(network.parameters(), lr=1e-3, foreach=False)
+    else:
+        optimiser = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, foreach=False)
 
     def step() -> torch.Tensor:
         with torch.enable_grad():
@@ -134,22 +160,24 @@ def _moving(step: Step, inputs: list[torch.Tensor]) -> Step:
     return moved
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run the model that the first word names."""
     options = stepping(__doc__)
     options.add_argument("name", choices=sorted(MODELS))
-    options.add_argument("--train", action="store_true", help="a step of an optimiser too")
-    values = options.parse_args()
+    options.add_argument("--train", nargs="?", const="adam", choices=("adam", "sgd"), help="an optimiser's step, too")
+    values = options.parse_args(argv)
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
     with building(values):
         network, step, inputs = MODELS[values.name]()
         step = _moving(step, inputs)
-        network.train(values.train)
+        network.train(values.train is not None)
         for module in network.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
-        print_result(values.name, stepped(values.name, values, _training(network, step) if values.train else step))
+        if values.train is not None:
+            step = _training(network, step, values.train)
+        print_result(values.name, stepped(values.name, values, step))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 A step's kernels take what each took alone in stream order. The gap between two of them is what stream order leaves: its
 measured step without its kernels, by the number of kernels. What a join of branches costs is the difference between two
 measured graphs, whose branches cross or do not. Launches that the table did not know in the run order everything around
-them. A program whose GPU is busy for less than half of a step in stream order rests, which is to take as long as that.
-The time under ACS is not used but to compare with.
+them. A program whose GPU is busy for less than half of a step in stream order rests: it takes as long as that, without
+what the driver took of the program's thread (`acs-sw:queued=1`). The time under ACS is not used but to compare with.
+``FOLDER/eager.json`` of `measure_acs_eager.py` needs no recordings.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Any
 import numpy as np
 
 import tileprof
-from tileprof.analysis.simulate.schedulers.acs import AcsSoftware
+from tileprof import devices
+from tileprof.analysis.simulate.schedulers.acs import QUEUE_NS, AcsSoftware
 from tileprof.analysis.simulate.schedulers.graph import Graph
 from tileprof.analysis.simulate.simulator import Simulator
 
@@ -54,6 +56,38 @@ def unknown(counts: dict[str, Any], count: int) -> list[int]:
     return [at - begin for at in counts.get("unknown_at", []) if 0 <= at - begin < count]
 
 
+def rested(count: int, plain_us: float) -> float:
+    """Microseconds of a step of so many launches whose host is busy all the time, with a thread that issues."""
+    return plain_us - count * (devices.get("H200").issue_ns() - QUEUE_NS) / 1e3
+
+
+def of_eager(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows for programs that issue their launches themselves and rest; without those whose GPU is busy."""
+    actual = []
+    for words in dict.fromkeys(row["program"] for row in rows):
+        times = {
+            mode: [r["us"] for r in rows if r["program"] == words and r["mode"] == mode and r["us"]]
+            for mode in ("plain", "thread")
+        }
+        kernels = next((r["kernels"] for r in rows if r["program"] == words and r.get("kernels")), [])
+        if not (times["plain"] and times["thread"] and kernels):
+            continue
+        plain, acs = (statistics.median(times[mode]) for mode in ("plain", "thread"))
+        if sum(kernels) < plain / 2:
+            row = {"program": words, "plain_us": plain, "acs_us": acs, "kernels": len(kernels)}
+            actual.append({**row, "plain": plain, "acs": rested(len(kernels), plain), "rests": True})
+    return actual
+
+
+def line(row: dict[str, Any]) -> str:
+    """A program's times, measured and simulated."""
+    return (
+        f"{row['program']:54s} {row['plain_us']:9.1f} {row['acs_us']:8.1f} {row['acs']:10.1f} "
+        f"{row['acs'] / row['acs_us'] - 1:+8.1%} {row['plain_us'] / row['acs_us']:5.2f}x "
+        f"{row['plain'] / row['acs']:8.2f}x"
+    )
+
+
 def foretold(
     path: Path, kernels: list[dict[str, Any]], plain_us: float, *, captured: bool, barriers: list[int], join_ns: float
 ) -> dict[str, Any]:
@@ -63,7 +97,7 @@ def foretold(
     times = np.array([kernel["us"] for kernel in kernels]) * 1e3
     said = {"kernels": count, "kernels_us": float(times.sum() / 1e3), "unknown": len(barriers)}
     if not captured and times.sum() < plain_us * 1e3 / 2:
-        return {**said, "plain": plain_us, "acs": plain_us, "rests": True}
+        return {**said, "plain": plain_us, "acs": rested(count, plain_us), "rests": True}
     of_kernels = np.flatnonzero(trace.launches["tiles"].to_numpy() > 0)
     names = trace.launches["kernel"].to_numpy()
     of_kernels = of_kernels[[not str(names[row]).startswith(("memcpy", "memset")) for row in of_kernels]]
@@ -84,7 +118,7 @@ def foretold(
     if captured:
         order, ours = Graph(gap_ns=gap), AcsSoftware(captured=1, window=WINDOW, gap_ns=gap, hop_ns=join_ns)
     else:
-        order, ours = Graph(gap_ns=gap), AcsSoftware(events=1, window=WINDOW, issue_ns=each)
+        order, ours = Graph(gap_ns=gap), AcsSoftware(events=1, queued=1, window=WINDOW, issue_ns=each)
     actual = {
         name: simulator.run(way, launches=chosen).time_ns / 1e3 for name, way in (("plain", order), ("acs", ours))
     }
@@ -114,7 +148,7 @@ def main() -> None:
             times = {
                 mode: [row["us"] for row in mine if row["mode"] == mode and row["us"]] for mode in ("plain", "streams")
             }
-            kernels = next((row["kernels"] for row in mine if row["kernels"]), [])
+            kernels = next((row["kernels"] for row in mine if row.get("kernels")), [])
             if not (times["plain"] and times["streams"] and kernels):
                 print(f"{words:55s} was not measured")
                 continue
@@ -129,10 +163,11 @@ def main() -> None:
             if "error" in row:
                 print(f"{words:54s} {plain:9.1f} {acs:8.1f}  {row['error']}")
                 continue
-            print(
-                f"{words:54s} {plain:9.1f} {acs:8.1f} {row['acs']:10.1f} {row['acs'] / acs - 1:+8.1%} "
-                f"{plain / acs:5.2f}x {row['plain'] / row['acs']:8.2f}x"
-            )
+            print(line(row))
+    eager = options.folder / "eager.json"
+    for row in of_eager(json.loads(eager.read_text())) if eager.exists() else []:
+        rows.append(row)
+        print(line(row))
     if options.o:
         options.o.write_text(json.dumps(rows, indent=1))
 

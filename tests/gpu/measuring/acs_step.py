@@ -1,9 +1,12 @@
-"""A step of an example, timed while no other process measures: what `measure_acs_simulated.py` starts.
+"""A step of an example, of `acs_models.py` or of `acs_shipped.py`, while no other process measures.
 
-    python tests/gpu/measuring/acs_step.py [--lock FILE] [--kernels FILE] [--rounds N] [--each N] -- inception --graph
+    python tests/gpu/measuring/acs_step.py [--lock FILE] [--ready FILE] [--kernels FILE] [--timeline FILE] [--rounds N]
+        [--each N] -- inception --graph
 
-The median time of a step over ``--rounds`` rounds of ``--each`` steps goes to stderr, a digest of the last result to
-stdout, the kernels of a step (name, mean duration in us) to ``--kernels``.
+``--ready`` is made when all is warm, before the lock is taken. The median time of a step over ``--rounds`` rounds of
+``--each`` steps (0: as many as take 50 ms) goes to stderr, a digest of the last result to
+stdout, the kernels of a step (name, mean duration in us) to ``--kernels``, when each kernel of two steps ran, and with
+how many blocks, to ``--timeline``.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ import torch
 
 from tileprof.examples import common
 
+ROUND_S = 0.05
+
 PROFILED = 8
 """Steps whose kernels are timed."""
 
@@ -41,19 +46,41 @@ def alone(path: Path | None) -> Iterator[None]:
         yield
 
 
-def kernels(step: Any) -> list[dict[str, Any]]:
-    """Name and mean duration (us) of each kernel of a step, in order of their begin; fills and copies are left out."""
+def _events(step: Any, steps: int) -> list[dict[str, Any]]:
+    """The profiler's events of kernels, in order of their begin; fills and copies are left out."""
     step()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(PROFILED):
+        for _ in range(steps):
             step()
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    outcome = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
+    return sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
+
+
+def timeline(step: Any) -> list[dict[str, Any]]:
+    """Begin and duration (us), stream, blocks, threads and shared memory (bytes) of each kernel of two steps."""
+    return [
+        {
+            "name": e["name"],
+            "ts": e["ts"],
+            "us": e["dur"],
+            "stream": e["args"].get("stream"),
+            "grid": e["args"].get("grid"),
+            "block": e["args"].get("block"),
+            "shared": e["args"].get("shared memory"),
+            "per_sm": e["args"].get("blocks per SM"),
+        }
+        for e in _events(step, 2)
+    ]
+
+
+def kernels(step: Any) -> list[dict[str, Any]]:
+    """Name and mean duration (us) of each kernel of a step, in order of their begin; fills and copies are left out."""
+    outcome = _events(step, PROFILED)
     count, rest = divmod(len(outcome), PROFILED)
     if rest:
         return [{"name": e["name"], "us": e["dur"], "ts": e["ts"]} for e in outcome]
@@ -63,16 +90,29 @@ def kernels(step: Any) -> list[dict[str, Any]]:
     ]
 
 
+def _timed(step: Any, count: int) -> float:
+    """Seconds of a step among so many."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / count
+
+
 def main() -> None:
     """Run the example that the words behind ``--`` name."""
     options = ArgumentParser(description=__doc__)
     options.add_argument("--lock", type=Path)
+    options.add_argument("--ready", type=Path)
     options.add_argument("--kernels", type=Path)
+    options.add_argument("--timeline", type=Path)
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--each", type=int, default=1)
     options.add_argument("words", nargs="+")
     values = options.parse_args()
-    module = importlib.import_module(f"tileprof.examples.{values.words[0]}")
+    name = values.words[0]
+    module = importlib.import_module(name if name.startswith("acs_") else f"tileprof.examples.{name}")
 
     def measured(_name: str, request: Any, step: Any) -> Any:
         with torch.no_grad():  # around the capture too: autograd would keep what the caching allocator else recycles
@@ -83,23 +123,24 @@ def main() -> None:
             for _ in range(3):
                 result = step()
             torch.cuda.synchronize()
-            times = []
-            for _ in range(values.rounds):
-                begin = time.perf_counter()
-                for _ in range(values.each):
-                    result = step()
-                torch.cuda.synchronize()
-                times.append((time.perf_counter() - begin) / values.each * 1e6)
-            sys.stderr.write(f"step: {statistics.median(times):.1f} us per step\n")
-            print(hashlib.sha256(result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest())
-            if values.kernels is not None:
-                values.kernels.write_text(json.dumps(kernels(step)))
+            if values.ready is not None:
+                values.ready.touch()
+            with alone(values.lock):
+                each = values.each or max(3, round(ROUND_S / _timed(step, 5)))
+                _timed(step, each)
+                times = [_timed(step, each) * 1e6 for _ in range(values.rounds)]
+                sys.stderr.write(f"step: {statistics.median(times):.1f} us per step\n")
+                result = step()
+                said = result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                print(hashlib.sha256(said).hexdigest())
+                if values.kernels is not None:
+                    values.kernels.write_text(json.dumps(kernels(step)))
+                if values.timeline is not None:
+                    values.timeline.write_text(json.dumps(timeline(step)))
         return result
 
     module.stepped = measured
-    torch.cuda.init()
-    with alone(values.lock):
-        module.main([*values.words[1:], "--device", "cuda", "--steps", "3"])
+    module.main([*values.words[1:], "--device", "cuda", "--steps", "3"])
 
 
 if __name__ == "__main__":

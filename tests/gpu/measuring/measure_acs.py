@@ -137,7 +137,7 @@ def main() -> None:
                 place,
                 table,
                 lanes=options.lanes,
-                issuer=int(mode == "thread"),
+                threads=int(mode == "thread"),
                 delay_us=30 if mode == "delayed" else 0,
                 rest=0 if mode == "delayed" else 1024,
                 orders=8 if mode == "broken" else 2,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -44,7 +45,7 @@ EXAMPLES = {
 }
 LIBRARIES = (
     "bert", "llama", "t5", "vit", "resnet18", "googlenet", "shufflenet", "squeezenet", "gcn", "gat", "sage",
-    "bert --train", "resnet18 --train", "sage --train",
+    "bert --train", "resnet18 --train", "resnet18 --train sgd", "mlp --train", "mlp --train sgd", "sage --train",
 )  # fmt: skip
 DELAY_US = 20
 CHECKED_STEPS = 4
@@ -54,10 +55,11 @@ BROKEN = 3
 
 @dataclass(frozen=True)
 class Limits:
-    """How many steps, and until when (`time.time`)."""
+    """How many steps, until when (`time.time`), and how many threads of the library's issue."""
 
     steps: int
     ends: float
+    threads: int
 
 
 def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
@@ -112,13 +114,13 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
     """The row of a program."""
     place = folder / name.replace(" --", "-")
     place.mkdir(parents=True, exist_ok=True)
-    row: dict[str, Any] = {"program": name, "steps": limits.steps, "begin": time.time()}
+    row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads, "begin": time.time()}
     digest = () if name == "islands" else ("--digest",)
 
     def under(mode: acs.Mode, steps: int, table: Path, label: str, **more: Any) -> tuple[int, str, dict[str, Any]]:
         own = place / label
         own.mkdir(exist_ok=True)
-        settings = acs.Settings(mode, own, table, rest=0, **more)
+        settings = acs.Settings(mode, own, table, rest=0, threads=limits.threads, **more)
         words = command(name, steps, folder) + (digest if mode == "streams" else ())
         code, output = ran(words, acs.environment(library, settings), limits.ends)
         counts = acs.results(own)
@@ -129,6 +131,8 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
             subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", ISLANDS, "-o", place / "program"], check=True)
         table = place / "table"
         if not table.exists():
+            for left in ("raw", "recorded.tileprof"):  # of a run that was ended
+                shutil.rmtree(place / left, ignore_errors=True)
             record_table(command(name, 3, folder), place, library).write(table)
         row["table_s"] = time.time() - row["begin"]
         code, expected = ran(command(name, limits.steps, folder) + digest, {}, limits.ends)
@@ -139,6 +143,7 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
         row["same"] = code == 0 and output == expected
         code, _, counts = under("check", CHECKED_STEPS, table, "check")
         row["checked"], row["differing"], row["check"] = counts.get("checked", 0), counts.get("differing", -1), code
+        row["probed"], row["differences"] = counts.get("probed", 0), counts.get("differences", {})
         for number in range(BROKEN):
             kernel = lacking(table, number, place / f"lacking-{number}")
             if not kernel:
@@ -162,6 +167,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=220)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--only", help="names, separated by commas")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the library's that issue: 0 or 1")
     parser.add_argument("--together", type=int, default=6, help="programs at a time")
     options = parser.parse_args()
     ends = time.time() + options.seconds
@@ -171,7 +177,7 @@ def main() -> None:
     names = options.only.split(",") if options.only else ["islands", *EXAMPLES, *LIBRARIES]
     names = [name for name in names if name not in done]
     library = acs.build()
-    limits = Limits(options.steps, ends)
+    limits = Limits(options.steps, ends, options.threads)
     with ProcessPoolExecutor(options.together, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         waiting = list(names)
         running = {pool.submit(of_program, waiting.pop(0), folder, library, limits) for _ in names[: options.together]}

@@ -1,17 +1,20 @@
 """What `tileprof simulate` needs to foretell a step under ACS, and what the step takes there.
 
-    python tests/gpu/measuring/measure_acs_simulated.py OUT [--budget S] [--only N,…]
+    python tests/gpu/measuring/measure_acs_simulated.py OUT [--budget S] [--only N,…] [--phase record|time]
 
-Footprint tables are recorded side by side. Then each program runs in stream order and with ACS, ``ROUNDS`` times each;
-a lock lets one process at a time use the GPU. ``OUT`` gets ``rows.json`` (times of a step, its kernels, the costs of
+Footprint tables are recorded side by side (``record``, which may run beside other work). Then each program runs in
+stream order and with ACS, ``ROUNDS`` times each (``time``, alone on the machine); all processes of a round start first,
+then one at a time measures. ``OUT`` gets ``rows.json`` (times of a step, its kernels, when they ran under ACS, costs of
 launches, gaps inside graphs) and a ``.tar.xz`` for each program, with its recording and its table.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,7 +22,7 @@ import tarfile
 import time
 import traceback
 from argparse import ArgumentParser
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -33,8 +36,6 @@ from tileprof.runtime.acs import costs
 
 STEP = Path(__file__).parent / "acs_step.py"
 ROUNDS = 2
-STARTED = 10
-"""Processes at a time; all but one wait for the lock, with PyTorch imported."""
 PROGRAMS = (
     "inception --graph --keep",
     "inception --kind nasnet --graph --keep",
@@ -49,6 +50,9 @@ PROGRAMS = (
     "dynamic --kind gated",
     "dynamic --kind exits",
     "gpt2",
+    "acs_models googlenet --graph --keep",
+    "acs_models inception_v3 --graph --keep",
+    "acs_models nasnetalarge --graph --keep",
 )
 """The first six were looked at while the simulator was mended; the others were not."""
 LANES, DEPTH, CYCLES = 8, 40, 6000
@@ -108,7 +112,8 @@ def name_of(words: str) -> str:
 def tabulate(words: str, place: Path) -> str:
     """Record a program and keep its table; in a process of its own, since the recorder changes its variables."""
     begin = time.monotonic()
-    place.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(place, ignore_errors=True)  # of a run that was ended
+    place.mkdir(parents=True)
     try:
         table = record_table((sys.executable, str(STEP), "--", *words.split()), place, acs.build())
     except Exception:
@@ -118,15 +123,40 @@ def tabulate(words: str, place: Path) -> str:
     return f"{words}: {table.launches} launches known, {lost} not, {time.monotonic() - begin:.0f} s"
 
 
+def record(chosen: list[str], folder: Path, out: Path) -> None:
+    """Record programs side by side; the archive of one is written as soon as its table is there."""
+    with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
+        jobs = {pool.submit(tabulate, words, folder / name_of(words)): words for words in chosen}
+        for job in as_completed(jobs):
+            print(job.result(), flush=True)
+            words = jobs[job]
+            if not (folder / name_of(words) / "table").exists():
+                continue
+            with tarfile.open(out / f"{name_of(words)}.tar.xz", "w:xz", preset=1) as tar:
+                for kept in ("recorded.tileprof", "table"):
+                    tar.add(folder / name_of(words) / kept, f"{name_of(words)}/{kept}")
+
+
+def ready_of(place: Path, mode: str, number: int) -> Path:
+    """What a process makes when it is warm."""
+    return place / f"{mode}-{number}" / "ready"
+
+
 def measured(words: str, place: Path, mode: str, number: int, library: Path, limit: float) -> dict[str, Any]:
     """A run of a program: in stream order (``plain``; the first one says its kernels too) or with ACS."""
     own = place / f"{mode}-{number}"
     own.mkdir(parents=True, exist_ok=True)
     variables = {}
     if mode != "plain":
-        variables = acs.environment(library, acs.Settings("streams", own, place / "table"))
-    command = [sys.executable, str(STEP), "--lock", str(place.parent / "lock"), "--rounds", "9", "--each", "20"]
-    command += ["--kernels", str(own / "kernels.json")] if mode == "plain" and number == 0 else []
+        kind: acs.Mode = "graph" if mode == "graph" else "streams"
+        threads = int(mode in {"thread", "graph"})
+        variables = acs.environment(library, acs.Settings(kind, own, place / "table", threads=threads))
+    ready = ready_of(place, mode, number)
+    ready.unlink(missing_ok=True)
+    command = [sys.executable, str(STEP), "--lock", str(place.parent / "lock"), "--ready", str(ready)]
+    command += ["--rounds", "9", "--each", "20"]
+    if number == 0:
+        command += ["--kernels" if mode == "plain" else "--timeline", str(own / "kernels.json")]
     try:
         result = subprocess.run(
             [*command, "--", *words.split()],
@@ -148,7 +178,7 @@ def measured(words: str, place: Path, mode: str, number: int, library: Path, lim
         "us": float(match[1]) if match else None,
         "said": result.stdout.strip()[:80] if result.returncode == 0 else result.stderr[-600:],
         "counts": counts[0] if counts else {},
-        "kernels": json.loads(kernels.read_text()) if kernels.exists() else [],
+        "kernels" if mode == "plain" else "timeline": json.loads(kernels.read_text()) if kernels.exists() else [],
     }
 
 
@@ -158,6 +188,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget", type=float, default=200)
     parser.add_argument("--only", help="numbers of programs, such as 0,3")
+    parser.add_argument("--phase", choices=("record", "time"), help="this one alone; OUT is where the other one ran")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     values = parser.parse_args()
     begin = time.monotonic()
     library = acs.build()
@@ -169,28 +201,39 @@ def main() -> None:
     def keep() -> None:
         (values.out / "rows.json").write_text(json.dumps(actual))
 
+    if values.phase != "time":
+        record(chosen, folder, values.out)
+        print(f"tables after {time.monotonic() - begin:.0f} s", flush=True)
+    if values.phase == "record":
+        return
     actual["graph gaps, us"] = graph_gaps()
     actual["costs, ns"] = costs.measure()
     print(json.dumps({k: actual[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
     keep()
-    with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
-        for message in pool.map(tabulate, chosen, [folder / name_of(words) for words in chosen]):
-            print(message, flush=True)
     known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
-    for words in known:
-        with tarfile.open(values.out / f"{name_of(words)}.tar.xz", "w:xz", preset=1) as tar:
-            for kept in ("recorded.tileprof", "table"):
-                tar.add(folder / name_of(words) / kept, f"{name_of(words)}/{kept}")
-    print(f"tables after {time.monotonic() - begin:.0f} s", flush=True)
-    left = values.budget - (time.monotonic() - begin)
-    known.sort(key=lambda words: "--graph" not in words)  # those that the host bounds last, when no process starts
-    jobs = [(w, folder / name_of(w), m, n) for w in known for n in range(ROUNDS) for m in ("plain", "streams")]
-    with ThreadPoolExecutor(STARTED) as pool:
-        for row in pool.map(lambda job: measured(*job, library, max(10.0, left)), jobs):
-            actual["rows"].append(row)
-            keep()
-            brief = {k: v for k, v in row.get("counts", {}).items() if v and not isinstance(v, dict)}
-            print(f"{row['program']:55s} {row['mode']:8s} {row['us']} us  {row['said'][:16]} {brief}", flush=True)
+    for number in range(values.rounds):
+        left = max(10.0, values.budget - (time.monotonic() - begin))
+        jobs = [
+            (words, folder / name_of(words), mode, number)
+            for words in known
+            for mode in ("plain", "streams", *(() if "--graph" in words else ("thread", "graph")))
+        ]
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            with (folder / "lock").open("a") as gate:  # until all are warm: then one measures while the others sleep
+                fcntl.flock(gate, fcntl.LOCK_EX)
+                running = [pool.submit(measured, *job, library, left) for job in jobs]
+                ends = time.monotonic() + left / 2
+                while time.monotonic() < ends and not all(
+                    done.done() or ready_of(place, mode, number).exists()
+                    for done, (_, place, mode, _) in zip(running, jobs, strict=True)
+                ):
+                    time.sleep(0.05)
+            for done in as_completed(running):
+                row = done.result()
+                actual["rows"].append(row)
+                keep()
+                brief = {k: v for k, v in row.get("counts", {}).items() if v and not isinstance(v, dict | list)}
+                print(f"{row['program']:55s} {row['mode']:8s} {row['us']} us  {row['said'][:16]} {brief}", flush=True)
     print(f"ended after {time.monotonic() - begin:.0f} s", flush=True)
 
 

@@ -1,10 +1,11 @@
 """On a GPU: static lists, the queue on the GPU and the co-pilot on the CPU under one persistent kernel: right under
 delays, and how long each takes.
 
-python tests/gpu/measuring/measure_dealers.py OUT.json [--compile] [--runs 1000] [--rows ccks,ccks-ready]
+python tests/gpu/measuring/measure_dealers.py OUT.json [--compile] [--runs 1000] [--rows ccks,ccks-ready] [--only times]
 
 ``--compile`` only builds the kernels, without a GPU; ``--runs`` delayed replays of each chain in ``RIGHT`` and each
-scheduler; ``--rows``: of the schedulers and variants, beside stages one by one and static lists.
+scheduler; ``--rows``: of the schedulers and variants, beside stages one by one and static lists; ``--only``: times, or
+right, alone.
 """
 
 from __future__ import annotations
@@ -182,6 +183,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--rows", type=lambda text: tuple(text.split(",")), default=ROWS)
+    parser.add_argument("--only", choices=("times", "right"))
     chosen = parser.parse_args()
     out, chains, rows = chosen.output, timed(), chosen.rows
     schedulers = [schedule for schedule in reversed(SCHEDULERS) if schedule in rows]
@@ -193,7 +195,7 @@ def main() -> None:
     print(f"compiled in {time.time() - started:.0f} s", flush=True)
     results: dict[str, object] = {"device": torch.cuda.get_device_name(), "right": {}, "us": {}, "counts": {}}
     for schedule in schedulers:
-        for name, chain in RIGHT.items():
+        for name, chain in RIGHT.items() if chosen.only != "times" else ():
             try:
                 print(name, schedule, flush=True)
                 results["right"][f"{name}, {schedule}"] = message = wrong(chain, schedule, chosen.runs)
@@ -201,7 +203,7 @@ def main() -> None:
             except Exception:
                 traceback.print_exc()
             out.write_text(json.dumps(results, indent=1))
-    for name, chain in chains.items():
+    for name, chain in chains.items() if chosen.only != "right" else ():
         try:
             results["us"][name] = message = times(chain, rows)
             print(name, {row: round(us, 1) for row, us in message.items()}, flush=True)

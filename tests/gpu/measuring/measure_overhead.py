@@ -5,7 +5,9 @@ blocks; floor (every instruction calls back and the callbacks do nothing: what t
 process that runs all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the
 program. Between them a whole recording of GPT-2 medium: seconds, size of the trace, and how much of what it writes is
 exact. What matters most comes first, and RESULT.json is written after each number: a run that is ended early says what
-it lacks. With MODEs only these beside plain, and no whole recording.
+it lacks. With MODEs only these beside plain, and no whole recording; ``accesses@PATCHES.fatbin`` is accesses with other
+device patches, which ``nvcc --fatbin --compile-as-tools-patch`` makes. Beside the accesses modes stand the kernels that
+take longest under them: how many entries a launch makes, and its microseconds.
 """
 
 import datetime as dt
@@ -59,6 +61,7 @@ def gemm_bf16(torch):
     return lambda: a @ a
 
 
+MOST_KERNELS = 30
 MODES = ("plain", "accesses", "memcheck", "blocks", "floor")
 LONGEST_MODE_S = 120
 PROGRAMS = (gpt2_medium, lstm, convolutions, gemm_fp32, gemm_bf16)
@@ -136,8 +139,36 @@ def mode(name, folder):
         tool = memcheck()
         return (dict(os.environ), (tool, "--tool", "memcheck", "--print-level", "error")) if tool else None
     built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    pass_, _, patches = name.partition("@")
+    built = build.Built(built.library, Path(patches).resolve()) if patches else built
     settings = Settings(hooks=False, replay=False)
-    return recorded_run.environment(name, Path(folder), built, sanitizer, settings, skip=0, count=None), ()
+    return recorded_run.environment(pass_, Path(folder), built, sanitizer, settings, skip=0, count=None), ()
+
+
+def slowest(folder):
+    """Kernels and grids by the time of all their launches: launches, median microseconds and entries of one of them."""
+    import numpy as np
+
+    from tileprof.record.cuda import raw
+
+    rows = []
+    for process in raw.processes(Path(folder)):
+        names = {e["id"]: e["name"] for e in process.events if e["e"] == "kernel"}
+        times, entries = {}, {}
+        for event in (e for e in process.events if e["e"] == "launch"):
+            own = process.of(event["launch"], 0)
+            payload = own["payload"][raw.kinds(own) == raw.BLOCK].astype(np.int64)
+            if len(payload):
+                begin, end = (payload[:, i] | payload[:, i + 1] << 32 for i in (0, 2))
+                key = names[event["kernel"]][:120], tuple(event["grid"])
+                times.setdefault(key, []).append(int(end.max() - begin.min()) / 1e3)
+                entries.setdefault(key, []).append(len(own))
+        rows += [
+            {"kernel": name, "grid": grid, "launches": len(us), "us": round(statistics.median(us), 1),
+             "entries": statistics.median_low(entries[name, grid])}
+            for (name, grid), us in times.items()
+        ]  # fmt: skip
+    return sorted(rows, key=lambda row: -row["launches"] * row["us"])[:MOST_KERNELS]
 
 
 def overheads(result, names, write):
@@ -155,6 +186,9 @@ def overheads(result, names, write):
                     f"{program}: {name} {row['ms']:.2f} ({row['ms'] / rows[program]['plain']['ms']:.1f}x)\n"
                 )
                 sys.stdout.flush()
+                write()
+            if name.startswith("accesses"):
+                result.setdefault("kernels", {})[name] = slowest(folder)
                 write()
 
 

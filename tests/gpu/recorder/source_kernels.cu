@@ -1,4 +1,4 @@
-// Every kind of access that tileprof.cuh has, in kernels whose accesses test_source_known_bytes.py writes down a second
+// Every kind of access that tileprof.cuh has, in kernels whose accesses known_kernels.py writes down a second
 // time.
 #include <tileprof.cuh>
 

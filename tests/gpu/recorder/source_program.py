@@ -1,4 +1,4 @@
-"""Launches the plain kernels of test_source_known_bytes.py: ``python source_program.py ADDRESSES.json``, with no
+"""Launches the plain kernels of known_kernels.py: ``python source_program.py ADDRESSES.json``, with no
 recorder in it.
 """
 
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_source_known_bytes import CASES, GPU_CASES, SOURCE, on_the_gpu
-
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.gpu.recorder.known_kernels import CASES, GPU_CASES, SOURCE, on_the_gpu
 from tileprof.record.source.gpu import Gpu
 from tileprof.record.source.machine import Place, Program, scalar
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_source_known_bytes import CASES, GPU_CASES, need_a_gpu, true_sets
-
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.gpu.recorder.known_kernels import CASES, GPU_CASES, need_a_gpu, true_sets
 from tileprof.trace import load
 
 # Its wrapper names what a kernel is said to touch, which is less than it does.

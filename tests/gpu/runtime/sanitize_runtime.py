@@ -20,11 +20,12 @@ from pathlib import Path
 import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "measuring"))
+sys.path.append(str(Path(__file__).parents[3]))
 from measure_overhead import memcheck
-from test_runtime_persistent import CHAINS as FOR_PERSISTENT
-from test_runtime_synchronised import CHAINS
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tests.gpu.runtime.persistent_chains import CHAINS as FOR_PERSISTENT
+from tests.gpu.runtime.synchronised_chains import CHAINS
 from tileprof.errors import UserError
 from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.schedulers import SCHEDULERS

@@ -88,10 +88,12 @@ def islands(tmp_path_factory: pytest.TempPathFactory) -> Tabulated:
     return tabulated((str(folder / "program"), "10"), folder / "acs")
 
 
+@pytest.mark.parametrize("threads", [0, 1])
 @pytest.mark.parametrize("mode", ["streams", "graph"])
-def test_independent_launches_are_spread_and_change_no_bit(islands: Tabulated, mode: acs.Mode) -> None:
-    output, counts = islands.under(mode)
+def test_independent_launches_are_spread_and_change_no_bit(islands: Tabulated, mode: acs.Mode, threads: int) -> None:
+    output, counts = islands.under(mode, threads=threads)
     assert output == islands.plain()
+    assert (counts["queued"] > counts["launches"] / 2) == bool(threads)
     assert counts["unknown"] == 0
     assert counts["spread"] + counts["graph_kernels"] > counts["launches"] / 2
 
@@ -182,7 +184,8 @@ def test_training_steps_keep_their_bits(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "training.py"
     path.write_text(TRAINING)
     program = tabulated((sys.executable, str(path)), tmp_path / "acs")
-    for mode in ("streams", "graph", "check"):
-        output, counts = program.under(mode)
+    modes: tuple[tuple[acs.Mode, int], ...] = (("streams", 0), ("streams", 1), ("graph", 1), ("check", 0))
+    for mode, threads in modes:
+        output, counts = program.under(mode, threads=threads)
         assert output == program.plain()
         assert counts["differing"] == 0

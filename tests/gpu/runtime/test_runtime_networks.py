@@ -12,12 +12,12 @@ import torch
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "runtime"))
+sys.path.append(str(Path(__file__).parents[3]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from network_probe import model_of, networks
-from networks import image, parameters, pooling, pooling_parameters, small
 
+from tests.unit.runtime.networks import image, parameters, pooling, pooling_parameters, small
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Network, Windows, computed
 from tileprof.runtime.convnet.plan import planned

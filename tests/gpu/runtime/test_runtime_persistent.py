@@ -16,6 +16,8 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
 
 import replays
 
+from tests.gpu.runtime.persistent_chains import CHAINS
+from tests.unit.runtime.chains import matrix, weight
 from tileprof.policy.format.expression import parse
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.errors import WaitTimeoutError
@@ -26,86 +28,9 @@ from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.pipeline import FellBackWarning
-from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
-from tileprof.runtime.stages.view import View
 
 pytestmark = pytest.mark.gpu
-
-
-def view(name, *shape, dtype="float16"):
-    return View.contiguous(name, shape, dtype)
-
-
-def linear(name, k, n, dtype="float16"):
-    return View(name, (k, n), (1, k), dtype)
-
-
-def biased(dtype) -> Chain:
-    """Three products with bias and residual; the last writes the first one's memory again."""
-    m, n = 200, 256
-    up = Gemm(
-        view("x", m, 320, dtype=dtype),
-        linear("w1", 320, n, dtype),
-        view("h", m, n, dtype=dtype),
-        view("b1", n, dtype=dtype),
-        tile=(64, 48),
-        epilogue="gelu_tanh",
-    )
-    middle = Gemm(
-        view("h", m, n, dtype=dtype),
-        linear("w2", n, n, dtype),
-        view("g", m, n, dtype=dtype),
-        view("b2", n, dtype=dtype),
-        view("h", m, n, dtype=dtype),
-        tile=(64, 64),
-        epilogue="relu",
-    )
-    last = Gemm(
-        view("g", m, n, dtype=dtype),
-        linear("w3", n, n, dtype),
-        view("h", m, n, dtype=dtype),
-        tile=(64, 32),
-        rows_along="x",
-    )
-    return Chain(("up", "middle", "last"), (up, middle, last))
-
-
-def narrowing() -> Chain:
-    """A 3x3 convolution, then a 1x1 one of stride 2."""
-    x, h, y = view("x", 4, 28, 28, 128), view("h", 4, 28, 28, 128), view("y", 4, 14, 14, 256)
-    first = Conv2d(x, view("w1", 128, 3, 3, 128), h, view("b1", 128), tile=(112, 64), padding=1, epilogue="relu")
-    return Chain(("first", "second"), (first, Conv2d(h, view("w2", 256, 1, 1, 128), y, tile=(98, 64), stride=2)))
-
-
-def wide_rows() -> Chain:
-    """Tiles of a row of pixels so long that not all taps are loaded at once, but rows of them."""
-    x, h, y = view("x", 2, 9, 112, 128), view("h", 2, 9, 112, 128), view("y", 2, 9, 112, 128)
-    first = Conv2d(x, view("w1", 128, 3, 3, 128), h, view("b1", 128), tile=(112, 128), padding=1, epilogue="relu")
-    return Chain(
-        ("first", "second"), (first, Conv2d(h, view("w2", 128, 3, 3, 128), y, residual=x, tile=(112, 128), padding=1))
-    )
-
-
-CHAINS = {
-    "products": gelu_mlp(64, (64, 48), (64, 96), 1024, 512),
-    "products of ragged sizes": gelu_mlp(100, (64, 48), (64, 112), 328, 200),
-    "one token": gelu_mlp(1, (1, 48), (1, 96), 1024, 512),
-    "gated products": gated_mlp(80, (64, 40), (64, 64), 512, 328),
-    "high gated products": gated_mlp(300, (128, 88), (128, 192), 512, 704),
-    "pairs": gelu_mlp(700, (256, 96), (256, 128), 512, 384),
-    "gated pairs": gated_mlp(512, (256, 88), (256, 128), 512, 352),
-    "pairs whose k is cut": gelu_mlp(200, (256, 96), (256, 128), 2112, 2048),
-    "gated pairs whose k is cut": gated_mlp(256, (256, 88), (256, 64), 2048, 2112),
-    "bias and residual": biased("float16"),
-    "bfloat16": biased("bfloat16"),
-    "convolutions, rows": convolution_pair(3, 14, 64, (98, 32)),
-    "convolutions, images": convolution_pair(5, 7, 64, (98, 64)),
-    "convolutions, parts of rows": convolution_pair(1, 32, 64, (16, 64)),
-    "convolutions, two images whose halo is 64 pixels": convolution_pair(4, 6, 192, (72, 192)),
-    "convolutions, taps of a row": wide_rows(),
-    "a convolution of stride 2": narrowing(),
-}
 
 
 @pytest.fixture(params=list(CHAINS))
@@ -261,8 +186,8 @@ def test_kernels_that_compete_for_sms_all_end_at_one_priority_or_if_they_start_a
 
 def test_what_the_kernel_does_not_take_falls_back_with_a_reason() -> None:
     m, k, n = 64, 256, 128
-    first = Gemm(view("x", m, k), view("w", k, n), view("h", m, n), tile=(64, 64))
-    last = Gemm(view("h", m, n), linear("v", n, k), view("y", m, k), tile=(64, 64))
+    first = Gemm(matrix("x", m, k), matrix("w", k, n), matrix("h", m, n), tile=(64, 64))
+    last = Gemm(matrix("h", m, n), weight("v", n, k), matrix("y", m, k), tile=(64, 64))
     policy = Chain(("first", "last"), (first, last)).policy()
     with pytest.warns(FellBackWarning, match=r"as nn\.Linear keeps it; the stages run under cusync instead"):
         pipeline = GpuPipeline(policy, schedule="persistent")

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "runtime" / "prefill"))
-from prefill_model import HostModel
-
+sys.path.append(str(Path(__file__).parents[3]))
+from tests.unit.runtime.prefill.prefill_model import HostModel
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.model_kernel import LaunchOptions
 from tileprof.runtime.prefill.launch import Prefill

@@ -21,18 +21,13 @@ os.environ["TRITON_INTERPRET"] = "0"
 
 import replays  # noqa: E402 - see above
 
+from tests.gpu.runtime.synchronised_chains import CHAINS  # noqa: E402
 from tileprof.policy.format.expression import parse  # noqa: E402
-from tileprof.runtime.chain import Chain  # noqa: E402
 from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402
 from tileprof.runtime.gpu import GpuPipeline  # noqa: E402
-from tileprof.runtime.measuring.measure import convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: E402
+from tileprof.runtime.measuring.measure import copy_pair  # noqa: E402
 from tileprof.runtime.measuring.timing import captured  # noqa: E402
 from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402
-from tileprof.runtime.stages.attention import Attention  # noqa: E402
-from tileprof.runtime.stages.gemm import Gemm  # noqa: E402
-from tileprof.runtime.stages.reduce import Reduce  # noqa: E402
-from tileprof.runtime.stages.rows import Norm, Softmax  # noqa: E402
-from tileprof.runtime.stages.view import View  # noqa: E402
 from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchronised  # noqa: E402
 
 
@@ -51,71 +46,6 @@ def doubled(x, y, sync, run, DELAY_NS: tl.constexpr, BLOCK: tl.constexpr):  # no
 
 os.environ["TRITON_INTERPRET"] = INTERPRET
 pytestmark = pytest.mark.gpu
-
-
-def view(name, *shape, dtype="float16"):
-    return View.contiguous(name, shape, dtype)
-
-
-def split_product() -> Chain:
-    m, k, n = 48, 2048, 96
-    product = Gemm(
-        view("x", m, k),
-        View("w", (k, n), (1, k), "float16"),
-        view("p", 6, m, n, dtype="float32"),
-        tile=(16, 32),
-        split_k=6,
-    )
-    total = Reduce(view("p", 6, m, n, dtype="float32"), view("y", m, n), view("b", n), tile=(8, 32), epilogue="relu")
-    return Chain(("product", "total"), (product, total))
-
-
-def attention() -> Chain:
-    """Scores, softmax with dropout, values, and a norm of the rows: four stages, the last beside the first where there
-    is room.
-    """
-    heads, t, d = 4, 128, 64
-    scores = Gemm(
-        view("q", heads, t, d),
-        View("k", (heads, d, t), (t * d, 1, d), "float16"),
-        view("s", heads, t, t),
-        tile=(32, 32),
-    )
-    soft = Softmax(view("s", heads * t, t), view("p", heads * t, t), rows=4, scale=d**-0.5, dropout=0.1, seed=5)
-    values = Gemm(view("p", heads, t, t), view("v", heads, t, d), view("o", heads, t, d), tile=(32, 32))
-    norm = Norm(view("o", heads * t, d), view("y", heads * t, d), rows=8, kind="rms")
-    return Chain(("scores", "softmax", "values", "norm"), (scores, soft, values, norm))
-
-
-def flash() -> Chain:
-    """Queries, keys and values from one product, causal attention, and the product after it."""
-    tokens, heads, groups, d = 192, 8, 2, 64
-    width = (heads + 2 * groups) * d
-    first = Gemm(
-        view("x", tokens, 256), View("w", (256, width), (1, 256), "float16"), view("qkv", tokens, width), tile=(64, 64)
-    )
-    q, k, v = (
-        View("qkv", (n, tokens, d), (d, width, 1), "float16", at * d)
-        for n, at in ((heads, 0), (groups, heads), (groups, heads + groups))
-    )
-    attend = Attention(q, k, v, View("o", (heads, tokens, d), (d, heads * d, 1), "float16"), rows=64, causal=True)
-    inner = heads * d
-    last = Gemm(
-        view("o", tokens, inner), View("u", (inner, 256), (1, inner), "float16"), view("y", tokens, 256), tile=(64, 64)
-    )
-    return Chain(("qkv", "attend", "after"), (first, attend, last))
-
-
-CHAINS = {
-    "flash attention": flash(),
-    "copies": copy_pair(600),
-    "gated products": gated_mlp(80, (16, 32), (32, 64), width=512, inner=320),
-    "convolutions": convolution_pair(3, 13, 48, (32, 16)),
-    "product split along k": split_product(),
-    "attention": attention(),
-    "products": gelu_mlp(192, (64, 64), (64, 128), width=1024, inner=512),
-    "products of ragged sizes": gelu_mlp(100, (32, 64), (64, 32), width=328, inner=200),
-}
 
 
 @pytest.fixture(params=list(CHAINS))

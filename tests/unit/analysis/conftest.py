@@ -1,6 +1,6 @@
-"""Makes the builders of this folder, and the studies that notebooks show, importable by its tests."""
+"""Makes the studies that notebooks show importable by the tests of this folder."""
 
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "notebooks")]
+sys.path.append(str(Path(__file__).parents[3] / "notebooks"))

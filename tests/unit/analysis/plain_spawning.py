@@ -10,8 +10,10 @@ import numpy as np
 
 from tileprof.analysis.simulate.spawning import ALWAYS, FLAT, SPAWN, WARP, Ran, Spawning, Spawns
 
-Event = tuple[float, int, int, float]
-"""When; 0 a parent tile ends, 1 a child tile ends, 2 a grid arrives; the grid; how long the tile ran."""
+Event = tuple[float, int, int, float, int, float]
+"""When; 0 a parent tile ends, 1 a child tile ends, 2 a grid arrives, 3 a parent tile may start; the grid; how long the
+tile ran; items that it did inline, and their time.
+"""
 
 
 class Plain:
@@ -34,7 +36,9 @@ class Plain:
         self.free, self.room = options.slots, options.resident
         self.children = self.ended = 0
         self.busy_ns = self.since = self.lived_ns = self.now = self.served = 0.0
-        self.seen, self.looked = 0, -np.inf
+        self.seen, self.looked, self.reaches = 0, -np.inf, 0.0
+        self.inlined, self.done = [0, 0.0], [0, 0.0]
+        """Items done inline, and their time: by the tile that starts, and by all that have ended."""
         self.ran: list[tuple[float, int]] = [(0.0, 0)]
         """From when on so many child tiles ran."""
 
@@ -50,9 +54,12 @@ class Plain:
                     self.tiles.extend([grid] * self.left[grid])
                 while o.children and self.tiles and self.free and self.room >= o.child:
                     self.child_starts(self.tiles.popleft())
-                while parents and self.free and self.room >= o.parent:
+                while parents and self.free and self.room >= o.parent and self.now >= self.reaches:
                     first = parents.popleft()
                     self.starts(o.parent, self.tile_life(range(first, min(first + o.parent, end)), self.work.base_ns))
+                    if o.stagger_ns and parents:
+                        self.reaches = self.now + o.stagger_ns
+                        heapq.heappush(self.events, (self.reaches, 3, 0, 0.0, 0, 0.0))
                 while not parents and self.tiles and self.free and self.room >= o.child:
                     self.child_starts(self.tiles.popleft())
                 if not self.events:
@@ -67,12 +74,16 @@ class Plain:
     def starts(self, threads: int, life: float, kind: int = 0, grid: int = 0) -> None:
         self.free -= 1
         self.room -= threads
-        heapq.heappush(self.events, (self.now + life, kind, grid, life))
+        heapq.heappush(self.events, (self.now + life, kind, grid, life, *self.inlined))
+        self.inlined = [0, 0.0]
 
-    def happens(self, kind: int, grid: int, life: float) -> None:
+    def happens(self, kind: int, grid: int, life: float, items: int, items_ns: float) -> None:
+        if kind == 3:
+            return
         if kind == 2:
             self.waiting.append(grid)
             return
+        self.done = [self.done[0] + items, self.done[1] + items_ns]
         self.free += 1
         self.room += self.options.child if kind == 1 else self.options.parent
         if kind == 1:
@@ -121,7 +132,11 @@ class Plain:
         life_ns = base_ns + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
         for t in launching:
             self.arrives(t, self.now + life_ns)
-        rest = [self.inline(t, life_ns) for t in warp if self.work.items[t] and t not in launching]
+        kept = [t for t in warp if self.work.items[t] and t not in launching]
+        rest = [self.inline(t, life_ns) for t in kept]
+        self.inlined[0] += sum(int(self.work.items[t]) for t in kept)
+        for took in rest:
+            self.inlined[1] += took
         return life_ns + max(rest, default=0.0)
 
     def inline(self, t: int, begin: float) -> float:
@@ -156,7 +171,7 @@ class Plain:
 
     def arrives(self, t: int, when: float) -> None:
         self.served = max(when, self.served + self.options.serve_ns)
-        heapq.heappush(self.events, (self.served if self.options.serve_ns else when, 2, t, 0.0))
+        heapq.heappush(self.events, (self.served if self.options.serve_ns else when, 2, t, 0.0, 0, 0.0))
 
     def pace(self, t: int) -> tuple[float, float]:
         """One over the throughput of child tiles, and a child warp's time; not a number while nothing is known."""
@@ -188,18 +203,25 @@ class Plain:
     def chosen(self, warp: range) -> set[int]:
         """The largest sites of a warp, as many as make the later of the warp and its children end first."""
         o = self.options
-        sites = sorted((t for t in warp if self.alone(t)), key=lambda t: (-self.alone(t), t))
+        sites = sorted((t for t in warp if self.known(t)), key=lambda t: (-self.known(t), t))
         few = [n for n, t in enumerate(sites) if self.work.items[t] < self.threshold]
         each, _ = self.pace(warp[0])
         ends = []
         for n in range((few[0] if few else len(sites)) + 1):
-            longest = self.alone(sites[n]) if n < len(sites) else 0.0
+            longest = self.known(sites[n]) if n < len(sites) else 0.0
             warp_ns = o.launch_ns + n * o.another_ns
             served_ns = max(0.0, self.served - self.now - warp_ns) + n * o.serve_ns
             tiles = (self.queued() if n else 0) + sum(-(-int(self.work.items[t]) // o.child) for t in sites[:n])
-            queued_ns = 0.0 if np.isnan(each) else tiles * each
+            queued_ns = tiles * (o.serve_ns if np.isnan(each) else each)
             ends.append(warp_ns + max(longest, served_ns + queued_ns) if n else longest)
         return set(sites[: ends.index(min(ends))])
+
+    def known(self, t: int) -> float:
+        """A thread's time for its items as the rule for warps knows it."""
+        if not self.options.guess_ns:
+            return self.alone(t)
+        items, items_ns = self.done
+        return float(self.work.items[t] * (items_ns / items if items else self.options.guess_ns))
 
     def mean_running(self) -> float:
         """Child tiles at a time in the last whole window."""

@@ -1,11 +1,15 @@
 """Launches on lanes keep every order that they must, and what the simulator says of the same rules."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.analysis.chains import time_of, with_trace
 from tests.unit.analysis.fakes import all_to_all, graph
-from tests.unit.analysis.test_simulate_schedulers import time_of, with_trace
+from tileprof import devices
+from tileprof.analysis.bounds import Machine
 from tileprof.analysis.independence import independence
+from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes
 
@@ -52,6 +56,25 @@ def test_events_leave_the_host_out_of_the_order_but_not_out_of_the_bill():
     assert time_of(g, free + ",streams=1") == 30
     assert time_of(g, "acs-sw:events=1,gap_ns=3,hop_ns=0,issue_ns=0,record_ns=0,wait_ns=0") == 23
     assert time_of(g, "acs-sw:events=1,gap_ns=0,hop_ns=0,issue_ns=50,record_ns=0,wait_ns=0") == 110
+
+
+def test_a_thread_beside_the_program_takes_the_drivers_time_over():
+    g = with_trace(graph([1, 1, 1], []), [[10.0]] * 3)
+    machine = Machine(devices.get("H200"))
+    driver = machine.device.issue_ns()
+
+    def time_with(more):
+        free = "acs-sw:events=1,gap_ns=0,hop_ns=0,record_ns=0,wait_ns=0"
+        return Simulator(g, machine).run(scheduler(f"{free},{more}")).time_ns
+
+    assert driver > 1100
+    each = driver + 1000
+    assert time_with(f"issue_ns={each}") == pytest.approx(2 * each + 10)
+    # Two times 1,100 ns until the last launch is queued: the other thread is then still busy with the second.
+    assert time_with(f"issue_ns={each},queued=1,queue_ns=100") == pytest.approx(1100 + 2 * driver + 10)
+    # A program that is slower than the driver is faster by what it sheds.
+    slow = driver + 50_000
+    assert time_with(f"issue_ns={slow},queued=1,queue_ns=100") == pytest.approx(2 * 50_100 + driver + 10)
 
 
 def test_a_captured_program_costs_the_host_nothing_and_a_join_its_hop():

@@ -1,4 +1,4 @@
-"""What is compiled is taken from the cache of an earlier process only while all the code that it contains is the same."""
+"""Machine code of an earlier process is used again only while all the code that it contains is the same."""
 
 import os
 import subprocess

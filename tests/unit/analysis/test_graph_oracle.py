@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traces import MemoryTrace, TraceBuilder, oracle
 
+from tests.unit.analysis.traces import MemoryTrace, TraceBuilder, oracle
 from tileprof.analysis import build_graph
 from tileprof.errors import TraceError
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
@@ -36,7 +36,7 @@ def boxes(draw: st.DrawFn) -> dict:
 
 @dataclass(frozen=True)
 class Program:
-    """A program as literals, so that a failing example can be pasted: the boxes of each footprint, then what happens."""
+    """A program as literals, so that a failing example can be pasted: boxes of each footprint, then events."""
 
     footprints: list[list[dict]]
     events: list[tuple]

@@ -34,9 +34,11 @@ def decoding(tmp_path):
         )  # fmt: skip
         writer.add_launch(
             Launch(
-                footprint=writer.add_footprint(Footprint(blocks, boxes, np.full(HEADS, 1000.0))), operands=((cache, 0),),
+                footprint=writer.add_footprint(Footprint(blocks, boxes, np.full(HEADS, 1000.0))),
+                operands=((cache, 0),),
                 grid=(HEADS, 1, 1), block=(128, 1, 1), duration_ns=1500, timing="modelled", coverage="exact",
-                blocks_per_sm=2, registers=64, shared_bytes=1024, begin_ns=3000 * step, kernel="attend", op="aten::attend",
+                blocks_per_sm=2, registers=64, shared_bytes=1024, begin_ns=3000 * step, kernel="attend",
+                op="aten::attend",
             )
         )  # fmt: skip
     writer.close()

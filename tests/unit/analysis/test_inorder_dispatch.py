@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import durations, random_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.analysis.fakes import durations, random_graphs
 from tileprof.analysis.bounds.problem import problem
 from tileprof.analysis.inorder import Costs, in_order
 

@@ -1,4 +1,4 @@
-"""docs/simulate.md says how far predictions were from our own measurements: its table, computed again from the results."""
+"""The table in docs/simulate.md of predictions beside our own measurements, computed again from the results."""
 
 import json
 from pathlib import Path

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.unit.analysis.chains import with_trace
 from tests.unit.analysis.fakes import all_to_all, block, graph
-from tests.unit.analysis.test_simulate_schedulers import with_trace
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.analysis.simulate.agreement import agreement

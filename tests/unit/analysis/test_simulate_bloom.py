@@ -36,7 +36,8 @@ def program(launches):
 
 
 boxes = st.tuples(
-    st.integers(0, 1), st.sampled_from([READ, WRITE, ATOMIC]), st.integers(0, 200), st.integers(1, 40), st.integers(1, 3), st.integers(40, 90)
+    st.integers(0, 1), st.sampled_from([READ, WRITE, ATOMIC]), st.integers(0, 200), st.integers(1, 40),
+    st.integers(1, 3), st.integers(40, 90)
 )  # fmt: skip
 programs = st.lists(st.lists(st.lists(boxes, max_size=2), min_size=1, max_size=5), min_size=2, max_size=4)
 

@@ -10,7 +10,7 @@ from tileprof.errors import UserError
 
 
 def independent(bytes_each, *, launches=2, ns=1000.0, flops=0, tiles=1, first=0.0):
-    """Launches that read so many bytes of their own, or the first of which the second needs after a share of its work."""
+    """Launches that read bytes of their own, or the first of which the second needs after a share of its work."""
     box = Boxes.of(tile=0, operand=0, mode=0, offset=0, length=bytes_each)
     read = footprint(tiles, box, duration_ns=ns)
     rows = [

@@ -91,7 +91,8 @@ def test_tasks_of_one_kernel_are_as_large_as_the_largest():
     # Six resident tiles of the first launch, one of the second: a kernel of both has one worker per SM.
     g = with_trace(graph([4, 2], []), [[10.0] * 4, [10.0] * 2])
     g.launches["block_x"], g.launches["blocks_per_sm"] = [64, 256], [4, 1]
-    free = ("persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0", "wireframe", "inline:fetch_ns=0",
+    free = ("persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0", "wireframe",
+            "inline:fetch_ns=0",
             "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,fetch_ns=0")  # fmt: skip
     assert {time_of(g, text) for text in free} == {30.0}
     assert time_of(g, "dataflow") == 20.0  # kernels of their own: four of the first on one SM

@@ -43,6 +43,8 @@ options = st.builds(
     untried=st.sampled_from([0, 1, 3, 100]),
     children=st.integers(0, 1),
     lag_ns=st.sampled_from([0.0, 1.5, 20.0]),
+    stagger_ns=st.sampled_from([0.0, 0.75, 6.0]),
+    guess_ns=st.sampled_from([0.0, 2.0]),
 )
 
 

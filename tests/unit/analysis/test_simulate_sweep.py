@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analysis.fakes import write_mlp
-from tests.unit.analysis.test_simulate_verb import simulate
+from tests.unit.analysis.simulate_command import simulate
 from tileprof.analysis.simulate import Source, Sweep, curve, scheduler, sweep, sweep_of
 from tileprof.errors import UserError
 

@@ -3,18 +3,16 @@
 import json
 import re
 import shutil
-from argparse import ArgumentParser
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.unit.analysis.fakes import write_mlp
+from tests.unit.analysis.simulate_command import simulate
 from tileprof import devices
 from tileprof.analysis.simulate import bloom
 from tileprof.analysis.words import counted, duration, signed_percent
-from tileprof.cli import add_options
-from tileprof.cli.simulate import VERB
 from tileprof.cli.simulate_text import print_standing, standing_of, wide_terminal
 from tileprof.errors import UserError
 from tileprof.trace import load
@@ -23,12 +21,6 @@ from tileprof.trace import load
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory):
     return write_mlp(tmp_path_factory.mktemp("simulate") / "mlp.tileprof", layers=2, tokens=1024, hidden=1024)
-
-
-def simulate(*arguments):
-    parser = ArgumentParser()
-    add_options(VERB, parser)
-    return VERB.run(parser.parse_args(list(map(str, arguments))))
 
 
 def test_every_scheduler_is_compared_with_stream_order_and_the_bounds(mlp, capsys):

@@ -62,7 +62,7 @@ class MemoryTrace:
             columns = {name.name: getattr(boxes, name.name) for name in fields(Boxes)}
             return {"footprint": np.repeat(np.arange(len(sorted_boxes)), [len(b) for b in sorted_boxes]), **columns}
         full = frame(table, getattr(self, table).to_dict("records"))  # what the builder leaves out has plain values
-        return {name: full[name].to_numpy() for name in full}
+        return {name: full[name].to_numpy() if full[name].dtype.kind in "biuf" else full[name] for name in full}
 
 
 @dataclass

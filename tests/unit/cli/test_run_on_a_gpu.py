@@ -1,4 +1,4 @@
-"""What ``tileprof run`` says of a GPU: policies for another are refused before anything runs, and times have a verdict."""
+"""``tileprof run`` on a GPU: policies for another are refused before anything runs, and times have a verdict."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def found(**us: float):
     rows.append({"row": "PyTorch in a graph", "us": us["torch"], "correct": True})
     numbers = [{"output": "y", "relative_error": 1e-4, "agrees": True}]
     return {
-        "scheduler": "persistent", "reason": "as asked", "device": "H200", "runs": 20, "same_in_every_run": True, "numbers": numbers,
+        "scheduler": "persistent", "reason": "as asked", "device": "H200", "runs": 20, "same_in_every_run": True,
+        "numbers": numbers,
         "times": rows,
     }  # fmt: skip
 
@@ -71,8 +72,14 @@ def found(**us: float):
     ("us", "verdict"),
     [
         ({"persistent_stages": 29.0, "persistent": 25.0, "torch": 28.0}, "The policy is the fastest of these."),
-        ({"persistent_stages": 24.0, "persistent": 25.0, "torch": 28.0}, "Stream order is faster here: this policy does not pay"),
-        ({"persistent_stages": 29.0, "persistent": 25.0, "torch": 20.0}, "PyTorch is faster here: this policy does not pay"),
+        (
+            {"persistent_stages": 24.0, "persistent": 25.0, "torch": 28.0},
+            "Stream order is faster here: this policy does not pay",
+        ),
+        (
+            {"persistent_stages": 29.0, "persistent": 25.0, "torch": 20.0},
+            "PyTorch is faster here: this policy does not pay",
+        ),
     ],
 )  # fmt: skip
 def test_times_end_with_a_verdict(us, verdict) -> None:

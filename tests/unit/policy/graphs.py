@@ -66,7 +66,8 @@ def graph_of(
     columns["shared_bytes"] = [shared for _, _, shared in resources]
     columns["blocks_per_sm"] = [occupancy(gpu, *kernel).blocks_per_sm for kernel in resources]
     constant = {
-        "kernel": "k", "op": "o", "module": "m", "duration_ns": 1000, "begin_ns": 0, "timing": "modelled", "stream": 0, "coverage": "exact", "flops": 0,
+        "kernel": "k", "op": "o", "module": "m", "duration_ns": 1000, "begin_ns": 0, "timing": "modelled", "stream": 0,
+        "coverage": "exact", "flops": 0,
     }  # fmt: skip
     launches = pd.DataFrame({**columns, **constant})
     recording = SimpleNamespace(launches=launches, footprint=footprints.__getitem__, device=gpu, manifest={}, **EMPTY)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from progress import hangs
 
+from tests.unit.policy.progress import hangs
 from tileprof.analysis.blocks import merge_blocks
 from tileprof.analysis.graph import TileGraph
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, to_dict
@@ -87,7 +87,7 @@ def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | No
 
 
 def _merged(changed: dict[str, Any], number: int, dice: random.Random) -> Policy | None:
-    """Whoever posts or awaits one semaphore posts or awaits another instead."""
+    """All posts and waits of one semaphore go to another instead."""
     array = changed["semaphores"][number]
     uses = sorted(set(array["of"]))
     if len(uses) < 2:
@@ -198,7 +198,7 @@ def residency_mutants(
 
 @dataclass
 class Tally:
-    """What became of the mutants. ``slipped`` holds harmful ones that the verifier let pass; the counters are by kind."""
+    """The fate of the mutants. ``slipped`` holds harmful ones that the verifier let pass; the counters are by kind."""
 
     total: int = 0
     harmless: int = 0
@@ -212,7 +212,8 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self.total:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
+            f"{self.total:,} mutants: {self.caught:,} harmful and caught, "
+            f"{len(self.slipped):,} harmful and not caught, "
             f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused, "
             f"{self.by_rule:,} refused by rule for another device "
             "(harmful of all: "

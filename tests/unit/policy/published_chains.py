@@ -16,9 +16,9 @@ from typing import Any
 
 import pandas as pd
 import torch
-from recorded_modules import record
 from torch.nn import functional
 
+from tests.unit.policy.recorded_modules import record
 from tileprof.analysis.graph import TileGraph
 from tileprof.errors import UserError
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
@@ -58,7 +58,8 @@ class Chain:
     def tiles(self) -> tuple[str, ...]:
         family = "conv" if self.convolutions else "gemm"
         return tuple(
-            f"{family}@{r.m}x{r.n}x{r.k}={r.tile_m}x{r.tile_n}x{r.tile_k},split={1 if pd.isna(r.split_k) else r.split_k}"
+            f"{family}@{r.m}x{r.n}x{r.k}={r.tile_m}x{r.tile_n}x{r.tile_k},"
+            f"split={1 if pd.isna(r.split_k) else r.split_k}"
             for r in self.rows
         )
 

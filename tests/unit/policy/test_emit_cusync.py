@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from graphs import graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.policy.graphs import graph_of
 from tileprof.errors import UserError
 from tileprof.policy.emit import cusync_parts
 from tileprof.policy.emit.cusync import cusync_files
@@ -149,8 +149,9 @@ void show(const char* what, int stage, Policy policy, dim3 grid, uint32_t waits)
         const dim3 tile(x, y, z), other(77, 77, 77);  // code that used the grid argument would be wrong
         const bool some = policy.isSync(tile, other);
         const uint32_t number = x + grid.x * (y + grid.y * (z % grid.z));
-        if (some) std::printf("wait %d %u %u %u\\n", stage, number, policy.tileIndex(tile, other), policy.waitValue(tile, other));
-        if (policy.postValue(tile, other)) std::printf("post %d %u %u 1\\n", stage, number, policy.tileIndex(tile, other));
+        unsigned index = policy.tileIndex(tile, other);
+        if (some) std::printf("wait %d %u %u %u\\n", stage, number, index, policy.waitValue(tile, other));
+        if (policy.postValue(tile, other)) std::printf("post %d %u %u 1\\n", stage, number, index);
       }
 }
 int main() {

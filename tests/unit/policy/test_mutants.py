@@ -6,25 +6,21 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
-from graphs import Relation, graph_of
-from mutants import KINDS, RESIDENCY_KINDS, Tally, exact_policy, harmful, mutants, residency_mutants
-from progress import hangs
-from test_policy_verify import runs_without
 
 from tests.unit.analysis.fakes import write_mlp
+from tests.unit.policy.graphs import Relation, graph_of
+from tests.unit.policy.mutants import KINDS, RESIDENCY_KINDS, Tally, exact_policy, harmful, mutants
+from tests.unit.policy.progress import hangs
+from tests.unit.policy.random_graphs import random_graph, residency_tally
+from tests.unit.policy.small_policies import runs_without
 from tileprof.analysis import build_graph
-from tileprof.analysis.graph import TileGraph
-from tileprof.devices import get, occupancy
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.synthesis.stage_choice import stage_of
-from tileprof.policy.verification.operand_guard import guard_of
 from tileprof.policy.verification.residency import _demands, _kept_out_one_by_one
 from tileprof.policy.verification.verifier import verify
 from tileprof.trace import load
@@ -35,75 +31,6 @@ COUNT = int(os.environ.get("TILEPROF_MUTANTS", "600"))
 """Mutants of random graphs; TILEPROF_MUTANTS=10000 takes some minutes."""
 
 EACH = 18
-
-
-def random_graph(dice: random.Random) -> TileGraph:
-    grids = [(dice.randint(1, 5), dice.randint(1, 3), dice.choice([1, 1, 2])) for _ in range(dice.randint(2, 4))]
-    tiles = [x * y * z for x, y, z in grids]
-    relation: Relation = {}
-    for consumer in range(1, len(grids)):
-        for producer in range(consumer):
-            if dice.random() < 0.6 or consumer == len(grids) - 1 == producer + 1:
-                edges = _regular(dice, tiles[producer], tiles[consumer]) if dice.random() < 0.6 else set()
-                edges |= {
-                    (dice.randrange(tiles[producer]), dice.randrange(tiles[consumer]))
-                    for _ in range(dice.randint(1, 6))
-                }
-                relation[producer, consumer] = edges
-    return graph_of(grids, relation, sms=dice.randint(1, 40))
-
-
-THREADS, REGISTERS, SHARED_BYTES = (
-    (128, 256, 512, 1024),
-    (32, 48, 64, 96, 128),
-    (0, 1024, 20_000, 48_000, 70_000, 96_000),
-)
-"""Of kernels whose blocks reside beside each other on every device that is tried; several at once fit on an SM, or one.
-"""
-
-
-def crowded_graph(dice: random.Random) -> tuple[TileGraph, Callable[..., TileGraph]]:
-    """A graph whose waiting blocks nearly fill a small device, or just do, and the same launches on other devices."""
-    grids = [(dice.randint(1, 12), dice.randint(1, 4), 1) for _ in range(dice.randint(2, 4))]
-    kernels = []
-    while len(kernels) < len(grids):
-        kernel = dice.choice(THREADS), dice.choice(REGISTERS), dice.choice(SHARED_BYTES)
-        if occupancy(get("H200"), *kernel).blocks_per_sm:
-            kernels.append(kernel if dice.random() < 0.7 or not kernels else kernels[0])
-    tiles = [x * y * z for x, y, z in grids]
-    relation: Relation = {}
-    for consumer in range(1, len(grids)):
-        for producer in range(consumer):
-            if dice.random() < 0.5 or producer == consumer - 1:
-                some = dice.sample(range(tiles[consumer]), dice.randint(1, tiles[consumer]))
-                relation[producer, consumer] = {(dice.randrange(tiles[producer]), tile) for tile in some}
-    on = partial(graph_of, grids, relation, kernels=kernels)
-    return on(sms=dice.randint(1, 6)), on
-
-
-def residency_tally(dice: random.Random, count: int, synthesised: float = 0.2) -> Tally:
-    """Mutants of what residency relies on, over crowded graphs; ``synthesised``: the share of policies that are not
-    exact.
-    """
-    tally = Tally()
-    while tally.total < count:
-        graph, on = crowded_graph(dice)
-        launches = range(len(graph.launches))
-        if dice.random() < synthesised:
-            policy = synthesise(graph, launches)
-            assert not harmful(policy, graph)
-        else:
-            stages = tuple(stage_of(graph, launch) for launch in launches)
-            policy = exact_policy(graph, stages, launches, renamed=True)
-            policy = replace(policy, guard={**policy.guard, **guard_of(graph, launches)})
-        for kind, changed, where in residency_mutants(policy, graph, on, dice):
-            tally.add(kind, changed, where)
-    return tally
-
-
-def _regular(dice: random.Random, producers: int, consumers: int) -> set[tuple[int, int]]:
-    width, step = dice.randint(1, 4), dice.randint(1, 3)
-    return {((c * step + k) % producers, c) for c in range(consumers) for k in range(width)}
 
 
 def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +45,7 @@ def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(capsys:
         for kind, changed in mutants(policy, dice, EACH):
             tally.add(kind, changed, graph)
     with capsys.disabled():
-        print(f"\n{tally}")  # noqa: T201 (the count is the result)
+        print(f"\n{tally}")  # noqa: T201
     assert not tally.slipped, tally.slipped[0]
     assert tally.caught > tally.total / 3
     assert set(tally.kinds) == set(KINDS)
@@ -127,7 +54,7 @@ def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(capsys:
 def test_the_verifier_objects_to_every_policy_that_can_hang_and_to_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     tally = residency_tally(random.Random(5), COUNT)
     with capsys.disabled():
-        print(f"\n{tally}")  # noqa: T201 (the count is the result)
+        print(f"\n{tally}")  # noqa: T201
     assert not tally.slipped, tally.slipped[0]
     assert tally.cautious == 0
     assert set(tally.kinds) == set(RESIDENCY_KINDS)
@@ -142,7 +69,7 @@ def test_the_verifier_objects_to_every_harmful_mutant_of_a_recorded_program(tmp_
     for kind, changed in mutants(policy, dice, 90):
         tally.add(kind, changed, graph)
     with capsys.disabled():
-        print(f"\n{tally}")  # noqa: T201 (the count is the result)
+        print(f"\n{tally}")  # noqa: T201
     assert not tally.slipped
     assert tally.caught > tally.total / 3
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from recorded_modules import recorded
 
+from tests.unit.policy.recorded_modules import recorded
 from tileprof.policy.operators import describe
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.synthesis.epilogue_fusion import fuse

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from recorded_modules import MODULES, GeluMlp, record, recorded
 
+from tests.unit.policy.recorded_modules import MODULES, GeluMlp, record, recorded
 from tileprof.cli import main
 from tileprof.errors import UserError
 from tileprof.policy.format import from_dict, to_dict

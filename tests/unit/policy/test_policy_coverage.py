@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from graphs import graph_of
 from hypothesis import given, settings
-from test_policy_verify import cases
 
+from tests.unit.policy.graphs import graph_of
+from tests.unit.policy.small_policies import cases
 from tileprof.policy.format import PolicyError
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.verification.pair_waits import pair_waits

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graphs import graph_of
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_modules import recorded
 
+from tests.unit.policy.graphs import graph_of
+from tests.unit.policy.recorded_modules import recorded
 from tileprof.policy.emit.counters import counters
 from tileprof.policy.emit.cusync import cusync_files
 from tileprof.policy.format import PolicyError, from_dict, to_dict

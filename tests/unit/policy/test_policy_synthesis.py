@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import Relation, graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.policy.graphs import Relation, graph_of
 from tileprof.analysis.graph import TileGraph
 from tileprof.policy.format import Policy, from_dict, to_dict
 from tileprof.policy.format.tile_numbers import coordinates

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from graphs import Relation, graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.policy.graphs import Relation, graph_of
 from tileprof.analysis.graph import TileGraph
 from tileprof.errors import UserError
 from tileprof.policy.assessment import assess
@@ -23,7 +23,7 @@ Grid = tuple[int, int, int]
 
 
 def product(up: Grid, down: Grid, row: int = 1) -> TileGraph:
-    """A product of matrices whose input is a product: a tile needs all tiles of its row; ``row`` is the axis of rows."""
+    """A product whose input is a product: a tile needs all tiles of its row; ``row`` is the axis of rows."""
     edges = set()
     for number in range(up[0] * up[1]):
         for other in range(down[0] * down[1]):

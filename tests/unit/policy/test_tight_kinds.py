@@ -5,7 +5,8 @@ why.
 from __future__ import annotations
 
 import pytest
-from published_chains import chains, measure
+
+from tests.unit.policy.published_chains import chains, measure
 
 WANTED = {
     ("gpt3-175b-tp8", "v100", "mlp", 64),

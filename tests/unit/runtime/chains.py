@@ -46,17 +46,50 @@ def gated() -> Chain:
     return Chain(("fused", "plain", "gate"), (fused, plain, gate))
 
 
-def gated_apart() -> Chain:
+def biased(dtype: str, m: int = 100, k: int = 192, n: int = 128) -> Chain:
+    """Three products with bias and residual; the last writes the first one's memory again."""
+    up = Gemm(
+        matrix("x", m, k, dtype=dtype),
+        weight("w1", k, n, dtype),
+        matrix("h", m, n, dtype=dtype),
+        matrix("b1", n, dtype=dtype),
+        tile=(64, 48),
+        epilogue="gelu_tanh",
+    )
+    middle = Gemm(
+        matrix("h", m, n, dtype=dtype),
+        weight("w2", n, n, dtype),
+        matrix("g", m, n, dtype=dtype),
+        matrix("b2", n, dtype=dtype),
+        matrix("h", m, n, dtype=dtype),
+        tile=(64, 64),
+        epilogue="relu",
+    )
+    last = Gemm(
+        matrix("g", m, n, dtype=dtype),
+        weight("w3", n, n, dtype),
+        matrix("h", m, n, dtype=dtype),
+        tile=(64, 32),
+        rows_along="x",
+    )
+    return Chain(("up", "middle", "last"), (up, middle, last))
+
+
+def gated_apart(
+    m: int = 24,
+    width: int = 32,
+    inner: int = 48,
+    tiles: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] = ((16, 16), (8, 32), (16, 16)),
+) -> Chain:
     """A gate as a stage of its own, by which the next product is multiplied in its epilogue."""
-    m, width, inner = 24, 32, 48
     gate = Gemm(
-        matrix("x", m, width), weight("w1", width, inner), matrix("g", m, inner), tile=(16, 16), epilogue="silu"
+        matrix("x", m, width), weight("w1", width, inner), matrix("g", m, inner), tile=tiles[0], epilogue="silu"
     )
     up = Gemm(
         matrix("x", m, width), weight("w2", width, inner), matrix("h", m, inner), residual=matrix("g", m, inner),
-        tile=(8, 32), combine="multiply",
+        tile=tiles[1], combine="multiply",
     )  # fmt: skip
-    down = Gemm(matrix("h", m, inner), weight("w3", inner, width), matrix("y", m, width), tile=(16, 16))
+    down = Gemm(matrix("h", m, inner), weight("w3", inner, width), matrix("y", m, width), tile=tiles[2])
     return Chain(("gate", "up", "down"), (gate, up, down))
 
 

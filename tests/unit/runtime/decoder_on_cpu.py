@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, Schedule, link_kernel
-from planted import Patch
 
+from tests.unit.runtime.kernel_on_cpu import EMULATED, Schedule, link_kernel
+from tests.unit.runtime.planted import Patch
 from tileprof.runtime.decode import launch
 from tileprof.runtime.decode.build import KERNEL
 from tileprof.runtime.decode.shape import DecoderShape

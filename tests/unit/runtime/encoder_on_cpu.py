@@ -11,9 +11,9 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
-from planted import Patch
 
+from tests.unit.runtime.kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
+from tests.unit.runtime.planted import Patch
 from tileprof.runtime.encoder import launch
 from tileprof.runtime.encoder.build import KERNEL
 from tileprof.runtime.encoder.memory import Memory

@@ -18,10 +18,10 @@ from unittest import mock
 
 import numpy as np
 import torch
-from planted import Patch
 
 from tests.support.shared import once
 from tests.support.shared_libraries import SHARED
+from tests.unit.runtime.planted import Patch
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import launch
 from tileprof.runtime.persistent.build import KERNEL

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Schedule, _aligned, link_kernel, without_products
-from planted import Patch
 
+from tests.unit.runtime.kernel_on_cpu import EMULATED, HostArguments, Schedule, _aligned, link_kernel, without_products
+from tests.unit.runtime.planted import Patch
 from tileprof.runtime.convnet.build import KERNEL, Options, header
 from tileprof.runtime.convnet.launch import (
     ARGUMENT_WORDS,

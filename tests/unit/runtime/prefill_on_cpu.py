@@ -8,9 +8,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel, without_products
-from planted import Patch
 
+from tests.unit.runtime.kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel, without_products
+from tests.unit.runtime.planted import Patch
 from tileprof.runtime.persistent.model_kernel import LaunchOptions
 from tileprof.runtime.prefill import launch
 from tileprof.runtime.prefill.build import KERNEL

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted import changed
 
 from tests.support.shared_libraries import SHARED
+from tests.unit.runtime.planted import changed
 from tileprof import examples
 from tileprof.analysis.simulate.bloom import Filters
 from tileprof.runtime.include_path import INCLUDE

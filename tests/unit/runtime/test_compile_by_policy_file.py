@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import chains
 import pytest
 import torch
-from region_builders import replaced
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from tests.unit.runtime import chains
+from tests.unit.runtime.region_builders import replaced
 from tileprof.policy.format.expression import parse
 from tileprof.policy.format.symbolic import Symbol, text_of
 from tileprof.runtime.chain import Chain

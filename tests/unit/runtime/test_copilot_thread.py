@@ -10,14 +10,14 @@ import time
 
 import numpy as np
 import pytest
-from kernel_on_cpu import compiler_missing
 
+from tests.unit.runtime.kernel_on_cpu import compiler_missing
 from tileprof.errors import UserError
 from tileprof.runtime.copilot.build import compiled
 from tileprof.runtime.copilot.choices import Choices, places, programs
 from tileprof.runtime.copilot.copilot import Copilot, Tower
 from tileprof.runtime.measuring.cases import gelu_mlp
-from tileprof.runtime.persistent.dealing import COMMANDS, completions
+from tileprof.runtime.persistent.dealing import COMMANDS, completions, link_words
 from tileprof.runtime.persistent.lower import plan_of
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the thread")
@@ -61,7 +61,7 @@ def test_no_cluster_gets_its_next_task_while_another_has_none(tmp_path, monkeypa
     chain = gelu_mlp(512, (128, 128), (128, 128), 768, 3072)  # 96 and 24 tiles
     plan = plan_of(chain.policy(), chain, clusters=lambda _: 40, cuts=False)
     ready = int((plan.tasks[:, 0] == 0).sum())
-    pilot = Copilot(plan, compiled(plan, Choices(speculate=False, depth=depth)), pinned=False, flies=False)
+    pilot = Copilot(link_words(plan), compiled(plan, Choices(speculate=False, depth=depth)), pinned=False, flies=False)
     begin = len(pilot.memory) - completions(plan) - plan.clusters * COMMANDS
     rings = pilot.memory[begin:][: plan.clusters * COMMANDS].reshape(plan.clusters, COMMANDS)
     sent = (rings != 0).sum(dim=1).tolist()

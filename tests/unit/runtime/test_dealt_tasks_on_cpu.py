@@ -10,15 +10,15 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
-from planted import Patch, replaced
-from test_persistent_kernel_on_cpu import CASES, plan_for, wrong_runs
 
+from tests.unit.runtime.kernel_cases import CASES, plan_for, wrong_runs
+from tests.unit.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
+from tests.unit.runtime.planted import Patch, replaced
 from tileprof.runtime.copilot import build as pilot_build
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import source
-from tileprof.runtime.persistent.dealing import Dealer
+from tileprof.runtime.persistent.dealing import Dealer, link_words
 from tileprof.runtime.persistent.plan import Plan
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles kernel and co-pilot for the CPU")
@@ -56,7 +56,7 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
             return HostKernel(plan, library, dealer)
         text = pilot_build.SOURCE.read_text()
         flown = pilot_build.compiled(plan, choices, flight("pilot.cpp", text) if flight else text)
-        return HostKernel(plan, library, dealer, Copilot(plan, flown, pinned=False, flies=False))
+        return HostKernel(plan, library, dealer, Copilot(link_words(plan), flown, pinned=False, flies=False))
 
     return make
 
@@ -152,11 +152,13 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
         replaced(
             "pilot.cpp",
             (
-                "for (int task : READY_TASKS) ready.insert(task);",
-                "for (int task = 0; task < TASKS; ++task) sendable.insert(TASKS - 1 - task);",
+                "for (int task : READY_TASKS) ready.insert(PLACE[task]);",
+                "for (int task = 0; task < TASKS; ++task) sendable.insert(task);",
             ),
-            ("int place = PLACE[task];", "int place = TASKS - 1 - PLACE[task];"),
-            ("return AT_PLACE[place];", "return AT_PLACE[TASKS - 1 - place];"),
+            (
+                "if (!was_sent[AT_PLACE[place]]) return AT_PLACE[place];",
+                "if (!was_sent[AT_PLACE[TASKS - 1 - place]]) return AT_PLACE[TASKS - 1 - place];",
+            ),
         ),
     ),
     "one block's part is taken for a tile": (

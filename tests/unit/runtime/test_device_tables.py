@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from chains import CHAINS
 from hypothesis import given, settings
-from random_policies import policies
 
+from tests.unit.runtime.chains import CHAINS
+from tests.unit.runtime.random_policies import policies
 from tileprof.errors import UserError
 from tileprof.policy.format import from_dict
 from tileprof.policy.format.lowering import lower

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chains import attention, matrix
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.runtime.chains import attention, matrix
 from tileprof.errors import UserError
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.stages import dropout, operator_of

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from encoder_on_cpu import HostLauncher, aligned, compiled
-from encoder_programs import inputs_of, post_norm, pre_norm
-from kernel_on_cpu import compile_machine, compiler_missing
-from planted import Patch, replaced, together
 
+from tests.unit.runtime.encoder_on_cpu import HostLauncher, aligned, compiled
+from tests.unit.runtime.encoder_programs import inputs_of, post_norm, pre_norm
+from tests.unit.runtime.kernel_on_cpu import compile_machine, compiler_missing
+from tests.unit.runtime.planted import Patch, replaced, together
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.memory import Memory, memory_of
 from tileprof.runtime.encoder.plan import Box, Plan, faults, plan_of, touches, without_task

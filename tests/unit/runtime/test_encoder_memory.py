@@ -1,5 +1,5 @@
-"""Memory between stages of the transformer kernel: used again behind fences, and refused where anything can be read that
-is no longer there.
+"""Memory between stages of the transformer kernel: used again behind fences, and refused where anything can be read
+that is no longer there.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from encoder_programs import post_norm, pre_norm
 
+from tests.unit.runtime.encoder_programs import post_norm, pre_norm
 from tileprof.runtime.encoder.memory import Memory, memory_faults, memory_of
 from tileprof.runtime.encoder.plan import Plan, plan_of
 from tileprof.runtime.encoder.program import Program
@@ -65,7 +65,10 @@ MUTANTS: dict[str, tuple[Callable[[Memory], Memory], str]] = {
     "a slot too few": (longest(lambda slots, ahead: (slots - ahead, ahead)), "still read|not absent"),
     "wiped a place too near": (longest(lambda slots, ahead: (slots, ahead - 3)), "not absent"),
     "wiped where it is read": (longest(lambda slots, ahead: (slots, ahead + 6)), "still read|not absent"),
-    "no fences": (lambda memory: replace(memory, generations=tuple(0 for _ in memory.generations)), "still read|not abs"),
+    "no fences": (
+        lambda memory: replace(memory, generations=tuple(0 for _ in memory.generations)),
+        "still read|not abs",
+    ),
     "generations in disorder": (lambda memory: replace(memory, generations=memory.generations[::-1]), "in order"),
     "a generation passed over": (
         lambda memory: replace(memory, generations=tuple(3 * g for g in memory.generations)), "passes over",

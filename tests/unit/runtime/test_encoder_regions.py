@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from encoder_programs import post_norm, pre_norm
 from torch import fx, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tests.unit.runtime.encoder_programs import post_norm, pre_norm
 from tileprof.errors import UserError
 from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.region import Region

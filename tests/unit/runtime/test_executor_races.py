@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_policies import policies, touches_of, traced
 
+from tests.unit.runtime.random_policies import policies, touches_of, traced
 from tileprof.policy.format import Policy, from_dict
 from tileprof.policy.verification.verifier import verify
 from tileprof.runtime.executor import Memory, Program, Touches, delaying, execute, randomly, recycled, search, stream

@@ -9,9 +9,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from encoder_programs import post_norm, pre_norm
-from networks import small
 
+from tests.unit.runtime.encoder_programs import post_norm, pre_norm
+from tests.unit.runtime.networks import small
 from tileprof.devices import of_driver
 from tileprof.runtime.compile.report import Report
 from tileprof.runtime.decode.shape import DecoderShape

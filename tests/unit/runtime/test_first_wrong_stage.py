@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from chains import CHAINS
 
+from tests.unit.runtime.chains import CHAINS
 from tileprof.runtime import result_check
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.result_check import first_wrong_stage, varies

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chains import CHAINS, matrix, weight
+
+from tests.unit.runtime.chains import CHAINS, matrix, weight
 
 pytest.importorskip("triton")
 

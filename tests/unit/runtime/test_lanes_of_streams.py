@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chains import CHAINS, mlp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.runtime.chains import CHAINS, mlp
 from tileprof.runtime.schedulers import lanes
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_on_cpu import compile_machine, compiler_missing
-from network_on_cpu import HostNetwork, compiled
-from networks import image, parameters, pooling, pooling_parameters, small
-from planted import changed
 
+from tests.unit.runtime.kernel_on_cpu import compile_machine, compiler_missing
+from tests.unit.runtime.network_on_cpu import HostNetwork, compiled
+from tests.unit.runtime.networks import image, parameters, pooling, pooling_parameters, small
+from tests.unit.runtime.planted import changed
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import Convolution, Network, Windows, computed

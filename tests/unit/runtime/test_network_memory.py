@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from networks import pooling, small
 
+from tests.unit.runtime.networks import pooling, small
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import Average, Convolution, Network
@@ -70,8 +70,8 @@ def ready(plan: Plan) -> np.ndarray | None:
 
 
 def conflicts(plan: Plan) -> np.ndarray | None:
-    """Whether the task of a row must be over before that of a column begins: of an earlier layer, and one of them writes
-    what the other reads or writes. None: what a layer reads is overwritten by one between.
+    """True where the task of a row must end before that of a column begins: it is of an earlier layer, and one of them
+    writes what the other reads or writes. None: what a layer reads is overwritten by one between.
     """
     network, layers, last = plan.network, plan.network.layers, len(plan.network.layers) - 1
     count, size = len(plan.tasks), plan.memory_bytes // 2 // GROUP

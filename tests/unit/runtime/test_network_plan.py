@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from networks import image, parameters, small
 
+from tests.unit.runtime.networks import image, parameters, small
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.network import INPUT, Convolution, Maximum, Network, computed, windowed
 from tileprof.runtime.convnet.plan import Plan, planned, verify

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from networks import image, parameters, small
 
+from tests.unit.runtime.networks import image, parameters, small
 from tileprof.runtime.convnet import runner as running
 from tileprof.runtime.convnet.runner import NetworkRunner
 

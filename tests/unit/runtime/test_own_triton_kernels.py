@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from chains import CHAINS
+
+from tests.unit.runtime.chains import CHAINS
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402 - only where there is Triton

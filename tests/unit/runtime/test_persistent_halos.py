@@ -8,8 +8,8 @@ import re
 
 import numpy as np
 import pytest
-from chains import matrix, weight
 
+from tests.unit.runtime.chains import matrix, weight
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.cases import convolution_pair
 from tileprof.runtime.persistent.cost import chain_us, clusters_on

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chains import attention, gated, mlp, rows
 
+from tests.unit.runtime.chains import attention, gated, mlp, rows
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, Stage
 from tileprof.runtime import Pipeline

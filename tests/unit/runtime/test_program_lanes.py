@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from region_builders import Played, between, graph_of, played
 from torch import nn
 
+from tests.unit.runtime.region_builders import Played, between, graph_of, played
 from tileprof.runtime.compile import aten, lanes
 from tileprof.runtime.compile.lanes import Lane, NotNowError
 from tileprof.runtime.compile.race import difference, in_float32

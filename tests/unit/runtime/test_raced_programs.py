@@ -10,12 +10,12 @@ import threading
 
 import pytest
 import torch
-from region_builders import Played, between, graph_of, played, replaced
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from tests.support.cached_layer import CachedLayer
+from tests.unit.runtime.region_builders import Played, between, graph_of, played, replaced
 from tileprof.errors import UserError
 from tileprof.runtime.compile import aten, entry, raced_program
 from tileprof.runtime.compile.inductor import rest_by_inductor

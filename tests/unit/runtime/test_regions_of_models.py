@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from region_builders import Played
 from torch import nn
 
+from tests.unit.runtime.region_builders import Played
 from tileprof.runtime.compile import entry
 from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.report import reports

@@ -9,9 +9,9 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from chains import convolutions, mlp
 from rich.progress import Progress
 
+from tests.unit.runtime.chains import convolutions, mlp
 from tileprof.cli.run import VERB
 from tileprof.errors import UserError
 from tileprof.policy.format import Range

@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from planted import changed
 
 from tests.support.shared_libraries import SHARED
+from tests.unit.runtime.planted import changed
 from tileprof import examples
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++, which compiles the programs for the CPU")
@@ -66,7 +66,7 @@ int launched_by(float ended, float over, int waiting, int count, const int* item
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
-    """Compiles the program, perhaps with other words in its headers, and runs it: its lines."""
+    """Compiles the program, perhaps with other words in its headers, and runs it: its lines, to the first wrong one."""
 
     def build(*changes: tuple[str, str, str]) -> Path:
         folder = tmp_path_factory.mktemp("spawn")
@@ -84,10 +84,16 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
         if changes not in built:
             built[changes] = build(*changes)
         environment = os.environ | {"SPAWN_SEED": str(seed), "SPAWN_REFUSE": str(refuse)}
-        result = subprocess.run(
-            [built[changes], "1", "5"], env=environment, capture_output=True, text=True, check=False
-        )
-        return [json.loads(line) for line in result.stdout.splitlines()]
+        lines = []
+        with subprocess.Popen(
+            [built[changes], "1", "5"], env=environment, stdout=subprocess.PIPE, text=True
+        ) as process:
+            for text in process.stdout:
+                lines.append(json.loads(text))
+                if not lines[-1].get("right", True):
+                    process.kill()
+                    break
+        return lines
 
     return run
 
@@ -111,8 +117,8 @@ def test_every_rule_gives_the_same_results_whenever_children_run(program, seed, 
         ("spawn.cuh", "if (i < items) item(i);", "if (i + 1 < items) item(i);"),
         ("works.cuh", "if (levels > 1 && size >= parts", "if (false && size >= parts"),
         ("works.cuh", "if (state & automaton->last) matched", "matched"),
-        ("pattern.h", "part.empty ? next.first : 0", "0"),
-        ("pattern.h", "follows(part.last, next.first);", ""),
+        pytest.param(("pattern.h", "part.empty ? next.first : 0", "0"), marks=pytest.mark.nightly),
+        pytest.param(("pattern.h", "follows(part.last, next.first);", ""), marks=pytest.mark.nightly),
     ],
     ids=[
         "children and parent",

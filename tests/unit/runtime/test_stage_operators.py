@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chains import CHAINS, mlp
 
+from tests.unit.runtime.chains import CHAINS, mlp
 from tileprof.errors import UserError
 from tileprof.policy.format import from_dict, to_dict
 from tileprof.runtime.executor import randomly, reversed_, search, stream

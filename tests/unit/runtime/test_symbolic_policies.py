@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from chains import CHAINS, matrix, weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.runtime.chains import CHAINS, matrix, weight
 from tileprof.errors import UserError
 from tileprof.policy.format import PolicyError, load_policy
 from tileprof.policy.format.symbolic import Symbol, load_symbolic, symbolic_from_dict, text_of

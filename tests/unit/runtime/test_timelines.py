@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from encoder_programs import pre_norm
-from networks import small
 
 from tests.support.decoder_shapes import TINY
+from tests.unit.runtime.encoder_programs import pre_norm
+from tests.unit.runtime.networks import small
 from tileprof.analysis import build_graph
 from tileprof.cli import main, run_program
 from tileprof.cli.timeline_trace import write_trace

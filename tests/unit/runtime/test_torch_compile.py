@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from region_builders import replaced
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from tests.unit.runtime.region_builders import replaced
 from tileprof.errors import UserError
 from tileprof.runtime.compile import Options
 from tileprof.runtime.compile.chain_matcher import chains

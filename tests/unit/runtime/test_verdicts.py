@@ -10,10 +10,10 @@ import threading
 
 import pytest
 import torch
-from region_builders import Played, between, played
 from torch import nn
 from torch.nn import functional
 
+from tests.unit.runtime.region_builders import Played, between, played
 from tileprof.errors import UserError
 from tileprof.runtime.compile import aten, entry, raced_program, verdicts
 from tileprof.runtime.compile.ahead import Ahead

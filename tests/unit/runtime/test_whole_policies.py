@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from encoder_programs import post_norm, pre_norm
-from networks import small
-from whole_mutants import Oracle, Tally
 
 from tests.support.decoder_shapes import TINY
+from tests.unit.runtime.encoder_programs import post_norm, pre_norm
+from tests.unit.runtime.networks import small
+from tests.unit.runtime.whole_mutants import Oracle, Tally
 from tileprof.policy.format import Range, from_dict, to_dict
 from tileprof.runtime.convnet.plan import planned
 from tileprof.runtime.decode.handover import Handover

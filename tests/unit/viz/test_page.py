@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from packed_values import embedded, unpacked
-from small_programs import Program, norm, pointwise, transformer
 
+from tests.unit.viz.packed_values import embedded, unpacked
+from tests.unit.viz.small_programs import Program, norm, pointwise, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
 from tileprof.trace import load

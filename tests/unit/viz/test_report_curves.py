@@ -4,8 +4,8 @@ import io
 
 import numpy as np
 import pytest
-from small_programs import Program, norm, pointwise, transformer
 
+from tests.unit.viz.small_programs import Program, norm, pointwise, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import SCHEDULERS, Simulator
 from tileprof.analysis.timeline import dispatch

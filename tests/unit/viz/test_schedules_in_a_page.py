@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from packed_values import unpacked
-from small_programs import Program, norm, transformer
 
+from tests.unit.viz.packed_values import unpacked
+from tests.unit.viz.small_programs import Program, norm, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
 from tileprof.analysis.simulate import SCHEDULERS

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from small_programs import Program, pointwise, transformer
 
+from tests.unit.viz.small_programs import Program, pointwise, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler

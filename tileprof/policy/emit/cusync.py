@@ -154,7 +154,7 @@ def _structs(part: _Parts) -> str:
 
 def _wiring(expressed: Expressed, parts: list[_Parts]) -> str:
     members = "".join(map(_members, range(len(parts)), parts))
-    built = ",\n".join(_initial(n, expressed.policy.stages[n], part) for n, part in enumerate(parts))
+    initialisers = ",\n".join(_initial(n, expressed.policy.stages[n], part) for n, part in enumerate(parts))
     pairs = [
         (e.producer, e.consumer) for e in expressed.policy.edges if (e.producer, e.consumer) not in expressed.events
     ]
@@ -179,7 +179,7 @@ inline const uint32_t* on_device(const uint32_t* table, size_t bytes) {{
 struct Stages {{
 {members}
   Stages()
-      : {built.lstrip()} {{
+      : {initialisers.lstrip()} {{
 {wired}  }}
 }};
 

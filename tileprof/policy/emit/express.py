@@ -96,9 +96,9 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
     return Expressed(expressed, tuple(events), tuple(reasons))
 
 
-def _check(expressed: Policy, needed: TileGraph) -> None:
+def _check(expressed: Policy, changed_waits: TileGraph) -> None:
     """``needed``: what the edges that were changed awaited; the others are as they were."""
-    verdict = verify(replace(expressed, guard={}), needed, range(len(expressed.stages)))
+    verdict = verify(replace(expressed, guard={}), changed_waits, range(len(expressed.stages)))
     if not verdict.sound:
         raise AssertionError(f"over-synchronised to less: {len(verdict.missing)} waits lost, {verdict.never}")
 

@@ -14,7 +14,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_ .,:;<>()\[\]{}+=#-]", re.ASCII)
 mark: no trigraphs."""
 
 _CONTROL = re.compile(r"[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold."""
+"""Characters that XML 1.0 cannot hold."""
 
 
 def identifiers(names: Sequence[str]) -> list[str]:

@@ -212,8 +212,8 @@ def _arrows(graph: TileGraph, shown: _Shown) -> list[dict[str, Any]]:
         links[["producer", "consumer", "block"]].head(MOST_ARROWS).itertuples(index=False)
     ):
         parent, child, _ = graph.blocks[number].edges()
-        drawn = placed[producer][parent] & placed[consumer][child]
-        parent, child = parent[drawn], child[drawn]
+        visible = placed[producer][parent] & placed[consumer][child]
+        parent, child = parent[visible], child[visible]
         chosen = np.unique(np.linspace(0, len(parent) - 1, min(share, len(parent))).astype(np.int64))
         for p, c in zip(parent[chosen].tolist(), child[chosen].tolist(), strict=True):
             ends = (("s", producer, p, lanes[producer].end_ns), ("f", consumer, c, lanes[consumer].begin_ns))

@@ -117,7 +117,7 @@ class WaitTable:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What the tiles of one stage await from another; ``reason`` says why in this way."""
+    """The waits of one stage's tiles for another stage; ``reason`` explains their kind."""
 
     producer: int
     consumer: int
@@ -324,7 +324,7 @@ def _edge(value: dict[str, Any]) -> Edge:
 
 
 def _check(policy: Policy) -> None:
-    """What the schema cannot say: numbers that refer to each other."""
+    """Check what the schema cannot express: numbers that refer to each other."""
     stages = len(policy.stages)
     for number, stage in enumerate(policy.stages):
         if stage.tiles > _MOST_TILES:

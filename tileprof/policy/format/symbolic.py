@@ -33,7 +33,7 @@ SIZE: Final = "size"
 
 MOST_SIZE: Final = 1 << 24
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
-_TAKEN: Final = frozenset({"x", "y", "z", "u", "v", "w", "min", "max", "step"})
+_RESERVED_NAMES: Final = frozenset({"x", "y", "z", "u", "v", "w", "min", "max", "step"})
 _RANGE: Final = re.compile(r"\s*(\w+)\s*=\s*(\d{1,9})\s*\.\.\s*(\d{1,9})(?:\s+step\s+(\d{1,9}))?\s*")
 _MOST_DEPTH: Final = 12
 
@@ -48,10 +48,10 @@ class Symbol:
     multiple: int = 1
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.name in _TAKEN:
+        if not _NAME.fullmatch(self.name) or self.name in _RESERVED_NAMES:
             raise PolicyError(
                 f"{self.name!r:.40} names no extent: lower-case letters, digits and _, and none of "
-                f"{', '.join(sorted(_TAKEN))}"
+                f"{', '.join(sorted(_RESERVED_NAMES))}"
             )
         numbers = (self.low, self.high, self.multiple)
         if any(type(n) is not int for n in numbers) or not 1 <= self.low <= self.high <= MOST_SIZE or self.multiple < 1:

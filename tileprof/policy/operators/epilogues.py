@@ -25,13 +25,13 @@ def absorb(graph: TileGraph, launch: int, drafts: list[Draft | None], reasons: l
     stage = latest
     try:
         one = draft(RecordedCall.of(graph, launch))
-        stage, role = _taken(one, drafts)
+        stage, role = _taken_operand(one, drafts)
         drafts[stage] = _with_epilogue(drafts[stage], one, role)
     except UnknownStageError as error:
         drafts[stage], reasons[stage] = None, f"launch {launch} is taken as part of it: {error}"
 
 
-def _taken(one: Draft, drafts: list[Draft | None]) -> tuple[int, str]:
+def _taken_operand(one: Draft, drafts: list[Draft | None]) -> tuple[int, str]:
     """Return the last stage whose whole result a launch reads, and as what."""
     if one.name not in {"pointwise", "batch_norm"}:
         raise UnknownStageError(f"{one.name} is no epilogue")

@@ -1,4 +1,5 @@
-"""Which stage operator a recorded kernel is: one function per family of kernels, chosen by the framework's operator.
+"""Identifies the stage operator of a recorded kernel: one function per family of kernels, chosen by the framework's
+operator.
 
 Tile shapes are read off the elements that the tile at the grid's origin writes, so that it does not matter who chose
 them. Whatever an operator cannot say (a scaled product, a grouped convolution) is an `UnknownStageError` that says so.

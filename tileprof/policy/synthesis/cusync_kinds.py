@@ -11,7 +11,7 @@ needs no tile of another row.
 kind           semaphore of producer tile (r, c)           a consumer tile (r, c) awaits
 =============  ==========================================  ===========================================================
 tilesync       its own                                     every tile of row r, one by one
-rowsync        one a row                                   row r, all columns
+rowsync        one per row                                 row r, all columns
 stridedsync    (r, c mod stride): paper, section III-C     (r, c mod stride), which the tiles of Q, K and V share
 conv2dtile     its own                                     tile (r, k / (R*S)) for every k tile of the implicit product:
                                                            every tile of row r

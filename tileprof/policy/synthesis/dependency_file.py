@@ -96,15 +96,15 @@ def parse_dependencies(text: str) -> Dependencies:
     stages: list[Stage] = []
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
-    begun = False
+    has_header = False
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].strip()
         if not words:
             continue
         try:
-            if not begun:
+            if not has_header:
                 _check_version(words)
-                begun = True
+                has_header = True
             elif words.startswith("grid"):
                 stages.append(_grid(words, stages))
             else:
@@ -113,7 +113,7 @@ def parse_dependencies(text: str) -> Dependencies:
                 semaphores.append(array)
         except UserError as error:
             raise DependencyError(f"line {number}: {error}") from None
-    if not begun or not edges:
+    if not has_header or not edges:
         raise DependencyError(
             "it holds no dependencies; the first line is `tileprof dependencies 1`, then grid and dep lines"
         )
@@ -209,7 +209,7 @@ def _with(policy: Policy, pair: tuple[int, int], block: EdgeBlock) -> Policy:
         array, edge = edge_for(block, grouping, producer, consumer, pair, ("RAW",))
         if _awaited(Policy(policy.stages, (array,), (replace(edge, semaphores=0),))) == block.count:
             best = array, edge
-    assert best is not None, "a semaphore a tile is always exact"
+    assert best is not None, "one semaphore per tile is always exact"
     array, edge = best
     arrays = policy.semaphores if array in policy.semaphores else (*policy.semaphores, array)
     placed = replace(edge, semaphores=arrays.index(array))

@@ -27,7 +27,7 @@ from tileprof.policy.format import Policy
 from tileprof.policy.verification.overtaken import overtaken_launches
 
 _Reached = dict[int, NDArray[np.int64]]
-"""By stage launch: ``[tiles, tiles of the stage]``, bytes through which the first depend on the second."""
+"""Bytes through which a launch's tiles depend on those of a stage, ``[tiles, tiles of the stage]``, by stage launch."""
 
 
 def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
@@ -90,7 +90,7 @@ def _host(graph: TileGraph, launch: int, hosts: dict[int, int], sources: _Reache
 
 
 def _hand_over(needs: _Reached, host: int, sources: _Reached) -> None:
-    """What the tiles of a launch in between need, those of its stage need that they take something from."""
+    """Give the needs of a launch in between to the tiles of its stage that take something from it."""
     own = sources[host] > 0
     for stage, through in sources.items():
         if stage != host:

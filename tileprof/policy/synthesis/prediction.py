@@ -1,4 +1,4 @@
-"""What a policy is expected to gain: its waits in place of the recorded dependencies, dispatched in order."""
+"""Predicts the gain of a policy: its waits in place of the recorded dependencies, dispatched in order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The coarsest policy that loses no predicted gain, from a tile graph.
 
 For every pair of stages orders of tiles are chosen (`orders`), then waits are tried from one semaphore for the whole
-grid down to one a tile (`groupings`); each is a superset of the dependencies by construction, and the verifier has the
-last word on the result. Candidates are ranked by the predicted time of the pair; within `TOLERANCE` of the best,
+grid down to one per tile (`groupings`); each is a superset of the dependencies by construction, and the verifier has
+the last word on the result. Candidates are ranked by the predicted time of the pair; within `TOLERANCE` of the best,
 expressions win over tables, then the fewest semaphores. An edge whose dependencies are already covered through other
 edges is left out. Orders stay where they make the whole faster.
 """

@@ -1,4 +1,6 @@
-"""Which producer tiles may share a semaphore: the candidates from grid to tile, and what consumers then await."""
+"""Groups producer tiles that share a semaphore: the candidates from grid to tile, and the waits of consumers under
+each.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Whether a policy waits for every dependency of its launches, and whether its waits end."""
+"""Checks that a policy waits for every dependency of its launches, and that its waits end."""

@@ -1,4 +1,4 @@
-"""What has surely ended when a tile goes on: the closure of a policy's waits.
+"""The tiles that have surely ended when a tile goes on: the closure of a policy's waits.
 
 A wait for value ``v`` on a semaphore that ``n`` tiles post guarantees
 

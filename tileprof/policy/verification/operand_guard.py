@@ -1,5 +1,5 @@
-"""For what a policy was verified: written into it when it is made, compared when it is checked against another
-trace.
+"""The operands for which a policy was verified: written into it when it is made, compared when it is checked against
+another trace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tileprof.trace import Recording
 
 _SAME: Final = ("dtype", "shape", "strides", "offset")
-"""What an operand must have in common with the one of the guard; buffers may be of any size around it."""
+"""Properties that an operand must share with the one of the guard; buffers may be of any size around it."""
 
 _WIDEST_LOAD_BYTES: Final = 16
 """Alignment beyond that of the widest load of a thread makes no difference to a kernel."""

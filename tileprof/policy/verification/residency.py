@@ -1,4 +1,4 @@
-"""Whether blocks that wait can keep the blocks that they wait for off the device.
+"""Checks that blocks that wait cannot keep the blocks that they wait for off the device.
 
 With a wait kernel a stage is dispatched after its producers, and no block waits for one that is dispatched later.
 Without one, a device may dispatch blocks of the consumers first, of several consumers at once and in the worst
@@ -105,7 +105,11 @@ def _kept_out_one_by_one(
     kept_out = set(producers)
     while kept_out:
         waiting = _waiting_tiles(policy, edges, kept_out)
-        finding_room = {n for n in kept_out if not _find_no_room(demands, (n,), waiting, sms)}
+        equal: dict[tuple[bytes, int], set[int]] = {}  # the answer depends on a stage's resources alone
+        for n in kept_out:
+            equal.setdefault((demands.held[n].tobytes(), int(demands.cluster[n])), set()).add(n)
+        rooms = (same for same in equal.values() if not _find_no_room(demands, (min(same),), waiting, sms))
+        finding_room = set().union(*rooms)
         if not finding_room:
             break
         kept_out -= finding_room
@@ -201,8 +205,8 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
 
 
 def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, blocks: I64, enough: int) -> bool:
-    """Return whether so many blocks of the stages can leave no room for a block of any of the producers on each of
-    ``enough`` SMs. May say yes in vain.
+    """Return whether the given numbers of blocks of the stages can leave no room for a block of any of the producers on
+    each of ``enough`` SMs. May say yes in vain.
     """
     # Per producer and resource: what must be taken of it for the producer to find no room.
     occupied = demands.capacity - demands.held[list(producers)] + 1
@@ -226,16 +230,17 @@ def _mixtures(kinds: I64, capacity: I64, occupied: I64, count: I64) -> I64 | Non
     most = np.minimum((capacity // np.maximum(kinds, 1)).min(axis=1), count)
     if int(np.prod(most + 1, dtype=np.float64)) > _MOST_MIXTURES:
         return None
-    grid = np.stack(np.meshgrid(*(np.arange(m + 1) for m in most), indexing="ij"), axis=-1).reshape(-1, len(kinds))
+    shape = tuple((most + 1).tolist())
+    grid = np.indices(shape).reshape(len(kinds), -1).T
     demand = grid @ kinds
-    shut = np.logical_and.reduce([(demand >= each).any(axis=1) for each in occupied])
-    grid = grid[(demand <= capacity).all(axis=1) & shut]
-    grid = grid[np.argsort(grid.sum(axis=1), kind="stable")]
-    minimal: list[I64] = []
-    for mixture in grid:
-        if not any((mixture >= other).all() for other in minimal):
-            minimal.append(mixture)
-    return np.array(minimal, np.int64).reshape(len(minimal), len(kinds))
+    shut = np.logical_and.reduce([(demand >= each).any(axis=1) for each in occupied]).reshape(shape)
+    # More blocks leave no more room, so that a mixture has one in vain if one block less leaves no room either.
+    redundant = np.zeros(shape, bool)
+    for axis in range(len(kinds)):
+        more, less = ((*[slice(None)] * axis, part) for part in (slice(1, None), slice(None, -1)))
+        redundant[more] |= shut[less]
+    grid = grid[(demand <= capacity).all(axis=1) & (shut & ~redundant).ravel()]
+    return np.asarray(grid[np.argsort(grid.sum(axis=1), kind="stable")], np.int64)
 
 
 def _weights(mixtures: I64, count: I64) -> F64:
@@ -267,15 +272,15 @@ def _distribution_exists(mixtures: I64, count: I64, weights: F64, enough: int) -
     """
     steps = 0
 
-    def fill(left: I64, first: int, empty: int) -> bool:
+    def fill(remaining: I64, first: int, empty: int) -> bool:
         nonlocal steps
         steps += 1
         if empty == 0 or steps > _MOST_STEPS:
             return True
-        if float(left @ weights) < empty - _NEGLIGIBLE or first == len(mixtures):
+        if float(remaining @ weights) < empty - _NEGLIGIBLE or first == len(mixtures):
             return False
         mixture = mixtures[first]
-        times = min(empty, int((left[mixture > 0] // mixture[mixture > 0]).min()))
-        return any(fill(left - n * mixture, first + 1, empty - n) for n in range(times, -1, -1))
+        times = min(empty, int((remaining[mixture > 0] // mixture[mixture > 0]).min()))
+        return any(fill(remaining - n * mixture, first + 1, empty - n) for n in range(times, -1, -1))
 
     return fill(count, 0, enough)

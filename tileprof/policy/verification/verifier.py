@@ -82,10 +82,16 @@ def verify(
             guaranteed_rows = guaranteed.holds(i, j, parent, child)
             dependencies += len(parent)
             covered += int(guaranteed_rows.sum())
-            lost = ~guaranteed_rows
-            count = int(lost.sum())
-            row = (np.full(count, i), parent[lost], np.full(count, j), child[lost], [hazard] * count)
-            for name, values in zip(_MISSING, (*row, np.full(count, reuse), size[lost]), strict=True):
+            uncovered_rows = ~guaranteed_rows
+            count = int(uncovered_rows.sum())
+            row = (
+                np.full(count, i),
+                parent[uncovered_rows],
+                np.full(count, j),
+                child[uncovered_rows],
+                [hazard] * count,
+            )
+            for name, values in zip(_MISSING, (*row, np.full(count, reuse), size[uncovered_rows]), strict=True):
                 parts[name].append(values)
     uncovered = {name: np.concatenate(values) if values else np.empty(0, np.int64) for name, values in parts.items()}
     recycled = uncovered["reuse"].astype(bool)
@@ -177,7 +183,7 @@ def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
 
 
 def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Waits]) -> tuple[str, ...]:
-    """Without a wait kernel the policy relies on which blocks reside together, and is for one device alone."""
+    """A policy without a wait kernel relies on which blocks reside together, and is for one device alone."""
     if policy.options.wait_kernel or graph.source is None:
         return ()
     device = graph.device

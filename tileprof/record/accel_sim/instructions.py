@@ -49,7 +49,7 @@ _WIDTH: Final = re.compile(rb"[USF]?(8|16|32|64|128|256)")
 
 
 class Kind(IntEnum):
-    """What `parse` found out about an instruction."""
+    """The properties of an instruction that `parse` found out."""
 
     PLAIN = 0
     ACCESS = 1

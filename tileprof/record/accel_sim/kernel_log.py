@@ -49,7 +49,7 @@ _CLUSTER: Final = re.compile(rb"cluster (?:id|cta|rank) = .*")
 
 @dataclass(slots=True)
 class Header:
-    """What stands in front of the blocks; ``stream`` as the log has it, an address or a small number."""
+    """The header in front of the blocks; ``stream`` as the log has it, an address or a small number."""
 
     name: str = ""
     grid: Dim = (0, 0, 0)
@@ -103,7 +103,7 @@ class _Reader:
         self._path, self._lines = path, lines
         self._number = self._bytes = 0
         self._entries: list[Entries] = []
-        self._kept = 0
+        self._accesses_so_far = 0
         self._touched: list[tuple[I64, I64]] = []
 
     def read(self) -> KernelLog:
@@ -228,8 +228,8 @@ class _Reader:
             raise self._wrong(f"the warp before has {expected:,} instructions fewer than it says")
         pieces.append(self._united(accesses, block))
         self._entries += pieces
-        self._kept += sum(map(len, pieces))
-        if self._kept > MOST_ENTRIES:
+        self._accesses_so_far += sum(map(len, pieces))
+        if self._accesses_so_far > MOST_ENTRIES:
             raise self._wrong(f"more than {MOST_ENTRIES:,} ranges of bytes; trace fewer blocks")
 
     def _instruction(self, log: KernelLog, line: bytes, accesses: dict[tuple[int, int], list[int]]) -> int:

@@ -1,4 +1,4 @@
-"""Which buffers there were: a log has addresses and copies to the GPU, and no allocations."""
+"""Infers the buffers of a log, which has addresses and copies to the GPU, and no allocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the logs of a program's kernels to its trace: accesses exact, durations modelled, buffers inferred."""
+"""Makes a trace of the logs of a program's kernels: accesses exact, durations modelled, buffers inferred."""
 
 from __future__ import annotations
 

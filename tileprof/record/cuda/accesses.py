@@ -1,4 +1,4 @@
-"""What a launch's entries say that it touched: boxes at absolute addresses, with their modes."""
+"""Turns the entries of a launch into what it touched: boxes at absolute addresses, with their modes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def tensor_loads(
             unknown = True
             continue
         decodable = mode in (raw.TILED, raw.IM2COL)[: 1 + im2col] and map_.im2col == (mode == raw.IM2COL)
-        out.append(writes.Loads(map_, rows[of_map, 1], rows[of_map, 4:], first[of_map], rows[of_map, 3], decodable))
+        columns = rows[of_map, 1], rows[of_map, 4:], first[of_map], rows[of_map, 3]
+        out.append(writes.Loads(map_, *columns, decodable, address))
     return out, unknown
 
 

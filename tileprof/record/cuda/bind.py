@@ -148,12 +148,12 @@ def _fractions(boxes: Strided, times: Times) -> NDArray[np.float64]:
 def _leaves_at(address: I64, lifetimes: Lifetimes) -> Leaves:
     leaves = lifetimes.leaves()
     if len(leaves.edges):
-        nobody = leaves.buffer[leaves.find(address)] < 0
-        nobody |= leaves.find(address) < 0
+        unowned = leaves.buffer[leaves.find(address)] < 0
+        unowned |= leaves.find(address) < 0
     else:
-        nobody = np.ones(len(address), bool)
-    if nobody.any():
-        lifetimes.adopt(address[nobody])
+        unowned = np.ones(len(address), bool)
+    if unowned.any():
+        lifetimes.adopt(address[unowned])
         leaves = lifetimes.leaves()
     return leaves
 

@@ -1,4 +1,4 @@
-"""Which operator call each launch belongs to, as PyTorch dispatched it, and the ``call`` column that says so.
+"""Finds the operator call of each launch, as PyTorch dispatched it, for the column ``call``.
 
 The hooks inside the program (`inprocess/tileprof_calls.py`) write a ``called`` event behind the launches of a call,
 between the two marks that name its operator.

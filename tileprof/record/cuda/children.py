@@ -18,7 +18,9 @@ from tileprof.record.cuda import raw
 from tileprof.record.cuda.graphs import Attribution
 
 KERNELS: Final = 1
-"""Of ``launches`` in a kernel's event: its module launches kernels. More: graphs, whose nodes may be of any module."""
+"""``launches`` of a kernel's event whose module launches kernels. Larger values: it launches graphs, whose nodes
+may be of any module.
+"""
 
 _PC_SHIFT: Final = 4
 
@@ -31,7 +33,7 @@ class Grids:
     blocks: int
     begin_ns: int
     end_ns: int
-    """Of the last block that says so, -1 for none: a block that shares its number with another may not."""
+    """End of the last block that has a time, -1 for none: a block that shares its number with another may not."""
 
     def __str__(self) -> str:
         until = f" to {self.end_ns / 1e3:,.1f}" if self.end_ns >= 0 else ""

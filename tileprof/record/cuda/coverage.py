@@ -1,4 +1,4 @@
-"""What a launch touches and how that is known: one rule per way in which its records fall short.
+"""Decides what a launch touches and how that is known: one rule per way in which its records fall short.
 
 Every rule adds boxes, lowers the coverage and leaves a note; the worst coverage is the launch's.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tileprof.record.cuda import accesses, bind, grouped, raw, writes
+from tileprof.record.cuda import accesses, bind, grouped, launch_code, machine_code, raw, writes
 from tileprof.record.cuda.calls import OperatorCall
 from tileprof.record.cuda.children import Children
 from tileprof.record.cuda.graphs import Attribution
@@ -33,11 +33,12 @@ SINCE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What one process's records say about launches in general; ``architecture`` is the GPU's (sm_90 gives 90)."""
+    """The facts of one process's records about launches in general; ``architecture`` is the GPU's (sm_90 gives 90)."""
 
     process: raw.Process
     lifetimes: Lifetimes
     owners: writes.Owners
+    code: machine_code.Kernels
     architecture: int
     spilled: Mapping[int, dict[str, Any]]
     constants: Mapping[int, list[list[int]]]
@@ -100,8 +101,8 @@ def missing_reason(
     own = entries if children is None else children.own
     if attribution is Attribution.EXACT and not spilled and not accesses.all_seen(own, geometry):
         return "not every block of it was seen, or more than once"
-    if refused := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
-        return f"the library refused to patch some of its code ({', '.join(refused)})"
+    if unpatched_names := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
+        return f"the library refused to patch some of its code ({', '.join(unpatched_names)})"
     if kernel.get("launches") and children is None:
         return "kernels of its module launch kernels or graphs, which no callback reports"
     return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""
@@ -196,6 +197,8 @@ def _tensor_maps(records: Records, launch: Examined) -> None:
         written = records.owners.find(
             event["launch"], event["kernel"], launch.geometry, map_uses, loads, lifetimes, walk
         )
+    if written.coverage == "conservative":
+        written = _by_its_code(records, launch, map_uses, loads, walk, written)
     if (items := written.by_item) is not None:
         launch.by_item = items
         launch.parts = [(m, items.everywhere(boxes)) for m, boxes in launch.parts[: len(launch.parts) - len(loads)]]
@@ -203,8 +206,33 @@ def _tensor_maps(records: Records, launch: Examined) -> None:
         launch.parts += [(READ, bind.within_buffers(load.boxes(), lifetimes)) for load in loads]
         launch.notes.append(f"{items.total} work items, told apart by what they load")
     mode = ATOMIC if kernel["tensor_reduce"] and not kernel["tensor_store"] else WRITE
-    launch.parts.append((mode, bind.within_buffers(written.boxes, lifetimes)))
+    if len(written.boxes):
+        launch.parts.append((mode, bind.within_buffers(written.boxes, lifetimes)))
     launch.lower(written.coverage, written.note)
+
+
+def _by_its_code(
+    records: Records,
+    launch: Examined,
+    map_uses: writes.Maps,
+    loads: list[writes.Loads],
+    walk: Walk | None,
+    otherwise: writes.WrittenBoxes,
+) -> writes.WrittenBoxes:
+    """Return what a launch writes through the maps that its machine code stores through with its parameters."""
+    event, lifetimes = launch.event, records.lifetimes
+    through = launch_code.stores(records.code, event, launch.kernel, launch.entries, lifetimes.live())
+    if through is None or not all(lifetimes.holds(m.base, m.base + m.bytes) for m in through):
+        return otherwise
+    if not through:
+        note = "its machine code reaches no store through tensor maps with these parameters"
+        return writes.WrittenBoxes(writes.whole([], launch.geometry.tiles), "exact", note)
+    written = records.owners.find(
+        event["launch"], event["kernel"], launch.geometry, map_uses, loads, lifetimes, walk, through
+    )
+    count = "a tensor map" if len(through) == 1 else f"{len(through)} tensor maps"
+    note = f"{written.note}; its machine code stores through {count}"
+    return writes.WrittenBoxes(written.boxes, written.coverage, note, written.by_item)
 
 
 def _spilled(records: Records, launch: Examined) -> None:

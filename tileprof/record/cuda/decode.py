@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import accesses, bind, calls, join, raw, writes
+from tileprof.record.cuda import accesses, bind, calls, join, locate, machine_code, raw, writes
 from tileprof.record.cuda.calls import OperatorCall
 from tileprof.record.cuda.children import children
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
@@ -32,7 +32,7 @@ OPAQUE: Final = {
     -1: "memcpy of an array", 1: "memcpy in a graph", 4: "child graph", 12: "batch memory operations",
     13: "conditional node",
 }  # fmt: skip
-"""By CUgraphNodeType; -1 outside of graphs."""
+"""Names of launches without a kernel, by CUgraphNodeType; -1 outside of graphs."""
 DIRECTIONS: Final = {1: "host to host", 2: "host to device", 3: "device to host", 4: "device to device"}
 
 
@@ -77,6 +77,7 @@ class Decoder:
 
     lifetimes: Lifetimes = field(init=False)
     owners: writes.Owners = field(init=False)
+    code: machine_code.Kernels = field(init=False)
     physical: Physical = field(init=False)
     graphs: Graphs = field(init=False)
     _kernels: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -84,10 +85,10 @@ class Decoder:
     _streams: dict[str, int] = field(default_factory=dict)
     _spilled: dict[int, dict[str, Any]] = field(default_factory=dict)
     _constants: dict[int, list[list[int]]] = field(default_factory=dict)
-    """By kernel: addresses and sizes of the constant variables that it may read."""
+    """Addresses and sizes of the constant variables that a kernel may read, by kernel."""
     _changed: dict[int, list[list[int]]] = field(default_factory=dict)
     _spinning: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """By kernel: the first launch of it that had not ended at the limit, and the limit in seconds."""
+    """The first launch of a kernel that had not ended at the limit, and the limit in seconds, by kernel."""
     _several: Counter[int] = field(default_factory=Counter)
     """Launches by GPU, where there are several."""
     _marks: dict[str, str] = field(default_factory=dict)
@@ -113,6 +114,7 @@ class Decoder:
         tensors = any(e["e"] == "tensor" or (e["e"] == "live" and e["tensors"]) for e in self.process.events)
         self.lifetimes = Lifetimes(self.writer, tensors=tensors)
         self.owners = writes.Owners(self.process)
+        self.code = machine_code.Kernels(self.process.folder, locate.nvdisasm())
         self.physical = Physical.of(self.process.events)
         self.graphs = Graphs(self.process)
         self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
@@ -217,8 +219,8 @@ class Decoder:
     def _records(self) -> Records:
         """Return what the rules of `tileprof.record.cuda.coverage` look things up in."""
         return Records(
-            self.process, self.lifetimes, self.owners, int(self.device.architecture.removeprefix("sm_")), self._spilled,
-            self._constants, self._spinning, self.im2col,
+            self.process, self.lifetimes, self.owners, self.code, int(self.device.architecture.removeprefix("sm_")),
+            self._spilled, self._constants, self._spinning, self.im2col,
         )  # fmt: skip
 
     def _on_launch(self, event: dict[str, Any]) -> None:
@@ -359,11 +361,13 @@ class Decoder:
         changed = np.column_stack([changed_runs.start, changed_runs.end])
         writing = [boxes for mode, boxes in parts if mode != READ]
         whole = accesses.union([replace(boxes, address=self.lifetimes.in_trace(boxes.address)) for boxes in writing])
-        missed = accesses.outside(changed, whole)
+        missed_bytes = accesses.outside(changed, whole)
         self.checked += int((changed[:, 1] - changed[:, 0]).sum())
-        if missed:
-            self.unrecorded[event["ordinal"]] = missed
-            self.writer.note(f"{missed} bytes changed in launch {event['ordinal']} that no tile is recorded to write")
+        if missed_bytes:
+            self.unrecorded[event["ordinal"]] = missed_bytes
+            self.writer.note(
+                f"{missed_bytes} bytes changed in launch {event['ordinal']} that no tile is recorded to write"
+            )
 
     def _footprint(self, bound: bind.Bound, places: NDArray[np.int32]) -> int:
         key = (bound.signature, len(places), places[-1].tobytes())

@@ -1,4 +1,4 @@
-"""What recording on this machine needs, what of it is there, and the command that mends what is not."""
+"""Checks what recording on this machine needs, and names the command that installs what is missing."""
 
 from __future__ import annotations
 

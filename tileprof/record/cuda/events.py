@@ -52,7 +52,7 @@ class Failed(Event):
 
 @dataclass(frozen=True)
 class Complaint(Event):
-    """What the trace has to confess."""
+    """A complaint that the trace must show."""
 
     KIND: ClassVar[str] = "complaint"
     text: str
@@ -224,7 +224,7 @@ class GraphEnd(Event):
 
 @dataclass(frozen=True)
 class Nodes(Event):
-    """How many nodes of a graph launch ended, and how many threads have left since."""
+    """The number of nodes of a graph launch that ended, and of threads that have left since."""
 
     KIND: ClassVar[str] = "nodes"
     launch: int
@@ -242,7 +242,7 @@ class Unfinished(Event):
 
 @dataclass(frozen=True)
 class Spinning(Event):
-    """A launch had not ended after so many seconds; of a graph, which."""
+    """A launch, or a node of a graph, that had not ended after this many seconds."""
 
     KIND: ClassVar[str] = "spinning"
     launch: int
@@ -283,7 +283,7 @@ class Changed(Event):
 
 @dataclass(frozen=True)
 class Owners(Event):
-    """What replays of a launch told: regions ``[place of the map, bytes]``, whose granules' owners are in ``file``."""
+    """The result of replaying a launch: regions ``[place of the map, bytes]``, with granules' owners in ``file``."""
 
     KIND: ClassVar[str] = "owners"
     id: int
@@ -468,7 +468,7 @@ class Imported(Event):
 
 @dataclass(frozen=True)
 class Mark(Event):
-    """What is launched from now on belongs to this operator and module; empty for none."""
+    """A mark: later launches belong to this operator and module; empty for none."""
 
     KIND: ClassVar[str] = "mark"
     op: str = ""
@@ -478,7 +478,7 @@ class Mark(Event):
 
 @dataclass(frozen=True)
 class OperatorCall(Event):
-    """How the operator of the last mark was called: see inprocess/tileprof_calls.py."""
+    """The call of the operator of the last mark: see inprocess/tileprof_calls.py."""
 
     KIND: ClassVar[str] = "called"
     op: str
@@ -489,7 +489,7 @@ class OperatorCall(Event):
 
 @dataclass(frozen=True)
 class Describe(Event):
-    """What the buffer at an address holds."""
+    """The contents of the buffer at an address."""
 
     KIND: ClassVar[str] = "describe"
     address: int

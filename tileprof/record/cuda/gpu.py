@@ -1,4 +1,4 @@
-"""What the driver says about the GPUs here, through libcuda alone and without a context on any of them.
+"""Asks the driver about the GPUs here, through libcuda alone and without a context on any of them.
 
 The driver itself honours CUDA_VISIBLE_DEVICES: what it shows is what a program sees, in that order. A slice of a GPU
 (MIG) is a GPU to it, with a name such as "NVIDIA H200 MIG 1g.18gb", and with its own SMs and memory.
@@ -35,7 +35,7 @@ _WHY = {
     808: "the MPS server has as many clients as it takes",
     999: "for a reason it does not know: often its kernel module, or a permission of /dev/nvidia*",
 }
-"""What CUresult means to a user who starts the driver."""
+"""Meanings of CUresult for a user who starts the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class Gpu:
     l2_bytes: int = 0
     mps: bool = False
     id: str = ""
-    """As nvidia-smi -L and CUDA_VISIBLE_DEVICES write it."""
+    """The identifier in the form of nvidia-smi -L and CUDA_VISIBLE_DEVICES."""
 
     @property
     def sliced(self) -> bool:
-        """Whether it is a slice of a GPU (MIG)."""
+        """True for a slice of a GPU (MIG)."""
         return _SLICE in self.name
 
 

@@ -20,11 +20,13 @@ from tileprof.record.cuda.tiles import Geometry
 
 _PLACES: Final = raw.LAST_GENERATION + 1
 _PC_MASK: Final = (1 << 36) - 1
-"""Of a kernel's entry, >> 4, a block's record keeps 36 bits."""
+"""A block's record keeps these 36 bits of a kernel's entry, >> 4."""
 
 
 class Attribution(Enum):
-    """What the entries of a launch are: its own; those of all nodes that may be it; not even surely all of its own."""
+    """The owner of a launch's entries: the launch; any node of a graph that may be the launch; or an incomplete set of
+    its own.
+    """
 
     EXACT = 0
     AMBIGUOUS = 1

@@ -26,7 +26,7 @@ OPERATOR = "aten::_grouped_mm"
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """How maps of one operand are read: the dimension that is an edge of the result and the one along the depth.
+    """The reading of the maps of one operand: the dimension that is an edge of the result and the one along the depth.
 
     ``edge`` has ``extent`` elements in the whole operand, or in each group (``group_bytes`` apart) of the second.
     """
@@ -128,8 +128,8 @@ def _span(items: Items, rows: NDArray[np.bool_], low: I64, high: I64) -> tuple[I
     np.minimum.at(begin, pieces[:, 0], pieces[:, 1])
     np.maximum.at(end, pieces[:, 0], pieces[:, 2])
     covered = np.bincount(pieces[:, 0], pieces[:, 2] - pieces[:, 1], items.total).astype(np.int64)
-    nothing = end == 0
-    begin[nothing] = 0
+    without_loads = end == 0
+    begin[without_loads] = 0
     return None if (covered < end - begin).any() else (begin, end)
 
 

@@ -1,4 +1,4 @@
-"""What a tensor-map load in im2col mode reads: runs of channels at pixels that walk a bounding box.
+"""The bytes that a tensor-map load in im2col mode reads: runs of channels at pixels that walk a bounding box.
 
 A map in this mode has dimensions (c, w, h, d, n), c fastest; three to five of them. In place of box sizes it holds::
 
@@ -7,8 +7,8 @@ A map in this mode has dimensions (c, w, h, d, n), c fastest; three to five of t
     w first word 15   0-9         pixels a load - 1
 
 Pixels lie in the box from the lower corner to the last pixel plus the upper corner, in each of w, h, d; a load begins
-at its coordinates and takes so many, w fastest, by the steps of the map, into the next image where it reaches the last.
-Each reads its channels at the pixel plus the load's own offsets; outside the tensor nothing is read.
+at its coordinates and takes that number of pixels, w fastest, by the steps of the map, into the next image where it
+reaches the last. Each reads its channels at the pixel plus the load's own offsets; outside the tensor nothing is read.
 
 Source: the layout as NVIDIA publishes it in TensorRT-LLM (Apache-2.0, tmaDescriptor.h), the walk as in the PTX manual,
 section on im2col mode. Both were checked on an H200 (driver 580): ten maps of three to five dimensions, 88 loads with
@@ -34,7 +34,7 @@ from tileprof.record.cuda.tensormap import Boxes, TensorMap
 _CORNER_BITS: Final = {3: 16, 4: 8, 5: 5}
 """Bits of one number of a corner, and of a load's offsets, by dimensions."""
 _CORNERS, _CHANNELS, _PIXELS = 12, 11, 13
-"""Where in ``TensorMap.shape_words``, which begin at word 2, lie words 14, 13 and 15."""
+"""Places of words 14, 13 and 15 in ``TensorMap.shape_words``, which begin at word 2."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,13 +51,18 @@ class Walk:
 
     @classmethod
     def of(cls, entries: raw.Entries) -> Walk | None:
-        """Return the loads among a launch's entries, which are in the order of the arena; None when some lost their
-        other half.
+        """Return the loads among a launch's entries by time; None when some lost their other half.
+
+        Each thread's entries are in its order in the arena, where threads take room for several at once. Times are
+        those of a clock of 32 ns that wraps around every 4 s; a load takes longer.
         """
         kind = raw.kinds(entries)
         head, tail = entries[kind == raw.TENSOR], entries[kind == raw.TENSOR_TAIL]
         if len(head) != len(tail):
             return None
+        since = tail["payload"][:, 3] - tail["payload"][:1, 3] + np.uint32(1 << 31)
+        by_time = np.argsort(since, kind="stable")
+        head, tail = head[by_time], tail[by_time]
         both = np.column_stack([head["payload"], tail["payload"][:, :1]]).astype(np.uint32).view(np.int32)
         words = tail["payload"].astype(np.int64)
         mode = words[:, 2] >> raw.LOAD_MODE_SHIFT & 0xFF

@@ -175,7 +175,7 @@ def _report(reference: Reference, other: dict[int, str], name: str, missing: lis
 
 @dataclass(slots=True)
 class TimePass:
-    """What CUPTI said: its rows in issue order. ``failure`` says why there are none."""
+    """The measurements of CUPTI: its rows in issue order. ``failure`` says why there are none."""
 
     rows: list[dict[str, Any]]
     failure: str = ""
@@ -189,11 +189,11 @@ def time_passes(folder: Path) -> list[TimePass]:
     """Return the time pass of each process that left one, most kernels first."""
     passes = []
     for process in sorted(folder.glob("process-*")):
-        rows, failed = process / "kernels.jsonl", process / "failed.txt"
+        rows, failure_file = process / "kernels.jsonl", process / "failed.txt"
         if rows.exists():
             passes.append(_timed(rows))
-        elif failed.exists():
-            passes.append(TimePass([], failed.read_text(encoding="utf-8")))
+        elif failure_file.exists():
+            passes.append(TimePass([], failure_file.read_text(encoding="utf-8")))
     return sorted(passes, key=lambda p: -len(p.rows))
 
 

@@ -1,4 +1,4 @@
-"""Which buffer an address belongs to, at a launch: allocations in, disjoint buffers of a trace out.
+"""Finds the buffer that an address belongs to at a launch: allocations in, disjoint buffers of a trace out.
 
 The driver hands out segments. Without a framework each segment is a buffer. Where a framework's allocator cuts
 segments up, its tensors are the buffers, and what it leaves between them becomes one when it is first touched: a
@@ -107,7 +107,7 @@ class Lifetimes:
         """Number and base of the buffer of each memory that is mapped several times."""
         self._next_shared = SHARED_BASE
         self._views: dict[int, int] = {}
-        """Where such memory is mapped now: by address, where its byte 0 is or would be."""
+        """Current mappings of such memory: the position of its byte 0, by address."""
 
     def allocate(self, base: int, size: int, kind: str = "unknown") -> None:
         """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up. What is shared stays so

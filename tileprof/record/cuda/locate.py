@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,14 +20,14 @@ from tileprof.errors import UserError
 
 WHEEL: Final = "nvidia-cuda-sanitizer-api"
 OLDEST: Final = (13, 3)
-"""Before 13.3 the library does not report loads through tensor maps, which is most of what a Hopper GEMM reads."""
+"""The oldest version that reports loads through tensor maps, which are most of what a Hopper GEMM reads."""
 
 FOLDER_VARIABLE: Final = "TILEPROF_SANITIZER_FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
 class Sanitizer:
-    """Where Compute Sanitizer's API lies: the folder of its headers, its library, its version ("" unknown)."""
+    """The installed Compute Sanitizer API: the folder of its headers, its library, its version ("" unknown)."""
 
     include: Path
     library: Path
@@ -62,6 +63,16 @@ def wheel_version() -> str:
 def nvcc() -> Path:
     """Return the CUDA compiler; see `tileprof.building.nvcc`."""
     return building.nvcc("Recording real kernels compiles device code")
+
+
+def nvdisasm() -> Path | None:
+    """Return NVIDIA's disassembler: on the PATH, in a toolkit, or as Triton brings it along; None without any."""
+    homes = [Path(h) for h in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if h]
+    found = shutil.which("nvdisasm")
+    places = [Path(found)] if found else []
+    places += [home / "bin" / "nvdisasm" for home in [*homes, *building.pip_cuda_folders()]]
+    places += [Path(root) / "triton" / "backends" / "nvidia" / "bin" / "nvdisasm" for root in sys.path]
+    return next((place for place in places if os.access(place, os.X_OK)), None)
 
 
 def cuda_include() -> Path:

@@ -1,5 +1,5 @@
-"""Which mappings are of one physical memory: a program may map what `cuMemCreate` gave at several addresses, at once or
-in turn.
+"""Finds mappings of one physical memory: a program may map what `cuMemCreate` gave at several addresses, at once or in
+turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Physical:
     """Number and bytes of each."""
     _created: Counter[int] = field(default_factory=Counter)
     _exported: dict[int, Key] = field(default_factory=dict)
-    """By the number of the file."""
+    """Exported memory by the number of the file."""
     _imported: dict[Key, Key] = field(default_factory=dict)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What the injection library leaves behind: the Python mirror of native/records.h, and how to read it.
+"""Reads the files that the injection library leaves behind: the Python mirror of native/records.h.
 
     <raw>/process-<pid>/events.jsonl     launches, allocations, copies, complaints, in issue order
                         entries.bin      32-byte records of what blocks touched, in no order
@@ -28,7 +28,7 @@ ACCESS, BLOCK, EXIT, TENSOR, TENSOR_TAIL, MAP, RANGE = range(7)
 """Kinds of entries; the top four bits of ``key``."""
 
 MAP_BESIDE, MAP_LOADED, MAP_CONTENTS, MAP_NAME = range(4)
-"""What a MAP entry is a part of, in place of a block."""
+"""Kinds of MAP entries: the part of the map that an entry holds, in place of a block."""
 
 KIND_SHIFT: Final = 60
 GENERATION_SHIFT: Final = 48
@@ -65,12 +65,12 @@ class Process:
 
     @property
     def complete(self) -> bool:
-        """Whether the process ended by itself, all records copied."""
+        """True if the process ended by itself, all records copied."""
         return bool(self.events) and self.events[-1]["e"] == "end"
 
     @property
     def ended_early(self) -> str:
-        """What a process that did not end by itself lacks: events that it had not written, too, which cannot
+        """The reason why records are incomplete after a process that did not end by itself; its unwritten events cannot
         be counted.
         """
         count = f"; {self.lost:,} of them are known" if self.lost else ""
@@ -94,18 +94,18 @@ def processes(folder: Path) -> list[Process]:
 
     That the recorder did not start in some of several is a complaint of the others.
     """
-    processes, failed = [], []
+    processes, failures = [], []
     for place in sorted(folder.glob("process-*"), key=lambda p: int(p.name.rpartition("-")[2])):
         try:
             processes.append(read(place))
         except UserError as error:
-            failed.append(str(error))
+            failures.append(str(error))
     processes = [p for p in processes if p.events]
     for process in processes:
-        process.events[1:1] = [{"e": "complaint", "text": text} for text in failed]
+        process.events[1:1] = [{"e": "complaint", "text": text} for text in failures]
     if not processes:
-        if failed:
-            raise UserError(failed[0])
+        if failures:
+            raise UserError(failures[0])
         raise UserError(
             "The program ran, but the recorder inside it never started: it used no CUDA, or CUDA was initialised "
             "without CUDA_INJECTION64_PATH (a wrapper that cleans its environment does that). "

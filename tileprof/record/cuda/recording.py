@@ -36,7 +36,7 @@ _MOST_COMPLAINTS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """What the passes beside the one that the trace is made from say, by ordinal of a launch."""
+    """The results of the passes beside the one that the trace is made from, by ordinal of a launch."""
 
     timed: dict[int, Timed]
     blocks: dict[int, Times]
@@ -44,7 +44,7 @@ class Extra:
     no_im2col: str = ""
     """Why loads in im2col mode are not decoded."""
     shared: str = ""
-    """What others on the GPU mean for the trace; said before the program ran."""
+    """The effect of other users of the GPU on the trace, written before the program ran."""
 
 
 def record(options: Options, settings: Settings | None = None) -> int:
@@ -129,7 +129,7 @@ def convert(
     *,
     check_writes: bool = False,
 ) -> list[Path]:
-    """Return the traces of the raw records in ``folder``, one a process, the one with the most launches first.
+    """Return the traces of the raw records in ``folder``, one per process, the one with the most launches first.
 
     ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others
     on the GPU. ``check_writes``: memory around launches was to be compared.

@@ -30,7 +30,7 @@ BOXES_WIDE, BOXES_HIGH = 4, 5
 
 Range = tuple[int, int]
 Touches = dict[int, list[Range]]
-"""By mode: the byte ranges that a tile touches."""
+"""The byte ranges that a tile touches, by mode."""
 
 Buffers = dict[str, int]
 

@@ -1,4 +1,4 @@
-"""How the CUDA recorder is told to work: validated options, and the environment that carries them."""
+"""The settings of the CUDA recorder: validated options, and the environment that carries them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tileprof.errors import UserError
 from tileprof.nesting import compile_pattern
 
 PASSES: Final = ("accesses", "blocks", "time")
-"""In the order they run. The first one owns the program's stdin, stdout and exit code."""
+"""Names of passes in the order they run. The first one owns the program's stdin, stdout and exit code."""
 
 PATCH: Final = ("load", "range")
-"""When code is patched: as modules are loaded, or while a captured region lasts."""
+"""Times at which code is patched: as modules are loaded, or while a captured region lasts."""
 
 SPINNING: Final = (
     r"\bnccl\w*Kernel_",  # NCCL
@@ -30,7 +30,7 @@ they are, are never waited for, and stand for all memory."""
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to record with, beyond what every recorder understands.
+    """The settings of a recording with CUDA, beyond those of every recorder.
 
     ``granule`` is the resolution of recorded addresses in bytes, a power of two; ``arena_bytes`` the device memory for
     records; ``replay`` allows launches to be repeated to learn who stores through tensor maps; ``kernel`` and

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from tileprof.errors import UserError
 
 ELEMENT_BYTES: Final = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
-"""By element type: u8 u16 u32 i32 u64 i64 f16 f32 f32-ftz f64 bf16 tf32 tf32-ftz."""
+"""Bytes per element by type: u8 u16 u32 i32 u64 i64 f16 f32 f32-ftz f64 bf16 tf32 tf32-ftz."""
 
 FIRST_MAJOR: Final = 9
 """Hopper's compute capability: older GPUs have no tensor maps."""
@@ -87,7 +87,9 @@ def decode(words: NDArray[np.uint32], *, loaded: bool = False) -> TensorMap | No
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """What each of several loads through one map reads, as columns; ``load`` is its index. Levels as in the schema."""
+    """The bytes that each of several loads through one map reads, as columns; ``load`` is its index. Levels as in the
+    schema.
+    """
 
     load: NDArray[np.int64]
     address: NDArray[np.int64]

@@ -56,7 +56,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When each tile ran, ns of the GPU's clock, and where; -1 in all columns where nothing was recorded."""
+    """The begin and end of each tile, ns of the GPU's clock, and its SM; -1 in all columns where none was recorded."""
 
     begin: NDArray[np.int64]
     end: NDArray[np.int64]

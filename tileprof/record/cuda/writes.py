@@ -5,7 +5,7 @@ owners that replays of this launch named; the owners of another launch with the 
 a CUDA graph cannot be replayed); where every place of an input of the output's very shape was loaded by one tile, that
 tile (attention, whose blocks may take work from a counter: a block that loads a piece of the queries stores that piece
 of the result); of a product's work items, their rows by their columns (`items`); of a convolution's tiles, their
-pixels by their filters (`convolved`); the whole of every tensor whose map
+pixels by their filters (`convolved`), or at every phase of a stride (`strided`); the whole of every tensor whose map
 lies among the kernel's parameters and was not loaded through,
 written by every tile.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.record.cuda import bind, contents, convolved, im2col, items, raw, runs, tensormap
+from tileprof.record.cuda import bind, contents, convolved, im2col, items, raw, runs, strided, tensormap
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
@@ -29,11 +29,12 @@ from tileprof.record.cuda.tensormap import TensorMap
 from tileprof.record.cuda.tiles import Geometry
 
 PAGE_BYTES: Final = 4096
-"""What the device copies whole when it meets a tensor map and does not find the bounds of the parameters around it."""
+"""The unit that the device copies when it meets a tensor map and does not find the bounds of the parameters around it.
+"""
 BEGIN_BYTES: Final = 16
 """Parameters begin so far behind a multiple of 64; pages do not."""
 PART_BYTES: Final = 16
-"""Of each entry of what it copies."""
+"""Bytes per entry of a copied page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Loads:
     offsets: I64
     decodable: bool = True
     """They are in a mode that is decoded; otherwise each stands for the whole tensor."""
+    identity: int = 0
+    """The map's address, or below 0 what it held where that may have changed."""
 
     def boxes(self, of: TensorMap | None = None) -> Strided:
         """Return what they read; or the same coordinates of another tensor, with this one's boxes."""
@@ -122,8 +125,8 @@ def maps(
         words[(address - slot) // 4 : (address - slot) // 4 + 4] = payload
         if block == raw.MAP_LOADED:
             loaded.add(slot)
-    found = {slot: tensormap.decode(words, loaded=slot in loaded) for slot, words in sorted(slots.items())}
-    decoded = {slot: map_ for slot, map_ in found.items() if map_ is not None}
+    maps_or_none = {slot: tensormap.decode(words, loaded=slot in loaded) for slot, words in sorted(slots.items())}
+    decoded = {slot: map_ for slot, map_ in maps_or_none.items() if map_ is not None}
     copied = raw.low(parts[parts["block"] == raw.MAP_BESIDE])
     low, high = (int(copied.min()), int(copied.max()) + PART_BYTES) if len(copied) else (0, 0)
     complete = low % 64 == BEGIN_BYTES  # the parameters themselves
@@ -150,19 +153,20 @@ def maps(
 
 @dataclass(slots=True)
 class Owners:
-    """What replays found in one process, by launch, and what equal launches can take from it."""
+    """The findings of replays in one process, by launch, and those that equal launches can take from it."""
 
     process: raw.Process
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     of_launch: dict[int, dict[str, Any]] = field(default_factory=dict)
     _equal: dict[tuple[Any, ...], dict[int, int]] = field(default_factory=dict)
-    """By kernel, geometry and map, but for its address: in which results there is such a region, and which it is; -1:
-    several."""
+    """Results with such a region, and which region it is (-1: several), by kernel, geometry and map without its
+    address.
+    """
     _boxes: dict[tuple[int, int, int], tuple[Strided, bool]] = field(default_factory=dict)
     _outputs: dict[tuple[int, Geometry], frozenset[tuple[int, ...]]] = field(default_factory=dict)
-    """By kernel and geometry: the maps, but for their addresses, of what a launch of it may write."""
+    """Maps, without their addresses, that a launch may write, by kernel and geometry."""
     _loaded: dict[int, bytes] = field(default_factory=dict)
-    """By launch: what each of its tiles loads through maps."""
+    """Digests of the loads through maps of each tile, by launch."""
 
     def __post_init__(self) -> None:
         for event in self.process.events:
@@ -183,13 +187,19 @@ class Owners:
         loads: list[Loads],
         lifetimes: Lifetimes,
         walk: Walk | None = None,
+        through: list[TensorMap] | None = None,
     ) -> WrittenBoxes:
         """Return what a launch of a kernel that stores through tensor maps wrote; ``loads`` is what it loaded through
         them.
 
-        ``walk``: the same loads in order, which may show work items.
+        ``walk``: the same loads in order, which may show work items. ``through``: the maps that it stores through,
+        where its machine code says so.
         """
-        outputs, complete = self._outputs_of(kernel, geometry, map_uses, lifetimes)
+        if through is None:
+            outputs, complete = self._outputs_of(kernel, geometry, map_uses, lifetimes)
+        else:
+            outputs, complete = _inside(through, lifetimes), True
+            map_uses = replace(map_uses, others=through)
         split, by_item = _products(outputs, walk, geometry, map_uses) if complete else (None, None)
         why = "its stores through tensor maps could not be replayed"
         self._loaded[launch] = _signature(loads)
@@ -223,6 +233,11 @@ class Owners:
             boxes_written, shared = convolution
             note = "; tiles that share some of these all stand as their writers" if shared else ""
             return WrittenBoxes(boxes_written, "inferred", f"writes the pixels and filters that it loads{note}")
+        if len(outputs) == 1 and (at_phases := strided.result(outputs[0], loads)) is not None:
+            note = "writes the pixels and filters that it loads, at every phase of its stride"
+            return WrittenBoxes(
+                at_phases, "inferred", f"{note}; tiles that share some of these all stand as their writers"
+            )
         return _everything(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
 
     def _outputs_of(

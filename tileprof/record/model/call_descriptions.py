@@ -1,4 +1,4 @@
-"""What a trace says of how its operators were called, checked: the text comes from elsewhere."""
+"""Checks a trace's descriptions of operator calls, whose text comes from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator was called with, as the trace keeps it: ``launches.call`` of `tileprof.trace.schema`."""
+"""The arguments of an operator call, as the trace keeps them: ``launches.call`` of `tileprof.trace.schema`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""Where operators come from: a dispatch mode in every thread of the program."""
+"""Receives operators from a dispatch mode in every thread of the program."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tileprof.record.model import fake
@@ -14,6 +16,7 @@ from tileprof.record.model import fake
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tileprof.record.model.operator import Operator
     from tileprof.record.model.session import Session
 
 
@@ -25,8 +28,15 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
+        self._of_fakes = session.fake
+        """True if fake tensors are the program's own."""
         self._computing = 0
         """Operators of this thread so far that computed something."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let Dynamo compile frames although this mode is on: see `tileprof.record.model.compiled`."""
+        return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -36,28 +46,41 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if self._session.compiles:  # Dynamo is not to follow what runs here
+            callback = set_eval_frame(None)
+            try:
+                with self._session.turn:
+                    return self._dispatch(func, types, args, kwargs or {})
+            finally:
+                set_eval_frame(callback)
         if not self._session.fake:
             return self._dispatch(func, types, args, kwargs or {})
         with self._session.turn:
             return self._dispatch(func, types, args, kwargs or {})
 
+    def _operator(self, func: Any) -> Operator:
+        return self._session.operator(func)
+
+    def _path(self) -> str:
+        return self._session.modules.here()
+
     def _dispatch(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         session = self._session
         if not session.active:
             return func(*args, **kwargs)
-        operator = session.operator(func)
+        operator = self._operator(func)
         if operator.metadata:
             return func(*args, **kwargs)
         if types:
             plain = torch.Tensor.__torch_dispatch__
             kinds = {t for t in types if getattr(t, "__torch_dispatch__", plain) is not plain}
-            if kinds and not (session.fake and fake.only_fake(kinds)):
+            if kinds and not (self._of_fakes and fake.only_fake(kinds)):
                 if fake.only_fake(kinds):  # the program traces itself with fake tensors: nothing runs
                     return func(*args, **kwargs)
                 return NotImplemented  # a subclass of the program's; what it is made of comes here afterwards
         if operator.view and args and session.buffers.knows(args[0]):
             return func(*args, **kwargs)
-        path = session.modules.here()
+        path = self._path()
         apart = (operator.composite or operator.explicit) and _dense((*args, *kwargs.values()))
         if operator.composite and apart:
             with self:
@@ -75,6 +98,28 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
             result = func(*args, **kwargs)
         self._computing += session.after(operator, args, kwargs, result, path, values)
         return result
+
+
+class StandIns(Mode):
+    """Hands operators on fake tensors to the session that stand for real memory: those of a lowered program.
+
+    ``path`` says in which module they are.
+    """
+
+    def __init__(self, session: Session, path: Callable[[], str]) -> None:
+        super().__init__(session)
+        self._of_fakes = True
+        self._path = path  # type: ignore[method-assign]
+        self._renamed: dict[Any, Operator] = {}
+
+    def _operator(self, func: Any) -> Operator:
+        """Return the operator; with its results given (`out=`) it goes by the plain name, as on a GPU."""
+        operator = self._renamed.get(func)
+        if operator is None:
+            operator = self._session.operator(func)
+            name = operator.name.removesuffix(".out").removesuffix(".dtype_out")
+            operator = self._renamed[func] = replace(operator, name=name)
+        return operator
 
 
 def _dense(values: Iterable[Any]) -> bool:

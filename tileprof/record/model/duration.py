@@ -1,4 +1,4 @@
-"""How long a tile and a launch take: a roofline model of the device, the same for every kernel.
+"""Models the durations of tiles and launches: a roofline of the device, the same for every kernel.
 
 Of ``c`` blocks that share an SM each gets 1/c of its arithmetic rate and of its path to L2; of all ``r`` tiles that
 run at once each gets 1/r of the DRAM bandwidth. A tile takes ::
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from tileprof.record.model.tile_model import Kernel, Operand
 
 BLOCK_NS: Final = 1000.0
-"""What a block costs beside its work: start, one unhidden load and one store of some 500 ns each, the latency
-of global memory that microbenchmarks of Volta to Hopper report (Jia et al. 2018, arXiv:1804.06826; Luo et al. 2024,
-arXiv:2402.13499)."""
+"""The cost of a block beside its work: start, one unhidden load and one store of some 500 ns each, the latency of
+global memory that microbenchmarks of Volta to Hopper report (Jia et al. 2018, arXiv:1804.06826; Luo et al. 2024,
+arXiv:2402.13499).
+"""
 
 L2_BYTES_PER_CLOCK_PER_SM: Final = 64
 """Width of an SM's port to L2 (Jia et al. 2018, section 3)."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tileprof.record.model.tile_model import Operand
 
 _ELEMENTS_A_TILE = 1024
-"""Like a pointwise kernel's block; only the number of tiles depends on it, not what they touch."""
+"""Elements per tile, as in a pointwise kernel's block; only the number of tiles depends on it, not what they touch."""
 
 
 def conservative(call: Call, device: Device, written: Collection[int], note: str) -> list[Kernel]:

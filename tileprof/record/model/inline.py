@@ -18,7 +18,7 @@ from tileprof.record import Options, capture
 
 @dataclass(slots=True)
 class Recording:
-    """What ``with tileprof.record(path) as recording:`` gives; ``notes`` is what the trace confesses, once it is
+    """The value of ``with tileprof.record(path) as recording:``; ``notes`` is what the trace confesses, once it is
     written.
     """
 

@@ -1,4 +1,4 @@
-"""Which module an operator belongs to, forward and backward.
+"""Finds the module that an operator belongs to, forward and backward.
 
 Forward: ``torch.nn.Module.__call__`` is wrapped, so that each thread has a stack of the modules it is in. (PyTorch's
 global hooks would do, but they change the frames of tracebacks.) Names come from where modules are registered.
@@ -15,6 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.nn.modules import module as torch_module
 
 if TYPE_CHECKING:
@@ -81,8 +82,20 @@ class Names:
         return f"{path}.{name}" if path else name
 
 
+def unless_compiling(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that Dynamo does not follow into our own code."""
+
+    def called(*arguments: Any) -> None:
+        if not torch.compiler.is_compiling():
+            callback = set_eval_frame(None)
+            hook(*arguments)
+            set_eval_frame(callback)
+
+    return called
+
+
 class _Thread(threading.local):
-    """What a thread is doing: the modules it is in, the modules of the autograd nodes it made, and how deep it is in
+    """The state of a thread: the modules it is in, the modules of the autograd nodes it made, and how deep it is in
     conversions of modules.
     """
 
@@ -106,7 +119,7 @@ class Modules:
     ) -> None:
         self.names = names
         self.any_called = False
-        """Whether any module was called so far."""
+        """True once any module was called."""
         self.recurrent: set[str] = set()
         """Classes of the recurrent modules that were called; cuDNN has kernels for these, which no model knows."""
         self._root_called = root_called
@@ -120,12 +133,16 @@ class Modules:
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # Dynamo follows the call: it is to see PyTorch's own only
+                return original(module, *args, **kwargs)
+            callback = set_eval_frame(None)  # nor does Dynamo follow what is noted here
             stack = here.stack
             if not stack:
                 outermost(module)
             if isinstance(module, torch.nn.RNNBase):
                 self.recurrent.add(type(module).__name__)
             stack.append(names.path(module))
+            set_eval_frame(callback)
             try:
                 return original(module, *args, **kwargs)
             finally:
@@ -141,8 +158,10 @@ class Modules:
 
         torch.nn.Module.__call__, torch.nn.Module._apply = call, apply  # noqa: SLF001 - as above
         hooks = (
-            torch_module.register_module_module_registration_hook(names.registered),
-            torch_module.register_module_parameter_registration_hook(lambda _, __, tensor: self._registered(tensor)),
+            torch_module.register_module_module_registration_hook(unless_compiling(names.registered)),
+            torch_module.register_module_parameter_registration_hook(
+                unless_compiling(lambda _, __, tensor: self._registered(tensor))
+            ),
         )
 
         def end() -> None:
@@ -154,7 +173,7 @@ class Modules:
 
     @property
     def converting(self) -> bool:
-        """Whether this thread is in ``module.half()``, ``module.to(…)`` or another conversion of all its tensors."""
+        """True while this thread is in ``module.half()``, ``module.to(…)`` or another conversion of all its tensors."""
         return self._here.conversions > 0
 
     @staticmethod

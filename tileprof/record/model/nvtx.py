@@ -16,7 +16,7 @@ from torch.cuda import nvtx
 from tileprof.nesting import compile_pattern
 
 _NO_DEPTH: Final = -2
-"""What a push and a pop return where no tool counts depths (NVTX_NO_PUSH_POP_TRACKING)."""
+"""The result of a push and a pop where no tool counts depths (NVTX_NO_PUSH_POP_TRACKING)."""
 
 
 class Ranges:

@@ -1,4 +1,4 @@
-"""What is known of an ATen operator before it is called: computed once an overload."""
+"""Facts about an ATen operator before it is called, computed once per overload."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ class Operator:
 
     @property
     def foreign(self) -> bool:
-        """Not PyTorch's own: its schema may be silent about what it writes, as those of collectives are."""
+        """True for operators that are not PyTorch's own: their schemas may be silent about what they write, as those of
+        collectives are.
+        """
         return not self.name.startswith("aten::")
 
     def distrusted(self) -> Operator:

@@ -1,4 +1,4 @@
-"""From an operator call to launches ready to be bound: modelled once for all calls of equal layout."""
+"""Turns an operator call into launches ready to be bound; modelled once for all calls of equal layout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tileprof.record.model import duration
 from tileprof.record.model.call_text import call_description
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
-from tileprof.trace.footprint import Boxes, Footprint, Launch
+from tileprof.trace.footprint import READ, Boxes, Footprint, Launch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -40,10 +40,17 @@ class Planned:
     duration: duration.Duration
     rows: LaunchRows | None = None
     call: str = ""
-    """As in the trace: what the operator was called with."""
+    """The arguments of the operator, as in the trace."""
     workspaces: tuple[Scratch, ...] = ()
+    written_slots: tuple[int, ...] = ()
+    """Places in ``Call.tensors`` that the kernel writes to."""
 
     def __post_init__(self) -> None:
+        boxes = self.kernel.footprint.boxes
+        if len(boxes):
+            written = np.unique(boxes.operand[boxes.mode != READ]).tolist()
+            slots = (self.slots[operand] for operand in written)
+            self.written_slots = tuple(slot for slot in slots if not isinstance(slot, Scratch))
         self.workspaces = tuple(slot for slot in self.slots if isinstance(slot, Scratch))
 
     def written(self, writer: TraceWriter, op: str) -> LaunchRows:

@@ -52,7 +52,9 @@ _NO_NVTX_NEEDED = (
 
 
 class _Interpreter:
-    """What the recorder needs to import and run code when the program has ended, as it was before the program."""
+    """The modules and settings that the recorder needs to import and run code when the program has ended, as they were
+    before.
+    """
 
     def __init__(self) -> None:
         self._recursion_limit = sys.getrecursionlimit()

@@ -40,7 +40,7 @@ NOTE: Final = (
 )
 
 ROWS: Final = "rows"
-"""In the place of a tile: a pointwise launch in tiles of a row."""
+"""The value in place of a tile for a pointwise launch in tiles of a row."""
 
 _FLAT: Final = ("vectorized_elementwise", "unrolled_elementwise")
 _SCRATCH_ALIGNMENT: Final = 512

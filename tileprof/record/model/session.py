@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model import fake, plans, unfused
 from tileprof.record.model.call_text import call_description
+from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
@@ -39,13 +41,13 @@ from tileprof.record.model.window import Window
 from tileprof.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Iterable
 
     from tileprof.devices import Device
     from tileprof.record import Options
 
 _LIFT = "aten::lift_fresh"
-"""What `torch.tensor(data)` ends with."""
+"""The last operator of `torch.tensor(data)`."""
 
 
 class Session:
@@ -60,6 +62,8 @@ class Session:
         self._output = options.output.absolute()  # the program may change its directory
         self.active = False
         self.failure: str | None = None
+        self.compiles = False
+        """True if the program asked for the compiler."""
         self.operator_count = 0
         """Operators that computed something, whether kept or not."""
         self.writer = self._new_writer(force=options.force)
@@ -73,6 +77,7 @@ class Session:
         self.tiles = 0
         self._gap_ns = round(device.launch_gap_ns)
         self._notes: set[str] = set()
+        self._remarks: set[str] = set()
         self._host_reads = 0
         self._operators: dict[Any, Operator] = {}
         self._plans: dict[Any, list[plans.Planned]] = {}
@@ -83,7 +88,7 @@ class Session:
         self._stack = ExitStack()
         self.turn: AbstractContextManager[object] = threading.RLock() if options.fake else nullcontext()
         """Held while an operator runs: PyTorch's fake mode is not made for several threads at once."""
-        self._fake_mode = fake.mode() if options.fake else None
+        self.fake_mode = fake.mode() if options.fake else None
 
     def _new_writer(self, *, force: bool) -> TraceWriter:
         return TraceWriter(self._output, recorder="model", command=self._command, device=self.device, force=force)
@@ -95,6 +100,7 @@ class Session:
         self._stack.callback(self.modules.install())
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
+        self._stack.enter_context(compiler(self))
         self._stack.enter_context(overrides.override(*self.options.tile))
         if self.fake:
             self._stack.enter_context(fake.conversions())
@@ -109,8 +115,8 @@ class Session:
         self.active = True
 
     def _enter_modes(self, stack: ExitStack) -> None:
-        if self._fake_mode is not None:
-            stack.enter_context(self._fake_mode)
+        if self.fake_mode is not None:
+            stack.enter_context(self.fake_mode)
         stack.enter_context(Mode(self))
 
     def stop(self) -> list[str]:
@@ -133,7 +139,7 @@ class Session:
             "run, and launches, gaps and times differ."
             for name in sorted(self.modules.recurrent)
         ]
-        sentences = sorted(self._notes) + recurrent + self.window.notes() + sorted(unfused.notes())
+        sentences = sorted(self._notes | self._remarks) + recurrent + self.window.notes() + sorted(unfused.notes())
         if self.options.tile:
             sentences.append(f"Tiles were dictated: {' '.join(self.options.tile)}.")
         if self.fake:
@@ -153,13 +159,17 @@ class Session:
         return sentences
 
     def forked(self) -> None:
-        """In a forked child: the trace belongs to the parent."""
+        """Leave the trace to the parent, in a forked child."""
         self.active = False
         self._progress = Progress(on=False)
 
     def note(self, text: str) -> None:
         """Something the trace has to confess."""
         self._notes.add(text)
+
+    def remark(self, text: str) -> None:
+        """Something about the whole run that the trace has to confess, whenever a captured region begins."""
+        self._remarks.add(text)
 
     # ---- captured regions
 
@@ -174,7 +184,9 @@ class Session:
             self.window.end_capture()
 
     def _begin_range(self) -> None:
-        """Beside NVTX ranges regions do not count, and nothing was recorded before the first one."""
+        """Begin an NVTX range. Captured regions do not count beside NVTX ranges, and nothing was recorded before the
+        first one.
+        """
         with self._lock:
             self.window.begin_range()
 
@@ -216,6 +228,8 @@ class Session:
         if entry is None or not entry.data_dependent or not operator.mutates or self.fake:
             return {}
         arguments = operator.values(args, kwargs)
+        if _any_fake(arguments):
+            return {}
         written = [
             v for a, v in zip(operator.arguments, arguments, strict=True) if a.written and isinstance(v, torch.Tensor)
         ]
@@ -289,7 +303,7 @@ class Session:
         if not self.window.covers(path) or self._initialises(operator, places, inputs):
             return
         cached = tuple(key)
-        by_value = operator.entry is not None and operator.entry.data_dependent and not self.fake
+        by_value = operator.entry is not None and operator.entry.data_dependent and not _any_fake(tensors)
         planned = self._plans_by_value.find(cached, tensors, values) if by_value else self._plans.get(cached)
         texts: list[str] | None = None
         if planned is None:
@@ -340,13 +354,12 @@ class Session:
         by_name = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
         first = len(operands)
         as_operands(result, operands)
-        fake_run = self.fake
 
         def value(operand: Operand) -> torch.Tensor | None:
             tensor = tensors[operand.ref]
             if read is not None:
                 read.add(operand.ref)
-            return None if fake_run else values.get(id(tensor), tensor)
+            return None if isinstance(tensor, FakeTensor) else values.get(id(tensor), tensor)
 
         return Call(operator.name, by_name, tuple(operands[first:]), tuple(operands), value, tf32_allowed())
 
@@ -357,6 +370,42 @@ class Session:
         with self._lock:
             if self.active:
                 self._guard(lambda: self._own(op, kernel, tensors))
+
+    def shares(self, tensor: torch.Tensor, other: torch.Tensor) -> bool:
+        """Let ``tensor`` stand for the memory of ``other``; see `Buffers.shares`."""
+        with self._lock:
+            self.buffers.bury()
+            return self.buffers.shares(tensor, other)
+
+    def allocated(self, tensor: torch.Tensor) -> None:
+        """Make a buffer of memory that a lowered program allocates."""
+        with self._lock:
+            self.buffers.bury()
+            self.buffers.of(tensor, is_result=True)
+
+    def launched_as(
+        self, op: str, path: str, key: Hashable, make: Callable[[], Kernel], tensors: list[torch.Tensor]
+    ) -> None:
+        """Record a kernel of a lowered program; ``make()`` is asked once for launches of equal ``key``."""
+        with self._lock:
+            if self.active:
+                self._guard(lambda: self._lowered(op, path, key, make, tensors))
+
+    def _lowered(
+        self, op: str, path: str, key: Hashable, make: Callable[[], Kernel], tensors: list[torch.Tensor]
+    ) -> None:
+        self.buffers.bury()
+        self.operator_count += 1
+        places = self.buffers.places(tensors, len(tensors))
+        self._move(path)
+        if not self.window.covers(path):
+            self.buffers.wrote(tensors)
+            return
+        planned = self._plans.get((op, key))
+        if planned is None:
+            planned = self._plans[op, key] = [plans.own(make(), op, self.device, key)]
+        self.buffers.wrote([tensors[ref] for ref in planned[0].written_slots])
+        self._launch(op, planned, tensors, places, len(tensors), path)
 
     def _own(self, op: str, kernel: Kernel, tensors: list[torch.Tensor]) -> None:
         self.buffers.bury()
@@ -469,6 +518,10 @@ class Session:
 def tf32_allowed() -> bool:
     """Return whether products of float32 may run on tensor cores now: a program may change it at any time."""
     return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")  # noqa: SLF001 - the public way is slow
+
+
+def _any_fake(values: Iterable[Any]) -> bool:
+    return any(isinstance(value, FakeTensor) for value in values)
 
 
 def _aliases(places: list[Buffer | None], inputs: int) -> bool:

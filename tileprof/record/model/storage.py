@@ -1,4 +1,4 @@
-"""Which buffer a tensor lies in: PyTorch's storages, from the moment they are seen to the moment they die.
+"""Finds the buffer that a tensor lies in: PyTorch's storages, from the first time they are seen to their release.
 
 A storage is known by its C++ object. PyTorch keeps one Python object for it as long as the C++ object lives, so a
 weak reference with a callback tells when memory is really given back, also when only autograd held it.
@@ -39,7 +39,7 @@ _UNORDERED = (
 )
 
 _COPIED_BYTES = 8
-"""What a thread copies at a time, where the size allows it."""
+"""Bytes that a thread copies at a time, where the size allows it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,9 +56,11 @@ class Buffer:
     name: str = ""
     id: int = ABSENT
     address: int = 0
-    """Where its first byte really is, if the memory came from outside (numpy, DLPack, a file); 0 for others."""
+    """The real address of its first byte, if the memory came from outside (numpy, DLPack, a file); 0 for others."""
     written: bool = False
-    """Whether a launch may have written to it; known of memory from outside only."""
+    """True if a launch may have written to it; known of memory from outside only."""
+    writes: int = 0
+    """Number of launches so far that may have written to it."""
     holders: int = 1
     """Storages that stand for this memory: more than one for `from_numpy` of one array, twice."""
 
@@ -91,7 +93,7 @@ class Move:
 
     @property
     def op(self) -> str:
-        """What the launch is said to be an operator of."""
+        """The operator that the launch is recorded under."""
         return "aten::resize_" if self.copied else "tileprof::same_memory"
 
     def kernel(self) -> Kernel:
@@ -118,11 +120,11 @@ class Buffers:
         self._remaining: list[Buffer] = []
         """Memory from outside that launches wrote to and that no tensor shows now; its owner may show it again."""
         self._read_and_left = False
-        """Whether memory from outside that launches only read was given up with its last tensor."""
+        """True if memory from outside that launches only read was given up with its last tensor."""
         self._moves: list[Move] = []
         self._merges = 0
         self._shifted = False
-        """Whether some storage may begin elsewhere than its buffer does."""
+        """True if some storage may begin elsewhere than its buffer does."""
 
     def restart(self, writer: TraceWriter) -> None:
         """Write to another trace from now on: no buffer is in it yet, all live ones are older than it."""
@@ -228,13 +230,41 @@ class Buffers:
         return entry.buffer
 
     def _resized(self, entry: _LiveStorage, buffer: Buffer | None, size: int) -> None:
-        """On a GPU a resized storage is a new allocation, the contents are copied, and the old one is freed."""
+        """A resized storage is a new allocation on a GPU: the contents are copied, and the old one is freed."""
         old = entry.buffer
         if buffer is not None:
             buffer.kind, buffer.name = old.kind, old.name
             if old.id != ABSENT or self._moving(old):
                 self._moves.append(Move(old, entry.at, buffer, 0, min(size, entry.bytes), copied=True))
         self._drop(old)
+
+    def shares(self, tensor: torch.Tensor, other: torch.Tensor) -> bool:
+        """Let the storage of ``tensor``, which nobody has seen so far, stand for the memory of ``other``'s.
+
+        Returns False where it is seen already, or larger than that memory.
+        """
+        buffer = self.of(other, is_result=False)
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001 - as in `of`
+        if buffer is None:
+            return not size
+        at = self._live[other.untyped_storage()._cdata].at  # noqa: SLF001
+        known = self._live.get(key)
+        if known is not None and known.bytes == size:
+            return known.buffer is buffer and known.at == at
+        if at + size > buffer.bytes or known is not None:
+            return False
+        buffer.holders += 1
+        self._shifted |= bool(at)
+        self._live[key] = _LiveStorage(buffer, size, False, at)
+        if key not in self._references:
+            self._references[key] = weakref.ref(storage, partial(self._died, key))
+        return True
+
+    def writes(self, tensor: torch.Tensor) -> int:
+        """Return how many launches may have written to the tensor's memory."""
+        buffer = self.of(tensor, is_result=False)
+        return 0 if buffer is None else buffer.writes
 
     def offset(self, tensor: torch.Tensor) -> int:
         """Return where the tensor's first element lies in its buffer, in bytes."""
@@ -334,6 +364,7 @@ class Buffers:
             entry = self._live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
             if entry is not None:
                 entry.buffer.written = True
+                entry.buffer.writes += 1
                 if entry.buffer.address and self._read_and_left:
                     self.writer.note(_UNORDERED)
 

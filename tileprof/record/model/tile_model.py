@@ -100,7 +100,7 @@ class Kernel:
     """Slots whose reads stand for what a block waits for inside the launch: no bytes move."""
     shape_source: ShapeSource = ShapeSource.RULE
     launch_ns: float = 0.0
-    """What the whole launch takes as a table says; 0 where none does, and the roofline decides."""
+    """The duration of the whole launch according to a table; 0 where none has it, and the roofline decides."""
     time_source: TimeSource = TimeSource.ROOFLINE
 
 

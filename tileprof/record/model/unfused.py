@@ -1,9 +1,9 @@
 """Fused CPU operators hide what a GPU would launch: inside a session they are switched off.
 
 The ordinary operators that run instead give the same result up to rounding. What is switched off: the fast path of
-transformer encoders and multi-head attention (one operator per layer), oneDNN's LSTM (one operator per sequence), and
-``torch.compile`` (its C++ kernels for the CPU say nothing about a GPU's). And one thing is switched on: optimisers that
-leave the choice to PyTorch work on all parameters at once, as they do on a GPU.
+transformer encoders and multi-head attention (one operator per layer), and oneDNN's LSTM (one operator per sequence).
+And one thing is switched on: optimisers that leave the choice to PyTorch work on all parameters at once, as they do on
+a GPU. What ``torch.compile`` fuses is in `tileprof.record.model.compiled`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _used: set[str] = set()
-_COMPILER = "torch.compile was switched off: operators are recorded one by one, as without it."
 _FOREACH = (
     "Optimisers work on all parameters at once (foreach), as on a GPU; their step counters would stay on the host "
     "there."
@@ -35,8 +34,8 @@ def notes() -> frozenset[str]:
 
 @contextmanager
 def everything() -> Iterator[None]:
-    """Switch fused CPU operators and the compiler off, and back as they were."""
-    with _no_encoder_fast_path(), _no_fused_lstm(), _no_compiler(), _foreach_optimisers():
+    """Switch fused CPU operators off, and back as they were."""
+    with _no_encoder_fast_path(), _no_fused_lstm(), _foreach_optimisers():
         yield
     _used.clear()
 
@@ -49,26 +48,6 @@ def _no_encoder_fast_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(value=before)
-
-
-@contextmanager
-def _no_compiler() -> Iterator[None]:
-    """Let compiled functions run as written; the compiler is imported only by programs that ask for it."""
-    original = torch.compile
-
-    @functools.wraps(original)
-    def uncompiled(*args: Any, **kwargs: Any) -> Any:
-        _used.add(_COMPILER)
-        torch.compiler.set_stance("force_eager")
-        return original(*args, **kwargs)
-
-    torch.compile = uncompiled
-    try:
-        yield
-    finally:
-        torch.compile = original
-        if _COMPILER in _used:
-            torch.compiler.set_stance("default")
 
 
 @contextmanager

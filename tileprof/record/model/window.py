@@ -1,4 +1,4 @@
-"""Which launches are kept: captured regions, module names, and a count."""
+"""Decides which launches are kept: captured regions, module names, and a count."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Window:
         return first
 
     def before_capture(self, launches: int) -> None:
-        """So many launches had been kept when the first captured region began; they are left out after all."""
+        """The number of launches that had been kept when the first captured region began; they are left out."""
         self._left_out = Counter({_CAPTURE: self._left_out.total() + launches})
 
     def begin_range(self) -> None:
@@ -54,7 +54,7 @@ class Window:
 
     @property
     def closed(self) -> bool:
-        """Whether every launch is left out for now, whatever its module."""
+        """True while every launch is left out, whatever its module."""
         return (self.captures and not self._open) or self._count == 0
 
     def covers(self, module: str) -> bool:

@@ -1,4 +1,4 @@
-"""What memory an argument stands for: PyTorch tensors, NumPy and CuPy arrays, anything that describes itself alike."""
+"""Finds the memory of an argument: PyTorch tensors, NumPy and CuPy arrays, and anything with the same interface."""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ Go = Callable[[], "float | None"]
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """How to run a launch: ``attach`` gives it a log, ``go`` runs it; ``plain`` runs it as it is without the header."""
+    """The ways to run a launch: ``attach`` gives it a log, ``go`` runs it; ``plain`` runs it as it is without the
+    header.
+    """
 
     place: Place
     attach: Callable[[bytes], None]
@@ -33,7 +35,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What a launch left: its log, how many entries it asked for, and the memory ``before`` it (None: not kept).
+    """The remains of a launch: its log, how many entries it asked for, and the memory ``before`` it (None: not kept).
 
     ``times`` are blocks of a run that logged no accesses, where there was one; ``duration_ns`` is the plain run's.
     """

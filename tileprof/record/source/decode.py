@@ -1,4 +1,4 @@
-"""From the log of a launch to its boxes: pure arithmetic on columns.
+"""Turns the log of a launch into its boxes: pure arithmetic on columns.
 
 Entries become runs of bytes, runs are cut where one buffer ends and another begins, united within a tile, mode and part
 of the tile's life, and written as strided boxes. The union of a tile's boxes is exactly the union of its entries.

@@ -1,4 +1,4 @@
-"""From what a launch left behind to its rows in the trace."""
+"""Turns the remains of a launch into its rows in the trace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_CLUSTER: Dim = (1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the trace says of a launch beside its accesses; ``registers`` and ``shared_bytes`` without the header."""
+    """The facts of a launch beside its accesses; ``registers`` and ``shared_bytes`` without the header."""
 
     kernel: str
     fingerprint: str

@@ -1,4 +1,4 @@
-"""What a recorded kernel leaves behind, in Python: the structs of ``native/log.h``, field by field."""
+"""The structs of ``native/log.h``, which a recorded kernel leaves behind, in Python, field by field."""
 
 from __future__ import annotations
 

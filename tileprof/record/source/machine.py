@@ -1,4 +1,4 @@
-"""What a recording needs from whatever runs its kernels: a GPU (`gpu.Gpu`) or this CPU (`host.Host`)."""
+"""The interface of a machine that runs recorded kernels: a GPU (`gpu.Gpu`) or this CPU (`host.Host`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a kernel runs: grid and block in x, y, z, and bytes of dynamic shared memory."""
+    """The place of a kernel's run: grid and block in x, y, z, and bytes of dynamic shared memory."""
 
     grid: Dim
     block: Dim

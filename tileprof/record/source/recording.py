@@ -30,7 +30,7 @@ _HOST_DEVICE = "H200"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much memory a recording may take.
+    """The limits on the memory of a recording.
 
     ``log_bytes`` of log are kept on the machine; a launch that needs more is run again with more, up to
     ``largest_log_bytes``, and taken to touch all of its arrays beyond that. ``copies`` keeps the arrays of a launch as

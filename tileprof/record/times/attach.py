@@ -27,7 +27,7 @@ _UNMATCHED_NOTE: Final = "no measured kernel matches: the duration is modelled"
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What came of it: the trace's folder, launches with a measured duration and all of them, kernels of the file,
+    """The outcome: the trace's folder, launches with a measured duration and all of them, kernels of the file,
     repetitions of the program in it, and the sum of durations of the matched launches before and after, in ns.
     """
 

@@ -1,4 +1,4 @@
-"""Which measured kernel is which launch of a trace: by name, operator and family, in the order of both."""
+"""Matches measured kernels to launches of a trace: by name, operator and family, in the order of both."""
 
 from __future__ import annotations
 

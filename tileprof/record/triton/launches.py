@@ -32,7 +32,7 @@ _NOTE = (
 Sink = Callable[[Kernel, "list[torch.Tensor]"], None]
 
 _ADDRESS_SPACE, _GAP = 1 << 40, 1 << 21
-"""Where stand-ins for fake tensors begin, and how far apart they lie at least."""
+"""The first address of stand-ins for fake tensors, and the least distance between them."""
 
 
 def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any], *, fake: bool = False) -> None:

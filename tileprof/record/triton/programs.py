@@ -1,4 +1,4 @@
-"""What one Triton program touches, collected access by access and reduced when the program ends."""
+"""The bytes that one Triton program touches, collected access by access and reduced when the program ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launches cost on this machine, measured, as a device file that `tileprof simulate --device FILE` takes.
+"""Measures the costs of launches on this machine, as a device file that `tileprof simulate --device FILE` takes.
 
 python -m tileprof.runtime.acs.costs -o here.json
 """

@@ -79,7 +79,7 @@ def read_stack(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What came of a recording: instances, and how many launches stand for all memory, by why."""
+    """The outcome of a recording: instances, and how many launches stand for all memory, by reason."""
 
     instances: list[Instance]
     without: dict[str, int]
@@ -206,7 +206,7 @@ def stored_events(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 
 class _Footprints:
-    """What launches of a trace touched, by buffer, at absolute addresses."""
+    """The bytes that launches of a trace touched, by buffer, at absolute addresses."""
 
     def __init__(self, trace: Trace, *, fine: bool) -> None:
         self._trace = trace

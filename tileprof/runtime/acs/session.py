@@ -18,19 +18,18 @@ CONFIGURATION: Final = "TILEPROF_ACS"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the library is told. ``lanes``: streams, the program's own among them; ``issuer``: 1 for a
-    thread that issues, 0 for the program's own; ``window``: launches that a new one is
-    compared with; ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a
-    segment is checked; ``rest``: launches per judgement whether the GPU is idle when they come, so that those over
-    streams stay in stream order (0: never); ``delay_us``: the most by which a launch that is placed begins later, at
-    random, which tests the order.
+    """The settings of the library. ``lanes``: streams, the program's own among them; ``threads``: 1 for a thread that
+    decides and issues, 0 for the program's own; ``window``: launches that a new one is compared with; ``segment``:
+    launches that a captured or checked segment holds at most; ``orders``: in which a segment is checked; ``rest``:
+    launches per judgement whether the GPU is idle when they come, so that those over streams stay in stream order (0:
+    never); ``delay_us``: the most by which a launch that is placed begins later, at random, which tests the order.
     """
 
     mode: Mode
     folder: Path
     table: Path | None = None
     lanes: int = 8
-    issuer: int = 0
+    threads: int = 0
     window: int = 128
     segment: int = 256
     orders: int = 2
@@ -41,6 +40,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not 1 <= self.lanes <= 32:
             raise UserError(f"--streams takes 1 to 32 streams, not {self.lanes}")
+        if self.threads not in {0, 1}:
+            raise UserError(f"--threads takes 0 or 1, not {self.threads}")
         for name, value in (("--window", self.window), ("segment", self.segment), ("orders", self.orders)):
             if value < 1:
                 raise UserError(f"{name} takes a number from 1, not {value}")
@@ -52,7 +53,7 @@ def environment(library: Path, settings: Settings) -> dict[str, str]:
     """
     lines = [
         f"{name} {getattr(settings, name)}"
-        for name in ("mode", "lanes", "issuer", "window", "segment", "orders", "seed", "rest", "delay_us")
+        for name in ("mode", "lanes", "threads", "window", "segment", "orders", "seed", "rest", "delay_us")
     ]
     lines += [f"folder {settings.folder}", *([f"table {settings.table}"] if settings.table is not None else [])]
     path = settings.folder / f"acs-{settings.mode}.conf"

@@ -72,7 +72,7 @@ def _longest(first: fx.Node, used_products: set[fx.Node]) -> ChainMatch | None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What stands between two products: ``function``, and for a gate the two products that are multiplied."""
+    """The step between two products: ``function``, and for a gate the two products that are multiplied."""
 
     product: fx.Node
     function: str

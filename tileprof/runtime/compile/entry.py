@@ -1,4 +1,4 @@
-"""What `torch.compile` calls: regions found, the rest by Inductor, and a race of the two."""
+"""The function that `torch.compile` calls: regions found, the rest by Inductor, and a race of the two."""
 
 from __future__ import annotations
 

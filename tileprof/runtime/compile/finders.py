@@ -1,4 +1,4 @@
-"""Who looks for regions, in order: nodes that a finder has taken are left alone by those after it."""
+"""The finders of regions, in order: nodes that a finder has taken are left alone by those after it."""
 
 from __future__ import annotations
 

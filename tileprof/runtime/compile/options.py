@@ -1,4 +1,4 @@
-"""What ``torch.compile(..., options={...})`` may say."""
+"""The options of ``torch.compile(..., options={...})``."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def finder(options: Options, used_nodes: Collection[fx.Node] = ()) -> Finder:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a chain is to run: in the tiles of ``chain`` under a scheduler, with ``pairs`` of weights as one."""
+    """The way to run a chain: in the tiles of ``chain`` under a scheduler, with ``pairs`` of weights as one."""
 
     chain: Chain
     scheduler: str

@@ -1,4 +1,4 @@
-"""Which of two ways of running a program is right and which is faster."""
+"""Compares two ways of running a program: correctness first, then speed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WARM: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far results are from others: the norm of the difference over the norm, of the tensor that is off most. None:
-    they hold nothing that tells.
+    """The distance of results from others: the norm of the difference over the norm, of the tensor that is off most.
+    None: they hold nothing that tells.
     """
 
     error: float | None

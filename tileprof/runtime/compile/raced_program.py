@@ -32,8 +32,8 @@ float32.
 
 
 class Program:
-    """What `torch.compile` gets. Until a call has decided, and in captures for which no runner is ready, Inductor's
-    program runs.
+    """The program that `torch.compile` gets. Inductor's program runs until a call has decided, and in captures for
+    which no runner is ready.
 
     ``ways``: makes the ways that may win, best first; a later one is made where those before it have lost. ``theirs``
     makes Inductor's program, at its first use.

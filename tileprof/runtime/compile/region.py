@@ -22,7 +22,7 @@ class Runner(Protocol):
     """
 
     frozen: bool
-    """Whether it keeps copies of the inputs that the region calls `Region.folded`, made at its first call. The backend
+    """True if it keeps copies of the inputs that the region calls `Region.folded`, made at its first call. The backend
     makes a new runner once one of these is another tensor or has another ``_version``; it does not notice that inside a
     replayed CUDA graph.
     """
@@ -70,13 +70,13 @@ class Region:
     copied: int | None = None
     """Bytes of the copies of weights that a runner keeps; None: as many as the weights of ``folded`` have."""
     what: Any = None
-    """What the kernel computes, as its family describes it: what predictions are made from."""
+    """The computation of the kernel, as its family describes it: predictions are made from it."""
     timed: Callable[[torch.device, Sequence[Any]], Timeline] | None = None
     """Runs the kernel, with clocks, on inputs of the region, and says what each block did. Inputs that are ``mutated``
     are updated. None where a kernel has no clocks.
     """
     unread: tuple[fx.Node, ...] = ()
-    """What ``nodes`` read beside ``inputs`` and the kernel does not need: a mask whose constant value it knows."""
+    """Inputs of ``nodes`` beside ``inputs`` that the kernel does not need: a mask whose constant value it knows."""
 
 
 Finder = Callable[[fx.Graph], Iterator[Region]]

@@ -94,8 +94,8 @@ class _Folded:
 
 def names_of(regions: Sequence[Region]) -> str:
     """Return regions in words, equal ones counted."""
-    counted = Counter(region.name for region in regions)
-    return ", ".join(name if count == 1 else f"{count} times {name}" for name, count in counted.items())
+    regions_by_name = Counter(region.name for region in regions)
+    return ", ".join(name if count == 1 else f"{count} times {name}" for name, count in regions_by_name.items())
 
 
 class Way:

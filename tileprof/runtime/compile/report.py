@@ -1,4 +1,4 @@
-"""What the backend made of a graph, for those who want more than the log."""
+"""The backend's account of a graph, for readers who want more than the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Report:
-    """What became of one graph.
+    """The outcome for one graph.
 
     ``region_counts``: regions by name. ``inductor_operators``: operators that Inductor compiles in our program, by
     their name in ATen. Times in microseconds, of the race.

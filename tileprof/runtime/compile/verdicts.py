@@ -1,4 +1,4 @@
-"""What races have decided, kept on disk: a second process need not compile Inductor's program to run ours, nor look for
+"""The decisions of races, kept on disk: a second process need not compile Inductor's program to run ours, nor look for
 regions to run Inductor's.
 
 A verdict holds for one graph with its shapes, one kind of GPU, and one state of PyTorch, its settings and this package;

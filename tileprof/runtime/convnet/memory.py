@@ -1,4 +1,4 @@
-"""Where the results of layers lie in one piece of memory, which layers use again, and what they await before they do.
+"""Places the results of layers in one piece of memory, which layers use again, with the waits that reuse needs.
 
 A layer may take memory that no later layer reads. Its tiles overwrite rows there that tiles of earlier layers wrote and
 read; most of these are over because of what the tiles await anyway, and a wait is added for each of the others. A layer
@@ -26,7 +26,7 @@ ALIGNMENT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Which semaphores tiles of rows ``row`` to ``row_end`` of images ``image`` to ``image_end`` await for what they
+    """The semaphores that tiles of rows ``row`` to ``row_end`` of images ``image`` to ``image_end`` await for what they
     read.
     """
 

@@ -46,7 +46,7 @@ class Convolution:
     relu: bool = False
     pool: int = 1
     flat: bool = False
-    """Whether its results' channels lie in front of their pixels, as in `Flat`; only where it pools."""
+    """True if its results' channels lie in front of their pixels, as in `Flat`; only where it pools."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who computes which tile in which order, what each tile waits for and what it posts.
+"""Assigns tiles to blocks in an order, with the waits and posts of each tile.
 
 Tiles of a layer that write the same rows of the same images post one semaphore, of which there is one per *band*: a row
 of tiles. A tile waits until all tiles of the bands that it reads have posted, and, before it overwrites

@@ -79,7 +79,7 @@ class NetworkRunner:
 
     @property
     def seed(self) -> Any:
-        """What delays of tests depend on, int32 on the device."""
+        """The seed of delays in tests, int32 on the device."""
         return self._launcher.shared[0]
 
     @property

@@ -1,4 +1,4 @@
-"""How a layer is cut into tiles, and what a tile costs by a model of shared memory and the steps around products."""
+"""Cuts a layer into tiles, and models the cost of a tile from shared memory and the steps around products."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from tileprof.runtime.persistent.plan import I32, Plan
 
 SOURCE: Final = Path(__file__).parent / "native" / "pilot.cpp"
 TOWER: Final = SOURCE.with_name("tower.cpp")
+LINK: Final = SOURCE.with_name("link.h")
 LIBRARY: Final = "pilot.so"
 FLAGS: Final = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra")
 _WHAT: Final = "the co-pilot"
@@ -31,20 +32,22 @@ def compiled(plan: Plan, choices: Choices, source: str | None = None) -> Path:
 
     ``source``: another text of pilot.cpp. Raises `UserError` as `building.cached`.
     """
-    return _compiled(source or SOURCE.read_text(encoding="utf-8"), header(plan, choices))
+    return compiled_source(source or SOURCE.read_text(encoding="utf-8"), header(plan, choices))
 
 
 def compiled_tower() -> Path:
     """Return the library of the thread in which co-pilots fly."""
-    return _compiled(TOWER.read_text(encoding="utf-8"), "")
+    return compiled_source(TOWER.read_text(encoding="utf-8"), "")
 
 
-def _compiled(text: str, graph: str) -> Path:
-    compiler = str(building.host_compiler())
-    key = hashlib.sha256(json.dumps([compiler, FLAGS, text, graph]).encode()).hexdigest()[:24]
+def compiled_source(text: str, graph: str) -> Path:
+    """Return the library of a source of C++ that includes link.h, and ``graph`` as graph.h."""
+    compiler, link = str(building.host_compiler()), LINK.read_text(encoding="utf-8")
+    key = hashlib.sha256(json.dumps([compiler, FLAGS, text, graph, link]).encode()).hexdigest()[:24]
 
     def make(work: Path) -> None:
         (work / "graph.h").write_text(graph, encoding="utf-8")
+        (work / LINK.name).write_text(link, encoding="utf-8")
         (work / SOURCE.name).write_text(text, encoding="utf-8")
         building.run([compiler, *FLAGS, f"-I{work}", str(work / SOURCE.name), "-o", str(work / LIBRARY)], _WHAT)
 

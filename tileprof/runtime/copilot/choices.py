@@ -1,4 +1,4 @@
-"""What a co-pilot prefers: the order in which it takes ready tasks, and what it sends before its time."""
+"""The preferences of a co-pilot: the order in which it takes ready tasks, and what it sends before its time."""
 
 from __future__ import annotations
 

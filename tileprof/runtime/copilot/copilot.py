@@ -13,8 +13,6 @@ from typing import Any, Final
 import torch
 
 from tileprof.runtime.copilot.build import compiled_tower
-from tileprof.runtime.persistent.dealing import link_words
-from tileprof.runtime.persistent.plan import Plan
 
 _MEMORIES: Final[list[Any]] = []
 """Memory of all co-pilots of the process: a captured graph may be replayed when its pipeline is gone, and finds the
@@ -37,17 +35,17 @@ class Counts:
 
 
 class Copilot:
-    """Deals the tasks of a plan's kernel for as long as it exists, in the thread of this process that all co-pilots
+    """Deals the tasks of a kernel for as long as it exists, in the thread of this process that all co-pilots
     share, over page-locked memory.
 
-    Kernels that wait for a co-pilot that has ended see its last word, and end. ``library``: as `build.compiled` makes
-    it.
+    Kernels that wait for a co-pilot that has ended see its last word, and end. ``words``: of the memory, as
+    `persistent.dealing.link_words` says for a plan. ``library``: as `build.compiled` makes it.
     ``flies``: in that thread; tests let it `step`.
     """
 
-    def __init__(self, plan: Plan, library: Path, *, pinned: bool = True, flies: bool = True) -> None:
+    def __init__(self, words: int, library: Path, *, pinned: bool = True, flies: bool = True) -> None:
         self._library, self._flies = _copilot_library(library), flies
-        self.memory = torch.zeros(link_words(plan), dtype=torch.int64, pin_memory=pinned)
+        self.memory = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
         _MEMORIES.append(self.memory)
         self._begin()
 

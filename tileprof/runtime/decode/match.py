@@ -37,10 +37,10 @@ class Matched:
     masked: float | None = None
     mask_nodes: dict[fx.Node, tuple[str, fx.Node, float, frozenset[fx.Node]]] = field(default_factory=dict)
     position_checks: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """What `_once` has found, by the check and the structure of what is computed."""
+    """Results of `_once`, by the check and the structure of what is computed."""
     triangles: dict[fx.Node, frozenset[fx.Node]] = field(default_factory=dict)
     cached_pairs: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
-    """In a prefill: keys and values of each layer as attention reads them, [batch, kv_heads, tokens, head_dim]."""
+    """Keys and values of each layer of a prefill as attention reads them, [batch, kv_heads, tokens, head_dim]."""
     dtype: torch.dtype = torch.bfloat16
 
     def size(self, name: str, value: int) -> None:

@@ -1,5 +1,5 @@
-"""Which positions a graph attends, and at which it appends, as functions of one counter, or as constants: evaluated for
-every value that the counter may have.
+"""The positions that a graph attends, and those at which it appends, as functions of one counter, or as constants:
+evaluated for every value that the counter may have.
 
 Small whole-number subgraphs (ranges, sums, comparisons) have many equivalent forms. Instead of a list of forms, the
 subgraph is run for each number of cached tokens and compared with what the kernel does, so that nothing is taken that

@@ -28,7 +28,7 @@ _STEPS: Final = (*aten.RESHAPES, *_COPIES)
 _PRODUCTS: Final = (ATEN.addmm.default, ATEN.mm.default)
 _VIEWS: Final = (*aten.VIEWS, ATEN.split.Tensor, ATEN.unbind.int)
 _NEVER: Final = -65504.0
-"""What is added to a score that must not count, the least half: of keys that count, one has a score above it by far."""
+"""The addend of a score that must not count, the least half: of keys that count, one has a score above it by far."""
 _DTYPES: Final[dict[torch.dtype | None, Dtype]] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
@@ -72,7 +72,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What a product multiplies: rows, or a norm of them, which gives ``rows``."""
+    """The left factor of a product: rows, or a norm of them, which gives ``rows``."""
 
     rows: fx.Node
     norm: fx.Node | None

@@ -72,7 +72,7 @@ class Launcher:
 
     @property
     def seed(self) -> Tensor:
-        """What delays depend on; int32 [1]."""
+        """The seed of delays; int32 [1]."""
         return self._counts[_LINE : _LINE + 1]
 
     @property

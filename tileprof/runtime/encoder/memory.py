@@ -1,4 +1,4 @@
-"""Where the matrices between the stages of a plan lie: memory that is used again within a run, and from run to run.
+"""Places the matrices between the stages of a plan: memory that is used again within a run, and from run to run.
 
 A reader takes a matrix as soon as its words are no longer absent. So memory has to be absent before it gets the next
 matrix, and it may become absent only when all readers of the matrix before are done. Three things see to that:

@@ -156,7 +156,7 @@ def activation_columns(program: Program) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How products are cut into parts of k. Times in microseconds, roughly as measured: a round's loads and
+    """The costs of cutting products into parts of k. Times in microseconds, roughly as measured: a round's loads and
     multiplications, and what each part adds behind.
     """
 

@@ -1,5 +1,5 @@
-"""What a stack of transformer blocks computes, as a list of stages over named matrices; independent of tiles and of a
-device.
+"""The computation of a stack of transformer blocks, as a list of stages over named matrices; independent of tiles and
+of a device.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Deadlock:
 
 @dataclass(slots=True)
 class Execution:
-    """What happened: nodes in the order they ran, the races, and the deadlock that ended it, if any."""
+    """The outcome of a run: nodes in the order they ran, the races, and the deadlock that ended it, if any."""
 
     order: str
     ran: list[int] = field(default_factory=list)

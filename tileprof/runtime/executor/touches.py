@@ -1,4 +1,4 @@
-"""What the tiles of a stage read and write, as columns of strided boxes in buffers."""
+"""The bytes that the tiles of a stage read and write, as columns of strided boxes in buffers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _REACH: Final = 2**31 - 2**22
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What a stage's kernel compiles in beside its arithmetic: the parameters of `tileprof.runtime.sync.device`."""
+    """The parameters that a stage's kernel compiles in beside arithmetic: those of `tileprof.runtime.sync.device`."""
 
     STAGE: int
     TILES: int

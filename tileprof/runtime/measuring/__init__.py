@@ -1,1 +1,1 @@
-"""How long chains of stages take on a GPU: under every scheduler, beside PyTorch, and stage by stage."""
+"""Times chains of stages on a GPU: under every scheduler, beside PyTorch, and stage by stage."""

@@ -1,5 +1,5 @@
-"""What a chain takes without us: PyTorch's own kernels one after the other, in a CUDA graph, and as ``torch.compile``
-makes them.
+"""Baselines of a chain: PyTorch's own kernels one after the other, in a CUDA graph, and as ``torch.compile`` makes
+them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _HEAD: Final = 128
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: ``chain`` has tiles for Triton's kernels; ``persistent``: the persistent kernel takes it, too.
+    """A measured chain: ``chain`` has tiles for Triton's kernels; ``persistent``: the persistent kernel takes it, too.
 
     ``thorough``: of the sizes that stand for the others where a row takes long: Triton's kernels beside the persistent
     one, and torch.compile.

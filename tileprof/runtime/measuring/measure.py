@@ -1,4 +1,4 @@
-"""How long chains take on a GPU: the same kernels under every scheduler, beside PyTorch in a graph and the roofline.
+"""Times chains on a GPU: the same kernels under every scheduler, beside PyTorch in a graph and the roofline.
 
 ``python -m tileprof.runtime.measuring.measure OUT.json`` measures the chains of `tileprof.runtime.measuring.cases` and
 writes rows with device, versions and date, what is worth most first: the persistent kernel with PyTorch beside it;
@@ -67,7 +67,7 @@ from tileprof.runtime.stages.view import View
 
 PEAK_FLOPS: Final = 790e12
 PEAK_BYTES_PER_S: Final = 4.3e12
-"""What an H200 reached in fp16 products and in copies: the roof of the table."""
+"""Rates that an H200 reached in fp16 products and in copies: the roof of the table."""
 
 TRITON_ROWS: Final = ("graph", "pdl", "hooks", "cusync", "unsynchronised")
 PERSISTENT_ROWS: Final = ("persistent-stages", "persistent-pdl", "persistent", "persistent-unsynchronised")
@@ -243,8 +243,8 @@ def _policy(chain: Chain) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is measured in one go: rows of a case of a ``kind``, "persistent", "triton" or "compiled"; ``alone``:
-    nothing else measures this case, so that PyTorch stands beside it.
+    """A unit of measurement: rows of a case of a ``kind``, "persistent", "triton" or "compiled"; ``alone``: nothing
+    else measures this case, so that PyTorch stands beside it.
     """
 
     case: Case
@@ -307,7 +307,7 @@ def _predict(rows: list[dict[str, Any]], policy: Policy) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """See the module."""
-    begun = time.monotonic()
+    begin_s = time.monotonic()
     options = _options(arguments)
     chosen = [case for case in cases() if any(word in case.name for word in options.only or [""])]
     if not chosen:
@@ -320,8 +320,8 @@ def main(arguments: Sequence[str]) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         if options.prepare:
             kernels = _compiling(pool, chosen, clusters_on(_PREPARED_SMS))
-            failed = [f"{name}: {error}\n" for name, future in kernels.items() if (error := future.exception())]
-            sys.stderr.writelines([*failed, f"{len(kernels) - len(failed)} chains are compiled\n"])
+            failures = [f"{name}: {error}\n" for name, future in kernels.items() if (error := future.exception())]
+            sys.stderr.writelines([*failures, f"{len(kernels) - len(failures)} chains are compiled\n"])
             return
         rows = _rows_on_file(options.out)
         planned_jobs = jobs(chosen, torch.cuda.get_device_capability(), options)
@@ -334,7 +334,7 @@ def main(arguments: Sequence[str]) -> None:
             sys.stderr.write(f"compiling the persistent kernel for {len(kernels)} chains\n")
             wait(kernels.values())
         for place, job in enumerate(planned_jobs):
-            if time.monotonic() - begun > options.budget:
+            if time.monotonic() - begin_s > options.budget:
                 remaining = ", ".join(f"'{other.name}'" for other in planned_jobs[place:])
                 sys.stderr.write(f"{options.budget:g} s are over; left: {remaining}\n")
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -363,7 +363,7 @@ def _compiling(
 
 def _rows(job: Job, kernels: dict[str, Future[None]], limit_s: float) -> list[dict[str, Any]]:
     """Return what a job measures; nothing, and a sentence, where it cannot."""
-    begun = time.monotonic()
+    begin_s = time.monotonic()
     try:
         if job.kind == "persistent":
             kernels[job.case.name].result()
@@ -377,7 +377,7 @@ def _rows(job: Job, kernels: dict[str, Future[None]], limit_s: float) -> list[di
         gain = f"{100 * row['gain']:6.1f}%" if "gain" in row else ""
         result_text = f"{row['us']:9.2f} us  {row['over_roof']:.2f} x roof {gain}" if "us" in row else row["said"]
         sys.stderr.write(f"{job.case.name:60} {row['row']:28} {result_text}\n")
-    sys.stderr.write(f"{'':60} {time.monotonic() - begun:.1f} s\n")
+    sys.stderr.write(f"{'':60} {time.monotonic() - begin_s:.1f} s\n")
     return job_rows
 
 

@@ -1,4 +1,4 @@
-"""How long the stages of a chain take each by itself, in a CUDA graph: what predictions start from."""
+"""Times each stage of a chain by itself, in a CUDA graph: predictions start from these times."""
 
 from __future__ import annotations
 

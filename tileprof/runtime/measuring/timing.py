@@ -1,4 +1,4 @@
-"""How long what a GPU is given takes: in a CUDA graph, and without one."""
+"""Times work on a GPU: in a CUDA graph, and without one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How long tiles, stages and chains take under the persistent kernel, by a model of a few lines: for choosing tiles,
-not for claims.
+"""Models the times of tiles, stages and chains under the persistent kernel in a few lines: for choosing tiles, not for
+claims.
 
 A block loads ``columns`` weight rows, half of them in a pair, and ``height`` rows of activations for each k-block, and
 multiplies what it has loaded. While it finishes a tile its loads of weights run on, so that a tile takes the longer of
@@ -37,7 +37,7 @@ BLOCK_US: Final = 0.21
 """Least time per k-block, however narrow: barriers of both rings and the latency of a product."""
 
 SHARED_BYTES_PER_US: Final = 180_000.0
-"""Into and out of an SM's shared memory: 128 bytes per clock. It is what limits pairs whose tiles are less than 256
+"""The rate into and out of an SM's shared memory: 128 bytes per clock. It limits pairs whose tiles are less than 256
 wide.
 """
 
@@ -49,7 +49,7 @@ HANDED_PER_US: Final = 30_000.0
 """Sums that a pair's block hands to the warps that store."""
 
 BEGIN_US: Final = 1.0
-"""Per tile, before its first product."""
+"""Time per tile before its first product."""
 
 FINISH_US: Final = 0.65
 """Barriers and latencies between the last product of a tile and its post."""
@@ -66,16 +66,17 @@ STORED_BYTES_PER_US: Final = 100_000.0
 """Results of a tile to memory."""
 
 LAG_US: Final = 1.45
-"""From the last load of a stage to its last product."""
+"""Time from the last load of a stage to its last product."""
 
 LAUNCH_US: Final = 1.0
-"""Per launch, beside the gap before it: barriers are set up, tensor maps fetched, rings filled for the first time."""
+"""Time per launch beside the gap before it: barriers are set up, tensor maps fetched, rings filled for the first time.
+"""
 
 GRAPH_GAP_US: Final = 0.8
-"""Between dependent launches of a CUDA graph on sm_90; `tileprof.devices` has it by device."""
+"""The gap between dependent launches of a CUDA graph on sm_90; `tileprof.devices` has it by device."""
 
 SIGNAL_US: Final = 0.7
-"""From the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
+"""Time from the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
 
 RING_BYTES: Final = 100 * 1024
 """Weights that a loader fetches ahead of its activations."""
@@ -83,7 +84,7 @@ RING_BYTES: Final = 100 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """What goes into a tile: as the constants above, the least time of a k-block by the rows of its activations, and
+    """The costs of a tile: the constants above, the least time of a k-block by the rows of its activations, and
     ``latency_us`` of a slot that has been multiplied until it is full again, where that is known to matter.
     """
 
@@ -139,8 +140,8 @@ def finish_us(stage: StagePlan, split: int) -> float:
         return FINISH_US + 2 * sums / STORED_BYTES_PER_US
     if isinstance(stage.operator, Conv2d):
         return FINISH_US + 4 * sums * (parts - 1) / parts / SENT_OF_TAPS_BYTES_PER_US
-    sent = 4 * -(-_height(stage) // 16) * 16 * stage.columns * (parts - 1) / parts
-    return MEET_US * ceil(sent / PASS_BYTES) + sent / SENT_BYTES_PER_US
+    sent_bytes = 4 * -(-_height(stage) // 16) * 16 * stage.columns * (parts - 1) / parts
+    return MEET_US * ceil(sent_bytes / PASS_BYTES) + sent_bytes / SENT_BYTES_PER_US
 
 
 def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
@@ -180,8 +181,8 @@ def paced_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) ->
     for size in weight.shape:
         bytes_ *= size
     rounds = -(-stage.tasks // clusters)
-    drawn = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * pace.dram_bytes_per_us
-    return max(tile_us(stage, split, under_way), pace.begin_us + bytes_ / drawn / rounds)
+    dram_rate = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * pace.dram_bytes_per_us
+    return max(tile_us(stage, split, under_way), pace.begin_us + bytes_ / dram_rate / rounds)
 
 
 def stage_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:

@@ -32,8 +32,8 @@ _FLAG_WORDS: Final = FLAG_BYTES // 4
 
 
 class Dealer(IntEnum):
-    """Who says which cluster takes which task, as numbered in common.cuh: the plan's lists, a queue on the GPU, or a
-    thread of the CPU.
+    """The authority that assigns tasks to clusters, as numbered in common.cuh: the plan's lists, a queue on the GPU, or
+    a thread of the CPU.
     """
 
     LISTS = 0

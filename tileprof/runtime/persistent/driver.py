@@ -1,5 +1,5 @@
-"""What of the CUDA driver the persistent kernel takes and PyTorch does not offer: modules, tensor maps, clusters.
-libcuda is looked up at first use.
+"""The part of the CUDA driver that the persistent kernel uses and PyTorch does not offer: modules, tensor maps,
+clusters. libcuda is looked up at first use.
 """
 
 from __future__ import annotations

@@ -403,7 +403,7 @@ struct Alone {
         }
     }
 
-    // So many columns of the buffer, four rows at a time, of which each lane holds a chunk.
+    // Columns of the buffer, four rows at a time, of which each lane holds a chunk.
     template <class S, int COLUMNS>
     __device__ __forceinline__ void store(const int (&results)[4], long long first, int column) const {
         const int lane = thread % 32, chunk = lane % 8, row = lane / 8;

@@ -102,8 +102,8 @@ def tables_of(plan: Plan, dealer: Dealer = Dealer.LISTS) -> tuple[I32, ...]:
     """Return heads, or what is dealt from, tasks, waits and posts, as the kernel reads them."""
     posts_end = np.where(plan.early, -1, plan.post_ptr[1:])  # as the kernel knows an early task
     tasks = np.column_stack([plan.tasks, plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], posts_end])
-    dealt = _heads(plan, tasks) if dealer is Dealer.LISTS else TaskGraph.of(plan).table
-    return dealt, tasks, plan.waits, plan.posts
+    task_table = _heads(plan, tasks) if dealer is Dealer.LISTS else TaskGraph.of(plan).table
+    return task_table, tasks, plan.waits, plan.posts
 
 
 def _heads(plan: Plan, tasks: I32) -> I32:

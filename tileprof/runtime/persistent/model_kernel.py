@@ -23,7 +23,7 @@ _GAVE_UP, _RECORD = 2, 8  # of State of model.cuh
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """How a kernel is compiled beside its sizes.
+    """Options of a kernel's compilation beside its sizes.
 
     ``delay_ns``: for tests, blocks sleep up to so long before they store what others wait for. ``timeout_ns``: a wait
     that lasts longer writes a record and gives up. ``profile``: `ModelLauncher.clocks` holds the times of the last

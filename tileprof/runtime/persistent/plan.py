@@ -143,7 +143,8 @@ class Halo:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What is compiled in for a stage. ``operator`` is a `Gemm` or `Conv2d`; everything else follows from it.
+    """The constants that are compiled in for a stage. ``operator`` is a `Gemm` or `Conv2d`; everything else follows
+    from it.
 
     ``rows``: that a block multiplies, 64 or 128; a tile has at most this number, or twice as many for a pair.
     ``columns``: weight rows that a tile multiplies, two for each of its columns with a gate. ``k_blocks``: blocks of
@@ -169,7 +170,7 @@ class StagePlan:
 
     @property
     def interleaved(self) -> bool:
-        """Whether weights lie in a slot so that each of two warpgroups, which share the columns, has both halves of a
+        """True if weights lie in a slot so that each of two warpgroups, which share the columns, has both halves of a
         gate.
         """
         return self.abreast > 1 and self.rows == 64 and self.operator.epilogue == GATE
@@ -181,7 +182,7 @@ class StagePlan:
 
     @property
     def is_supported(self) -> bool:
-        """Whether the kernel takes tiles so wide, and blocks abreast."""
+        """True if the kernel takes tiles so wide, and blocks abreast."""
         alike = isinstance(self.operator, Gemm) and not self.pair and self.operator.tile[1] % (8 * self.abreast) == 0
         return self.columns <= MOST_COLUMNS and self.columns % self.least_columns == 0 and (self.abreast == 1 or alike)
 
@@ -204,7 +205,7 @@ class StagePlan:
 
     @property
     def pair(self) -> bool:
-        """Whether a tile takes a pair of blocks."""
+        """True if a tile takes a pair of blocks."""
         return self.operator.tile[0] > self.rows
 
     def halo(self, split: int) -> Halo | None:
@@ -227,8 +228,8 @@ class StagePlan:
     def _rings_bytes(self, split: int, halo: Halo) -> int:
         if split == 1:
             return _RINGS_BYTES[0]
-        sent = 4 * -(-halo.height // 16) * 16 * self.columns * (split - 1) // split
-        return _RINGS_BYTES[1 if sent <= _BUFFER_BYTES else 2]
+        sent_bytes = 4 * -(-halo.height // 16) * 16 * self.columns * (split - 1) // split
+        return _RINGS_BYTES[1 if sent_bytes <= _BUFFER_BYTES else 2]
 
     def share(self, split: int) -> int:
         """Return blocks of k that are not shared out to several blocks: with a halo, the taps of a row."""
@@ -319,7 +320,7 @@ class Plan:
 
     @property
     def paired(self) -> bool:
-        """Whether blocks share the rows of a tile instead of its k."""
+        """True if blocks share the rows of a tile instead of its k."""
         return self.stages[0].pair
 
     def part(self, task: int, rank: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""How long a plan takes, from how long its stages take alone.
+"""Predicts the time of a plan from the times of its stages alone.
 
 Tasks are replayed cluster by cluster. A task lasts its stage's time alone, less what a launch costs, over its rounds
 there; it ends no sooner than what it awaits, plus that time, less what its loader has fetched of the weights in the

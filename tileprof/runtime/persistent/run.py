@@ -16,7 +16,7 @@ from tileprof.runtime.copilot.build import compiled as compiled_pilot
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent.build import compiled
-from tileprof.runtime.persistent.dealing import Dealer, flag_words
+from tileprof.runtime.persistent.dealing import Dealer, flag_words, link_words
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.source import Options, header
@@ -88,7 +88,10 @@ class PersistentKernel:
         return (
             counts
             if self._pilot is None
-            else [*counts, Copilot(self.plans[0], self._pilot, pinned=torch.device(self._device).type == "cuda")]
+            else [
+                *counts,
+                Copilot(link_words(self.plans[0]), self._pilot, pinned=torch.device(self._device).type == "cuda"),
+            ]
         )
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any) -> None:

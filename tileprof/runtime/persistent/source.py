@@ -1,5 +1,5 @@
-"""What is compiled in: the constants of every stage, the layout of shared memory, and the widths of wgmma, as the
-header that kernel.cu includes.
+"""Writes the header that kernel.cu includes: the constants of every stage, the layout of shared memory, and the widths
+of wgmma.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARED_BYTES: Final = 227 * 1024
 
 _ROW_BYTES: Final = 2 * K_BLOCK
 _RESERVED_BYTES: Final = 2048
-"""For barriers, and for beginning where 1024 divides."""
+"""Bytes kept for barriers, and for beginning where 1024 divides."""
 
 _MOST_SLOTS: Final = 16
 _CHUNK_BYTES: Final = 32 * 16
@@ -44,7 +44,7 @@ _EPILOGUES: Final = ("none", "relu", "gelu", "gelu_tanh", "silu")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the shared memory of a block is used, and what tests ask for.
+    """The use of a block's shared memory, and the requests of tests.
 
     Sums go to other blocks through ``buffers`` buffers of at most ``buffer_bytes`` each, or one where all of them fit,
     as many columns at a time as fit. ``a_slots``: activation slots, 0 for what keeps most under way; the other memory

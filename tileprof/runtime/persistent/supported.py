@@ -1,5 +1,5 @@
-"""What the persistent kernel can compute: layouts that TMA reads, tiles that a warpgroup multiplies. Everything else is
-refused in a sentence.
+"""Checks that the persistent kernel can compute a stage: layouts that TMA reads, tiles that a warpgroup multiplies.
+Everything else is refused in a sentence.
 """
 
 from __future__ import annotations

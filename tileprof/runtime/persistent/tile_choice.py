@@ -1,5 +1,5 @@
-"""Which tiles, and how many blocks per tile suit a chain of products or convolutions under the persistent scheduler, by
-the model of `cost`.
+"""Chooses tiles and the number of blocks per tile for a chain of products or convolutions under the persistent
+scheduler, by the model of `cost`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast a model's call is: by PyTorch, by Inductor, and by ``torch.compile(backend="tileprof")``."""
+"""Times a model's call: by PyTorch, by Inductor, and by ``torch.compile(backend="tileprof")``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Comparison:
 
     @property
     def winners(self) -> str:
-        """What of the model runs in kernels of this package; empty where nothing does."""
+        """The parts of the model that run in kernels of this package; empty where nothing does."""
         return ", ".join(r.winner for r in self.reports if r.winner)
 
     @property
@@ -131,7 +131,7 @@ def _compiled(model: Any, variant: str) -> Any:
 
 
 class _State:
-    """What a call changes in place, found by making it, and its values from before."""
+    """The tensors that a call changes in place, found by making it, and their values from before."""
 
     def __init__(self, call: Call) -> None:
         tensors = [*tensors_in((call.args, call.kwargs)), *call.model.buffers()]

@@ -1,5 +1,5 @@
-"""How long a whole model is expected to take, before it runs: per stage what its tiles cost, between stages what a
-boundary costs, and kernels that Inductor has left.
+"""Predicts the time of a whole model before it runs: per stage the cost of its tiles, between stages the cost of a
+boundary, and kernels that Inductor has left.
 
 The shapes of the costs follow from each kernel's plan. Their constants are measured once per device, on one model per
 family (`CALIBRATED`); all other models are predicted from these.
@@ -42,7 +42,7 @@ class Constants:
     decoder_stall: float
     """Time per layer of a decoder in which the stream of weights stands still because blocks wait for each other."""
     decoder_sequence: float
-    """What each sequence adds to that."""
+    """The additional time per sequence."""
     prefill_stall: float
     """The same of a layer of a prefill, of up to 64 rows of tokens."""
     network: float

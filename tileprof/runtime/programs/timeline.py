@@ -1,5 +1,5 @@
-"""What the blocks of a whole-model kernel did in one replay: when each tile began and ended, on which block, and what
-it touched.
+"""The timeline of the blocks of a whole-model kernel in one replay: when each tile began and ended, on which block, and
+what it touched.
 
 The kernels write clocks on request (the GPU's nanosecond timer). Tiles are tasks of transformer blocks, and a block's
 share of a decoder's stage. A kernel has one block per SM.
@@ -297,8 +297,8 @@ def of_network(plan: NetworkPlan, times: Any, threads: int, shared_bytes: int) -
 
 
 class _Shares:
-    """What a block of a decoder touches in a stage, as common.cuh deals it out: groups of eight rows, the first of
-    which moves on from stage to stage.
+    """The work of a decoder's block in a stage, as common.cuh deals it out: groups of eight rows, the first of which
+    moves on from stage to stage.
     """
 
     def __init__(self, shape: DecoderShape, blocks: int, cached: int) -> None:

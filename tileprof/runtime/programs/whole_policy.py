@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from tileprof.runtime.encoder.plan import Touches
 
 Pairs = dict[tuple[int, int], tuple[I64, I64]]
-"""Per producer and consumer stage: what is needed (tiles) or awaited (semaphores), and by which tile, each pair once.
+"""Needed tiles or awaited semaphores, and the tile that needs or awaits each, per producer and consumer stage; each
+pair once.
 """
 
 _STRIDE: Final = 1 << 32
@@ -216,7 +217,9 @@ class _Before:
         self._readers = {name: np.array(rows, np.int64) for name, rows in readers.items()}
 
     def of_writes(self, touched: Touches) -> Iterator[I64]:
-        """Before a tile writes, and makes absent: who read and wrote there, and who made absent where it writes."""
+        """Waits before a tile writes and makes absent: for those who read and wrote there, and who made absent where it
+        writes.
+        """
         for name, *box in touched.writes:
             if name not in self._ring:
                 continue
@@ -228,7 +231,7 @@ class _Before:
             yield from self._wiping(name, box)
 
     def of_reads(self, touched: Touches) -> Iterator[I64]:
-        """Before a tile reads: who made absent what lay there before."""
+        """Waits before a tile reads: for those who made absent what lay there before."""
         for name, *box in touched.reads:
             if name in self._ring:
                 yield from self._wiping(name, box)

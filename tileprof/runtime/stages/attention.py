@@ -50,7 +50,7 @@ class Attention(Operator):
 
     @property
     def factor(self) -> float:
-        """What scores are multiplied by."""
+        """The factor that scores are multiplied by."""
         return self.scale or self.q.shape[2] ** -0.5
 
     @property

@@ -1,5 +1,5 @@
-"""Which elements of a matrix dropout keeps: a function of the seed and the element's number alone, so that tiles may
-run in any order.
+"""Chooses the elements of a matrix that dropout keeps: a function of the seed and the element's number alone, so that
+tiles may run in any order.
 
 The words are Philox4x32-10's (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
 key = seed, counter = number, the first of the four words. They are what `triton.language.randint` gives; both sides

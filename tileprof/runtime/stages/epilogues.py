@@ -1,4 +1,4 @@
-"""What happens to a sum before it is stored: bias, activation or gate, and a residual that is added or multiplied."""
+"""Epilogues of a sum before it is stored: bias, activation or gate, and a residual that is added or multiplied."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ GATE: Final = "silu_gate"
 
 
 COMBINATIONS: Final = ("add", "multiply")
-"""What a residual does to the result; ``multiply`` is the second product of a gated layer, whose gate another stage has
-computed.
+"""The ways to combine a residual with the result; ``multiply`` is the second product of a gated layer, whose gate
+another stage has computed.
 """
 
 

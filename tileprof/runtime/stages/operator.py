@@ -117,8 +117,8 @@ def operator_of(description: Mapping[str, Any]) -> Operator:
             if key not in allowed:
                 raise UserError(f"{name} has no {what} {key!r}; it has {', '.join(sorted(allowed))}")
     required = {f.name for f in _fields(kind) if f.default is MISSING}
-    if lost := sorted(required - set(operands) - set(parameters)):
-        raise UserError(f"{name} lacks {', '.join(lost)}")
+    if missing_names := sorted(required - set(operands) - set(parameters)):
+        raise UserError(f"{name} lacks {', '.join(missing_names)}")
     values = {key: tuple(v) if isinstance(v, list) else v for key, v in parameters.items()}
     try:
         return kind(**{role: View.parse(view) for role, view in operands.items()}, **values)

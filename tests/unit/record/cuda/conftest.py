@@ -1,14 +1,9 @@
-"""Makes the builders of this folder importable by its tests, and decodes what they build."""
-
-import sys
-from pathlib import Path
+"""Decodes what the builders of this folder build, and runs programs under the injection library."""
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from cuda_records import H200, process
-
+from tests.unit.record.cuda.cuda_records import H200, process
+from tests.unit.record.cuda.fake_libraries import cubin, libraries, runner  # noqa: F401 - fixtures
 from tileprof.record.cuda.decode import Decoder
 from tileprof.trace import TraceWriter, load, validate
 

@@ -40,6 +40,20 @@ static void facts() {
     printf("%llu %llu\n", (unsigned long long)mixed, (unsigned long long)held);
 }
 
+// Four words of a fact of any kind, and what is asked of it: launch, block, thread, map. What there is to it: room that
+// is left, whether it is the map's, and the same of what this thread and this map would leave behind.
+static void others() {
+    uint64_t asked[8];
+    while (fread(asked, sizeof asked, 1, stdin) == 1) {
+        Fact fact{(uint32_t)asked[0], (uint32_t)asked[1], (uint32_t)asked[2], (uint32_t)asked[3]};
+        uint32_t launch = asked[4], block = asked[5], thread = asked[6];
+        Fact room = room_of(7, block, launch, thread, 30), map = known_map(asked[7], launch);
+        printf("%u %d %u %d %d\n", room_left(fact, block, launch, thread), is_known_map(fact, asked[7], launch),
+               room_left(room, block, launch, thread), is_known_map(map, asked[7], launch),
+               room_left(map, block, launch, thread) != 0 || is_known_map(room, asked[7], launch));
+    }
+}
+
 // Lanes, bytes, shift of a granule and 32 addresses: granules that the lanes touch, those that they record, and how
 // many of the latter are not among the former or the other way round; how many lanes record.
 static void shares() {
@@ -48,14 +62,14 @@ static void shares() {
         uint32_t lanes = access[0], bytes = access[1], shift = access[2], recording = 0;
         const uint64_t* address = access + 3;
         std::set<uint64_t> touched, recorded;
-        bool run = true;
+        uint32_t on = 0;
         for (uint32_t lane = 0; lane < 32; ++lane)
-            if (lanes >> lane & 1)
-                run &= goes_on(lanes, lane, address[lane], lane == 0 ? address[0] : address[lane - 1], bytes);
+            if (lanes >> lane & 1 && goes_on(lanes, lane, address[lane], address[lane == 0 ? 0 : lane - 1], bytes))
+                on |= 1u << lane;
         for (uint32_t lane = 0; lane < 32; ++lane) {
             if (!(lanes >> lane & 1)) continue;
             uint64_t before = lane == 0 ? address[0] : address[lane - 1];  // of a lane that is not here: anything
-            uint32_t own = share(lanes, lane, run, shift, address[lane], before, bytes);
+            uint32_t own = share(lanes, lane, on, shift, address[lane], before, bytes);
             recording += own != 0;
             for (uint64_t at = 0; at < bytes; ++at) touched.insert((address[lane] + at) >> shift);
             for (uint64_t at = 0; at < own; ++at) recorded.insert((address[lane] + at) >> shift);
@@ -70,6 +84,7 @@ static void shares() {
 int main(int, char** arguments) {
     if (strcmp(arguments[1], "maps") == 0) maps();
     if (strcmp(arguments[1], "facts") == 0) facts();
+    if (strcmp(arguments[1], "others") == 0) others();
     if (strcmp(arguments[1], "shares") == 0) shares();
     return 0;
 }

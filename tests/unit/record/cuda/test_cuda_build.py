@@ -5,20 +5,13 @@ import subprocess
 
 import pytest
 
+from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.errors import UserError
 from tileprof.record.cuda import build, locate, raw
 
-
-def found(look):
-    try:
-        return look()
-    except UserError:
-        return None
-
-
-needs_compiler = pytest.mark.skipif(found(locate.host_compiler) is None, reason="no C++ compiler here")
+needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, reason="no C++ compiler here")
 needs_everything = pytest.mark.skipif(
-    None in {found(locate.nvcc), found(locate.sanitizer), found(locate.host_compiler)},
+    None in {path_or_none(locate.nvcc), path_or_none(locate.sanitizer), path_or_none(locate.host_compiler)},
     reason="needs nvcc, a C++ compiler and the nvidia-cuda-sanitizer-api wheel",
 )
 

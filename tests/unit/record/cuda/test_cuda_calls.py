@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from cuda_records import KERNEL, access, launch, process
 
+from tests.unit.record.cuda.cuda_records import KERNEL, access, launch, process
 from tileprof.cli import main
 from tileprof.devices import get
 from tileprof.record.cuda.decode import Decoder

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cuda_im2col import words_of
 
+from tests.unit.record.cuda.tensor_maps import words_of
 from tileprof.record.cuda import convolved, tensormap
 from tileprof.record.cuda.writes import Loads
 
@@ -22,7 +22,7 @@ def dense(base, sizes, box=None):
 
 
 class Convolution:
-    """A 3x3 convolution with padding: pixels by filters in tiles, the channels of each in segments, cut among blocks."""
+    """A 3x3 convolution with padding: pixels by filters in tiles, channels in segments, cut among blocks."""
 
     def __init__(self, images, height, width, channels, filters, tile, segments, order):
         self.shape, self.filters, self.tile = (images, height, width), filters, tile

@@ -1,7 +1,6 @@
 """Raw records to traces: what is said about each launch, and that nothing is lost silently."""
 
-from cuda_records import ALLOC, KERNEL, WINDOW, access, block_record, launch
-
+from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, WINDOW, access, block_record, launch
 from tileprof.record.cuda.decode import Timed
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import ATOMIC, READ, WRITE

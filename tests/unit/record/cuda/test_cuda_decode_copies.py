@@ -1,8 +1,8 @@
 """Raw records to traces: copies, fills and words of streams are launches of one tile."""
 
 import pytest
-from cuda_records import ALLOC, KERNEL, TENSOR
 
+from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR
 from tileprof.analysis import build_graph
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import READ, WRITE

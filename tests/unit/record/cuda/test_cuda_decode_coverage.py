@@ -1,8 +1,8 @@
 """Raw records to traces: what was not seen makes a launch a superset, and the trace says so."""
 
 import pytest
-from cuda_records import ALLOC, KERNEL, TENSOR, WINDOW, access, block_record, launch
 
+from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR, WINDOW, access, block_record, launch
 from tileprof.record.cuda import coverage, decode, raw
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import READ, WRITE

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from cuda_records import ALLOC, KERNEL, TENSOR, block_record, entry, launch
 
-from tileprof.record.cuda import raw, writes
+from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR, access, block_record, entry, launch
+from tileprof.record.cuda import locate, raw, writes
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import WRITE
 
@@ -269,3 +269,91 @@ def test_loads_through_a_map_that_is_unknown_read_all_tensors_and_what_lies_betw
     trace, _ = decoded([ALLOC, TENSOR, {**KERNEL, "tensor_load": 1}, launch(1)], load_entries(1, LOADED, 0, 0))
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert {g for _, _, g in granules(trace, 0, 32)} == set(range(0x8000, 0x8000 + 0x10000 // 32))
+
+
+BANK = PAGE + 0x40000  # of the launch's constants; parameters begin at 0x210
+CODE = [
+    "LDC R0, c[0x0][0x310]",
+    "ULDC.64 UR6, c[0x0][0x198]",
+    "UIADD3 UR8, UP0, UR6, 0x70, URZ",
+    "UIADD3.X UR9, URZ, UR7, URZ, UP0, !UPT",
+    "ISETP.EQ.AND P0, PT, R0, RZ, PT",
+    "@P0 EXIT",
+    "UTMASTG.2D [UR4], [UR8]",
+    "EXIT",
+]
+
+
+def with_code(tmp_path, monkeypatch, lines):
+    """Machine code that the recorder left, and a disassembler that reads it so."""
+    (tmp_path / "code-0.bin").write_bytes(bytes(16 * len(lines)))
+    text = "\n".join(f"/*{16 * n:04x}*/ {line} ;" for n, line in enumerate(lines))
+    (tmp_path / "text").write_text(text)
+    tool = tmp_path / "nvdisasm"
+    tool.write_text(f"#!/bin/sh\ncat '{tmp_path / 'text'}'\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(locate, "nvdisasm", lambda: tool)
+
+
+def parameters(number, mode, base):
+    """A launch's parameters, copied by their bounds: a map of 64 rows at 0x280 of the bank, a word at 0x310."""
+    words = np.zeros((0x320 - 0x210) // 4, "<u4")
+    map_words = [e[3] for e in map_entries(number, 0, base, loaded=False)]
+    words[0x70 // 4 : 0x70 // 4 + 16] = np.array(map_words).ravel()
+    words[0x100 // 4] = mode
+    parts = words.reshape(-1, 4).tolist()
+    return [entry(raw.MAP, BANK + 0x210 + 16 * i, 0, number, tuple(p)) for i, p in enumerate(parts)]
+
+
+BY_CODE = {**STORES, "parameters": [0x210, 0x110]}
+
+
+def stored(number, mode, *, base=0x104000):
+    """Records of a launch of CODE whose blocks also store by themselves, so that it could not be repeated."""
+    entries = parameters(number, mode, base) + map_entries(number, LOADED, 0x100000, loaded=True)
+    entries += [e for b in (0, 1) for e in load_entries(number, LOADED, b, 16 * b)]
+    return entries + [access(number, b, 0x10C000 // 1024, write=1 << b) for b in (0, 1)]
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_a_launch_whose_code_reaches_no_store_through_maps_writes_what_was_reported(
+    decoded, tmp_path, monkeypatch, mode
+):
+    with_code(tmp_path, monkeypatch, CODE)
+    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], stored(1, mode))
+    reported = {(b, WRITE, 0x10C000 // 32 + b) for b in (0, 1)}
+    written = {g for g in granules(trace, 0, 32) if g[1] == WRITE}
+    if mode == 0:
+        assert trace.launches.coverage.tolist() == ["exact"]
+        assert "reaches no store" in trace.launches.note[0]
+        assert written == reported
+    else:
+        assert trace.launches.coverage.tolist() == ["conservative"]
+        assert "stores through a tensor map" in trace.launches.note[0]
+        assert written == reported | {(t, WRITE, 0x104000 // 32 + g) for t in (0, 1) for g in range(256)}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*CODE[:5], "CALL.REL.NOINC 0x0", *CODE[6:]],  # it may go anywhere
+        [*CODE[:2], "LDC.64 R2, c[0x0][0x218]", "R2UR UR8, R2", *CODE[4:]],  # a map that is not known
+        [*CODE[:2], "UIADD3 UR8, UP0, UR6, 0x1c0, URZ", *CODE[3:]],  # behind the parameters
+        CODE[:-1],  # not all that there is: it runs on behind its end
+    ],
+)
+def test_code_that_does_not_say_where_it_stores_leaves_a_launch_as_it_was(decoded, tmp_path, monkeypatch, lines):
+    with_code(tmp_path, monkeypatch, lines)
+    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], stored(1, 1))
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert "machine code" not in trace.launches.note[0]
+
+
+def test_without_a_disassembler_or_all_parameters_code_says_nothing(decoded, tmp_path, monkeypatch):
+    with_code(tmp_path, monkeypatch, CODE)
+    lacking = [e for e in stored(1, 0) if e[0] & raw.LOW_MASK != BANK + 0x240]
+    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], lacking)
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    monkeypatch.setattr(locate, "nvdisasm", lambda: None)
+    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], stored(1, 0))
+    assert trace.launches.coverage.tolist() == ["conservative"]

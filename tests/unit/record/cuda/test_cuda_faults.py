@@ -4,13 +4,15 @@ import signal
 import subprocess
 
 import pytest
-from test_cuda_injection import events, libraries, pytestmark, runner  # noqa: F401 - fixtures
 
+from tests.unit.record.cuda.fake_libraries import events, needs_tools
 from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.record.cuda import locate
 from tileprof.record.cuda.decode import Decoder
 from tileprof.trace import TraceWriter, load, validate
+
+pytestmark = needs_tools
 
 FAILS = """
 library = ctypes.CDLL(os.environ["TILEPROF_LIBRARY"])
@@ -30,7 +32,7 @@ def decoded(process, path):
 
 
 @pytest.fixture
-def refused(runner):  # noqa: F811 - fixture
+def refused(runner):
     """Why the recorder does not start, as the program's user and the caller of ``tileprof record`` read it."""
 
     def run(**variables):
@@ -60,12 +62,12 @@ def test_a_driver_without_a_function_that_is_needed_is_too_old(refused, tmp_path
     assert "has no symbol cuLaunchKernel: the NVIDIA driver is too old" in refused(LD_LIBRARY_PATH=str(old))
 
 
-def test_a_library_without_a_function_that_is_needed_is_too_old(refused, libraries):  # noqa: F811 - fixture
+def test_a_library_without_a_function_that_is_needed_is_too_old(refused, libraries):
     message = refused(TILEPROF_SANITIZER=libraries.library)
     assert "has no symbol sanitizerSubscribe: it is too old; update nvidia-cuda-sanitizer-api" in message
 
 
-def test_without_room_for_records_launches_are_conservative_and_the_option_is_named(runner, tmp_path):  # noqa: F811 - fixture
+def test_without_room_for_records_launches_are_conservative_and_the_option_is_named(runner, tmp_path):
     process, _ = runner("inject(); module(); memory(1, 0x100000); launch(); launch()", FAKE_MEMORY="100000")
     assert "has no room for the recorder's 1 MiB" in complaints(process)
     assert "--arena" in complaints(process)
@@ -75,7 +77,7 @@ def test_without_room_for_records_launches_are_conservative_and_the_option_is_na
     assert any("--arena" in note for note in trace.manifest["notes"])
 
 
-def test_a_program_that_runs_out_of_memory_is_told_once_what_the_recorder_holds(runner):  # noqa: F811 - fixture
+def test_a_program_that_runs_out_of_memory_is_told_once_what_the_recorder_holds(runner):
     process, _ = runner("""
         inject(); module(); launch(); fake.fake_allocates(0); fake.fake_allocates(1)
         fake.fake_allocates(2); fake.fake_allocates(2)
@@ -87,7 +89,7 @@ def test_a_program_that_runs_out_of_memory_is_told_once_what_the_recorder_holds(
     assert message["text"].endswith("make that less with --arena")
 
 
-def test_a_kernel_that_faults_leaves_what_was_copied_and_a_sentence(runner, tmp_path):  # noqa: F811 - fixture
+def test_a_kernel_that_faults_leaves_what_was_copied_and_a_sentence(runner, tmp_path):
     process, _ = runner(
         "inject(); module(); launch(); library.tileprof_drain(); launch(); fake.fake_fault(); library.tileprof_drain()"
     )
@@ -98,7 +100,7 @@ def test_a_kernel_that_faults_leaves_what_was_copied_and_a_sentence(runner, tmp_
     assert any("are not here; 1 of them are known" in note for note in trace.manifest["notes"])
 
 
-def test_a_killed_program_leaves_what_was_copied(runner):  # noqa: F811 - fixture
+def test_a_killed_program_leaves_what_was_copied(runner):
     process, _ = runner(
         "import signal\n"
         "inject(); module(); launch(); library.tileprof_drain(); launch(); library.tileprof_flush(); "

@@ -4,14 +4,16 @@ import ctypes
 
 import numpy as np
 import pytest
-from cuda_records import KERNEL, block_record, launch, process
-from test_cuda_injection import libraries, pytestmark  # noqa: F401 - fixtures
 
+from tests.unit.record.cuda.cuda_records import KERNEL, block_record, launch, process
+from tests.unit.record.cuda.fake_libraries import needs_tools
 from tileprof.devices import Device, get
 from tileprof.errors import UserError
 from tileprof.record.cuda import doctor, gpu, raw, recorded_run
 from tileprof.record.cuda.decode import Decoder
 from tileprof.trace import TraceWriter, load, validate
+
+pytestmark = needs_tools
 
 H200 = "NVIDIA H200|9|0|132|150754820096|62914560|0"
 SLICE = "NVIDIA H200 MIG 1g.18gb|9|0|16|17179869184|7864320|0"
@@ -20,7 +22,7 @@ L4 = "NVIDIA L4|8|9|58|23580639232|50331648|"  # of an older driver, which does 
 
 
 @pytest.fixture
-def driver(libraries, monkeypatch):  # noqa: F811 - fixture
+def driver(libraries, monkeypatch):
     """A machine with these GPUs."""
     real = ctypes.CDLL
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

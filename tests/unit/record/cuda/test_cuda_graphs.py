@@ -3,8 +3,8 @@ launched.
 """
 
 import pytest
-from cuda_records import KERNEL, access, block_record, launch, process
 
+from tests.unit.record.cuda.cuda_records import KERNEL, access, block_record, launch, process
 from tileprof.devices import get
 from tileprof.record.cuda import raw
 from tileprof.record.cuda.decode import Decoder, fused_operators

@@ -1,10 +1,10 @@
 """Grouped products: a kernel that writes the maps of its next group over those of the last, and what is made of it."""
 
 import numpy as np
-from cuda_records import KERNEL, entry, launch, process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.record.cuda.cuda_records import KERNEL, entry, launch, process
 from tileprof.devices import get
 from tileprof.record.cuda import grouped, raw
 from tileprof.record.cuda.decode import Decoder

@@ -59,7 +59,8 @@ def inside(tmp_path, library):
 
     def run(code, python=sys.executable, **variables):
         environment = {
-            **os.environ, "PYTHONPATH": str(recorded_run.INPROCESS), recorded_run.INJECTION: str(library), "SAID": str(message),
+            **os.environ, "PYTHONPATH": str(recorded_run.INPROCESS), recorded_run.INJECTION: str(library),
+            "SAID": str(message),
             "TILEPROF_RAW": str(tmp_path), "TILEPROF_PASS": "accesses", **variables,
         }  # fmt: skip
         script = tmp_path / "script.py"

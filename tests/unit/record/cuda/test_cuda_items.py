@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from cuda_records import KERNEL, access, block_record, entry, launch, process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.record.cuda.cuda_records import KERNEL, access, block_record, entry, launch, process
 from tileprof.devices import get
 from tileprof.record.cuda import items, raw, tensormap
 from tileprof.record.cuda.decode import Decoder

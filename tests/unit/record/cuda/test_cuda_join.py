@@ -3,10 +3,10 @@
 from itertools import accumulate, chain
 
 import pytest
-from cuda_records import KERNEL, launch, process
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.record.cuda.cuda_records import KERNEL, launch, process
 from tileprof.record.cuda import allocator, join
 
 A, B, C = (("a", (1, 1, 1), (32, 1, 1)), ("b", (1, 1, 1), (32, 1, 1)), ("c", (1, 1, 1), (32, 1, 1)))

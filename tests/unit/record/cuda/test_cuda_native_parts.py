@@ -80,6 +80,33 @@ def test_no_two_keys_have_the_same_fact(ask):
     assert number * 0.8 < held < number, "windows of single bytes in graphs go beyond a fact"
 
 
+def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_believed(ask):
+    """Places are shared with facts of windows, of other threads, blocks, launches and maps."""
+    rng = np.random.default_rng(4)
+    number = 50_000
+    launch, block = rng.integers(1, 4, number), rng.integers(0, 3, number)
+    thread, map_ = rng.integers(0, 1024, number), (0x7F00 << 32) + 64 * rng.integers(0, 3, number)
+    of = rng.integers(0, number, number)  # whose note lies there: mostly another's
+    of = np.where(rng.random(number) < 0.2, np.arange(number), of)
+    window_above, left = rng.integers(0, 1 << 23, number), rng.integers(0, 31, number)
+    kind = rng.integers(0, 3, number)
+    room, map_fact = (1 << 31) + (thread[of] << 8) + left, np.full(number, 1 << 30)
+    fact = np.column_stack(
+        [
+            np.where(kind == 2, map_[of] & 0xFFFFFFFF, rng.integers(0, 1 << 32, number)),
+            np.where(kind == 2, map_[of] >> 32, block[of]),
+            launch[of],
+            np.choose(kind, [window_above, room, map_fact]),
+        ]
+    )
+    asked = np.column_stack([fact, launch, block, thread, map_]).astype("<u8")
+    answers = ask("others", asked.tobytes())
+    same_thread = (thread[of] == thread) & (block[of] == block) & (launch[of] == launch)
+    assert np.array_equal(answers[:, 0], np.where((kind == 1) & same_thread, left, 0))
+    assert np.array_equal(answers[:, 1] == 1, (kind == 2) & (map_[of] == map_) & (launch[of] == launch))
+    assert (answers[:, 2:] == [30, 1, 0]).all()
+
+
 def test_what_lanes_record_are_the_granules_that_they_touch(ask):
     rng = np.random.default_rng(3)
     accesses = []
@@ -107,5 +134,8 @@ def test_what_lanes_record_are_the_granules_that_they_touch(ask):
 
 def test_lanes_at_one_place_leave_it_to_the_first_and_rows_to_their_first_ones(ask):
     same, rows = [0x7F0000001000] * 32, [0x7F0000001000 + 4096 * (i // 8) + 4 * (i % 8) for i in range(32)]
-    packed = np.array([[0xFFFFFFFF, 4, 5, *same], [0xFFFFFFFF, 4, 5, *rows]], np.uint64).tobytes()
-    assert ask("shares", packed).tolist() == [[0, 1], [0, 4]]
+    wide_rows = [0x7F0000001000 + 4096 * (i // 8) + 16 * (i % 8) for i in range(32)]
+    packed = np.array(
+        [[0xFFFFFFFF, 4, 5, *same], [0xFFFFFFFF, 4, 5, *rows], [0xFFFFFFFF, 16, 5, *wide_rows]], np.uint64
+    )
+    assert ask("shares", packed.tobytes()).tolist() == [[0, 1], [0, 4], [0, 4]]

@@ -6,14 +6,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from test_cuda_build import found
-from test_cuda_injection import events, libraries, runner  # noqa: F401 - fixtures
-from test_cuda_injection import pytestmark as needs_tools
 
+from tests.unit.record.cuda.fake_libraries import events, needs_tools
+from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.record.cuda import build, locate
 
 HEADER = "nvtx3/nvToolsExt.h"
-WHERE = found(locate.nvcc) and found(locate.cuda_include)
+WHERE = path_or_none(locate.nvcc) and path_or_none(locate.cuda_include)
 pytestmark = [
     needs_tools, pytest.mark.skipif(WHERE is None or not (WHERE / HEADER).is_file(), reason=f"needs {HEADER}")
 ]  # fmt: skip
@@ -40,7 +39,7 @@ def marks(tmp_path_factory):
 
 
 @pytest.fixture
-def recorded_blocks(runner, libraries, marks, tmp_path):  # noqa: F811 - fixtures
+def recorded_blocks(runner, libraries, marks, tmp_path):
     """The number of blocks of each launch that was recorded."""
 
     def run(text, pattern, **variables):
@@ -250,7 +249,7 @@ def test_a_push_and_a_pop_return_what_they_return_without_a_tool(recorded_blocks
     assert recorded_blocks.output == "-2 -2 -2"
 
 
-def test_a_pattern_that_is_none_ends_in_a_sentence(runner, libraries, marks):  # noqa: F811 - fixtures
+def test_a_pattern_that_is_none_ends_in_a_sentence(runner, libraries, marks):
     """Python's idea of a regular expression, which has checked it by then, is a little wider."""
     text = (
         MARKS

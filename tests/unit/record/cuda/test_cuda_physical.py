@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from cuda_records import KERNEL, access, block_record, launch, process
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.record.cuda.cuda_records import KERNEL, access, block_record, launch, process
 from tileprof.analysis import build_graph
 from tileprof.devices import get
 from tileprof.record.cuda.decode import Decoder

@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-from cuda_records import KERNEL, launch, process
 
+from tests.unit.record.cuda.cuda_records import KERNEL, launch, process
 from tileprof.cli import cuda_options
 from tileprof.cli import record as record_verb
 from tileprof.errors import UserError

@@ -1,8 +1,8 @@
 """Raw records of launches that were left alone or given up, and of several GPUs: what the trace says of them."""
 
 import pytest
-from cuda_records import KERNEL, access, block_record, launch, process
 
+from tests.unit.record.cuda.cuda_records import KERNEL, access, block_record, launch, process
 from tileprof.devices import get
 from tileprof.record.cuda.decode import Decoder
 from tileprof.trace import TraceWriter, load, validate

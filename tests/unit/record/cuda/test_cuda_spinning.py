@@ -5,19 +5,14 @@ import shutil
 import subprocess
 
 import pytest
-from test_cuda_injection import events, libraries, pytestmark, runner  # noqa: F401 - fixtures
 
+from tests.unit.record.cuda.fake_libraries import STREAMS, events, needs_tools
 from tileprof.errors import UserError
 from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.record.cuda.settings import SPINNING, Settings
 
-STREAMS = """
-import threading, time
-S1, S2 = ctypes.c_void_p(0x51), ctypes.c_void_p(0x52)
-def launch_on(stream, name):
-    fake.fake_stream(stream)
-    launch(name)
-"""
+pytestmark = needs_tools
+
 SPINNING_NAMES = (
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_f32(ncclSymkDevWorkArgs4K)",
@@ -55,7 +50,7 @@ def test_a_limit_that_is_none_is_refused():
         Settings(include="(")
 
 
-def test_a_launch_that_waits_for_a_later_one_is_given_up_so_that_the_later_one_can_be_made(runner):  # noqa: F811 - fixture
+def test_a_launch_that_waits_for_a_later_one_is_given_up_so_that_the_later_one_can_be_made(runner):
     process, _ = runner(
         STREAMS
         + """
@@ -72,7 +67,7 @@ launch_on(S1, b"after")
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
-def test_a_launch_that_waits_in_the_default_stream_is_given_up_too(runner):  # noqa: F811 - fixture
+def test_a_launch_that_waits_in_the_default_stream_is_given_up_too(runner):
     process, output = runner(
         STREAMS
         + """
@@ -86,7 +81,7 @@ launch_on(None, b"spins"); launch_on(S2, b"lets_go"); print(time.monotonic() - b
     assert process.complete
 
 
-def test_nothing_behind_a_launch_that_was_given_up_is_waited_for(runner):  # noqa: F811 - fixture
+def test_nothing_behind_a_launch_that_was_given_up_is_waited_for(runner):
     _, output = runner(
         STREAMS
         + """
@@ -101,7 +96,7 @@ print(time.monotonic() - begin < 20); fake.fake_let_go(S1)
     assert output == "True"
 
 
-def test_while_a_thread_waits_for_a_launch_another_can_make_the_one_that_lets_it_go(runner):  # noqa: F811 - fixture
+def test_while_a_thread_waits_for_a_launch_another_can_make_the_one_that_lets_it_go(runner):
     process, output = runner(
         STREAMS
         + """
@@ -118,7 +113,7 @@ launch_on(S1, b"spins"); thread.join(); print(time.monotonic() - begin < 60)
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
-def test_records_stay_on_the_device_until_what_makes_them_has_ended(runner):  # noqa: F811 - fixture
+def test_records_stay_on_the_device_until_what_makes_them_has_ended(runner):
     process, _ = runner(
         STREAMS
         + """
@@ -132,7 +127,7 @@ library.tileprof_drain()
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
-def test_a_program_that_ends_before_its_kernels_leaves_a_recording_that_says_that_it_is_partial(runner):  # noqa: F811 - fixture
+def test_a_program_that_ends_before_its_kernels_leaves_a_recording_that_says_that_it_is_partial(runner):
     process, _ = runner(
         STREAMS + 'inject(); module(); launch_on(S1, b"k"); fake.fake_spin(S1); launch_on(S1, b"k")',
         TILEPROF_WAIT="0.2",
@@ -140,7 +135,7 @@ def test_a_program_that_ends_before_its_kernels_leaves_a_recording_that_says_tha
     assert not process.complete
 
 
-def test_a_program_in_which_nothing_moves_any_more_is_ended_with_the_name_to_exclude(runner):  # noqa: F811 - fixture
+def test_a_program_in_which_nothing_moves_any_more_is_ended_with_the_name_to_exclude(runner):
     process, _ = runner(
         STREAMS
         + """
@@ -155,7 +150,7 @@ time.sleep(60)
     assert '"e":"hung","kernel":"space::spins"' in (process.folder / "events.jsonl").read_text()
 
 
-def test_kernels_that_are_known_to_spin_have_a_place_and_no_records(runner):  # noqa: F811 - fixture
+def test_kernels_that_are_known_to_spin_have_a_place_and_no_records(runner):
     text = """
         stream = ctypes.c_void_p(0x51)
         inject(); module(); launch(); fake.fake_stream(stream); fake.fake_spin(stream); before = fake.fake_count(2)
@@ -171,7 +166,7 @@ def test_kernels_that_are_known_to_spin_have_a_place_and_no_records(runner):  # 
     ]
 
 
-def test_include_takes_kernels_off_the_list(runner):  # noqa: F811 - fixture
+def test_include_takes_kernels_off_the_list(runner):
     process, _ = runner(
         'inject(); module(); launch(b"ncclDevKernel_SendRecv"); launch(b"ncclDevKernel_Broadcast")',
         TILEPROF_SPINNING="|".join(SPINNING),
@@ -180,7 +175,7 @@ def test_include_takes_kernels_off_the_list(runner):  # noqa: F811 - fixture
     assert [e["aside"] for e in events(process, "launch")] == [0, 1]
 
 
-def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(runner):  # noqa: F811 - fixture
+def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(runner):
     process, output = runner(
         """
         import time
@@ -196,7 +191,7 @@ def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(r
     assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Attribution.INCOMPLETE}
 
 
-def test_threads_that_launch_and_copy_records_do_not_wait_for_each_other_for_ever(runner):  # noqa: F811 - fixture
+def test_threads_that_launch_and_copy_records_do_not_wait_for_each_other_for_ever(runner):
     """The driver holds a lock in callbacks of launches that the library's functions take, too."""
     process, output = runner(
         STREAMS
@@ -222,7 +217,7 @@ print("done")
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
-def test_the_library_shares_nothing_of_the_cpp_library_with_the_program(libraries):  # noqa: F811 - fixture
+def test_the_library_shares_nothing_of_the_cpp_library_with_the_program(libraries):
     """PyTorch 2.11 exports parts of std::regex that another compiler made; called in ours they crash."""
     shown = subprocess.run(
         ["nm", "-D", "--defined-only", libraries.library], capture_output=True, text=True, check=True

@@ -1,14 +1,14 @@
 """Threads of a program that launch, load, mark regions and destroy contexts at once, on a driver made for tests."""
 
-from cuda_records import KERNEL, access, launch, process
-from cuda_records import block_record as block
-from test_cuda_injection import cubin, events, libraries, pytestmark, runner  # noqa: F401 - fixtures
-from test_cuda_spinning import STREAMS
-
+from tests.unit.record.cuda.cuda_records import KERNEL, access, launch, process
+from tests.unit.record.cuda.cuda_records import block_record as block
+from tests.unit.record.cuda.fake_libraries import STREAMS, events, needs_tools
 from tileprof.devices import get
 from tileprof.record.cuda.decode import Decoder
 from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.trace import TraceWriter, load
+
+pytestmark = needs_tools
 
 UNSEEN = """
 BEFORE = ctypes.CFUNCTYPE(None)
@@ -21,7 +21,7 @@ def attributions(result):
     return [graphs.entries(e)[1] for e in events(result, "launch")]
 
 
-def test_a_module_that_is_loaded_while_regions_end_and_begin_is_patched_once(runner):  # noqa: F811 - fixture
+def test_a_module_that_is_loaded_while_regions_end_and_begin_is_patched_once(runner):
     process, output = runner(
         STREAMS
         + """
@@ -37,7 +37,7 @@ launch(); library.tileprof_capture(0); print(fake.fake_count(0), fake.fake_count
     assert attributions(process) == [Attribution.EXACT]
 
 
-def test_a_module_that_is_unloaded_while_it_is_patched_is_left_alone_from_then_on(runner):  # noqa: F811 - fixture
+def test_a_module_that_is_unloaded_while_it_is_patched_is_left_alone_from_then_on(runner):
     process, output = runner(
         STREAMS
         + """
@@ -53,12 +53,12 @@ fake.fake_unload(C, M); library.tileprof_capture(0); thread.join(); print(fake.f
     assert process.complete
 
 
-def test_what_may_run_on_in_a_stream_that_takes_no_mark_is_not_trusted(runner):  # noqa: F811 - fixture
+def test_what_may_run_on_in_a_stream_that_takes_no_mark_is_not_trusted(runner):
     process, _ = runner(STREAMS + 'inject(); module(); launch_on(S1, b"k"); fake.fake_refuse_places(S1)')
     assert attributions(process) == [Attribution.INCOMPLETE]
 
 
-def test_a_launch_that_ends_while_another_thread_copies_records_is_not_trusted(runner):  # noqa: F811 - fixture
+def test_a_launch_that_ends_while_another_thread_copies_records_is_not_trusted(runner):
     process, _ = runner(
         STREAMS
         + UNSEEN
@@ -75,17 +75,17 @@ fake.fake_stream(S2); unseen(meanwhile); fake.fake_let_go(S1); thread.join()
     assert attributions(process) == [Attribution.EXACT, Attribution.EXACT, Attribution.INCOMPLETE]
 
 
-def test_a_call_whose_begin_was_not_seen_has_captured_nothing(runner):  # noqa: F811 - fixture
+def test_a_call_whose_begin_was_not_seen_has_captured_nothing(runner):
     process, _ = runner(UNSEEN + "inject(); module(); launch(); unseen(api_exit=1)")
     assert events(process, "captured") == []
 
 
-def test_nodes_of_graphs_for_which_the_gpu_had_no_room_stand_for_all_memory(runner):  # noqa: F811 - fixture
+def test_nodes_of_graphs_for_which_the_gpu_had_no_room_stand_for_all_memory(runner):
     process, _ = runner('inject(); module(); fake.fake_graph(C, M, b"k", 3, 2, 0)', FAKE_MEMORY="1000")
     assert attributions(process) == [Attribution.INCOMPLETE, Attribution.INCOMPLETE]
 
 
-def test_what_a_thread_is_finding_out_about_stores_is_named_by_no_other_launch_before(runner, cubin):  # noqa: F811 - fixtures
+def test_what_a_thread_is_finding_out_about_stores_is_named_by_no_other_launch_before(runner, cubin):
     process, _ = runner(
         STREAMS
         + """
@@ -104,7 +104,7 @@ thread.join(); fake.fake_pause(0)
     assert messages == [("owners", 0), ("owned", 0), ("owners", 1), ("owned", 1), ("owned", 1)]
 
 
-def test_a_library_that_is_closed_stays(runner):  # noqa: F811 - fixture
+def test_a_library_that_is_closed_stays(runner):
     """Its thread, its handlers and what the driver calls would be gone."""
     process, output = runner("""
         import _ctypes, time

@@ -19,7 +19,8 @@ WRAPPED = """
 #define LOAD_READONLY(p) tileprof::load_readonly(p)
 #define STORE(p, v) tileprof::store(p, v)
 #define ADD(p, v) tileprof::atomic_add(p, v)
-#define LOAD_TILE(to, from, pitch, columns, rows) tileprof::load_tile(to, {32}, from, {pitch}, tileprof::Box{columns, rows})
+#define LOAD_TILE(to, from, pitch, columns, rows) \\
+    tileprof::load_tile(to, {32}, from, {pitch}, tileprof::Box{columns, rows})
 """
 PLAIN = """
 #define LIFE
@@ -43,7 +44,8 @@ __device__ __forceinline__ void copy_tile(T* to, const T* from, long long pitch,
 }
 """
 KERNELS = """
-extern "C" __global__ void elements(const float4* __restrict__ x, float4* y, const unsigned char* b, float* sums, int n) {
+extern "C" __global__ void elements(const float4* __restrict__ x, float4* y, const unsigned char* b, float* sums,
+                                    int n) {
     LIFE
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;

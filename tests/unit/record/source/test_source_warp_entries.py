@@ -22,7 +22,7 @@ ROOM = 40
 
 @pytest.fixture(scope="module")
 def gathered():
-    """Entries that a warp leaves: ``gathered(addresses, mask, bytes, capacity)`` gives them and how many it asked for."""
+    """Entries that a warp leaves: ``gathered(addresses, mask, bytes, capacity)`` gives them and the number asked."""
     machine = Host("H200")
     kernel = machine.compile(Program(SOURCE, "lanes.cu", "lanes"), record=True)
 

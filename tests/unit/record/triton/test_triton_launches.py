@@ -65,7 +65,8 @@ def touched(kernel, tile: int, slot: int, mode: int) -> set[int]:
     rows = np.flatnonzero((boxes.tile == tile) & (boxes.operand == slot) & (boxes.mode == mode))
     return {
         int(boxes.offset[r] + i * boxes.stride_0[r] + j * boxes.stride_1[r] + byte)
-        for r in rows for i in range(boxes.count_0[r]) for j in range(boxes.count_1[r]) for byte in range(boxes.length[r])
+        for r in rows for i in range(boxes.count_0[r]) for j in range(boxes.count_1[r])
+        for byte in range(boxes.length[r])
     }  # fmt: skip
 
 

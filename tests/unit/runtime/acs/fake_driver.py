@@ -30,9 +30,17 @@ class Machine:
         return self.outcome(*words, settings=settings, seed=seed, delay_us=delay_us, **more).stdout.strip()
 
     def outcome(
-        self, *words: str, settings: acs.Settings | None = None, seed: int = 1, delay_us: int = 30, **more: str
+        self,
+        *words: str,
+        settings: acs.Settings | None = None,
+        seed: int = 1,
+        delay_us: int = 30,
+        code: int = 0,
+        **more: str,
     ) -> subprocess.CompletedProcess[str]:
-        """The program run to its end, or until `PATIENCE_S` has passed, which fails the test. ``more``: variables."""
+        """The program run to its end, or until `PATIENCE_S` has passed, which fails the test, as another exit code than
+        ``code`` does. ``more``: variables.
+        """
         variables = {
             **os.environ,
             "LD_LIBRARY_PATH": str(self.folder),
@@ -44,7 +52,11 @@ class Machine:
             settings.folder.mkdir(parents=True, exist_ok=True)
             variables |= acs.environment(self.library, settings)
         command = [str(self.folder / "program"), *words]
-        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        outcome = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert outcome.returncode == code, (outcome.returncode, outcome.stderr)
+        return outcome
 
     def logged(self, *words: str, folder: Path) -> list[Logged]:
         """The launches that a program makes."""
@@ -66,7 +78,7 @@ def compiled(folder: Path) -> Machine:
     driver = ["-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
     for command in (
         ["g++", *flags, *driver, str(SOURCES / "libcuda.cpp"), "-ldl", "-o", str(folder / "libcuda.so.1")],
-        ["g++", *flags, str(SOURCES / "program.cpp"), "-ldl", "-o", str(folder / "program")],
+        ["g++", *flags, "-pthread", str(SOURCES / "program.cpp"), "-ldl", "-o", str(folder / "program")],
     ):
         subprocess.run(command, check=True)
     return Machine(folder, acs.build())

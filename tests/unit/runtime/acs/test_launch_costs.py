@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_driver import compiled
 
+from tests.unit.runtime.acs.fake_driver import compiled
 from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.runtime.acs import costs

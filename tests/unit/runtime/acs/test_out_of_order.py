@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_driver import Machine, compiled
 
+from tests.unit.runtime.acs.fake_driver import Machine, compiled
 from tileprof.cli.run_acs import _logged_runs
 from tileprof.runtime import acs
 
@@ -35,12 +35,13 @@ def test_every_mode_gives_the_bits_of_stream_order(
     words = (str(seed), str(steps), kind)
     expected = machine.run(*words, delay_us=0)
     _, table = machine.table(*words, folder=tmp_path / "log")
-    for number, (mode, issuer) in enumerate((("streams", 0), ("streams", 1), ("graph", 0), ("check", 0))):
-        late = 30 * (1 - issuer)
-        settings = acs.Settings(mode, tmp_path / str(number), table, lanes=4, window=16, issuer=issuer, delay_us=late)
-        assert machine.run(*words, settings=settings, seed=seed) == expected, (mode, issuer)
+    modes = (("streams", 0), ("streams", 1), ("graph", 0), ("graph", 1), ("check", 0))
+    for number, (mode, threads) in enumerate(modes):
+        settings = acs.Settings(mode, tmp_path / str(number), table, lanes=4, window=16, threads=threads, delay_us=30)
+        assert machine.run(*words, settings=settings, seed=seed) == expected, (mode, threads)
         (counts,) = acs.results(settings.folder)
         assert counts["differing"] == 0
+        assert (counts["queued"] > 30) == bool(threads)
         assert len(counts["unknown_at"]) == counts["unknown"]
         assert counts["unknown_at"] == sorted({at for at in counts["unknown_at"] if 0 <= at < counts["launches"]})
         assert counts["spread"] > 10 or kind == "loop" or mode == "check"
@@ -56,6 +57,16 @@ def test_a_region_that_repeats_becomes_a_graph_whose_parameters_follow_the_buffe
     assert counts["graphs"] == 1
     assert counts["graph_kernels"] == 5 * 25
     assert counts["updated"] > 0
+
+
+def test_a_program_that_repeats_itself_without_waiting_gets_the_same_graphs(machine: Machine, tmp_path: Path) -> None:
+    words = ("5", "300", "steps")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    settings = acs.Settings("graph", tmp_path / "graph", table, threads=1)
+    assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
+    (counts,) = acs.results(tmp_path / "graph")
+    assert counts["graph_kernels"] > 0.6 * counts["launches"]
+    assert counts["graphs"] < 30
 
 
 def test_launches_that_a_program_captures_become_branches_of_its_graph(machine: Machine, tmp_path: Path) -> None:
@@ -165,6 +176,26 @@ def test_check_notices_a_range_that_was_deleted(machine: Machine, tmp_path: Path
         (counts,) = acs.results(settings.folder)
         if not counts["differing"]:
             missed.append(line)
+    assert missed == []
+
+
+def test_check_notices_deleted_ranges_of_steps_that_leave_equal_bytes(machine: Machine, tmp_path: Path) -> None:
+    words = ("3", "5", "still")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    expected = machine.run(*words, delay_us=0)
+    lines = table.read_text().splitlines()
+    deleted = [number for number, line in enumerate(lines) if line.startswith(("read", "write"))]
+    assert len(deleted) >= 4
+    missed = []
+    for number in (-1, *deleted):
+        mutant = tmp_path / f"table-{number}"
+        mutant.write_text("\n".join(line for at, line in enumerate(lines) if at != number) + "\n")
+        settings = acs.Settings("check", tmp_path / f"run-{number}", mutant)
+        assert machine.run(*words, settings=settings, delay_us=0) == expected
+        (counts,) = acs.results(settings.folder)
+        assert counts["probed"] > 0
+        if bool(counts["differing"]) == (number < 0):
+            missed.append((number, counts["differences"]))
     assert missed == []
 
 

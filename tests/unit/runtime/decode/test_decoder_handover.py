@@ -74,7 +74,7 @@ def test_a_poll_that_is_left_out_is_caught(name):
 
 
 def runs_early(policy: Policy, number: int, wait: int, watched: Memory) -> bool:
-    """Whether a tile races in the policy without one wait of an edge while a tile is held back that posts what it waited for."""
+    """True if a tile races without one wait of an edge while a tile is held back that posts what it waited for."""
     edge = policy.edges[number]
     assert isinstance(edge.waits, WaitTable)
     mutant = Program.of(without(policy, number, wait))

@@ -4,7 +4,6 @@ bits, and planted faults are seen.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,14 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the machine, and what runs kernels on it
-sys.path.insert(0, str(Path(__file__).parent))
-
-from decoder_model import HostModel
-from decoder_on_cpu import HostDecoder, compiled
-from kernel_on_cpu import compile_machine, compiler_missing
-from planted import replaced
-
+from tests.unit.runtime.decode.decoder_model import HostModel
+from tests.unit.runtime.decoder_on_cpu import HostDecoder, compiled
+from tests.unit.runtime.kernel_on_cpu import compile_machine, compiler_missing
+from tests.unit.runtime.planted import replaced
 from tileprof.runtime.decode.shape import DecoderShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")

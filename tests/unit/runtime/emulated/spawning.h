@@ -7,12 +7,16 @@
 #define __device__
 #define __global__ static
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
 #include <utility>
 #include <vector>
+
+// Whole lines, so that a test can end the program after the first wrong one.
+static const int line_by_line = setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
 
 enum cudaError_t { cudaSuccess, cudaErrorLaunchPendingCountExceeded };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };

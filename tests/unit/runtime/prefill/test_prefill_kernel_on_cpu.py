@@ -5,7 +5,6 @@ PyTorch's results, always the same bits, and planted faults are seen.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,14 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the machine, and what runs kernels on it
-sys.path.insert(0, str(Path(__file__).parent))
-
-from kernel_on_cpu import compile_machine, compiler_missing
-from planted import replaced
-from prefill_model import HostModel
-from prefill_on_cpu import HostPrefill, compiled
-
+from tests.unit.runtime.kernel_on_cpu import compile_machine, compiler_missing
+from tests.unit.runtime.planted import replaced
+from tests.unit.runtime.prefill.prefill_model import HostModel
+from tests.unit.runtime.prefill_on_cpu import HostPrefill, compiled
 from tileprof.runtime.prefill.shape import PrefillShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001, PTH118, PTH123, SLF001 - runs inside other programs: a script that imports little, and late
-"""What PyTorch's caching allocator does, from its own history: written as JSON rows when the program ends.
+"""The history of PyTorch's caching allocator, written as JSON rows when the program ends.
 
 Writes ``$TILEPROF_RAW/process-<pid>/allocator.json``: ``[action, address, bytes, microseconds since 1970]``. Where only
 marked regions are recorded, a history is kept inside them alone, and each begins with a row of all that is allocated

@@ -1,6 +1,6 @@
 # ruff: noqa: INP001 - runs inside other programs: a script that imports little, and late
-"""How PyTorch called an operator: its tensors with addresses, and its numbers, as one event behind the launches it
-made.
+"""The arguments of an operator call of PyTorch: tensors with addresses, and numbers, as one event behind the launches
+it made.
 
     {"e": "called", "op": "aten::addmm", "arguments": {"self": {"tensor": 0}, "beta": 1, ...},
      "tensors": [["self", address, shape, strides, dtype, item bytes, written, "cuda"], ...]}

@@ -33,7 +33,7 @@ _ACTIVATIONS = {
     "relu": ("relu", {}), "silu": ("silu", {}), "gelu": ("gelu", {"approximate": "none"}),
     "gelu_tanh": ("gelu", {"approximate": "tanh"}),
 }  # fmt: skip
-"""By the name in a comment: the operator, and its other arguments."""
+"""Operators and their other arguments, by the name in a comment."""
 
 _PASSED = frozenset({"addmm", "mm", "bmm", "convolution", "t", "view", "permute", "_unsafe_view", "transpose"})
 """Operators whose results an activation takes: kernels are named after these, too."""

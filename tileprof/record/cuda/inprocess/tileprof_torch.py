@@ -64,11 +64,11 @@ class _Hooks:
         self.backward = False
         self.composite: dict[Any, bool] = {}
         self.hidden: list[tuple[Any, str, Any]] = []
-        """What `look` put a function of its own in place of: owner, name, and what the owner itself had there, if
-        anything."""
+        """Functions that `look` replaced: owner, name, and the owner's own value, if it had one."""
         self.compiled: list[Any] = []
-        """What was compiled, whose calls are not hooked: parameters are named when that is done, and when a region
-        begins."""
+        """Compiled functions and modules, whose calls are not hooked: their parameters are named after compilation, and
+        when a region begins.
+        """
 
     def install(self) -> None:
         import tileprof_inductor

@@ -14,11 +14,19 @@ namespace {
 
 constexpr uint32_t kSlots = 1u << 23;  // of the index; 32 MiB, which stays in the L2 of a large GPU
 constexpr size_t kStagingBytes = 32u << 20;
+constexpr size_t kCountBytes = sizeof(uint64_t) * kCounterWords * (1 + kCounters);
 constexpr uint64_t kBriefNs = 1000000000;  // where what runs may well go on running
 
 // Launch ids are unique in the process: each refill of any context takes as many as it has headers. 0 is never one,
 // so that a zeroed entry matches no launch.
 uint32_t next_first_launch = 1;
+
+// Bits that numbers below `count` have.
+uint32_t bits_of(uint64_t count) {
+    uint32_t bits = 0;
+    while (bits < 32 && (1ull << bits) < count) ++bits;
+    return bits;
+}
 
 }  // namespace
 
@@ -65,7 +73,7 @@ bool Arena::allocate_all() {
            device(&entries_, capacity_ * sizeof(Entry), "memory for records (TILEPROF_ARENA bytes)") &&
            device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
            device(&facts_, sizeof(Fact) * kFactSlots, "memory for facts") &&
-           device(&count_, 2 * sizeof *count_, "memory for the counters") &&
+           device(&count_, kCountBytes, "memory for the counters") &&
            device(&spill_, sizeof(Spill), "memory for spilled pages") &&
            check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") &&
            places_.allocate(context_);
@@ -85,6 +93,7 @@ void Arena::refill() {
         h.spill = spill_;
         h.capacity = capacity_;
         h.table_mask = kSlots - 1;
+        h.tag_shift = bits_of(capacity_);
         h.granule_shift = granule_shift_;
         h.launch = i < kOff ? first_launch_ + i : kKeepAll;
         h.in_graph = i >= kHeaders && i < kOff;
@@ -129,6 +138,20 @@ uint64_t Arena::count() {
         broken_ = true;
     beyond_ = n[1];
     return n[0];
+}
+
+// Entries that hold something, of those that were taken: what is left of pieces does not.
+uint64_t Arena::used() {
+    uint64_t taken = count();
+    if (!ready_ || broken_) return taken;
+    ContextGuard inside(context_);
+    std::vector<uint64_t> words(kCountBytes / sizeof(uint64_t));
+    if (!check(api.sanitizerMemcpyDeviceToHost(words.data(), count_, kCountBytes, nullptr), "reading the counters"))
+        return taken;
+    uint64_t left = 0;
+    for (size_t at = kCounterWords; at < words.size(); at += kCounterWords)
+        left += static_cast<uint32_t>(std::max(0, -static_cast<int32_t>(words[at])));
+    return taken - std::min(taken, left);
 }
 
 // Not by a copy: in the default stream it would wait behind a kernel that spins there.
@@ -189,7 +212,7 @@ bool Arena::learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle s
         return false;
     }
     if (first != first_launch_) return true;  // another thread drained
-    uint64_t now = count();
+    uint64_t now = used();
     entries_of_[kernel] = now - std::min(now, expected_);
     expected_ = std::max(now, expected_);
     return true;
@@ -338,9 +361,11 @@ void Arena::drain(uint64_t patience_ns) {
     if (appended > n || beyond_ > 0) report_spills();
     if (used_in_graphs_ > 0) report_graphs();
     if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
-    // What runs on may set bits in the entries that it knows: they are not used again before the next time.
-    uint64_t* counters = reinterpret_cast<uint64_t*>(count_);
-    check(api.sanitizerMemset(refused ? counters + 1 : counters, 0, (refused ? 1 : 2) * sizeof *counters, nullptr),
+    // What runs on may set bits in the entries that it knows: they are not used again before the next time, and neither
+    // is what is left of pieces.
+    auto* beyond = reinterpret_cast<uint64_t*>(count_) + 1;
+    check(refused ? api.sanitizerMemset(beyond, 0, sizeof *beyond, nullptr)
+                  : api.sanitizerMemset(count_, 0, kCountBytes, nullptr),
           "clearing the record count");
     events::drain(n, appended - n);
     refill();

@@ -77,6 +77,7 @@ class Arena {
     bool answers();
     void refill();
     uint64_t count();
+    uint64_t used();
     void report_spills();
     void report_graphs();
 

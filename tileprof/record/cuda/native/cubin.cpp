@@ -20,7 +20,8 @@ constexpr size_t kInstructionBytes = 16;
 constexpr uint16_t kFirstTexture = 0x160, kLastTexture = 0x16d, kFirstSurface = 0x198, kFirstSurfaceStore = 0x19c,
                    kLastSurface = 0x19f;
 
-constexpr char kText[] = ".text.", kShared[] = ".nv.shared.", kInfo[] = ".nv.info", kConstants[] = ".nv.constant0.",
+constexpr char kText[] = ".text.", kRelocated[] = ".rel.text.", kRelocatedToo[] = ".rela.text.",
+               kShared[] = ".nv.shared.", kInfo[] = ".nv.info", kConstants[] = ".nv.constant0.",
                kVariables[] = ".nv.constant3";
 
 // Attributes of a module and of each kernel: records of format (4: with a size), name, size, value. The values of
@@ -98,6 +99,7 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
     };
     Elf64_Shdr names = section(header.e_shstrndx), symbols{}, strings{}, info{};
     size_t variables = 0;           // the section of constant variables
+    std::set<std::string> relocated;
     std::set<std::string> entries;  // kernels have parameters, functions that they call have not
     for (size_t i = 0; i < header.e_shnum; ++i) {
         Elf64_Shdr s = section(i);
@@ -106,6 +108,12 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (strncmp(name, kText, sizeof kText - 1) == 0 && s.sh_offset + s.sh_size <= bytes) {
             KernelCode& kernel = kernels[name + sizeof kText - 1];
             scan_code(image + s.sh_offset, s.sh_size, &kernel);
+            if (kernel.tensor_store || kernel.tensor_reduce)
+                kernel.text = std::make_shared<const std::string>(image + s.sh_offset, s.sh_size);
+        } else if (strncmp(name, kRelocated, sizeof kRelocated - 1) == 0) {
+            relocated.insert(name + sizeof kRelocated - 1);
+        } else if (strncmp(name, kRelocatedToo, sizeof kRelocatedToo - 1) == 0) {
+            relocated.insert(name + sizeof kRelocatedToo - 1);
         } else if (strncmp(name, kConstants, sizeof kConstants - 1) == 0) {
             entries.insert(name + sizeof kConstants - 1);
         } else if (strcmp(name, kVariables) == 0) {
@@ -132,6 +140,8 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (attribute == kRegisters && value[0] < symbols.sh_size / sizeof(Elf64_Sym))
             kernels[image + strings.sh_offset + symbol[value[0]].st_name].registers = value[1];
     });
+    for (const std::string& name : relocated)
+        if (auto kernel = kernels.find(name); kernel != kernels.end()) kernel->second.text.reset();
     std::vector<std::string> constants;
     int launches = 0;
     for (size_t i = 0; i < symbols.sh_size / sizeof(Elf64_Sym); ++i) {

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct KernelCode {
     bool texture = false;                // reads through textures or surfaces, and
     bool surface = false;                // writes through surfaces
     int launches = 0;  // it, or a kernel beside it, launches 1: kernels, 2: graphs, whose nodes may be of any module
+    // Its instructions, where it may store through tensor maps and they are as they will run: what is put in when code
+    // is linked or loaded is missing from them elsewhere.
+    std::shared_ptr<const std::string> text;
     std::vector<std::string> constants;  // the module's constant variables, which any of its kernels may read
 
     // This code may call that.

@@ -44,4 +44,35 @@ TILEPROF_BOTH uint32_t fact_above(uint64_t window, uint32_t generation) {
     return static_cast<uint32_t>(window >> kFactBits) | generation << kAboveShift;
 }
 
+// Two more kinds of facts, of launches outside of graphs. No window's `above` reaches their bits there.
+constexpr uint32_t kRoomBit = 1u << 31, kMapBit = 1u << 30;
+
+// "Thread `thread` of the block may append `left` entries from number `entry` on."
+constexpr uint32_t kRoom = 32, kLeftBits = 8, kLeftMask = (1u << kLeftBits) - 1;
+
+TILEPROF_BOTH uint64_t room_window(uint32_t thread) { return 0x5a5a5 ^ static_cast<uint64_t>(thread) << 5; }
+
+TILEPROF_BOTH Fact room_of(uint32_t entry, uint32_t block, uint32_t launch, uint32_t thread, uint32_t left) {
+    return {entry, block, launch, kRoomBit | thread << kLeftBits | left};
+}
+
+// 0 where a fact is another.
+TILEPROF_BOTH uint32_t room_left(const Fact& fact, uint32_t block, uint32_t launch, uint32_t thread) {
+    bool own =
+        fact.block == block && fact.launch == launch && (fact.above & ~kLeftMask) == (kRoomBit | thread << kLeftBits);
+    return own ? fact.above & kLeftMask : 0;
+}
+
+// "This tensor map lies among the launch's parameters and was copied." Maps are aligned to 64 bytes.
+constexpr uint32_t kMapAlignBits = 6;
+
+TILEPROF_BOTH Fact known_map(uint64_t map, uint32_t launch) {
+    return {static_cast<uint32_t>(map), static_cast<uint32_t>(map >> 32), launch, kMapBit};
+}
+
+TILEPROF_BOTH bool is_known_map(const Fact& fact, uint64_t map, uint32_t launch) {
+    return fact.entry == static_cast<uint32_t>(map) && fact.block == static_cast<uint32_t>(map >> 32) &&
+           fact.launch == launch && fact.above == kMapBit;
+}
+
 }  // namespace tileprof

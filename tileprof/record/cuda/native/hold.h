@@ -42,7 +42,7 @@ class Gate {
     // nested.
     bool close(uint64_t patience_ns);
     void open();
-    // A launch that came by another way than the calls that enter.
+    // A launch by another way than the calls that enter.
     bool closed_by_another() const;
 
   private:

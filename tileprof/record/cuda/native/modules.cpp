@@ -242,6 +242,8 @@ const Kernel& Modules::kernel(CUmodule module, const char* symbol) {
     uint64_t address = 0, bytes = 0;  // 0: not known; then block entries cannot be held against it
     if (api.sanitizerGetFunctionPcAndSize(module, symbol, &address, &bytes) != SANITIZER_SUCCESS) address = bytes = 0;
     events::kernel(kernel, symbol, scanned, address, bytes);
+    if (kernel.code.text && options_.pass == Pass::kAccesses)
+        log_.file("code-" + std::to_string(kernel.id) + ".bin", kernel.code.text->data(), kernel.code.text->size());
     return kernel;
 }
 

@@ -29,7 +29,7 @@ struct Options {
     std::optional<std::regex> exclude;  // TILEPROF_EXCLUDE: never these
     std::optional<std::regex> spinning;  // TILEPROF_SPINNING: these wait for other launches, GPUs or processes,
     std::optional<std::regex> include;  // TILEPROF_INCLUDE: but not these
-    uint64_t wait_ns = 60000000000ull;  // TILEPROF_WAIT: seconds a launch is waited for
+    uint64_t wait_ns = 60000000000ull;  // TILEPROF_WAIT: seconds to wait for a launch
 
     // Whether launches are followed and code is patched now.
     bool sees_work() const { return capturing || !patch_in_ranges; }

@@ -91,6 +91,23 @@ __device__ __forceinline__ void red_or(uint32_t* to, uint32_t bits) {
     asm volatile("red.global.or.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
 }
 
+// What every access needs of a header: two loads, neither of which waits for the other.
+struct Hot {
+    Entry* arena;
+    Fact* facts;
+    uint32_t launch, granule_shift, in_graph, table_mask;
+};
+
+__device__ __forceinline__ Hot hot_of(const Header* h) {
+    uint4 a = load_weak_v4(h), b = load_weak_v4(reinterpret_cast<const char*>(h) + 16);
+    return {reinterpret_cast<Entry*>(a.x | static_cast<uint64_t>(a.y) << 32),
+            reinterpret_cast<Fact*>(a.z | static_cast<uint64_t>(a.w) << 32),
+            b.x,
+            b.y,
+            b.z,
+            b.w};
+}
+
 __device__ __forceinline__ uint32_t linear_block() {
     return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
 }
@@ -121,6 +138,27 @@ __device__ __forceinline__ uint64_t append(Header* h, uint32_t n) {
     return kFull;
 }
 
+// Room for one entry: from the SM's piece.
+__device__ uint64_t append_one(Header* h) {
+    unsigned long long* counter = h->count + kCounterWords * (1 + sm_id() % kCounters);
+    uint64_t was = atomicAdd(counter, 1ull);
+    uint32_t left = 0u - static_cast<uint32_t>(was);
+    if (left != 0 && left < kPiece) return (was >> 32) + kPiece - left;
+    uint64_t at = append(h, left == 0 ? kPiece : 1);
+    if (at == kFull)
+        atomicExch(counter, 1ull);  // it does not go round, however many come
+    else if (left == 0)
+        atomicExch(counter, at << 32 | (1u - kPiece));
+    return at;
+}
+
+__device__ __forceinline__ void write_entry(const Hot& hot, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
+                                            uint32_t b, uint32_t c, uint32_t d) {
+    Entry* e = hot.arena + at;
+    store_v4(e->payload, a, b, c, d);
+    store_v4(e, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, hot.launch);
+}
+
 __device__ __forceinline__ void write_entry(Header* h, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
                                             uint32_t b, uint32_t c, uint32_t d) {
     Entry* e = h->arena + at;
@@ -130,15 +168,32 @@ __device__ __forceinline__ void write_entry(Header* h, uint64_t at, uint64_t key
 
 // The kernel nodes of a graph share a header. A thread that runs has not ended, so the number of ended nodes is the
 // running one's place, as long as they do not overlap; the reader notices when they do.
-__device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t low) {
-    uint64_t generation = h->in_graph ? load_relaxed_gpu(&h->generation) : 0;
+__device__ __forceinline__ uint64_t key_of(Kind kind, uint64_t generation, uint64_t low) {
     return static_cast<uint64_t>(kind) << kKindShift | generation << kGenerationShift | (low & kLowMask);
+}
+
+__device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t low) {
+    return key_of(kind, h->in_graph ? load_relaxed_gpu(&h->generation) : 0, low);
 }
 
 // Adjacent windows of a block lie side by side in the index: one sector serves a streaming warp.
 __device__ __forceinline__ uint32_t slot_of(const Header* h, uint64_t key, uint32_t block) {
     uint64_t salt = (static_cast<uint64_t>(h->launch) << 32 | block) * 0x9e3779b97f4a7c15ull;
     return (static_cast<uint32_t>(key) + static_cast<uint32_t>(salt >> 32)) & h->table_mask;
+}
+
+// What a slot of the index holds. Most slots that a new key meets are an earlier launch's, which their tag says without
+// a look at the entry.
+__device__ __forceinline__ uint32_t slot_value(const Header* h, uint64_t at) {
+    return static_cast<uint32_t>(at | static_cast<uint64_t>(h->launch) << h->tag_shift);
+}
+
+__device__ __forceinline__ uint32_t entry_in(const Header* h, uint32_t slot) {
+    return slot & static_cast<uint32_t>((1ull << h->tag_shift) - 1);
+}
+
+__device__ __forceinline__ bool may_be_of(const Header* h, uint32_t slot) {
+    return static_cast<uint64_t>(slot ^ slot_value(h, 0)) >> h->tag_shift == 0;
 }
 
 __device__ void spill(Header* h, uint64_t address, uint64_t bytes, uint32_t mode) {
@@ -157,10 +212,10 @@ __device__ __noinline__ void spill_beyond(Header* h, uint64_t address, uint64_t 
     spill(h, address, bytes, mode);
 }
 
-// Is entry `at` that of this key?
-__device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key, uint32_t block) {
-    if (at == kClaimed) return false;
-    uint4 is = load_relaxed_gpu_v4(h->arena + at);
+// Does a slot of the index lead to the entry of this key?
+__device__ __forceinline__ bool find(const Header* h, uint32_t slot, uint64_t key, uint32_t block) {
+    if (slot == kClaimed || !may_be_of(h, slot)) return false;
+    uint4 is = load_relaxed_gpu_v4(h->arena + entry_in(h, slot));
     return is.x == static_cast<uint32_t>(key) && is.y == static_cast<uint32_t>(key >> 32) && is.z == block &&
            is.w == h->launch;
 }
@@ -172,16 +227,16 @@ __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key,
     uint32_t seen = old == kClaimed ? kClaimed : atomicCAS(h->table + slot, old, kClaimed);
     if (seen != old || old == kClaimed) {
         for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);
-        if (find(h, seen, key, block)) return seen;
+        if (find(h, seen, key, block)) return entry_in(h, seen);
     }
-    uint64_t at = append(h, 1);
+    uint64_t at = append_one(h);
     if (at != kFull) {
         // The bits are zero in a fresh arena and are only ever or-ed in: a thread that finds the key early cannot
         // take stale bits for its own.
         h->arena[at].payload[3] = static_cast<uint32_t>(globaltimer());
         store_v4(h->arena + at, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
     }
-    store_relaxed_gpu(h->table + slot, at == kFull ? 0 : static_cast<uint32_t>(at));
+    store_relaxed_gpu(h->table + slot, at == kFull ? 0 : slot_value(h, at));
     return at;
 }
 
@@ -197,8 +252,17 @@ __device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t
     return true;
 }
 
+// The same outside of graphs, of a window of addresses that keys hold.
+__device__ __forceinline__ bool touch_known(const Hot& hot, uint64_t window, uint32_t bits, uint32_t mode) {
+    uint32_t block = linear_block();
+    Fact fact = load_fact(hot.facts + fact_slot(hot.launch, block, window));
+    if (fact.block != block || fact.launch != hot.launch || fact.above != fact_above(window, 0)) return false;
+    red_or(&hot.arena[fact.entry].payload[mode], bits);
+    return true;
+}
+
 // The same through the index, for the lanes that are here. Afterwards all threads may know.
-__device__ __forceinline__ void touch_unknown(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
+__device__ __noinline__ void touch_unknown(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
     uint32_t block = linear_block();
     uint32_t peers = __match_any_sync(__activemask(), window);
     uint64_t key = key_of(h, kAccess, window);
@@ -206,8 +270,8 @@ __device__ __forceinline__ void touch_unknown(Header* h, uint64_t window, uint32
     uint32_t leader = __ffs(peers) - 1;
     uint64_t at = 0;
     if (lane_id() == leader) {
-        at = load_relaxed_gpu(h->table + slot);
-        if (!find(h, at, key, block)) at = insert(h, slot, static_cast<uint32_t>(at), key, block);
+        uint32_t held = load_relaxed_gpu(h->table + slot);
+        at = find(h, held, key, block) ? entry_in(h, held) : insert(h, slot, held, key, block);
         if (at != kFull && fact_holds(window, h->in_graph)) {
             uint32_t generation = static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration;
             store_fact(h->facts + fact_slot(h->launch, block, window),
@@ -236,15 +300,17 @@ __device__ __noinline__ void touch_granules(Header* h, uint64_t first, uint64_t 
 }
 
 // Record that this thread touches [address, address + bytes): accesses are naturally aligned and at most 16 bytes.
-__device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
-    uint32_t shift = h->granule_shift, lanes = __activemask(), lane = lane_id();
+__device__ __forceinline__ void touch(Header* h, const Hot& hot, uint64_t address, uint32_t bytes, uint32_t mode) {
+    uint32_t shift = hot.granule_shift, lanes = __activemask(), lane = lane_id();
     uint64_t before = __shfl_up_sync(lanes, address, 1);
-    bool run = __all_sync(lanes, goes_on(lanes, lane, address, before, bytes));
-    bytes = share(lanes, lane, run, shift, address, before, bytes);
+    uint32_t on = __ballot_sync(lanes, goes_on(lanes, lane, address, before, bytes));
+    bytes = share(lanes, lane, on, shift, address, before, bytes);
     if (bytes == 0) return;
     uint64_t first = address >> shift, last = (address + bytes - 1) >> shift;
-    bool one = first >> 5 == last >> 5 && first >> (kGenerationShift - shift) == 0;
-    if (!one || !touch_known(h, first >> 5, bits_of(first & 31, last & 31), mode)) touch_granules(h, first, last, mode);
+    if (first >> 5 != last >> 5 || address >> kGenerationShift != 0 || hot.in_graph)
+        return touch_granules(h, first, last, mode);
+    uint32_t bits = bits_of(first & 31, last & 31);
+    if (!touch_known(hot, first >> 5, bits, mode)) touch_unknown(h, first >> 5, bits, mode);
 }
 
 // The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but
@@ -259,10 +325,26 @@ __device__ void end_threads(Header* h, unsigned long long leaving) {
     if (load_relaxed_gpu(&h->generation) < kLastGeneration) atomicAdd(&h->generation, 1u);
 }
 
+// Two adjacent entries, for a thread that appends many: it takes room for several at once and notes in its place among
+// the facts how much is left. That note is this thread's alone, so that it never reads an older one than it wrote; what
+// another key leaves there costs the rest of the room. Room that stays unused is zero, which the reader leaves out.
+__device__ __forceinline__ uint64_t append_two(Header* h, const Hot& hot, uint32_t block, uint32_t thread) {
+    Fact* slot = hot.facts + fact_slot(hot.launch, block, room_window(thread));
+    Fact room = load_fact(slot);
+    uint32_t left = room_left(room, block, hot.launch, thread);
+    if (left >= 2) {
+        store_fact(slot, room_of(room.entry + 2, block, hot.launch, thread, left - 2));
+        return room.entry;
+    }
+    uint64_t at = append(h, kRoom);
+    if (at != kFull) store_fact(slot, room_of(static_cast<uint32_t>(at) + 2, block, hot.launch, thread, kRoom - 2));
+    return at;
+}
+
 __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes, uint32_t mode, uint32_t mask) {
     if (!elected() || bytes == 0) return;
     if (address >> kGenerationShift != 0) return spill_beyond(h, address, bytes, mode);
-    uint64_t at = append(h, 1);
+    uint64_t at = append_one(h);
     if (at == kFull) return spill(h, address, bytes, mode);
     write_entry(h, at, key_of(h, kRange, address), linear_block(), bytes, mode, mask,
                 static_cast<uint32_t>(globaltimer()));
@@ -321,10 +403,10 @@ __device__ __forceinline__ bool is_map(const uint4& seen, const Header* h, uint6
 }
 
 __device__ __forceinline__ bool was_copied(const Header* h, uint64_t key, uint32_t kind_of_map, uint32_t slot) {
-    uint32_t entry = load_weak(h->table + slot);
-    if (entry != kClaimed && is_map(load_weak_v4(h->arena + entry), h, key, kind_of_map)) return true;
-    entry = load_relaxed_gpu(h->table + slot);
-    return entry != kClaimed && is_map(load_relaxed_gpu_v4(h->arena + entry), h, key, kind_of_map);
+    uint32_t held = load_weak(h->table + slot);
+    if (held != kClaimed && is_map(load_weak_v4(h->arena + entry_in(h, held)), h, key, kind_of_map)) return true;
+    held = load_relaxed_gpu(h->table + slot);
+    return held != kClaimed && is_map(load_relaxed_gpu_v4(h->arena + entry_in(h, held)), h, key, kind_of_map);
 }
 
 __device__ void copy_map(Header* h, uint64_t map) {
@@ -337,7 +419,7 @@ __device__ void copy_map(Header* h, uint64_t map) {
         uint4 v = *reinterpret_cast<const uint4*>(map + i * 16);
         write_entry(h, at + i, key_of(h, kMap, map + i * 16), kMapLoaded, v.x, v.y, v.z, v.w);
     }
-    store_relaxed_gpu(h->table + slot, static_cast<uint32_t>(at));
+    store_relaxed_gpu(h->table + slot, slot_value(h, at));
 }
 
 __device__ __forceinline__ bool is_parameter(const Header* h, uint64_t map) {
@@ -373,8 +455,15 @@ __device__ __noinline__ uint64_t copy_contents(Header* h, uint64_t map) {
         uint4 v = load_relaxed_gpu_v4(reinterpret_cast<const void*>(map + i * 16));
         write_entry(h, at + 1 + i, key_of(h, kMap, map + i * 16), kMapContents, v.x, v.y, v.z, v.w);
     }
-    store_relaxed_gpu(h->table + slot, static_cast<uint32_t>(at));
+    store_relaxed_gpu(h->table + slot, slot_value(h, at));
     return name;
+}
+
+// Copy what a load tells of its map. Returns the map's name, or its address where it cannot change during the launch.
+__device__ __noinline__ uint64_t know_map(Header* h, uint64_t map) {
+    copy_maps(h, map);
+    copy_map(h, map);
+    return copy_contents(h, map);
 }
 
 }  // namespace
@@ -406,11 +495,11 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, ui
     if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
         uint64_t now = globaltimer();
         uint32_t block = linear_block();
-        uint64_t at = append(h, 1);
+        uint64_t at = append_one(h);
         if (at != kFull) {
             uint64_t key = key_of(h, kBlock, pc >> 4 << kSmBits | sm_id());
             write_entry(h, at, key, block, static_cast<uint32_t>(now), static_cast<uint32_t>(now >> 32), 0, 0);
-            store_relaxed_gpu(h->table + slot_of(h, key_of(h, kBlock, 0), block), static_cast<uint32_t>(at));
+            store_relaxed_gpu(h->table + slot_of(h, key_of(h, kBlock, 0), block), slot_value(h, at));
         }
     }
     return SANITIZER_PATCH_SUCCESS;
@@ -428,17 +517,17 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
         constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
         return is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch;
     };
-    uint32_t at = load_weak(slot);
-    bool found = at != kClaimed && entered(load_weak_v4(h->arena + at));
+    uint32_t held = load_weak(slot);
+    bool found = held != kClaimed && entered(load_weak_v4(h->arena + entry_in(h, held)));
     if (!found) {
-        at = load_relaxed_gpu(slot);
-        found = at != kClaimed && entered(load_relaxed_gpu_v4(h->arena + at));
+        held = load_relaxed_gpu(slot);
+        found = held != kClaimed && entered(load_relaxed_gpu_v4(h->arena + entry_in(h, held)));
     }
     if (found) {
-        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[at].payload[2]),
+        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[entry_in(h, held)].payload[2]),
                   static_cast<unsigned long long>(now));
     } else {
-        uint64_t to = append(h, 1);
+        uint64_t to = append_one(h);
         if (to != kFull)
             write_entry(h, to, key_of(h, kExit, sm_id()), block, 0, 0, static_cast<uint32_t>(now),
                         static_cast<uint32_t>(now >> 32));
@@ -450,22 +539,24 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
 __device__ __noinline__ SanitizerPatchResult tileprof_access(void* data, uint64_t, void* address, uint32_t bytes,
                                                              uint32_t flags, const void*) {
     Header* h = static_cast<Header*>(data);
-    if (h == nullptr || h->launch == kKeepAll || (flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH) != 0)
-        return SANITIZER_PATCH_SUCCESS;
+    if (h == nullptr || (flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH) != 0) return SANITIZER_PATCH_SUCCESS;
+    Hot hot = hot_of(h);
+    if (hot.launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
     constexpr uint32_t kBoth = SANITIZER_MEMORY_DEVICE_FLAG_READ | SANITIZER_MEMORY_DEVICE_FLAG_WRITE;
     constexpr uint32_t kUpdate = SANITIZER_MEMORY_DEVICE_FLAG_ATOMSYS | SANITIZER_MEMORY_DEVICE_FLAG_ATOMIC_WRITE_ONLY;
     uint32_t mode = (flags & kBoth) == kBoth || (flags & kUpdate) != 0  ? kAtomic
                     : (flags & SANITIZER_MEMORY_DEVICE_FLAG_WRITE) != 0 ? kWrite
                                                                         : kRead;
-    touch(h, reinterpret_cast<uint64_t>(address), bytes, mode);
+    touch(h, hot, reinterpret_cast<uint64_t>(address), bytes, mode);
     return SANITIZER_PATCH_SUCCESS;
 }
 
 __device__ __noinline__ SanitizerPatchResult tileprof_copy_async(void* data, uint64_t, void* from, uint32_t,
                                                                  uint32_t bytes) {
     Header* h = static_cast<Header*>(data);
-    if (h != nullptr && h->launch != kKeepAll && from != nullptr)
-        touch(h, reinterpret_cast<uint64_t>(from), bytes, kRead);
+    if (h == nullptr || from == nullptr) return SANITIZER_PATCH_SUCCESS;
+    Hot hot = hot_of(h);
+    if (hot.launch != kKeepAll) touch(h, hot, reinterpret_cast<uint64_t>(from), bytes, kRead);
     return SANITIZER_PATCH_SUCCESS;
 }
 
@@ -498,16 +589,28 @@ __device__ __noinline__ SanitizerPatchResult tileprof_tensor_load(void* data, ui
                                                                   uint32_t load_mode) {
     Header* h = static_cast<Header*>(data);
     // All lanes are called with the same arguments.
-    if (h == nullptr || h->launch == kKeepAll || !elected()) return SANITIZER_PATCH_SUCCESS;
-    copy_maps(h, map);
-    copy_map(h, map);
-    uint64_t name = copy_contents(h, map);
-    uint64_t at = append(h, 2);
-    if (at == kFull) return SANITIZER_PATCH_SUCCESS;
+    if (h == nullptr || !elected()) return SANITIZER_PATCH_SUCCESS;
+    Hot hot = hot_of(h);
+    if (hot.launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
     uint32_t block = linear_block();
+    uint64_t at, generation = 0, name = map;
+    if (hot.in_graph) {
+        generation = load_relaxed_gpu(&h->generation);
+        name = know_map(h, map);
+        at = append(h, 2);
+    } else {
+        Fact* slot = hot.facts + fact_slot(hot.launch, 0, map >> kMapAlignBits);
+        Fact known = load_fact(slot);
+        at = append_two(h, hot, block, threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+        if (!is_known_map(known, map, hot.launch)) {
+            name = know_map(h, map);
+            if (name == map) store_fact(slot, known_map(map, hot.launch));
+        }
+    }
+    if (at == kFull) return SANITIZER_PATCH_SUCCESS;
     uint32_t flags = (dims & kTensorDims) | load_mode << kTensorModeShift | (multicast ? kTensorMulticast : 0);
-    write_entry(h, at, key_of(h, kTensor, map), block, c0, c1, c2, c3);
-    write_entry(h, at + 1, key_of(h, kTensorTail, name), block, c4, mask_and_im2col, flags,
+    write_entry(hot, at, key_of(kTensor, generation, map), block, c0, c1, c2, c3);
+    write_entry(hot, at + 1, key_of(kTensorTail, generation, name), block, c4, mask_and_im2col, flags,
                 static_cast<uint32_t>(globaltimer()));
     return SANITIZER_PATCH_SUCCESS;
 }

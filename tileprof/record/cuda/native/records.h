@@ -81,6 +81,14 @@ struct Spill {
 constexpr uint32_t kKeepAll = 0xffffffffu;
 constexpr uint32_t kClaimed = 0xffffffffu;  // a slot of the index whose entry is being made
 
+// Threads of an SM take entries one by one from a piece of the arena, as its counter says: the counter of the whole
+// arena, which all pieces are taken from, serves about one thread in 6 ns. A counter's low half counts up to 0, and the
+// entry is that many before `begin + kPiece`; its high half is `begin`. From 0 on there is none left: the thread that
+// meets 0 takes the next piece, those that come before it has are served by the whole arena's. Zeroed counters have
+// none left.
+constexpr uint32_t kPiece = 64, kCounters = 256;
+constexpr uint32_t kCounterWords = 16;  // a line of L2 each, behind that of the arena's own
+
 // One a launch; its address is the launch's callback data.
 struct Fact;
 struct alignas(64) Header {
@@ -92,7 +100,7 @@ struct alignas(64) Header {
     uint32_t in_graph;
     uint32_t table_mask;
     uint32_t* table;
-    unsigned long long* count;  // entries used, may run past capacity; after it, how often any `beyond` rose
+    unsigned long long* count;  // entries used, may run past capacity; after it, how often any `beyond` rose; counters
     Spill* spill;
     uint64_t capacity;
     uint32_t spilled;  // entries that found the arena full
@@ -104,7 +112,7 @@ struct alignas(64) Header {
     uint64_t parameters_begin;  // where tensor maps do not change, outside graphs; 0 while that is not known
     uint64_t parameters_end;
     uint32_t beyond;  // accesses outside of the addresses that keys hold
-    uint32_t unused;
+    uint32_t tag_shift;  // bits of a slot of the index that say which entry; the others are low bits of its launch
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");
 static_assert(offsetof(Header, parameters_begin) % 16 == 0, "read with parameters_end");

@@ -320,6 +320,9 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
         bases.push_back(base);
     }
     events::owned(launch.launch, k.id, bases);
+    // What its machine code does with them may tell more.
+    if (!k.refused.empty())
+        log_.file("parameters-" + std::to_string(launch.launch) + ".bin", parameters.data(), parameters.size());
 }
 
 }  // namespace tileprof

@@ -1,4 +1,4 @@
-"""Which table holds for a device: read once, when it is first asked for."""
+"""Finds the table that holds for a device; read once, when it is first asked for."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ TILEPROF_FUNCTION void insert_granule(u32* filter, u64 granule) {
     const u64 first = mixed(granule, 0x9E3779B97F4A7C15ull), second = mixed(granule, 0xD1B54A32D192ED03ull) | 1;
     for (u32 hash = 0; hash < tileprof_log.hashes; ++hash) {
         const u32 at = static_cast<u32>(first + hash * second) & (tileprof_log.filter_bits - 1);
-        // Most bits are there already, and a block's own are nobody else's to clear: look before updating.
+        // Most bits are there already, and no other block clears a block's own: look before updating.
         if ((*static_cast<volatile u32*>(filter + at / 32) >> at % 32 & 1) == 0)
             atomicOr(filter + at / 32, 1u << at % 32);
     }

@@ -87,7 +87,7 @@ struct Fiber {
 
 struct Block {
     std::vector<Fiber> fibers;
-    std::vector<u64> exchange;  // a warp collective's values, one a thread
+    std::vector<u64> exchange;  // a warp collective's values, one per thread
     std::vector<char> shared;
     ucontext_t scheduler;
     unsigned running = 0;

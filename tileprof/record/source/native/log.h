@@ -1,7 +1,7 @@
 // What a recorded kernel leaves behind. tileprof/record/source/layout.py is the same in Python; a test compares them.
 //
-//     tileprof_log (constant memory) ──▶ entries [capacity]     one a run of bytes, or a strided box of them
-//                                   ├──▶ blocks [grid]          one a thread block that holds a BlockLife
+//     tileprof_log (constant memory) ──▶ entries [capacity]     one per run of bytes, or per strided box
+//                                   ├──▶ blocks [grid]          one per thread block that holds a BlockLife
 //                                   ├──▶ count                  entries asked for, also those beyond the capacity
 //                                   └──▶ filters [grid, 2]      of a block's reads, and of its writes and updates
 #pragma once

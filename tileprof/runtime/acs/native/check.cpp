@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include <algorithm>
@@ -11,26 +12,42 @@ namespace tileprof::acs {
 namespace {
 
 constexpr size_t kChunk = 4 << 20;  // bytes compared at once
+constexpr unsigned char kPoison = 0xa5;
+constexpr int kProbes = 2;  // launches of an entry that are probed
 
 // Device memory, and a copy of it on the device.
 struct Region {
     CUdeviceptr base = 0;
     size_t bytes = 0;
+    bool of_host = false;  // which may look at it at any time
     CUdeviceptr before = 0, reordered = 0;
 };
 
+// How many of the first bytes of both are the same.
+size_t same_bytes(const char* one, const char* other, size_t bytes) {
+    if (memcmp(one, other, bytes) == 0) return bytes;
+    size_t same = 0;
+    while (one[same] == other[same]) ++same;
+    return same;
+}
+
+// Device memory that arguments of launches lie in.
 class Memory {
   public:
-    Memory(const std::vector<Held>& segment, CUstream stream) : stream_(stream) {
+    Memory(const Held* segment, size_t count, CUstream stream) : stream_(stream) {
         std::map<CUdeviceptr, size_t> found;
-        for (const Held& held : segment)
-            for (uint32_t slot : held.slots) {
+        for (const Held* held = segment; held != segment + count; ++held)
+            for (uint32_t slot : held->slots) {
                 uint64_t address = 0, base = 0;
                 size_t bytes = 0;
-                memcpy(&address, reinterpret_cast<const char*>(held.words.data()) + slot, sizeof address);
+                memcpy(&address, reinterpret_cast<const char*>(held->words.data()) + slot, sizeof address);
                 if (Driver::get().cuMemGetAddressRange_v2(&base, &bytes, address) == kSuccess) found[base] = bytes;
             }
-        for (const auto& [base, bytes] : found) regions_.push_back({base, bytes, 0, 0});
+        for (const auto& [base, bytes] : found) {
+            unsigned type = kDeviceMemory;
+            const bool known = Driver::get().cuPointerGetAttribute(&type, kMemoryType, base) == kSuccess;
+            regions_.push_back({base, bytes, known && type != kDeviceMemory, 0, 0});
+        }
     }
     ~Memory() {
         for (Region& r : regions_)
@@ -56,9 +73,18 @@ class Memory {
             if (Driver::get().cuMemcpyDtoDAsync_v2(r.*where, r.base, r.bytes, stream_) != kSuccess) return false;
         return true;
     }
-    bool restore() {
+    bool restore(CUdeviceptr Region::* from = &Region::before) {
         for (Region& r : regions_)
-            if (Driver::get().cuMemcpyDtoDAsync_v2(r.base, r.before, r.bytes, stream_) != kSuccess) return false;
+            if (Driver::get().cuMemcpyDtoDAsync_v2(r.base, r.*from, r.bytes, stream_) != kSuccess) return false;
+        return true;
+    }
+    // Fills all that is not in the ranges, but for the host's memory.
+    bool poison(const std::vector<Range>& kept) {
+        for (const Region& r : regions_)
+            for (const Part& part : parts(r, kept, {}))
+                if (!part.read && !r.of_host &&
+                    Driver::get().cuMemsetD8Async(part.low, kPoison, part.high - part.low, stream_) != kSuccess)
+                    return false;
         return true;
     }
     // The first address at which memory is not what it was after the other order; 0: none.
@@ -70,18 +96,95 @@ class Memory {
                 Driver::get().cuMemcpyDtoHAsync_v2(now.data(), r.base + at, size, stream_);
                 Driver::get().cuMemcpyDtoHAsync_v2(then.data(), r.reordered + at, size, stream_);
                 if (Driver::get().cuStreamSynchronize(stream_) != kSuccess) return 0;
-                if (memcmp(now.data(), then.data(), size) == 0) continue;
-                size_t byte = 0;
-                while (now[byte] == then[byte]) ++byte;
-                return r.base + at + byte;
+                const size_t same = same_bytes(now.data(), then.data(), size);
+                if (same != size) return r.base + at + same;
             }
         return 0;
     }
 
+    // A launch ran twice: on memory as it was (`before`), which gave `reordered`, and with poison outside of what it
+    // reads. The first address where that is not what a launch with these ranges does; 0: none.
+    CUdeviceptr beyond(const std::vector<Range>& reads, const std::vector<Range>& writes) {
+        std::vector<char> before(kChunk), plain(kChunk), now(kChunk);
+        const std::vector<char> poison(kChunk, static_cast<char>(kPoison));
+        for (const Region& r : regions_)
+            for (const Part& part : parts(r, reads, writes))
+                for (CUdeviceptr at = part.low; at < part.high; at += kChunk) {
+                    const size_t size = std::min<size_t>(kChunk, part.high - at);
+                    Driver::get().cuMemcpyDtoHAsync_v2(before.data(), r.before + (at - r.base), size, stream_);
+                    Driver::get().cuMemcpyDtoHAsync_v2(plain.data(), r.reordered + (at - r.base), size, stream_);
+                    Driver::get().cuMemcpyDtoHAsync_v2(now.data(), at, size, stream_);
+                    if (Driver::get().cuStreamSynchronize(stream_) != kSuccess) return 0;
+                    const char* first = part.read || r.of_host ? before.data() : poison.data();  // of the second run
+                    if (!part.written) {
+                        const size_t same = std::min(same_bytes(plain.data(), before.data(), size),
+                                                     same_bytes(now.data(), first, size));
+                        if (same != size) return at + same;
+                        continue;
+                    }
+                    if (memcmp(plain.data(), now.data(), size) == 0) continue;
+                    for (size_t i = 0; i < size; ++i)  // written, or left alone by both
+                        if (plain[i] != now[i] && (plain[i] != before[i] || now[i] != first[i])) return at + i;
+                }
+        return 0;
+    }
+
   private:
+    // Bytes of a region of which the ranges say the same.
+    struct Part {
+        CUdeviceptr low, high;
+        bool read, written;
+    };
+    static std::vector<Part> parts(const Region& r, const std::vector<Range>& reads, const std::vector<Range>& writes) {
+        std::vector<CUdeviceptr> edges{r.base, r.base + r.bytes};
+        for (const std::vector<Range>* ranges : {&reads, &writes})
+            for (const Range& range : *ranges)
+                for (CUdeviceptr edge : {range.low, range.high})
+                    if (edge > r.base && edge < r.base + r.bytes) edges.push_back(edge);
+        std::sort(edges.begin(), edges.end());
+        auto in = [](const std::vector<Range>& ranges, CUdeviceptr at) {
+            return std::any_of(ranges.begin(), ranges.end(),
+                               [&](const Range& x) { return x.low <= at && at < x.high; });
+        };
+        std::vector<Part> out;
+        for (size_t i = 0; i + 1 < edges.size(); ++i)
+            if (edges[i] < edges[i + 1])
+                out.push_back({edges[i], edges[i + 1], in(reads, edges[i]), in(writes, edges[i])});
+        return out;
+    }
+
     std::vector<Region> regions_;
     CUstream stream_;
 };
+
+// Whether a launch touches what its entry says, tried by running it on other memory as well: steps with equal inputs
+// leave equal bytes, so that a read that comes too early finds what it needs. Memory is as after the launch. False
+// where it was not tried.
+bool probe(const Held& held, CUstream stream, const Options& options, Counts* counts) {
+    Memory memory(&held, 1, stream);
+    auto twice = [&](const std::vector<Range>& kept) {
+        return memory.restore() && memory.poison(kept) && held.run(stream) == kSuccess;
+    };
+    if (2 * memory.bytes() > options.memory_bytes || !memory.allocate() || !memory.save(&Region::before)) return false;
+    if (held.run(stream) != kSuccess || !memory.save(&Region::reordered)) return true;
+    if (!twice(held.access.reads)) return true;
+    ++counts->probed;
+    if (Driver::get().cuStreamSynchronize(stream) != kSuccess) {
+        fprintf(stderr, "tileprof: %s fails where memory that it does not read, by the table, holds something else\n",
+                held.function->symbol.c_str());
+        ++counts->differing;
+        ++counts->differences[held.function->symbol];
+        return true;
+    }
+    if (memory.beyond(held.access.reads, held.access.writes) != 0) {
+        const std::vector<Range> all{{0, ~uint64_t{0}}};  // does it give the same bits twice?
+        const bool repeats = twice(all) && memory.beyond(all, all) == 0;
+        counts->differing += repeats;
+        ++counts->differences[repeats ? held.function->symbol : std::string("(a launch that does not repeat itself)")];
+    }
+    memory.restore(&Region::reordered);
+    return true;
+}
 
 // An order that the dependencies allow: the latest launch first, or a random one.
 std::vector<int> order_of(const std::vector<std::vector<int>>& after, bool random, std::mt19937_64& generator) {
@@ -113,17 +216,29 @@ CUresult check(const std::vector<Held>& segment, CUstream stream, const Options&
             if (CUresult failed = held.run(stream)) return failed;
         return kSuccess;
     };
-    Memory memory(segment, stream);
+    Memory memory(segment.data(), segment.size(), stream);
     std::vector<Access> accesses;
     for (const Held& held : segment) accesses.push_back(held.access);
     const std::vector<std::vector<int>> after = dependencies(accesses);
     static std::mt19937_64 generator(options.seed);
-    if (segment.size() < 2) return plainly();
+    static std::map<uint64_t, int> probes;
+    auto probed = [&]() -> CUresult {  // in stream order, too
+        for (const Held& held : segment)
+            if (probes[held.id] >= kProbes || !probe(held, stream, options, counts)) {
+                if (CUresult failed = held.run(stream)) return failed;
+            } else {
+                ++probes[held.id];
+            }
+        return kSuccess;
+    };
+    if (segment.size() < 2) return probed();
     if (2 * memory.bytes() > options.memory_bytes || !memory.allocate() || !memory.save(&Region::before)) {
         counts->unchecked += segment.size();
         return plainly();
     }
     counts->checked += segment.size();
+    if (CUresult failed = probed()) return failed;
+    if (!memory.restore()) return kSuccess;
     for (int number = 0; number < options.orders; ++number) {
         const std::vector<int> order = order_of(after, number != 0, generator);
         for (int i : order)

@@ -24,6 +24,7 @@ using CUgraphExec = struct CUgraphExec_st*;
 constexpr CUresult kSuccess = 0, kLaunchTimeout = 702;
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
+constexpr int kMemoryType = 2, kDeviceMemory = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
 constexpr int kCaptureNone = 0, kCaptureRelaxed = 2;
 
 constexpr std::chrono::minutes kPatience{10};  // for the driver to take a launch, before a wait for that ends
@@ -66,6 +67,7 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
 #define TILEPROF_ACS_DRIVER(X)                                                                                      \
     X(cuCtxGetCurrent, (CUcontext*))                                                                                \
     X(cuCtxSetCurrent, (CUcontext))                                                                                 \
+    X(cuCtxSynchronize, ())                                                                                         \
     X(cuStreamCreate, (CUstream*, unsigned))                                                                        \
     X(cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                             \
     X(cuStreamQuery, (CUstream))                                                                                    \
@@ -80,8 +82,11 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
     X(cuLaunchHostFunc, (CUstream, void (*)(void*), void*))                                                         \
     X(cuFuncGetName, (const char**, CUfunction))                                                                    \
     X(cuFuncGetParamInfo, (CUfunction, size_t, size_t*, size_t*))                                                   \
+    X(cuFuncSetAttribute, (CUfunction, int, int))                                                                   \
     X(cuKernelGetFunction, (CUfunction*, CUkernel))                                                                 \
+    X(cuKernelSetAttribute, (int, int, CUkernel, int))                                                              \
     X(cuMemGetAddressRange_v2, (CUdeviceptr*, size_t*, CUdeviceptr))                                                \
+    X(cuPointerGetAttribute, (void*, int, CUdeviceptr))                                                             \
     X(cuMemAlloc_v2, (CUdeviceptr*, size_t))                                                                        \
     X(cuMemFree_v2, (CUdeviceptr))                                                                                  \
     X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                              \

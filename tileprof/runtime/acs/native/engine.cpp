@@ -1,6 +1,8 @@
 #include "engine.h"
 
 #include <stdlib.h>
+#include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <time.h>
@@ -13,6 +15,7 @@ thread_local bool inside = false;
 namespace {
 
 constexpr size_t kMostGroups = 8;  // streams of the program whose launches are spread
+constexpr size_t kMostProven = 1 << 16;
 constexpr uint64_t kForeign = 512;  // launches, none of which the table knows, after which it is another program's
 
 // Beginnings of names of calls that change no order. What is in neither list is taken to: a new driver's calls, too.
@@ -22,9 +25,8 @@ constexpr const char* kHarmless[] = {
     "cuCtxGet",
     "cuCtxPush",
     "cuCtxPop",
-    "cuCtxSet",
+    "cuCtxSetCurrent",
     "cuCtxCreate",
-    "cuCtxEnable",
     "cuCtxAttach",
     "cuDeviceGet",
     "cuDeviceCan",
@@ -35,13 +37,7 @@ constexpr const char* kHarmless[] = {
     "cuDeviceTotalMem",
     "cuDriverGet",
     "cuEventCreate",
-    "cuEventDestroy",
-    "cuEventElapsedTime",
-    "cuEventQuery",
-    "cuEventSynchronize",
-    "cuFlush",
     "cuFuncGet",
-    "cuFuncSet",
     "cuFuncIsLoaded",
     "cuFuncLoad",
     "cuGetErrorName",
@@ -66,7 +62,6 @@ constexpr const char* kHarmless[] = {
     "cuInit",
     "cuIpcGet",
     "cuKernelGet",
-    "cuKernelSet",
     "cuLibraryGet",
     "cuLibraryLoad",
     "cuLibraryEnumerate",
@@ -90,32 +85,48 @@ constexpr const char* kHarmless[] = {
     "cuMemHostAlloc",
     "cuMemHostGet",
     "cuMemHostRegister",
-    "cuMemMap",
     "cuMemPoolGet",
     "cuMemPoolCreate",
-    "cuMemPoolSet",
-    "cuMemSetAccess",
     "cuMemRetain",
     "cuModuleEnumerate",
     "cuModuleGet",
     "cuModuleLoad",
     "cuOccupancy",
     "cuPointerGet",
-    "cuProfiler",
     "cuStreamBeginCaptureToGraphQuery",
     "cuStreamCreate",
     "cuStreamGet",
     "cuStreamIsCapturing",
-    "cuStreamSetAttribute",
     "cuTensorMap",
     "cuThreadExchange",
     "cuUserObject",
-    "cuCtxResetPersistingL2Cache",
     "cuDeviceRegisterAsync",
-    "cuCtxRecord",
-    "cuCtxDetach",
     "cuMulticastGet",
 };
+// Those that change no order, but that a launch made earlier must not come after: what they set or tell would be
+// another thing.
+constexpr const char* kIssued[] = {
+    "cuCtxDetach",
+    "cuCtxEnable",
+    "cuCtxRecord",
+    "cuCtxResetPersistingL2Cache",
+    "cuCtxSet",
+    "cuEventDestroy",
+    "cuEventElapsedTime",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuFlush",
+    "cuFuncSet",
+    "cuKernelSet",
+    "cuMemMap",
+    "cuMemPoolSet",
+    "cuMemSetAccess",
+    "cuProfiler",
+    "cuStreamSetAttribute",
+};
+// Calls that say errors of earlier launches.
+constexpr const char* kTelling[] = {"cuCtxSynchronize", "cuEventQuery",  "cuEventSynchronize",
+                                    "cuMemcpy",         "cuStreamQuery", "cuStreamSynchronize"};
 // Exceptions that do order: longer names that begin alike.
 constexpr const char* kOrderedYet[] = {"cuMemAllocAsync", "cuMemAllocFromPool", "cuMemMapArrayAsync", "cuArrayDestroy",
                                        "cuGraphicsMap"};
@@ -128,6 +139,8 @@ CUresult stuck(const char* what) {
         what, static_cast<long long>(std::chrono::seconds(kPatience).count()));
     return kLaunchTimeout;
 }
+
+thread_local bool forks_locked = false;  // this thread holds the engine while it forks
 
 struct Inside {
     Inside() { inside = true; }
@@ -163,10 +176,14 @@ Meaning meaning_of(const char* symbol) {
     if (begins(symbol, "cuStreamBeginCapture")) return Meaning::kCaptureBegins;
     if (begins(symbol, "cuStreamEndCapture")) return Meaning::kCaptureEnds;
     if (begins(symbol, "cuModuleUnload") || begins(symbol, "cuLibraryUnload")) return Meaning::kUnloads;
+    // Another process, which may be told of an event as soon as its record has returned.
+    if (begins(symbol, "cuIpcGetEventHandle")) return Meaning::kShared;
     for (const char* name : kOrderedYet)
         if (begins(symbol, name)) return Meaning::kOrdered;
     for (const char* name : kHarmless)
         if (begins(symbol, name)) return Meaning::kHarmless;
+    for (const char* name : kIssued)
+        if (begins(symbol, name)) return Meaning::kIssued;
     return Meaning::kOrdered;
 }
 
@@ -190,10 +207,73 @@ std::string Engine::start() {
         return wrong;
     }
     graphs_ = std::make_unique<Graphs>(&counts_);
-    if (options_.mode == Mode::kStreams && options_.issuer != 0) issuer_ = std::make_unique<Issuer>();
-    if (options_.mode == Mode::kStreams && options_.issuer == 0) pace_ = std::make_unique<Pace>(options_.rest);
+    if (options_.mode == Mode::kStreams) pace_ = std::make_unique<Pace>(options_.rest);
+    if (options_.threads != 0 && (options_.mode == Mode::kStreams || options_.mode == Mode::kGraph)) begin_queue();
+    pthread_atfork([] { engine().before_fork(); }, [] { engine().after_fork(false); },
+                   [] { engine().after_fork(true); });
     on_ = true;
     return "";
+}
+
+std::unique_lock<std::timed_mutex> Engine::hold() {
+    std::unique_lock<std::timed_mutex> lock(mutex_, std::try_to_lock);
+#if defined(__SANITIZE_THREAD__)  // which does not see timed locks
+    for (const auto begin = std::chrono::steady_clock::now();
+         !lock.owns_lock() && std::chrono::steady_clock::now() - begin < kPatience; lock.try_lock())
+        std::this_thread::yield();
+#else
+    if (!lock.owns_lock()) lock.try_lock_for(kPatience);
+#endif
+    return lock;
+}
+
+// A thread of the library's, where there is a CPU for it.
+void Engine::begin_queue() {
+    cpu_set_t cpus;
+    if (sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) < 2) return;
+    Queue::Makers makers;
+    makers.launch = [this](const Launch& launch, const Function& function) {
+        ++counts_.queued;
+        failed_later(launch_now(launch, function));
+    };
+    makers.move = [this](const Move& move) { failed_later(move_now(move)); };
+    makers.mark = [this](const Mark& mark) {
+        order(mark.kind == Mark::kRecord ? "cuEventRecord" : "cuStreamWaitEvent", Meaning::kOrdered);
+        failed_later(make(mark));
+    };
+    makers.pause = [this] {
+        // The program's thread may wait for this one while it holds the mutex: then it does what there is to do.
+        std::unique_lock<std::timed_mutex> lock(mutex_, std::try_to_lock);
+        if (lock.owns_lock() && !held_.empty()) failed_later(flush());
+    };
+    queue_ = std::make_unique<Queue>(std::move(makers));
+}
+
+void Engine::failed_later(CUresult result) {
+    int none = kSuccess;
+    if (result != kSuccess) failure_.compare_exchange_strong(none, result);
+}
+
+CUresult Engine::earlier_failure() { return failure_ == kSuccess ? kSuccess : failure_.exchange(kSuccess); }
+
+// Whether work for a stream goes to the library's thread. What a graph captures is the program's own to make, as is
+// what goes to its thread's own default stream.
+bool Engine::queueing(CUstream stream) const {
+    return queue_ != nullptr && capturing_ == 0 && stream != per_thread_stream() && !queue_->broken();
+}
+
+// Everything that was queued is with the driver.
+CUresult Engine::drained(const char* what) { return queue_ == nullptr || queue_->drain() ? kSuccess : stuck(what); }
+
+uint64_t Engine::configuration_of(const Launch& launch) {
+    const Shape& s = launch.shape;
+    uint64_t hash = mixed(reinterpret_cast<uint64_t>(launch.function), uint64_t{launch.parameters == nullptr});
+    hash = mixed(hash, static_cast<uint64_t>(s.grid[0]) << 32 | s.grid[1]);
+    hash = mixed(hash, static_cast<uint64_t>(s.grid[2]) << 32 | s.shared_bytes);
+    hash = mixed(hash, static_cast<uint64_t>(s.block[0]) << 40 | static_cast<uint64_t>(s.block[1]) << 20 | s.block[2]);
+    hash = mixed(hash, uint64_t{launch.attribute_count});
+    for (unsigned i = 0; i < launch.attribute_count; ++i) hash = mixed(hash, launch.attributes[i]);
+    return hash;
 }
 
 // The group of a stream, which is the active one from now on; nullptr where its launches stay as they are.
@@ -223,13 +303,14 @@ CUresult Engine::barrier(Group* group, uint64_t id) {
 }
 
 CUresult Engine::flush() {
-    if (issuer_ != nullptr) return issuer_->drain();
     if (held_.empty()) return kSuccess;
     std::vector<Held> segment = std::move(held_);
     held_.clear();
     CUresult result = kSuccess;
     if (options_.mode == Mode::kCheck) {
         if ((result = active_->join(1))) return result;
+        // What other streams copy into the same allocations must have ended: the check puts whole allocations back.
+        if (capturing_ == 0 && (result = Driver::get().cuCtxSynchronize())) return result;
         return check(segment, active_->stream(), options_, &counts_);
     }
     ++counts_.segments;
@@ -249,11 +330,6 @@ CUresult Engine::flush() {
 
 // What comes before all work for a stream: its group, nullptr where it stays as it is, and whether the stream captures.
 CUresult Engine::entered(CUstream stream, Group** group, bool* capturing) {
-    if (failure_ != kSuccess) {  // of a launch that was held back: said once, as the driver says it at a later call
-        CUresult failed = failure_;
-        failure_ = kSuccess;
-        return failed;
-    }
     if (active_ != nullptr && stream != active_->stream())
         if (CUresult failed = barrier(nullptr, 3)) return failed;
     *group = group_of(stream);
@@ -274,7 +350,7 @@ CUresult Engine::entered(CUstream stream, Group** group, bool* capturing) {
 // no stream is asked, which would end the capture; its beginning and end are orders of everything, too.
 CUresult Engine::paced(CUstream stream, bool* rests) {
     *rests = false;
-    if (pace_ == nullptr || capturing_ > 0 || failure_ != kSuccess) return kSuccess;
+    if (pace_ == nullptr || capturing_ > 0) return kSuccess;
     const bool rested = pace_->resting();
     if (pace_->due()) {
         const bool spread = active_ != nullptr && stream == active_->stream();
@@ -290,9 +366,19 @@ CUresult Engine::moved(const Move& move) {
     const Work work = work_of(move);
     if (inside) return work.make(work.what, move.stream);
     Inside now;
-    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+    std::unique_lock<std::timed_mutex> lock = hold();
     if (!lock.owns_lock()) return stuck("a copy or fill");
     if (log_ != nullptr || finished_) return work.make(work.what, move.stream);
+    if (CUresult failed = earlier_failure()) return failed;
+    CUcontext context = nullptr;
+    if (queueing(move.stream) && Driver::get().cuCtxGetCurrent(&context) == kSuccess && queue_->push(move, context))
+        return kSuccess;
+    if (CUresult failed = drained("a copy or fill")) return failed;
+    return move_now(move);
+}
+
+CUresult Engine::move_now(const Move& move) {
+    const Work work = work_of(move);
     bool rests = false;
     if (CUresult failed = paced(move.stream, &rests)) return failed;
     if (rests) return work.make(work.what, move.stream);
@@ -308,29 +394,62 @@ CUresult Engine::moved(const Move& move) {
     }
     ++counts_.moves;
     dirty_ = true;
-    if (issuer_ != nullptr && !capturing) {
-        Held* held = issuer_->next();
-        if (held == nullptr) return kLaunchTimeout;
-        held->moves = true;
-        held->move = move;
-        held->id = id;
-        held->access.clear();
-        held->move.access(&held->access);
-        issuer_->push(group);
-        return kSuccess;
-    }
     Access access;
     move.access(&access);
     return group->place(work, std::move(access), id, capturing);
 }
 
+CUresult Engine::marked(const Mark& mark, CUresult (*real)(const Mark&)) {
+    if (inside) return real(mark);
+    {
+        Inside now;
+        std::unique_lock<std::timed_mutex> lock = hold();
+        if (!lock.owns_lock()) return stuck("a record on an event");
+        if (log_ != nullptr || finished_) return real(mark);
+        CUcontext context = nullptr;
+        if (queueing(mark.stream) && !shared_ && real == make && Driver::get().cuCtxGetCurrent(&context) == kSuccess &&
+            queue_->push(mark, context))
+            return kSuccess;
+    }
+    before(mark.kind == Mark::kRecord ? "cuEventRecord" : "cuStreamWaitEvent", Meaning::kOrdered);
+    return real(mark);
+}
+
 CUresult Engine::launched(const Launch& launch) {
     if (inside) return issue(launch, launch.stream, launch.parameters, launch.extra);
     Inside now;
-    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+    std::unique_lock<std::timed_mutex> lock = hold();
     if (!lock.owns_lock()) return stuck("a launch");
     if (log_ != nullptr) return logged(launch);
     if (finished_) return issue(launch, launch.stream, launch.parameters, launch.extra);
+    if (CUresult failed = earlier_failure()) return failed;
+    if (!queueing(launch.stream)) {
+        if (CUresult failed = drained("a launch")) return failed;
+        return launch_now(launch, functions_.of(launch.function, table_));
+    }
+    const uint64_t configuration = configuration_of(launch);
+    auto proven = proven_.find(configuration);
+    if (proven != proven_.end()) {
+        CUcontext context = nullptr;
+        if (Driver::get().cuCtxGetCurrent(&context) == kSuccess && queue_->push(launch, *proven->second, context))
+            return kSuccess;
+    }
+    if (CUresult failed = drained("a launch")) return failed;
+    if (!at_exit_) {
+        at_exit_ = true;
+        atexit([] { engine().finish(); });  // again: before the driver ends, which began later than this library
+    }
+    const Function& function = functions_.of(launch.function, table_);
+    CUresult result = launch_now(launch, function);
+    if (result == kSuccess) result = flush();  // where it is held back: the driver is to say now whether it takes it
+    if (result == kSuccess && function.known) {
+        if (proven_.size() >= kMostProven) proven_.clear();
+        proven_[configuration] = &function;
+    }
+    return result;
+}
+
+CUresult Engine::launch_now(const Launch& launch, const Function& function) {
     ++counts_.launches;
     bool rests = false;
     if (CUresult failed = paced(launch.stream, &rests)) return failed;
@@ -341,7 +460,6 @@ CUresult Engine::launched(const Launch& launch) {
     Group* group = nullptr;
     bool capturing = false;
     if (CUresult failed = entered(launch.stream, &group, &capturing)) return failed;
-    const Function& function = functions_.of(launch.function, table_);
     const Entry* entry = nullptr;
     const char* reason = group == nullptr  ? "its stream or context"
                          : !function.known ? "the driver does not name it"
@@ -361,39 +479,38 @@ CUresult Engine::launched(const Launch& launch) {
     }
     counts_.captured += capturing;
     dirty_ = true;
-    if (issuer_ != nullptr && !capturing) {
-        Held* held = issuer_->next();
-        if (held == nullptr) return kLaunchTimeout;
-        held->hold(launch, function, *entry, parameters_);
-        held->access.clear();
-        entry->access(held->words.data(), &held->access);
-        issuer_->push(group);
-        return kSuccess;
-    }
     Access access;
     entry->access(parameters_.words.data(), &access);
-    if (capturing || options_.mode == Mode::kStreams) {
+    if (capturing || options_.mode == Mode::kStreams)
         return group->place(work_of(launch), std::move(access), entry->id, capturing);
-    }
     held_.emplace_back(launch, function, *entry, parameters_, std::move(access));
-    return held_.size() >= static_cast<size_t>(options_.segment) ? flush() : kSuccess;
+    const bool full = held_.size() >= static_cast<size_t>(options_.segment);
+    return full || (options_.mode == Mode::kGraph && ends_segment(held_)) ? flush() : kSuccess;
 }
 
-void Engine::before(const char* symbol, Meaning meaning) {
-    if (!on_ || inside) return;
+CUresult Engine::before(const char* symbol, Meaning meaning) {
+    if (!on_ || inside) return kSuccess;
     Inside now;
-    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
-    if (!lock.owns_lock()) {
-        stuck(symbol);
-        return;
-    }
-    if (log_ != nullptr || finished_) return;
+    std::unique_lock<std::timed_mutex> lock = hold();
+    if (!lock.owns_lock()) return stuck(symbol), kSuccess;
+    if (log_ != nullptr || finished_) return kSuccess;
+    drained(symbol);
+    shared_ = shared_ || meaning == Meaning::kShared;
+    if (meaning == Meaning::kIssued || meaning == Meaning::kShared)
+        failed_later(flush());
+    else
+        order(symbol, meaning);
+    for (const char* name : kTelling)
+        if (begins(symbol, name)) return earlier_failure();
+    return kSuccess;
+}
+
+// Orders everything before a call that may see it.
+void Engine::order(const char* symbol, Meaning meaning) {
     ++counts_.barriers;
     ++counts_.calls[symbol];
-    CUresult failed = flush();
-    if (failed != kSuccess) failure_ = failed;
-    for (const auto& group : groups_)
-        if (CUresult result = group->join(hash_of(symbol))) failure_ = result;
+    failed_later(flush());
+    for (const auto& group : groups_) failed_later(group->join(hash_of(symbol)));
     dirty_ = false;
     if (meaning == Meaning::kCaptureBegins) {
         ++capturing_;
@@ -401,13 +518,51 @@ void Engine::before(const char* symbol, Meaning meaning) {
     }
     if (meaning == Meaning::kCaptureEnds && capturing_ > 0) --capturing_;
     if (meaning == Meaning::kUnloads) {
+        proven_.clear();
+        attributes_.clear();
         functions_.forget();
         graphs_->forget();
     }
 }
 
+CUresult Engine::set_attribute(const void* function, int attribute, int value, CUresult (*set)(const void*, int, int)) {
+    if (inside || !on_) return set(function, attribute, value);
+    Inside now;
+    std::unique_lock<std::timed_mutex> lock = hold();
+    if (!lock.owns_lock()) return stuck("an attribute of a function");
+    if (log_ != nullptr || finished_) return set(function, attribute, value);
+    auto [known, added] = attributes_.try_emplace({function, attribute}, value);
+    if (added || known->second != value) {
+        drained("an attribute of a function");
+        failed_later(flush());
+        known->second = value;
+    }
+    const CUresult result = set(function, attribute, value);
+    if (result != kSuccess) attributes_.erase(known);
+    return result;
+}
+
+void Engine::before_fork() {
+    if (inside) return;
+    std::unique_lock<std::timed_mutex> lock = hold();
+    if (!lock.owns_lock()) return;
+    forks_locked = true;
+    lock.release();
+    if (!finished_) drained("a fork");
+    if (log_ != nullptr) fflush(log_);
+}
+
+void Engine::after_fork(bool child) {
+    if (child) {
+        if (queue_ != nullptr && queue_->started()) finished_ = true;
+        counts_ = Counts{};
+    }
+    if (forks_locked) mutex_.unlock();
+    forks_locked = false;
+}
+
 void Engine::note_kernel(CUkernel kernel) {
-    std::lock_guard<std::timed_mutex> lock(mutex_);
+    std::unique_lock<std::timed_mutex> lock = hold();
     functions_.note_kernel(kernel);
 }
 
@@ -440,9 +595,10 @@ CUresult Engine::logged(const Launch& launch) {
 }
 
 void Engine::finish() {
-    std::lock_guard<std::timed_mutex> lock(mutex_);
+    std::unique_lock<std::timed_mutex> lock = hold();
     if (!on_ || finished_) return;
-    if (issuer_ != nullptr) issuer_->drain();
+    drained("the end of the program");
+    if (options_.mode == Mode::kGraph) failed_later(flush());
     finished_ = true;
     if (log_ != nullptr)
         fflush(log_);

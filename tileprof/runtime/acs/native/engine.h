@@ -3,23 +3,28 @@
 
 #include <stdio.h>
 
+#include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "group.h"
-#include "issuer.h"
 #include "launch.h"
 #include "options.h"
 #include "pace.h"
+#include "queue.h"
 #include "segment.h"
 #include "table.h"
 
 namespace tileprof::acs {
 
-// What a driver call means for the order of launches.
-enum class Meaning { kHarmless, kOrdered, kCaptureBegins, kCaptureEnds, kUnloads };
+// What a driver call means for the order of launches. `kIssued`: it changes no order, but what was launched before it
+// has to be with the driver. `kShared`: the same, and of records on events from now on.
+enum class Meaning { kHarmless, kIssued, kShared, kOrdered, kCaptureBegins, kCaptureEnds, kUnloads };
 
 Meaning meaning_of(const char* symbol);
 
@@ -31,12 +36,38 @@ class Engine {
 
     CUresult launched(const Launch& launch);
     CUresult moved(const Move& move);
-    // Before a call that may see, or be seen by, what was launched.
-    void before(const char* symbol, Meaning meaning);
+    // A record on an event or a wait for one; `real` makes it.
+    CUresult marked(const Mark& mark, CUresult (*real)(const Mark&));
+    // Before a call that may see, or be seen by, what was launched. An error that the call is to return in place of
+    // being made: of a launch that another thread made for the program.
+    CUresult before(const char* symbol, Meaning meaning);
+    // Sets an attribute of a function, by the words that the driver takes; a value that it has already changes nothing
+    // for launches that wait.
+    CUresult set_attribute(const void* function, int attribute, int value, CUresult (*set)(const void*, int, int));
     void note_kernel(CUkernel kernel);
     void finish();
+    // Around a fork: nothing is under way in the parent; the child, which has no thread of the library's and cannot use
+    // what the parent had of the driver, passes everything through.
+    void before_fork();
+    void after_fork(bool child);
 
   private:
+    // What follows runs in the library's thread where there is one, and in the program's while that thread has nothing
+    // to do and `mutex_` is held.
+    CUresult launch_now(const Launch& launch, const Function& function);
+    CUresult move_now(const Move& move);
+    void order(const char* symbol, Meaning meaning);
+    void failed_later(CUresult result);
+
+    // `mutex_`, unless another thread holds it for `kPatience`.
+    std::unique_lock<std::timed_mutex> hold();
+    // In the program's thread, `mutex_` held:
+    bool queueing(CUstream stream) const;
+    CUresult drained(const char* what);
+    CUresult earlier_failure();
+    static uint64_t configuration_of(const Launch& launch);
+    void begin_queue();
+
     Group* group_of(CUstream stream);
     CUresult entered(CUstream stream, Group** group, bool* capturing);
     CUresult barrier(Group* group, uint64_t id);
@@ -46,7 +77,7 @@ class Engine {
     void say_foreign();
 
     std::timed_mutex mutex_;
-    bool on_ = false, finished_ = false, foreign_said_ = false;
+    bool on_ = false, finished_ = false, foreign_said_ = false, at_exit_ = false, shared_ = false;
     Options options_;
     Table table_;
     Counts counts_;
@@ -58,9 +89,13 @@ class Engine {
     std::vector<Held> held_;
     Parameters parameters_;
     std::unique_ptr<Graphs> graphs_;
-    std::unique_ptr<Issuer> issuer_;
-    std::unique_ptr<Pace> pace_;  // of launches over streams that the program's own thread issues
-    CUresult failure_ = kSuccess;  // of launches that were held back
+    std::unique_ptr<Queue> queue_;
+    std::unique_ptr<Pace> pace_;  // of launches over streams
+    std::atomic<int> failure_{kSuccess};  // of launches that were held back or queued, not yet said
+    // By function, shape and attributes: what the driver has taken once, and takes again. Only such launches are
+    // queued: one that cannot be made fails in the program's own call.
+    std::unordered_map<uint64_t, const Function*> proven_;
+    std::map<std::pair<const void*, int>, int> attributes_;
     FILE* log_ = nullptr;
 };
 

@@ -6,13 +6,10 @@ namespace tileprof::acs {
 
 namespace {
 
-constexpr size_t kMostGraphs = 256, kFewest = 4;  // launches in a graph
-constexpr uint64_t kSeenBefore = 2;               // times, before it is worth a graph
-
-uint64_t mixed(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-    return hash ^ hash >> 29;
-}
+constexpr size_t kMostGraphs = 256, kMostExact = 4096;
+constexpr size_t kFewest = 4;                     // launches in a graph
+constexpr size_t kShortest = 32;  // launches, before a segment ends by itself; then one in as many ends it
+constexpr uint64_t kSeenBefore = 2;  // times, before it is worth a graph
 
 KernelNode node_of(const Held& held) {
     KernelNode node{};
@@ -28,7 +25,6 @@ KernelNode node_of(const Held& held) {
 
 void Held::hold(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters) {
     launch = made;
-    moves = false;
     function = &of;
     id = entry.id;
     words = parameters.words;
@@ -72,8 +68,41 @@ bool Graphs::update(const std::vector<Held>& segment, Kept* kept) {
     return true;
 }
 
+bool ends_segment(const std::vector<Held>& held) {
+    if (held.size() < kShortest) return false;
+    uint64_t hash = 1;
+    for (auto launch = held.end() - 3; launch != held.end(); ++launch) hash = mixed(hash, launch->id);
+    return hash % kShortest == 0;
+}
+
+// The graph of a segment that was launched with the same parameters before.
+Graphs::Kept* Graphs::same(const std::vector<Held>& segment, uint64_t exactly) {
+    auto found = exact_.find(exactly);
+    if (found == exact_.end() || found->second->refused || found->second->words.size() != segment.size())
+        return nullptr;
+    for (size_t i = 0; i < segment.size(); ++i)
+        if (found->second->words[i] != segment[i].words) return nullptr;
+    return found->second;
+}
+
+void Graphs::run(const Kept& kept, CUstream stream, CUresult* result) {
+    *result = Driver::get().cuGraphLaunch(kept.exec, stream);
+    ++counts_->graph_launches;
+    counts_->graph_kernels += kept.nodes.size();
+}
+
 bool Graphs::launch(const std::vector<Held>& segment, CUstream stream, CUresult* result) {
     if (segment.size() < kFewest) return false;
+    uint64_t exactly = segment.size();
+    for (const Held& held : segment) {
+        exactly = mixed(mixed(exactly, held.id), reinterpret_cast<uint64_t>(held.function->handle));
+        for (const Attribute& a : held.attributes) exactly = mixed(exactly, a);
+        for (uint64_t word : held.words) exactly = mixed(exactly, word);
+    }
+    if (const Kept* kept = same(segment, exactly)) {
+        run(*kept, stream, result);
+        return true;
+    }
     std::vector<Access> accesses;
     for (const Held& held : segment) accesses.push_back(held.access);
     const std::vector<std::vector<int>> after = dependencies(accesses);
@@ -83,15 +112,10 @@ bool Graphs::launch(const std::vector<Held>& segment, CUstream stream, CUresult*
         key = mixed(key, reinterpret_cast<uint64_t>(held.function->handle));
         const Shape& s = held.launch.shape;
         for (unsigned value : {s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2], s.shared_bytes})
-            key = mixed(key, value);
-        for (const Attribute& a : held.attributes)
-            for (size_t at = 0; at < sizeof a.bytes; at += 8) {
-                uint64_t word;
-                memcpy(&word, a.bytes + at, sizeof word);
-                key = mixed(mixed(key, static_cast<uint64_t>(a.id)), word);
-            }
+            key = mixed(key, uint64_t{value});
+        for (const Attribute& a : held.attributes) key = mixed(key, a);
         for (int parent : after[i]) key = mixed(key, static_cast<uint64_t>(parent) + 1);
-        key = mixed(key, after[i].size());
+        key = mixed(key, uint64_t{after[i].size()});
     }
     Kept& kept = kept_[key];
     if (kept.refused || ++kept.seen < kSeenBefore) return false;
@@ -105,9 +129,9 @@ bool Graphs::launch(const std::vector<Held>& segment, CUstream stream, CUresult*
         kept.refused = true;
         return false;
     }
-    *result = Driver::get().cuGraphLaunch(kept.exec, stream);
-    ++counts_->graph_launches;
-    counts_->graph_kernels += segment.size();
+    if (exact_.size() >= kMostExact) exact_.clear();
+    exact_[exactly] = &kept;
+    run(kept, stream, result);
     return true;
 }
 
@@ -117,6 +141,7 @@ void Graphs::forget() {
         if (kept.graph != nullptr) Driver::get().cuGraphDestroy(kept.graph);
     }
     kept_.clear();
+    exact_.clear();
 }
 
 }  // namespace tileprof::acs

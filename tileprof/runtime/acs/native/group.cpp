@@ -23,11 +23,6 @@ void wait_at_random(void* most_us) {
     }
 }
 
-uint64_t mixed(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-    return hash ^ hash >> 29;
-}
-
 }  // namespace
 
 Group::Group(CUcontext context, CUstream stream, const Options& options, Counts* counts)

@@ -53,7 +53,7 @@ struct Slot {
 // clang-format off: it indents each line further
 #define TILEPROF_ACS_DIRECT(X)                                                                           \
     X(cuCtxDestroy_v2) X(cuCtxSynchronize) X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) \
-    X(cuEventRecord) X(cuEventRecordWithFlags) X(cuGraphLaunch) X(cuGraphUpload)                         \
+    X(cuGraphLaunch) X(cuGraphUpload)                         \
     X(cuLaunchCooperativeKernel) X(cuLaunchHostFunc) X(cuLibraryUnload) X(cuMemAllocAsync)               \
     X(cuMemAllocFromPoolAsync) X(cuMemFree_v2) X(cuMemFreeAsync) X(cuMemFreeHost) X(cuMemHostUnregister) \
     X(cuMemPoolDestroy) X(cuMemPrefetchAsync) X(cuMemRelease) X(cuMemUnmap) X(cuMemcpy)                  \
@@ -66,8 +66,11 @@ struct Slot {
     X(cuModuleUnload) X(cuStreamAddCallback) X(cuStreamAttachMemAsync) X(cuStreamBatchMemOp_v2)          \
     X(cuStreamBeginCapture_v2) X(cuStreamBeginCaptureToGraph) X(cuStreamDestroy_v2)                      \
     X(cuStreamEndCapture) X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamUpdateCaptureDependencies)   \
-    X(cuStreamWaitEvent) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2) X(cuStreamWriteValue32_v2)  \
-    X(cuStreamWriteValue64_v2)
+    X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2) X(cuStreamWriteValue32_v2)  \
+    X(cuStreamWriteValue64_v2) X(cuEventDestroy_v2) X(cuEventElapsedTime) X(cuEventElapsedTime_v2)       \
+    X(cuEventQuery) X(cuEventSynchronize) X(cuFuncSetCacheConfig) X(cuFuncSetSharedMemConfig)            \
+    X(cuCtxSetCacheConfig) X(cuCtxSetLimit) X(cuCtxSetSharedMemConfig) X(cuKernelSetCacheConfig)         \
+    X(cuProfilerStart) X(cuProfilerStop) X(cuStreamSetAttribute) X(cuIpcGetEventHandle)
 // clang-format on
 
 #define X(name) {nullptr, #name, meaning_of(#name)},
@@ -193,6 +196,59 @@ MOVES(, false)
 MOVES(_ptsz, true)
 #undef MOVES
 
+namespace {
+
+CUresult not_supported() { return 801; }
+
+CUresult record(CUevent event, CUstream stream, unsigned flags, bool per_thread) {
+    const Mark mark{Mark::kRecord, event, named(stream, per_thread)};
+    if (flags == 0) return ready() ? engine().marked(mark, make) : make(mark);
+    static auto* real =
+        reinterpret_cast<CUresult (*)(CUevent, CUstream, unsigned)>(driver_symbol("cuEventRecordWithFlags"));
+    if (real == nullptr) return not_supported();
+    if (ready()) engine().before("cuEventRecordWithFlags", Meaning::kOrdered);
+    return real(event, mark.stream, flags);
+}
+
+CUresult wait(CUstream stream, CUevent event, unsigned flags, bool per_thread) {
+    const Mark mark{Mark::kWait, event, named(stream, per_thread)};
+    if (flags == 0) return ready() ? engine().marked(mark, make) : make(mark);
+    if (ready()) engine().before("cuStreamWaitEvent", Meaning::kOrdered);
+    return Driver::get().cuStreamWaitEvent(mark.stream, event, flags);
+}
+
+CUresult set_attribute(const void* function, int attribute, int value) {
+    return Driver::get().cuFuncSetAttribute(static_cast<CUfunction>(const_cast<void*>(function)), attribute, value);
+}
+}  // namespace
+
+#define MARKS(suffix, per_thread)                                                                    \
+    EXPORT CUresult cuEventRecord##suffix(CUevent event, CUstream stream) {                          \
+        return record(event, stream, 0, per_thread);                                                 \
+    }                                                                                                \
+    EXPORT CUresult cuEventRecordWithFlags##suffix(CUevent event, CUstream stream, unsigned flags) { \
+        return record(event, stream, flags, per_thread);                                             \
+    }                                                                                                \
+    EXPORT CUresult cuStreamWaitEvent##suffix(CUstream stream, CUevent event, unsigned flags) {      \
+        return wait(stream, event, flags, per_thread);                                               \
+    }
+MARKS(, false)
+MARKS(_ptsz, true)
+#undef MARKS
+
+EXPORT CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
+    return ready() ? engine().set_attribute(function, attribute, value, set_attribute)
+                   : set_attribute(function, attribute, value);
+}
+
+EXPORT CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, int device) {
+    CUfunction function = nullptr;
+    if (ready() && device == 0 && Driver::get().cuKernelGetFunction(&function, kernel) == kSuccess)
+        return engine().set_attribute(function, attribute, value, set_attribute);
+    if (ready()) engine().before("cuKernelSetAttribute", Meaning::kIssued);
+    return Driver::get().cuKernelSetAttribute(attribute, value, kernel, device);
+}
+
 EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
     static auto* real =
         reinterpret_cast<CUresult (*)(CUkernel*, CUlibrary, const char*)>(driver_symbol("cuLibraryGetKernel"));
@@ -213,7 +269,11 @@ EXPORT CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUl
 // ---- trampolines: everything as it was, but for a call in between
 
 namespace {
-CUresult not_supported() { return 801; }
+
+// In place of a call: what an earlier launch came to.
+thread_local CUresult told = kSuccess;
+CUresult tell() { return told; }
+
 }  // namespace
 
 extern "C" __attribute__((visibility("hidden"), used)) void* tileprof_acs_before(uint64_t number) {
@@ -221,7 +281,8 @@ extern "C" __attribute__((visibility("hidden"), used)) void* tileprof_acs_before
     if (slot.real == nullptr) slot.real = driver_symbol(slot.symbol);
     if (slot.real == nullptr)
         return reinterpret_cast<void*>(not_supported);  // linked against a driver that has it, run by one that has not
-    if (ready()) engine().before(slot.symbol, slot.meaning);
+    if (ready() && (told = engine().before(slot.symbol, slot.meaning)) != kSuccess)
+        return reinterpret_cast<void*>(tell);
     return slot.real;
 }
 
@@ -329,6 +390,8 @@ void* replaced(const char* symbol, void* real, bool per_thread, int version) {
     if (is(symbol, "cuLaunchKernelEx"))
         return reinterpret_cast<void*>(per_thread ? cuLaunchKernelEx_ptsz : cuLaunchKernelEx);
     if (is(symbol, "cuLaunchKernelEx_ptsz")) return reinterpret_cast<void*>(cuLaunchKernelEx_ptsz);
+    if (is(symbol, "cuFuncSetAttribute")) return reinterpret_cast<void*>(cuFuncSetAttribute);
+    if (is(symbol, "cuKernelSetAttribute")) return reinterpret_cast<void*>(cuKernelSetAttribute);
     if (is(symbol, "cuLibraryGetKernel")) return reinterpret_cast<void*>(cuLibraryGetKernel);
     if (is(symbol, "cuLibraryEnumerateKernels")) return reinterpret_cast<void*>(cuLibraryEnumerateKernels);
 #define MOVED(name, function)                                                                      \
@@ -338,6 +401,9 @@ void* replaced(const char* symbol, void* real, bool per_thread, int version) {
     MOVED("cuMemsetD16Async", cuMemsetD16Async)
     MOVED("cuMemsetD32Async", cuMemsetD32Async)
     MOVED("cuMemcpyDtoDAsync_v2", cuMemcpyDtoDAsync_v2)
+    MOVED("cuEventRecord", cuEventRecord)
+    MOVED("cuEventRecordWithFlags", cuEventRecordWithFlags)
+    MOVED("cuStreamWaitEvent", cuStreamWaitEvent)
 #undef MOVED
     // Before version 2 addresses had 32 bits.
     if (is(symbol, "cuMemcpyDtoDAsync") && version >= 3020)
@@ -394,7 +460,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int ver
 }
 
 // The last call is a jump, so that what is below sees the program as its caller, by whom RTLD_NEXT is told.
-EXPORT __attribute__((optimize("O2"), noinline)) void* dlsym(void* handle, const char* name) {
+EXPORT __attribute__((optimize("O2"), noinline)) void* dlsym(void* handle, const char* name) noexcept {
     if (void* found = found_for(handle, name, __builtin_return_address(0))) return found;
     return dlsym_below()(handle, name);
 }

@@ -13,10 +13,7 @@ constexpr uintptr_t kEnd = 0, kBuffer = 1, kBufferSize = 2;
 
 }  // namespace
 
-bool Parameters::read(const Function& function, void** parameters, void** extra) {
-    bytes = function.bytes;
-    words.assign((bytes + 7) / 8, 0);
-    auto* out = reinterpret_cast<char*>(words.data());
+bool copy_parameters(const Function& function, void** parameters, void** extra, char* out) {
     if (parameters != nullptr) {
         for (size_t i = 0; i < function.layout.size(); ++i)
             memcpy(out + function.layout[i].first, parameters[i], function.layout[i].second);
@@ -33,10 +30,16 @@ bool Parameters::read(const Function& function, void** parameters, void** extra)
         else
             return false;
     }
-    if (from == nullptr || given < bytes) return false;
+    if (from == nullptr || given < function.bytes) return false;
     const char* source = static_cast<const char*>(from);
     for (const auto& [offset, size] : function.layout) memcpy(out + offset, source + offset, size);
     return true;
+}
+
+bool Parameters::read(const Function& function, void** parameters, void** extra) {
+    bytes = function.bytes;
+    words.assign((bytes + 7) / 8, 0);
+    return copy_parameters(function, parameters, extra, reinterpret_cast<char*>(words.data()));
 }
 
 const Function& Functions::of(CUfunction handle, const Table& table) {
@@ -127,11 +130,48 @@ Work work_of(const Move& move) {
     return {make, &move};
 }
 
+CUresult make(const Mark& mark) {
+    const Driver& driver = Driver::get();
+    return mark.kind == Mark::kRecord ? driver.cuEventRecord(mark.event, mark.stream)
+                                      : driver.cuStreamWaitEvent(mark.stream, mark.event, 0);
+}
+
 void Move::access(Access* out) const {
     const size_t bytes = count * (kind == kFill16 ? 2 : kind == kFill32 ? 4 : 1);
     if (bytes == 0) return;
     out->writes.push_back({to, to + bytes});
     if (kind == kCopy) out->reads.push_back({from, from + bytes});
+}
+
+uint64_t mixed(uint64_t hash, const Attribute& attribute) {
+    size_t bytes = sizeof attribute.bytes;  // of what is not known
+    switch (attribute.id) {
+        case kIgnored:
+            bytes = 0;
+            break;
+        case kCooperative:
+        case kSpreadOverCluster:
+        case kProgrammatic:
+        case kPriority:
+        case 3:   // how the host waits
+        case 10:  // domain of memory fences
+        case 14:  // share of shared memory
+            bytes = 4;
+            break;
+        case kCluster:
+        case 11:  // preferred cluster
+            bytes = 12;
+            break;
+        default:
+            break;
+    }
+    hash = mixed(hash, static_cast<uint64_t>(attribute.id));
+    for (size_t at = 0; at < bytes; at += 4) {
+        uint32_t word = 0;
+        memcpy(&word, attribute.bytes + at, sizeof word);
+        hash = mixed(hash, static_cast<uint64_t>(word));
+    }
+    return hash;
 }
 
 const char* immovable(const Launch& launch) {

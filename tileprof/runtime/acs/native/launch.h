@@ -38,6 +38,14 @@ struct Move {
     void access(Access* out) const;
 };
 
+// A record on an event or a wait for one, on a stream.
+struct Mark {
+    enum Kind { kRecord, kWait } kind;
+    CUevent event;
+    CUstream stream;
+};
+CUresult make(const Mark& mark);
+
 // Something to be put into a stream.
 struct Work {
     CUresult (*make)(const void* what, CUstream stream);
@@ -55,6 +63,10 @@ struct Function {
     const KernelEntries* entries = nullptr;
 };
 
+// Copies parameters of either form to where they lie in the function's block, `function.bytes` long; false where they
+// are of a form that is not known.
+bool copy_parameters(const Function& function, void** parameters, void** extra, char* out);
+
 // Parameters as one block, in whole words; zeros between and behind.
 struct Parameters {
     std::vector<uint64_t> words;
@@ -67,7 +79,8 @@ class Functions {
   public:
     const Function& of(CUfunction handle, const Table& table);
     void note_kernel(CUkernel kernel) { kernels_.insert(kernel); }
-    void forget() { functions_.clear(); }  // a module goes: the driver gives handles out again
+    // A module goes: the driver gives handles out again. References end here.
+    void forget() { functions_.clear(); }
 
   private:
     std::unordered_map<const void*, std::unique_ptr<Function>> functions_;
@@ -78,6 +91,13 @@ class Functions {
 CUresult issue_as_it_is(const Launch& launch);
 // Makes the launch in a stream, without the program's own attributes about what it may overlap with.
 CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** extra);
+
+// Mixes what an attribute says into a hash: not what else lies in its union, which callers leave as it was.
+uint64_t mixed(uint64_t hash, const Attribute& attribute);
+inline uint64_t mixed(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 32;
+}
 
 // Why such a launch is left where the program put it; nullptr where it may go elsewhere.
 const char* immovable(const Launch& launch);

@@ -36,8 +36,8 @@ std::string Options::read(const char* path) {
             if (!(std::istringstream(value) >> number) || number < 0) return name + " " + value + " is no number";
             if (name == "lanes")
                 lanes = static_cast<int>(number);
-            else if (name == "issuer")
-                issuer = static_cast<int>(number);
+            else if (name == "threads")
+                threads = static_cast<int>(number);
             else if (name == "window")
                 window = static_cast<int>(number);
             else if (name == "segment")
@@ -106,6 +106,8 @@ void Counts::write(const std::string& path) const {
                                           {"captured", captured},
                                           {"moves", moves},
                                           {"rested", rested},
+                                          {"queued", queued},
+                                          {"probed", probed},
                                           {"capture_at", capture_at}};
     std::map<std::string, uint64_t> by_lane;
     for (const auto& [lane, count] : lanes) by_lane[std::to_string(lane)] = count;

@@ -16,7 +16,7 @@ struct Options {
     Mode mode = Mode::kStreams;
     std::string table, folder;
     int lanes = 8;
-    int issuer = 0;     // 1: a thread of the library's issues, 0: the program's own
+    int threads = 0;    // 1: a thread of the library's decides and issues, 0: the program's own
     int window = 128;
     int segment = 256;  // launches that a captured or checked segment holds at most
     int orders = 2;     // in which a segment is checked, beside stream order
@@ -35,6 +35,8 @@ struct Counts {
     uint64_t graphs = 0, graph_launches = 0, graph_kernels = 0, updated = 0, segments = 0, checked = 0, unchecked = 0,
              differing = 0;
     uint64_t captured = 0, moves = 0, rested = 0;
+    uint64_t probed = 0;  // launches that ran on other memory, too
+    uint64_t queued = 0;  // launches that the library's thread made
     std::map<std::string, uint64_t> reasons;  // why launches stood for all memory
     std::map<std::string, uint64_t> calls;    // that everything was ordered around
     std::map<std::string, uint64_t> differences;

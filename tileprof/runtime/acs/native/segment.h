@@ -23,8 +23,6 @@ struct Held {
     std::vector<Attribute> attributes;
     std::vector<uint32_t> slots;
     Access access;
-    bool moves = false;  // it is no launch, but this:
-    Move move{};
 
     Held() = default;
     Held(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters, Access&& touched) {
@@ -37,6 +35,10 @@ struct Held {
     void hold(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters);
     CUresult run(CUstream stream) const { return issue(launch, stream, const_cast<void**>(pointers.data()), nullptr); }
 };
+
+// Whether a segment ends behind these launches: by what the last ones are, so that a program that repeats itself gets
+// the same segments each time, wherever they began.
+bool ends_segment(const std::vector<Held>& held);
 
 // Graphs of segments that came before, by kernels, shapes and dependencies; parameters are updated at each launch.
 class Graphs {
@@ -58,13 +60,17 @@ class Graphs {
     };
     bool build(const std::vector<Held>& segment, const std::vector<std::vector<int>>& after, Kept* kept);
     bool update(const std::vector<Held>& segment, Kept* kept);
+    Kept* same(const std::vector<Held>& segment, uint64_t exactly);
+    void run(const Kept& kept, CUstream stream, CUresult* result);
 
     std::unordered_map<uint64_t, Kept> kept_;
+    std::unordered_map<uint64_t, Kept*> exact_;  // by parameters, too: then nothing has to be compared
     Counts* counts_;
 };
 
 // Runs a segment in orders that its dependencies allow, then in stream order, and compares all memory that its pointer
-// arguments lie in. The program goes on with what stream order gave.
+// arguments lie in. The first launches of each entry also run on other memory, which shows what they touch. The program
+// goes on with what stream order gave.
 CUresult check(const std::vector<Held>& segment, CUstream stream, const Options& options, Counts* counts);
 
 }  // namespace tileprof::acs

@@ -10,53 +10,15 @@
 // and no order of commands deadlocks.
 //
 // "graph.h" is made by build.py: the constants and tables of one plan, and the choices of the pilot.
-#include <chrono>
-#include <cstdint>
 #include <cstring>
+
+#include "link.h"
 
 #include "graph.h"
 
 namespace {
 
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-
-constexpr u32 AWAITS = 1u << 30, NO_MORE = ~0u;
-constexpr int LINK_HEAD = 16;
-
 static_assert(DEPTH + 2 <= COMMANDS, "a cluster's ring holds what it may be sent, and the ends of two runs");
-
-void store(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
-u64 load(const u64* from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
-
-u64 now_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-}
-
-// Tasks by their place in the pilot's order: a bit each, the first is the next.
-struct Ranked {
-    static constexpr int WORDS = (TASKS + 63) / 64;
-    u64 words[WORDS] = {};
-    int first = WORDS;  // no word before has a bit
-
-    void insert(int task) {
-        const int place = PLACE[task];
-        words[place / 64] |= 1ull << place % 64;
-        if (place / 64 < first) first = place / 64;
-    }
-
-    // The next task, which is taken out; -1 where there is none.
-    int take() {
-        for (; first < WORDS; ++first)
-            if (words[first] != 0) {
-                const int place = 64 * first + __builtin_ctzll(words[first]);
-                words[first] &= words[first] - 1;
-                return AT_PLACE[place];
-            }
-        return -1;
-    }
-};
 
 // What tasks wait for: semaphores that reach values.
 struct Counts {
@@ -87,7 +49,7 @@ struct Pilot {
     bool was_sent[TASKS];
     int owner[TASKS];
     Counts done, begun;  // begun: as if all that was sent were done
-    Ranked ready, sendable;
+    Ranked<TASKS> ready, sendable;  // places of the pilot's order
     int kin[CLUSTERS][KIN];  // ready tasks whose last input a cluster has made
     int kin_count[CLUSTERS];
     int left[PROGRAMS];  // tasks of each program that are not completed
@@ -111,8 +73,8 @@ struct Pilot {
         std::memset(kin_count, 0, sizeof kin_count);
         std::memcpy(left, PROGRAM_TASKS, sizeof left);
         done.clear(), begun.clear();
-        ready = sendable = Ranked();
-        for (int task : READY_TASKS) ready.insert(task);
+        ready = sendable = {};
+        for (int task : READY_TASKS) ready.insert(PLACE[task]);
         deal();
     }
 
@@ -122,16 +84,18 @@ struct Pilot {
         ++outstanding[cluster];
         ++commands;
         write(cluster, static_cast<u32>(task) | flag);
-        if (SPECULATE) begun.add(task, [&](int waiter) { sendable.insert(waiter); });
+        if (SPECULATE) begun.add(task, [&](int waiter) { sendable.insert(PLACE[waiter]); });
         if (++sent == TASKS)
             for (int each = 0; each < CLUSTERS; ++each) write(each, NO_MORE);
     }
 
-    int take(Ranked& from) {
-        int task;
-        do task = from.take();
-        while (task >= 0 && was_sent[task]);
-        return task;
+    // The first task of a set that has not been sent, -1 where there is none.
+    int take(Ranked<TASKS>& from) {
+        for (;;) {
+            const int place = from.take();
+            if (place < 0) return -1;
+            if (!was_sent[AT_PLACE[place]]) return AT_PLACE[place];
+        }
     }
 
     // Gives a cluster something to do; false where there is nothing.
@@ -176,7 +140,7 @@ struct Pilot {
         if (--left[PROGRAM_OF[task]] == 0) ended_ns[PROGRAM_OF[task]] += now_ns() - first_ns;
         done.add(task, [&](int waiter) {
             if (was_sent[waiter]) return;
-            ready.insert(waiter);
+            ready.insert(PLACE[waiter]);
             if (AFFINITY && kin_count[cluster] < KIN) kin[cluster][kin_count[cluster]++] = waiter;
         });
     }

@@ -1,4 +1,4 @@
-"""Which tile models the oracle of perturbed inputs checks against PyTorch: counted by a run over all of OpInfo's samples.
+"""The tile models that the oracle of perturbed inputs checks against PyTorch, counted over all of OpInfo's samples.
 
     python -m tests.unit.record.model.tiles.held_operators
 
@@ -113,18 +113,15 @@ def _short(ops: list[str]) -> str:
 
 def main() -> None:
     """Count anew."""
-    from tests.unit.record.model.tiles import test_operator_oracle as oracle
+    from tests.unit.record.model.tiles.operator_samples import PARTS, all_operators, tiny_tiles, tried_operators
 
     load_all()
     held: set[str] = set()
-    database, small = oracle.operators.__wrapped__(), oracle.small_tiles.__wrapped__
-    operators = next(database)
-    with pytest.MonkeyPatch.context() as patch:
-        for _ in small(patch):
-            for part in range(oracle.PARTS):
-                _, more, wrong = oracle.tried_operators(operators[part :: oracle.PARTS])
-                assert not wrong, "\n".join(wrong)
-                held |= more
+    with pytest.MonkeyPatch.context() as patch, all_operators() as operators, tiny_tiles(patch):
+        for part in range(PARTS):
+            _, more, wrong = tried_operators(operators[part::PARTS])
+            assert not wrong, "\n".join(wrong)
+            held |= more
     LIST.write_text(json.dumps(sorted(held), indent=1) + "\n")
     page = ROOT / PAGE
     begin, _, rest = page.read_text().partition(_BEGIN)

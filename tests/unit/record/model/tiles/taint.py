@@ -1,8 +1,8 @@
 """Soundness by experiment: change one number of an input, run the operator again, and see which outputs change.
 
-Every element that changes must be written by a tile that read the changed number, or read what such a tile wrote. A tile
-model that forgets a read is caught without a statement of what the operator needs. A changed index or mask moves other
-elements: then tiles of either run, before or after the change, may account for the difference.
+Every element that changes must be written by a tile that read the changed number, or read what such a tile wrote. A
+tile model that forgets a read is caught without a statement of what the operator needs. A changed index or mask moves
+other elements: then tiles of either run, before or after the change, may account for the difference.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def check(
 ) -> int:
     """Change a random number of every input; returns how many were tried.
 
-    ``model`` makes the kernels of a call; without it only floating-point numbers are changed, since other values may decide
-    which bytes are touched. Raises AssertionError where an output changed that no tile could have changed.
+    ``model`` makes the kernels of a call; without it only floating-point numbers are changed, since other values may
+    decide which bytes are touched. Raises AssertionError where an output changed that no tile could have changed.
     """
     if torch.Tag.nondeterministic_seeded in func.tags or not kernels:
         return 0

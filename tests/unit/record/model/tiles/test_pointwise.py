@@ -133,7 +133,8 @@ def test_strided_operands_take_smaller_blocks_than_dense_ones():
 @pytest.mark.parametrize(
     ("arguments", "expected", "tiles"),
     [
-        ("float32", "bfloat16", 4), ("float32", "float16", 4), ("bfloat16", "float8_e4m3fn", 4), ("bfloat16", "float32", 8),
+        ("float32", "bfloat16", 4), ("float32", "float16", 4), ("bfloat16", "float8_e4m3fn", 4),
+        ("bfloat16", "float32", 8),
         ("float64", "bfloat16", 8), ("float32", "int32", 8),
     ],
 )  # fmt: skip

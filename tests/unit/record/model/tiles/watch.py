@@ -27,7 +27,8 @@ class Watch(TorchDispatchMode):
     """Counts operators without a model in ``missing``; raises where a model's accesses do not fit the call.
 
     Fits: all kernels together write every byte of every output (data-dependent updates excepted) and no byte
-    outside; nothing outside an operand is read. Calls of equal layout are checked once. With ``taints``, also `taint.check`.
+    outside; nothing outside an operand is read. Calls of equal layout are checked once. With ``taints``, `taint.check`
+    runs, too.
     """
 
     def __init__(self, *, taints: bool = False) -> None:

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -23,7 +25,7 @@
 namespace {
 
 using Words = uint32_t*;
-constexpr int kInvalid = 1, kNotFound = 500, kUnjoined = 904, kIsolation = 905, kNotReady = 600;
+constexpr int kInvalid = 1, kNotFound = 500, kUnjoined = 904, kIsolation = 905, kNotReady = 600, kIllegalAddress = 700;
 
 struct Kernel {
     const char* name;
@@ -185,7 +187,28 @@ const Kernel* kernel_of(void* function) {
     return reinterpret_cast<const Kernel*>(reinterpret_cast<uintptr_t>(function) & ~uintptr_t{1});
 }
 
-int launch(void* function, void* handle, void** parameters) {
+// What a launch costs the thread that makes it: FAKE_ISSUE_NS.
+void take_time() {
+    static const long ns = getenv("FAKE_ISSUE_NS") ? atol(getenv("FAKE_ISSUE_NS")) : 0;
+    if (ns == 0) return;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(ns);
+    while (std::chrono::steady_clock::now() < until) {
+    }
+}
+
+std::atomic<uint32_t> added{0};  // attribute 8, of all functions: what a launch adds to the first word that it writes
+
+// FAKE_FAIL_AT: that launch, the first being 1, and all that follow fail as after an illegal access.
+int failure() {
+    static const long fails = getenv("FAKE_FAIL_AT") ? atol(getenv("FAKE_FAIL_AT")) : 0;
+    static std::atomic<long> launches{0};
+    return fails != 0 && ++launches >= fails ? kIllegalAddress : 0;
+}
+
+int launch(void* function, void* handle, void** parameters, unsigned threads) {
+    take_time();
+    if (threads > 1024) return kInvalid;
+    if (int failed = failure()) return failed;
     const Kernel* kernel = kernel_of(function);
     std::vector<char> block(64);
     for (size_t i = 0; i < kernel->layout.size(); ++i)
@@ -197,7 +220,13 @@ int launch(void* function, void* handle, void** parameters) {
         stream->frontier = {static_cast<int>(stream->capture->nodes.size()) - 1};
         return 0;
     }
-    put(stream, [kernel, block] { kernel->run(block.data()); }, delay_us());
+    put(
+        stream,
+        [kernel, block, more = added.load()] {
+            kernel->run(block.data());
+            if (more != 0) *at<Words>(block.data(), 0) += more;  // what a kernel writes first is its first parameter
+        },
+        delay_us());
     return 0;
 }
 
@@ -307,7 +336,11 @@ EXPORT int cuStreamIsCapturing(void* handle, int* status) {
 }
 EXPORT int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
 EXPORT int cuEventCreate(Event** event, unsigned) { return *event = new Event, 0; }
+std::atomic<int> records{0};
+EXPORT int fakeRecords() { return records; }
+EXPORT int cuIpcGetEventHandle(void*, Event*) { return 0; }
 EXPORT int cuEventRecord(Event* event, void* handle) {
+    ++records;
     std::lock_guard<std::mutex> held(lock);
     Stream* stream = named(handle);
     event->capture = stream->capture;
@@ -324,12 +357,12 @@ EXPORT int cuEventSynchronize(Event* event) {
     wait_for(held, event->last);
     return 0;
 }
-EXPORT int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+EXPORT int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned x, unsigned y, unsigned z, unsigned,
                           void* stream, void** parameters, void**) {
-    return launch(function, stream, parameters);
+    return launch(function, stream, parameters, x * y * z);
 }
 EXPORT int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** parameters, void**) {
-    return launch(function, config->stream, parameters);
+    return launch(function, config->stream, parameters, config->block[0] * config->block[1] * config->block[2]);
 }
 EXPORT int cuModuleGetFunction(void** function, void*, const char* name) {
     for (Kernel& kernel : kernels)
@@ -357,6 +390,13 @@ EXPORT int cuFuncGetParamInfo(void* function, size_t i, size_t* offset, size_t* 
     *size = kernel->layout[i].second;
     return 0;
 }
+EXPORT int cuFuncSetAttribute(void*, int attribute, int value) {
+    if (attribute == 8) added = static_cast<uint32_t>(value);
+    return 0;
+}
+EXPORT int cuKernelSetAttribute(int attribute, int value, void*, int) {
+    return cuFuncSetAttribute(nullptr, attribute, value);
+}
 EXPORT int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     std::lock_guard<std::mutex> held(lock);
     *address = reinterpret_cast<uint64_t>(aligned_alloc(512, (bytes + 511) / 512 * 512));
@@ -380,6 +420,10 @@ EXPORT int cuMemGetAddressRange_v2(uint64_t* base, size_t* bytes, uint64_t addre
     *base = next->first;
     *bytes = next->second;
     return 0;
+}
+EXPORT int cuPointerGetAttribute(void* value, int attribute, uint64_t) {
+    if (attribute != 2) return kInvalid;
+    return *static_cast<unsigned*>(value) = 2, 0;  // device memory
 }
 EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     return copy(reinterpret_cast<void*>(to), from, bytes, nullptr, true);

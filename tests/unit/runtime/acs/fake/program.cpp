@@ -7,9 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 using GetProcAddress = int (*)(const char*, void**, int, uint64_t, int*);
@@ -36,11 +42,17 @@ struct Config {
     unsigned count;
 };
 
+struct Attribute {
+    int id;
+    char pad[4];
+    char bytes[64];
+};
+
 int main(int argc, char** argv) {
     const uint64_t seed = strtoull(argv[1], nullptr, 10);
     const int steps = atoi(argv[2]);
     const std::string what =
-        argc > 3 ? argv[3] : "all";  // or "plain": kernels alone; "loop": the same over and over; "foreign"
+        argc > 3 ? argv[3] : "all";  // or "plain": kernels alone; "loop": the same over and over; and others below
     void* library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == nullptr) return fprintf(stderr, "%s\n", dlerror()), 3;
     get_proc_address = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
@@ -56,6 +68,7 @@ int main(int argc, char** argv) {
     auto launch_ex = found<int (*)(const Config*, void*, void**, void**)>("cuLaunchKernelEx");
     auto get_function = found<int (*)(void**, void*, const char*)>("cuModuleGetFunction");
     auto get_kernel = found<int (*)(void**, void*, const char*)>("cuLibraryGetKernel");
+    auto set_attribute = found<int (*)(void*, int, int)>("cuFuncSetAttribute");
     auto stream_create = found<int (*)(void**, unsigned)>("cuStreamCreate");
     auto stream_wait = found<int (*)(void*, void*, unsigned)>("cuStreamWaitEvent");
     auto synchronize = found<int (*)(void*)>("cuStreamSynchronize");
@@ -91,6 +104,7 @@ int main(int argc, char** argv) {
         *words = 128u << random() % 4;
         return buffers[random() % kBuffers] + 512 * (random() % (8 - *words / 128 + 1));
     };
+    unsigned launched = 0;
     auto kernel = [&] {
         uint32_t n = 128u << random() % 4, scalar = static_cast<uint32_t>(random() % 5), ignored = 0;
         auto place = [&] {
@@ -111,7 +125,9 @@ int main(int argc, char** argv) {
         if (random() % 2 == 0) {
             CHECK(launch(functions[kind], grid, 1, 1, 128, 1, 1, 0, stream, parameters, nullptr));
         } else {
-            Config config{{grid, 1, 1}, {128, 1, 1}, 0, stream, nullptr, 0};
+            Attribute attribute{8, {}, {}};  // a priority, and in the rest of its union what was there before
+            memset(attribute.bytes + 4, static_cast<int>(++launched), sizeof attribute.bytes - 4);
+            Config config{{grid, 1, 1}, {128, 1, 1}, 0, stream, &attribute, 1};
             CHECK(launch_ex(&config, functions[kind], parameters, nullptr));
         }
         out = a = b = n = 0xdead;  // parameters are copied by then
@@ -123,14 +139,111 @@ int main(int argc, char** argv) {
         stream = next;
     };
 
-    if (what == "loop") {
+    if (what == "loop" || what == "steps") {
         const std::mt19937_64 again = random;
-        for (int round = 0; round < 6; ++round) {
+        const bool waits = what == "loop";
+        for (int round = 0; round < (waits ? 6 : 12); ++round) {
             random = again;
-            if (round == 3) std::swap(buffers[0], buffers[1]);  // other addresses, the same program
+            if (round == 3 && waits) std::swap(buffers[0], buffers[1]);  // other addresses, the same program
             for (int step = 0; step < steps; ++step) kernel();
+            if (waits) CHECK(synchronize(stream));
+        }
+    } else if (what == "still") {  // steps that leave the bytes that they found, but for the first one
+        uint32_t n = 128, one = 1;
+        for (int step = 0; step < steps; ++step) {
+            uint64_t *a = &buffers[0], *b = &buffers[1], *c = &buffers[2], *d = &buffers[3];
+            void *first[] = {b, a, &n}, *second[] = {c, b, &n}, *third[] = {d, &n, &one};
+            CHECK(launch(functions[2], 1, 1, 1, 128, 1, 1, 0, stream, first, nullptr));
+            CHECK(launch(functions[2], 1, 1, 1, 128, 1, 1, 0, stream, second, nullptr));
+            CHECK(launch(functions[1], 1, 1, 1, 128, 1, 1, 0, stream, third, nullptr));
+            if (step == 0) CHECK(synchronize(stream));
+        }
+    } else if (what == "threads") {  // three threads, each with a stream and buffers of its own
+        auto work = [&](int number) {
+            void* mine = nullptr;
+            CHECK(stream_create(&mine, 1));
+            uint64_t a = buffers[2 * number], b = buffers[2 * number + 1];
+            uint32_t n = 128, factor = 3 + static_cast<uint32_t>(number);
+            for (int step = 0; step < steps; ++step) {
+                void *scale[] = {&a, &n, &factor}, *copy[] = {&b, &a, &n};
+                CHECK(launch(functions[1], 1, 1, 1, 128, 1, 1, 0, mine, scale, nullptr));
+                CHECK(launch(functions[2], 1, 1, 1, 128, 1, 1, 0, mine, copy, nullptr));
+                if (step % 16 == number) CHECK(synchronize(mine));
+                std::swap(a, b);
+            }
+            CHECK(synchronize(mine));
+        };
+        std::vector<std::thread> threads;
+        for (int number = 0; number < 3; ++number) threads.emplace_back(work, number);
+        for (std::thread& thread : threads) thread.join();
+    } else if (what == "attributes") {  // that change what later launches do
+        for (int step = 0; step < steps; ++step) {
+            for (int i = 0; i < 4; ++i) kernel();
+            CHECK(set_attribute(functions[step % 3], 8, step % 5 / 2));
+        }
+        CHECK(set_attribute(functions[0], 8, 0));
+    } else if (what == "fork") {
+        for (int step = 0; step < steps; ++step) kernel();
+        for (int child = 0; child < 2; ++child) {
+            const pid_t id = fork();
+            if (id == 0) child == 0 ? exit(7) : _exit(8);
+            int status = 0;
+            if (waitpid(id, &status, 0) != id || WEXITSTATUS(status) != 7 + child) return 5;
+            for (int step = 0; step < steps; ++step) kernel();
+        }
+    } else if (what == "leave") {  // without waiting for anything
+        for (int step = 0; step < steps; ++step) kernel();
+        printf("left\n");
+        exit(6);
+    } else if (what == "invalid") {  // a launch that no driver takes fails in its own call
+        for (int step = 0; step < steps; ++step) {
+            kernel();
+            uint32_t n = 128, one = 1;
+            void* scale[] = {&buffers[0], &n, &one};
+            if (launch(functions[1], 1, 1, 1, 2048, 1, 1, 0, stream, scale, nullptr) != 1) return 5;
+        }
+    } else if (what == "idle") {  // milliseconds of CPU time while it sleeps for half a second
+        for (int step = 0; step < steps; ++step) kernel();
+        CHECK(synchronize(stream));
+        const clock_t begin = clock();
+        usleep(500000);
+        fprintf(stderr, "%ld ms of CPU time\n", (clock() - begin) * 1000 / CLOCKS_PER_SEC);
+        for (int step = 0; step < steps; ++step) kernel();
+    } else if (what == "shared") {  // with another process: a record has been made when its call returns
+        auto records = reinterpret_cast<int (*)()>(dlsym(library, "fakeRecords"));
+        char handle[64];
+        CHECK(found<int (*)(void*, void*)>("cuIpcGetEventHandle")(handle, event));
+        for (int step = 0; step < steps; ++step) {
+            for (int i = 0; i < 20; ++i) kernel();
+            const int before = records();
+            CHECK(event_record(event, stream));
+            if (records() == before) return 5;
+        }
+    } else if (what == "pause") {  // launches begin although nothing asks for their results
+        const auto* first = reinterpret_cast<const volatile uint32_t*>(buffers[0]);  // memory is the host's here
+        uint32_t n = 128, three = 3;
+        void* scale[] = {&buffers[0], &n, &three};
+        for (int step = 0; step < steps; ++step) {
+            const uint32_t before = *first;
+            CHECK(launch(functions[1], 1, 1, 1, 128, 1, 1, 0, stream, scale, nullptr));
+            for (int turn = 0; *first == before && turn < 10000; ++turn) usleep(1000);
+            if (*first == before) return 5;
+        }
+    } else if (what == "time") {  // nanoseconds of this thread's per launch, the least of several rounds
+        double least = 1e18;
+        for (int round = 0; round < 20; ++round) {
+            uint32_t n = 128, scalar = 3;
+            const auto begin = std::chrono::steady_clock::now();
+            for (int step = 0; step < steps; ++step) {
+                uint64_t out = buffers[step % kBuffers], a = buffers[(step + 1) % kBuffers];
+                void* parameters[] = {&out, &a, &a, &n, &scalar};
+                CHECK(launch(functions[0], 1, 1, 1, 128, 1, 1, 0, stream, parameters, nullptr));
+            }
+            const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - begin;
+            least = std::min(least, taken.count() / steps);
             CHECK(synchronize(stream));
         }
+        fprintf(stderr, "%.0f ns per launch\n", least);
     } else {
         for (int step = 0; step < steps; ++step) {
             uint64_t choice = what == "all" ? random() % 40 : 0;

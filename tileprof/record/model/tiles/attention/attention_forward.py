@@ -94,7 +94,7 @@ def _is_cudnn(op: str, problem: Attention, device: Device) -> bool:
     """
     override = dictated("attention", (problem.queries, problem.keys))
     chosen = op.endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
-    fits = problem.q.dtype in HALF and problem.mask is None and max(problem.width, problem.value_width) <= CUDNN_WIDEST
+    fits = problem.q.dtype in HALF and max(problem.width, problem.value_width) <= CUDNN_WIDEST
     whole = problem.width % 8 == 0 and problem.value_width % 8 == 0
     return device.architecture == "sm_90" and chosen and fits and whole and override is None
 
@@ -144,8 +144,8 @@ def _main_kernel(
     """``results`` are output and log-sum-exp as the kernel sees them, ``bound`` what they are in the call."""
     begin, end = _slices(key_blocks(problem, blocks), slices)
     grid = Grid(len(begin) // slices, problem.batch, problem.heads, slices)
-    met = np.minimum(end * blocks.keys, problem.keys) - np.minimum(begin * blocks.keys, problem.keys)
-    moved = met * (problem.width + problem.value_width)
+    met_keys = np.minimum(end * blocks.keys, problem.keys) - np.minimum(begin * blocks.keys, problem.keys)
+    moved = met_keys * (problem.width + problem.value_width)
     share = moved / (moved + blocks.queries * problem.value_width)
     loop = walk(begin, end, blocks.keys, share, backwards=problem.q.dtype in HALF)
     block = grid.block
@@ -167,7 +167,7 @@ def _main_kernel(
         parts.append(regions.whole(operand, len(slots), WRITE, 0))
         slots.append(operand)
     own = np.minimum(blocks.queries, problem.queries - block[:, 0] * blocks.queries)
-    flops = 2.0 * own * met[at] * (problem.width + problem.value_width)
+    flops = 2.0 * own * met_keys[at] * (problem.width + problem.value_width)
     name = f"attention_{blocks.rate}_{blocks.queries}x{blocks.keys}"
     name += "_causal" * problem.causal + "_splitkv" * (slices > 1)
     return Kernel(

@@ -1,4 +1,4 @@
-"""What the attention kernels share: shapes, tile sizes, which keys a block of queries meets, and when.
+"""Parts that the attention kernels share: shapes, tile sizes, and the keys that a block of queries meets, with times.
 
 Tiles follow FlashAttention-2 (Dao 2023) for fp16 and bf16 (cuDNN's on Hopper, which PyTorch prefers there), the
 memory-efficient kernels of xFormers for wider types:

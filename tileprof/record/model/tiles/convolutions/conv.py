@@ -1,23 +1,41 @@
 """Convolutions of ATen, forward and backward, in one to three dimensions, transposed and grouped.
 
 Two kernels serve all: `conv_kernels` gathers source pixels for results (the forward pass and the input's gradient,
-each for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). The bias's gradient is
-ATen's sum.
+each for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). Where a GPU was measured
+(`measured`), a call has the launches that were seen there, and the bias is added by one of its own; elsewhere, and for
+tiles that the user dictates, there is one kernel by rules, which adds the bias as stages of policies do. The bias's
+gradient is ATen's sum.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.convolutions import conv_kernels, conv_weight_kernels
+from tileprof.record.model.tiles.convolutions import (
+    conv_kernels,
+    conv_weight_kernels,
+    convolution_table,
+    measured,
+)
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
+from tileprof.record.model.tiles.convolutions.convolution_key import Layout, Pass
+from tileprof.record.model.tiles.convolutions.library_kernels import adds_bias_itself
+from tileprof.record.model.tiles.convolutions.problem import Problem, key_of, product_sizes
 from tileprof.record.model.tiles.convolutions.windows import Axis
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise
+from tileprof.record.model.tiles.foundations.overrides import dictated
+from tileprof.record.model.tiles.foundations.regions import permute
+from tileprof.record.model.tiles.foundations.sketch import is_contiguous, scratch
 from tileprof.record.model.tiles.reductions.reduce import reduction
 
 if TYPE_CHECKING:
     from tileprof.devices import Device
+
+_DENSE: Final = 6
+"""Scratch slots from here on hold dense copies of operands that are not."""
 
 
 @models(
@@ -37,7 +55,11 @@ def convolution(call: Call, device: Device) -> list[Kernel]:
     window = Window(
         call.outputs[0], source, call["weight"], axes, call["groups"], call.arguments.get("bias"), transposed=transposed
     )
-    return conv_kernels.kernels(window, device, "deconv" if transposed else "fprop")
+    settings = _Settings.of(call, source, call["weight"], transposed=transposed)
+    launched = _measured(Pass.FORWARD, settings, window, device)
+    if launched is None:
+        return conv_kernels.kernels(window, device, "deconv" if transposed else "fprop")
+    return [*launched, *_bias_added(window, launched)]
 
 
 @models("aten::convolution_backward", "aten::convolution_backward_overrideable")
@@ -46,20 +68,83 @@ def convolution_backward(call: Call, device: Device) -> list[Kernel]:
     gradient, source, weight, groups = call["grad_output"], call["input"], call["weight"], call["groups"]
     transposed = call["transposed"]
     returned = iter(call.outputs)
+    settings = _Settings.of(call, source, weight, transposed=transposed)
     launched: list[Kernel] = []
     of_input, of_weight, of_bias = call["output_mask"]
     if of_input:
         axes = _axes(call, gradient, weight, transposed=not transposed)
         window = Window(next(returned), gradient, weight, axes, groups, transposed=not transposed)
-        launched += conv_kernels.kernels(window, device, "dgrad")
+        measured = _measured(Pass.INPUT_GRADIENT, settings, window, device)
+        launched += conv_kernels.kernels(window, device, "dgrad") if measured is None else measured
     if of_weight:
         small, large = (source, gradient) if transposed else (gradient, source)
         axes = _axes(call, large, weight, transposed=False)
-        launched += conv_weight_kernels.kernels(WeightGradient(next(returned), small, large, axes, groups), device)
+        problem = WeightGradient(next(returned), small, large, axes, groups)
+        measured = _measured(Pass.WEIGHT_GRADIENT, settings, problem, device)
+        launched += conv_weight_kernels.kernels(problem, device) if measured is None else measured
     if of_bias:
         dims = [d for d in range(len(gradient.shape)) if d != 1]
         launched += reduction("sum", gradient, [next(returned)], dims, device)
     return launched
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """The part of a key beside the pass: the call's own input and weight, its window and groups."""
+
+    source: Operand
+    weight: Operand
+    window: tuple[tuple[int, ...], ...]
+    groups: int
+    transposed: bool
+
+    @classmethod
+    def of(cls, call: Call, source: Operand, weight: Operand, *, transposed: bool) -> _Settings:
+        rank = len(weight.shape) - 2
+        names = ("stride", "padding", "dilation", "output_padding")
+        values = [[int(v) for v in call.arguments.get(name) or [0]] for name in names]
+        window = tuple(tuple(v * rank if len(v) == 1 else v) for v in values)
+        return cls(source, weight, window, int(call["groups"]), bool(transposed))
+
+
+def _measured(what: Pass, settings: _Settings, shape: Window | WeightGradient, device: Device) -> list[Kernel] | None:
+    """Return the launches that a GPU was seen to make; None where none was, or where tiles are dictated."""
+    out = shape.out if isinstance(shape, Window) else shape.weight
+    key = key_of(
+        what, settings.source, settings.weight, settings.window, settings.groups, transposed=settings.transposed
+    )
+    if key is None or out.numel == 0 or dictated("conv", product_sizes(shape)) is not None:
+        return None
+    entry = convolution_table.entry(key, device)
+    if entry is None:
+        return None
+    inputs = (shape.source, shape.weight) if isinstance(shape, Window) else (shape.small, shape.large)
+    dense = [_laid_out(operand, key, slot) for slot, operand in enumerate(inputs, start=_DENSE)]
+    problem = Problem(key, shape, (dense[0][1], dense[1][1]), out)
+    return [kernel for copies, _ in dense for kernel in copies] + measured.kernels(problem, entry, device)
+
+
+def _laid_out(operand: Operand, key: tuple[int, ...], slot: int) -> tuple[list[Kernel], Operand]:
+    """Return an operand as PyTorch hands it to the library, dense in the layout of the call, and the copy that makes
+    it so.
+    """
+    rank = len(operand.shape)
+    last = key[2] == Layout.CHANNELS_LAST and rank > len("NCL")
+    order = (0, *range(2, rank), 1) if last else tuple(range(rank))
+    if is_contiguous(permute(operand, order)):
+        return [], operand
+    shape = [operand.shape[d] for d in order]
+    back = [order.index(d) for d in range(rank)]
+    copied = permute(scratch(slot, *shape, itemsize=operand.itemsize), back)
+    copied = replace(copied, dtype=operand.dtype)
+    return elementwise("contiguous", [operand], [copied], flops_each=0), copied
+
+
+def _bias_added(window: Window, launched: list[Kernel]) -> list[Kernel]:
+    """Return the launch that adds the bias, unless the kernel did."""
+    if window.bias is None or any(adds_bias_itself(kernel.name) for kernel in launched):
+        return []
+    return elementwise("add_", [window.out, conv_kernels.bias_of(window)], [window.out])
 
 
 def _axes(call: Call, source: Operand, weight: Operand, *, transposed: bool) -> tuple[Axis, ...]:

@@ -22,6 +22,7 @@ import numpy as np
 
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.foundations.sketch import binding
 from tileprof.record.model.tiles.products import gemm_tiles
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
 from tileprof.record.model.tiles.products.split_k import (
@@ -89,7 +90,7 @@ def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
         return []
     per_group = window.channels
     if window.groups > 1 and per_group[0 if window.transposed else 1] == 1:
-        return [_direct_kernel(window, device, f"depthwise_{name}")]
+        return [direct_kernel(window, device, f"depthwise_{name}")]
     rate = gemm_tiles.rate_of(window.source.dtype, device, tf32=True)
     sizes = (int(np.prod(window.pixels)), per_group[0], per_group[1] * window.taps)
     tile = gemm_tiles.choose(
@@ -102,48 +103,73 @@ def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
         device=device,
     )
     tile = replace(tile, split=max(1, min(tile.split, -(-per_group[1] // tile.k))))
-    main = _main_kernel(window, tile, f"implicit_gemm_{name}_{rate}", rate)
+    split = f"_splitk{tile.split}" if tile.split > 1 else ""
+    name = f"implicit_gemm_{name}_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}{split}"
+    main = main_kernel(window, tile, name, rate, partial=tile.split > 1)
     if tile.split == 1:
         return [main]
-    return [main, reduce_kernel(window.out, tile.split, (_bias_of(window),) if window.bias else ())]
+    return [main, reduce_kernel(window.out, tile.split, (bias_of(window),) if window.bias else ())]
 
 
-def _main_kernel(window: Window, tile: gemm_tiles.Tile, name: str, rate: str) -> Kernel:
+def main_kernel(
+    window: Window, tile: gemm_tiles.Tile, name: str, rate: str, *, partial: bool, per_image: bool = False
+) -> Kernel:
+    """Model the product in tiles of pixels by channels; ``partial``: its slices go to a workspace.
+
+    ``per_image``: every image has tiles of its own, as in a batch of products.
+    """
     results, sources = window.channels
-    pixels = int(np.prod(window.pixels))
-    grid = (-(-pixels // tile.m), -(-results // tile.n), tile.split * window.groups)
+    lo, _ = _pixel_runs(window, tile.m, per_image=per_image)
+    grid = (len(lo), -(-results // tile.n), tile.split * window.groups)
     block = raster(*grid)
     # A loop over channels that takes `taps` iterations per step has the timing of the loop over k.
     loop = main_loop(
         sources, tile, window.source.itemsize * window.taps, window.out.itemsize, chunks=chunks_for(4 * len(block))
     )
-    parts = [_source_reads(window, tile, loop, block), _weight_reads(window, tile, loop, block)]
-    slots: list[Operand | Scratch] = [window.source, window.weight]
-    if tile.split == 1:
-        parts.append(_results(window, one_slice(window.out), 2, WRITE, tile, block, loop.epilogue))
-        slots.append(window.out)
+    parts = [
+        _source_reads(window, tile, loop, block, per_image=per_image),
+        _weight_reads(window, tile, loop, block),
+    ]
+    slots: list[Operand | Scratch] = [binding(window.source), binding(window.weight)]
+    if not partial:
+        parts.append(_results(window, one_slice(window.out), 2, WRITE, tile, block, loop.epilogue, per_image=per_image))
+        slots.append(binding(window.out))
         if window.bias is not None:
-            parts.append(_results(window, one_slice(_bias_of(window)), 3, READ, tile, block, loop.epilogue))
+            bias = one_slice(bias_of(window))
+            parts.append(_results(window, bias, 3, READ, tile, block, loop.epilogue, per_image=per_image))
             slots.append(window.bias)
     else:
-        partial = partial_sums(window.out, tile.split)
-        parts.append(_results(window, partial, 2, WRITE, tile, block, loop.epilogue))
-        slots.append(workspace(partial))
+        sums = partial_sums(window.out, tile.split)
+        parts.append(_results(window, sums, 2, WRITE, tile, block, loop.epilogue, per_image=per_image))
+        slots.append(workspace(sums))
     return Kernel(
-        f"{name}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}" + (f"_splitk{tile.split}" if tile.split > 1 else ""),
-        Footprint(block, Boxes.concat(parts)), tuple(slots), grid, (tile.threads, 1, 1), registers=tile.registers,
-        shared_bytes=tile.shared_bytes, flops=flops(window.source.dtype, window.multiply_adds), rate=rate,
+        name, Footprint(block, Boxes.concat(parts)), tuple(slots), grid, (tile.threads, 1, 1),
+        registers=tile.registers, shared_bytes=tile.shared_bytes,
+        flops=flops(window.source.dtype, window.multiply_adds), rate=rate,
     )  # fmt: skip
 
 
-def _source_reads(window: Window, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
-    """Return the halo of each tile of pixels, computed once for all channel tiles."""
+def _pixel_runs(window: Window, rows: int, *, per_image: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where tiles of so many pixels begin and end among all pixels."""
     total = int(np.prod(window.pixels))
-    pixel_tiles = -(-total // tile.m)
+    if not per_image:
+        lo = np.arange(-(-total // rows)) * np.int64(rows)
+        return lo, np.minimum(lo + rows, total)
+    each = total // window.pixels[0]
+    within = np.arange(-(-each // rows)) * np.int64(rows)
+    image = np.arange(window.pixels[0])[:, None] * np.int64(each)
+    return (image + within).ravel(), (image + np.minimum(within + rows, each)).ravel()
+
+
+def _source_reads(
+    window: Window, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32], *, per_image: bool
+) -> Boxes:
+    """Return the halo of each tile of pixels, computed once for all channel tiles."""
+    lo, hi = _pixel_runs(window, tile.m, per_image=per_image)
+    pixel_tiles = len(lo)
     splits, chunks = loop.start.shape
     sources = window.channels[1]
-    lo = np.arange(pixel_tiles) * tile.m
-    part, start, stop = regions.linear(window.pixels, lo, np.minimum(lo + tile.m, total))
+    part, start, stop = regions.linear(window.pixels, lo, hi)
     z, chunk, row = (i.ravel() for i in np.indices((splits * window.groups, chunks, len(part))))
     order = np.argsort(z * pixel_tiles + part[row], kind="stable")
     z, chunk, row = z[order], chunk[order], row[order]
@@ -208,11 +234,13 @@ def _results(
     tile: gemm_tiles.Tile,
     block: NDArray[np.int32],
     first: float,
+    *,
+    per_image: bool,
 ) -> Boxes:
     """Return each tile's own pixels and channels of an operand ``[slices, images, channels, ...]``."""
-    total, results = int(np.prod(window.pixels)), window.channels[0]
-    lo = block[:, 0] * np.int64(tile.m)
-    row, start, stop = regions.linear(window.pixels, lo, np.minimum(lo + tile.m, total))
+    results = window.channels[0]
+    lo, hi = (ends[block[:, 0]] for ends in _pixel_runs(window, tile.m, per_image=per_image))
+    row, start, stop = regions.linear(window.pixels, lo, hi)
     split, group = np.divmod(block[row, 2], window.groups)
     channel = group * results + block[row, 1] * tile.n
     end = np.minimum(channel + tile.n, (group + 1) * results)
@@ -221,14 +249,14 @@ def _results(
     return regions.boxes(operand, slot, mode, row, begin, end, first=first, last=1.0)
 
 
-def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
-    """Depthwise: one thread per result, in memory order of the output; groups of one source (or, transposed, result)
-    channel.
+def direct_kernel(window: Window, device: Device, name: str, *, run: int = DIRECT_THREADS) -> Kernel:
+    """Depthwise: ``run`` results per block, in memory order of the output; groups of one source (or, transposed,
+    result) channel.
     """
     dims = memory_order(window.out)
     out = regions.permute(window.out, dims)
-    lo = np.arange(0, out.numel, DIRECT_THREADS)
-    row, begin, end = regions.linear(out.shape, lo, np.minimum(lo + DIRECT_THREADS, out.numel))
+    lo = np.arange(0, out.numel, run)
+    row, begin, end = regions.linear(out.shape, lo, np.minimum(lo + run, out.numel))
     back = np.argsort(dims)
     start, stop = begin[:, back], end[:, back]
     results, sources = window.channels
@@ -247,7 +275,7 @@ def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
         ),
         regions.boxes(window.out, 2, WRITE, row, start, stop, first=1, last=1),
     ]  # fmt: skip
-    slots: list[Operand | Scratch] = [window.source, window.weight, window.out]
+    slots: list[Operand | Scratch] = [binding(window.source), binding(window.weight), binding(window.out)]
     if window.bias is not None:
         parts.append(regions.boxes(window.bias, 3, READ, row, start[:, 1:2], stop[:, 1:2], first=0, last=1))
         slots.append(window.bias)
@@ -259,7 +287,7 @@ def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
     )  # fmt: skip
 
 
-def _bias_of(window: Window) -> Operand:
+def bias_of(window: Window) -> Operand:
     """Return the bias as an operand of the output's shape."""
     assert window.bias is not None
     ones = (1,) * len(window.axes)

@@ -16,6 +16,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.foundations.sketch import binding
 from tileprof.record.model.tiles.products import gemm_tiles
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
 from tileprof.record.model.tiles.products.split_k import one_slice, partial_sums, reduce_kernel, workspace
@@ -65,7 +66,17 @@ def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
         rate=rate, device=device,
     )  # fmt: skip
     tile = replace(tile, split=max(1, min(tile.split, lines)))
-    grid = (-(-sizes[0] // tile.m), -(-sizes[1] // tile.n), tile.split * problem.groups)
+    split = f"_splitk{tile.split}" if tile.split > 1 else ""
+    name = f"implicit_gemm_wgrad_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}{split}"
+    main = main_kernel(problem, tile, name, rate, partial=tile.split > 1)
+    return [main] if tile.split == 1 else [main, reduce_kernel(problem.weight, tile.split)]
+
+
+def main_kernel(problem: WeightGradient, tile: gemm_tiles.Tile, name: str, rate: str, *, partial: bool) -> Kernel:
+    """Model the product in tiles of the weight's rows by columns; ``partial``: its slices go to a workspace."""
+    lines, line = problem.small.shape[0] * problem.small.shape[2], int(np.prod(problem.small.shape[3:]))
+    columns = int(np.prod(problem.columns))
+    grid = (-(-problem.rows // tile.m), -(-columns // tile.n), tile.split * problem.groups)
     block = raster(*grid)
     loop = main_loop(
         lines,
@@ -74,21 +85,18 @@ def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
         problem.weight.itemsize,
         chunks=chunks_for(8 * len(block)),
     )
-    target = one_slice(problem.weight) if tile.split == 1 else partial_sums(problem.weight, tile.split)
+    target = partial_sums(problem.weight, tile.split) if partial else one_slice(problem.weight)
     parts = [
         _small_reads(problem, tile, loop, block),
         _large_reads(problem, tile, loop, block),
         _writes(problem, target, tile, block, loop.epilogue),
     ]
-    split = f"_splitk{tile.split}" if tile.split > 1 else ""
-    main = Kernel(
-        f"implicit_gemm_wgrad_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}{split}",
-        Footprint(block, Boxes.concat(parts)),
-        (problem.small, problem.large, problem.weight if tile.split == 1 else workspace(target)),
+    return Kernel(
+        name, Footprint(block, Boxes.concat(parts)),
+        (binding(problem.small), binding(problem.large), workspace(target) if partial else binding(problem.weight)),
         grid, (tile.threads, 1, 1), registers=tile.registers, shared_bytes=tile.shared_bytes,
         flops=flops(problem.small.dtype, problem.weight.numel * lines * line), rate=rate,
     )  # fmt: skip
-    return [main] if tile.split == 1 else [main, reduce_kernel(problem.weight, tile.split)]
 
 
 def _small_reads(problem: WeightGradient, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:

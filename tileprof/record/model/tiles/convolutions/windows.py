@@ -1,4 +1,4 @@
-"""Which source positions the taps of a sliding window touch: the halo of a convolution, exactly.
+"""The source positions that the taps of a sliding window touch: the halo of a convolution, exactly.
 
 Along one dimension, result ``p`` and source ``h`` of tap ``r`` are tied by ``h = p * stride - padding + r * dilation``.
 A convolution asks which h the results p need; a transposed one, and the gradient of a convolution's input, has results

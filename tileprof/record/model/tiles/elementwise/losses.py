@@ -18,7 +18,7 @@ from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, 
 from tileprof.record.model.tiles.reductions.reduce import reduce_all
 
 _ROWS_UNREDUCED = 512
-"""Rows of a block where every row keeps its loss: one a thread."""
+"""Rows of a block where every row keeps its loss: one per thread."""
 
 
 @models(

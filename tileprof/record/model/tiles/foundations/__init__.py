@@ -1,1 +1,1 @@
-"""What every tile model stands on: rectangles to bytes, kernels in the making, overrides of the user."""
+"""The foundation of every tile model: rectangles to bytes, kernels in the making, overrides of the user."""

@@ -1,4 +1,4 @@
-"""From rectangles of a tensor to strided boxes of bytes: the geometry that every tile model stands on.
+"""Turns rectangles of a tensor into strided boxes of bytes: the geometry that every tile model stands on.
 
 A tile model says which rectangle ``start <= index < stop`` of an operand each tile touches; `boxes` turns
 all rectangles of a launch into rows of `Boxes` at once. The bytes of the rows are exactly the bytes of the

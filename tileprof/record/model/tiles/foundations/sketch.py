@@ -22,8 +22,9 @@ from tileprof.record.model.tiles.foundations import regions
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 STORES_BEGIN = 0.5
-"""When in its life a block that loads first begins to store: loads and stores move about as much. Only the order
-matters to a launch that waits for the block's last store or lets it wait for its first load."""
+"""The moment in its life at which a block that loads first begins to store: loads and stores move about as much. Only
+the order matters to a launch that waits for the block's last store or lets it wait for its first load.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Sketch:
         key = operand.ref, awaited
         if key not in self._slots:
             self._slots[key] = len(self._operands)
-            self._operands.append(_binding(operand))
+            self._operands.append(binding(operand))
         return self._slots[key]
 
     def region(
@@ -255,7 +256,8 @@ def _without(sizes: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return sizes[:dim] + sizes[dim + 1 :]
 
 
-def _binding(operand: Operand) -> Operand | Scratch:
+def binding(operand: Operand) -> Operand | Scratch:
+    """Return what a slot holds for an operand: workspace for a view of it."""
     return Scratch(-1 - operand.ref, operand.workspace) if isinstance(operand, Part) and operand.workspace else operand
 
 
@@ -277,7 +279,7 @@ def _runs(operand: Operand, slot: int, mode: int, tile: NDArray[Any], element: N
 
 
 __all__ = [
-    "ATOMIC", "READ", "WRITE", "Part", "Sketch", "Span", "blocks", "cut", "grid_blocks", "is_contiguous",
+    "ATOMIC", "READ", "WRITE", "Part", "Sketch", "Span", "binding", "blocks", "cut", "grid_blocks", "is_contiguous",
     "memory_order",
     "narrow", "part", "ranges", "rate_of", "rectangles", "scratch", "select",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where something is true: nonzero, masked selection, masks among indices.
+"""Models of operators that find where something is true: nonzero, masked selection, masks among indices.
 
 Source: PyTorch's Nonzero.cu (from memory, not checked against a version): a count that the host waits for, then one
 pass (cub's ``DeviceSelect``) whose blocks take 2048 elements and write behind what the blocks before them have found.

@@ -44,7 +44,7 @@ _FAR = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is indexed, seen from the result's shape ``(before, indices, after)``.
+    """The indexed tensor, seen from the result's shape ``(before, indices, after)``.
 
     ``offset`` is, for each index position, where the indexed operand's slice begins (elements; None: unknown);
     ``before`` and ``after`` are the operand's dimensions that the indices leave alone.

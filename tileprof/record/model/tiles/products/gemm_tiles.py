@@ -1,4 +1,4 @@
-"""Which tile shape a library would take for a matrix product: one rule, from the device's numbers alone.
+"""Chooses the tile shape that a library would take for a matrix product: one rule, from the device's numbers alone.
 
 Every candidate shape and split-k is timed by a small model, and the fastest is taken:
 

@@ -1,4 +1,5 @@
-"""What all kernels with a main loop over k share: the grid in dispatch order, and when in a tile's life what is read.
+"""Parts of all kernels with a main loop over k: the grid in dispatch order, and the times in a tile's life at which it
+reads.
 
 The main loop of a tile moves ``(m + n) * k`` elements, then its epilogue ``m * n``; both go through the same pipe, so
 the epilogue's share of the life is its share of the bytes. Chunk i of the loop is needed at i/chunks of the loop;
@@ -36,7 +37,7 @@ class Loop:
     first: NDArray[np.float64]
     last: NDArray[np.float64]
     epilogue: float
-    """When in its life the tile begins its epilogue."""
+    """The moment in its life at which the tile begins its epilogue."""
 
 
 def raster(tiles_m: int, tiles_n: int, depth: int) -> NDArray[np.int32]:

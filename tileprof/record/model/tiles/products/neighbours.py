@@ -145,7 +145,7 @@ def _roofline_ns(keys: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def alignment(sizes: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
     """Return the largest power of two up to ``unit`` that divides each size."""
-    return np.minimum(sizes & -sizes, unit)
+    return np.asarray(np.minimum(sizes & -sizes, unit))
 
 
 def menu(problem: Problem, table: Table) -> dict[tuple[int, ...], Recipe]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.foundations.sketch import binding
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
@@ -48,15 +49,15 @@ def workspace(partial: Operand) -> Scratch:
     return Scratch(0, partial.numel * partial.itemsize)
 
 
-def reduce_kernel(results: Operand, slices: int, reads: Sequence[Operand] = ()) -> Kernel:
-    """Adds the slices in scratch 0, and ``reads`` of the shape of ``results``, for runs of `REDUCE_ELEMENTS`
-    results.
-    """
+def reduce_kernel(
+    results: Operand, slices: int, reads: Sequence[Operand] = (), *, elements: int = REDUCE_ELEMENTS
+) -> Kernel:
+    """Adds the slices in scratch 0, and ``reads`` of the shape of ``results``, for runs of ``elements`` results."""
     order = memory_order(results)
     partial = partial_sums(results, slices)
     flat = replace(partial, shape=(partial.numel,), strides=(1,))
-    lo = np.arange(0, results.numel, REDUCE_ELEMENTS)
-    hi = np.minimum(lo + REDUCE_ELEMENTS, results.numel)
+    lo = np.arange(0, results.numel, elements)
+    hi = np.minimum(lo + elements, results.numel)
     tiles = np.arange(len(lo))
     parts = [
         regions.linear_boxes(flat, 0, READ, tiles, lo + s * results.numel, hi + s * results.numel, first=0, last=1)
@@ -67,7 +68,8 @@ def reduce_kernel(results: Operand, slices: int, reads: Sequence[Operand] = ()) 
         ordered = regions.permute(operand, order)
         parts.append(regions.linear_boxes(ordered, slot, mode, tiles, lo, hi, first=0, last=1))
     return Kernel(
-        "splitk_reduce", Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)), (workspace(partial), results, *reads),
+        "splitk_reduce", Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)),
+        (workspace(partial), *map(binding, (results, *reads))),
         (len(lo), 1, 1), (REDUCE_THREADS, 1, 1), flops=slices * results.numel,
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ MIN_VALUES, MAX_VALUES = 16, 256
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a reduction is cut: a block owns ``outputs_per_block`` outputs; ``splits`` blocks share them, each taking
+    """The cut of a reduction: a block owns ``outputs_per_block`` outputs; ``splits`` blocks share them, each taking
     every ``splits``-th chunk of ``chunk`` reduced elements.
     """
 

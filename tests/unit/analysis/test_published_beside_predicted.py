@@ -2,9 +2,9 @@
 
 import pandas as pd
 import pytest
+from studies.published_beside_predicted import beside
 
 from tileprof.errors import UserError
-from tileprof.viz.published import beside
 
 TABLE = pd.DataFrame(
     {

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pandas as pd
-
-from tileprof.viz.intervals import intervals
+from studies.intervals import intervals
 
 
 def rows():

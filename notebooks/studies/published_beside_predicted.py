@@ -1,4 +1,4 @@
-"""What was published beside what is predicted: plotly pictures for notebooks."""
+"""Draws published results beside predicted ones: plotly pictures for notebooks."""
 
 from __future__ import annotations
 

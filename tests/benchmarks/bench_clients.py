@@ -1,0 +1,141 @@
+"""Programs of users, modelled here and recorded on an H200: `tests/golden/clients.py`, which the rules were mended on,
+and with ``--held-out`` those of `held_out.py`, which nothing was mended on.
+
+What was recorded is in `tests/golden/clients`: launches with the medians of their durations (NaN where PyTorch's
+profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
+(`tests/gpu/measuring/measure_clients.py` made them). Launches are matched and pairs counted as
+`bench_model_against_recorded.py` does. Durations: the median error of a modelled launch, and that of their sum.
+``--traces DIR`` keeps the modelled traces; ``-o`` writes the results.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from bench_model_against_recorded import GOLDEN, Side, compare, counterparts, side
+from measuring import header, table
+
+from tileprof.trace import load
+
+RECORDED = GOLDEN / "clients"
+LIMIT_S = 900
+
+
+def recorded(name):
+    """The recorded `Side` of a program."""
+    tables = [pd.read_parquet(RECORDED / f"{kind}.parquet", filters=[("program", "==", name)]) for kind in
+              ("launches", "pairs")]  # fmt: skip
+    launches, pairs = (t.reset_index(drop=True) for t in tables)
+    return Side(launches, {(r.producer, r.consumer): r.pattern for r in pairs.itertuples()})
+
+
+def modelled(name, script, folder):
+    """The program's trace by the model recorder, for an H200; None if it cannot be recorded."""
+    path = Path(folder) / f"{name}.tileprof"
+    options = ("--recorder", "model", "--device", "H200", "--force", "-o", str(path))
+    program = (sys.executable, str(GOLDEN / script), name, "cpu")
+    command = (sys.executable, "-m", "tileprof.cli", "record", *options, "--", *program)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if done.returncode:
+        sys.stderr.write(f"{name} was not modelled: {done.stderr[-600:]}\n")
+        return None
+    return load(path)
+
+
+def durations(mine, theirs):
+    """The median relative error of matched launches, and the relative error of the sum (modelled against recorded)."""
+    counterpart, _ = counterparts(mine.launches, theirs.launches)
+    real = theirs.launches.duration_ns.to_numpy(float)
+    errors = [
+        abs(mine.launches.duration_ns[a] - real[b]) / real[b] for a, b in counterpart.items() if np.isfinite(real[b])
+    ]
+    total = float(mine.launches.duration_ns.sum()) / np.nansum(real) - 1 if np.isfinite(real).any() else float("nan")
+    return float(np.median(errors)) if errors else float("nan"), total
+
+
+def result(name, script, folder):
+    """A program's comparison, as it is written; and what differs."""
+    trace = modelled(name, script, folder)
+    theirs = recorded(name)
+    if trace is None:
+        row = {
+            "program": name, "launches": [0, len(theirs.launches)], "pairs": [0, len(theirs.pairs)], "both": 0,
+            "same_pattern": 0, "share": 0.0, "equal_tiles": [0, 0], "duration_error": None, "sum_error": None,
+        }  # fmt: skip
+        return row, {}
+    mine = side(trace)
+    agreement = compare(name, mine, theirs)
+    median, total = durations(mine, theirs)
+    row = {
+        "program": name, "launches": list(agreement.launches), "pairs": list(agreement.pairs), "both": agreement.both,
+        "same_pattern": agreement.same_pattern, "share": round(agreement.share(), 4),
+        "equal_tiles": [agreement.same_tiles, agreement.matched], "duration_error": round(median, 4),
+        "sum_error": round(total, 4),
+    }  # fmt: skip
+    return row, agreement.different
+
+
+def rows(results):
+    for r in results:
+        share, same = r["share"], f"{r['same_pattern']}"
+        errors = [f"{r[k]:.0%}" if r[k] is not None else "" for k in ("duration_error", "sum_error")]
+        yield (
+            r["program"], "{} / {}".format(*r["launches"]), "{} of {}".format(*r["equal_tiles"]),
+            "{} / {}".format(*r["pairs"]), f"{r['both']}", f"{same} ({share:.0%})", *errors,
+        )  # fmt: skip
+
+
+def in_all(results):
+    """The share over all programs."""
+    either = sum(sum(r["pairs"]) - r["both"] for r in results)
+    return sum(r["same_pattern"] for r in results) / max(1, either)
+
+
+def programs(held_out):
+    """Names that were recorded, in order, and their script."""
+    drawn = [e["name"] for e in json.loads((GOLDEN / "held_out.json").read_text())]
+    known = pd.read_parquet(RECORDED / "launches.parquet", columns=["program"]).program.unique()
+    script = "held_out.py" if held_out else "clients.py"
+    names = [n for n in drawn if n in known] if held_out else sorted(set(known) - set(drawn))
+    return names, script
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="programs (default: all)")
+    parser.add_argument("--held-out", action="store_true", help="those that nothing was mended on")
+    parser.add_argument("--list", action="store_true", help="list what differs")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results as JSON")
+    options = parser.parse_args()
+    header("The model recorder against recordings of users' programs on an H200")
+    names, script = programs(options.held_out)
+    results, different = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            if not options.names or name in options.names:
+                row, different[name] = result(name, script, options.traces or folder)
+                results.append(row)
+                sys.stderr.write(f"{name}: {row['share']:.0%}\n")
+    columns = (
+        "program", "launches model / recorded", "equal tiles", "true pairs model / recorded", "in both", "same pattern",
+        "median error of a duration", "error of their sum",
+    )  # fmt: skip
+    table(columns, list(rows(results)))
+    print(f"all: {in_all(results):.1%} of the pairs that either graph has are in both with the same pattern")
+    if options.list:
+        for name, texts in different.items():
+            print(f"\n{name}")
+            for text, times in texts.most_common() if texts else ():
+                print(f"  {times} x {text}")
+    if options.output:
+        options.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

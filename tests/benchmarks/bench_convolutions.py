@@ -1,0 +1,137 @@
+"""The launches that the model recorder gives convolutions, against what an H200 launched for held-out calls.
+
+The calls are drawn, with a fixed seed, from models that the harvest excludes (``convolution_held_out.csv`` names them);
+what the GPU launched is in ``tests/benchmarks/results/convolutions_held_out.json``. Layers that held-out models share
+with others may be in the table. No GPU is needed. ``--write`` renews the table in docs/limits.md.
+"""
+
+import argparse
+import json
+import re
+from collections import Counter
+from statistics import median
+
+from measuring import ROOT, header, table
+
+from tileprof.devices import get
+from tileprof.record.model import duration
+from tileprof.record.model.tile_model import Operand
+from tileprof.record.model.tiles.convolutions import convolution_table, measured
+from tileprof.record.model.tiles.convolutions.conv_kernels import Window
+from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
+from tileprof.record.model.tiles.convolutions.convolution_key import COLUMNS, Layout, Pass
+from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
+from tileprof.record.model.tiles.convolutions.problem import Problem, operand_sizes
+from tileprof.record.model.tiles.convolutions.windows import Axis
+
+RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
+DOCS = ROOT / "docs" / "limits.md"
+MARKS = "<!-- held-out convolutions -->", "<!-- end of held-out convolutions -->"
+H200 = get("H200")
+TYPES = ("float32", "float32", "float16", "bfloat16")
+
+
+def operand(shape, key, ref):
+    """A dense operand in the layout of the call."""
+    order = (0, 2, 3, 4, 1) if key[2] == Layout.CHANNELS_LAST else range(5)
+    strides, run = [0] * 5, 1
+    for dim in reversed(tuple(order)):
+        strides[dim], run = run, run * shape[dim]
+    return Operand(tuple(shape), tuple(strides), TYPES[key[1]], 4 if key[1] < 2 else 2, ref=ref)
+
+
+def problem_of(key):
+    """The call of a key, in three spatial dimensions."""
+    first, second, out = (operand(shape, key, ref) for ref, shape in enumerate(operand_sizes(key)))
+    stride, padding, dilation = (key[i : i + 3] for i in (15, 18, 21))
+    transposed = bool(key[4])
+    gathers_back = transposed if key[0] == Pass.FORWARD else not transposed
+    weight = out if key[0] == Pass.WEIGHT_GRADIENT else second
+    large = second if key[0] == Pass.WEIGHT_GRADIENT else first
+    settings = zip(large.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    if key[0] == Pass.WEIGHT_GRADIENT:
+        axes = tuple(Axis(*some) for some in settings)
+        return Problem(key, WeightGradient(out, first, second, axes, key[5]), (first, second), out)
+    axes = tuple(Axis(*some, gathers_back) for some in settings)
+    return Problem(key, Window(out, first, second, axes, key[5], transposed=gathers_back), (first, second), out)
+
+
+def family(name):
+    """What must agree of a kernel: what it does, its tile, and whose it is, whatever the type."""
+    kernel = named(name)
+    library = re.search(r"nvjet|cublas|cutlass|sm\d+_xmma_\w+?gemm|sgemm|conv_depthwise2d_\w+|\w+2d_\w+", name)
+    words = library[0] if library and kernel.role in (Role.PRODUCT, Role.OTHER, Role.DIRECT, Role.WEIGHTS) else ""
+    return int(kernel.role), kernel.tile, words
+
+
+def compare(call, table_of_h200):
+    """How one call's launches agree: source, and booleans and time errors."""
+    key = tuple(call["case"])
+    entry = convolution_table.entry_of(table_of_h200, key)
+    recorded = call["launches"]
+    row = {"pass": key[0], "source": "rule", "launches": False, "kernels": False, "grids": False, "times": []}
+    if entry is None:
+        return row
+    modelled = measured.kernels(problem_of(key), entry, H200)
+    row["source"] = str(entry.source)
+    roles = [named(k.name).role for k in modelled], [named(name).role for name, _, _ in recorded]
+    row["launches"] = roles[0] == roles[1]
+    row["kernels"] = [family(k.name) for k in modelled] == [family(name) for name, _, _ in recorded]
+    row["grids"] = row["kernels"] and all(
+        kernel.grid == tuple(grid) or not min(grid) for kernel, (_, grid, _) in zip(modelled, recorded, strict=True)
+    )
+    total = sum(duration.model(kernel, H200).launch_ns for kernel in modelled)
+    row["call"] = abs(total / sum(ns for *_, ns in recorded) - 1)
+    if row["launches"]:
+        times = (duration.model(kernel, H200).launch_ns for kernel in modelled)
+        row["times"] = [abs(own / ns - 1) for own, (*_, ns) in zip(times, recorded, strict=True)]
+    return row
+
+
+def summary(rows):
+    """Lines of the table: by source, by pass, and all."""
+    groups = [("exact entry", [r for r in rows if r["source"] == "table"])]
+    groups += [("neighbour", [r for r in rows if r["source"] == "neighbour"])]
+    groups += [(f"{p.name.lower().replace('_', ' ')}", [r for r in rows if r["pass"] == p]) for p in Pass]
+    groups += [("all", rows)]
+    for name, some in groups:
+        if some:
+            share = [f"{sum(r[what] for r in some) / len(some):.0%}" for what in ("launches", "kernels", "grids")]
+            errors = [t for r in some for t in r["times"]]
+            calls = [r["call"] for r in some if "call" in r]
+            yield (
+                name, f"{len(some)}", *share, f"{median(errors):.0%}" if errors else "", f"{median(calls):.0%}"
+            )  # fmt: skip
+
+
+COLUMN_NAMES = (
+    "held-out calls", "number", "same launches", "and kernels, tiles", "and grids", "median error of a launch's time",
+    "of a call's time",
+)  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="list calls that differ")
+    parser.add_argument("--write", action="store_true", help="renew the table in docs/limits.md")
+    options = parser.parse_args()
+    header("Held-out convolutions against an H200")
+    results = json.loads(RESULTS.read_text())
+    table_of_h200 = convolution_table.tables.table(convolution_table.FAMILY, H200)
+    rows = [compare(call, table_of_h200) for call in results["calls"]]
+    lines = list(summary(rows))
+    table(COLUMN_NAMES, lines)
+    print(dict(Counter(row["source"] for row in rows)), f"{len(table_of_h200):,} entries")
+    if options.list:
+        for call, row in zip(results["calls"], rows, strict=True):
+            if not row["kernels"]:
+                print(dict(zip(COLUMNS, call["case"], strict=True)), [name[:60] for name, *_ in call["launches"]])
+    if options.write:
+        text = DOCS.read_text()
+        begin, end = (text.index(mark) for mark in MARKS)
+        made = ["| " + " | ".join(line) + " |" for line in (COLUMN_NAMES, ["---"] * len(COLUMN_NAMES), *lines)]
+        DOCS.write_text(text[: begin + len(MARKS[0])] + "\n" + "\n".join(made) + "\n" + text[end:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Ten programs drawn to judge the model recorder by: `python held_out.py NAME [DEVICE]`, as `clients.py`.
+
+`held_out.json` lists them; it was committed before any was recorded, and no rule is to be mended on them. It was made
+by `python held_out.py --draw cpu 20261124` with torch 2.13, transformers 5.17, timm 1.0.31, torchvision 0.28 and
+torch_geometric 2.8.1: so many of each library, types and training by chance. What does not run on the CPU in fp32, is
+too large or takes too long is passed over for the next of the draw. diffusers is not on the machine that records.
+"""
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+import torch
+from clients import DEVICE, graph, main
+from torch import nn
+
+LIST = Path(__file__).with_name("held_out.json")
+NUMBERS = {"timm": 3, "transformers": 4, "torchvision": 1, "torch_geometric": 2}
+RESERVE = {"timm": 2, "transformers": 2, "torchvision": 1, "torch_geometric": 1}
+"""Drawn behind those, in case the machine that records has another version of the library, which lacks one."""
+KNOWN = ("mamba", "t5", "whisper", "qwen3_moe", "convnext_atto", "GCNConv", "GATConv")
+"""Those of `clients.py`, as the candidates have them."""
+TYPES = ("float32", "float16", "bfloat16")
+MOST_PARAMETERS, MOST_SECONDS = 30_000_000, 60.0
+SHRUNK = {
+    256: ("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "encoder_hidden_size", "rotary_dim"),
+    2: ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers",
+        "num_decoder_layers"),
+    4: ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
+        "num_key_value_heads", "num_kv_heads"),
+    1024: ("intermediate_size", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "n_inner", "hidden_dim",
+           "ffn_hidden_size"),
+    64: ("head_dim", "d_kv"),
+    4000: ("vocab_size",),
+}  # fmt: skip
+"""Attributes of configurations that are made small, by the value that they get."""
+
+
+def of_timm(name):
+    import timm
+
+    return timm.create_model(name), (torch.randn(2, 3, 224, 224),)
+
+
+def of_torchvision(name):
+    import torchvision
+
+    try:
+        model = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+    except TypeError:
+        model = torchvision.models.get_model(name, weights=None)
+    return model, (torch.randn(2, 3, 224, 224),)
+
+
+def of_transformers(name):
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(name)
+    for value, attributes in SHRUNK.items():
+        for attribute in attributes:
+            if isinstance(getattr(config, attribute, None), int):
+                setattr(config, attribute, value)
+    model = AutoModel.from_config(config)
+    if hasattr(config, "vocab_size"):
+        return model, (torch.randint(5, min(4000, config.vocab_size), (2, 128)),)
+    side = getattr(config, "image_size", 224)
+    return model, (torch.randn(2, 3, side, side),)
+
+
+def of_torch_geometric(name):
+    import torch_geometric
+
+    layer = getattr(torch_geometric.nn.conv, name)
+    first, second = layer(64, 64), layer(64, 64)
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x, edges):
+            return self.second(self.first(x, edges).relu(), edges)
+
+    return Network(), graph()
+
+
+def tensors(out):
+    """The floating-point tensors of whatever a model returns."""
+    if isinstance(out, torch.Tensor):
+        return [out] if out.is_floating_point() else []
+    values = out.values() if isinstance(out, dict) else out if isinstance(out, (tuple, list)) else ()
+    return [t for v in values for t in tensors(v)]
+
+
+def program(entry):
+    """A program of the list."""
+    dtype = getattr(torch, entry["dtype"])
+
+    def make():
+        model, inputs = globals()[f"of_{entry['library']}"](entry["model"])
+        model = model.train(entry["training"]).to(DEVICE, dtype)
+        inputs = [i.to(DEVICE, dtype if i.is_floating_point() else i.dtype) for i in inputs]
+        if not entry["training"]:
+            return lambda: tensors(model(*inputs))[0]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+        def run():
+            optimizer.zero_grad()
+            loss = tensors(model(*inputs))[0].float().square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return run
+
+    make.__name__ = entry["name"]
+    return make
+
+
+def candidates(library):
+    if library == "timm":
+        import timm
+
+        return [n for m in timm.list_modules() for n in timm.list_models(module=m)[:1]]
+    if library == "torchvision":
+        import torchvision
+
+        return [n for n in torchvision.models.list_models() if not n.startswith("quantized")]
+    if library == "torch_geometric":
+        import torch_geometric
+
+        return [n for n in torch_geometric.nn.conv.__all__ if n.endswith("Conv")]
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    return list(MODEL_MAPPING_NAMES)
+
+
+def draw(seed):
+    """Write the list."""
+    chance, entries = random.Random(seed), []
+    for library, number in NUMBERS.items():
+        names = sorted(candidates(library))
+        chance.shuffle(names)
+        drawn = 0
+        for name in names:
+            dtype = "float32" if library == "torch_geometric" else chance.choice(TYPES)
+            training = chance.random() < 0.25
+            label = f"{library}_{name}".lower().replace("-", "_").replace(".", "_") + ("_step" if training else "")
+            entry = {"name": label, "library": library, "model": name, "dtype": dtype, "training": training}
+            if name not in KNOWN and runs(entry):
+                entries.append(entry | {"reserve": drawn >= number})
+                drawn += 1
+                sys.stderr.write(f"{label} {dtype}: {drawn} of {number}\n")
+            if drawn == number + RESERVE[library]:
+                break
+    LIST.write_text(json.dumps(entries, indent=1) + "\n")
+
+
+def runs(entry):
+    """Whether the program is small enough and runs on the CPU."""
+    try:
+        torch.manual_seed(0)
+        with torch.device("cpu" if entry["library"] == "torch_geometric" else "meta"):  # it copies its graph
+            model, _ = globals()[f"of_{entry['library']}"](entry["model"])
+        if sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS:
+            return False
+        with torch.set_grad_enabled(entry["training"]):
+            began = time.monotonic()
+            program(entry | {"dtype": "float32"})()()
+        return time.monotonic() - began < MOST_SECONDS
+    except Exception as error:  # noqa: BLE001 - whatever a library raises: the next one is tried
+        sys.stderr.write(f"{entry['name']} is passed over: {type(error).__name__}: {str(error)[:100]}\n")
+        return False
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--draw":
+        draw(int(sys.argv[3]))
+    else:
+        main(sys.argv[1], [program(e) for e in json.loads(LIST.read_text())])

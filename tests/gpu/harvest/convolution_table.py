@@ -1,0 +1,149 @@
+"""The table of convolutions from slices of the harvest, and how well its entries predict one another.
+
+``python tests/gpu/harvest/convolution_table.py DIR ... [-o FILE] [--check N]``: each DIR holds slices of one part.
+Held-out cases do not enter the table; they go to ``tests/benchmarks/results/convolutions_held_out.json``.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from tileprof.harvest.convolution_cases import COLUMNS, held_out
+from tileprof.harvest.slices import slices
+from tileprof.record.model.tables import read, write
+from tileprof.record.model.tables.places import FOLDER
+from tileprof.record.model.tiles.convolutions import convolution_table
+from tileprof.record.model.tiles.convolutions.library_kernels import named
+
+ROOT = Path(__file__).resolve().parents[3]
+HELD_OUT_RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
+MOST_LAUNCHES = 100
+"""Calls with more are left to the rules: loops over groups, FFTs of large layers."""
+MOST_NAME = 160
+
+
+def readable(names):
+    """Return demangled names without parameters, cut to a length."""
+    text = "\n".join(names)
+    if shutil.which("c++filt"):
+        text = subprocess.run(["c++filt"], input=text, capture_output=True, text=True, check=True).stdout.rstrip("\n")
+    short = {}
+    for name, full in zip(names, text.split("\n"), strict=True):
+        plain = re.sub(r"\((?:[^()]|\([^()]*\))*\)$", "", full.removeprefix("void "))
+        plain = plain.replace("at::native::(anonymous namespace)::", "at::native::")
+        # A name must say as much as the mangled one; where a cut loses the tile, more of it stays.
+        candidates = (plain[:MOST_NAME], name[: 2 * MOST_NAME], name)
+        short[name] = next(some for some in candidates if named(some) == named(name))
+    return short
+
+
+def collected(folders):
+    """Return all measured cases: launches as tuples by case, and what the slices hold for."""
+    cases, about = {}, {}
+    for folder in folders:
+        about = json.loads((folder / "convolutions.json").read_text())
+        for _, _, path in slices(folder, "convolutions"):
+            with np.load(path) as file:
+                columns = {name: file[name] for name in file.files}
+            launches = [[] for _ in columns["cases"]]
+            names = columns["names"].tolist()
+            rows = zip(
+                columns["case"].tolist(), columns["name"].tolist(), columns["grid"].tolist(),
+                columns["block"].tolist(), columns["cluster"].tolist(), columns["registers"].tolist(),
+                columns["shared_bytes"].tolist(), columns["ns"].tolist(), strict=True,
+            )  # fmt: skip
+            for case, name, grid, block, cluster, registers, shared, ns in rows:
+                shape = (*block, *(max(1, n) for n in cluster), registers, shared)
+                launches[case].append((names[name], shape, tuple(grid), ns))
+            for case, error, some in zip(columns["cases"].tolist(), columns["error"], launches, strict=True):
+                if not error and len(some) > 0:
+                    cases[tuple(case)] = some
+    return cases, about
+
+
+def build(cases, about, path):
+    """Write the table."""
+    keys = sorted(case for case, some in cases.items() if len(some) <= MOST_LAUNCHES)
+    kernels, sequences = {}, {}
+    sequence, grids, times = [], [], []
+    for key in keys:
+        kinds = tuple(kernels.setdefault((name, shape), len(kernels)) for name, shape, _, _ in cases[key])
+        sequence.append(sequences.setdefault(kinds, len(sequences)))
+        grids += [grid for *_, grid, _ in cases[key]]
+        times += [round(convolution_table.TIME_SCALE * np.log(max(1.0, ns))) for *_, ns in cases[key]]
+    short = readable(sorted({name for name, _ in kernels}))
+    lists = list(sequences)
+    small = np.uint16 if len(kernels) < 1 << 16 else np.int32
+    columns = {
+        "sequence": np.array(sequence, np.uint16 if len(lists) < 1 << 16 else np.int32),
+        "first": np.cumsum([0, *map(len, lists)]).astype(np.int32),
+        "kernel": np.array([k for some in lists for k in some], small),
+        "grid": np.array(grids, np.int32), "time": np.array(times, np.uint16),
+        "name": np.array([short[name] for name, _ in kernels], np.str_),
+        "shape": np.array([shape for _, shape in kernels], np.int32),
+    }  # fmt: skip
+    held = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas")}
+    version = about["cudnn"]
+    held |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
+    write(path, held, COLUMNS, np.array(keys, np.int64), columns)
+
+
+def roles(launches):
+    return tuple(named(one.name).role for one in launches)
+
+
+def checked(path, count):
+    """Print how often an entry's nearest other entry launches the same kernels."""
+    table = read(path)
+    rows = np.random.default_rng(0).permutation(len(table))[:count]
+    same = Counter()
+    for row in rows.tolist():
+        key = tuple(table.keys[row].tolist())
+        own = convolution_table.entry_of(table, key)
+        other = convolution_table.entry_of(table, key, without=row)
+        what = f"pass {key[0]}"
+        same[what, "all"] += 1
+        if other is None:
+            same[what, "none"] += 1
+            continue
+        alike = roles(own.launches) == roles(other.launches)
+        same[what, "roles"] += alike
+        same[what, "tiles"] += alike and all(
+            named(a.name).tile == named(b.name).tile for a, b in zip(own.launches, other.launches, strict=True)
+        )
+    for (what, kind), number in sorted(same.items()):
+        print(what, kind, number, f"{number / same[what, 'all']:.0%}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="DIR")
+    parser.add_argument("-o", "--output", type=Path, default=FOLDER / "h200" / "convolutions-cudnn-9.19.npz")
+    parser.add_argument("--check", type=int, default=0, metavar="N", help="leave N entries out, one by one")
+    options = parser.parse_args()
+    if options.folders:
+        cases, about = collected(options.folders)
+        held = {tuple(row) for row in held_out().tolist()}
+        results = [
+            {"case": list(case), "launches": [[name, list(grid), ns] for name, _, grid, ns in cases[case]]}
+            for case in map(tuple, held_out().tolist())
+            if case in cases
+        ]
+        HELD_OUT_RESULTS.write_text(
+            json.dumps({"gpu": about["gpu"], "torch": about["torch"], "cudnn": about["cudnn"], "calls": results})
+        )
+        kept = {case: some for case, some in cases.items() if case not in held}
+        build(kept, about, options.output)
+        print(f"{len(kept):,} cases, {len(results)} held out; {options.output.stat().st_size:,} bytes")
+    if options.check:
+        checked(options.output, options.check)
+
+
+if __name__ == "__main__":
+    main()

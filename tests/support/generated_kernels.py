@@ -1,0 +1,150 @@
+"""Kernels that Inductor generates for a described GPU, and their accesses by brute force: every program in Triton's
+interpreter, every address noted.
+"""
+
+import dataclasses
+import os
+import types
+from unittest import mock
+
+import numpy as np
+import torch
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from tileprof import devices
+from tileprof.record.model.compiled import kernels, lowering
+from tileprof.record.model.compiled.wrapper import Listener
+from tileprof.record.triton.interpreter import watching
+
+
+class Collected(Listener):
+    """Keeps launches; ``real`` are tensors of the same layouts with memory."""
+
+    def __init__(self):
+        self.launches = []
+
+    def mark(self, op, module):
+        pass
+
+    def allocated(self, tensor):
+        pass
+
+    def remark(self, text):
+        pass
+
+    def launched(self, kernel, arguments):
+        self.launches.append((kernel, arguments))
+
+
+def launches_of(function, *inputs, device="H200", settings=None):
+    """The launches of a compiled function; tensors are fake."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    torch._dynamo.reset()
+    listener = Collected()
+
+    def backend(graph, examples):
+        run = lowering.lower(
+            graph, examples, settings or {}, devices.get(device), listener, lambda run, arguments: run(arguments)
+        )
+
+        def call(*arguments):
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                fakes = [
+                    torch.empty_strided(a.shape, a.stride(), dtype=a.dtype) if isinstance(a, torch.Tensor) else a
+                    for a in arguments
+                ]
+                return run(*fakes)
+
+        return call
+
+    with torch.no_grad():
+        torch.compile(function, backend=backend)(*inputs)
+    return listener.launches
+
+
+def with_memory(arguments, fill=0):
+    """Real tensors in the layouts of fake ones; equal fakes are one tensor, views share their memory."""
+    storages, real = {}, []
+    for argument in arguments:
+        if not isinstance(argument, torch.Tensor):
+            real.append(argument)
+            continue
+        key = argument.untyped_storage()._cdata
+        size = argument.untyped_storage().nbytes()
+        if key not in storages:
+            storages[key] = torch.full((size,), fill, dtype=torch.uint8)
+        flat = storages[key][: size // argument.element_size() * argument.element_size()].view(argument.dtype)
+        real.append(torch.as_strided(flat, argument.shape, argument.stride(), argument.storage_offset()))
+    return real
+
+
+def brute_force(kernel, arguments, made):
+    """The bytes of each program: {(tile, mode): set of addresses}, with real tensors in Triton's interpreter."""
+    from triton.runtime import interpreter
+
+    choice = kernel.choice()
+    choice.taken = next(
+        n
+        for n in range(len(choice.configs))
+        if kernels._grid(dataclasses.replace(choice, taken=n), _named(choice, arguments)) == made.grid
+    )
+    function = _interpreted(kernel)
+    named = _named(choice, arguments)
+    named |= {n: v for n, v in choice.constants.items() if n not in kernels._OPTIONS}
+    grid = kernels._grid(choice, named)
+    own = kernels._accepted(kernel.source, kernel.name, named)
+    with watching(interpreter.interpreter_builder) as watch, np.errstate(all="ignore"):
+        function[grid](**own)
+    touched = {}
+    for (x, y, z), log in zip(watch.at, watch.programs, strict=True):
+        tile = x + grid[0] * (y + grid[1] * z)
+        for mode, begin, end in log.accesses:
+            for low, high in zip(begin.tolist(), end.tolist(), strict=True):
+                touched.setdefault((tile, mode), set()).update(range(low, high))
+    return touched
+
+
+def _named(choice, arguments):
+    extra = list(choice.meta.get("extra_launcher_args", ()))
+    return dict(zip([*choice.names, *extra], arguments, strict=True))
+
+
+def _interpreted(kernel):
+    """The kernel as Triton's interpreter takes it, with functions of values that it lacks left out."""
+    heuristics = __import__("torch._inductor.runtime.triton_heuristics", fromlist=["*"])
+    helpers = __import__("torch._inductor.runtime.triton_helpers", fromlist=["*"])
+    module = types.ModuleType(kernel.name)
+    module.__file__ = f"/{kernel.name}.py"
+
+    def decorated(*_, **__):
+        return lambda function: function
+
+    with (
+        mock.patch.object(heuristics, "cached_autotune", decorated),
+        mock.patch.object(helpers, "set_driver_to_gpu"),
+    ):
+        exec(kernels._compiled(kernel.source, kernel.name), vars(module))
+
+    class First:
+        def __getattr__(self, name):
+            return lambda value, *_, **__: value
+
+    vars(module)["libdevice"] = First()
+    return vars(module)[kernel.name]
+
+
+def modelled(kernel, arguments, values=kernels.known):
+    """The bytes that `evaluate` says: the same form."""
+    made, _ = kernel.kernel(tuple(arguments), values)
+    tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+    boxes, touched = made.footprint.boxes, {}
+    for n in range(len(boxes)):
+        base = tensors[made.operands[boxes.operand[n]].ref].data_ptr() + int(boxes.offset[n])
+        cells = touched.setdefault((int(boxes.tile[n]), int(boxes.mode[n])), set())
+        for i in range(boxes.count_0[n]):
+            for j in range(boxes.count_1[n]):
+                begin = base + i * int(boxes.stride_0[n]) + j * int(boxes.stride_1[n])
+                cells.update(range(begin, begin + int(boxes.length[n])))
+    return made, touched

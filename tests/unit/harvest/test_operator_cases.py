@@ -1,0 +1,33 @@
+"""The harvest of PyTorch's own operators: its list, and what it calls."""
+
+from collections import Counter
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from tileprof.harvest import operators
+from tileprof.harvest.product_cases import Dtype
+
+
+def test_no_operator_is_listed_twice_and_the_list_is_the_same_each_time():
+    names = Counter(name for name, *_ in operators.OPERATORS)
+    assert max(names.values()) == 1
+    cases = operators.FAMILY.cases()
+    assert np.array_equal(cases, operators.FAMILY.cases())
+    assert len(np.unique(cases, axis=0)) == len(cases)
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "types", "sizes"), operators.OPERATORS, ids=[o[0] for o in operators.OPERATORS]
+)
+def test_each_operator_runs_at_its_smallest_sizes(name, build, types, sizes, monkeypatch):
+    monkeypatch.setattr(operators, "DEVICE", "cpu")
+    sizes = [s for s in sizes if min(s[:2]) > 1] if name.startswith("var") else sizes  # one number has no variance
+    if name in {"nms", "roi_align"} and find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    dtype = {Dtype.FP32: torch.float32, Dtype.FP16: torch.float16, Dtype.BF16: torch.bfloat16}[types[0]]
+    second = sizes[len(sizes) // 3]
+    for a, b, c in {sizes[0], second if np.prod([max(s, 1) for s in second]) < 1e5 else sizes[0]}:
+        build(torch, dtype, a, b, c)()

@@ -1,0 +1,228 @@
+"""Convolutions as a GPU was seen to launch them: no result escapes its sources, whatever lies between."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.unit.record.model.tiles.oracle import all_bytes, element_bytes, runs_of
+from tileprof.devices import get
+from tileprof.record.model.tile_model import Operand, Scratch
+from tileprof.record.model.tiles.convolutions import convolution_table, measured
+from tileprof.record.model.tiles.convolutions.conv_kernels import Window
+from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
+from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
+from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
+from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
+from tileprof.record.model.tiles.convolutions.problem import Problem, channels_last, key_of, operand_sizes
+from tileprof.record.model.tiles.convolutions.windows import Axis
+from tileprof.trace.footprint import READ, WRITE
+from tileprof.trace.sources import ShapeSource, TimeSource
+
+H200 = get("H200")
+TO_NHWC = "cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half>"
+TO_NCHW = "cudnn::engines_precompiled::nhwcToNchwKernel<__half, __half>"
+GATHER = "cutlass_tensorop_f16_s16816fprop_optimized_f16_8x4_32x5_nhwc_align8"
+WEIGHTS = "sm80_xmma_wgrad_implicit_gemm_indexed_f16_nhwckrsc_nhwc_tilesize8x16x32_stage4"
+
+
+def launch(name, *grid):
+    return MeasuredLaunch(name, grid or (0, 0, 0), (128, 1, 1), (1, 1, 1), 32, 0, 2000.0)
+
+
+def key(what=Pass.FORWARD, *, layout=Layout.CONTIGUOUS, images=2, inside=5, outside=6, groups=1, size=(6, 7), taps=3):
+    """A convolution with a stride of 2 down and 1 across, padded by one."""
+    window = (1, taps, taps, 1, 2, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0)
+    return (int(what), int(Dtype.FP16), int(layout), 2, 0, groups, images, inside, outside, 1, *size, *window)
+
+
+def problem_of(of):
+    """The call of a key, with dense operands."""
+    operands = []
+    for ref, sizes in enumerate(operand_sizes(of)):
+        shape = (*sizes[:2], *sizes[3:])
+        order = (0, 2, 3, 1) if of[2] == Layout.CHANNELS_LAST else (0, 1, 2, 3)
+        strides, run = [0] * 4, 1
+        for dim in reversed(order):
+            strides[dim], run = run, run * shape[dim]
+        operands.append(Operand(shape, tuple(strides), "float16", 2, ref=ref))
+    first, second, out = operands
+    gathered = second if of[0] == Pass.WEIGHT_GRADIENT else first
+    taps = (out if of[0] == Pass.WEIGHT_GRADIENT else second).shape[2:]
+    back = () if of[0] == Pass.WEIGHT_GRADIENT else (of[0] == Pass.INPUT_GRADIENT,)
+    axes = tuple(
+        Axis(*some, *back) for some in zip(gathered.shape[2:], taps, of[16:18], of[19:21], of[22:24], strict=True)
+    )
+    if of[0] == Pass.WEIGHT_GRADIENT:
+        return Problem(of, WeightGradient(out, first, second, axes, of[5]), (first, second), out)
+    return Problem(of, Window(out, first, second, axes, of[5], transposed=back[0]), (first, second), out)
+
+
+def multiplied(of):
+    """Yield triples of indices of the two inputs and of the result that belong together, by the definition."""
+    what, groups, images, inside, outside = of[0], *of[5:9]
+    (h, w), (r, s), (down, across), (top, left) = of[10:12], of[13:15], of[16:18], of[19:21]
+    high, wide = (h + 2 * top - r) // down + 1, (w + 2 * left - s) // across + 1
+    each_in, each_out = inside // groups, outside // groups
+    for n, g, k, c, p, q, i, j in itertools.product(*map(range, (images, groups, each_out, each_in, high, wide, r, s))):
+        y, x = p * down - top + i, q * across - left + j
+        if 0 <= y < h and 0 <= x < w:
+            source, weight = (n, g * each_in + c, y, x), (g * each_out + k, c, i, j)
+            result = (n, g * each_out + k, p, q)
+            yield {
+                Pass.FORWARD: (source, weight, result),
+                Pass.INPUT_GRADIENT: (result, weight, source),
+                Pass.WEIGHT_GRADIENT: (result, source, weight),
+            }[Pass(what)]
+
+
+class Flow:
+    """What every byte that a call writes may come from: bytes of its inputs, launch by launch."""
+
+    def __init__(self, problem, launched):
+        self.sources = {}
+        self.written_by = []
+        for kernel in launched:
+            stores, writers = {}, 0
+            for tile in range(kernel.footprint.tiles):
+                reads, writes = set(), set()
+                for slot, operand in enumerate(kernel.operands):
+                    place = ("scratch", operand.slot) if isinstance(operand, Scratch) else operand.ref
+                    read = {b for run in runs_of(kernel.footprint, tile, slot, READ) for b in run}
+                    for byte in read:
+                        own = operand.ref in (0, 1) if isinstance(operand, Operand) else False
+                        reads |= {(operand.ref, byte)} if own else self.sources.get((place, byte), set())
+                    writes |= {(place, b) for run in runs_of(kernel.footprint, tile, slot, WRITE) for b in run}
+                    if isinstance(operand, Scratch) and read:
+                        assert read <= {b for at, b in self.sources if at == place}, "scratch that was not written"
+                for place in writes:
+                    stores[place] = stores.get(place, set()) | reads
+                writers += bool(writes)
+            self.sources |= stores
+            self.written_by.append(writers)
+        self.out = problem.out
+
+
+CALLS = {
+    "copies around an implicit product": (
+        key(), [launch(TO_NHWC, 2, 1, 2), launch(TO_NHWC, 1, 1, 6), launch("memset"), launch(GATHER, 6, 2, 1),
+                launch(TO_NCHW, 1, 1, 2)],
+    ),
+    "channels last, one kernel": (key(layout=Layout.CHANNELS_LAST), [launch(GATHER, 6, 2, 1)]),
+    "slices and a reduction": (
+        key(layout=Layout.CHANNELS_LAST, inside=64),
+        [launch(GATHER, 6, 2, 2), launch("cublasLt::splitKreduce_kernel<32, 16, int>", 3, 1, 1)],
+    ),
+    "a gradient of the input": (
+        key(Pass.INPUT_GRADIENT), [launch(TO_NHWC, 1, 1, 6), launch(TO_NHWC, 1, 1, 2),
+                                   launch(GATHER.replace("fprop", "dgrad"), 11, 2, 1), launch(TO_NCHW, 2, 1, 2)],
+    ),
+    "a gradient of the weight": (key(Pass.WEIGHT_GRADIENT, layout=Layout.CHANNELS_LAST), [launch(WEIGHTS, 3, 1, 1)]),
+    "a gradient of the weight in slices": (
+        key(Pass.WEIGHT_GRADIENT, layout=Layout.CHANNELS_LAST),
+        [launch("memset"), launch(WEIGHTS, 3, 1, 2), launch("cudnn::cnn::reduce_wgrad_nchw_helper<float>", 3, 1, 1)],
+    ),
+    "depthwise by ATen": (
+        key(inside=6, groups=6), [launch("at::native::conv_depthwise2d_forward_kernel<3, c10::Half, int>", 1, 1, 1)],
+    ),
+    "depthwise by cuDNN, of which the grid is known": (
+        key(inside=6, groups=6, layout=Layout.CHANNELS_LAST), [launch("conv2d_c1_k1_nhwc_specialized", 9, 1, 1)],
+    ),
+    "groups": (key(inside=6, groups=2), [launch("implicit_convolve_sgemmIffLi128ELi3ELi2ELi3E", 6, 1, 1)]),
+    "an unknown kernel between copies": (
+        key(), [launch(TO_NHWC, 2, 1, 2), launch("nhwcAddPaddingKernel", 264, 1, 1), launch("strange", 7, 1, 1),
+                launch(TO_NCHW, 1, 1, 2)],
+    ),
+    "Winograd": (key(), [launch(f"cudnn::winograd_nonfused::part{n}", 9, 1, 1) for n in range(4)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_a_result_needs_reaches_it_through_all_launches(name):
+    of, launches = CALLS[name]
+    problem = problem_of(of)
+    launched = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200)
+    assert [kernel.name for kernel in launched] == [one.name for one in launches]
+    flow = Flow(problem, launched)
+    first, second, out = *problem.inputs, problem.out
+    assert all_bytes(out) <= {byte for place, byte in flow.sources if place == out.ref}
+    for left, right, result in multiplied(of):
+        byte = min(element_bytes(out, [result]))
+        came_from = flow.sources[out.ref, byte]
+        for operand, index in ((first, left), (second, right)):
+            needed = {(operand.ref, b) for b in element_bytes(operand, [index])}
+            assert needed <= came_from, (result, index)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_tiles_of_known_kernels_share_no_result(name):
+    of, launches = CALLS[name]
+    problem = problem_of(of)
+    for kernel in measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200):
+        if kernel.coverage == "conservative" or kernel.name == "memset":
+            continue
+        for slot in range(len(kernel.operands)):
+            written = [b for t in range(kernel.footprint.tiles) for run in runs_of(kernel.footprint, t, slot, WRITE)
+                       for b in run]  # fmt: skip
+            assert len(written) == len(set(written))
+
+
+def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():
+    of, launches = CALLS["copies around an implicit product"]
+    problem = problem_of(of)
+    exact = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200)
+    assert {k.launch_ns for k in exact} == {2000.0}
+    assert {(k.shape_source, k.time_source) for k in exact} == {(ShapeSource.TABLE, TimeSource.CALIBRATED)}
+    assert [k.grid for k in exact[:2]] == [(2, 1, 2), (1, 1, 6)]
+    smaller = key(images=1)
+    near = measured.kernels(problem, Entry(tuple(launches), ShapeSource.NEIGHBOUR, smaller), H200)
+    assert {(k.shape_source, k.time_source) for k in near} == {(ShapeSource.NEIGHBOUR, TimeSource.INTERPOLATED)}
+    assert near[3].launch_ns > 2000.0
+
+
+def test_kernels_are_told_by_their_names():
+    assert named("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").tile == (128, 64, 64)
+    assert named("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").cluster == (2, 4)
+    assert named("sm90_xmma_fprop_implicit_gemm_bf16_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1").tile[:2] == (
+        256,
+        64,
+    )
+    assert named("_Z23implicit_convolve_sgemmIffLi1024ELi5ELi5ELi3ELi3ELi3ELi1ELb0E").tile[:2] == (32, 32)
+    assert named("_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernelINS4_9GemmShapeILi64ELi128ELi32EEEE").tile == (
+        64,
+        128,
+        32,
+    )
+    assert named("a kernel of tomorrow").role == Role.OTHER
+
+
+def test_layouts_are_told_as_pytorch_tells_them():
+    torch = pytest.importorskip("torch")
+    for shape in ((1, 64, 7, 7), (2, 5, 1, 1), (1, 5, 1, 9), (3, 1, 4, 4)):
+        for made in (torch.empty(shape), torch.empty(shape).to(memory_format=torch.channels_last)):
+            operand = Operand(tuple(made.shape), tuple(made.stride()), "float32", 4)
+            assert channels_last(operand) == (torch._prims_common.suggest_memory_format(made) == torch.channels_last)
+
+
+def test_one_dimension_is_two_with_a_height_of_one():
+    source, weight = (
+        Operand((2, 80, 300), (24000, 300, 1), "float16", 2),
+        Operand((9, 80, 3), (240, 3, 1), "float16", 2),
+    )
+    made = key_of(Pass.FORWARD, source, weight, ((2,), (1,), (1,), (0,)), 1, transposed=False)
+    assert made == (0, 2, 0, 2, 0, 1, 2, 80, 9, 1, 1, 300, 1, 1, 3, 1, 1, 2, 0, 0, 1, 1, 1, 1, 0, 0, 0)
+    assert operand_sizes(made)[2] == (2, 9, 1, 1, 150)
+
+
+def test_nearest_entries_are_of_the_same_pass_and_kind_and_never_the_one_left_out():
+    table = convolution_table.tables.table(convolution_table.FAMILY, H200)
+    rows = np.random.default_rng(1).permutation(len(table))[:40]
+    for row in rows.tolist():
+        of = tuple(table.keys[row].tolist())
+        own = convolution_table.entry_of(table, of)
+        assert (own.source, own.key) == (ShapeSource.TABLE, of)
+        other = convolution_table.entry_of(table, of, without=row)
+        if other is not None:
+            assert other.key != of
+            assert other.source == ShapeSource.NEIGHBOUR
+            assert (other.key[0], other.key[2:5]) == (of[0], of[2:5])

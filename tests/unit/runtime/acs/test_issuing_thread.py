@@ -1,0 +1,165 @@
+"""The thread that issues in the program's place: what it costs, what it may not change, how it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.runtime.acs.fake_driver import SOURCES, Machine, compiled
+from tileprof.runtime import acs
+from tileprof.runtime.acs.build import SOURCES as NATIVE
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+ISSUE_NS = 3400
+"""Of the fake driver, per launch: what an H200's takes."""
+
+MODES: list[acs.Mode] = ["streams", "graph"]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """The fake driver and its program."""
+    return compiled(tmp_path_factory.mktemp("driver"))
+
+
+def queued(machine: Machine, place: Path, mode: acs.Mode, *words: str) -> acs.Settings:
+    """Settings for a run of a program with a thread that issues, and its table."""
+    _, table = machine.table(*words, folder=place / "log")
+    return acs.Settings(mode, place / "run", table, threads=1, lanes=4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_launch_costs_the_program_a_fraction_of_what_the_driver_takes(
+    machine: Machine, tmp_path: Path, mode: acs.Mode
+) -> None:
+    words = ("1", "200", "time")
+    settings = queued(machine, tmp_path, mode, *words)
+    outcome = machine.outcome(*words, settings=settings, delay_us=0, FAKE_ISSUE_NS=str(ISSUE_NS))
+    assert int(outcome.stderr.split()[0]) < ISSUE_NS / 3
+    assert outcome.stdout.strip() == machine.run(*words, delay_us=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["threads", "attributes", "fork", "shared"])
+def test_threads_attributes_forks_and_shared_events_see_no_difference(
+    machine: Machine, tmp_path: Path, kind: str, mode: acs.Mode
+) -> None:
+    words = ("2", "40", kind)
+    settings = queued(machine, tmp_path, mode, *words)
+    assert machine.run(*words, settings=settings, FAKE_ISSUE_NS="1000") == machine.run(*words, delay_us=0)
+    (counts,) = acs.results(settings.folder)
+    assert counts["queued"] > 20
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_that_leaves_without_waiting_ends(machine: Machine, tmp_path: Path, mode: acs.Mode) -> None:
+    words = ("2", "200", "plain")
+    settings = queued(machine, tmp_path, mode, *words)
+    assert machine.outcome("2", "200", "leave", settings=settings, code=6).stdout == "left\n"
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_launch_that_no_driver_takes_fails_in_its_own_call(machine: Machine, tmp_path: Path, threads: int) -> None:
+    words = ("2", "30", "invalid")
+    _, table = machine.table("2", "30", "plain", folder=tmp_path / "log")
+    settings = acs.Settings("streams", tmp_path / "run", table, threads=threads)
+    assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("launch", ["1", "60", "119"])
+def test_an_error_of_a_queued_launch_is_said_by_a_later_call(
+    machine: Machine, tmp_path: Path, launch: str, mode: acs.Mode
+) -> None:
+    words = ("2", "120", "plain")
+    settings = queued(machine, tmp_path, mode, *words)
+    outcome = machine.outcome(*words, settings=settings, code=4, FAKE_FAIL_AT=launch)
+    assert "error 700" in outcome.stderr
+
+
+def test_the_thread_sleeps_while_the_program_does(machine: Machine, tmp_path: Path) -> None:
+    words = ("2", "50", "idle")
+    settings = queued(machine, tmp_path, "streams", *words)
+    outcome = machine.outcome(*words, settings=settings)
+    assert int(outcome.stderr.split()[0]) < 100
+    assert outcome.stdout.strip() == machine.run(*words, delay_us=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_launches_begin_although_nothing_asks_for_their_results(
+    machine: Machine, tmp_path: Path, mode: acs.Mode
+) -> None:
+    words = ("2", "8", "pause")
+    settings = queued(machine, tmp_path, mode, *words)
+    assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
+    (counts,) = acs.results(settings.folder)
+    assert counts["queued"] == 7
+
+
+def test_a_program_that_is_faster_than_the_driver_waits_for_room(machine: Machine, tmp_path: Path) -> None:
+    _, table = machine.table("2", "100", "time", folder=tmp_path / "log")
+    settings = acs.Settings("streams", tmp_path / "run", table, threads=1)
+    words = ("2", "4000", "time")
+    outcome = machine.outcome(*words, settings=settings, delay_us=0, FAKE_ISSUE_NS="1000")
+    assert int(outcome.stderr.split()[0]) > 300  # room for a third of a round's launches
+    assert outcome.stdout.strip() == machine.run(*words, delay_us=0)
+    (counts,) = acs.results(settings.folder)
+    assert counts["queued"] == 20 * 4000 - 1
+
+
+def test_on_one_cpu_the_programs_own_thread_issues(machine: Machine, tmp_path: Path) -> None:
+    words = ("2", "50", "plain")
+    settings = queued(machine, tmp_path, "streams", *words)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
+    finally:
+        os.sched_setaffinity(0, before)
+    (counts,) = acs.results(settings.folder)
+    assert counts["queued"] == 0 < counts["placed"]
+
+
+def test_no_data_is_raced_for(machine: Machine, tmp_path: Path) -> None:
+    """Under ThreadSanitizer, which cannot be preloaded: library and program are one file here."""
+    shim = tmp_path / "shim.cpp"
+    shim.write_text(
+        'extern "C" int cuGetProcAddress_v2(const char*, void**, int, unsigned long, int*);\n'
+        'extern "C" void* dlsym_of_the_program(void*, const char*) noexcept {\n'
+        "    return reinterpret_cast<void*>(cuGetProcAddress_v2);\n}\n"
+    )
+    flags = ["-std=c++17", "-pthread", "-fno-toplevel-reorder", "-fsanitize=thread"]
+    apart = [("program", SOURCES / "program.cpp"), ("not_taken_over", NATIVE / "interpose.cpp")]
+    for name, path in apart:
+        rename = "dlsym_of_the_program" if name == "program" else "dlsym_not_taken_over"
+        subprocess.run(
+            ["g++", *flags, f"-Ddlsym={rename}", "-c", str(path), "-o", str(tmp_path / f"{name}.o")], check=True
+        )
+    units = [str(path) for path in NATIVE.glob("*.cpp") if path.name != "interpose.cpp"]
+    objects = [str(tmp_path / f"{name}.o") for name, _ in apart]
+    whole = tmp_path / "whole"
+    command = ["g++", *flags, *objects, str(shim), *units, "-ldl", "-o", str(whole)]
+    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs ThreadSanitizer")
+    for mode in MODES:
+        for words in (("1", "100", "all"), ("2", "40", "threads")):
+            place = tmp_path / f"{mode}-{words[2]}"
+            settings = queued(machine, place, mode, *words)
+            settings.folder.mkdir()
+            variables = acs.environment(machine.library, settings)
+            del variables["LD_PRELOAD"]
+            variables |= {"LD_LIBRARY_PATH": str(machine.folder), "FAKE_DELAY": "20", "PATH": os.environ["PATH"]}
+            outcome = subprocess.run(
+                [str(whole), *words], env=variables, capture_output=True, text=True, check=False, timeout=200
+            )
+            if "unexpected memory mapping" in outcome.stderr:
+                pytest.skip("ThreadSanitizer does not know this kernel's memory layout")
+            assert outcome.returncode == 0, outcome.stderr
+            assert outcome.stdout.strip() == machine.run(*words, delay_us=0)
+            (counts,) = acs.results(settings.folder)
+            assert counts["queued"] > 20

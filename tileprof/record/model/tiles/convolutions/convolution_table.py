@@ -1,0 +1,166 @@
+"""Finds the launches of a convolution on a GPU that was measured: the entry of the table, or the nearest one.
+
+A key is a case of `convolution_key`; an entry is the launches of the call in order, without the
+addition of a bias. The table's columns are ::
+
+    sequence        [entries]            which list of kernels an entry launches
+    first           [sequences + 1]      where a list begins in ``kernel``
+    kernel          [kernels of lists]   rows of the columns below
+    grid            [launches, 3]        of all entries' launches, entry by entry
+    time            [launches]           100 * ln(ns)
+    name            [kernels] text
+    shape           [kernels, 8]         block x, y, z, cluster x, y, z, registers, bytes of shared memory
+
+The nearest entry is one of the same pass, layout, class of type and kind of layer; among those logarithms of sizes
+count, and what the libraries' choices hang on: alignment of channels, taps, stride, padding, dilation. The weights are
+those with which most entries of the table predict one another (``tests/gpu/harvest/convolution_table.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tileprof.record.model import tables
+from tileprof.record.model.tiles.convolutions.convolution_key import result_sizes
+from tileprof.trace.sources import ShapeSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tileprof.devices import Device
+    from tileprof.record.model.tables import Table
+
+FAMILY: Final = "convolutions"
+TIME_SCALE: Final = 100.0
+_HALVES: Final = 2
+"""Types from here on have 16 bits (`Dtype` of the cases)."""
+_SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.5, 0.3, 0.7, 0.3, 0.5])
+"""Results in all, channels in and out of a group, images, groups, results of an image, taps."""
+_SAME_WEIGHTS: Final = np.array([2.0, 2.0, 0.7, 0.7, 2.0, 2.0, 0.5, 0.5, 0.7, 0.7, 1.0, 0.05])
+"""The cost of each difference between entries: alignment of channels in and out, height and width of window and stride,
+padding or none, dilation, one dimension or two, type.
+"""
+_FARTHEST: Final = 12.0
+
+
+class MeasuredLaunch(NamedTuple):
+    """A launch as it was recorded. ``ns`` is of the entry's own problem."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    registers: int
+    shared_bytes: int
+    ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A table's answer for a call: its launches, how it knows, and the key of the entry it has them from."""
+
+    launches: tuple[MeasuredLaunch, ...]
+    source: ShapeSource
+    key: tuple[int, ...]
+
+
+def entry(key: tuple[int, ...], device: Device) -> Entry | None:
+    """Return the launches of a call; None where this GPU was not measured, or nothing is like the call."""
+    table = tables.table(FAMILY, device)
+    return None if table is None else entry_of(table, key)
+
+
+def entry_of(table: Table, key: tuple[int, ...], *, without: int | None = None) -> Entry | None:
+    """Return the same from a table; ``without`` leaves an entry out, as leave-one-out tests ask for."""
+    row = table.row(key)
+    if row is not None and row != without:
+        return Entry(_launches(table, row), ShapeSource.TABLE, key)
+    sizes, same, group = (part[0] for part in _features(np.array([key], np.int64)))
+    columns = _columns(table)
+    rows = columns.groups.get(tuple(group.tolist()))
+    if rows is not None and without is not None:
+        rows = rows[rows != without]
+    if rows is None or not len(rows):
+        return None
+    apart = np.abs(columns.sizes[rows] - sizes) @ _SIZE_WEIGHTS + (columns.same[rows] != same) @ _SAME_WEIGHTS
+    best = int(apart.argmin())
+    if apart[best] > _FARTHEST:
+        return None
+    row = int(rows[best])
+    return Entry(_launches(table, row), ShapeSource.NEIGHBOUR, tuple(table.keys[row].tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns that the distance looks at, of all entries, and where an entry's launches begin."""
+
+    sizes: NDArray[np.float64]
+    same: NDArray[np.int64]
+    groups: dict[tuple[int, ...], NDArray[np.int64]]
+    begin: NDArray[np.int64]
+
+
+_KNOWN: dict[int, tuple[Table, _Columns]] = {}
+"""Columns by identity of the table, which is kept alive here."""
+
+
+def _columns(table: Table) -> _Columns:
+    if id(table) not in _KNOWN:
+        sizes, same, group = _features(table.keys)
+        order = np.lexsort(group.T)
+        ends = np.flatnonzero(np.r_[(group[order][1:] != group[order][:-1]).any(axis=1), True]) + 1
+        groups = {
+            tuple(group[order[low]].tolist()): np.sort(order[low:high])
+            for low, high in zip(np.r_[0, ends[:-1]].tolist(), ends.tolist(), strict=True)
+        }
+        first = table.columns["first"].astype(np.int64)
+        launches = np.diff(first)[table.columns["sequence"]]
+        _KNOWN[id(table)] = table, _Columns(sizes, same, groups, np.r_[0, np.cumsum(launches)])
+    return _KNOWN[id(table)][1]
+
+
+def _launches(table: Table, row: int) -> tuple[MeasuredLaunch, ...]:
+    begin = _columns(table).begin
+    first, sequence = table.columns["first"], int(table.columns["sequence"][row])
+    kernels = table.columns["kernel"][int(first[sequence]) : int(first[sequence + 1])].tolist()
+    names, shapes = table.columns["name"], table.columns["shape"]
+    some = slice(int(begin[row]), int(begin[row + 1]))
+    grids, times = table.columns["grid"][some].tolist(), table.columns["time"][some].tolist()
+    launches = []
+    for kernel, grid, time in zip(kernels, grids, times, strict=True):
+        x, y, z, *cluster, registers, shared = shapes[kernel].tolist()
+        launches.append(
+            MeasuredLaunch(
+                str(names[kernel]), tuple(grid), (x, y, z), tuple(cluster), registers, shared,
+                float(np.exp(time / TIME_SCALE)),
+            )
+        )  # fmt: skip
+    return tuple(launches)
+
+
+def _features(keys: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return logarithms of sizes, what is alike or not, and what must be the same, each ``[keys, ...]``."""
+    what, dtype, layout, rank, transposed, groups, images, inside, outside = keys[:, :9].T
+    size, taps, stride, padding, dilation = (keys[:, i : i + 3] for i in range(9, 24, 3))
+    results = result_sizes(keys[:, 3:]).prod(1)
+    each_in, each_out = inside // groups, outside // groups
+    sizes = np.column_stack([images * results, each_in, each_out, images, groups, results, taps.prod(1)])
+    same = np.column_stack(
+        [
+            _alignment(inside), _alignment(outside), taps[:, 1:], stride[:, 1:], padding[:, 1:] > 0, dilation[:, 1:],
+            size[:, 1] == 1, dtype,
+        ]
+    )  # fmt: skip
+    kind = np.where(groups == 1, 0, np.where(each_in == 1, 1, 2))
+    plain = (taps.prod(1) == 1) & (stride.prod(1) == 1) & (padding.sum(1) == 0)
+    group = np.column_stack([what, np.minimum(dtype, _HALVES), layout, rank, transposed, kind, plain])
+    return np.log2(np.maximum(sizes, 1).astype(float)), same.astype(np.int64), group.astype(np.int64)
+
+
+def _alignment(channels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how far channels are divisible by 2, up to 8."""
+    aligned: NDArray[np.int64] = (channels % 2 == 0).astype(np.int64) + (channels % 4 == 0) + (channels % 8 == 0)
+    return aligned

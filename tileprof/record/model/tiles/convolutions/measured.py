@@ -1,0 +1,316 @@
+"""The launches of a convolution as a GPU was seen to make them: layout copies, fills, the kernel, reductions.
+
+`convolution_table` says which launches; this module says what each reads and writes::
+
+    source ──copy──▶ scratch 1 ─┐                        ┌─ reduction ─▶ (scratch 3)
+                                ├─▶ kernel ─▶ (scratch 0)┘                  │
+    weight ──copy──▶ scratch 2 ─┘     ▲                                   copy ──▶ result
+              fill, table of offsets ─┴ scratch 4, 5
+
+A kernel whose name tells a tile has the tiles of `conv_kernels` and `conv_weight_kernels`; of the persistent ones tiles
+are work items, whatever the grid. One of which only the grid is known is conservative: each of its tiles may touch
+everything. So are calls with several kernels (loops over groups, Winograd, FFT).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tileprof.record.model.tile_model import Kernel, Operand
+from tileprof.record.model.tiles.convolutions import conv_kernels, conv_weight_kernels
+from tileprof.record.model.tiles.convolutions.conv_kernels import Window
+from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
+from tileprof.record.model.tiles.convolutions.library_kernels import (
+    DIRECT_RUN,
+    TRANSPOSE_SIZE,
+    NamedKernel,
+    Role,
+    adds_bias_itself,
+    named,
+)
+from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
+from tileprof.record.model.tiles.convolutions.problem import Problem, operand_sizes
+from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
+from tileprof.record.model.tiles.products import gemm_tiles
+from tileprof.record.model.tiles.products.split_k import partial_sums, reduce_kernel
+from tileprof.trace.footprint import Boxes, Footprint
+from tileprof.trace.sources import ShapeSource, TimeSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tileprof.devices import Device
+    from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
+
+_COPIES: Final = (Role.TRANSPOSE, Role.COPY)
+_MAINS: Final = (Role.PRODUCT, Role.DIRECT, Role.WEIGHTS, Role.OTHER)
+_RESULT, _COUNTERS = 3, 4
+"""Scratch slots; 0 has partial sums, 1 and 2 copies of the two inputs."""
+_COUNTER_BYTES: Final = 4
+_UNKNOWN: Final = "of this kernel only the grid is known: every tile may touch everything"
+_DEPTHWISE: Final = re.compile(
+    r"^(conv2d|dgrad2d)_c1_k1|depthwise_convolution_(fprop|dgrad)|(conv2d|dgrad2d)_grouped_direct"
+)
+"""Depthwise kernels whose blocks take equal runs of results, as far as their grids tell."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """One convolution on its way: where its operands lie now, and what it has launched."""
+
+    problem: Problem
+    entry: Entry
+    device: Device
+    inputs: list[Operand]
+    copied: list[bool] = field(default_factory=lambda: [False, False])
+    waited: list[Operand] = field(default_factory=list)
+    """Scratch that the kernel reads besides: counters and tables."""
+    launched: list[Kernel] = field(default_factory=list)
+
+
+def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
+    """Return the launches of a call as its entry has them."""
+    launches = entry.launches
+    roles = [named(launch.name).role for launch in launches]
+    mains = [number for number, role in enumerate(roles) if role in _MAINS]
+    call = _Call(problem, entry, device, list(problem.inputs))
+    after = roles[mains[-1] + 1 :] if mains else []
+    copies = [sum(role in _COPIES for role in some) for some in (roles[: mains[0]] if mains else roles, after)]
+    strange = len(mains) != 1 or copies[0] > len(call.inputs) or copies[1] > 1 or after.count(Role.REDUCE) > 1
+    if strange or any(role in (Role.FILL, Role.PREPARE) for role in after):
+        return _sourced(call, [_unknown(call, launch, number) for number, launch in enumerate(launches)])
+    main = mains[0]
+    out = problem.out
+    target = _scratch_like(out, _RESULT) if copies[1] else out
+    for number, launch in enumerate(launches[:main]):
+        _before(call, launch, roles[number], roles[number + 1], target)
+    call.launched += _main(call, launches[main], target, launches[main + 1 :])
+    if copies[1]:
+        launch = next(one for one in launches[main + 1 :] if named(one.name).role in _COPIES)
+        call.launched.append(_copy(call, launch, target, out, len(problem.inputs)))
+    return _sourced(call, call.launched)
+
+
+def _sourced(call: _Call, launched: list[Kernel]) -> list[Kernel]:
+    """Return launches with what is known of each: registers, shared memory, time, and how it is known."""
+    sourced = []
+    for kernel, launch in zip(launched, call.entry.launches, strict=True):
+        exact = call.entry.source == ShapeSource.TABLE
+        sourced.append(
+            replace(
+                kernel,
+                name=launch.name,
+                block=launch.block if min(launch.block) else (1, 1, 1),
+                registers=max(launch.registers, 1),
+                shared_bytes=launch.shared_bytes,
+                shape_source=call.entry.source,
+                time_source=TimeSource.CALIBRATED if exact else TimeSource.INTERPOLATED,
+                launch_ns=scaled_ns(launch.ns, kernel, call.problem.key, call.entry.key),
+            )
+        )
+    return sourced
+
+
+def _before(call: _Call, launch: MeasuredLaunch, role: Role, following: Role, target: Operand) -> None:
+    if role in _COPIES:
+        number = _copied_input(call, launch, role)
+        source = call.inputs[number]
+        copy = _scratch_like(source, 1 + number)
+        call.launched.append(_copy(call, launch, source, copy, number))
+        call.inputs[number], call.copied[number] = copy, True
+        return
+    sketch = Sketch(1)
+    slot = _COUNTERS + len(call.waited)
+    counters = Part((1,), (1,), "int32", _COUNTER_BYTES, ref=-1 - slot, workspace=_COUNTER_BYTES)
+    call.waited.append(counters)
+    sketch.whole(counters, WRITE)
+    if role == Role.FILL and following not in _COPIES:  # either counters or the result is zeroed: both stand for it
+        sketch.whole(target, WRITE)
+    call.launched.append(sketch.kernel(launch.name, threads=1, coverage="inferred"))
+
+
+def _copied_input(call: _Call, launch: MeasuredLaunch, role: Role) -> int:
+    """Return which input a copy is of: the one whose blocks the grid counts, else the next one."""
+    left = [number for number, copied in enumerate(call.copied) if not copied]
+    if role == Role.TRANSPOSE:
+        sizes = operand_sizes(call.entry.key)
+        fitting = [number for number in left if _transpose_grid(sizes[number]) == launch.grid]
+        left = fitting or left
+    return left[0]
+
+
+def _transpose_grid(shape: Sequence[int]) -> tuple[int, int, int]:
+    pixels = int(np.prod(shape[2:]))
+    return -(-pixels // TRANSPOSE_SIZE), -(-shape[1] // TRANSPOSE_SIZE), shape[0]
+
+
+def _scratch_like(operand: Operand, slot: int) -> Part:
+    """Return workspace for an operand with its channels innermost."""
+    shape = operand.shape
+    order = (0, *range(2, len(shape)), 1)
+    strides, run = [0] * len(shape), 1
+    for dim in reversed(order):
+        strides[dim], run = run, run * shape[dim]
+    size = run * operand.itemsize
+    return Part(shape, tuple(strides), operand.dtype, operand.itemsize, ref=-1 - slot, workspace=size)
+
+
+def _copy(call: _Call, launch: MeasuredLaunch, source: Operand, copy: Operand, number: int) -> Kernel:
+    """Model a change of layout: by squares where the grid says so, else any block may move anything."""
+    waited = call.waited if number < len(call.problem.inputs) else []
+    grid = _transpose_grid(source.shape)
+    known = _transpose_grid(operand_sizes(call.entry.key)[number]) == launch.grid
+    if named(launch.name).role != Role.TRANSPOSE or not known:
+        return _anything(launch, call.device, [source, *waited], [copy])
+    sketch = Sketch(*grid)
+    x, y, z = grid_blocks(grid).astype(np.int64).T
+    pixels, channels = int(np.prod(source.shape[2:])), source.shape[1]
+    spatial = tuple(range(2, len(source.shape)))
+    spans = (
+        Span((0,), z, z + 1),
+        Span((1,), y * TRANSPOSE_SIZE, np.minimum((y + 1) * TRANSPOSE_SIZE, channels)),
+        Span(spatial, x * TRANSPOSE_SIZE, np.minimum((x + 1) * TRANSPOSE_SIZE, pixels)),
+    )
+    tiles = np.arange(sketch.tiles)
+    sketch.span(source, READ, tiles, *spans)
+    for operand in waited:
+        sketch.whole(operand, READ)
+    sketch.span(copy, WRITE, tiles, *spans)
+    return sketch.kernel(launch.name, threads=launch.block, loads_first=True)
+
+
+def _main(call: _Call, launch: MeasuredLaunch, target: Operand, after: Sequence[MeasuredLaunch]) -> list[Kernel]:
+    kernel = named(launch.name)
+    reductions = [one for one in after if named(one.name).role == Role.REDUCE]
+    if kernel.role == Role.PRODUCT:
+        launched = _product(call, launch, kernel, target, reductions)
+    elif _runs_of_results(launch, kernel, call.problem):
+        launched = [_direct(call, launch, kernel, target)]
+    elif kernel.role == Role.WEIGHTS and isinstance(call.problem.shape, WeightGradient):
+        launched = _weight_elements(call, target)
+    else:
+        launched = [_anything(launch, call.device, call.inputs, [target])]
+    if reductions and len(launched) == 1:
+        partial = partial_sums(target, 1)
+        launched = [
+            _anything(launch, call.device, call.inputs, [_as_part(partial)]),
+            _anything(reductions[0], call.device, [_as_part(partial)], [target]),
+        ]
+    launched[0] = _awaiting(launched[0], call.waited)
+    return launched
+
+
+def _runs_of_results(launch: MeasuredLaunch, kernel: NamedKernel, problem: Problem) -> bool:
+    direct = kernel.role == Role.DIRECT or _DEPTHWISE.search(launch.name) is not None
+    return direct and isinstance(problem.shape, Window) and problem.depthwise
+
+
+def _as_part(partial: Operand) -> Part:
+    size = partial.numel * partial.itemsize
+    return Part(partial.shape, partial.strides, partial.dtype, partial.itemsize, ref=-1, workspace=size)
+
+
+def _product(
+    call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Operand, reductions: Sequence[MeasuredLaunch]
+) -> list[Kernel]:
+    """Model a product in tiles, and the reduction of its slices where one was launched."""
+    problem = call.problem
+    placed = problem.placed(launch, kernel, call.entry.key)
+    split = placed.split if reductions else 1
+    tile = gemm_tiles.Tile(placed.rows, placed.columns, kernel.tile[2], split, 1, 1, 32, 0)
+    rate = gemm_tiles.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
+    if isinstance(problem.shape, Window):
+        window = replace(problem.shape, out=target, source=call.inputs[0], weight=call.inputs[1], bias=None)
+        tile = replace(tile, split=max(1, min(split, -(-window.channels[1] // tile.k))))
+        main = conv_kernels.main_kernel(
+            window, tile, launch.name, rate, per_image=placed.per_image, partial=bool(reductions)
+        )
+    else:
+        gradient = replace(problem.shape, weight=target, small=call.inputs[0], large=call.inputs[1])
+        tile = replace(tile, split=max(1, min(split, gradient.small.shape[0] * gradient.small.shape[2])))
+        main = conv_weight_kernels.main_kernel(gradient, tile, launch.name, rate, partial=bool(reductions))
+    tiles = main.footprint.tiles
+    grid = launch.grid
+    if call.entry.source != ShapeSource.TABLE:
+        grid = placed.grid(problem.key, launch, tiles, call.device.sms)
+    cluster = launch.cluster
+    main = replace(main, grid=grid, cluster=cluster, coverage="exact" if placed.certain else "inferred")
+    if not reductions:
+        return [main]
+    blocks = int(np.prod(reductions[0].grid))
+    elements = -(-target.numel // max(1, blocks))
+    if call.entry.source != ShapeSource.TABLE:
+        elements = max(1, 1 << max(0, round(float(np.log2(max(1, elements))))))
+    reduced = reduce_kernel(target, tile.split, elements=elements)
+    return [main, replace(reduced, coverage="inferred")]
+
+
+def _direct(call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Operand) -> Kernel:
+    window = call.problem.shape
+    assert isinstance(window, Window)
+    own_bias = window.bias if adds_bias_itself(launch.name) else None
+    window = replace(window, out=target, source=call.inputs[0], weight=call.inputs[1], bias=own_bias)
+    blocks = int(np.prod(launch.grid))
+    run = DIRECT_RUN
+    certain = kernel.role == Role.DIRECT
+    if -(-operand_numel(call.entry.key) // run) != blocks:
+        certain = False
+        run = max(1, -(-operand_numel(call.entry.key) // blocks))
+    direct = conv_kernels.direct_kernel(window, call.device, launch.name, run=run)
+    if certain or call.entry.source == ShapeSource.TABLE:
+        grid = launch.grid if call.entry.source == ShapeSource.TABLE else direct.grid
+    else:
+        grid = direct.grid
+    return replace(direct, grid=grid, coverage="exact" if certain else "inferred")
+
+
+def operand_numel(key: tuple[int, ...]) -> int:
+    """Return how many results the call of a key has."""
+    return int(np.prod(operand_sizes(key)[-1]))
+
+
+def _weight_elements(call: _Call, target: Operand) -> list[Kernel]:
+    gradient = call.problem.shape
+    assert isinstance(gradient, WeightGradient)
+    gradient = replace(gradient, weight=target, small=call.inputs[0], large=call.inputs[1])
+    tile = gemm_tiles.Tile(1, 1, 1, 1, 1, 1, 32, 0)
+    main = conv_weight_kernels.main_kernel(gradient, tile, "weights", "fp32", partial=False)
+    return [replace(main, grid=(main.footprint.tiles, 1, 1))]
+
+
+def _awaiting(kernel: Kernel, waited: Sequence[Operand]) -> Kernel:
+    """Return a kernel whose tiles also read counters and tables."""
+    if not waited:
+        return kernel
+    tiles = np.arange(kernel.footprint.tiles)
+    slots, parts = list(kernel.operands), [kernel.footprint.boxes]
+    for operand in waited:
+        parts.append(regions.whole(operand, len(slots), READ, tiles, first=0, last=1))
+        slots.append(binding(operand))
+    footprint = Footprint(kernel.footprint.block, regions.by_tile(Boxes.concat(parts)))
+    return replace(kernel, footprint=footprint, operands=tuple(slots))
+
+
+def _unknown(call: _Call, launch: MeasuredLaunch, number: int) -> Kernel:
+    """Model one of several kernels: it may read all inputs and what was written before, and write all results."""
+    size = sum(one.numel * max(4, one.itemsize) for one in (*call.inputs, call.problem.out))
+    shared = Part((size,), (1,), "uint8", 1, ref=-1, workspace=size)
+    written = [shared, call.problem.out]
+    return _anything(launch, call.device, [*call.inputs, *([shared] if number else [])], written)
+
+
+def _anything(launch: MeasuredLaunch, device: Device, reads: Sequence[Operand], writes: Sequence[Operand]) -> Kernel:
+    """Model a kernel of which only the grid is known; at most a tile per SM, since more would say the same."""
+    blocks = max(1, int(np.prod(launch.grid, dtype=np.int64)))
+    sketch = Sketch(min(blocks, device.sms))
+    for operand in reads:
+        sketch.whole(operand, READ)
+    for operand in writes:
+        sketch.whole(operand, WRITE)
+    kernel = sketch.kernel(launch.name, threads=1, coverage="conservative", note=_UNKNOWN)
+    return replace(kernel, grid=launch.grid if blocks > 1 else (1, 1, 1))

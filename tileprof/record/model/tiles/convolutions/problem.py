@@ -1,0 +1,203 @@
+"""A convolution as the tables know it: its key, its operands, and how a product's tiles lie over its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tileprof.record.model.tiles.convolutions.conv_kernels import Window
+from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tileprof.record.model.tile_model import Operand
+    from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
+    from tileprof.record.model.tiles.convolutions.convolution_table import MeasuredLaunch
+    from tileprof.record.model.tiles.convolutions.library_kernels import NamedKernel
+
+_DTYPES: Final = {"float32": Dtype.TF32, "float16": Dtype.FP16, "bfloat16": Dtype.BF16}
+_RANKS: Final = (1, 2, 3)
+_SWIZZLES: Final = (1, 2, 4, 8)
+_MOST_SWIZZLE, _MOST_SWIZZLE_GEMM = 4, 8
+"""Tiles that CUTLASS puts side by side at most, in convolutions and in products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The placing of tiles: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has
+    tiles of its own. ``form``: the grid's x counts rows of tiles (or columns), this many at once; None where the
+    recorded grid is not that of these tiles.
+    """
+
+    rows: int
+    columns: int
+    split: int
+    per_image: bool
+    certain: bool
+    form: tuple[bool, int] | None = None
+
+    def grid(self, key: tuple[int, ...], launch: MeasuredLaunch, tiles: int, sms: int) -> tuple[int, int, int]:
+        """Return the grid of a call's tiles: persistent kernels have at most a block per SM."""
+        together = max(1, int(np.prod(launch.cluster)))
+        if launch.name.startswith("nvjet"):
+            return (together, max(1, min(tiles, sms // together)), 1)
+        if self.form is None:
+            return launch.grid
+        images, rows, columns = _product_sizes(key)
+        down, across = _tiles_along(rows // images if self.per_image else rows, columns, self.rows, self.columns)
+        rows_first, at_once = self.form
+        one, other = (down, across) if rows_first else (across, down)
+        if at_once > 1 or "cutlass" in launch.name:
+            most = _MOST_SWIZZLE_GEMM if "Kernel2" in launch.name else _MOST_SWIZZLE
+            at_once = _swizzle(other, most)
+        z = self.split * (images if self.per_image else 1)
+        if launch.grid[2] > 1 and not self.per_image:
+            z = launch.grid[2]
+        return one * at_once, -(-other // at_once), max(1, z)
+
+
+def _swizzle(tiles: int, most: int) -> int:
+    """Return how many tiles CUTLASS puts side by side for so many along the other axis."""
+    return next((one for one, least in ((8, 6), (4, 3), (2, 2)) if tiles >= least and one <= most), 1)
+
+
+def _tiles_along(rows: int, columns: int, high: int, wide: int) -> tuple[int, int]:
+    return -(-rows // high), -(-columns // wide)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A call. ``shape`` has operands as PyTorch gave them; ``inputs`` are its two, in the order of the key's sizes."""
+
+    key: tuple[int, ...]
+    shape: Window | WeightGradient
+    inputs: tuple[Operand, Operand]
+    out: Operand
+
+    @property
+    def depthwise(self) -> bool:
+        groups, inside = self.key[5], self.key[7]
+        return groups > 1 and groups == inside
+
+    @property
+    def tf32(self) -> bool:
+        return self.key[1] == Dtype.TF32
+
+    def placed(self, launch: MeasuredLaunch, kernel: NamedKernel, key: tuple[int, ...]) -> Placed:
+        """Return how the tiles of a launch lie, judged by the grid that it had for ``key``."""
+        first, second, _ = kernel.tile
+        library = (
+            "cublas" in launch.name or "nvjet" in launch.name or "Kernel2<" in launch.name or "Kernel2I" in launch.name
+        )
+        images, rows, columns = _product_sizes(key)
+        alone = library and key[2] == Layout.CONTIGUOUS and key[0] != Pass.WEIGHT_GRADIENT and images > 1
+        along_a, along_b = kernel.cluster
+        ways = [(first * along_a, second * along_b), (second * along_b, first * along_a)]
+        if library and key[2] == Layout.CHANNELS_LAST:
+            ways.reverse()
+        split = _slices(launch, images, alone=alone)
+        for high, wide in ways:
+            counted = _tiles_along(rows // images if alone else rows, columns, high, wide)
+            if launch.name.startswith("nvjet"):
+                total = int(np.prod(launch.grid)) // max(1, int(np.prod(launch.cluster)))
+                if total in (counted[0] * counted[1], counted[0] * counted[1] * images):
+                    return Placed(high, wide, split, alone, certain=True)
+            elif (form := _form(launch.grid, counted)) is not None:
+                return Placed(high, wide, split, alone, certain=True, form=form)
+        return Placed(*ways[0], split, alone, certain=False)
+
+
+def product_sizes(shape: Window | WeightGradient) -> tuple[int, int, int]:
+    """Return rows, columns and depth of a group's product, as tiles are dictated for it."""
+    if isinstance(shape, Window):
+        return int(np.prod(shape.pixels)), shape.channels[0], shape.channels[1] * shape.taps
+    lines, line = shape.small.shape[0] * shape.small.shape[2], int(np.prod(shape.small.shape[3:]))
+    return shape.rows, int(np.prod(shape.columns)), lines * line
+
+
+def _slices(launch: MeasuredLaunch, images: int, *, alone: bool) -> int:
+    return max(1, launch.grid[2] // (images if alone else 1))
+
+
+def _form(grid: tuple[int, int, int], tiles: tuple[int, int]) -> tuple[bool, int] | None:
+    """Return in which order of axes and with how many side by side a grid counts tiles; None if it does not."""
+    for rows_first in (True, False):
+        one, other = tiles if rows_first else tiles[::-1]
+        for at_once in _SWIZZLES:
+            if grid[:2] == (one * at_once, -(-other // at_once)):
+                return rows_first, at_once
+    return None
+
+
+def _product_sizes(key: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return images, and rows and columns of a group's product: pixels by channels, or channels by channels and
+    taps.
+    """
+    out = operand_sizes(key)[-1]
+    groups = key[5]
+    if key[0] == Pass.WEIGHT_GRADIENT:
+        return out[0], max(1, out[0] // groups), int(np.prod(out[1:]))
+    return out[0], out[0] * int(np.prod(out[2:])), max(1, out[1] // groups)
+
+
+def operand_sizes(key: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return shapes of the two inputs and the result of a key's call, each with three spatial sizes.
+
+    Forward: input, weight, result. Gradient of the input: gradient, weight, input. Gradient of the weight: gradient and
+    input (the other way round if transposed), weight.
+    """
+    what, _, _, _, transposed, groups, images, inside, outside = key[:9]
+    size, taps, stride, padding, dilation, extra = (key[i : i + 3] for i in range(9, 27, 3))
+    results = tuple(
+        (n - 1) * s - 2 * p + d * (t - 1) + e + 1 if transposed else (n + 2 * p - d * (t - 1) - 1) // s + 1
+        for n, t, s, p, d, e in zip(size, taps, stride, padding, dilation, extra, strict=True)
+    )
+    source, result = (images, inside, *size), (images, outside, *results)
+    weight = (inside, outside // groups, *taps) if transposed else (outside, inside // groups, *taps)
+    if what == Pass.FORWARD:
+        return source, weight, result
+    if what == Pass.INPUT_GRADIENT:
+        return result, weight, source
+    return (source, result, weight) if transposed else (result, source, weight)
+
+
+def key_of(
+    what: Pass, source: Operand, weight: Operand, window: Sequence[Sequence[int]], groups: int, *, transposed: bool
+) -> tuple[int, ...] | None:
+    """Return the key of a call; None for types and ranks that no table has.
+
+    ``source`` is the call's input, ``window`` its stride, padding, dilation and output padding along each dimension.
+    """
+    rank = len(weight.shape) - 2
+    if source.dtype not in _DTYPES or rank not in _RANKS:
+        return None
+    stride, padding, dilation, extra = window
+
+    def three(values: Sequence[int], fill: int) -> tuple[int, ...]:
+        return (*(fill,) * (3 - rank), *(int(v) for v in values))
+
+    layout = Layout.CHANNELS_LAST if channels_last(source) or channels_last(weight) else Layout.CONTIGUOUS
+    outside = weight.shape[1] * groups if transposed else weight.shape[0]
+    return (
+        int(what), int(_DTYPES[source.dtype]), int(layout), max(2, rank), int(transposed), groups, source.shape[0],
+        source.shape[1], outside, *three(source.shape[2:], 1), *three(weight.shape[2:], 1), *three(stride, 1),
+        *three(padding, 0), *three(dilation, 1), *three(extra, 0),
+    )  # fmt: skip
+
+
+def channels_last(operand: Operand) -> bool:
+    """Return whether PyTorch takes a tensor to be in channels last: strides rise from channels to the last dimension,
+    then outwards, and nothing is ambiguous (c10/core/MemoryFormat.h).
+    """
+    if len(operand.shape) not in (4, 5) or operand.strides[1] == 0:
+        return False
+    least = 0
+    for dim in (1, *range(len(operand.shape) - 1, 1, -1), 0):
+        stride, size = operand.strides[dim], operand.shape[dim]
+        if size == 0 or stride < least or (dim == 0 and least == operand.strides[1]):
+            return False
+        least = stride * size if size > 1 else stride
+    return True
