@@ -13,7 +13,6 @@ import argparse
 import csv
 import random
 from collections import defaultdict
-from dataclasses import astuple
 from pathlib import Path
 from statistics import median
 
@@ -70,7 +69,9 @@ def judge(cases, device, *, rules, timed):
         choice = gemm_choice.measured(problem, table, device, exact=not without) if table is not None else None
         if choice is None:
             dtype, size = DTYPES[problem.dtype]
-            rate = "tf32" if problem.dtype == TF32 else {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
+            rate = (
+                "tf32" if problem.dtype == TF32 else {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
+            )
             asked = {"itemsize": size, "out_itemsize": size, "rate": rate, "device": device}
             choice = gemm_choice.choose(None, (problem.m, problem.n, problem.k), problem.batch, **asked)
         error = None
@@ -112,13 +113,29 @@ def main():
         cases = []
         for entry in chosen:
             recipe, key = recipe_of(table, entry), table.keys[entry].tolist()
-            shape = dict(zip(("tile_m", "tile_n", "cluster_m", "cluster_n", "split"), (recipe.m, recipe.n, *recipe.cluster, recipe.split), strict=True))
-            times = {"main_ns": time_ns(int(table.columns["main_time"][entry])), "rest_ns": time_ns(int(table.columns["rest_time"][entry]))}
+            shape = dict(
+                zip(
+                    ("tile_m", "tile_n", "cluster_m", "cluster_n", "split"),
+                    (recipe.m, recipe.n, *recipe.cluster, recipe.split),
+                    strict=True,
+                )
+            )
+            times = {
+                "main_ns": time_ns(int(table.columns["main_time"][entry])),
+                "rest_ns": time_ns(int(table.columns["rest_time"][entry])),
+            }
             if key[1] in DTYPES:
                 cases.append((Problem(*key), shape | times | {"kind": recipe.kind}, True))
     else:
         with RESULTS.open(newline="") as file:
-            cases = [(Problem(*(int(row[n]) for n in ("op", "dtype", "column_a", "column_b", "batch", "m", "n", "k"))), row, False) for row in csv.DictReader(file)]
+            cases = [
+                (
+                    Problem(*(int(row[n]) for n in ("op", "dtype", "column_a", "column_b", "batch", "m", "n", "k"))),
+                    row,
+                    False,
+                )
+                for row in csv.DictReader(file)
+            ]
     rows = judge(cases, device, rules=options.rules, timed=not options.no_times)
     for name, key, count, right, error in table_rows(rows):
         print(f"{name:<7} {key:<10} {count:>5} {right:>7.1%} right  {error:>6.1%} median error of the time")
