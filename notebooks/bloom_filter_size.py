@@ -11,14 +11,15 @@
 # %% [markdown]
 # # How large must a Bloom filter be to find the dependencies of thread blocks?
 #
-# A scheduler that starts a thread block when its own parents are done must know them. Where they are not known beforehand, Kuper, Pati and
-# Sinclair propose to put the addresses that a block touches into a Bloom filter; a later block waits for every earlier one
-# whose filter it hits. A filter never misses a dependency, but a small one finds false ones, and every false one may cost
-# time. No sizes were published.
+# A scheduler that starts a thread block when its own parents are done must know them. Where they are not known
+# beforehand, Kuper, Pati and Sinclair propose to put the addresses that a block touches into a Bloom filter; a later
+# block waits for every earlier one whose filter it hits. A filter never misses a dependency, but a small one finds
+# false ones, and every false one may cost time. No sizes were published.
 #
-# Two programs are recorded without a GPU for an H200; the filters are real filters over the **recorded** addresses of the tile model; times are
-# **modelled** by simulation, with free launches and free look-ups, so that nothing but dependencies counts. The scale of gain has two ends:
-# 0% is a barrier after every launch, 100% is dataflow with exact dependencies.
+# Two programs are recorded without a GPU for an H200; the filters are real filters over the **recorded** addresses of
+# the tile model; times are **modelled** by simulation, with free launches and free look-ups, so that nothing but
+# dependencies counts. The scale of gain has two ends: 0% is a barrier after every launch, 100% is dataflow with exact
+# dependencies.
 
 # %%
 import subprocess
@@ -151,8 +152,8 @@ curves(
 # %% [markdown]
 # ## The flush
 #
-# A filter fills up unless it is emptied, and blocks after a flush wait for all before. Frequent flushes need fewer filters at a time
-# and throw away what could run ahead.
+# A filter fills up unless it is emptied, and blocks after a flush wait for all before. Frequent flushes need fewer
+# filters at a time and throw away what could run ahead.
 
 # %%
 FLUSHES = (1, 2, 4, 8)
@@ -203,8 +204,8 @@ curves(
 )
 
 # %% [markdown]
-# The smallest filter that keeps nine tenths of what the largest one keeps, at a flush every 4 launches, and what it takes: two filters for
-# each tile of the launches between two flushes.
+# The smallest filter that keeps nine tenths of what the largest one keeps, at a flush every 4 launches, and what it
+# takes: two filters for each tile of the launches between two flushes.
 
 # %%
 ENOUGH = 0.9

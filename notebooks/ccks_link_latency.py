@@ -11,13 +11,13 @@
 # %% [markdown]
 # # How fast a link does a CPU need to schedule thread blocks on a GPU?
 #
-# CCKS ("Cooperative Coherent Kernel Scheduling", proposed for Grace Hopper) keeps one persistent kernel on the GPU; its workers report finished
-# tiles to the CPU over a coherent link, and the CPU writes back what to run next. It was shown on NVLink-C2C only, and without a CUDA
-# graph as baseline. What would be left of it on a slower link?
+# CCKS ("Cooperative Coherent Kernel Scheduling", proposed for Grace Hopper) keeps one persistent kernel on the GPU; its
+# workers report finished tiles to the CPU over a coherent link, and the CPU writes back what to run next. It was shown
+# on NVLink-C2C only, and without a CUDA graph as baseline. What would be left of it on a slower link?
 #
-# Four programs are recorded without a GPU and simulated with the link's latency, one way, from 0.1 to 20 microseconds. For
-# orientation: about 0.5 is often assumed for NVLink-C2C, 1 to 2 for PCIe. **All times are modelled**, on an H200; launch gaps were
-# measured on one, the costs of the CPU (20 ns per tile, 100 ns per batch, four threads) are assumed.
+# Four programs are recorded without a GPU and simulated with the link's latency, one way, from 0.1 to 20 microseconds.
+# For orientation: about 0.5 is often assumed for NVLink-C2C, 1 to 2 for PCIe. **All times are modelled**, on an H200;
+# launch gaps were measured on one, the costs of the CPU (20 ns per tile, 100 ns per batch, four threads) are assumed.
 
 # %%
 import subprocess
@@ -77,9 +77,9 @@ pd.DataFrame(
 ).T.round(1)
 
 # %% [markdown]
-# Variants of the scheduler. *Speculative enqueue*: the CPU hands out tiles of the next four launches before their parents have ended, and the
-# GPU starts them by itself. *Bypass*: a tile with a single parent starts on the GPU without asking. *Batch commit*: 32 decisions share
-# one write.
+# Variants of the scheduler. *Speculative enqueue*: the CPU hands out tiles of the next four launches before their
+# parents have ended, and the GPU starts them by itself. *Bypass*: a tile with a single parent starts on the GPU without
+# asking. *Batch commit*: 32 decisions share one write.
 
 # %%
 VARIANTS = {
@@ -183,7 +183,8 @@ curves(
 )
 
 # %% [markdown]
-# The link is not the only limit: the CPU decides about every tile. At the latency of NVLink-C2C, with more or fewer threads:
+# The link is not the only limit: the CPU decides about every tile. At the latency of NVLink-C2C, with more or fewer
+# threads:
 
 # %%
 crowded = small[1]
@@ -221,10 +222,11 @@ curves(
 # %% [markdown]
 # ## Measured points
 #
-# The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that hands tiles to a persistent kernel over PCIe. Its
-# link was measured apart from any program: 5.0 us for a round trip of 132 blocks, 2.5 one way. Ten chains were measured on an H200; the
-# curves are the simulator's for the same tiles, of which only the time of the stages one by one was used
-# (`tests/benchmarks/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of their inputs, *ccks-ready* does not.
+# The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that hands tiles to a persistent
+# kernel over PCIe. Its link was measured apart from any program: 5.0 us for a round trip of 132 blocks, 2.5 one way.
+# Ten chains were measured on an H200; the curves are the simulator's for the same tiles, of which only the time of the
+# stages one by one was used (`tests/benchmarks/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of
+# their inputs, *ccks-ready* does not.
 
 # %%
 MEASURED_US = 2.5

@@ -11,12 +11,13 @@
 # %% [markdown]
 # # Are cuSync's published waves and gains those that a model predicts?
 #
-# cuSync synchronises dependent kernels tile by tile. Its paper prints waves, its repository times of two policies, RowSync and TileSync, beside
-# stream order: for GPT-3's MLP on a V100 and an A100, and for the convolutions of ResNet-38 on a V100. Here both are computed
-# again: waves from grids, gains by simulation from stream-order times, tile shapes, and what each policy's loops wait for.
+# cuSync synchronises dependent kernels tile by tile. Its paper prints waves, its repository times of two policies,
+# RowSync and TileSync, beside stream order: for GPT-3's MLP on a V100 and an A100, and for the convolutions of
+# ResNet-38 on a V100. Here both are computed again: waves from grids, gains by simulation from stream-order times, tile
+# shapes, and what each policy's loops wait for.
 #
-# **Published** is measured, by cuSync's authors. **Predicted** is modelled. No point is predicted from its own time under a policy; the few that a
-# constant is taken from are hollow in the figures and are not counted.
+# **Published** is measured, by cuSync's authors. **Predicted** is modelled. No point is predicted from its own time
+# under a policy; the few that a constant is taken from are hollow in the figures and are not counted.
 
 # %%
 import sys
@@ -42,8 +43,8 @@ from studies.published_beside_predicted import beside
 # %% [markdown]
 # ## Waves
 #
-# The paper's table for the V100: waves in stream order (whole waves of both kernels), and under cuSync (filled waves). Beside it what follows from the
-# grids that the paper prints, and from the tile shapes and split-k of the repository.
+# The paper's table for the V100: waves in stream order (whole waves of both kernels), and under cuSync (filled waves).
+# Beside it what follows from the grids that the paper prints, and from the tile shapes and split-k of the repository.
 
 # %%
 points = published(pd.read_csv(data / "cusync_published_times.csv"), pd.read_csv(data / "cusync_configurations.csv"))
@@ -90,8 +91,8 @@ waves.round(2)
 # %% [markdown]
 # ## Gains
 #
-# What calibrates: stream-order times, and three numbers from policies at the hollow points: what a wait in the main loop costs on each
-# GPU, and what it spares the host to wait once for two convolutions.
+# What calibrates: stream-order times, and three numbers from policies at the hollow points: what a wait in the main
+# loop costs on each GPU, and what it spares the host to wait once for two convolutions.
 
 # %%
 calibration = calibrate(points)
@@ -119,7 +120,8 @@ beside(
 # %% [markdown]
 # ## What the A100's gains are made of
 #
-# *Pace* is how long a tile takes, as a multiple of the time in stream order at most token counts. The three programs of a token count ran one after another.
+# *Pace* is how long a tile takes, as a multiple of the time in stream order at most token counts. The three programs of
+# a token count ran one after another.
 
 # %%
 a100 = table[table["arch"] == "a100"]
@@ -140,8 +142,9 @@ curves(
 )
 
 # %% [markdown]
-# One pace per token count explains both policies: each is predicted with the pace of the other (`from_other`). That is no prediction from stream order.
-# `most` is what any schedule could gain if tiles took as long as in stream order: gains above it cannot come from filled waves.
+# One pace per token count explains both policies: each is predicted with the pace of the other (`from_other`). That is
+# no prediction from stream order. `most` is what any schedule could gain if tiles took as long as in stream order:
+# gains above it cannot come from filled waves.
 
 # %%
 columns = ["m", "policy", "published", "predicted", "from_other", "most", "pace"]
@@ -171,7 +174,8 @@ curves(
 # %% [markdown]
 # ## Held out
 #
-# LLaMA's MLP, from the same repository: no constant was taken from it, and none changed for it. Only tile times are from its own stream order.
+# LLaMA's MLP, from the same repository: no constant was taken from it, and none changed for it. Only tile times are
+# from its own stream order.
 
 # %%
 llama = published(pd.read_csv(data / "cusync_llama_times.csv"), pd.read_csv(data / "cusync_configurations.csv"))

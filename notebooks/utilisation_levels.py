@@ -11,17 +11,18 @@
 # %% [markdown]
 # # How much of a GPU do the kernels of recurrent networks and convolutions fill?
 #
-# The thread blocks of a kernel that a GPU holds at a time are its *slots*: SMs times resident blocks per SM. A kernel with fewer
-# blocks leaves slots empty, and the last wave of a kernel with more is seldom full. Kuper, Pati and Sinclair start from that
-# observation: kernels of recurrent networks and convolutions leave much of a GPU empty, and blocks of the next kernel could fill it
-# if they knew whom they wait for.
+# The thread blocks of a kernel that a GPU holds at a time are its *slots*: SMs times resident blocks per SM. A kernel
+# with fewer blocks leaves slots empty, and the last wave of a kernel with more is seldom full. Kuper, Pati and Sinclair
+# start from that observation: kernels of recurrent networks and convolutions leave much of a GPU empty, and blocks of
+# the next kernel could fill it if they knew whom they wait for.
 #
 # Here it is looked at from two sides, and every figure says which:
 #
-# * **recorded**: the kernels that ran on an H200, from the traces in `tests/golden`. Grids, resident blocks and times are the GPU's.
-#   There is no recurrent network among them.
-# * **modelled**: every layer size of DeepBench, the product of one step of its recurrent layers and its forward convolutions, in fp16, recorded
-#   without a GPU. Tile shapes, split-k and times follow tileprof's rules for the device, which a library need not share.
+# * **recorded**: the kernels that ran on an H200, from the traces in `tests/golden`. Grids, resident blocks and times
+#   are the GPU's. There is no recurrent network among them.
+# * **modelled**: every layer size of DeepBench, the product of one step of its recurrent layers and its forward
+#   convolutions, in fp16, recorded without a GPU. Tile shapes, split-k and times follow tileprof's rules for the
+#   device, which a library need not share.
 
 # %%
 import subprocess
@@ -77,8 +78,8 @@ outputs = [process.communicate()[1].decode() for process in running]
 assert not any(process.returncode for process in running), outputs
 
 # %% [markdown]
-# Each launch becomes a row: `waves` is tiles over slots, `share` how many of the slots its tiles fill on average over whole waves. The short
-# reduction that ends a split-k product is left out: it is part of its product.
+# Each launch becomes a row: `waves` is tiles over slots, `share` how many of the slots its tiles fill on average over
+# whole waves. The short reduction that ends a split-k product is left out: it is part of its product.
 
 
 # %%
@@ -150,7 +151,8 @@ title = (
 level_bars(bars, title=title, what="slots filled")
 
 # %% [markdown]
-# Why: kernels of less than a wave are as full as they have blocks, and those of a little more than a wave lose most of their second.
+# Why: kernels of less than a wave are as full as they have blocks, and those of a little more than a wave lose most of
+# their second.
 
 # %%
 points = pd.concat([modelled[modelled["device"] == "H200"], recorded.assign(family="any kernel")], ignore_index=True)
@@ -158,8 +160,8 @@ under = float((points["waves"] < 1).mean())
 wave_points(points, title=f"On an H200, {under:.0%} of these kernels have less than one wave of blocks")
 
 # %% [markdown]
-# Slots count resident blocks. A kernel of small blocks may reach every SM and still leave most slots empty, as kernels of pointwise
-# work do; the share of SMs that get a block at all is the milder measure.
+# Slots count resident blocks. A kernel of small blocks may reach every SM and still leave most slots empty, as kernels
+# of pointwise work do; the share of SMs that get a block at all is the milder measure.
 
 
 # %%

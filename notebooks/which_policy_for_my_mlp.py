@@ -11,14 +11,15 @@
 # %% [markdown]
 # # Which synchronisation policy suits my MLP?
 #
-# cuSync synchronises two dependent matrix products tile by tile; its user declares the dependency, tries all policies on a GPU and keeps the
-# best. Here the dependency is recorded, cuSync's policies are verified against it, and what they gain is predicted, with
-# tiles taken in the order of the recorded kernel, column by column, or row by row.
+# cuSync synchronises two dependent matrix products tile by tile; its user declares the dependency, tries all policies
+# on a GPU and keeps the best. Here the dependency is recorded, cuSync's policies are verified against it, and what they
+# gain is predicted, with tiles taken in the order of the recorded kernel, column by column, or row by row.
 #
-# The MLP is GPT-3's under eight-way tensor parallelism on a V100, with the tile shapes and split-k that the cuSync paper prints for it (table
-# IV), recorded without a GPU. Dependencies are read off the **recorded** accesses of the tile model, times are **modelled**; the gains that
-# cuSync's repository publishes, measured by its authors on a V100, stand beside them. The activation and the sum of split-k between the two products
-# are taken as part of the first, as in cuSync's kernels.
+# The MLP is GPT-3's under eight-way tensor parallelism on a V100, with the tile shapes and split-k that the cuSync
+# paper prints for it (table IV), recorded without a GPU. Dependencies are read off the **recorded** accesses of the
+# tile model, times are **modelled**; the gains that cuSync's repository publishes, measured by its authors on a V100,
+# stand beside them. The activation and the sum of split-k between the two products are taken as part of the first, as
+# in cuSync's kernels.
 
 # %%
 import subprocess
@@ -72,8 +73,8 @@ columns = ["op", "kernel", "grid_x", "grid_y", "grid_z", "tiles", "blocks_per_sm
 graphs[512].launches[columns]
 
 # %% [markdown]
-# Both products, and what is between them folded away. At 512 tokens the grid of the first is 2 rows of 24 tiles, twice for split-k; tiles are
-# launched in swathes of eight columns, so that rows take turns.
+# Both products, and what is between them folded away. At 512 tokens the grid of the first is 2 rows of 24 tiles, twice
+# for split-k; tiles are launched in swathes of eight columns, so that rows take turns.
 
 
 # %%
@@ -96,8 +97,9 @@ tile_matrix(
 
 
 # %% [markdown]
-# cuSync's policies, verified, with three orders of tiles, and beside them the policy that is derived from the recorded dependencies: the
-# coarsest semaphores, and the order, that lose no predicted gain. RowSync has one semaphore per row, TileSync one per tile.
+# cuSync's policies, verified, with three orders of tiles, and beside them the policy that is derived from the recorded
+# dependencies: the coarsest semaphores, and the order, that lose no predicted gain. RowSync has one semaphore per row,
+# TileSync one per tile.
 
 # %%
 ORDERS = {

@@ -7,9 +7,10 @@ Measured: `tests/gpu/results/spawn.json`, made by `tileprof/examples/cuda/spawn/
 program, with the items of each, come from the same source run flat on the CPU (`spawn_sites.cpp`). *Calibrates*, all at
 scale 14: the flat time, by one time per item of each program; the time of launching always, by one time of its parent
 threads besides items (at least a K20c's in cycles); what a child lives when all are launched, which the program
-measures; what launches and rounds cost, likewise; and for all programs `stagger` (of 4, 16 and 64 ns the one that has
-the numbers of launches right). *Tests*: the other rules at scale 14, and all of scale 16, flat, too. On the K20c items
-take as long in proportion; one of `bfs` 200 cycles.
+measures; what launches and rounds cost, likewise; and for all programs `stagger` (of 4, 16 and 64 ns the best median of
+launched numbers at scale 14; first estimated from the number in `join` at scale 16, whose cell is therefore no test).
+*Tests*: the other rules at scale 14, and all of scale 16, flat, too. On the K20c items take as long in proportion; one
+of `bfs` 200 cycles.
 """
 
 import argparse
@@ -32,6 +33,8 @@ RESULTS = ROOT / "tests/gpu/results/spawn.json"
 SOURCES = ROOT / "tileprof/examples/cuda/spawn"
 NOTING = ROOT / "tests/unit/runtime/emulated/noting.h"
 CALIBRATED = ("flat", "always")
+LEFT_OUT = ("colouring", "colouring-citation")
+"""Of the simulation: up to 1.3 million launches, which are simulated for each step of the calibration."""
 RULES = ("always", "program", "spawn", "warp")
 MEASURED = {"flat": "flat_us", "always": "always_us", "program": "threshold_us", "spawn": "spawn_us", "warp": "warp_us"}
 H200 = Spawning(
@@ -119,12 +122,13 @@ def main():
     chosen = parser.parse_args()
     results = json.loads(RESULTS.read_text())
     lines, off, later = compared(results)
-    near = [max(ratio, 1 / ratio) for ratios in off.values() for ratio in ratios]
+    ratios = [ratio for some in off.values() for ratio in some]
+    near = [max(ratio, 1 / ratio) for ratio in ratios]
     sentence = (
         f"Of {len(near)} times that nothing was calibrated with, the simulated one is within 15% of the measured one "
-        f"in {sum(n <= 1.15 for n in near)}, within a factor of 1.5 in {sum(n <= 1.5 for n in near)} and within 2 in "
+        f"in {within(ratios)}, within a factor of 1.5 in {sum(n <= 1.5 for n in near)} and within 2 in "
         f"{sum(n <= 2 for n in near)}. At scale 16 alone, within 15%: "
-        + ", ".join(f"{rule} {sum(max(r, 1 / r) <= 1.15 for r in r16)} of {len(r16)}" for rule, r16 in later.items())
+        + ", ".join(f"{rule} {within(some)} of {len(some)}" for rule, some in later.items())
         + "."
     )
     lines += textwrap.wrap(sentence, 118)
@@ -136,6 +140,11 @@ def main():
             chosen.write.write_text(f"{head}{begin}{text}\n{end}{rest.split(end)[1]}")
 
 
+def within(ratios):
+    """How many are at most 15% off."""
+    return sum(abs(ratio - 1) <= 0.15 for ratio in ratios)
+
+
 def compared(results):
     """Markdown of both scales; by rule the ratios of simulated times to measured ones that nothing was calibrated with,
     and of these those at scale 16.
@@ -143,7 +152,7 @@ def compared(results):
     lines, times, off, later = [], {}, {rule: [] for rule in ("flat", *RULES)}, {}
     for scale in (14, 16):
         costs, *measured = results[f"scale {scale}"]
-        measured = {row["name"]: row for row in measured if "warp_us" in row}
+        measured = {row["name"]: row for row in measured if "warp_us" in row and row["name"] not in LEFT_OUT}
         options = replace(
             H200, launch_ns=costs["first_ns"], another_ns=costs["another_ns"], serve_ns=costs["another_ns"],
             gap_ns=1e3 * costs["round_us"],

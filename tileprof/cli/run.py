@@ -95,7 +95,7 @@ def _prepare(parser: ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="with --scheduler acs: 1, a thread that decides and issues beside the program (default), or 0",
+        help="with --scheduler acs: 1, a thread that decides and issues beside the program, or 0 (default)",
     )
     add(
         "--compile",

@@ -22,9 +22,9 @@ class Ccks(Options):
 
     ``up_ns`` and ``down_ns``, the link each way, ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns`` are assumed
     for NVLink-C2C, not measured. Over PCIe an H200 answers in 3.0 us from one block and 5.0 us from 132 (a CPU thread
-    that decides nothing): ``ccks:up=1900ns,down=1100ns,batch=1,commit=0ns,decide=40ns,threads=1`` is the runtime's
-    ``ccks`` there (docs/ccks.md). ``local_ns`` is two L2 round trips. Workers are as large as the largest tile, as in
-    ``persistent``.
+    that decides nothing): ``ccks:up=2500ns,down=2500ns`` is the runtime's ``ccks`` there, within 9% on ten chains, and
+    with ``speculate=0`` its ``ccks-ready`` (docs/ccks.md). ``local_ns`` is two L2 round trips. Workers are as large as
+    the largest tile, as in ``persistent``.
 
     | rule | source | here | worth |
     |---|---|---|---|

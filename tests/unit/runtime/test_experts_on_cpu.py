@@ -22,7 +22,7 @@ from tileprof.runtime.experts.shape import ExpertsShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles kernel and co-pilot for the CPU")
 
-RUNS = 10
+RUNS = 6
 BLOCKS = 3
 CASES = {
     "full tiles and others": ExpertsShape("float16", 100, 256, 128, 3, 2),
@@ -185,7 +185,7 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch]] = {
     ),
     "results ahead are said to be ready": (
         "ccks",
-        Choices(),
+        Choices(depth=4),
         replaced("pilot.cpp", ("send_down(ahead_downs, block, AWAITS)", "send_down(ahead_downs, block, 0)")),
     ),
     "a run ends with its last command": (
@@ -203,7 +203,7 @@ def test_a_fault_planted_in_the_copilot_is_seen(make, fault) -> None:
     assert any(wrong_runs(make(name, schedule, choices, flight=flight), name, 60))
 
 
-@pytest.mark.parametrize("choices", [Choices(), Choices(depth=4), Choices(speculate=False, depth=1)])
+@pytest.mark.parametrize("choices", [Choices(depth=4), Choices(depth=8), Choices(speculate=False, depth=1)])
 def test_a_copilot_of_any_depth_gives_the_same_bits(make, choices) -> None:
     layer = make("full tiles and others", "ccks", choices)
     assert not list(wrong_runs(layer, "full tiles and others", RUNS))

@@ -210,7 +210,8 @@ class Region(Listener):
         self._here.op, self._here.module = op, module
 
     def _module(self) -> str:
-        return getattr(self._here, "module", "").partition(",")[0] or self._session.modules.here()
+        path = getattr(self._here, "module", "").partition(",")[0] or self._session.modules.here()
+        return path.removeprefix("_orig_mod").removeprefix(".")
 
     def allocated(self, tensor: torch.Tensor) -> None:
         """Make a buffer of new memory."""
@@ -225,7 +226,7 @@ class Region(Listener):
         tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
         op = getattr(self._here, "op", "") or f"triton::{kernel.name}"
         key: Any = kernel.key(arguments)
-        looked_at = [self._values(t) for t in tensors if not t.is_floating_point()]
+        looked_at = [self._values(t) for t in tensors if kernels.may_decide(t)]
         if any(found is not None for found in looked_at):
             key = (*key, *(None if found is None else found.tobytes() for found in looked_at))
         self._session.launched_as(op, self._module(), key, lambda: kernel.kernel(arguments, self._values)[0], tensors)

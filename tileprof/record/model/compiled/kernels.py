@@ -215,7 +215,7 @@ def _asking(tensor: torch.Tensor, values: Values, asked: list[bool]) -> Callable
     """Return what looks up a tensor's numbers, and remembers that they were there."""
 
     def look() -> NDArray[Any] | None:
-        if tensor.is_floating_point() or tensor.is_complex() or tensor.numel() > _LARGEST_VALUES:
+        if not may_decide(tensor):
             return None
         found = values(tensor)
         if found is not None:
@@ -223,6 +223,11 @@ def _asking(tensor: torch.Tensor, values: Values, asked: list[bool]) -> Callable
         return found
 
     return look
+
+
+def may_decide(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's numbers can be part of addresses, and are few enough to be looked at."""
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _LARGEST_VALUES
 
 
 def _space(tensor: torch.Tensor, slot: int) -> Space:

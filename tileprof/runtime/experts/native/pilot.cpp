@@ -84,7 +84,8 @@ struct Pilot {
             return true;
         }
         if (send_down(downs, block, 0)) return true;
-        if (!SPECULATE || !send_down(ahead_downs, block, AWAITS)) return false;
+        // While tiles may still come to exist, nothing that waits is to stand in front of their tasks.
+        if (!SPECULATE || all_tiles != tiles || !send_down(ahead_downs, block, AWAITS)) return false;
         ++ahead;
         return true;
     }
