@@ -24,7 +24,7 @@ from typing import Any
 
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.foundations.catalogue import overloads
+from tileprof.record.model.tiles.foundations.aten_overloads import overloads
 from tileprof.record.model.tiles.foundations.regions import coalesce, expand, permute
 from tileprof.record.model.tiles.foundations.sketch import (
     READ,
