@@ -28,7 +28,7 @@ demo: $(INSTALLED) ## record a GPT-2 on the CPU, print the report, write the pag
 	@echo "The page: $(abspath $(DEMO)/gpt2.html)"
 
 smoke: $(INSTALLED) ## five seconds: the parts import, the layers hold, a small trace is read and analysed
-	$(BIN)/python -m pytest -q -n 0 tests/unit/test_layers.py tests/unit/cli/test_conditions.py tests/unit/trace/test_worked_example.py
+	$(BIN)/python -m pytest -q -n 0 tests/unit/test_layers.py tests/unit/cli/test_fail_if.py tests/unit/trace/test_worked_example.py
 	$(BIN)/tileprof diff tests/golden/gemm_pair.tileprof tests/golden/gemm_pair.tileprof >/dev/null
 
 # Left out by marker: what needs an NVIDIA GPU, and what measures.

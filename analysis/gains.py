@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.bounder import Bounder, Bounds
 from tileprof.analysis.bounds.durations import MEASURED, timed_rows
-from tileprof.analysis.bounds.listing import alone
+from tileprof.analysis.bounds.list_schedule import alone
 from tileprof.analysis.waves import PairWaves, pair_waves
 from tileprof.trace.schema import COVERAGES, NEVER
 

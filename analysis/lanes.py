@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds import MODELLED, ROOFLINE, Durations, Machine
 from tileprof.analysis.bounds.durations import tile_durations
-from tileprof.analysis.bounds.listing import alone
+from tileprof.analysis.bounds.list_schedule import alone
 from tileprof.analysis.bounds.machine import product
 from tileprof.analysis.timeline import Lanes, dispatch, recorded
 

@@ -80,7 +80,7 @@ def launch_waves(launches: pd.DataFrame, slots: NDArray[np.int64], durations: Du
 
 
 def _alone(ns: NDArray[np.float64], slots: int) -> tuple[float, float]:
-    from tileprof.analysis.bounds.listing import alone  # noqa: PLC0415  # bounds imports this module
+    from tileprof.analysis.bounds.list_schedule import alone  # noqa: PLC0415  # bounds imports this module
 
     span = float(alone(ns, slots).max(initial=0.0))
     return span, 1.0 - float(ns.sum()) / (span * slots) if span > 0 else 0.0

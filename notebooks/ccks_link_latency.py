@@ -230,7 +230,9 @@ curves(
 
 # %%
 MEASURED_US = 2.5
-chains = pd.read_csv("data/ccks_twins.csv")
+places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
+clone = next(place for place in places if (place / "notebooks" / "data").is_dir())
+chains = pd.read_csv(clone / "notebooks" / "data" / "ccks_twins.csv")
 some = [
     "GPT-2 MLP, 512 tokens",
     "four MLPs of GPT-2, 256 tokens",

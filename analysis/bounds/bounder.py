@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.area import head_and_tail, launch_areas
 from tileprof.analysis.bounds.durations import ROOFLINE, Durations, tile_durations
-from tileprof.analysis.bounds.listing import list_schedule
+from tileprof.analysis.bounds.list_schedule import list_schedule
 from tileprof.analysis.bounds.machine import RESOURCES, Machine
 from tileprof.analysis.bounds.paths import paths
 from tileprof.analysis.bounds.problem import Links, Problem, problem

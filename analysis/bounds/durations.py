@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.listing import alone
+from tileprof.analysis.bounds.list_schedule import alone
 from tileprof.analysis.bounds.rates import compute_ns
 from tileprof.analysis.bounds.traffic import distinct_bytes
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import internal, without_allocation
-from tileprof.analysis.bounds.listing import _counters
+from tileprof.analysis.bounds.list_schedule import _counters
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 

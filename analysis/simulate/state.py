@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.listing import _counters
+from tileprof.analysis.bounds.list_schedule import _counters
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.simulate.clocks import RATE, UPCOMING, Clocks, Sharing
 from tileprof.analysis.simulate.plan import FREE, GRID, READY, Plan

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.listing import alone
+from tileprof.analysis.bounds.list_schedule import alone
 from tileprof.analysis.simulate.scheduler import Program
 from tileprof.analysis.simulate.schedulers import SCHEDULERS
 from tileprof.analysis.simulate.schedulers.pdl import Pdl

@@ -40,8 +40,8 @@ def _run(options: Namespace) -> int:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.comparison import compare  # noqa: PLC0415 - as above
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
-    from tileprof.cli.conditions import condition, shown  # noqa: PLC0415 - as above
     from tileprof.cli.console import terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.fail_if import condition, shown  # noqa: PLC0415 - as above
     from tileprof.cli.progress import steps  # noqa: PLC0415 - as above
     from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
 
@@ -72,8 +72,8 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
 
     from tileprof.analysis.comparison import UNITS  # noqa: PLC0415 - as above
     from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - as above
-    from tileprof.cli.conditions import shown  # noqa: PLC0415 - as above
     from tileprof.cli.console import plain  # noqa: PLC0415 - as above
+    from tileprof.cli.fail_if import shown  # noqa: PLC0415 - as above
 
     def change(before: float | None, after: float | None) -> str:
         if before is None or after is None or before == after:

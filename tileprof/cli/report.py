@@ -75,8 +75,8 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.analysis.guidance import guide, simulated_times  # noqa: PLC0415 - as above
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
-    from tileprof.cli.conditions import condition, shown  # noqa: PLC0415 - as above
     from tileprof.cli.console import terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.fail_if import condition, shown  # noqa: PLC0415 - as above
     from tileprof.cli.progress import first_time, steps  # noqa: PLC0415 - as above
     from tileprof.cli.report_text import print_report  # noqa: PLC0415 - as above
     from tileprof.devices import get  # noqa: PLC0415 - as above

@@ -394,8 +394,8 @@ def _footnotes(report: Report) -> list[str]:
     )
     if "modelled" in p.timing or {"spread", ROOFLINE} & p.tile_times.keys():
         lines.append(
-            "Times marked modelled come from the device's roofline, not from a run; a bound from them is a bound on "
-            "the model."
+            "Times marked modelled come from measured tables or the device's roofline, not from this run; a bound from "
+            "them is a bound on the model."
         )
     if "measured" in p.timing and p.tile_times.get(ROOFLINE, 0) < p.launches:
         lines.append("Tiles are taken to last as long as they did when recorded; beside other tiles they may not.")

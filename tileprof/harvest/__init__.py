@@ -7,6 +7,8 @@ memory and duration::
     activity.py    runs calls under CUPTI and gives each its launches
     slices.py      runs a family's cases in slices that are files, so that a cut harvest goes on
     products.py    a family: matrix products; product_cases.py lists its shapes
+    library_choices.py  what cuBLASLt would choose, asked without launching
+    product_table.py    makes the table of products from both; kernel_names.py reads names
     convolutions.py   a family; convolution_cases.py draws its cases from layers of whole lists of models
     attention.py   a family, with its cases
     __main__.py    the command line; a new family is a module with a FAMILY, and a line in FAMILIES

@@ -16,6 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -67,6 +69,8 @@ class _Slice:
     cases: list[tuple[int, ...]]
     errors: list[str]
     launches: list[list[Activity]]
+    prepare_s: float = 0.0
+    run_s: float = 0.0
 
     def write(self, folder: Path, family: str) -> None:
         rows = [(case, one) for case, some in enumerate(self.launches) for one in some]
@@ -134,7 +138,10 @@ def harvest(
         at += len(one.cases)
         launches = sum(map(len, one.launches))
         failed = sum(map(bool, one.errors))
-        sys.stderr.write(f"{family.name}: {at:,} of {len(cases):,} cases; {launches:,} launches, {failed} failed\n")
+        sys.stderr.write(
+            f"{family.name}: {at:,} of {len(cases):,} cases; {launches:,} launches, {failed} failed; "
+            f"{one.prepare_s:.1f} s of preparing, {one.run_s:.1f} s of running\n"
+        )
         sys.stderr.flush()
     return at >= len(cases)
 
@@ -145,6 +152,62 @@ def slices(folder: Path, family: str) -> Iterator[tuple[int, int, Path]]:
         match = re.fullmatch(r"(\d+)-(\d+)", path.stem.removeprefix(f"{family}-"))
         if match:
             yield int(match[1]), int(match[2]), path
+
+
+@dataclass(slots=True)
+class Harvested:
+    """All slices of a folder as one. ``case`` is a row of ``cases``; ``names`` are demangled where c++filt is there."""
+
+    about: dict[str, Any]
+    cases: NDArray[np.int64]
+    error: NDArray[np.str_]
+    case: NDArray[np.int64]
+    name: NDArray[np.int64]
+    names: list[str]
+    grid: NDArray[np.int32]
+    block: NDArray[np.int32]
+    cluster: NDArray[np.int32]
+    registers: NDArray[np.int32]
+    shared_bytes: NDArray[np.int32]
+    ns: NDArray[np.float32]
+
+
+def load(folder: Path, family: str) -> Harvested:
+    """Return everything that was harvested into a folder. Raises UserError when there is nothing."""
+    parts = []
+    for _, _, path in slices(folder, family):
+        with np.load(path) as part:
+            parts.append({name: part[name] for name in part.files})
+    if not parts:
+        raise UserError(f"{folder} has no slices of {family}: python -m tileprof.harvest {family} -o {folder}")
+    names = sorted({str(name) for part in parts for name in part["names"]})
+    place = {name: number for number, name in enumerate(names)}
+    begins = np.cumsum([0, *(len(part["cases"]) for part in parts)])
+    columns = {
+        name: np.concatenate([part[name] for part in parts])
+        for name in ("cases", "error", "grid", "block", "cluster", "registers", "shared_bytes", "ns")
+    }
+    return Harvested(
+        about=json.loads((folder / f"{family}.json").read_text()),
+        case=np.concatenate([part["case"] + begin for part, begin in zip(parts, begins, strict=False)]),
+        name=np.concatenate(
+            [np.array([place[str(n)] for n in part["names"]], np.int64)[part["name"]] for part in parts]
+        ),
+        names=_demangled(names),
+        **columns,
+    )
+
+
+def _places(names: NDArray[np.str_], place: dict[str, int]) -> NDArray[np.int64]:
+    return np.array([place[str(name)] for name in names], np.int64)
+
+
+def _demangled(names: list[str]) -> list[str]:
+    tool = shutil.which("c++filt")
+    if tool is None or not names:
+        return names
+    out = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=True)
+    return out.stdout.splitlines()
 
 
 def digest(cases: NDArray[np.int64]) -> str:
@@ -203,12 +266,16 @@ def _measure(family: Family, activities: Runner, cases: NDArray[np.int64], at: i
         begin = at + len(one.cases)
         batch = [tuple(row) for row in cases[begin : begin + _BATCH].tolist()]
         errors = [""] * len(batch)
+        began = time.monotonic()
         counts, calls = [], []
         for number, case in enumerate(batch):
             repetitions = _prepared(family, case, errors, number)
             counts.append(len(repetitions))
             calls += [_guarded(call, errors, number) for call in repetitions]
+        one.prepare_s += time.monotonic() - began
+        began = time.monotonic()
         by_call = iter(activities.run(calls))
+        one.run_s += time.monotonic() - began
         for count in counts:
             one.launches.append(combined([next(by_call) for _ in range(count)]))
         one.cases += batch

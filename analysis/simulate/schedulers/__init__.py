@@ -12,7 +12,7 @@ from tileprof.analysis.simulate.schedulers.dataflow import Dataflow
 from tileprof.analysis.simulate.schedulers.dynamic import PersistentDynamic
 from tileprof.analysis.simulate.schedulers.graph import Graph
 from tileprof.analysis.simulate.schedulers.inline import Inline
-from tileprof.analysis.simulate.schedulers.listing import Listing
+from tileprof.analysis.simulate.schedulers.list_scheduling import Listing
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
 from tileprof.analysis.simulate.schedulers.persistent import Persistent
 from tileprof.analysis.simulate.schedulers.stream import Stream

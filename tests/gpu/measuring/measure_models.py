@@ -304,9 +304,9 @@ class Worked:
 
     def _race_in_turn(self) -> None:
         """Have the backend's own race wait for the turn: its times decide."""
-        from tileprof.runtime.compile import raced_program
+        from tileprof.runtime.compile import race
 
-        plain = raced_program.times_in_turn
+        plain = race.times_in_turn
 
         def in_turn(*args: Any) -> Any:
             begin = time.monotonic()
@@ -314,7 +314,7 @@ class Worked:
             self.waited = getattr(self, "waited", 0.0) + time.monotonic() - begin
             return plain(*args)
 
-        raced_program.times_in_turn = in_turn
+        race.times_in_turn = in_turn
 
     def timed(self) -> dict[str, list[float]]:
         """Median, least and greatest of the replays of each variant."""

@@ -21,7 +21,7 @@ from tests.support.cached_layer import CachedLayer
 from tests.unit.runtime.region_builders import Played, between, played
 from tileprof.cli.timeline_trace import write_trace
 from tileprof.devices import of_driver
-from tileprof.runtime.compile import aten, entry, raced_program
+from tileprof.runtime.compile import aten, entry, race
 from tileprof.runtime.programs.timeline import observing
 from tileprof.trace import load, validate
 
@@ -73,7 +73,7 @@ def models(monkeypatch, caplog):
     torch.manual_seed(0)
     caplog.set_level(logging.INFO, "tileprof.runtime.compile")
     monkeypatch.setattr(entry, "FINDERS", (attention,))
-    monkeypatch.setattr(raced_program, "WORTH", 100.0)  # whatever the times, the way with the region is kept
+    monkeypatch.setattr(race, "WORTH", 100.0)  # whatever the times, the way with the region is kept
     model, other = CachedLayer(64).cuda().half().eval(), CachedLayer(64).cuda().half().eval()
     other.load_state_dict(model.state_dict())
     return torch.compile(model, backend="tileprof"), model, other
@@ -145,7 +145,7 @@ def test_threads_on_streams_of_their_own_do_not_share_runners(monkeypatch) -> No
         yield played(between(graph, aten.ATEN.gelu.default, aten.ATEN.gelu.default))
 
     monkeypatch.setattr(entry, "FINDERS", (find,))
-    monkeypatch.setattr(raced_program, "WORTH", 100.0)
+    monkeypatch.setattr(race, "WORTH", 100.0)
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda().half()
     compiled, wrong = torch.compile(model, backend="tileprof"), []
     with torch.no_grad():

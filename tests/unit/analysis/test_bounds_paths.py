@@ -15,7 +15,7 @@ from tests.unit.analysis.fakes import (
     one_to_one,
     random_graphs,
 )
-from tileprof.analysis.bounds.listing import alone, list_schedule
+from tileprof.analysis.bounds.list_schedule import alone, list_schedule
 from tileprof.analysis.bounds.paths import paths, ready_times, tails
 from tileprof.analysis.bounds.problem import problem
 

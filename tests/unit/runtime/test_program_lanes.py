@@ -14,8 +14,8 @@ from torch import nn
 
 from tests.unit.runtime.region_builders import Played, between, graph_of, played
 from tileprof.runtime.compile import aten, lanes
+from tileprof.runtime.compile.compare_results import difference, in_float32
 from tileprof.runtime.compile.lanes import Lane, NotNowError
-from tileprof.runtime.compile.race import difference, in_float32
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")

@@ -17,12 +17,12 @@ from torch.nn import functional
 from tests.support.cached_layer import CachedLayer
 from tests.unit.runtime.region_builders import Played, between, graph_of, played, replaced
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, raced_program
+from tileprof.runtime.compile import aten, entry, race
 from tileprof.runtime.compile.inductor import rest_by_inductor
 from tileprof.runtime.compile.lanes import NotNowError
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import digest, proposed
-from tileprof.runtime.compile.raced_program import Program, Race
+from tileprof.runtime.compile.race import Program, Race
 from tileprof.runtime.compile.region_op import region_call
 from tileprof.runtime.compile.report import Report, reports
 
@@ -49,7 +49,7 @@ class Harness:
         monkeypatch.setattr(entry, "left_to_inductor", lambda *_: None)
         monkeypatch.setattr(entry.products, "finder", lambda *_: lambda graph: iter(()))
         monkeypatch.setattr(entry, "inductor", self._inductor)
-        monkeypatch.setattr(raced_program, "times_in_turn", self._times)
+        monkeypatch.setattr(race, "times_in_turn", self._times)
         self.options = {"use": use}
 
     def _inductor(self, module, _):

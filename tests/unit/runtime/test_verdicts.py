@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from tests.unit.runtime.region_builders import Played, between, played
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, raced_program, verdicts
+from tileprof.runtime.compile import aten, entry, race, verdicts
 from tileprof.runtime.compile.ahead import Ahead
 from tileprof.runtime.compile.inductor import inductor, own_copy
 from tileprof.runtime.compile.lanes import Lane, RegionError
@@ -54,7 +54,7 @@ class Process:
         monkeypatch.setattr(entry, "left_to_inductor", lambda *_: None)
         monkeypatch.setattr(entry.products, "finder", lambda *_: lambda graph: iter(()))
         monkeypatch.setattr(entry, "inductor", self._inductor)
-        monkeypatch.setattr(raced_program, "times_in_turn", lambda *_: self._times(times))
+        monkeypatch.setattr(race, "times_in_turn", lambda *_: self._times(times))
         monkeypatch.setattr(verdicts, "_surroundings", lambda device: ["an H200"])
         plain = verdicts.question
         monkeypatch.setattr(verdicts, "question", lambda m, i, o, d: plain(m, i, o, torch.device("cuda")))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.bounds.bounder import Bounder
-from tileprof.analysis.bounds.listing import alone
+from tileprof.analysis.bounds.list_schedule import alone
 from tileprof.analysis.bounds.problem import problem
 from tileprof.analysis.graph import HAZARDS, TileGraph
 from tileprof.analysis.inorder import Costs, in_order

@@ -221,6 +221,8 @@ def _by_its_code(
 ) -> writes.WrittenBoxes:
     """Return what a launch writes through the maps that its machine code stores through with its parameters."""
     event, lifetimes = launch.event, records.lifetimes
+    if records.architecture != machine_code.ARCHITECTURE:
+        return otherwise
     through = launch_code.stores(records.code, event, launch.kernel, launch.entries, lifetimes.live())
     if through is None or not all(lifetimes.holds(m.base, m.base + m.bytes) for m in through):
         return otherwise

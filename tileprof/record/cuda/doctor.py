@@ -38,6 +38,7 @@ def checks() -> list[Check]:
         _check("CUDA compiler", lambda: f"{locate.nvcc()}, cuda.h in {locate.cuda_include()}"),
         _check("C++ compiler", lambda: str(locate.host_compiler())),
         _check("CUPTI for Python (durations)", _cupti, needed=False),
+        _check("disassembler (some stores)", _disassembler, needed=False),
         _check("no other tool in CUDA programs", _injection),
     ]
     if all(check.ok for check in out if check.needed):
@@ -81,6 +82,16 @@ def _cupti() -> str:
             f"Durations will come from instrumented runs. Type: {sys.executable} -m pip install "
             f"'cupti-python=={driver}.*'"
         ) from None
+
+
+def _disassembler() -> str:
+    found = locate.nvdisasm()
+    if found is None:
+        raise UserError(
+            "No nvdisasm was found: stores through tensor maps that cannot be replayed are taken to go anywhere. "
+            f"Type: {sys.executable} -m pip install nvidia-cuda-nvdisasm"
+        )
+    return str(found)
 
 
 def _injection() -> str:

@@ -22,10 +22,10 @@ from typing import Final
 Constants = Callable[[int], int | None]
 """The 32-bit word at an offset of constant bank 0; None where it is not known."""
 
+ARCHITECTURE: Final = 90
+"""What follows holds for sm_90 alone: offsets in constant bank 0, and how instructions are spelled."""
 PARAMETERS_ADDRESS: Final = 0x198
-"""Where in constant bank 0 the parameters' address lies (sm_90)."""
-PARAMETERS: Final = 0x210
-"""Where in constant bank 0 the parameters begin (sm_90)."""
+"""Where in constant bank 0 the parameters' address lies."""
 INSTRUCTION_BYTES: Final = 16
 MOST_SILENT: Final = 4
 """Launches of a kernel whose code did not say where they store, after which the rest of them is not looked at."""

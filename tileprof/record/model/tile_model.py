@@ -67,6 +67,8 @@ class Call:
     value: Callable[[Operand], torch.Tensor | None] = field(repr=False, default=lambda _: None)
     """The real tensor, for data-dependent models (indices); None when the program runs on fake tensors.
     Inputs of in-place operators are seen as they were before the call."""
+    tf32: bool = False
+    """Whether the program lets products of float32 run on tensor cores (``torch.backends.cuda.matmul``)."""
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]

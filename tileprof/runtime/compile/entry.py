@@ -21,7 +21,7 @@ from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.outer_products import outer_products_as_multiplications
 from tileprof.runtime.compile.partition import proposed
-from tileprof.runtime.compile.raced_program import Program, Race
+from tileprof.runtime.compile.race import Program, Race
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.region_program import Traced, Way, names_of
 from tileprof.runtime.compile.report import Report, announce

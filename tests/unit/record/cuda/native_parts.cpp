@@ -6,8 +6,10 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <vector>
 
 #include "facts.h"
+#include "pieces.h"
 #include "share.h"
 #include "tensormap.h"
 
@@ -81,10 +83,53 @@ static void shares() {
     }
 }
 
+// SMs, threads, entries of the arena, and then which thread goes on by one access to memory: entries that were handed
+// out, how many of them more than once or beyond the arena, and how many were taken from the arena.
+static void pieces() {
+    uint64_t sms, number, capacity, next, taken = 0;
+    if (fread(&sms, 8, 1, stdin) != 1 || fread(&number, 8, 1, stdin) != 1 || fread(&capacity, 8, 1, stdin) != 1) return;
+    struct Thread {
+        int at = 0;
+        uint64_t was = 0, got = 0;
+    };
+    std::vector<Thread> threads(number);
+    std::vector<uint64_t> counters(sms);
+    std::map<uint64_t, int> handed;
+    uint64_t full = 0;
+    while (fread(&next, 8, 1, stdin) == 1) {
+        Thread& t = threads[next % number];
+        uint64_t& counter = counters[next % number % sms];
+        if (t.at == 0) {
+            t.was = counter++;
+            if (piece_serves(t.was))
+                ++handed[piece_entry(t.was)];
+            else
+                t.at = 1;
+        } else if (t.at == 1) {
+            uint64_t n = piece_refills(t.was) ? kPiece : 1;
+            t.got = taken;
+            taken += n;
+            t.at = t.got + n > capacity || n > 1 ? 2 : 0;
+            if (t.at == 0) ++handed[t.got];
+        } else {
+            uint64_t n = piece_refills(t.was) ? kPiece : 1;
+            bool none = t.got + n > capacity;
+            counter = none ? kSpent : piece_at(t.got);
+            none ? ++full : static_cast<uint64_t>(++handed[t.got]);
+            t.at = 0;
+        }
+    }
+    uint64_t wrong = 0;
+    for (const auto& [entry, times] : handed) wrong += times > 1 || entry >= capacity;
+    printf("%zu %llu %llu %llu\n", handed.size(), (unsigned long long)wrong, (unsigned long long)taken,
+           (unsigned long long)full);
+}
+
 int main(int, char** arguments) {
     if (strcmp(arguments[1], "maps") == 0) maps();
     if (strcmp(arguments[1], "facts") == 0) facts();
     if (strcmp(arguments[1], "others") == 0) others();
+    if (strcmp(arguments[1], "pieces") == 0) pieces();
     if (strcmp(arguments[1], "shares") == 0) shares();
     return 0;
 }

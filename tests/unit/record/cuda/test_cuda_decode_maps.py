@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR, access, block_record, entry, launch
-from tileprof.record.cuda import locate, raw, writes
+from tileprof.record.cuda import locate, machine_code, raw, writes
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import WRITE
 
@@ -347,6 +347,13 @@ def test_code_that_does_not_say_where_it_stores_leaves_a_launch_as_it_was(decode
     trace, _ = decoded([ALLOC, BY_CODE, launch(1)], stored(1, 1))
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert "machine code" not in trace.launches.note[0]
+
+
+def test_code_for_another_architecture_is_not_read(decoded, tmp_path, monkeypatch):
+    with_code(tmp_path, monkeypatch, CODE)
+    monkeypatch.setattr(machine_code, "ARCHITECTURE", 100)
+    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], stored(1, 0))
+    assert trace.launches.coverage.tolist() == ["conservative"]
 
 
 def test_without_a_disassembler_or_all_parameters_code_says_nothing(decoded, tmp_path, monkeypatch):

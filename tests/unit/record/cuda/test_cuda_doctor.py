@@ -27,6 +27,36 @@ def test_the_doctor_fails_only_for_what_recording_needs(monkeypatch, capsys, nee
     assert json.loads(capsys.readouterr().out)["able"] == (code == 0)
 
 
+def test_the_doctor_names_the_disassembler_or_what_to_type(monkeypatch, tmp_path):
+    def looked():
+        return next(check for check in doctor.checks() if check.name.startswith("disassembler"))
+
+    monkeypatch.setattr(locate, "nvdisasm", lambda: tmp_path / "nvdisasm")
+    assert looked() == doctor.Check("disassembler (some stores)", True, str(tmp_path / "nvdisasm"), needed=False)
+    monkeypatch.setattr(locate, "nvdisasm", lambda: None)
+    assert not looked().ok
+    assert "nvidia-cuda-nvdisasm" in looked().result
+
+
+def test_a_disassembler_is_found_where_triton_or_a_toolkit_puts_it(monkeypatch, tmp_path):
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    monkeypatch.setattr("sys.path", [str(tmp_path / "site")])
+    places = [tmp_path / "site" / "triton" / "backends" / "nvidia" / "bin", tmp_path / "cuda" / "bin", tmp_path / "bin"]
+    for place in places:
+        place.mkdir(parents=True)
+        (place / "nvdisasm").touch(mode=0o755)
+    monkeypatch.setattr(locate.os, "access", lambda path, _: tmp_path in path.parents and path.is_file())
+    assert locate.nvdisasm() == places[0] / "nvdisasm"
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    assert locate.nvdisasm() == places[1] / "nvdisasm"
+    monkeypatch.setattr(locate.shutil, "which", lambda _: str(places[2] / "nvdisasm"))
+    assert locate.nvdisasm() == places[2] / "nvdisasm"
+    monkeypatch.setattr(locate.os, "access", lambda *_: False)
+    assert locate.nvdisasm() is None
+
+
 def test_a_machine_without_a_gpu_records_models_without_a_word(monkeypatch):
     def no_driver():
         raise UserError("no driver")

@@ -95,7 +95,7 @@ def test_a_result_behind_a_predicate_is_not_what_its_register_held():
 def test_random_programs_execute_nothing_that_is_not_reached():
     rng = random.Random(7)
     stored = sharper = 0
-    for _ in range(600):
+    for _ in range(300):
         lines = [_random_line(rng, 24) for _ in range(24)] + ["EXIT"]
         code = parse(numbered(lines))
         constants = {0x210 + 4 * i: rng.choice([0, 1, 2, 0xFFFFFFFF]) for i in range(4)}
@@ -108,8 +108,8 @@ def test_random_programs_execute_nothing_that_is_not_reached():
             assert executed <= found.instructions
             assert found.maps is None or maps <= found.maps
             stored += bool(maps) and found.maps is not None
-    assert stored > 40
-    assert sharper > 120
+    assert stored > 20
+    assert sharper > 60
 
 
 def _random_line(rng, lines):

@@ -80,6 +80,20 @@ def test_no_two_keys_have_the_same_fact(ask):
     assert number * 0.8 < held < number, "windows of single bytes in graphs go beyond a fact"
 
 
+@pytest.mark.parametrize(("sms", "threads", "capacity"), [(1, 1, 1000), (1, 40, 4000), (3, 40, 4000), (4, 200, 300)])
+def test_no_entry_is_handed_out_twice_however_threads_interleave(ask, sms, threads, capacity):
+    rng = np.random.default_rng(5)
+    steps = 6_000
+    runs = rng.choice([1, 1, 2, 30], steps)  # some go on for a while, others stand still meanwhile
+    order = np.repeat(rng.integers(0, threads, steps), runs)
+    asked = np.concatenate([[sms, threads, capacity], order]).astype("<u8")
+    handed, wrong, taken, full = ask("pieces", asked.tobytes())[0]
+    assert wrong == 0
+    assert handed > capacity * 0.5
+    assert (full > 0) == (taken > capacity)
+    assert handed <= min(taken, capacity)
+
+
 def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_believed(ask):
     """Places are shared with facts of windows, of other threads, blocks, launches and maps."""
     rng = np.random.default_rng(4)

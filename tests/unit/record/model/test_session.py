@@ -350,7 +350,8 @@ def test_modules_inside_function_transforms_are_recorded_with_their_names(record
             grad(loss)(parameters, torch.rand(4, 8))
 
     trace = recorded(program)
-    products = [op for op in _ops(trace) if op in {"aten::addmm", "aten::mm", "aten::bmm"}]
+    beside = trace.launches.kernel.isin(["memset", "splitk_reduce", "gemm_epilogue"])
+    products = [op for op in trace.launches.op[~beside] if op in {"aten::addmm", "aten::mm", "aten::bmm"}]
     assert len(products) == 5, "two forward, one for the hidden gradient, two for weights"
     assert {"0", "2"} <= set(trace.launches.module)
     assert {"0.weight", "2.weight"} <= set(trace.buffers.name)

@@ -189,7 +189,7 @@ bool Arena::held_up() {
         places_.forget(*at);
     }
     given_up_.erase(ended, given_up_.end());
-    if (given_up_.empty()) expected_ = std::max(expected_, count());
+    if (given_up_.empty()) expected_ = std::max(expected_, used());
     return !given_up_.empty();
 }
 
@@ -227,7 +227,7 @@ bool Arena::graph_launched(Sanitizer_StreamHandle stream, const std::string& nam
         return false;
     }
     if (held_up()) return false;
-    expected_ = std::max(count(), expected_);
+    expected_ = std::max(used(), expected_);
     return true;
 }
 

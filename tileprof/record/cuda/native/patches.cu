@@ -3,6 +3,7 @@
 #include <sanitizer_patching.h>
 
 #include "facts.h"
+#include "pieces.h"
 #include "records.h"
 #include "share.h"
 
@@ -142,13 +143,12 @@ __device__ __forceinline__ uint64_t append(Header* h, uint32_t n) {
 __device__ uint64_t append_one(Header* h) {
     unsigned long long* counter = h->count + kCounterWords * (1 + sm_id() % kCounters);
     uint64_t was = atomicAdd(counter, 1ull);
-    uint32_t left = 0u - static_cast<uint32_t>(was);
-    if (left != 0 && left < kPiece) return (was >> 32) + kPiece - left;
-    uint64_t at = append(h, left == 0 ? kPiece : 1);
+    if (piece_serves(was)) return piece_entry(was);
+    uint64_t at = append(h, piece_refills(was) ? kPiece : 1);
     if (at == kFull)
-        atomicExch(counter, 1ull);  // it does not go round, however many come
-    else if (left == 0)
-        atomicExch(counter, at << 32 | (1u - kPiece));
+        atomicExch(counter, static_cast<unsigned long long>(kSpent));
+    else if (piece_refills(was))
+        atomicExch(counter, static_cast<unsigned long long>(piece_at(at)));
     return at;
 }
 

@@ -81,11 +81,8 @@ struct Spill {
 constexpr uint32_t kKeepAll = 0xffffffffu;
 constexpr uint32_t kClaimed = 0xffffffffu;  // a slot of the index whose entry is being made
 
-// Threads of an SM take entries one by one from a piece of the arena, as its counter says: the counter of the whole
-// arena, which all pieces are taken from, serves about one thread in 6 ns. A counter's low half counts up to 0, and the
-// entry is that many before `begin + kPiece`; its high half is `begin`. From 0 on there is none left: the thread that
-// meets 0 takes the next piece, those that come before it has are served by the whole arena's. Zeroed counters have
-// none left.
+// Threads of an SM take entries one by one from a piece of the arena, as its counter says (pieces.h): the counter of
+// the whole arena, which all pieces are taken from, serves about one thread in 6 ns. Zeroed counters have none left.
 constexpr uint32_t kPiece = 64, kCounters = 256;
 constexpr uint32_t kCounterWords = 16;  // a line of L2 each, behind that of the arena's own
 

@@ -122,8 +122,10 @@ def _lower_part(
     with ExitStack() as stack:
         stack.enter_context(_silence())
         stack.enter_context(target.seen(device))
+        stack.enter_context(target.convolution_layouts())
         stack.enter_context(_seeds_looked_up())
         stack.enter_context(mock.patch.object(torch.Tensor, "copy_", _copied_to, create=True))
+        stack.enter_context(mock.patch.object(torch.Tensor, "contiguous", _contiguous, create=True))
         stack.enter_context(mock.patch.object(inductor, "fake_tensor_prop", _propagated(inductor.fake_tensor_prop)))
         stack.enter_context(mock.patch.object(cache, "load_by_key_path", classmethod(load_by_key_path)))
         stack.enter_context(_named_modules())
@@ -137,10 +139,24 @@ def _lower_part(
             mock.patch.object(torch.cuda, "_DeviceGuard", _Guard),
             mock.patch.object(torch.cuda, "set_device", _set_device),
             mock.patch.object(utils, "copy_misaligned_inputs", _copy_misaligned_inputs),
+            target.convolution_layouts(),
         ):
             return code.current_callable(arguments) if hasattr(code, "current_callable") else code(arguments)
 
     return run
+
+
+_make_contiguous: Any = torch._C.TensorBase.contiguous  # noqa: SLF001 - the method of all tensors
+
+
+def _contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    """Return contiguous memory, of fake tensors on the GPU without asking for a driver."""
+    if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
+        if tensor.is_contiguous(memory_format=memory_format):
+            return tensor
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, memory_format=memory_format)
+    made: torch.Tensor = _make_contiguous(tensor, memory_format=memory_format)
+    return made
 
 
 _copy: Any = torch._C.TensorBase.copy_  # noqa: SLF001 - the method of all tensors

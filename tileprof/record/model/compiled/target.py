@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +94,18 @@ def seen(device: Device) -> Iterator[None]:
         stack.callback(_forget)
         for name, answer in replaced.items():
             stack.enter_context(mock.patch(name, answer, create=True))
+        yield
+
+
+@contextmanager
+def convolution_layouts() -> Iterator[None]:
+    """Let convolutions of fake tensors lie as cuDNN lays them: channels last if the input or the filter is."""
+
+    def layout(input_: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.memory_format:
+        suggested = [suggest_memory_format(tensor) for tensor in (input_, weight)]
+        return next((one for one in suggested if one is not torch.contiguous_format), torch.contiguous_format)
+
+    with mock.patch("torch._C._conv_determine_backend_memory_format", layout):
         yield
 
 

@@ -88,7 +88,7 @@ def _replaced(listener: Listener) -> dict[str, Callable[..., Any]]:
         "empty_strided_cpu_pinned": lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype),
         "reinterpret_tensor": _reinterpreted,
         "alloc_from_pool": _from_pool,
-        "assert_size_stride": _nothing,
+        "assert_size_stride": _assert_layout,
         "assert_alignment": _nothing,
         "copy_if_misaligned": lambda tensor: tensor,
         "copy_misaligned": lambda tensor: tensor,
@@ -97,6 +97,18 @@ def _replaced(listener: Listener) -> dict[str, Callable[..., Any]]:
         "end_graph": _nothing,
         "run_intermediate_hooks": _nothing,
     }
+
+
+def _assert_layout(tensor: torch.Tensor, size: Any, stride: Any, name: str = "") -> None:
+    """Raise ValueError where a tensor lies otherwise than the code that follows takes it to lie: a library's kernel on
+    the GPU may have another layout than PyTorch's on the CPU.
+    """
+    actual = [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+    expected = [s for n, s in zip(size, stride, strict=True) if n > 1]
+    if tuple(tensor.shape) != tuple(size) or (tensor.numel() and actual != expected):
+        raise ValueError(
+            f"{name or 'a tensor'} has layout {tuple(tensor.stride())} here and {tuple(stride)} on the GPU"
+        )
 
 
 def _nothing(*_: Any, **__: Any) -> None:

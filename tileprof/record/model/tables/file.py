@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
 _KEY: Final = "key_"
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -38,6 +38,8 @@ class Table:
         self.about = dict(about)
         self.keys = keys
         self.columns = dict(columns)
+        self.derived: dict[Hashable, Any] = {}
+        """What users of the table compute of it once."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -65,7 +67,7 @@ class Table:
         ``distance`` maps keys ``[some, columns]`` to numbers; infinite ones are no neighbours. ``without`` leaves an
         entry out: what leave-one-out tests ask for.
         """
-        rows = self._members(tuple(sorted(group.items())))
+        rows = self.members(group)
         if without is not None:
             rows = rows[rows != without]
         if not len(rows):
@@ -80,7 +82,9 @@ class Table:
         order = np.argsort(words, kind="stable")
         return words[order], order
 
-    def _members(self, group: tuple[tuple[int, int], ...]) -> NDArray[np.int64]:
+    def members(self, columns: Mapping[int, int]) -> NDArray[np.int64]:
+        """Return the entries whose key columns are as ``columns`` says."""
+        group = tuple(sorted(columns.items()))
         if group not in self._groups:
             inside = np.ones(len(self.keys), bool)
             for column, value in group:

@@ -237,3 +237,33 @@ def test_attention_with_dropout_stays_in_one_piece_as_on_a_gpu(recorded):
     assert not {"aten::bmm", "aten::mm"} & set(ops)
     assert results[0].shape == (1, 2, 32, 64)
     assert torch.isfinite(results[1]).all()
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_convolutions_lie_as_the_code_around_them_takes_them_to_lie(recorded, channels_last):
+    results = []
+
+    def program():
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        network = torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 8, 1)).eval()
+        network, line = network.to(memory_format=layout), torch.nn.Conv1d(8, 4, 3)
+        x = torch.randn(2, 16, 12, 12).to(memory_format=layout)
+
+        def function(x):
+            return line(network(x).flatten(2)) * 2
+
+        with torch.no_grad():
+            results.append((torch.compile(function)(x), function(x)))
+
+    trace = recorded(program, initialisation=True)
+    assert torch.equal(*results[0])
+    assert not any("could not be lowered" in note for note in trace.manifest["notes"])
+    assert trace.launches["op"].tolist().count("aten::convolution") >= 3
+
+
+def test_a_result_in_another_layout_than_the_code_takes_it_to_have_is_refused():
+    from tileprof.record.model.compiled import wrapper
+
+    wrapper._assert_layout(torch.empty(4, 1, 6), (4, 1, 6), (6, 77, 1))
+    with pytest.raises(ValueError, match="has layout"):
+        wrapper._assert_layout(torch.empty(4, 6), (4, 6), (1, 4))

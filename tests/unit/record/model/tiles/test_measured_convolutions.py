@@ -110,7 +110,7 @@ CALLS = {
     ),
     "channels last, one kernel": (key(layout=Layout.CHANNELS_LAST), [launch(GATHER, 6, 2, 1)]),
     "slices and a reduction": (
-        key(layout=Layout.CHANNELS_LAST, inside=64),
+        key(layout=Layout.CHANNELS_LAST, inside=34),
         [launch(GATHER, 6, 2, 2), launch("cublasLt::splitKreduce_kernel<32, 16, int>", 3, 1, 1)],
     ),
     "a gradient of the input": (
@@ -128,9 +128,14 @@ CALLS = {
     "depthwise by cuDNN, of which the grid is known": (
         key(inside=6, groups=6, layout=Layout.CHANNELS_LAST), [launch("conv2d_c1_k1_nhwc_specialized", 9, 1, 1)],
     ),
+    "a persistent kernel of three clusters": (
+        key(layout=Layout.CHANNELS_LAST),
+        [MeasuredLaunch("sm90_xmma_fprop_implicit_gemm_f16_nhwckrsc_nhwc_tilesize8x4x32_warpgroupsize1x1x1", (3, 2, 1),
+                        (384, 1, 1), (1, 2, 1), 168, 0, 2000.0)],
+    ),
     "groups": (key(inside=6, groups=2), [launch("implicit_convolve_sgemmIffLi128ELi3ELi2ELi3E", 6, 1, 1)]),
     "an unknown kernel between copies": (
-        key(), [launch(TO_NHWC, 2, 1, 2), launch("nhwcAddPaddingKernel", 264, 1, 1), launch("strange", 7, 1, 1),
+        key(), [launch(TO_NHWC, 2, 1, 2), launch("nhwcAddPaddingKernel", 9, 1, 1), launch("strange", 7, 1, 1),
                 launch(TO_NCHW, 1, 1, 2)],
     ),
     "Winograd": (key(), [launch(f"cudnn::winograd_nonfused::part{n}", 9, 1, 1) for n in range(4)]),
@@ -143,6 +148,7 @@ def test_whatever_a_result_needs_reaches_it_through_all_launches(name):
     problem = problem_of(of)
     launched = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200)
     assert [kernel.name for kernel in launched] == [one.name for one in launches]
+    assert all(kernel.note or kernel.coverage == "exact" for kernel in launched)
     flow = Flow(problem, launched)
     first, second, out = *problem.inputs, problem.out
     assert all_bytes(out) <= {byte for place, byte in flow.sources if place == out.ref}

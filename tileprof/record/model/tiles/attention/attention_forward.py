@@ -102,9 +102,15 @@ def _is_cudnn(op: str, problem: Attention, device: Device) -> bool:
 def _cudnn_kernels(
     problem: Attention, device: Device, results: tuple[Operand, Operand], extra: list[Operand]
 ) -> list[Kernel]:
-    """A counter is cleared, then blocks take their work from it: it may be any tile's, and each updates the counter."""
+    """A counter is cleared, then blocks take their work from it: it may be any tile's, and each updates the counter.
+
+    For one query with a mask cuDNN has a kernel of the generation before, without a counter (a LLaMA's step, H200).
+    """
     counter = scratch(0, 1)
     clear, take = Sketch(1), _main_kernel(problem, cudnn_blocks(problem, device), 1, results, results, extra)
+    if problem.queries == 1 and problem.mask is not None:
+        take.name, take.block = f"cudnn_{take.name}", (128, 1, 1)
+        return [take]
     clear.whole(counter, WRITE)
     slot, tiles = len(take.operands), np.arange(take.footprint.tiles)
     updates = regions.whole(counter, slot, ATOMIC, tiles, first=0.0, last=0.0)

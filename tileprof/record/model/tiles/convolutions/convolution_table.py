@@ -37,13 +37,15 @@ FAMILY: Final = "convolutions"
 TIME_SCALE: Final = 100.0
 _HALVES: Final = 2
 """Types from here on have 16 bits (`Dtype` of the cases)."""
-_SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.5, 0.3, 0.7, 0.3, 0.5])
-"""Results in all, channels in and out of a group, images, groups, results of an image, taps."""
-_SAME_WEIGHTS: Final = np.array([2.0, 2.0, 0.7, 0.7, 2.0, 2.0, 0.5, 0.5, 0.7, 0.7, 1.0, 0.05])
+_SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.5, 0.18, 0.27, 0.12, 1.25, 0.11, 0.3])
+"""Results in all, channels in and out of a group, images, groups, results of an image, taps; how far channels of a
+group, in and out, are divisible by 64."""
+_SAME_WEIGHTS: Final = np.array([1.28, 2.0, 0.45, 0.7, 2.0, 1.92, 0.5, 0.5, 1.12, 4.38, 1.0, 0.32])
 """The cost of each difference between entries: alignment of channels in and out, height and width of window and stride,
 padding or none, dilation, one dimension or two, type.
 """
-_FARTHEST: Final = 12.0
+_POWERS: Final = (16, 32, 64)
+_FARTHEST: Final = 16.0
 
 
 class MeasuredLaunch(NamedTuple):
@@ -157,7 +159,9 @@ def _features(keys: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.
     kind = np.where(groups == 1, 0, np.where(each_in == 1, 1, 2))
     plain = (taps.prod(1) == 1) & (stride.prod(1) == 1) & (padding.sum(1) == 0)
     group = np.column_stack([what, np.minimum(dtype, _HALVES), layout, rank, transposed, kind, plain])
-    return np.log2(np.maximum(sizes, 1).astype(float)), same.astype(np.int64), group.astype(np.int64)
+    wide = [sum((channels % power == 0).astype(float) for power in _POWERS) for channels in (each_in, each_out)]
+    logarithms = np.column_stack([np.log2(np.maximum(sizes, 1).astype(float)), *wide])
+    return logarithms, same.astype(np.int64), group.astype(np.int64)
 
 
 def _alignment(channels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,9 +7,9 @@
     weight ──copy──▶ scratch 2 ─┘     ▲                                   copy ──▶ result
               fill, table of offsets ─┴ scratch 4, 5
 
-A kernel whose name tells a tile has the tiles of `conv_kernels` and `conv_weight_kernels`; of the persistent ones tiles
-are work items, whatever the grid. One of which only the grid is known is conservative: each of its tiles may touch
-everything. So are calls with several kernels (loops over groups, Winograd, FFT).
+A kernel whose name tells a tile has the tiles of `conv_kernels` and `conv_weight_kernels`; of persistent ones a cluster
+that computes several of them is one tile. One of which only the grid is known is conservative: each of its tiles may
+touch everything. So are calls with several kernels (loops over groups, Winograd, FFT).
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ _RESULT, _COUNTERS = 3, 4
 """Scratch slots; 0 has partial sums, 1 and 2 copies of the two inputs."""
 _COUNTER_BYTES: Final = 4
 _UNKNOWN: Final = "of this kernel only the grid is known: every tile may touch everything"
+_INFERRED: Final = "which block touches what is inferred from the kernel's name and grid"
 _DEPTHWISE: Final = re.compile(
     r"^(conv2d|dgrad2d)_c1_k1|depthwise_convolution_(fprop|dgrad)|(conv2d|dgrad2d)_grouped_direct"
 )
@@ -108,6 +109,7 @@ def _sourced(call: _Call, launched: list[Kernel]) -> list[Kernel]:
                 block=launch.block if min(launch.block) else (1, 1, 1),
                 registers=max(launch.registers, 1),
                 shared_bytes=launch.shared_bytes,
+                note=kernel.note or (_INFERRED if kernel.coverage == "inferred" else ""),
                 shape_source=call.entry.source,
                 time_source=TimeSource.CALIBRATED if exact else TimeSource.INTERPOLATED,
                 launch_ns=scaled_ns(launch.ns, kernel, call.problem.key, call.entry.key),
@@ -238,8 +240,7 @@ def _product(
     grid = launch.grid
     if call.entry.source != ShapeSource.TABLE:
         grid = placed.grid(problem.key, launch, tiles, call.device.sms)
-    cluster = launch.cluster
-    main = replace(main, grid=grid, cluster=cluster, coverage="exact" if placed.certain else "inferred")
+    main = _dealt(replace(main, grid=grid, cluster=launch.cluster, coverage="exact" if placed.certain else "inferred"))
     if not reductions:
         return [main]
     blocks = int(np.prod(reductions[0].grid))
@@ -247,7 +248,33 @@ def _product(
     if call.entry.source != ShapeSource.TABLE:
         elements = max(1, 1 << max(0, round(float(np.log2(max(1, elements))))))
     reduced = reduce_kernel(target, tile.split, elements=elements)
+    if call.entry.source == ShapeSource.TABLE:
+        reduced = replace(reduced, grid=reductions[0].grid)
     return [main, replace(reduced, coverage="inferred")]
+
+
+def _dealt(kernel: Kernel) -> Kernel:
+    """Return a kernel with at most a tile per cluster: persistent ones, and those whose blocks take several groups, are
+    dealt their work items in turn.
+    """
+    items, together = kernel.footprint.tiles, max(1, int(np.prod(kernel.cluster)))
+    clusters = max(1, int(np.prod(kernel.grid)) // together)
+    if items <= clusters:
+        return kernel
+    boxes = kernel.footprint.boxes
+    turn, cluster = np.divmod(boxes.tile.astype(np.int64), clusters)
+    turns = -(-items // clusters)
+    dealt = Boxes(
+        **{name: getattr(boxes, name) for name in Boxes.__slots__}
+        | {
+            "tile": cluster.astype(np.int32),
+            "first": ((turn + boxes.first) / turns).astype(np.float32),
+            "last": ((turn + boxes.last) / turns).astype(np.float32),
+        }
+    )
+    places = np.zeros((clusters, 3), np.int32)
+    places[:, 1] = np.arange(clusters)
+    return replace(kernel, footprint=Footprint(places, regions.by_tile(dealt)), coverage="inferred")
 
 
 def _direct(call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Operand) -> Kernel:

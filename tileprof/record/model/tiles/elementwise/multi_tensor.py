@@ -17,7 +17,7 @@ import numpy as np
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
-from tileprof.record.model.tiles.foundations.catalogue import overloads
+from tileprof.record.model.tiles.foundations.aten_overloads import overloads
 from tileprof.record.model.tiles.foundations.regions import coalesce, permute
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,

@@ -24,7 +24,7 @@ from typing import Any
 
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.foundations.catalogue import overloads
+from tileprof.record.model.tiles.foundations.aten_overloads import overloads
 from tileprof.record.model.tiles.foundations.regions import coalesce, expand, permute
 from tileprof.record.model.tiles.foundations.sketch import (
     READ,
@@ -52,7 +52,7 @@ _FLOPS = {
 """Rough operations per element: special functions cost what their fp32 instruction sequences issue; others 1, copies
 0."""
 
-_OWN_RULES = {"clone", "fill", "masked_fill", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
+_OWN_RULES = {"clone", "fill", "masked_fill", "pow", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
 """Tagged element-wise, but registered by hand: they do not read all their arguments, draw random numbers, or reduce."""
 
 _COPIES = {"copy_", "copy", "clone", "_to_copy", "to", "contiguous", "lift_fresh_copy", "_unsafe_copy", "repeat"}
@@ -211,15 +211,14 @@ def copy(call: Call, _device: Device) -> list[Kernel]:
     return elementwise(short(call.op), [source], call.outputs[:1], flops_each=0)
 
 
-@models("aten::pow.Tensor_Scalar")
+@models("aten::pow")
 def power(call: Call, device: Device) -> list[Kernel]:
-    """To the first power it is a copy, to the zeroth a fill."""
+    """To the first power a copy, to the zeroth a fill."""
     exponent = call["exponent"]
-    if exponent == 1 and call["self"].dtype == call.outputs[0].dtype:
-        return elementwise("copy_", [call["self"]], call.outputs[:1], flops_each=0)
-    if exponent == 0:
-        return elementwise("fill_", [], call.outputs[:1], flops_each=0)
-    return pointwise(call, device)
+    if call.op != "aten::pow.Tensor_Scalar" or exponent not in (0, 1):
+        return pointwise(call, device)
+    reads = [call["self"]] if exponent else []
+    return elementwise("copy_" if exponent else "fill_", reads, call.outputs[:1], flops_each=0)
 
 
 @models("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", any_number=True)

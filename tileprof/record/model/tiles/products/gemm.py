@@ -13,6 +13,7 @@ import numpy as np
 
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.gemm_kernels import Product, as_batch, kernels
 from tileprof.record.model.tiles.products.main_loop import flops
 from tileprof.record.model.tiles.products.split_k import row_of_blocks
@@ -28,21 +29,26 @@ DOT_THREADS, DOT_ELEMENTS, DOT_BLOCKS = 128, 1024, 1024
 @models("aten::mm", "aten::bmm", "aten::_int_mm")
 def mm(call: Call, device: Device) -> list[Kernel]:
     """``self @ mat2``, of matrices or of batches."""
-    return kernels(Product(_batch(call["self"]), _batch(call["mat2"]), _batch(call.outputs[0])), device)
+    product = Product(_batch(call["self"]), _batch(call["mat2"]), _batch(call.outputs[0]))
+    op = problems.PLAIN if len(call.outputs[0].shape) == 2 else problems.BATCHES
+    return kernels(product, device, op=op, tf32=call.tf32)
 
 
 @models("aten::addmm", "aten::addmm_", "aten::_addmm_activation")
 def addmm(call: Call, device: Device) -> list[Kernel]:
     """``beta * self + alpha * mat1 @ mat2``, self broadcast; an activation costs nothing extra."""
     d = call.outputs[0]
-    return kernels(Product(as_batch(call["mat1"]), as_batch(call["mat2"]), as_batch(d), _addend(call, d)), device)
+    op = problems.BIAS if len(call["self"].shape) == 1 else problems.MATRIX
+    product = Product(as_batch(call["mat1"]), as_batch(call["mat2"]), as_batch(d), _addend(call, d))
+    return kernels(product, device, op=op, tf32=call.tf32)
 
 
 @models("aten::baddbmm", "aten::baddbmm_")
 def baddbmm(call: Call, device: Device) -> list[Kernel]:
     """``beta * self + alpha * batch1 @ batch2``, self broadcast."""
     d = call.outputs[0]
-    return kernels(Product(call["batch1"], call["batch2"], d, _addend(call, d)), device)
+    product = Product(call["batch1"], call["batch2"], d, _addend(call, d))
+    return kernels(product, device, op=problems.BATCHES_AND_MATRIX, tf32=call.tf32)
 
 
 @models("aten::addbmm", "aten::addbmm_")
@@ -99,7 +105,7 @@ def scaled_mm(call: Call, device: Device) -> list[Kernel]:
         scales=tuple(as_batch(regions.expand(s, d.shape)) for s in spread),
         whole=tuple(s for s in scales if s not in spread),
     )  # fmt: skip
-    return kernels(product, device)
+    return kernels(product, device, op=problems.SCALED)
 
 
 @models("aten::dot", "aten::vdot")

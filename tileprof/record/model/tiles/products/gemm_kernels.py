@@ -13,17 +13,25 @@ of k writes its partial sums in fp32 to a workspace, and a second kernel adds th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tileprof.record.model import tables
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
-from tileprof.record.model.tiles.foundations.overrides import dictated
-from tileprof.record.model.tiles.products import gemm_tiles, nvjet
+from tileprof.record.model.tiles.foundations.sketch import Sketch, scratch
+from tileprof.record.model.tiles.products import gemm_choice, gemm_tiles
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
-from tileprof.record.model.tiles.products.split_k import one_slice, partial_sums, reduce_kernel, workspace
-from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
+from tileprof.record.model.tiles.products.problem import Problem
+from tileprof.record.model.tiles.products.split_k import (
+    one_slice,
+    partial_sums,
+    reduce_blocks,
+    reduce_kernel,
+    workspace,
+)
+from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +39,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tileprof.devices import Device
+
+_COUNTERS = 4
+"""How many counters of four bytes a kernel deals its tiles out by, or lets slices wait at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +68,68 @@ def as_batch(operand: Operand) -> Operand:
     return replace(operand, shape=(1, *operand.shape), strides=(0, *operand.strides))
 
 
-def kernels(product: Product, device: Device, *, name: str = "gemm", tf32: bool = False) -> list[Kernel]:
-    """Model one kernel, or two with split-k; none where d is empty."""
+def kernels(
+    product: Product, device: Device, *, op: int | None = None, name: str = "gemm", tf32: bool = False
+) -> list[Kernel]:
+    """Model one kernel, or several: a counter that is cleared, slices of k that are added up; none where d is empty.
+
+    ``op`` is the operation's number in tables (`tileprof.record.model.tiles.products.problem`); None for what they
+    lack.
+    """
     m, n, k = product.sizes
     batch = product.d.shape[0]
     if 0 in (m, n, batch):
         return []
     rate = gemm_tiles.rate_of(product.a.dtype, device, tf32=tf32)
-    problem: dict[str, Any] = {
-        "itemsize": product.a.itemsize,
-        "out_itemsize": product.d.itemsize,
-        "rate": rate,
-        "device": device,
-    }
-    tile = nvjet.choose((m, n, k), batch, **problem) if dictated("gemm", (m, n, k)) is None else None
-    tile = tile or gemm_tiles.choose("gemm", (m, n, k), batch, **problem)
-    tile = replace(tile, split=max(1, min(tile.split, -(-k // tile.k))))
-    main = _main_kernel(product, tile, f"{name}_{rate}_{_label(product, tile)}", rate)
-    if tile.split == 1:
-        return [main]
-    if rate in gemm_tiles.SIMT:
-        return [main, _reduction_by_tiles(product, tile)]
-    return [main, reduce_kernel(product.d, tile.split, _epilogue_reads(product))]
+    problem = None if op is None or k == 0 else Problem.of(op, product.a, product.b, tf32=rate == "tf32")
+    choice = gemm_choice.choose(
+        problem, (m, n, k), batch, itemsize=product.a.itemsize, out_itemsize=product.d.itemsize, rate=rate,
+        device=device,
+    )  # fmt: skip
+    tile = replace(choice.tile, split=max(1, min(choice.tile.split, -(-k // choice.tile.k))))
+    post = choice.post or ("tiles" if rate in gemm_tiles.SIMT else "runs")
+    if tile.split == 1 and post != "epilogue":
+        post = "none"
+    inner = replace(product, c=None, scales=()) if post == "epilogue" else product
+    main = _main_kernel(inner, tile, f"{name}_{rate}_{_label(product, tile)}", rate, post)
+    launched = [main]
+    if post == "tiles":
+        launched.append(_reduction_by_tiles(product, tile))
+    elif post == "reduce":
+        launched.append(reduce_blocks(product.d, tile.split, _epilogue_reads(product), device.sms))
+    elif post == "runs":
+        launched.append(reduce_kernel(product.d, tile.split, _epilogue_reads(product)))
+    elif post == "epilogue" and product.c is not None:
+        launched.append(_epilogue_kernel(product, tile))
+    if choice.cleared:
+        launched = [*_counted(main), *launched[1:]]
+    return tables.with_source(_timed(launched, choice), choice.source)
+
+
+def _counted(main: Kernel) -> list[Kernel]:
+    """Return a launch that clears counters, and ``main`` whose tiles update one: they are dealt out, or wait."""
+    counter = scratch(1, _COUNTERS)
+    clear = Sketch(1)
+    clear.whole(counter, WRITE)
+    slot, tiles = len(main.operands), np.arange(main.footprint.tiles)
+    updates = regions.whole(counter, slot, ATOMIC, tiles, first=0.0, last=0.0)
+    footprint = Footprint(main.footprint.block, Boxes.concat([main.footprint.boxes, updates]))
+    operands = (*main.operands, Scratch(1, counter.workspace))
+    return [clear.kernel("memset", threads=1), replace(main, footprint=footprint, operands=operands)]
+
+
+def _timed(launched: list[Kernel], choice: gemm_choice.Choice) -> list[Kernel]:
+    """Give the measured times to the launches: the main one its own, those beside it the rest in equal parts."""
+    if choice.main_ns <= 0:
+        return launched
+    main = max(launched, key=lambda kernel: kernel.flops)
+    beside = choice.rest_ns / max(1, len(launched) - 1)
+    return [
+        replace(kernel, launch_ns=choice.main_ns if kernel is main else beside, time_source=choice.time_source)
+        if kernel is main or beside > 0
+        else kernel
+        for kernel in launched
+    ]
 
 
 def strips(
@@ -141,7 +192,7 @@ def squares(
     return regions.boxes(operand, slot, mode, np.arange(len(block)), start, stop, first=first, last=1.0)
 
 
-def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str) -> Kernel:
+def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str, post: str) -> Kernel:
     m, n, k = product.sizes
     batch = product.d.shape[0]
     tiles = (-(-m // tile.rows), -(-n // tile.columns), tile.split * batch)
@@ -154,17 +205,19 @@ def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str) 
     loop = main_loop(k, tile, product.a.itemsize, product.d.itemsize, chunks=chunks_for(len(block)))
     # cuBLAS's kernels without tensor cores deal k out by turns (recorded); where turns are not whole, slices stand for
     # them.
-    dealt = tile.k if rate in gemm_tiles.SIMT and tile.split > 1 and k % (tile.split * tile.k) == 0 else 0
+    dealt = tile.k if post == "tiles" and tile.split > 1 and k % (tile.split * tile.k) == 0 else 0
     parts = [
         strips(product.a, 0, 0, tile.rows, loop, batch, block, dealt=dealt),
         strips(product.b, 1, 1, tile.columns, loop, batch, block, dealt=dealt),
     ]
     slots: list[Operand | Scratch] = [product.a, product.b]
-    if tile.split == 1:
+    if tile.split == 1 or post == "inside":
+        # Slices that add up inside the kernel come one behind another to the same results.
+        results = block if tile.split == 1 else np.column_stack([block[:, :2], block[:, 2] % batch])
         slots.append(product.d)
-        parts.append(squares(one_slice(product.d), 2, WRITE, tile, block, first=loop.epilogue))
+        parts.append(squares(one_slice(product.d), 2, WRITE, tile, results, first=loop.epilogue))
         for operand in _epilogue_reads(product):
-            parts.append(squares(one_slice(operand), len(slots), READ, tile, block, first=loop.epilogue))
+            parts.append(squares(one_slice(operand), len(slots), READ, tile, results, first=loop.epilogue))
             slots.append(operand)
     else:
         partial = partial_sums(product.d, tile.split)
@@ -177,6 +230,21 @@ def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str) 
         name, Footprint(places, Boxes.concat(parts)), tuple(slots), grid, (tile.threads, 1, 1), (together, 1, 1),
         registers=tile.registers, shared_bytes=tile.shared_bytes, flops=flops(product.a.dtype, batch * m * n * k),
         rate=rate,
+    )  # fmt: skip
+
+
+def _epilogue_kernel(product: Product, tile: gemm_tiles.Tile) -> Kernel:
+    """Adds c to results that are there, in the main kernel's tiles."""
+    batch, m, n = product.d.shape
+    grid = (-(-m // tile.m), -(-n // tile.n), batch)
+    block = raster(*grid)
+    own = replace(tile, cluster=(1, 1))
+    parts = [squares(one_slice(product.d), 0, mode, own, block, first=0.0) for mode in (READ, WRITE)]
+    reads = _epilogue_reads(product)
+    parts += [squares(one_slice(o), slot, READ, own, block, first=0.0) for slot, o in enumerate(reads, start=1)]
+    return Kernel(
+        "gemm_epilogue", Footprint(block, Boxes.concat(parts)), (product.d, *reads), grid, (tile.threads, 1, 1),
+        flops=product.d.numel,
     )  # fmt: skip
 
 

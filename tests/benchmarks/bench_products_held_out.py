@@ -1,0 +1,145 @@
+"""How right the model recorder is about products that nobody harvested: tile, cluster, split-k, and time.
+
+The held-out products (`tests/gpu/harvest/held_out_products.csv`) were drawn before anything was harvested, from models
+that are in no other list, and run once on the GPU (`tests/gpu/harvest/held_out_products_h200.csv`); no table has them.
+
+    python tests/benchmarks/bench_products_held_out.py                     as installed
+    python tests/benchmarks/bench_products_held_out.py --without-library   as if nvidia-matmul-heuristics were not there
+    python tests/benchmarks/bench_products_held_out.py --rules             tileprof's rules alone
+    python tests/benchmarks/bench_products_held_out.py --leave-one-out 2000  entries of the table, each by the others
+"""
+
+import argparse
+import csv
+import random
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from tileprof import devices
+from tileprof.record.model import tables
+from tileprof.record.model.tables.product_entries import recipe_of, time_ns
+from tileprof.record.model.tile_model import Operand
+from tileprof.record.model.tiles.products import gemm_choice, library_heuristic
+from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
+from tileprof.record.model.tiles.products.problem import BF16, FP8, FP16, FP32, TF32, Problem
+
+RESULTS = Path(__file__).parents[1] / "gpu" / "harvest" / "held_out_products_h200.csv"
+TYPES = {FP32: "fp32", TF32: "tf32", FP16: "fp16", BF16: "bf16", FP8: "fp8"}
+DTYPES = {FP32: ("float32", 4), TF32: ("float32", 4), FP16: ("float16", 2), BF16: ("bfloat16", 2)}
+
+
+def real(row):
+    """(tile, cluster, split), time of the main kernel and of all, of a measured row."""
+    shape = tuple(int(row[name]) for name in ("tile_m", "tile_n", "cluster_m", "cluster_n", "split"))
+    return shape, float(row["main_ns"]), float(row["main_ns"]) + float(row["rest_ns"])
+
+
+def shape_of(tile):
+    return (tile.m, tile.n, *tile.cluster, tile.split)
+
+
+def product(problem):
+    """The operands of a problem, as the recorder sees them."""
+    dtype, size = DTYPES[problem.dtype]
+
+    def operand(rows, columns, column, ref):
+        strides = (1, rows) if column else (columns, 1)
+        return Operand((problem.batch, rows, columns), (rows * columns, *strides), dtype, size, ref=ref)
+
+    a = operand(problem.m, problem.k, problem.column_a, 0)
+    return Product(a, operand(problem.k, problem.n, problem.column_b, 1), operand(problem.m, problem.n, 0, 2))
+
+
+def by_recorder(problem, device):
+    """What the recorder says of a problem: shape, source, modelled time of all launches."""
+    from tileprof.record.model import duration
+
+    launched = kernels(product(problem), device, op=problem.op, tf32=problem.dtype == TF32)
+    ns = sum(duration.model(kernel, device).launch_ns for kernel in launched)
+    return launched, ns
+
+
+def judge(cases, device, *, rules, timed):
+    """One row per case: type, source, whether the kernel is right, relative error of the time."""
+    rows = []
+    for problem, row, without in cases:
+        shape, _, total = real(row)
+        table = None if rules else tables.table("products", device)
+        choice = gemm_choice.measured(problem, table, device, exact=not without) if table is not None else None
+        if choice is None:
+            dtype, size = DTYPES[problem.dtype]
+            rate = (
+                "tf32" if problem.dtype == TF32 else {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
+            )
+            asked = {"itemsize": size, "out_itemsize": size, "rate": rate, "device": device}
+            choice = gemm_choice.choose(None, (problem.m, problem.n, problem.k), problem.batch, **asked)
+        error = None
+        if timed:
+            ns = choice.main_ns + choice.rest_ns if choice.main_ns else by_recorder(problem, device)[1]
+            error = abs(ns / total - 1)
+        rows.append((TYPES[problem.dtype], str(choice.source), shape_of(choice.tile) == shape, error, row["kind"]))
+    return rows
+
+
+def table_rows(rows):
+    for column, name in ((0, "type"), (1, "source"), (4, "kernel")):
+        groups = defaultdict(list)
+        for row in rows:
+            groups[row[column]].append(row)
+        for key, some in sorted(groups.items()):
+            yield (name, key, len(some), *figures(some))
+    yield ("all", "", len(rows), *figures(rows))
+
+
+def figures(rows):
+    errors = [row[3] for row in rows if row[3] is not None]
+    return sum(row[2] for row in rows) / len(rows), median(errors) if errors else float("nan")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rules", action="store_true")
+    parser.add_argument("--without-library", action="store_true")
+    parser.add_argument("--leave-one-out", type=int, default=0, metavar="N")
+    parser.add_argument("--no-times", action="store_true")
+    options = parser.parse_args()
+    device = devices.get("H200")
+    if options.without_library:
+        library_heuristic.proposals = lambda *_: []
+    if options.leave_one_out:
+        table = tables.table("products", device)
+        chosen = random.Random(0).sample(range(len(table)), options.leave_one_out)
+        cases = []
+        for entry in chosen:
+            recipe, key = recipe_of(table, entry), table.keys[entry].tolist()
+            shape = dict(
+                zip(
+                    ("tile_m", "tile_n", "cluster_m", "cluster_n", "split"),
+                    (recipe.m, recipe.n, *recipe.cluster, recipe.split),
+                    strict=True,
+                )
+            )
+            times = {
+                "main_ns": time_ns(int(table.columns["main_time"][entry])),
+                "rest_ns": time_ns(int(table.columns["rest_time"][entry])),
+            }
+            if key[1] in DTYPES:
+                cases.append((Problem(*key), shape | times | {"kind": recipe.kind}, True))
+    else:
+        with RESULTS.open(newline="") as file:
+            cases = [
+                (
+                    Problem(*(int(row[n]) for n in ("op", "dtype", "column_a", "column_b", "batch", "m", "n", "k"))),
+                    row,
+                    False,
+                )
+                for row in csv.DictReader(file)
+            ]
+    rows = judge(cases, device, rules=options.rules, timed=not options.no_times)
+    for name, key, count, right, error in table_rows(rows):
+        print(f"{name:<7} {key:<10} {count:>5} {right:>7.1%} right  {error:>6.1%} median error of the time")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Which kernels a product gets: dictated, from the table, like an entry of it, as a library proposes, or by rule."""
+
+import math
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+import pytest
+
+from tests.unit.record.model.tiles.oracle import assert_each_byte_written_once
+from tileprof.devices import get
+from tileprof.record.model import duration, tables
+from tileprof.record.model.tables.product_entries import recipe_of, time_code, time_ns
+from tileprof.record.model.tile_model import Operand
+from tileprof.record.model.tiles.foundations import overrides
+from tileprof.record.model.tiles.products import gemm_choice, library_heuristic, neighbours
+from tileprof.record.model.tiles.products import problem as problems
+from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
+from tileprof.record.model.tiles.products.library_heuristic import Proposal
+from tileprof.record.model.tiles.products.problem import Problem
+from tileprof.record.model.tiles.products.split_k import reduce_blocks
+from tileprof.trace.footprint import ATOMIC, READ, WRITE
+from tileprof.trace.sources import ShapeSource, TimeSource
+
+H200 = get("H200")
+
+
+@pytest.fixture(autouse=True)
+def _no_library(monkeypatch):
+    """The library is an extra, and tests give the same where it is installed."""
+    monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [])
+
+
+def table():
+    return tables.table("products", H200)
+
+
+def shape(choice):
+    return choice.tile.m, choice.tile.n, *choice.tile.cluster, choice.tile.split
+
+
+def entries(count, where):
+    """Some measured 16-bit or 32-bit entries of the table, always the same ones."""
+    known = table()
+    rows = np.flatnonzero(where(known.keys) & (known.columns["main_time"] > 0))
+    return np.random.default_rng(0).choice(rows, count, replace=False).tolist()
+
+
+def product(m, n, k, dtype="bfloat16", itemsize=2, *, weight=True):
+    def matrix(rows, columns, column, ref):
+        return Operand((1, rows, columns), (0, *((1, rows) if column else (columns, 1))), dtype, itemsize, ref=ref)
+
+    return Product(matrix(m, k, False, 0), matrix(k, n, weight, 1), matrix(m, n, False, 2))
+
+
+def test_a_product_that_was_measured_gets_its_kernels_and_its_time():
+    known = table()
+    for row in entries(50, lambda keys: keys[:, 0] <= problems.BATCHES):
+        problem, recipe = Problem(*known.keys[row].tolist()), recipe_of(known, row)
+        choice = gemm_choice.measured(problem, known, H200)
+        assert (choice.source, choice.time_source) == (ShapeSource.TABLE, TimeSource.CALIBRATED)
+        assert shape(choice) == (recipe.m, recipe.n, *recipe.cluster, recipe.split)
+        assert choice.main_ns == time_ns(int(known.columns["main_time"][row])) > 0
+
+
+def test_an_entry_that_is_left_out_is_found_again_by_its_neighbours_mostly():
+    known = table()
+    rows = entries(150, lambda keys: (keys[:, 0] == problems.PLAIN) & (keys[:, 1] <= problems.BF16))
+    right, errors = 0, []
+    for row in rows:
+        recipe = recipe_of(known, row)
+        choice = gemm_choice.measured(Problem(*known.keys[row].tolist()), known, H200, exact=False)
+        assert (choice.source, choice.time_source) == (ShapeSource.NEIGHBOUR, TimeSource.INTERPOLATED)
+        right += shape(choice) == (recipe.m, recipe.n, *recipe.cluster, recipe.split)
+        real = sum(time_ns(int(known.columns[name][row])) for name in ("main_time", "rest_time"))
+        errors.append(abs((choice.main_ns + choice.rest_ns) / real - 1))
+    assert right > 0.5 * len(rows), "0.6 of them when the table was made"
+    assert median(errors) < 0.1, "0.06 when the table was made"
+
+
+def test_no_held_out_product_is_in_the_table(request):
+    lines = (request.config.rootpath / "tests/gpu/harvest/held_out_products.csv").read_text().splitlines()[1:]
+    known = table()
+    assert [line for line in lines if known.row(tuple(map(int, line.split(",")[:8]))) is not None] == []
+
+
+def test_other_gpus_get_the_rule_and_say_so():
+    for device in (get("H100"), get("B200"), replace(H200, sms=66)):
+        launched = kernels(product(512, 4096, 4096), device, op=problems.PLAIN)
+        assert {kernel.shape_source for kernel in launched} == {ShapeSource.RULE}
+        assert {kernel.time_source for kernel in launched} == {TimeSource.ROOFLINE}
+
+
+def test_what_the_user_dictates_wins_over_the_table():
+    with overrides.override("gemm=128x128x64,split=1"):
+        [kernel] = kernels(product(512, 4096, 4096), H200, op=problems.PLAIN)
+    assert (kernel.shape_source, kernel.grid) == (ShapeSource.DICTATED, (4, 32, 1))
+
+
+def test_products_that_are_no_operation_of_the_table_follow_the_rule():
+    assert {k.shape_source for k in kernels(product(64, 64, 64), H200, name="ger")} == {ShapeSource.RULE}
+
+
+def test_times_of_the_table_are_those_of_the_launches():
+    known = table()
+    row = known.row((problems.PLAIN, problems.BF16, 0, 1, 1, *_measured_sizes()))
+    launched = kernels(product(*_measured_sizes()), H200, op=problems.PLAIN)
+    total = sum(duration.model(kernel, H200).launch_ns for kernel in launched)
+    expected = sum(time_ns(int(known.columns[name][row])) for name in ("main_time", "rest_time"))
+    assert total == pytest.approx(expected, rel=0.01)
+    assert {kernel.time_source for kernel in launched} == {TimeSource.CALIBRATED}
+
+
+def _measured_sizes():
+    """A bf16 product of a linear layer whose slices of k a second launch adds up."""
+    known = table()
+    for row in entries(400, lambda keys: (keys[:, :5] == (problems.PLAIN, problems.BF16, 0, 1, 1)).all(axis=1)):
+        if recipe_of(known, row).post == "reduce":
+            return tuple(known.keys[row, 5:].tolist())
+    raise AssertionError("no such entry")
+
+
+NEW = Problem(problems.PLAIN, problems.BF16, 0, 1, 1, 1111, 4160, 4160)
+"""A product that was not harvested, and gets an nvjet kernel."""
+
+
+def test_the_library_proposes_what_no_entry_tells(monkeypatch):
+    proposal = Proposal(128, 256, (2, 1), 1, 4, 64)
+    monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [proposal])
+    assert table().row(NEW.key) is None
+    choice = gemm_choice.measured(NEW, table(), H200)
+    assert (choice.source, shape(choice)) == (ShapeSource.HEURISTIC, (128, 256, 2, 1, 1))
+    assert choice.cleared, "85 clusters do not run at once on 132 SMs: a counter deals them out"
+
+
+def test_slices_that_the_library_proposes_are_added_up(monkeypatch):
+    monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(64, 64, (1, 2), 3, 8, 64)])
+    choice = gemm_choice.measured(NEW, table(), H200)
+    assert (choice.tile.split, choice.post, choice.cleared) == (3, "reduce", False)
+
+
+def test_products_with_a_bias_get_a_proposal_that_was_seen_with_one(monkeypatch):
+    biased = replace(NEW, op=problems.BIAS)
+    seen = next(iter(neighbours.menu(biased, table())))
+    unseen, known = Proposal(7, 7, (1, 1), 1, 4, 64), Proposal(*seen[:2], tuple(seen[2:]), 1, 4, 64)
+    monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [unseen, known])
+    assert shape(gemm_choice.measured(biased, table(), H200)) == (*seen, 1)
+    assert shape(gemm_choice.measured(NEW, table(), H200)) == (7, 7, 1, 1, 1)
+
+
+def test_a_counter_is_cleared_before_a_kernel_that_deals_out_its_tiles():
+    launched = kernels(product(8192, 8192, 4096), H200, op=problems.PLAIN)
+    assert launched[0].name == "memset"
+    clear, main = launched
+    assert clear.operands[0].slot == main.operands[-1].slot == 1
+    updates = main.footprint.boxes.take(main.footprint.boxes.mode == ATOMIC)
+    assert np.unique(updates.tile).tolist() == list(range(main.footprint.tiles))
+
+
+@pytest.mark.parametrize(("batch", "m", "n"), [(1, 40, 70), (2, 500, 2560), (1, 1, 33), (1, 3000, 64)])
+def test_a_sum_of_slices_writes_each_result_once_from_all_slices(batch, m, n):
+    results = Operand((batch, m, n), (m * n, n, 1), "bfloat16", 2, ref=0)
+    kernel = reduce_blocks(results, 3, [], 132)
+    boxes = kernel.footprint.boxes
+    assert_each_byte_written_once(kernel, 1, results, WRITE)
+    reads, writes = boxes.take(boxes.mode == READ), boxes.take(boxes.mode == WRITE)
+
+    def volume(some):
+        return np.bincount(
+            some.tile, some.length * some.count_0.astype(np.int64) * some.count_1, kernel.footprint.tiles
+        )
+
+    assert (volume(reads) == 3 * 2 * volume(writes)).all(), "three slices of fp32 for one of bf16"
+
+
+def test_grids_of_sums_are_those_that_were_recorded():
+    for (m, n), grid in {
+        (4, 1536): (48, 1), (32, 4096): (128, 2), (512, 2560): (80, 7), (168, 4096): (128, 6), (1280, 640): (20, 27),
+        (144, 4004): (126, 5), (2364, 260): (9, 74), (80, 6656): (208, 3), (52, 50257): (1571, 1),
+    }.items():  # fmt: skip
+        results = Operand((1, m, n), (m * n, n, 1), "bfloat16", 2, ref=0)
+        assert reduce_blocks(results, 2, [], 132).grid == (*grid, 1)
+
+
+def test_layouts_of_operands_are_told_apart():
+    row, column = (Operand((1, 4, 6), (0, *strides), "float16", 2) for strides in ((6, 1), (1, 4)))
+    assert Problem.of(problems.PLAIN, row, Operand((1, 6, 8), (0, 1, 6), "float16", 2)).key == (0, 2, 0, 1, 1, 4, 8, 6)
+    assert Problem.of(problems.PLAIN, column, row).column_a == 1
+    strided = Operand((1, 4, 6), (0, 12, 2), "float16", 2)
+    assert Problem.of(problems.PLAIN, strided, row) is None
+    assert Problem.of(problems.PLAIN, replace(row, dtype="int64"), row) is None
+
+
+def test_float32_on_tensor_cores_is_a_type_of_its_own():
+    a = Operand((1, 64, 64), (0, 64, 1), "float32", 4)
+    assert [Problem.of(problems.PLAIN, a, a, tf32=tf32).dtype for tf32 in (False, True)] == [0, 1]
+
+
+@pytest.mark.parametrize("ns", [1.0, 736.0, 12345.0, 4e9])
+def test_times_come_back_from_their_codes_to_a_thousandth(ns):
+    assert math.isclose(time_ns(int(time_code(np.array([ns]))[0])), ns, rel_tol=1e-3)
+    assert time_ns(int(time_code(np.array([0.0]))[0])) == 0

@@ -1,0 +1,136 @@
+"""Which kernels a product gets, and how that is known: dictated, measured, like a measured one, proposed, or by rule.
+
+In this order: what the user dictates; the entry of exactly this problem in the table of the GPU; NVIDIA's library,
+where it is installed, for products that get Hopper's nvjet kernels (`library_heuristic` says how right it is), of which
+only kernels that were seen for the type and epilogue are believed; the nearest entry; tileprof's rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tileprof.record.model import tables
+from tileprof.record.model.tables.product_entries import Recipe, recipe_of, time_ns
+from tileprof.record.model.tiles.foundations.overrides import dictated
+from tileprof.record.model.tiles.products import gemm_tiles, library_heuristic, neighbours, nvjet
+from tileprof.record.model.tiles.products import problem as problems
+from tileprof.record.model.tiles.products.gemm_tiles import Tile
+from tileprof.trace.sources import ShapeSource, TimeSource
+
+if TYPE_CHECKING:
+    from tileprof.devices import Device
+    from tileprof.record.model.tables import Table
+    from tileprof.record.model.tiles.products.problem import Problem
+
+_CLEARING_NS, _ADDING_NS = 750.0, 1900.0
+"""Medians, on an H200, of a launch that clears a counter, and of one that adds slices up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A product's kernels: the main one's tile, what comes before and behind it, and times in ns (0: unknown).
+
+    ``post`` as in `tileprof.record.model.tables.product_entries.POSTS`; "" where tileprof's rule decides.
+    """
+
+    tile: Tile
+    source: ShapeSource
+    cleared: bool = False
+    post: str = ""
+    main_ns: float = 0.0
+    rest_ns: float = 0.0
+    time_source: TimeSource = TimeSource.ROOFLINE
+
+
+def choose(
+    problem: Problem | None,
+    sizes: tuple[int, int, int],
+    batch: int,
+    *,
+    itemsize: int,
+    out_itemsize: int,
+    rate: str,
+    device: Device,
+) -> Choice:
+    """Return the choice for a product of ``sizes`` m, n, k, ``batch`` times; ``problem`` is None for what no table
+    has.
+    """
+    asked: dict[str, Any] = {"itemsize": itemsize, "out_itemsize": out_itemsize, "rate": rate, "device": device}
+    if dictated("gemm", sizes) is not None:
+        return Choice(gemm_tiles.choose("gemm", sizes, batch, **asked), ShapeSource.DICTATED)
+    table = tables.table("products", device) if problem is not None else None
+    if problem is not None and table is not None:
+        known = measured(problem, table, device)
+        if known is not None:
+            return known
+    tile = nvjet.choose(sizes, batch, **asked) or gemm_tiles.choose("gemm", sizes, batch, **asked)
+    return Choice(tile, ShapeSource.RULE)
+
+
+def measured(problem: Problem, table: Table, device: Device, *, exact: bool = True) -> Choice | None:
+    """Return the choice that a table tells; None where it has nothing like the problem.
+
+    ``exact`` False leaves the entry of this very problem out, as leave-one-out tests ask for.
+    """
+    row = table.row(problem.key)
+    if row is not None and exact:
+        columns = table.columns
+        return replace(
+            _of_recipe(recipe_of(table, row), problem, ShapeSource.TABLE),
+            main_ns=time_ns(int(columns["main_time"][row])),
+            rest_ns=time_ns(int(columns["rest_time"][row])),
+            time_source=TimeSource.CALIBRATED,
+        )
+    near = neighbours.nearest(problem, table, without=row)
+    if near is None:
+        return None
+    recipe = recipe_of(table, near)
+    source = ShapeSource.NEIGHBOUR
+    if recipe.kind == "nvjet":
+        proposed = _proposed(problem, table, device)
+        if proposed is not None:
+            recipe, source = proposed, ShapeSource.HEURISTIC
+    choice = _of_recipe(recipe, problem, source)
+    total = neighbours.times(problem, table, recipe, without=row)
+    if not total:
+        return choice
+    rest = min(_CLEARING_NS * choice.cleared + _ADDING_NS * (choice.post not in ("none", "inside")), total / 2)
+    return replace(choice, main_ns=total - rest, rest_ns=rest, time_source=TimeSource.INTERPOLATED)
+
+
+def _proposed(problem: Problem, table: Table, device: Device) -> Recipe | None:
+    """Return what NVIDIA's library proposes: its first, or, for products with a bias, which fewer kernels serve, the
+    first of those that were seen with one.
+    """
+    menu = neighbours.menu(problem, table)
+    for proposal in library_heuristic.proposals(problem, device):
+        shape = (proposal.m, proposal.n, *proposal.cluster)
+        if problem.op == problems.BIAS and shape not in menu:
+            continue
+        together = proposal.cluster[0] * proposal.cluster[1]
+        clusters = -(-problem.m // (proposal.m * proposal.cluster[0]))
+        clusters *= -(-problem.n // (proposal.n * proposal.cluster[1])) * problem.batch * proposal.split
+        itemsize = 1 if problem.dtype == problems.FP8 else 2
+        recipe = menu.get(shape) or Recipe(
+            "nvjet", proposal.m, proposal.n, proposal.k, proposal.stages, proposal.cluster, 1, cleared=False,
+            post="none", threads=nvjet.THREADS, registers=nvjet.REGISTERS,
+            shared_bytes=itemsize
+            * (proposal.stages * (proposal.m + proposal.n) * proposal.k + proposal.m * proposal.n),
+        )  # fmt: skip
+        return replace(
+            recipe,
+            split=proposal.split,
+            cleared=clusters > device.sms // together and proposal.split == 1,
+            post="reduce" if proposal.split > 1 else "none",
+        )
+    return None
+
+
+def _of_recipe(recipe: Recipe, problem: Problem, source: ShapeSource) -> Choice:
+    depth = recipe.k or min(problem.k, 64)
+    tile = Tile(
+        recipe.m, recipe.n, depth, recipe.split, max(recipe.stages, 1), recipe.threads, recipe.registers,
+        recipe.shared_bytes, recipe.cluster,
+    )  # fmt: skip
+    return Choice(tile, source, recipe.cleared, recipe.post)

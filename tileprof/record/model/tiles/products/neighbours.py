@@ -1,0 +1,167 @@
+"""Entries of the table of products that are like a problem which was not measured.
+
+Only entries of the same operation, type and layouts are neighbours, first those of the same alignment: libraries choose
+among other kernels for others.
+
+*Kernels* are those of the nearest entry. The distance sums factors of two of m, n, k and the batch, and how many waves
+tiles of several shapes fill and how full the last one is, which decides between tiles. *Times* are those of the four
+nearest measured entries, in units of a roofline, weighed by 1 / distance squared; another tile is a distance, too.
+`tests/benchmarks/bench_products_held_out.py --leave-one-out` tests both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe, time_ns
+from tileprof.record.model.tiles.products import problem as problems
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tileprof.record.model.tables import Table
+    from tileprof.record.model.tiles.products.problem import Problem
+
+_ALIGNED: Final = {problems.FP32: 4, problems.TF32: 4, problems.FP16: 8, problems.BF16: 8, problems.FP8: 16}
+"""Elements of 16 bytes, which kernels copy at once."""
+_BATCH, _M, _N, _K = 4, 5, 6, 7
+_SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.0, 0.5])
+"""Of the batch, m, n, k."""
+_SIDES: Final = (8, 16, 32, 64, 128, 256)
+_TILES: Final = ((64, 64), (128, 128), (128, 256), (256, 128), (64, 128), (128, 64))
+_SIDE_WEIGHT, _WAVE_WEIGHT, _OTHER_ALIGNMENT = 0.3, 0.5, 4.0
+_SMS: Final = 132
+"""Of the GPU that the weights were tried on."""
+_TIMED, _NEAR, _OTHER_TILE = 4, 0.05, 1.0
+"""How many entries give a time; what keeps weights finite; how far away another tile is."""
+_TILE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
+_ITEMSIZE: Final = (4, 4, 2, 2, 1)
+_FLOPS_PER_NS: Final = (50e3, 350e3, 750e3, 750e3, 1400e3)
+_BYTES_PER_NS, _START_NS = 3.5e3, 3000.0
+"""By type (fp32, tf32, fp16, bf16, fp8). Only differences between near problems count."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Likes:
+    """Entries of one operation, type and layouts: their rows, features ``[entries, features]``, alignments of m, n and
+    k, and which were timed.
+    """
+
+    rows: NDArray[np.int64]
+    features: NDArray[np.float32]
+    aligned: NDArray[np.int64]
+    timed: NDArray[np.int64]
+
+
+def nearest(problem: Problem, table: Table, *, without: int | None = None) -> int | None:
+    """Return the entry whose kernels a problem gets; None where no entry is like it. ``without`` is left out."""
+    likes = _likes(problem, table)
+    if not len(likes.rows):
+        return None
+    apart = np.abs(likes.features - _features(_key(problem))).sum(axis=1)
+    apart += _OTHER_ALIGNMENT * (likes.aligned != _own_alignment(problem)).sum(axis=1)
+    if without is not None:
+        apart[likes.rows == without] = np.inf
+    best = int(apart.argmin())
+    return int(likes.rows[best]) if np.isfinite(apart[best]) else None
+
+
+def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> float:
+    """Return the time in ns of all launches of a product with this recipe; 0 where nothing like it was measured."""
+    likes = _likes(problem, table)
+    some = likes.timed if without is None else likes.timed[likes.rows[likes.timed] != without]
+    if not len(some):
+        return 0.0
+    rows = likes.rows[some]
+    keys = table.keys[rows]
+    apart = np.abs(_sizes(keys) - _sizes(_key(problem))).sum(axis=1)
+    apart += (likes.aligned[some] != _own_alignment(problem)).sum(axis=1)
+    recipes = table.columns["recipes"][table.columns["recipe"][rows]]
+    apart += _OTHER_TILE * (recipes[:, _TILE] != (recipe.m, recipe.n, *recipe.cluster, recipe.split)).any(axis=1)
+    chosen = np.argpartition(apart, min(_TIMED, len(rows)) - 1)[:_TIMED]
+    weight = (apart[chosen] + _NEAR) ** -2.0
+    measured = sum(
+        np.array([time_ns(int(code)) for code in table.columns[name][rows[chosen]]])
+        for name in ("main_time", "rest_time")
+    )
+    ratio = np.log(measured / _roofline_ns(keys[chosen]))
+    return float(_roofline_ns(_key(problem))[0] * np.exp((ratio * weight).sum() / weight.sum()))
+
+
+def _likes(problem: Problem, table: Table) -> _Likes:
+    group = _group(problem)
+    key = ("likes", *group.values())
+    if key not in table.derived:
+        rows = table.members(group)
+        keys = table.keys[rows]
+        aligned = alignment(keys[:, _M:], _ALIGNED[problem.dtype])
+        timed = np.flatnonzero(table.columns["main_time"][rows])
+        table.derived[key] = _Likes(rows, _features(keys), aligned, timed)
+    likes: _Likes = table.derived[key]
+    return likes
+
+
+def _group(problem: Problem) -> dict[int, int]:
+    return {0: problem.op, 1: problem.dtype, 2: problem.column_a, 3: problem.column_b}
+
+
+def _key(problem: Problem) -> NDArray[np.int64]:
+    return np.array([problem.key], np.int64)
+
+
+def _sizes(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return m, n, k and the batch as powers of two."""
+    return np.log2(keys[:, _BATCH:].astype(np.float64))
+
+
+def _features(keys: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return where problems lie, ``[problems, features]``: the distance sums differences."""
+    batch, m, n, _ = (keys[:, i].astype(np.float64) for i in (_BATCH, _M, _N, _K))
+    columns = [*(_sizes(keys) * _SIZE_WEIGHTS).T]
+    for size in _SIDES:
+        columns += [_SIDE_WEIGHT * np.log2(np.ceil(side / size)) for side in (m, n)]
+    for rows, across in _TILES:
+        waves = np.ceil(m / rows) * np.ceil(n / across) * batch / _SMS
+        columns += [_WAVE_WEIGHT * np.log2(np.ceil(waves)), waves / np.ceil(waves)]
+    return np.column_stack(columns).astype(np.float32)
+
+
+def _own_alignment(problem: Problem) -> NDArray[np.int64]:
+    return alignment(_key(problem)[:, _M:], _ALIGNED[problem.dtype])
+
+
+def _roofline_ns(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what entries would take by arithmetic or memory, and a start: the unit in which times are compared."""
+    op, dtype = keys[:, 0], keys[:, 1]
+    batch, m, n, k = (keys[:, i].astype(np.float64) for i in (_BATCH, _M, _N, _K))
+    products = np.where(op == problems.GROUPED, 1.0, batch)
+    flops = 2.0 * products * m * n * k
+    moved = np.array(_ITEMSIZE)[dtype] * (products * m * (k + n) + batch * k * n)
+    return np.asarray(np.maximum(flops / np.array(_FLOPS_PER_NS)[dtype], moved / _BYTES_PER_NS) + _START_NS)
+
+
+def alignment(sizes: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
+    """Return the largest power of two up to ``unit`` that divides each size."""
+    return np.asarray(np.minimum(sizes & -sizes, unit))
+
+
+def menu(problem: Problem, table: Table) -> dict[tuple[int, ...], Recipe]:
+    """Return the nvjet kernels that were seen for products with or without a bias, by tile and cluster: for fp8, or
+    for both 16-bit types together, which have the same kernels.
+    """
+    kinds = (problems.FP8,) if problem.dtype == problems.FP8 else (problems.FP16, problems.BF16)
+    biased = problem.op == problems.BIAS
+    key = (kinds, biased)
+    if key not in table.derived:
+        recipes, keys = table.columns["recipes"], table.keys
+        rows = np.isin(keys[:, 1], kinds) & ((keys[:, 0] == problems.BIAS) == biased)
+        seen: dict[tuple[int, ...], Recipe] = {}
+        for number in np.unique(table.columns["recipe"][rows]).tolist():
+            if recipes[number][0] == KINDS.index("nvjet"):
+                recipe = Recipe.of(recipes[number])
+                seen.setdefault((recipe.m, recipe.n, *recipe.cluster), recipe)
+        table.derived[key] = seen
+    return dict(table.derived[key])

@@ -1,0 +1,53 @@
+"""A matrix product as tables know it: what PyTorch was asked for, its type, sizes and layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tileprof.record.model.tile_model import Operand
+
+PLAIN, BIAS, MATRIX, BATCHES, BATCHES_AND_MATRIX, GROUPED, SCALED = range(7)
+"""Numbers of `tileprof.harvest.product_cases.Op`."""
+_TYPES: Final = {"float32": 0, "tf32": 1, "float16": 2, "bfloat16": 3, "float8_e4m3fn": 4}
+"""Numbers of `tileprof.harvest.product_cases.Dtype`."""
+FP32, TF32, FP16, BF16, FP8 = range(5)
+KEY: Final = ("op", "dtype", "column_a", "column_b", "batch", "m", "n", "k")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``d[m, n] = a[m, k] @ b[k, n]``, ``batch`` times. ``column_a``: a's columns are contiguous, not its rows."""
+
+    op: int
+    dtype: int
+    column_a: int
+    column_b: int
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @classmethod
+    def of(cls, op: int, a: Operand, b: Operand, *, tf32: bool = False) -> Problem | None:
+        """Return the problem of operands of three dimensions; None for types and layouts that no table has."""
+        dtype = _TYPES.get("tf32" if tf32 and a.dtype == "float32" else a.dtype)
+        columns = [_column(operand) for operand in (a, b)]
+        if dtype is None or columns[0] is None or columns[1] is None:
+            return None
+        return cls(op, dtype, columns[0], columns[1], a.shape[0], a.shape[1], b.shape[2], a.shape[2])
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """The key in tables, in the order of `KEY`."""
+        return self.op, self.dtype, self.column_a, self.column_b, self.batch, self.m, self.n, self.k
+
+
+def _column(operand: Operand) -> int | None:
+    """Return 0 where rows are contiguous, 1 where columns are; None where neither is."""
+    _, rows, columns = operand.shape
+    _, row, column = operand.strides
+    if column == 1 or columns == 1:
+        return 0
+    return 1 if row == 1 or rows == 1 else None
