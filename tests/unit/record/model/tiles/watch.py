@@ -16,6 +16,7 @@ from tileprof.devices import get
 from tileprof.record.model.tile_model import Call, Entry, Kernel, Operand, find
 from tileprof.record.model.tiles import load_all
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
+from tileprof.trace.sources import ShapeSource
 
 H200 = get("H200")
 
@@ -130,7 +131,10 @@ def check(call: Call, kernels: list[Kernel]) -> None:
         if kernels and not updates:
             assert np.array_equal(written, _bytes(operand)), f"{call.op} does not write all of {operand}"
     for kernel in kernels:
-        assert kernel.footprint.tiles == int(np.prod(kernel.grid)), call.op
+        blocks = int(np.prod(kernel.grid))
+        # Of what a GPU was seen to launch, tiles may be clusters, or fewer where all say the same.
+        as_seen = kernel.shape_source in {ShapeSource.TABLE, ShapeSource.NEIGHBOUR}
+        assert kernel.footprint.tiles <= blocks if as_seen else kernel.footprint.tiles == blocks, call.op
         assert kernel.footprint.boxes.tile.max(initial=0) < max(kernel.footprint.tiles, 1), call.op
 
 

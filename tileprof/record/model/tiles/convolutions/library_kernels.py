@@ -41,9 +41,6 @@ TRANSPOSE_SIZE: Final = 32
 DIRECT_RUN: Final = 1024
 """Results of a block of ATen's depthwise kernels, and of most of cuDNN's (recorded: the grid is their number)."""
 
-PERSISTENT: Final = ("nvjet", "sm90_xmma")
-"""Words in names of kernels whose clusters take one tile after the other."""
-
 _ROLES: Final = (
     (r"^memset|scalePackedTensor|scaleTensor", Role.FILL),
     (r"nchwToNhwcKernel|nhwcToNchwKernel", Role.TRANSPOSE),

@@ -26,7 +26,6 @@ from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.library_kernels import (
     DIRECT_RUN,
-    PERSISTENT,
     TRANSPOSE_SIZE,
     NamedKernel,
     Role,
@@ -241,9 +240,7 @@ def _product(
     grid = launch.grid
     if call.entry.source != ShapeSource.TABLE:
         grid = placed.grid(problem.key, launch, tiles, call.device.sms)
-    main = replace(main, grid=grid, cluster=launch.cluster, coverage="exact" if placed.certain else "inferred")
-    if any(word in launch.name for word in PERSISTENT):
-        main = _dealt(main)
+    main = _dealt(replace(main, grid=grid, cluster=launch.cluster, coverage="exact" if placed.certain else "inferred"))
     if not reductions:
         return [main]
     blocks = int(np.prod(reductions[0].grid))
@@ -251,11 +248,15 @@ def _product(
     if call.entry.source != ShapeSource.TABLE:
         elements = max(1, 1 << max(0, round(float(np.log2(max(1, elements))))))
     reduced = reduce_kernel(target, tile.split, elements=elements)
+    if call.entry.source == ShapeSource.TABLE:
+        reduced = replace(reduced, grid=reductions[0].grid)
     return [main, replace(reduced, coverage="inferred")]
 
 
 def _dealt(kernel: Kernel) -> Kernel:
-    """Return a persistent kernel with a tile per cluster: work items are dealt to clusters in turn."""
+    """Return a kernel with at most a tile per cluster: persistent ones, and those whose blocks take several groups, are
+    dealt their work items in turn.
+    """
     items, together = kernel.footprint.tiles, max(1, int(np.prod(kernel.cluster)))
     clusters = max(1, int(np.prod(kernel.grid)) // together)
     if items <= clusters:
