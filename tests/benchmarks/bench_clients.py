@@ -5,7 +5,8 @@ What was recorded is in `tests/golden/clients`: launches with the medians of the
 profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
 (`tests/gpu/measuring/measure_clients.py` made them). Launches are matched and pairs counted as
 `bench_model_against_recorded.py` does. Durations: the median error of a modelled launch, and that of their sum.
-``--traces DIR`` keeps the modelled traces; ``-o`` writes the results.
+``--traces DIR`` keeps the modelled traces; ``-o`` writes the results. ``--page RESULTS HELD_OUT`` writes the table of
+docs/limits.md from two such files.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,8 @@ from tileprof.trace import load
 
 RECORDED = GOLDEN / "clients"
 LIMIT_S = 900
+PAGE = GOLDEN.parents[1] / "docs" / "limits.md"
+BEGIN, END = "<!-- programs of users -->\n", "<!-- end of programs of users -->\n"
 
 
 def recorded(name):
@@ -101,8 +105,35 @@ def programs(held_out):
     drawn = [e["name"] for e in json.loads((GOLDEN / "held_out.json").read_text())]
     known = pd.read_parquet(RECORDED / "launches.parquet", columns=["program"]).program.unique()
     script = "held_out.py" if held_out else "clients.py"
-    names = [n for n in drawn if n in known] if held_out else sorted(set(known) - set(drawn))
+    names = judged(known) if held_out else sorted(set(known) - set(drawn))
     return names, script
+
+
+def judged(known):
+    """Of each library as many drawn programs as were to be judged; one that could not be recorded is replaced."""
+    entries = [e for e in json.loads((GOLDEN / "held_out.json").read_text()) if e["name"] in known]
+    numbers = Counter(e["library"] for e in json.loads((GOLDEN / "held_out.json").read_text()) if not e["reserve"])
+    return [e["name"] for library, n in numbers.items() for e in [e for e in entries if e["library"] == library][:n]]
+
+
+def page(results, held_out):
+    """Write both sets of results into the documentation."""
+    lines = ["| program | launches modelled / recorded | share | median error of a duration | of their sum |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    for title, some in (("mended on", results), ("held out", held_out)):
+        reached = sum(r["share"] >= (0.95 if title == "mended on" else 0.9) for r in some)
+        aim = "95%" if title == "mended on" else "90%"
+        for r in sorted(some, key=lambda r: -r["share"]):
+            errors = ["" if r[k] is None or np.isnan(r[k]) else f"{r[k]:.0%}" for k in ("duration_error", "sum_error")]
+            lines.append(f"| {r['program']} | {r['launches'][0]} / {r['launches'][1]} | {r['share']:.0%} | "
+                         f"{errors[0]} | {errors[1]} |")  # fmt: skip
+        lines.append(
+            f"| **all {len(some)} {title}**, {reached} of them at least {aim} | | **{in_all(some):.0%}** | | |"
+        )
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after)
 
 
 def main():
@@ -112,7 +143,11 @@ def main():
     parser.add_argument("--list", action="store_true", help="list what differs")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--page", nargs=2, type=Path, metavar="FILE", help="results of both sets, for the page")
     options = parser.parse_args()
+    if options.page:
+        page(*(json.loads(path.read_text()) for path in options.page))
+        return
     header("The model recorder against recordings of users' programs on an H200")
     names, script = programs(options.held_out)
     results, different = [], {}
@@ -121,6 +156,8 @@ def main():
             if not options.names or name in options.names:
                 row, different[name] = result(name, script, options.traces or folder)
                 results.append(row)
+                if options.output:  # whoever ends it keeps what is there
+                    options.output.write_text(json.dumps(results, indent=1) + "\n")
                 sys.stderr.write(f"{name}: {row['share']:.0%}\n")
     columns = (
         "program", "launches model / recorded", "equal tiles", "true pairs model / recorded", "in both", "same pattern",
@@ -133,8 +170,6 @@ def main():
             print(f"\n{name}")
             for text, times in texts.most_common() if texts else ():
                 print(f"  {times} x {text}")
-    if options.output:
-        options.output.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,9 @@ arXiv:2402.13499).
 L2_BYTES_PER_CLOCK_PER_SM: Final = 64
 """Width of an SM's port to L2 (Jia et al. 2018, section 3)."""
 
+COPY_ENGINES: Final = ("memcpy", "memset")
+"""What launches are called that are calls of the driver, not kernels."""
+
 _HEAP_LIMIT: Final = 1 << 20
 """Beyond this many tiles of unequal length, area plus the longest tile stands for list scheduling (exact
 within one tile)."""
@@ -78,6 +81,9 @@ def model(kernel: Kernel, device: Device) -> Duration:
     running = tiles / waves
     resident = max(-(-tiles * cluster // device.sms) / waves, 1.0)
     touched, distinct_bytes = _traffic(kernel)
+    if kernel.name.startswith(COPY_ENGINES):  # the driver's own kernel or engine takes the whole GPU
+        ns = distinct_bytes / device.sustained_bytes_per_s * 1e9 + BLOCK_NS
+        return Duration(np.full(tiles, ns), max(round(ns), 1), fits.blocks_per_sm)
     flops = kernel.tile_flops if kernel.tile_flops is not None else np.full(tiles, kernel.flops / max(tiles, 1))
     arithmetic_s = flops / cluster * resident * device.sms / device.sustained_flops(kernel.rate)
     port_s = touched / cluster * resident / (L2_BYTES_PER_CLOCK_PER_SM * device.clock_mhz * 1e6)

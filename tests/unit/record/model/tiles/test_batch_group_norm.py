@@ -53,8 +53,9 @@ def test_training_takes_statistics_updates_averages_and_transforms(last):
 
 
 @pytest.mark.parametrize("shape", [(40, CHANNELS), (4, CHANNELS, 30), (4, CHANNELS, 3, 5)])
-def test_evaluation_reads_running_averages(shape):
-    call = call_of("aten::native_batch_norm", torch.rand(shape), *vectors(4), False, 0.1, 1e-5)
+def test_evaluation_by_pytorch_reads_running_averages(shape):
+    source = torch.rand(shape, dtype=torch.bfloat16)
+    call = call_of("aten::native_batch_norm", source, *vectors(4), False, 0.1, 1e-5)
     copied, inverted, transform = run_model(call, H200)
     assert_writes(transform, call.outputs[0])
     _, up = of_channels(torch.rand(shape))
@@ -65,6 +66,18 @@ def test_evaluation_reads_running_averages(shape):
         result = scratch(slot, CHANNELS)
         assert_reads(kernel, result, call[name], torch.arange(CHANNELS))
         assert_reads(transform, call.outputs[0], result, up)
+
+
+@pytest.mark.parametrize("shape", [(4, CHANNELS, 30), (2, CHANNELS, 3, 5)])
+def test_evaluation_by_cudnn_is_a_block_per_image_and_channel(shape):
+    call = call_of("aten::native_batch_norm", torch.rand(shape), *vectors(4), False, 0.1, 1e-5)
+    [kernel] = run_model(call, H200)
+    assert kernel.grid == (shape[0] * CHANNELS, 1, 1)
+    assert_writes(kernel, call.outputs[0])
+    _, up = of_channels(torch.rand(shape))
+    assert_reads(kernel, call.outputs[0], call["input"], positions(call["input"]))
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        assert_reads(kernel, call.outputs[0], call[name], up)
 
 
 @pytest.mark.parametrize(("channels", "grid"), [(64, (2, 13)), (256, (8, 13)), (4, (1, 2))])

@@ -59,7 +59,6 @@ def test_any_layout_is_read_and_written_exactly(given_launch):
         ("tanh_backward", [(50, 50), (50, 50)], []),
         ("addcmul", [(40, 40), (40, 1), (40,)], []),
         ("where.self", [(9, 300), (9, 1), (300,)], []),
-        ("masked_fill.Scalar", [(9, 300), (9, 1)], [0.0]),
         ("lerp.Scalar", [(3000,), (3000,)], [0.5]),
         ("clamp", [(3000,)], [0.0, 1.0]),
         ("elu_backward", [(3000,)], [1.0, 1, 1, False, (3000,)]),
@@ -184,3 +183,13 @@ def test_elements_that_no_vector_fits_are_unrolled():
     aligned, not_aligned = (run_model(call_of("aten::sub.Tensor", x[a : a + 128], x[:128]), H200)[0] for a in (0, 1))
     assert (aligned.name, not_aligned.name) == ("vectorized_elementwise<sub>", "unrolled_elementwise<sub>")
     assert aligned.grid == not_aligned.grid
+
+
+def test_a_masked_fill_copies_and_then_changes_the_copy():
+    x, mask = torch.rand(20, 300), torch.rand(20, 1) > 0.5
+    call = call_of("aten::masked_fill.Scalar", x, mask, 0.0)
+    copied, filled = run_model(call, H200)
+    assert copied.name == "memcpy<device to device>"
+    for kernel in (copied, filled):
+        assert_writes(kernel, call.outputs[0])
+    assert_reads(filled, call.outputs[0], call["mask"], positions(mask).expand(x.shape))

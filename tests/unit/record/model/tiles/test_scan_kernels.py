@@ -1,11 +1,16 @@
 """Scans, sorts and searches own whole lines, or read all they compare with."""
 
+import numpy as np
 import pytest
 import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
-from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions
-from tileprof.record.model.tiles.foundations.sketch import scratch
+from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, by_tile, positions
+from tileprof.record.model.tiles.foundations.sketch import ATOMIC, READ, WRITE, scratch
+
+
+def covered(kernel, operand, mode):
+    return {e for tile in by_tile(kernel, operand, mode) for e in tile}
 
 
 def lines(source, dim):
@@ -14,7 +19,7 @@ def lines(source, dim):
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
-@pytest.mark.parametrize("op", ["cumsum", "cumprod", "sort", "argsort"])
+@pytest.mark.parametrize("op", ["cumsum", "cumprod"])
 def test_lines_come_from_themselves(op, dim):
     x = torch.rand(20, 7, 33)
     call = call_of(f"aten::{op}", x, dim)
@@ -22,6 +27,31 @@ def test_lines_come_from_themselves(op, dim):
     for out in call.outputs:
         assert_writes(kernel, out)
         assert_reads(kernel, out, call["self"], lines(x, dim))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_lines_are_copied_and_sorted_in_place(dim):
+    x = torch.rand(20, 7, 33)
+    call = call_of("aten::sort", x, dim)
+    copied, numbered, placed, again, sort = run_model(call, H200)
+    values, places = call.outputs
+    for kernel in (copied, again):
+        assert_writes(kernel, values)
+        assert covered(kernel, call["self"], READ) == set(range(x.numel()))
+    assert numbered.name == "elementwise_with_index<arange>"
+    assert_writes(placed, places)
+    for out in (values, places):
+        assert_writes(sort, out)
+        assert_reads(sort, out, out, lines(x, dim))
+    assert sort.footprint.tiles == x.numel() // x.shape[dim]
+
+
+@pytest.mark.parametrize("shape", [(5000,), (3, 5000)])
+def test_long_lines_are_sorted_at_once(shape):
+    call = call_of("aten::sort", torch.rand(shape), -1)
+    kernels = run_model(call, H200)
+    assert sum(k.name == "radix_sort_onesweep" for k in kernels) == (4 if len(shape) == 1 else 5)
+    assert covered(kernels[-1], call.outputs[0], WRITE if len(shape) == 1 else ATOMIC) == set(range(np.prod(shape)))
 
 
 @pytest.mark.parametrize("ordered", [False, True])

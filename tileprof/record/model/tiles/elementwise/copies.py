@@ -60,23 +60,30 @@ def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, d
     threads and two blocks per SM. Inputs of another type are copied one by one.
     """
     dim %= len(out.shape)
-    placed, at = [], 0
-    for source in sources:
-        # The legacy empty tensor of shape (0,) takes no room whatever the others' rank.
+    placed: list[tuple[Operand, Operand]] = []
+    rows, at = [], 0
+    for row, source in enumerate(sources):
+        # The legacy empty tensor of shape (0,) takes no room whatever the others' rank, but blocks like the others.
         if source.numel:
             placed.append((source, narrow(out, dim, at, source.shape[dim])))
+            rows.append(row)
             at += source.shape[dim]
     if any(s.dtype != out.dtype for s, _ in placed):
         return [k for source, target in placed for k in elementwise(name, [source], [target], flops_each=0)]
+    if len(sources) == 1 and placed:
+        return elementwise("copy_", [placed[0][0]], [placed[0][1]], flops_each=0)
     dense = is_contiguous(out) and all(is_contiguous(s) for s, _ in placed)
     kernels = []
-    for first in range(0, len(placed), CAT_BATCH):
-        batch = placed[first : first + CAT_BATCH]
-        largest = max(s.numel for s, _ in batch)
+    for first in range(0, len(sources), CAT_BATCH):
+        height = min(len(sources) - first, CAT_BATCH)
+        batch = [(r - first, *p) for r, p in zip(rows, placed, strict=True) if first <= r < first + CAT_BATCH]
+        if not batch:
+            continue
+        largest = max(s.numel for _, s, _ in batch)
         chunk = 128 * max(16 // out.itemsize, 1) if dense else 512
         width = min(blocks(largest, chunk), device.sms * 32) if dense else 2 * device.sms
-        sketch = Sketch(width, len(batch))
-        for y, (source, target) in enumerate(batch):
+        sketch = Sketch(width, height)
+        for y, source, target in batch:
             tile, lo, hi = ranges(source.numel, chunk, width)
             span = Span(tuple(range(len(out.shape))), lo, hi)
             sketch.span(source, READ, tile + y * width, span)

@@ -12,8 +12,8 @@ Source: PyTorch's aten/src/ATen/native/cuda/CUDALoops.cuh and thread_constants.h
 | strided or broadcast | elementwise | 2 for outputs of 4 bytes and more, else 4; 4 with a cast |
 
 Blocks take consecutive ranges of the iteration space, whose dimensions TensorIterator sorts by the output's
-strides: blocks walk the output as it lies in memory. Not modelled: splitting above 2^31 elements, and the copy engine,
-which moves dense copies of equal type without a kernel (the blocks here stand for it).
+strides: blocks walk the output as it lies in memory. A dense copy without a change of type is no kernel but one call of
+``cudaMemcpyAsync`` (Copy.cu), a launch of one tile. Not modelled: splitting above 2^31 elements.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _FLOPS = {
 """Rough operations per element: special functions cost what their fp32 instruction sequences issue; others 1, copies
 0."""
 
-_OWN_RULES = {"clone", "fill", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
+_OWN_RULES = {"clone", "fill", "masked_fill", "pow", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
 """Tagged element-wise, but registered by hand: they do not read all their arguments, draw random numbers, or reduce."""
 
-_COPIES = {"copy_", "copy", "clone", "_to_copy", "to", "contiguous"}
+_COPIES = {"copy_", "copy", "clone", "_to_copy", "to", "contiguous", "lift_fresh_copy", "_unsafe_copy", "repeat"}
 _MOVES = _COPIES | {"fill", "fill_", "zero_", "zeros", "ones", "full"}
 
 _HALVES = {"float16", "bfloat16"}
@@ -73,7 +73,7 @@ _OTHER_POINTWISE = (
     "gcd_",
     "lcm_", "copysign_", "logit_", "maximum_", "special_expit", "special_ndtr", "float_power", "hardshrink_",
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "fake_quantize_per_tensor_affine_cachemask",
-    "polar", "soft_margin_loss_backward", "rsub.Tensor", "masked_fill.Tensor",
+    "polar", "soft_margin_loss_backward", "rsub.Tensor",
     "special_multigammaln", "special_digamma", "alias_copy", "detach_copy",
 )  # fmt: skip
 """Element-wise operators without `torch.Tag.pointwise`."""
@@ -105,6 +105,8 @@ def elementwise(
     walked = [
         (mode, permute(expand(o, shape), order)) for mode, group in ((READ, reads), (WRITE, writes)) for o in group
     ]
+    if name in _COPIES and len(reads) == 1 and _dense_alike([o for _, o in walked]):
+        return [moved(reads[0], writes[0])]
     kind, per_thread = _kernel_kind(name, reads, writes, [o for _, o in walked])
     per_thread = per_thread if each is None else each
     sketch = Sketch(blocks(total, threads * per_thread))
@@ -121,11 +123,34 @@ def elementwise(
     return [sketch.kernel(f"{kind}<{name}>", threads=threads, flops=flops_each * total, rate=rate, **fields)]
 
 
+def moved(source: Operand, target: Operand, kind: str = "memcpy<device to device>") -> Kernel:
+    """Return a copy that the driver makes: one tile."""
+    sketch = Sketch(1)
+    sketch.whole(source, READ)
+    sketch.whole(target, WRITE)
+    return sketch.kernel(kind, threads=1)
+
+
+def memset(operand: Operand) -> Kernel:
+    """Return a fill that the driver makes: one tile."""
+    sketch = Sketch(1)
+    sketch.whole(operand, WRITE)
+    return sketch.kernel("memset", threads=1)
+
+
+def _dense_alike(walked: Sequence[Operand]) -> bool:
+    """Return whether operands in the order of the walk lie back to back, element for element, in one type."""
+    return len({o.dtype for o in walked}) == 1 and all(_is_dense(coalesce(o)) for o in walked)
+
+
+def _is_dense(flat: Operand) -> bool:
+    return len(flat.shape) == 1 and (flat.strides[0] == 1 or flat.shape[0] == 1)
+
+
 def _kernel_kind(
     name: str, reads: Sequence[Operand], writes: Sequence[Operand], walked: Sequence[Operand]
 ) -> tuple[str, int]:
-    flat = [coalesce(o) for o in walked]
-    dense = all(len(f.shape) == 1 and (f.strides[0] == 1 or f.shape[0] == 1) for f in flat)
+    dense = all(_is_dense(coalesce(o)) for o in walked)
     # A mask beside other types is an argument of the functor, not a cast.
     types = {r.dtype for r in reads if r.dtype != "bool"}
     casts = len(types) > 1 or (len(reads) == 1 and writes[0].dtype not in {reads[0].dtype, "bool"})
@@ -186,6 +211,25 @@ def copy(call: Call, _device: Device) -> list[Kernel]:
     return elementwise(short(call.op), [source], call.outputs[:1], flops_each=0)
 
 
+@models("aten::pow")
+def power(call: Call, device: Device) -> list[Kernel]:
+    """To the first power a copy, to the zeroth a fill."""
+    exponent = call["exponent"]
+    if call.op != "aten::pow.Tensor_Scalar" or exponent not in (0, 1):
+        return pointwise(call, device)
+    reads = [call["self"]] if exponent else []
+    return elementwise("copy_" if exponent else "fill_", reads, call.outputs[:1], flops_each=0)
+
+
+@models("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", any_number=True)
+def masked_fill(call: Call, _device: Device) -> list[Kernel]:
+    """A copy, then a launch that changes it in place."""
+    out = call.outputs[0]
+    value = [call["value"]] if isinstance(call["value"], Operand) else []
+    kernels = elementwise("clone", [call["self"]], [out], flops_each=0)
+    return kernels + elementwise("masked_fill_", [out, call["mask"], *value], [out], flops_each=0)
+
+
 @models("aten::copy")
 def functional_copy(call: Call, _device: Device) -> list[Kernel]:
     """``copy(self, src)``: a new tensor of self's layout filled from src."""
@@ -209,10 +253,14 @@ def range_(call: Call, _device: Device) -> list[Kernel]:
     """Model one number per thread, computed from its place."""
     numbers = (call.arguments.get(n) for n in ("start", "end"))
     reads = [v for v in numbers if isinstance(v, Operand)]
-    kernels = elementwise(short(call.op), reads, call.outputs[:1], flops_each=2, threads=RANGE_THREADS, each=1)
-    for kernel in kernels:
-        kernel.name = f"elementwise_with_index<{short(call.op)}>"
-    return kernels
+    return [range_kernel(short(call.op), call.outputs[0], reads)] if call.outputs[0].numel else []
+
+
+def range_kernel(name: str, out: Operand, reads: Sequence[Operand] = ()) -> Kernel:
+    """Return the launch that numbers the elements of ``out``."""
+    (kernel,) = elementwise(name, reads, [out], flops_each=2, threads=RANGE_THREADS, each=1)
+    kernel.name = f"elementwise_with_index<{name}>"
+    return kernel
 
 
 @models("aten::eye")

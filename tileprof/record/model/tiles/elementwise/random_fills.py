@@ -54,15 +54,30 @@ def sample(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::native_dropout", "aten::_fused_dropout")
 def dropout(call: Call, device: Device) -> list[Kernel]:
-    """Masked and scaled values, and the mask; vectors of up to four elements where everything is dense."""
+    """Masked and scaled values, and the mask; vectors of up to 16 bytes where everything is dense.
+
+    The grid has a thread for each element all the same: with vectors, the blocks behind the first ones do nothing.
+    """
     source = call["input"] if "input" in call.arguments else call["self"]
-    return looping(short(call.op), [source], call.outputs, 4, device)
+    vector = max(16 // source.itemsize, 1)
+    while vector > 1 and (source.numel % vector or source.alignment < vector * source.itemsize):
+        vector //= 2
+    return looping(short(call.op), [source], call.outputs, vector, device, grid=blocks(source.numel, THREADS))
 
 
 def looping(
-    name: str, reads: Sequence[Operand], writes: Sequence[Operand], vector: int, device: Device
+    name: str,
+    reads: Sequence[Operand],
+    writes: Sequence[Operand],
+    vector: int,
+    device: Device,
+    *,
+    grid: int | None = None,
 ) -> list[Kernel]:
-    """A grid-stride loop over the output's memory: block ``b`` takes every ``grid``-th chunk of 256 vectors."""
+    """A grid-stride loop over the output's memory: block ``b`` takes every ``grid``-th chunk of 256 vectors.
+
+    ``grid``: blocks where these are not one per chunk; at most as many as are resident at once.
+    """
     total = writes[0].numel
     if total == 0:
         return []
@@ -72,7 +87,7 @@ def looping(
     dense = all(len(coalesce(o).shape) == 1 for o, _ in walked)
     chunk = THREADS * (vector if dense else 1)
     resident = device.sms * (device.threads_per_sm // THREADS)
-    sketch = Sketch(min(blocks(total, chunk), resident))
+    sketch = Sketch(min(grid or blocks(total, chunk), resident))
     for operand, mode in walked:
         strided_loop(sketch, operand, mode, total, chunk)
     return [sketch.kernel(f"random<{name}>", threads=THREADS, flops=_FLOPS * total, registers=40)]

@@ -1,8 +1,9 @@
 """Models of operators that find where something is true: nonzero, masked selection, masks among indices.
 
-Source: PyTorch's Nonzero.cu (from memory, not checked against a version): a count that the host waits for, then one
-pass (cub's ``DeviceSelect``) whose blocks take 2048 elements and write behind what the blocks before them have found.
-What they found is taken from the run.
+Source: PyTorch's Nonzero.cu and CUB, launches and grids as harvested on an H200 (PyTorch 2.11,
+`tileprof.harvest.operators`): a count (``DeviceReduce``), its copy to the host, then one pass (``DeviceSelect``) whose
+blocks take 4224 elements and write behind what the blocks before them have found; with more than one dimension another
+launch turns places into coordinates. What was found is taken from the run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise
-from tileprof.record.model.tiles.foundations.index_values import recorded_values, without_values
+from tileprof.record.model.tiles.foundations.index_values import positions, recorded_values, without_values
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
@@ -33,23 +34,26 @@ from tileprof.record.model.tiles.reductions.look_back import LOOK_BACK, look_bac
 from tileprof.record.model.tiles.reductions.reduce import reduction
 
 CHUNK = 2048
-_COUNT, _STAGING = 21, 22
-"""Scratch slots of the count and of its reduction; masks take those from 30 on for their positions."""
+COUNTED = 512
+"""Elements and threads of a block that counts into bins."""
+SELECT_CHUNK, COUNT_CHUNK = 4224, 4096
+"""Elements of a block of 384 threads that selects, and of one of 256 that counts."""
+_COUNT, _STAGING, _STATES = 21, 22, 25
+"""Scratch slots of the count, of its reduction, and of what blocks tell later ones; masks take those from 30 on for
+their positions."""
 
 
 @models("aten::nonzero", data_dependent=True)
-def nonzero(call: Call, device: Device) -> list[Kernel]:
+def nonzero(call: Call, _device: Device) -> list[Kernel]:
     """Coordinates of all true elements, one row per element."""
     source, out = call["self"], call.outputs[0]
     columns = [select(out, 1, d) for d in range(out.shape[1])]
-    return positions_of(source, recorded_values(call, source), columns, device)
+    return positions_of(source, recorded_values(call, source), columns)
 
 
 @models("aten::masked_select", data_dependent=True)
-def masked_select(call: Call, device: Device) -> list[Kernel]:
-    """The elements under the mask, in order; one pass as for `nonzero` (ATen goes through positions and an index
-    kernel).
-    """
+def masked_select(call: Call, _device: Device) -> list[Kernel]:
+    """The elements under the mask, in order: their positions as for `nonzero`, then 512 of them per block."""
     source, mask, out = call["self"], call["mask"], call.outputs[0]
     if source.shape != mask.shape or out.numel == 0:
         shape = np.broadcast_shapes(source.shape, mask.shape)
@@ -59,26 +63,48 @@ def masked_select(call: Call, device: Device) -> list[Kernel]:
                 whole.whole(operand, mode)
         note = "the mask is broadcast: every tile touches everything"
         return [whole.kernel("masked_select", threads=256, coverage="conservative", note=note)]
-    return positions_of(mask, recorded_values(call, mask), [out], device, also=[source])
+    kernels, places = mask_positions(call, mask, 0)
+    values = recorded_values(call, mask)
+    sketch = Sketch(blocks(out.numel, 512))
+    tile, lo, hi = ranges(out.numel, 512)
+    for place in places:
+        sketch.span(place, READ, tile, Span((0,), lo, hi))
+    confession: dict[str, Any] = {}
+    if values is None:
+        sketch.whole(source, READ)
+        confession = without_values("every tile takes the whole indexed operand")
+    else:
+        at = positions(source)[np.flatnonzero(np.asarray(values).ravel())]
+        sketch.elements(source, READ, np.repeat(tile, hi - lo), at)
+    sketch.span(out, WRITE, tile, Span((0,), lo, hi))
+    return [*kernels, sketch.kernel("index<masked_select>", threads=128, **confession)]
 
 
-def positions_of(
-    mask: Operand, values: Any, columns: Sequence[Operand], device: Device, *, also: Sequence[Operand] = ()
-) -> list[Kernel]:
+def positions_of(mask: Operand, values: Any, columns: Sequence[Operand]) -> list[Kernel]:
     """The count, then the pass that writes a number into each of ``columns`` for every true element.
 
-    ``values`` is the mask's content (None: unknown); ``also`` is read like the mask.
+    ``values`` is the mask's content (None: unknown).
     """
     if mask.numel == 0:
         return []
     rank = len(mask.shape)
-    kernels = reduction("count_nonzero", mask, [scratch(_COUNT)], range(rank), device, staging=_STAGING)
-    sketch = Sketch(blocks(mask.numel, CHUNK))
-    tile, lo, hi = ranges(mask.numel, CHUNK)
-    for operand in (mask, *also):
-        sketch.span(operand, READ, tile, Span(tuple(range(rank)), lo, hi))
+    count = scratch(_COUNT, 1)
+    kernels = [*_counted(mask, count), _to_host(count)]
+    sketch = Sketch(blocks(mask.numel, SELECT_CHUNK))
+    states = scratch(_STATES, sketch.tiles + 32, itemsize=8)
+    init = Sketch(blocks(sketch.tiles, 128))
+    tile, lo, hi = ranges(sketch.tiles + 32, 128, init.tiles)
+    init.span(states, WRITE, tile, Span((0,), lo, hi))
+    init.whole(count, WRITE, [0])
+    kernels.append(init.kernel("compact_init", threads=128))
+    tile, lo, hi = ranges(mask.numel, SELECT_CHUNK)
+    sketch.span(mask, READ, tile, Span(tuple(range(rank)), lo, hi))
+    if sketch.tiles > 1:
+        sketch.whole(states, ATOMIC)
     look_back(sketch, [mask], tile, lo)
-    written = [c for c in columns if c.numel]
+    sketch.whole(count, WRITE, [sketch.tiles - 1])
+    written = [c for c in columns[:1] if c.numel]
+    confession: dict[str, Any]
     if values is None:
         for column in written:
             sketch.whole(column, WRITE)
@@ -88,7 +114,45 @@ def positions_of(
         for column in written:
             sketch.span(column, WRITE, tile, Span((0,), begin, end))
         confession = {"note": LOOK_BACK if sketch.tiles > 1 else ""}
-    return [*kernels, sketch.kernel("compact", threads=256, flops=mask.numel, rate=rate_of(mask), **confession)]
+    kernels.append(sketch.kernel("select", threads=384, flops=mask.numel, rate=rate_of(mask), **confession))
+    if written and len(columns) > 1:
+        kernels.append(_coordinates(columns))
+    return kernels
+
+
+def _counted(mask: Operand, count: Operand) -> list[Kernel]:
+    """CUB's sum: a block up to 4096 elements; else one per 4096, and one that adds up what they have."""
+    every = tuple(range(len(mask.shape)))
+    parts = blocks(mask.numel, COUNT_CHUNK)
+    tile, lo, hi = ranges(mask.numel, COUNT_CHUNK)
+    target = count if parts == 1 else scratch(_STAGING, parts)
+    sums = Sketch(parts)
+    sums.span(mask, READ, tile, Span(every, lo, hi))
+    sums.span(target, WRITE, tile, Span((0,), tile, tile + 1))
+    kernels = [sums.kernel("reduce<count_nonzero>", threads=256, flops=mask.numel)]
+    if parts > 1:
+        last = Sketch(1)
+        last.whole(target, READ)
+        last.whole(count, WRITE)
+        kernels.append(last.kernel("reduce<count_nonzero>", threads=256, flops=parts))
+    return kernels
+
+
+def _to_host(count: Operand) -> Kernel:
+    sketch = Sketch(1)
+    sketch.whole(count, READ)
+    return sketch.kernel("memcpy<device to host>", threads=1)
+
+
+def _coordinates(columns: Sequence[Operand]) -> Kernel:
+    """A thread turns a place into the coordinates of its dimensions."""
+    found = columns[0].numel
+    sketch = Sketch(blocks(found, 256))
+    tile, lo, hi = ranges(found, 256)
+    sketch.span(columns[0], READ, tile, Span((0,), lo, hi))
+    for column in columns:
+        sketch.span(column, WRITE, tile, Span((0,), lo, hi))
+    return sketch.kernel("write_indices", threads=256, flops=found * len(columns))
 
 
 def _output_range(values: Any, lo: I64, hi: I64) -> tuple[I64, I64]:
@@ -96,7 +160,7 @@ def _output_range(values: Any, lo: I64, hi: I64) -> tuple[I64, I64]:
     return before[lo], before[hi]
 
 
-def mask_positions(call: Call, mask: Operand, slot: int, device: Device) -> tuple[list[Kernel], list[Operand]]:
+def mask_positions(call: Call, mask: Operand, slot: int) -> tuple[list[Kernel], list[Operand]]:
     """Launches that turn a mask into positions, and the workspace lists that hold them, one per dimension of
     the mask.
     """
@@ -104,7 +168,7 @@ def mask_positions(call: Call, mask: Operand, slot: int, device: Device) -> tupl
     count = mask.numel if values is None else int(np.count_nonzero(values))
     places = scratch(30 + slot, len(mask.shape), max(count, 1), itemsize=8)
     lists: list[Operand] = [select(places, 0, d) for d in range(len(mask.shape))]
-    return positions_of(mask, values, lists if count else [], device), lists
+    return positions_of(mask, values, lists if count else []), lists
 
 
 @models("aten::histc", "aten::bincount")
@@ -120,8 +184,8 @@ def histogram(call: Call, device: Device) -> list[Kernel]:
     if call.arguments.get("min") == call.arguments.get("max"):
         limits = [scratch(slot) for slot in (_COUNT, _COUNT + 2)]
         kernels += reduction("aminmax", source, limits, range(len(source.shape)), device, staging=_STAGING)
-    sketch = Sketch(blocks(source.numel, CHUNK))
-    tile, lo, hi = ranges(source.numel, CHUNK)
+    sketch = Sketch(blocks(source.numel, COUNTED))
+    tile, lo, hi = ranges(source.numel, COUNTED)
     for operand in (source, call.arguments.get("weights")):
         if operand is not None:
             sketch.span(operand, READ, tile, Span(tuple(range(len(operand.shape))), lo, hi))
@@ -132,7 +196,7 @@ def histogram(call: Call, device: Device) -> list[Kernel]:
     return [
         *elementwise("zero_", [], [out], flops_each=0),
         *kernels,
-        sketch.kernel(f"histogram<{name}>", threads=256, flops=source.numel, shared_bytes=4 * out.numel),
+        sketch.kernel(f"histogram<{name}>", threads=COUNTED, flops=source.numel, shared_bytes=4 * out.numel),
     ]
 
 

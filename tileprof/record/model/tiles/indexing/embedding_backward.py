@@ -1,8 +1,7 @@
 """The gradient of an embedding table: rows of the output's gradient added to rows of the table.
 
-Source: PyTorch's Embedding.cu and EmbeddingBackwardKernel.cu (from memory, not checked against a version), simplified
-for many indices: ATen adds up sorted segments in three passes, here a block adds ten sorted indices and updates their
-rows atomically.
+Source: PyTorch's Embedding.cu and EmbeddingBackwardKernel.cu; launches and grids as harvested on an H200 (PyTorch 2.11,
+`tileprof.harvest.operators`).
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.elementwise.pointwise import elementwise
+from tileprof.record.model.tiles.elementwise.pointwise import contiguous, elementwise
 from tileprof.record.model.tiles.foundations.index_values import recorded_values, without_values
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
     WRITE,
-    Part,
     Sketch,
     Span,
     blocks,
@@ -29,27 +27,35 @@ from tileprof.record.model.tiles.foundations.sketch import (
     ranges,
     scratch,
 )
+from tileprof.record.model.tiles.indexing.radix_sort import sort_indices, sorted_keys, sorted_places
+
+_PART_ROWS = 10
+_UNIQUE_CHUNK, _SCAN_CHUNK = 4480, 896
+"""Numbers of a block of CUB's ``UniqueByKey`` and ``ExclusiveSum``: the largest that give the harvested grids."""
+_FUSED_BLOCKS = 16
+"""Blocks per SM up to which adding up the parts is taken to leave the GPU idle."""
 
 
 @models("aten::embedding_dense_backward", data_dependent=True)
-def embedding_backward(call: Call, _device: Device) -> list[Kernel]:
+def embedding_backward(call: Call, device: Device) -> list[Kernel]:
     """Zeros, then rows of the gradient added to the rows of the table.
 
     Up to 3072 indices: a block owns 32 columns of the table and goes through all indices. More: the indices are sorted,
-    and a block adds ten of them in a row, 128 columns wide; a row that two blocks share is updated atomically.
+    and rows of equal indices are added up ten at a time.
     """
     gradient, indices, out = call["grad_output"], call["indices"], call.outputs[0]
-    kernels = elementwise("zero_", [], [out], flops_each=0)
+    zeros = elementwise("zero_", [], [out], flops_each=0)
     count, width = indices.numel, out.shape[1]
     if count == 0 or out.numel == 0:
-        return kernels
+        return zeros
     values = recorded_values(call, indices)
     rows = None if values is None else values.ravel()
+    copies, gradient = contiguous(gradient)
     flat = part(gradient, (*indices.shape, width), gradient.strides)
     if count <= 3072:
-        return [*kernels, _by_columns(flat, indices, out, rows, call["padding_idx"])]
-    kernels += sort_keys([indices], count)
-    return [*kernels, _by_sorted_rows(flat, indices, out, rows, call["padding_idx"])]
+        return [*copies, *zeros, _by_columns(flat, indices, out, rows, call["padding_idx"])]
+    sort = sort_indices(indices, device)
+    return [*copies, *sort, *zeros, *_by_segments(flat, indices, out, rows, call["padding_idx"], device)]
 
 
 def _by_columns(gradient: Operand, indices: Operand, out: Operand, rows: Any, padding: int) -> Kernel:
@@ -69,50 +75,133 @@ def _by_columns(gradient: Operand, indices: Operand, out: Operand, rows: Any, pa
     return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **confession)
 
 
-def _by_sorted_rows(gradient: Operand, indices: Operand, out: Operand, rows: Any, padding: int) -> Kernel:
-    count, width = indices.numel, out.shape[1]
-    strips = blocks(width, 128)
-    sketch = Sketch(blocks(count, 10), strips)
-    order = np.arange(count) if rows is None else np.argsort(rows, kind="stable")
-    place = np.arange(count)
-    selected = order >= 0 if rows is None else rows[order] != padding
-    place, order = place[selected], order[selected]
-    tile = (place[:, None] // 10 + np.arange(strips) * sketch.grid[0]).ravel()
-    strip = np.tile(np.arange(strips), len(place))
-    low, high = strip * 128, np.minimum(strip * 128 + 128, width)
-    keys = sorted_keys(count)
-    key_places = np.repeat(place, strips)
-    sketch.span(keys, READ, tile, Span((0,), key_places, key_places + 1))
-    last = len(gradient.shape) - 1
-    source = np.repeat(order, strips)
-    sketch.span(gradient, READ, tile, Span(tuple(range(last)), source, source + 1), Span((last,), low, high))
-    if rows is None:
-        every = np.arange(sketch.tiles)
-        sketch.whole(out, ATOMIC, every)
-        confession = without_values("every tile updates the whole table, and gradient rows are not in sorted order")
-    else:
-        row = rows[source]
-        sketch.span(out, ATOMIC, tile, Span((0,), row, row + 1), Span((1,), low, high))
-        confession = {}
-    return sketch.kernel("embedding_backward<sorted>", threads=128, flops=count * width, **confession)
+def _by_segments(
+    gradient: Operand, indices: Operand, out: Operand, rows: Any, padding: int, device: Device
+) -> list[Kernel]:
+    """Rows of equal indices are a segment, cut into parts of ten: their counts and places, then the sums of the parts.
 
-
-def sorted_keys(count: int) -> Part:
-    """Return the workspace that holds sorted indices."""
-    return scratch(20, count, itemsize=8)
-
-
-def sort_keys(keys: Sequence[Operand], count: int) -> list[Kernel]:
-    """Sorting indices before rows are added: each block writes a part of the order, which depends on all keys.
-
-    Stands for the passes of a radix sort.
+    Few segments: parts are added to the table atomically, from the same launch; else another one adds them up.
     """
-    sketch = Sketch(blocks(count, 4096))
-    tile, lo, hi = ranges(count, 4096)
-    for operand in keys:
-        sketch.whole(operand, READ)
-    sketch.span(sorted_keys(count), WRITE, tile, Span((0,), lo, hi))
-    return [sketch.kernel("sort_indices", threads=256, note="stands for the passes of a radix sort")]
+    count, width = indices.numel, out.shape[1]
+    most_segments = min(count, out.shape[0])
+    most_parts = min(count // _PART_ROWS + most_segments, count)
+    wide = blocks(width, 32) * 32
+    threads = min(wide, 1024)
+    few = blocks(most_segments * wide, threads)
+    fused = few < device.sms * _FUSED_BLOCKS and most_parts > 4 * few
+    keys = sorted_keys(count)
+    begins, parts, offsets = (scratch(slot, most_segments, itemsize=8) for slot in (50, 51, 52))
+    numbers = scratch(53, 2, itemsize=8)
+    part_begins, part_segment = (scratch(slot, most_parts, itemsize=8) for slot in (54, 55))
+    states = scratch(56, blocks(count, _UNIQUE_CHUNK) + 32, itemsize=8)
+    segments, scan = blocks(most_segments, 32), blocks(most_segments, _SCAN_CHUNK)
+    kernels = [
+        _all("compact_init", 1, 128, [], [states]),
+        _ranged("unique_by_key", blocks(count, _UNIQUE_CHUNK), 640, count, [keys], [states], [begins, numbers]),
+        _ranged("partials_per_segment", segments, 32, most_segments, [begins], [numbers], [], [parts]),
+        _all("scan_init", 1, 128, [], [scratch(57, scan + 32, itemsize=8)]),
+        _ranged("scan", scan, 128, most_segments, [parts], [], [], [offsets]),
+        _all("count_of_partials", 1, 1, [parts, offsets, numbers], [numbers]),
+        _ranged("partial_offsets", segments, 32, most_segments, [begins, parts, offsets], [numbers], [part_begins]),
+    ]
+    if fused:
+        kernels.append(
+            _ranged("partial_segments", segments, 32, most_segments, [parts, offsets], [numbers], [part_segment])
+        )
+    grid = blocks(most_parts * wide, threads)
+    sums = scratch(58, most_parts, width)
+    sketch = Sketch(grid)
+    vectors = [part_begins, keys, sorted_places(count), *([part_segment, begins] if fused else [])]
+    for vector in (*vectors, numbers):
+        sketch.whole(vector, READ)
+    confession: dict[str, Any] = {}
+    last = len(gradient.shape) - 1
+    if rows is None:
+        sketch.whole(gradient, READ)
+        sketch.whole(out if fused else sums, ATOMIC if fused else WRITE)
+        confession = without_values("every tile takes all rows")
+    else:
+        order = np.argsort(rows, kind="stable")
+        row = rows[order]
+        begin = np.flatnonzero(np.diff(row, prepend=row[0] - 1) != 0)
+        segment = np.cumsum(np.diff(row, prepend=row[0] - 1) != 0) - 1
+        within = (np.arange(count) - begin[segment]) // _PART_ROWS
+        part_of = np.cumsum((np.diff(segment, prepend=-1) != 0) | (np.diff(within, prepend=0) != 0)) - 1
+        per_block = max(threads // wide, 1)
+        tile = part_of // per_block * max(wide // threads, 1)
+        for strip in range(max(wide // threads, 1)):
+            low = np.full(count, strip * threads)
+            high = np.minimum(low + threads, width) if wide > threads else np.full(count, width)
+            sketch.span(
+                gradient, READ, tile + strip, Span(tuple(range(last)), order, order + 1), Span((last,), low, high)
+            )
+            if fused:
+                chosen = row != padding
+                target, at = out, row[chosen]
+            else:
+                chosen = np.diff(part_of, prepend=-1) != 0
+                target, at = sums, part_of[chosen]
+            across = Span((1,), low[chosen], high[chosen])
+            mode = ATOMIC if fused else WRITE
+            sketch.span(target, mode, (tile + strip)[chosen], Span((0,), at, at + 1), across)
+    kernels.append(sketch.kernel("embedding_backward<parts>", threads=threads, flops=count * width, **confession))
+    if not fused:
+        kernels.append(_added_up(out, sums, rows, padding, (few, threads, wide), [keys, begins, offsets, numbers]))
+    return kernels
+
+
+def _added_up(
+    out: Operand, sums: Operand, rows: Any, padding: int, grid: tuple[int, int, int], vectors: Sequence[Operand]
+) -> Kernel:
+    """A thread adds the parts of a segment for one column."""
+    tiles, threads, wide = grid
+    sketch = Sketch(tiles)
+    for vector in (*vectors, sums):
+        sketch.whole(vector, READ)
+    if rows is None:
+        sketch.whole(out, WRITE)
+        return sketch.kernel(
+            "embedding_backward<sums>", threads=threads, **without_values("every tile writes the table")
+        )
+    present = np.unique(rows)
+    segment = np.flatnonzero(present != padding)
+    at, width = present[segment], out.shape[1]
+    for strip in range(max(wide // threads, 1)):
+        low = np.full(len(at), strip * threads)
+        high = np.minimum(low + threads, width) if wide > threads else np.full(len(at), width)
+        tile = segment // max(threads // wide, 1) * max(wide // threads, 1) + strip
+        sketch.span(out, WRITE, tile, Span((0,), at, at + 1), Span((1,), low, high))
+    return sketch.kernel("embedding_backward<sums>", threads=threads, flops=sums.numel)
+
+
+def _all(name: str, tiles: int, threads: int, reads: Sequence[Operand], writes: Sequence[Operand]) -> Kernel:
+    """Every block takes everything."""
+    sketch = Sketch(tiles)
+    for operand, mode in [(r, READ) for r in reads] + [(w, WRITE) for w in writes]:
+        sketch.whole(operand, mode)
+    return sketch.kernel(name, threads=threads)
+
+
+def _ranged(
+    name: str,
+    tiles: int,
+    threads: int,
+    total: int,
+    reads: Sequence[Operand],
+    whole: Sequence[Operand],
+    anywhere: Sequence[Operand],
+    writes: Sequence[Operand] = (),
+) -> Kernel:
+    """Blocks take equal ranges of ``total`` numbers of ``reads`` and ``writes``; ``whole`` is read by all, ``anywhere``
+    written by any, where no other block writes.
+    """
+    sketch = Sketch(tiles)
+    tile, lo, hi = ranges(total, -(-total // tiles), tiles)
+    for operand, mode in [(r, READ) for r in reads] + [(w, WRITE) for w in writes]:
+        sketch.span(operand, mode, tile, Span((0,), lo, hi))
+    for operand, mode in [(w, READ) for w in whole] + [(a, ATOMIC) for a in anywhere]:
+        sketch.whole(operand, mode)
+    return sketch.kernel(name, threads=threads, flops=total)
 
 
 def _product(

@@ -1,8 +1,8 @@
 """Gather and scatter: one element of the index, one element moved.
 
-Source: PyTorch's ScatterGatherKernel.cu (from memory, not checked against a version): blocks of 128 threads take 512
-consecutive elements of the index. Scatters that add, or reduce in another way, update atomically. A scatter that
-overwrites writes in an order that nothing fixes where an index repeats.
+Source: PyTorch's ScatterGatherKernel.cu; grids as harvested on an H200 (PyTorch 2.11, `tileprof.harvest.operators`):
+blocks of 128 threads take 1024 elements of the index in a row. Scatters that add, or reduce in another way, update
+atomically. A scatter that overwrites writes in an order that nothing fixes where an index repeats.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
 from tileprof.record.model.tiles.foundations.index_values import recorded_values, without_values, wrapped
 from tileprof.record.model.tiles.foundations.sketch import ATOMIC, READ, WRITE, Sketch, Span, blocks, part, ranges
-from tileprof.record.model.tiles.indexing.index import INDEX_CHUNK
+from tileprof.record.model.tiles.indexing.index import GATHER_CHUNK
 
 
 @models("aten::gather", data_dependent=True)
@@ -44,6 +44,11 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
     kernels = [] if name.endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
     if index.numel == 0:
         return kernels
+    if call.arguments.get("include_self") is False:  # what is there must not count: it is filled over first
+        fill, tile, span = _over(index)
+        fill.span(index, READ, tile, span)
+        confession = _cells(call, fill, out, index, span, WRITE)
+        kernels.append(fill.kernel(f"{name}<fill>", threads=128, **confession))
     sketch, tile, span = _over(index)
     sketch.span(index, READ, tile, span)
     source = call.arguments.get("src")
@@ -56,8 +61,8 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
 
 
 def _over(index: Operand) -> tuple[Sketch, I64, Span]:
-    sketch = Sketch(blocks(index.numel, INDEX_CHUNK))
-    tile, lo, hi = ranges(index.numel, INDEX_CHUNK)
+    sketch = Sketch(blocks(index.numel, GATHER_CHUNK))
+    tile, lo, hi = ranges(index.numel, GATHER_CHUNK)
     return sketch, tile, Span(tuple(range(len(index.shape))), lo, hi)
 
 

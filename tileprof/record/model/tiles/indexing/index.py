@@ -29,15 +29,22 @@ from tileprof.record.model.tiles.foundations.sketch import (
     is_contiguous,
     part,
     ranges,
+    scratch,
 )  # fmt: skip
 from tileprof.record.model.tiles.indexing.compact import mask_positions
-from tileprof.record.model.tiles.indexing.embedding_backward import sort_keys, sorted_keys
+from tileprof.record.model.tiles.indexing.radix_sort import sort_indices, sorted_keys, sorted_places
 
 INDEX_CHUNK = 512
 """Elements of a block of the element-wise index kernels: 128 threads, 4 each."""
+GATHER_CHUNK = 1024
+"""Elements of a block of ``gather`` and its kin: 128 threads, 8 each."""
+SMALL_INDEX = 16
+"""Up to so many indices a block takes 128 elements of the slices and goes through all indices."""
 ROW_CHUNK = 128
 """Elements of a block and turn of ``index_add`` and its kin: 128 threads; at most 8 blocks per SM, which loop."""
 VECTOR_BYTES = 16
+_LINEAR = 60
+"""Scratch slot of indices as one number each."""
 _FAR = 1 << 40
 """Extent of the dimension that stands for an index's offset; larger than any tensor."""
 
@@ -60,13 +67,17 @@ class Target:
 
 
 @models("aten::index", "aten::_unsafe_index", data_dependent=True)
-def index(call: Call, device: Device) -> list[Kernel]:
-    """``self[indices]``: a block takes 512 elements of the result. Masks are turned into positions first."""
+def index(call: Call, _device: Device) -> list[Kernel]:
+    """``self[indices]``: a block takes 512 elements of the result, or a row of it where one index names whole rows of
+    16-byte vectors. Masks are turned into positions first.
+    """
     out = call.outputs[0]
-    kernels, places = _masks_to_positions(call, device)
+    kernels, places = _masks_to_positions(call)
     if out.numel == 0:
         return kernels
     target, shape, tensors = _target(call, call["self"], places)
+    if len(tensors) == 1 and int(np.prod(shape)) > 1 and _whole_vectors(call["self"], out, target):
+        return kernels + _rows(call, call["self"], target, tensors[0], shape)
     return kernels + _move("index", target, READ, out, WRITE, tensors, shape, INDEX_CHUNK, None)
 
 
@@ -83,7 +94,7 @@ def index_put(call: Call, device: Device) -> list[Kernel]:
         more = len(out.shape) - len(mask.shape)
         mask = part(mask, mask.shape + (1,) * more, mask.strides + (0,) * more)
         return [*kernels, *elementwise("masked_fill_", [out, mask, values], [out], flops_each=0)]
-    launches, places = _masks_to_positions(call, device)
+    launches, places = _masks_to_positions(call)
     kernels += launches
     target, shape, tensors = _target(call, out, places)
     total = target.size(target.before) * int(np.prod(shape, dtype=np.int64)) * target.size(target.after)
@@ -95,8 +106,11 @@ def index_put(call: Call, device: Device) -> list[Kernel]:
     if call["accumulate"]:
         mode = ATOMIC
         count = int(np.prod(shape, dtype=np.int64))
-        keys = [sorted_keys(count)]
-        kernels += sort_keys(tensors, count)
+        linear = scratch(_LINEAR, *shape, itemsize=8)
+        kernels += elementwise("linear_index", tensors, [linear], flops_each=len(tensors))
+        keys = [sorted_keys(count), sorted_places(count)]
+        rows = out.numel // max(target.size(target.after), 1)
+        kernels += sort_indices(linear, device, bits=max(rows - 1, 1).bit_length())
     return kernels + _move("index_put", target, mode, source, READ, tensors, shape, INDEX_CHUNK, None, whole=keys)
 
 
@@ -113,20 +127,69 @@ def embedding(call: Call, device: Device) -> list[Kernel]:
 
 
 def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Device) -> list[Kernel]:
-    """Dense rows of whole 16-byte vectors: one block per index and 256 vectors of its row. Else the looping kernel."""
+    """Few indices: blocks take 128 elements of the slices. Dense rows of whole 16-byte vectors: one block per index and
+    256 vectors of its row. Single elements: as ``gather``. Else the looping kernel.
+    """
     out = call.outputs[0]
     if out.numel == 0:
         return []
     dim = dim % len(source.shape) if source.shape else 0
     target = _along(call, source, dim, indices)
+    count = int(np.prod(indices.shape, dtype=np.int64))
+    if count <= SMALL_INDEX and source.shape:
+        return _few(call, target, indices, out, device)
+    if dim == 0 and _whole_vectors(source, out, target):
+        return _rows(call, source, target, indices, indices.shape)
+    single = source.numel == (source.shape[dim] if source.shape else 1)
+    chunk, most = (GATHER_CHUNK, None) if single else (ROW_CHUNK, device.sms * 8)
+    return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, chunk, most)
+
+
+def _whole_vectors(source: Operand, out: Operand, target: Target) -> bool:
+    """Return whether rows of the first dimension are dense and made of aligned vectors of 16 bytes."""
     row_bytes = target.size(target.after) * source.itemsize
-    if dim == 0 and row_bytes % VECTOR_BYTES == 0 and is_contiguous(source) and is_contiguous(out):
-        per_row = 256 * VECTOR_BYTES // source.itemsize
-        threads = min(256, blocks(row_bytes // VECTOR_BYTES, 32) * 32)
-        return _move(
-            short(call.op), target, READ, out, WRITE, [indices], indices.shape, per_row, None, row_threads=threads
-        )
-    return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
+    dense = is_contiguous(source) and is_contiguous(out) and not target.before
+    return dense and len(target.after) == len(source.shape) - 1 and row_bytes % VECTOR_BYTES == 0
+
+
+def _rows(call: Call, source: Operand, target: Target, indices: Operand, shape: tuple[int, ...]) -> list[Kernel]:
+    row_bytes = target.size(target.after) * source.itemsize
+    per_row = 256 * VECTOR_BYTES // source.itemsize
+    threads = min(256, blocks(row_bytes // VECTOR_BYTES, 32) * 32)
+    return _move(
+        short(call.op), target, READ, call.outputs[0], WRITE, [indices], shape, per_row, None, row_threads=threads
+    )
+
+
+def _few(call: Call, target: Target, indices: Operand, out: Operand, device: Device) -> list[Kernel]:
+    """A block takes elements ``128 b`` to ``128 b + 128`` of each slice, for all indices."""
+    before, after = target.size(target.before), target.size(target.after)
+    total, count = before * after, indices.numel
+    grid = min(blocks(total, ROW_CHUNK), device.sms * 8)
+    sketch = Sketch(grid)
+    turn, lo, hi = ranges(total, ROW_CHUNK, grid)
+    which, begin, end = cut(lo, hi, after)
+    tile = np.repeat(turn[which], count)
+    outer = np.repeat(begin // after, count)
+    low, high = np.repeat(begin, count) - outer * after, np.repeat(end, count) - outer * after
+    position = np.tile(np.arange(count), len(which))
+    sketch.whole(indices, READ)
+    rank, inner = len(out.shape), len(target.after)
+    shape = (*out.shape[: len(target.before)], count, *out.shape[rank - inner :])
+    lines = part(out, shape, _flattened(out, len(target.before), rank - inner))
+    places = (Span(tuple(range(len(target.before))), outer, outer + 1),) if target.before else ()
+    at = len(target.before)
+    across = (Span(tuple(range(at + 1, at + 1 + inner)), low, high),) if inner else ()
+    sketch.span(lines, WRITE, tile, *places, Span((at,), position, position + 1), *across)
+    confession = _indexed(sketch, target, READ, tile, (outer, position), (low, high))
+    threads = max(min(total, 128), 1)
+    return [sketch.kernel(f"index_small<{short(call.op)}>", threads=threads, **confession)]
+
+
+def _flattened(out: Operand, first: int, last: int) -> tuple[int, ...]:
+    """Return strides with dimensions ``first`` to ``last``, those of the indices, as one; results are new and dense."""
+    step = out.strides[last - 1] if last > first else 0
+    return (*out.strides[:first], step, *out.strides[last:])
 
 
 @models(
@@ -169,11 +232,11 @@ def _is_mask(index: Operand | None) -> bool:
     return index is not None and index.dtype in {"bool", "uint8"}
 
 
-def _masks_to_positions(call: Call, device: Device) -> tuple[list[Kernel], dict[int, list[Operand]]]:
+def _masks_to_positions(call: Call) -> tuple[list[Kernel], dict[int, list[Operand]]]:
     """Launches that turn the masks among the indices into positions, and where these lie, by the mask's ``ref``."""
     kernels, places = [], {}
     for slot, mask in enumerate(i for i in call["indices"] if _is_mask(i)):
-        launches, places[mask.ref] = mask_positions(call, mask, slot, device)
+        launches, places[mask.ref] = mask_positions(call, mask, slot)
         kernels += launches
     return kernels, places
 

@@ -30,6 +30,8 @@ from tileprof.record.model.tiles.foundations.sketch import (
 )  # fmt: skip
 from tileprof.record.model.tiles.reductions.reduce import reduction
 
+_CUDNN_EPS, _CUDNN_IMAGES = 1e-5, 65_535
+"""``CUDNN_BN_MIN_EPSILON``, and images that cuDNN takes in evaluation."""
 _STATISTICS_FLOPS, _TRANSFORM_FLOPS, _BACKWARD_FLOPS = 4, 3, 11
 
 
@@ -48,6 +50,8 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
     running = [o for o in (call.arguments.get("running_mean"), call.arguments.get("running_var")) if o is not None]
     training = call.arguments.get("training", call.op.startswith("aten::_batch_norm_with_update"))
     vectors = [o for o in (call.arguments.get("weight"), call.arguments.get("bias")) if o is not None]
+    if not training and _cudnn(call, source):
+        return _cudnn_evaluated(source, [*running, *vectors], out)
     if not training:
         mean, invstd = (scratch(slot, source.shape[1]) for slot in (0, 1))
         kernels = elementwise("copy_", running[:1], [mean], flops_each=0)
@@ -58,6 +62,31 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
     if running:
         kernels += elementwise("update_running_stats", [*saved, *running], running, flops_each=4)
     return kernels + _transform(source, [*saved, *vectors], out)
+
+
+def _cudnn(call: Call, source: Operand) -> bool:
+    """``_batch_norm_impl_index``: whether PyTorch asks cuDNN."""
+    weight = call.arguments.get("weight")
+    types = {"float32", "float64", "float16"} if weight is not None and weight.dtype == "float32" else {"float64"}
+    complete = all(call.arguments.get(n) is not None for n in ("bias", "running_mean", "running_var"))
+    eps = call.arguments.get("eps", call.arguments.get("epsilon", 0))
+    return complete and source.dtype in types and eps >= _CUDNN_EPS and source.shape[0] <= _CUDNN_IMAGES
+
+
+def _cudnn_evaluated(source: Operand, vectors: Sequence[Operand], out: Operand) -> list[Kernel]:
+    """CuDNN's kernel for dense NCHW, as recorded: a block per image and channel. Else the transform alone."""
+    if not (is_contiguous(source) and is_contiguous(out)) or len(source.shape) < 3:
+        return _transform(source, vectors, out)
+    images, channels = source.shape[:2]
+    sketch = Sketch(images * channels)
+    tile, lo, hi = ranges(images * channels, 1)
+    for operand, mode in ((source, READ), (out, WRITE)):
+        sketch.span(operand, mode, tile, Span((0, 1), lo, hi))
+    channel = tile % channels
+    for vector in vectors:
+        sketch.span(vector, READ, tile, Span((0,), channel, channel + 1))
+    flops = _TRANSFORM_FLOPS * source.numel
+    return [sketch.kernel("channels<cudnn_batch_norm>", threads=512, flops=flops, rate=rate_of(source))]
 
 
 def evaluated(call: Call, device: Device) -> list[Kernel]:  # noqa: ARG001 - the signature of a model

@@ -24,7 +24,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise, memset, short
 from tileprof.record.model.tiles.foundations.regions import coalesce, permute
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
@@ -40,6 +40,8 @@ from tileprof.record.model.tiles.foundations.sketch import (
 )  # fmt: skip
 
 MAX_THREADS = 512
+_SEMAPHORES = 100
+"""From a staging slot to that of its semaphores."""
 MIN_VALUES, MAX_VALUES = 16, 256
 """Values a thread should at least reduce, and above which the work is split further."""
 
@@ -123,15 +125,20 @@ def reduction(
     own = Span(places, np.tile(lo, chosen.splits), np.tile(hi, chosen.splits))
     for result in results:
         sketch.span(result, WRITE if chosen.splits == 1 else ATOMIC, every, own)
+    kernels: list[Kernel] = []
     if chosen.splits > 1:
         staged = scratch(staging, len(tile), chosen.splits * chosen.outputs_per_block * len(results))
         row = every % len(tile)
         sketch.span(staged, ATOMIC, every, Span((0,), row, row + 1))
+        semaphores = scratch(staging + _SEMAPHORES, len(tile))
+        sketch.span(semaphores, ATOMIC, every, Span((0,), row, row + 1))
+        # blocks of an output count themselves, from zero
+        kernels = [memset(semaphores)]
     width, height, _ = chosen.threads
     shared = 4 * width * height * len(results) if width > 32 or height > 1 else 0
     flops = flops_each * source.numel
     more: dict[str, Any] = {"rate": rate_of(source), "shared_bytes": shared}
-    return [sketch.kernel(f"reduce<{name}>", threads=chosen.threads, flops=flops, **more)]
+    return [*kernels, sketch.kernel(f"reduce<{name}>", threads=chosen.threads, flops=flops, **more)]
 
 
 def without_dims(result: Operand, rank: int, dims: Sequence[int]) -> Operand:

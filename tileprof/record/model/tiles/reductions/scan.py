@@ -1,9 +1,9 @@
 """Scans and selections along a dimension: cumulative sums, sorts, top-k, medians.
 
-Source: PyTorch's ScanUtils.cuh, Sort.cu, TensorTopK.cu (from memory, not checked against a version). Simplified: a
-sorted or selected line belongs to one thread block, whatever its length (ATen cuts lines beyond some thousand elements
-into several passes); a scan over a whole tensor is one pass with look-back, in which a block's result also depends on
-the blocks before it.
+Source: PyTorch's ScanUtils.cuh, Sort.cu, TensorTopK.cu; launches of sorts as harvested on an H200 (PyTorch 2.11,
+`tileprof.harvest.operators`). Simplified: a selected line belongs to one thread block, whatever its length (ATen cuts
+lines beyond some thousand elements into several passes); a scan over a whole tensor is one pass with look-back, in
+which a block's result also depends on the blocks before it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.elementwise.pointwise import contiguous, elementwise, short
+from tileprof.record.model.tiles.elementwise.pointwise import contiguous, elementwise, range_kernel, short
 from tileprof.record.model.tiles.foundations.lines import inner_size, row_blocks, strips
+from tileprof.record.model.tiles.foundations.regions import permute
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
@@ -23,10 +24,12 @@ from tileprof.record.model.tiles.foundations.sketch import (
     Span,
     blocks,
     is_contiguous,
+    part,
     ranges,
     rate_of,
     scratch,
 )
+from tileprof.record.model.tiles.indexing.radix_sort import sort_pairs
 from tileprof.record.model.tiles.reductions.look_back import LOOK_BACK, look_back
 
 _LOOK_BACK_CHUNK = 2048
@@ -94,9 +97,78 @@ def _look_back(name: str, source: Operand, writes: list[Operand]) -> list[Kernel
     ]  # fmt: skip
 
 
+@models("aten::sort", "aten::argsort", "aten::msort")
+def sort(call: Call, device: Device) -> list[Kernel]:
+    """The input copied, numbers along the lines, the input copied again, then a block per line that sorts in place.
+
+    Lines of more than 4096 elements: a radix sort of all lines at once, and one that puts the lines back in order.
+    """
+    source, name = call["self"], short(call.op)
+    if source.numel == 0:
+        return []
+    if not source.shape:
+        return elementwise(name, [source], list(call.outputs))
+    rank = len(source.shape)
+    dim = (0 if call.arguments.get("dim") is None else call.arguments.get("dim", -1)) % rank
+    outputs = list(call.outputs)
+    places = next((o for o in outputs if o.dtype == "int64" and (o is not outputs[0] or name == "argsort")), None)
+    values = outputs[0] if name != "argsort" else None
+    if values is None:
+        values = replace(scratch(0, *source.shape, itemsize=source.itemsize), dtype=source.dtype)
+    if places is None or (values is places):
+        places = replace(scratch(1, *source.shape, itemsize=8), dtype="int64")
+    size = source.shape[dim]
+    kernels = elementwise("copy_", [source], [values], flops_each=0)
+    if size > _LONGEST_SORTED:
+        return [*kernels, *_sorted_at_once(source, values, places, dim, device)]
+    along = replace(scratch(2, size, itemsize=8), dtype="int64")
+    kernels.append(range_kernel("arange", along))
+    steps = tuple(1 if d == dim else 0 for d in range(rank))
+    numbers = part(along, source.shape, steps)
+    kernels += elementwise("copy_", [numbers], [places], flops_each=0)
+    kernels += elementwise("copy_", [source], [values], flops_each=0)
+    if size == 1:
+        return kernels
+    both = [values, places]
+    if size <= _BITONIC:
+        lines = source.numel // size
+        per_block = blocks(lines, _BITONIC_BLOCKS) if lines > _BITONIC_BLOCKS else 1
+        threads: tuple[int, int, int] = (16, per_block, 1)
+        kind = "bitonic_sort"
+    else:
+        per_block, kind = 1, "radix_sort_lines"
+        threads = (max(32, (1 << (size - 1).bit_length()) // 32), 1, 1)
+    flops = _COMPARISONS * source.numel
+    return [*kernels, row_blocks(f"{kind}<{name}>", both, both, dim, per_block, threads, flops=flops)]
+
+
+_LONGEST_SORTED, _BITONIC, _BITONIC_BLOCKS = 4096, 32, 1024
+"""Elements of a line that a block sorts, and sorts by comparisons; blocks before each takes several lines."""
+
+
+def _sorted_at_once(source: Operand, values: Operand, places: Operand, dim: int, device: Device) -> list[Kernel]:
+    order = (*(d for d in range(len(source.shape)) if d != dim), dim)
+    lines = source.numel // source.shape[dim]
+    keys, target, out = (permute(o, order) for o in (source, values, places))
+    numbers = scratch(2, source.numel, itemsize=8)
+    fill = Sketch(blocks(source.numel, 1024))
+    tile, lo, hi = ranges(source.numel, 1024)
+    fill.span(numbers, WRITE, tile, Span((0,), lo, hi))
+    kernels = [fill.kernel("sort_numbers", threads=1024)]
+    kernels += sort_pairs(keys, numbers, target, out, device, bits=8 * source.itemsize)
+    if lines > 1:
+        again = scratch(3, source.numel, itemsize=4)
+        kernels += sort_pairs(again, out, again, out, device, bits=(lines - 1).bit_length())
+        last = Sketch(blocks(source.numel, 512))
+        last.whole(keys, READ)
+        for operand in (target, out):
+            last.whole(operand, ATOMIC)
+        kernels.append(last.kernel("sort_postprocess", threads=512, coverage="conservative", note="lines are put back"))
+    return kernels
+
+
 @models(
-    "aten::sort", "aten::topk", "aten::kthvalue", "aten::mode", "aten::median.dim", "aten::median.dim_values",
-    "aten::nanmedian.dim", "aten::argsort", "aten::msort",
+    "aten::topk", "aten::kthvalue", "aten::mode", "aten::median.dim", "aten::median.dim_values", "aten::nanmedian.dim",
 )  # fmt: skip
 def select(call: Call, _device: Device) -> list[Kernel]:
     """Values and places from a line of their dimension; one block per line. What top-k selects is sorted by another

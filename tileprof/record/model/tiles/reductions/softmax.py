@@ -15,13 +15,15 @@ ATen copies non-contiguous inputs first; here the kernel reads them where they l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
 from tileprof.record.model.tiles.foundations.lines import inner_size, row_blocks, strips
-from tileprof.record.model.tiles.foundations.sketch import blocks, rate_of
+from tileprof.record.model.tiles.foundations.sketch import blocks, rate_of, scratch
+from tileprof.record.model.tiles.reductions.reduce import reduction, without_dims
 
 PERSISTENT_LIMIT = 1024
 """Longest row that a warp holds in registers, in elements (``dim_size <= 1024 && row bytes <= 4096``)."""
@@ -29,7 +31,25 @@ _FORWARD_FLOPS, _BACKWARD_FLOPS = 12, 5
 """An element: maximum, subtract, exp (8), sum, divide; and multiply, sum, multiply, subtract, multiply."""
 
 
-@models("aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax")
+@models("aten::_safe_softmax")
+def safe_softmax(call: Call, device: Device) -> list[Kernel]:
+    """Softmax, and zeros where a whole line is minus infinity: compared, joined along the line, chosen."""
+    source, out = call["self"], call.outputs[0]
+    if out.numel == 0 or not out.shape:
+        return rowwise("_safe_softmax", [source], out, call["dim"], _FORWARD_FLOPS)
+    rank, dim = len(out.shape), call["dim"] % len(out.shape)
+    plain, hidden = scratch(0, *out.shape), scratch(1, *out.shape, itemsize=1)
+    plain = replace(plain, dtype=out.dtype, itemsize=out.itemsize)
+    line = tuple(1 if d == dim else n for d, n in enumerate(out.shape))
+    lines, zero = scratch(2, *line, itemsize=1), replace(scratch(3), dtype=out.dtype)
+    kernels = rowwise("_safe_softmax", [source], plain, dim, _FORWARD_FLOPS)
+    kernels += elementwise("isneginf", [source], [replace(hidden, dtype="bool")])
+    kernels += reduction("all", hidden, [without_dims(lines, rank, [dim])], [dim], device, staging=8)
+    kernels += elementwise("fill_", [], [zero], flops_each=0)
+    return kernels + elementwise("where", [replace(lines, dtype="bool"), zero, plain], [out])
+
+
+@models("aten::_softmax", "aten::_log_softmax")
 def softmax(call: Call, _device: Device) -> list[Kernel]:
     """Every output row from the input row."""
     return rowwise(short(call.op), [call["self"]], call.outputs[0], call["dim"], _FORWARD_FLOPS)
