@@ -91,6 +91,14 @@ def test_other_gpus_get_the_rule_and_say_so():
         assert {kernel.time_source for kernel in launched} == {TimeSource.ROOFLINE}
 
 
+def test_a_gpu_without_a_table_gets_what_the_library_proposes(monkeypatch):
+    monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(128, 256, (2, 1), 1, 4, 64)])
+    launched = kernels(product(1024, 4096, 4096), get("H100"), op=problems.PLAIN)
+    assert {kernel.shape_source for kernel in launched} == {ShapeSource.HEURISTIC}
+    odd = kernels(product(1024, 4096, 4097), get("H100"), op=problems.PLAIN)
+    assert {kernel.shape_source for kernel in odd} == {ShapeSource.RULE}
+
+
 def test_what_the_user_dictates_wins_over_the_table():
     with overrides.override("gemm=128x128x64,split=1"):
         [kernel] = kernels(product(512, 4096, 4096), H200, op=problems.PLAIN)

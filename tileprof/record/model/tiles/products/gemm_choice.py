@@ -64,6 +64,10 @@ def choose(
         known = measured(problem, table, device)
         if known is not None:
             return known
+    elif problem is not None and device.architecture == nvjet.ARCHITECTURE and _aligned(problem):
+        proposed = _proposed(problem, None, device)
+        if proposed is not None:
+            return _of_recipe(proposed, problem, ShapeSource.HEURISTIC)
     tile = nvjet.choose(sizes, batch, **asked) or gemm_tiles.choose("gemm", sizes, batch, **asked)
     return Choice(tile, ShapeSource.RULE)
 
@@ -99,14 +103,20 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
     return replace(choice, main_ns=total - rest, rest_ns=rest, time_source=TimeSource.INTERPOLATED)
 
 
-def _proposed(problem: Problem, table: Table, device: Device) -> Recipe | None:
+def _aligned(problem: Problem) -> bool:
+    """Return whether rows of all operands begin at multiples of 16 bytes, which nvjet kernels ask for."""
+    rows = (problem.m if problem.column_a else problem.k, problem.k if problem.column_b else problem.n, problem.n)
+    return all(size % 8 == 0 for size in rows)
+
+
+def _proposed(problem: Problem, table: Table | None, device: Device) -> Recipe | None:
     """Return what NVIDIA's library proposes: its first, or, for products with a bias, which fewer kernels serve, the
     first of those that were seen with one.
     """
-    menu = neighbours.menu(problem, table)
+    menu = {} if table is None else neighbours.menu(problem, table)
     for proposal in library_heuristic.proposals(problem, device):
         shape = (proposal.m, proposal.n, *proposal.cluster)
-        if problem.op == problems.BIAS and shape not in menu:
+        if table is not None and problem.op == problems.BIAS and shape not in menu:
             continue
         together = proposal.cluster[0] * proposal.cluster[1]
         clusters = -(-problem.m // (proposal.m * proposal.cluster[0]))
