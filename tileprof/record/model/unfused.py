@@ -100,7 +100,11 @@ def _attention_with_dropout() -> Iterator[None]:
     attention = torch.nn.functional.scaled_dot_product_attention
 
     @functools.wraps(attention)
-    def as_on_gpu(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+    def as_on_gpu(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+        **more: Any,
+    ) -> Any:  # fmt: skip
+        more["is_causal"] = is_causal
         if dropout_p and isinstance(attn_mask, torch.Tensor) and attn_mask.requires_grad and not _grouped(more):
             return _by_products(query, key, value, attn_mask, dropout_p, more.get("scale"))
         if dropout_p:

@@ -105,7 +105,7 @@ def elementwise(
     walked = [
         (mode, permute(expand(o, shape), order)) for mode, group in ((READ, reads), (WRITE, writes)) for o in group
     ]
-    if name in _COPIES and len(reads) == 1 and _dense_alike([o for _, o in walked]):
+    if name in _COPIES and len(reads) == len(writes) == 1 and _dense_alike([o for _, o in walked]):
         return [moved(reads[0], writes[0])]
     kind, per_thread = _kernel_kind(name, reads, writes, [o for _, o in walked])
     per_thread = per_thread if each is None else each
