@@ -10,7 +10,6 @@ at once, and dropout is one operator that keeps its mask. What ``torch.compile``
 from __future__ import annotations
 
 import functools
-import math
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ _FOREACH = (
     "Optimisers work on all parameters at once (foreach), as on a GPU; their step counters would stay on the host "
     "there."
 )
-_ATTENTION = "Attention with dropout is recorded without its dropout: a CPU has no fused attention that drops."
 _LSTM = "LSTM layers are recorded as cells in time order; cuDNN would fuse a layer into a few kernels."
 
 
@@ -38,9 +36,7 @@ def notes() -> frozenset[str]:
 @contextmanager
 def everything() -> Iterator[None]:
     """Switch fused CPU operators off, and back as they were."""
-    switches = (
-        _no_encoder_fast_path(), _no_fused_lstm(), _foreach_optimisers(), _fused_dropout(), _attention_with_dropout()
-    )  # fmt: skip
+    switches = (_no_encoder_fast_path(), _no_fused_lstm(), _foreach_optimisers(), _fused_dropout())
     with ExitStack() as stack:
         for switch in switches:
             stack.enter_context(switch)
@@ -92,50 +88,6 @@ def _fused_dropout() -> Iterator[None]:
         yield
     finally:
         del torch._VF.dropout  # noqa: SLF001 - the original is found by the object's __getattr__
-
-
-@contextmanager
-def _attention_with_dropout() -> Iterator[None]:
-    """On a CPU attention with dropout is never fused; on a GPU it is, unless the mask wants a gradient."""
-    attention = torch.nn.functional.scaled_dot_product_attention
-
-    @functools.wraps(attention)
-    def as_on_gpu(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-        **more: Any,
-    ) -> Any:  # fmt: skip
-        more["is_causal"] = is_causal
-        if dropout_p and isinstance(attn_mask, torch.Tensor) and attn_mask.requires_grad and not _grouped(more):
-            return _by_products(query, key, value, attn_mask, dropout_p, more.get("scale"))
-        if dropout_p:
-            _used.add(_ATTENTION)
-        return attention(query, key, value, attn_mask, 0.0, **more)
-
-    torch.nn.functional.scaled_dot_product_attention = as_on_gpu
-    try:
-        yield
-    finally:
-        torch.nn.functional.scaled_dot_product_attention = attention
-
-
-def _grouped(more: dict[str, Any]) -> bool:
-    return bool(more.get("enable_gqa") or more.get("is_causal"))
-
-
-def _by_products(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, scale: float | None) -> Any:
-    """``_scaled_dot_product_attention_math``: half types in fp32, both factors scaled by the root."""
-    root = math.sqrt(scale if scale is not None else 1 / math.sqrt(query.shape[-1]))
-    dtype = query.dtype
-    with torch.autocast(query.device.type, enabled=False):
-        query, key, value = (
-            t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in (query, key, value)
-        )
-        query, key = (torch.ops.aten.mul.Scalar(t, root) for t in (query, key))
-        scores = torch.matmul(query, key.transpose(-2, -1)) + mask
-        weights = torch.ops.aten._safe_softmax(scores, -1)  # noqa: SLF001 - no public name
-        weights = torch.native_dropout(weights, dropout_p, True)[0]
-        weights.to(dtype)  # returned there, too
-        return torch.matmul(weights, value).to(dtype)
 
 
 @contextmanager
