@@ -79,7 +79,8 @@ assert not any(process.returncode for process in running), outputs
 
 # %% [markdown]
 # Each launch becomes a row: `waves` is tiles over slots, `share` how many of the slots its tiles fill on average over
-# whole waves. The short reduction that ends a split-k product is left out: it is part of its product.
+# whole waves. What a library launches around its kernel is left out: the short reduction that ends a split-k product,
+# fills, and copies to another layout.
 
 
 # %%
@@ -104,10 +105,11 @@ names = pd.concat(
     [sizes(layers[0], ["cell", "hidden", "batch"]), sizes(layers[1], ["batch", "c", "h", "w", "filters", "fh", "fw"])],
     ignore_index=True,
 )
+around = "splitk_reduce|memset|nchwToNhwc|nhwcToNchw|AddPadding|init_device"
 modelled = []
 for device in devices:
     table = kernels(tileprof.load(folder / f"{device}.tileprof"), "modelled")
-    table = table[~table["kernel"].str.contains("splitk_reduce")].reset_index(drop=True)
+    table = table[~table["kernel"].str.contains(around)].reset_index(drop=True)
     assert len(table) == len(suites)
     family = np.where(table["op"].str.contains("conv"), "convolution", "RNN product")
     table = table.assign(family=family, suite=suites, name=names, device=device)

@@ -56,7 +56,9 @@ def test_a_recorded_example_prints_what_it_prints_plain_and_leaves_a_whole_exact
     assert stdout == capsys.readouterr().out
     assert trace.complete
     assert validate(trace) == []
-    assert sorted(set(trace.launches.op[trace.launches.coverage == "conservative"])) == []
+    conservative = trace.launches[trace.launches.coverage == "conservative"]
+    unread = conservative.op.eq("aten::convolution") & conservative.shape_source.isin(["table", "neighbour"])
+    assert sorted(set(conservative.op[~unread])) == []  # a measured kernel whose name tells no tile is confessed
     assert build_graph(trace).pairs.raw.sum() > 0
 
 

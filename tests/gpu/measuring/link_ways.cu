@@ -139,8 +139,9 @@ int main() {
     const auto write_value = driver<WriteValue>("cuStreamWriteValue64");
     const auto batch_of = driver<BatchMemOp>("cuStreamBatchMemOp");
     u64* const mapped = mapped_by_cpu(table);
-    std::printf("way, blocks: round trip p10, median, p90 in ns; answers in millions per second; answers per batch; "
-                "a call's time in ns; rounds answered\n");
+    std::printf(
+        "way, blocks: round trip p10, median, p90 in ns; answers in millions per second; answers per batch; "
+        "a call's time in ns; rounds answered\n");
     for (const Way way : {HOST, RELAY, COPY, WRITE, BATCH, MAPPED})
         for (const int blocks : {1, 8, 32, 128}) {
             if (way == MAPPED && !mapped) continue;
@@ -188,14 +189,16 @@ int main() {
                     }
                     // what the copy of an earlier batch may read of this one's words is as right
                     if (way == COPY)
-                        failed |= cudaMemcpyAsync(table, host, blocks * 8, cudaMemcpyHostToDevice, words) != cudaSuccess;
+                        failed |=
+                            cudaMemcpyAsync(table, host, blocks * 8, cudaMemcpyHostToDevice, words) != cudaSuccess;
                     if (way == BATCH)
                         failed |= batch_of(words, operations.size(), operations.data(), 0) != CUDA_SUCCESS;
                     if (way == MAPPED) __builtin_ia32_sfence();  // memory that is written through a buffer
                     ++batches;
                     calls += way == WRITE ? in_batch : 1;
-                    calling_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                      std::chrono::steady_clock::now() - begin).count();
+                    calling_ns +=
+                        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
+                            .count();
                 }
             });
             u64* const relayed = way == RELAY ? table : nullptr;
@@ -203,8 +206,8 @@ int main() {
             const auto begin = std::chrono::steady_clock::now();
             run<<<blocks + (way == RELAY), MOST, 0, kernels>>>(ring, answers, relayed, place, ended, blocks, times);
             CHECK(cudaStreamSynchronize(kernels));
-            const u64 busy_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                    std::chrono::steady_clock::now() - begin).count();
+            const u64 busy_ns =
+                std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
             leaving = true;
             pilot.join();
             CHECK(cudaStreamSynchronize(words));

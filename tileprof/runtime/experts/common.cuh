@@ -36,9 +36,8 @@ __device__ __forceinline__ int number_of(s32 task) { return task & ((1 << KIND_A
 // reads.
 constexpr int LINE = 32;
 constexpr int FILLED_AT = 0, UP_DONE_AT = FILLED_AT + TILES, ROUTED_AT = UP_DONE_AT + TILES + LINE,
-              TAIL_AT = ROUTED_AT + LINE, COUNT_AT = TAIL_AT + LINE,
-              HEAD_AT = COUNT_AT + EXPERTS * LINE, SENT_AT = HEAD_AT + LINE, ARRIVED_AT = SENT_AT + LINE,
-              COUNTS = ARRIVED_AT + TOKENS * DOWNS;
+              TAIL_AT = ROUTED_AT + LINE, COUNT_AT = TAIL_AT + LINE, HEAD_AT = COUNT_AT + EXPERTS * LINE,
+              SENT_AT = HEAD_AT + LINE, ARRIVED_AT = SENT_AT + LINE, COUNTS = ARRIVED_AT + TOKENS * DOWNS;
 // Words of `kept`, which go on from run to run.
 constexpr int EPOCH_AT = 0, LEFT_AT = LINE, SENT_BEFORE_AT = 2 * LINE, TAKEN_AT = 3 * LINE,
               PLACES_AT = TAKEN_AT + BLOCKS, KEPT = PLACES_AT + MOST_TILES * (UPS + DOWNS) + BLOCKS;
@@ -50,13 +49,13 @@ static_assert(COUNTS == COUNTS_WORDS && KEPT == KEPT_WORDS, "shape.py makes room
 enum Dealing : int { LISTS, QUEUE, PILOT };
 
 struct alignas(64) Arguments {
-    TensorMap sorted, inner, up, down;   // what products read
+    TensorMap sorted, inner, up, down;  // what products read
     const unsigned char *tokens, *router;  // [TOKENS, WIDTH], [EXPERTS, WIDTH]
     unsigned char *sorted_rows, *inner_rows;  // [TILES * ROWS, WIDTH], [TILES * ROWS, INNER]
-    float* parts;                          // [TOKENS * TOP, WIDTH]: each expert's result for a token
-    unsigned char* out;                    // [TOKENS, WIDTH]
+    float* parts;  // [TOKENS * TOP, WIDTH]: each expert's result for a token
+    unsigned char* out;  // [TOKENS, WIDTH]
     s32 *sources, *counts, *kept, *record;  // sources [TILES * ROWS]: the token of a row, times TOP, and its rank there
-    float* weights;                        // [TOKENS * TOP]
+    float* weights;  // [TOKENS * TOP]
     u64* link;
     s32 first, last;  // kinds of tasks of this launch
     const s32* seed;

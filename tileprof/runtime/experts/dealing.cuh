@@ -1,4 +1,5 @@
-// Which task a block takes next, and what its end brings about: tiles of rows come into existence while the kernel runs.
+// Which task a block takes next, and what its end brings about: tiles of rows come into existence while the kernel
+// runs.
 //
 // QUEUE: tickets. The block whose row is a tile's last puts all tasks of the tile into the queue; the block that routes
 // the last tokens does so for tiles that are not full, and puts an end for each block behind the last place.
@@ -32,7 +33,7 @@ __device__ __forceinline__ s32 marked(u32 run, s32 task) {
 struct Dealer {
     const Arguments& p;
     const u32 run;
-    int place;      // in the lists of all blocks, of the kind
+    int place;  // in the lists of all blocks, of the kind
     int kind;
     u32 taken = 0;
 
@@ -176,7 +177,8 @@ __device__ __forceinline__ void post(const Arguments& p, u32 run, s32 task, u32 
             begin_tiles(p, run, rows % ROWS == 0 ? -1 : lane * HIGH + rows / ROWS);
             for (int source = 0; source < EXPERTS; ++source)
                 high += (static_cast<int>(__shfl_sync(~0u, static_cast<u32>(rows), source)) + ROWS - 1) / ROWS;
-            for (int block = lane; DEALING == QUEUE && block < BLOCKS; block += 32)  // behind all tasks, an end for each
+            for (int block = lane; DEALING == QUEUE && block < BLOCKS;
+                 block += 32)  // behind all tasks, an end for each
                 store_release_gpu_s32(p.kept + PLACES_AT + high * (UPS + DOWNS) + block, marked(run, END));
             if (DEALING == PILOT && lane == 0) tell(p, ROUTED | static_cast<u32>(high));
         }

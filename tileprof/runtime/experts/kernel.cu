@@ -209,8 +209,7 @@ __device__ __forceinline__ void finish_down(const Arguments& p, u32 shared, cons
             const float weight = __uint_as_float(load_global_u32(p.weights + token * TOP + rank));
             const float* const part = p.parts + (static_cast<s64>(token) * TOP + rank) * WIDTH + column;
 #pragma unroll
-            for (int i = 0; i < 8; ++i)
-                added[i] += weight * __uint_as_float(load_global_u32(part + i / 2 * 8 + i % 2));
+            for (int i = 0; i < 8; ++i) added[i] += weight * __uint_as_float(load_global_u32(part + i / 2 * 8 + i % 2));
         }
         unsigned char* const to = p.out + 2 * (static_cast<s64>(token) * WIDTH + column);
 #pragma unroll

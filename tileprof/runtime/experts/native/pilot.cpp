@@ -24,7 +24,7 @@ u32 task_of(Kind kind, int number) { return static_cast<u32>(kind) << KIND_AT | 
 struct Pilot {
     u64* const link;
     u32 issued[BLOCKS] = {};  // commands, over all runs
-    u32 heard = 0;            // messages, over all runs
+    u32 heard = 0;  // messages, over all runs
     int outstanding[BLOCKS];
     int route_owner[ROUTES], up_owner[UP_TASKS], down_owner[DOWN_TASKS];
     int ups_sent[TILES], ups_done[TILES];
