@@ -232,6 +232,8 @@ def _machine() -> dict[str, Any]:
     """Return what the results hold for: GPU and libraries."""
     import torch  # noqa: PLC0415 - heavy
 
+    if not torch.cuda.is_available():
+        raise UserError("A harvest launches kernels: it needs an NVIDIA GPU and a PyTorch built for CUDA.")
     gpu = torch.cuda.get_device_properties(0)
     return {
         "gpu": gpu.name,

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tileprof.harvest import operators
+from tileprof.harvest.__main__ import main
 from tileprof.harvest.product_cases import Dtype
 
 
@@ -31,3 +32,10 @@ def test_each_operator_runs_at_its_smallest_sizes(name, build, types, sizes, mon
     second = sizes[len(sizes) // 3]
     for a, b, c in {sizes[0], second if np.prod([max(s, 1) for s in second]) < 1e5 else sizes[0]}:
         build(torch, dtype, a, b, c)()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_harvest_without_a_gpu_ends_in_a_sentence(tmp_path, capsys):
+    assert main(["operators", "-o", str(tmp_path)]) == 2
+    assert "needs an NVIDIA GPU" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
