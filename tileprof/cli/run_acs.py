@@ -49,14 +49,9 @@ def run_acs(options: Namespace) -> int:
     if not options.program:
         raise UserError("give a program after --: tileprof run --scheduler acs -- python infer.py")
     command = command_of(tuple(options.program))
-    library = acs.build()
     with tempfile.TemporaryDirectory(prefix="tileprof-acs-") as name:
         folder = Path(name)
         path = options.table or folder / "table"
-        if not path.exists():
-            table = record_table(tuple(options.program), folder, library, fine=options.fine)
-            table.write(path)
-            _say_table(table, options.table)
         mode: Mode = "check" if options.check else SCHEDULERS[options.scheduler]
         settings = acs.Settings(
             mode,
@@ -66,6 +61,11 @@ def run_acs(options: Namespace) -> int:
             threads=THREADS if options.threads is None else options.threads,
             window=WINDOW if options.window is None else options.window,
         )
+        library = acs.build()
+        if not path.exists():
+            table = record_table(tuple(options.program), folder, library, fine=options.fine)
+            table.write(path)
+            _say_table(table, options.table)
         environment = {**os.environ, **acs.environment(library, settings)}
         code = subprocess.run(command, env=environment, check=False).returncode
         results = acs.results(folder)
