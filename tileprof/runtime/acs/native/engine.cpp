@@ -244,7 +244,9 @@ void Engine::begin_queue() {
     makers.pause = [this] {
         // The program's thread may wait for this one while it holds the mutex: then it does what there is to do.
         std::unique_lock<std::timed_mutex> lock(mutex_, std::try_to_lock);
-        if (lock.owns_lock() && !held_.empty()) failed_later(flush());
+        if (!lock.owns_lock()) return false;
+        if (!held_.empty()) failed_later(flush());
+        return true;
     };
     queue_ = std::make_unique<Queue>(std::move(makers));
 }

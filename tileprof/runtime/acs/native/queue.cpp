@@ -143,8 +143,10 @@ bool Queue::arrived(uint64_t tail) {
         __builtin_ia32_pause();
         if (turns % 64 != 0) continue;
         const auto waited = std::chrono::steady_clock::now() - since;
-        if (!paused && waited > kPause) makers_.pause(), paused = true;
-        if (waited > kAwake) break;
+        if (!paused && waited > kPause) paused = makers_.pause();
+        if (waited < kAwake) continue;
+        if (paused) break;  // or what is held back would wait for the program's next call, which may never come
+        std::this_thread::yield();
     }
     std::unique_lock<std::mutex> lock(mutex_);
     asleep_ = true;

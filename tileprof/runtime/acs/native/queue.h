@@ -21,7 +21,7 @@ class Queue {
         std::function<void(const Launch&, const Function&)> launch;
         std::function<void(const Move&)> move;
         std::function<void(const Mark&)> mark;
-        std::function<void()> pause;  // nothing has come for a while
+        std::function<bool()> pause;  // nothing has come for a while; false: not possible now, to be called again
     };
 
     explicit Queue(Makers makers);

@@ -390,7 +390,10 @@ EXPORT int cuFuncGetParamInfo(void* function, size_t i, size_t* offset, size_t* 
     *size = kernel->layout[i].second;
     return 0;
 }
+// FAKE_SET_US: what it takes.
 EXPORT int cuFuncSetAttribute(void*, int attribute, int value) {
+    static const long us = getenv("FAKE_SET_US") ? atol(getenv("FAKE_SET_US")) : 0;
+    if (us != 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
     if (attribute == 8) added = static_cast<uint32_t>(value);
     return 0;
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <random>
 #include <string>
@@ -219,14 +220,23 @@ int main(int argc, char** argv) {
             CHECK(event_record(event, stream));
             if (records() == before) return 5;
         }
-    } else if (what == "pause") {  // launches begin although nothing asks for their results
+    } else if (what == "pause" || what == "busy") {  // launches begin although nothing asks for their results
         const auto* first = reinterpret_cast<const volatile uint32_t*>(buffers[0]);  // memory is the host's here
         uint32_t n = 128, three = 3;
         void* scale[] = {&buffers[0], &n, &three};
         for (int step = 0; step < steps; ++step) {
             const uint32_t before = *first;
+            std::atomic<bool> launched{false};
+            std::thread other;  // that is inside of a call, which does nothing, whenever the launch may begin
+            if (what == "busy")
+                other = std::thread([&] {
+                    while (!launched) set_attribute(functions[1], 8, 0);
+                    for (int i = 0; i < 5; ++i) set_attribute(functions[1], 8, 0);
+                });
             CHECK(launch(functions[1], 1, 1, 1, 128, 1, 1, 0, stream, scale, nullptr));
-            for (int turn = 0; *first == before && turn < 10000; ++turn) usleep(1000);
+            launched = true;
+            if (what == "busy") other.join();
+            for (int turn = 0; *first == before && turn < 60000; ++turn) usleep(1000);
             if (*first == before) return 5;
         }
     } else if (what == "time") {  // nanoseconds of this thread's per launch, the least of several rounds
