@@ -80,7 +80,7 @@ def model(kernel: Kernel, device: Device) -> Duration:
     waves = max(-(-tiles // slots), 1)
     running = tiles / waves
     resident = max(-(-tiles * cluster // device.sms) / waves, 1.0)
-    touched, distinct_bytes = _traffic(kernel)
+    touched, distinct_bytes = traffic(kernel)
     if kernel.name.startswith(COPY_ENGINES):  # the driver's own kernel or engine takes the whole GPU
         ns = distinct_bytes / device.sustained_bytes_per_s * 1e9 + BLOCK_NS
         return Duration(np.full(tiles, ns), max(round(ns), 1), fits.blocks_per_sm)
@@ -97,7 +97,7 @@ def model(kernel: Kernel, device: Device) -> Duration:
     return Duration(tile_ns, max(round(launch_ns), 1), fits.blocks_per_sm)
 
 
-def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
+def traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
     """Return bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size).
 
     A conservative footprint says that every tile may touch an operand whole; the kernel moves it once all the same.

@@ -59,6 +59,24 @@ def test_out_arguments_are_bound_to_the_given_memory(recorded):
     assert _written(trace, added) == (_written(trace, negated)[0], 5 * 4)
 
 
+def test_products_that_add_slices_wait_for_the_workspace_of_the_library(recorded):
+    def program():
+        a, b, c, d = (torch.ones(*shape) for shape in ((64, 4096), (4096, 64), (32, 4096), (4096, 32)))
+        a @ b
+        c @ d
+
+    trace = recorded(program, tile=("gemm=32x32x32,split=4",))
+    products = trace.launches.launch[trace.launches.op == "aten::mm"].tolist()
+    assert len(products) == 4
+    space = trace.buffers.buffer[trace.buffers.name == "workspace of cublas"].tolist()
+    assert all(space[0] in dict(_operands(trace, launch)) for launch in products)
+    pairs = tileprof.analysis.build_graph(trace).pairs
+    reading, writing = products[1], products[2]
+    waits = pairs[(pairs.producer == reading) & (pairs.consumer == writing)]
+    assert len(waits) == 1
+    assert not waits.reuse_only.any()
+
+
 def test_memory_that_was_given_back_is_another_buffer_at_the_same_address(recorded):
     def program():
         x = torch.ones(1000)
