@@ -130,9 +130,10 @@ class TileGraph:
 def build_graph(trace: Recording, progress: Progress | None = None, *, granule: int = 1) -> TileGraph:
     """Return the tile graph of a recording; ``progress(done, launches)`` is called now and then.
 
-    Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (``granule`` above
-    1, ``coverage`` other than exact), so is the graph. The argument ``granule`` takes that many bytes for one address, so
-    that a byte-exact trace can be compared with one that was recorded so. Raises `TraceError` where the trace is not consistent.
+    Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (its ``granule``
+    above 1, ``coverage`` other than exact), so is the graph. With the argument ``granule`` so many bytes count as one
+    address: a byte-exact trace can then be compared with one that was recorded in such pieces. Raises `TraceError`
+    where the trace is not consistent.
     """
     tiles = trace.launches["tiles"].to_numpy()
     base = np.concatenate([np.zeros(1, np.int64), np.cumsum(tiles, dtype=np.int64)])

@@ -63,9 +63,7 @@ def too_many_runs(runs: int) -> TraceError:
     )
 
 
-def access(
-    number: int, footprint: Footprint, bindings: tuple[tuple[int, int], ...], granule: int = 1
-) -> Access:
+def access(number: int, footprint: Footprint, bindings: tuple[tuple[int, int], ...], granule: int = 1) -> Access:
     """Return the access of a footprint whose operand slots are bound to one buffer: ``(slot, offset)`` pairs; of each
     ``granule`` bytes that a tile touches in part it touches all.
     """
@@ -83,9 +81,7 @@ def access(
     return Access(number, footprint.tiles, read, write, atomic)
 
 
-def _touch(
-    boxes: Boxes, rows: NDArray[np.int64], shift: NDArray[np.int64], tiles: int, granule: int
-) -> Touch | None:
+def _touch(boxes: Boxes, rows: NDArray[np.int64], shift: NDArray[np.int64], tiles: int, granule: int) -> Touch | None:
     if len(rows) == 0:
         return None
     tile = boxes.tile[rows]

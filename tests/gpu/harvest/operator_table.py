@@ -2,7 +2,8 @@
 
 ``python tests/gpu/harvest/operator_table.py DIR [-o FILE]``: each harvested call runs here, on the CPU, under the model
 recorder. The kernels that it models are paired with the launches of the GPU in order: as many as have the same kind and
-the same number of tiles. Pairs are entries; the time of a call whose kernels do not pair is left out.
+the same number of tiles. Pairs are entries; of a call with another number of kernels only those with as many tiles, and
+none where the recorder models kernels that were not launched.
 """
 
 import argparse
@@ -111,12 +112,15 @@ def entries(folder, log):
             pairs = paired(session.kernels, launches)
             if len(pairs) != len(launches):
                 unpaired[name] += 1
-            for kernel, (_, tiles, ns) in pairs:
+            alike = len(session.kernels) == len(launches)
+            for kernel, (_, tiles, ns) in pairs if len(session.kernels) <= len(launches) else ():
+                if not alike and tiles != kernel.footprint.tiles:
+                    continue
                 touched, distinct = duration.traffic(kernel)
                 of = operator_times.features(kernel, float(touched.sum()), distinct)
-                rows.append((kernel.name, number, tiles == kernel.footprint.tiles, *of, ns))
+                rows.append((kernel.name, *of, ns))
             session.kernels = []
-            session._plans.clear()  # noqa: SLF001 - footprints of large cases
+            session._plans.clear()
             if done % 500 == 0:
                 log(f"{done} cases, {len(rows)} launches, {time.process_time():.0f} s")
         session.active = False
@@ -133,7 +137,7 @@ def build(rows, about, path):
     times = {}
     for name, *more, ns in rows:
         if ns > 0:
-            times.setdefault((number[name], *more[2:]), []).append(ns)
+            times.setdefault((number[name], *more), []).append(ns)
     keys = sorted(times)
     columns = {
         "name": np.array(names, np.str_),
@@ -149,7 +153,6 @@ def build(rows, about, path):
 
 
 def main():
-
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="DIR")

@@ -1,11 +1,11 @@
 """Durations of PyTorch's own kernels, from launches that were measured on the GPU.
 
 `tests/gpu/harvest/operator_table.py` runs the harvested calls through the model recorder, and pairs the kernels that it
-models with those that the GPU launched. An entry says of a modelled kernel what it does, in `FEATURES`, and how long the
-GPU took. A launch gets the time of the four entries that are most like it, of a kernel of the same name, or else of the
+models with those that the GPU launched. An entry says what a modelled kernel does, in `FEATURES`, and how long the GPU
+took. A launch gets the time of the four entries that are most like it, of a kernel of the same name, or else of the
 same kind (`vectorized_elementwise<exp>` and `vectorized_elementwise<mul>`): in units of a roofline, weighed by
-1 / distance squared. What has no entry of its kind keeps the roofline's time, and so has what lies far from all entries.
-`tests/benchmarks/bench_operator_times.py` tests this with each entry left out.
+1 / distance squared. What has no entry of its kind keeps the time of the roofline, and so has what lies far from all
+entries. `tests/benchmarks/bench_operator_times.py` tests this with each entry left out.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from tileprof.record.model.tile_model import Kernel
 
 FAMILY: Final = "operators"
-FEATURES: Final = ("tiles", "threads", "distinct", "touched", "run", "narrow", "wide")
+FEATURES: Final = ("tiles", "threads", "distinct", "touched", "run", "flops", "narrow", "wide")
 """In sixteenths of a power of two: tiles, threads of a block, distinct bytes, bytes that tiles touch, bytes of a run
-that a tile touches without a gap, sizes of the smallest and of the largest element.
+that a tile touches without a gap, FLOPs, sizes of the smallest and of the largest element.
 """
 STEPS: Final = 16
-_WEIGHTS: Final = np.array([1.0, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0])
+_WEIGHTS: Final = np.array([1.0, 0.5, 1.0, 0.5, 0.5, 0.25, 1.0, 1.0])
 TIME_SCALE: Final = 1000.0
 """Of logarithms of nanoseconds, as entries hold them."""
 _NEAREST, _NEAR, _FAR, _OTHER_NAME = 4, 0.1, 12.0, 1.0
 """How many entries give a time; what keeps weights finite; beyond which distance no entry says anything; how far away a
 kernel of another name is.
 """
-_START_NS, _BYTES_PER_NS = 1000.0, 3500.0
-"""The unit in which times are compared: a start, and distinct bytes at the rate that an H200 sustains."""
+_START_NS, _BYTES_PER_NS, _FLOPS_PER_NS = 1000.0, 3500.0, 300e3
+"""The unit in which times are compared: a start, and distinct bytes or FLOPs at rates that kernels reach on an H200."""
 
 
 def features(kernel: Kernel, touched: float, distinct: float) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def features(kernel: Kernel, touched: float, distinct: float) -> tuple[int, ...]
     sizes = [o.itemsize for o in kernel.operands if not isinstance(o, Scratch)] or [1]
     numbers = (
         kernel.footprint.tiles, int(np.prod(kernel.block)), distinct, touched,
-        volume.sum() / max(runs.sum(), 1.0), min(sizes), max(sizes),
+        volume.sum() / max(runs.sum(), 1.0), kernel.flops, min(sizes), max(sizes),
     )  # fmt: skip
     return tuple(round(STEPS * float(np.log2(max(n, 1.0)))) for n in numbers)
 
@@ -95,8 +95,8 @@ def looked_up(
 
 
 def _unit_ns(keys: NDArray[np.int64]) -> NDArray[np.float64]:
-    distinct = 2.0 ** (keys[:, FEATURES.index("distinct")] / STEPS)
-    return np.asarray(_START_NS + distinct / _BYTES_PER_NS)
+    distinct, flops = (2.0 ** (keys[:, FEATURES.index(name)] / STEPS) for name in ("distinct", "flops"))
+    return np.asarray(_START_NS + np.maximum(distinct / _BYTES_PER_NS, flops / _FLOPS_PER_NS))
 
 
 def _likes(table: Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
