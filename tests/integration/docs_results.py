@@ -480,7 +480,7 @@ def other_numbers(text: str) -> Iterator[tuple[int, str, bool]]:
     covered += [range(m.start(), m.end()) for m in re.finditer(r"^```.*?^```", text, re.DOTALL | re.MULTILINE)]
     covered += [range(m.start(), m.end()) for figure in figures() for m in matches(figure, text)]
     covered += [range(m.start(), m.end()) for m in re.finditer(r"`[^`\n]*`", text)]
-    starts = [0, *(m.start() for m in re.finditer(r"^#+ ", text, re.MULTILINE)), len(text)]
+    starts = [0, *(m.start() for m in re.finditer(r"^##? ", text, re.MULTILINE)), len(text)]
     for begin, end in itertools.pairwise(starts):
         sourced = _SOURCE.search(text, begin, end) is not None
         for match in _NUMBER.finditer(text, begin, end):
