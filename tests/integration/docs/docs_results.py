@@ -1,8 +1,8 @@
 """Numbers in Markdown pages that come from committed results files: tables made anew, figures in sentences compared.
 
-    python -m tests.integration.docs_results              checks all pages
-    python -m tests.integration.docs_results --write      writes tables and figures anew
-    python -m tests.integration.docs_results --list       lists the other numbers; ! where no source is near
+    python -m tests.integration.docs.docs_results              checks all pages
+    python -m tests.integration.docs.docs_results --write      writes tables and figures anew
+    python -m tests.integration.docs.docs_results --list       lists the other numbers; ! where no source is near
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``. What ``docs_examples.py`` executes, and tables
 that a script of ``tests/benchmarks`` writes between such marks, are not listed.
@@ -25,7 +25,7 @@ from unittest import mock
 from tests.gpu.measuring import measure_models, measure_starts
 from tileprof.runtime.measuring import summary
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GPU, BENCHMARKS = ROOT / "tests/gpu/results", ROOT / "tests/benchmarks/results"
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))

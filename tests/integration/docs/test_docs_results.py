@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tests.integration import docs_results
-from tests.integration.docs_results import PAGES, ROOT, TABLES
+from tests.integration.docs import docs_results
+from tests.integration.docs.docs_results import PAGES, ROOT, TABLES
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 
@@ -22,11 +22,11 @@ RULES_AND_EXAMPLES = {
 @pytest.mark.parametrize("page", TABLES)
 def test_tables_of_a_page_are_what_the_results_files_make(page):
     text = TEXTS[f"docs/{page}.md"]
-    assert docs_results.with_tables(text, TABLES[page]) == text, "python -m tests.integration.docs_results --write"
+    assert docs_results.with_tables(text, TABLES[page]) == text, "python -m tests.integration.docs.docs_results --write"
 
 
 def test_every_figure_in_a_sentence_is_that_of_its_results_file():
-    assert docs_results.disagreements(TEXTS) == [], "python -m tests.integration.docs_results --write"
+    assert docs_results.disagreements(TEXTS) == [], "python -m tests.integration.docs.docs_results --write"
 
 
 def test_a_figure_that_differs_is_noticed_and_written_anew():
