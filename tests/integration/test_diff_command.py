@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.unit.analysis.fakes import write_mlp
-from tileprof.cli import main
+from tileprof.cli.entry import main
 
 
 @pytest.fixture(scope="module")
