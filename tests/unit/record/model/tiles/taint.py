@@ -22,21 +22,22 @@ Bytes = dict[Any, np.ndarray]
 
 def reached(kernels: list[Kernel], start: Bytes) -> Bytes:
     """All bytes, by operand ref or scratch, that depend on the bytes of ``start`` according to the tiles."""
-    tainted = {k: np.unique(v) for k, v in start.items()}
+    tainted = {key: _with_runs(np.zeros(0, bool), at, at + 1) for key, at in start.items()}
     for kernel in kernels:
         b = kernel.footprint.boxes
         keys = [("scratch", o.slot) if isinstance(o, Scratch) else o.ref for o in kernel.operands]
         hit = np.zeros(kernel.footprint.tiles, bool)
         for slot, key in enumerate(keys):
             if key in tainted:
-                rows = np.flatnonzero((b.operand == slot) & np.isin(b.mode, (READ, ATOMIC)))
-                row, at = _expand(b, rows)
-                hit[b.tile[row[np.isin(at, tainted[key])]]] = True
+                row, begin, end = _runs(b, (b.operand == slot) & np.isin(b.mode, (READ, ATOMIC)))
+                before = np.concatenate([[0], np.cumsum(tainted[key])])  # how many bytes before each byte are tainted
+                last = len(tainted[key])
+                hit[b.tile[row[before[np.minimum(end, last)] > before[np.minimum(begin, last)]]]] = True
         for slot, key in enumerate(keys):
-            rows = np.flatnonzero((b.operand == slot) & np.isin(b.mode, (WRITE, ATOMIC)) & hit[b.tile])
-            if len(rows):
-                tainted[key] = np.union1d(tainted.get(key, np.empty(0, np.int64)), _expand(b, rows)[1])
-    return tainted
+            _, begin, end = _runs(b, (b.operand == slot) & np.isin(b.mode, (WRITE, ATOMIC)) & hit[b.tile])
+            if len(begin):
+                tainted[key] = _with_runs(tainted.get(key, np.zeros(0, bool)), begin, end)
+    return {key: np.flatnonzero(mask) for key, mask in tainted.items()}
 
 
 def check(
@@ -117,17 +118,25 @@ def _run(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> list
     return [t for t in (returned if isinstance(returned, list | tuple) else [returned]) if isinstance(t, torch.Tensor)]
 
 
-def _expand(b: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    actual = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    for r in rows:
-        at = (
-            b.offset[r]
-            + np.arange(b.count_1[r])[:, None, None] * b.stride_1[r]
-            + np.arange(b.count_0[r])[:, None] * b.stride_0[r]
-            + np.arange(b.length[r])
-        ).ravel()
-        actual.append((np.full(len(at), r), at))
-    return np.concatenate([f[0] for f in actual]), np.concatenate([f[1] for f in actual])
+def _runs(b: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The runs of adjacent bytes of the boxes ``which``: number of the box, first byte, byte after the last."""
+    rows = np.flatnonzero(which)
+    each = (b.count_0[rows] * b.count_1[rows]).astype(np.int64)
+    row = np.repeat(rows, each)
+    outer, inner = np.divmod(np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each), b.count_0[row])
+    begin = b.offset[row] + outer * b.stride_1[row] + inner * b.stride_0[row]
+    assert begin.min(initial=0) >= 0, "a byte before the operand"
+    return row, begin, begin + b.length[row]
+
+
+def _with_runs(mask: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """``mask``, true for some bytes, made true for those of the runs, too, and longer where they end after it."""
+    edges = np.zeros(max(len(mask), end.max(initial=0)) + 1, np.int64)
+    np.add.at(edges, begin, 1)
+    np.add.at(edges, end, -1)
+    union = np.cumsum(edges)[:-1] > 0
+    union[: len(mask)] |= mask
+    return union
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
