@@ -23,7 +23,7 @@ from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from tileprof.record.model.tiles.products.gemm_tiles import Tile
+from tileprof.record.model.tiles.products.gemm_tile_choice import Tile
 
 if TYPE_CHECKING:
     from tileprof.devices import Device
