@@ -200,4 +200,15 @@ const char* immovable(const Launch& launch) {
     return nullptr;
 }
 
+uint64_t configuration_of(const Launch& launch) {
+    const Shape& s = launch.shape;
+    uint64_t hash = mixed(reinterpret_cast<uint64_t>(launch.function), uint64_t{launch.parameters == nullptr});
+    hash = mixed(hash, static_cast<uint64_t>(s.grid[0]) << 32 | s.grid[1]);
+    hash = mixed(hash, static_cast<uint64_t>(s.grid[2]) << 32 | s.shared_bytes);
+    hash = mixed(hash, static_cast<uint64_t>(s.block[0]) << 40 | static_cast<uint64_t>(s.block[1]) << 20 | s.block[2]);
+    hash = mixed(hash, uint64_t{launch.attribute_count});
+    for (unsigned i = 0; i < launch.attribute_count; ++i) hash = mixed(hash, launch.attributes[i]);
+    return hash;
+}
+
 }  // namespace tileprof::acs

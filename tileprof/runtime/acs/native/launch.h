@@ -99,6 +99,9 @@ inline uint64_t mixed(uint64_t hash, uint64_t value) {
     return hash ^ hash >> 32;
 }
 
+// A hash of function, shape and attributes: what the driver takes once it takes again.
+uint64_t configuration_of(const Launch& launch);
+
 // Why such a launch is left where the program put it; nullptr where it may go elsewhere.
 const char* immovable(const Launch& launch);
 
