@@ -9,13 +9,13 @@
 #include <unordered_map>
 #include <utility>
 
-#include "calls.h"
-#include "dispatcher.h"
-#include "launch.h"
+#include "driver/calls.h"
+#include "order/dispatcher.h"
+#include "driver/launch.h"
 #include "launch_log.h"
 #include "options.h"
 #include "queue.h"
-#include "table.h"
+#include "order/table.h"
 
 namespace tileprof::acs {
 
@@ -25,10 +25,10 @@ class Engine {
     std::string start();
     bool on() const { return on_; }
 
-    CUresult launched(const Launch& launch);
-    CUresult moved(const Move& move);
+    CUresult launch(const Launch& launch);
+    CUresult move(const Move& move);
     // A record on an event or a wait for one; `real` makes it.
-    CUresult marked(const Mark& mark, CUresult (*real)(const Mark&));
+    CUresult mark(const Mark& mark, CUresult (*real)(const Mark&));
     // Before a call that may see, or be seen by, what was launched. An error that the call is to return in place of
     // being made: of a launch that another thread made for the program.
     CUresult before(const char* symbol, Meaning meaning);
@@ -43,13 +43,13 @@ class Engine {
     void after_fork(bool child);
 
   private:
-    void failed_later(CUresult result);
+    void note_failure(CUresult result);
 
     // `mutex_`, unless another thread holds it for `kPatience`.
     std::unique_lock<std::timed_mutex> hold();
     // In the program's thread, `mutex_` held:
-    bool queueing(CUstream stream) const;
-    CUresult drained(const char* what);
+    bool queues(CUstream stream) const;
+    CUresult drain(const char* what);
     CUresult earlier_failure();
     void begin_queue();
     void forget_module();
@@ -62,10 +62,10 @@ class Engine {
     Functions functions_;
     std::unique_ptr<Dispatcher> dispatcher_;
     std::unique_ptr<Queue> queue_;
-    std::atomic<int> failure_{kSuccess};  // of launches that were held back or queued, not yet said
+    std::atomic<int> failure_{kSuccess};  // of launches that were held back or queued, not yet returned to the program
     // By function, shape and attributes: what the driver has taken once, and takes again. Only such launches are
     // queued: one that cannot be made fails in the program's own call.
-    std::unordered_map<uint64_t, const Function*> proven_;
+    std::unordered_map<uint64_t, const Function*> accepted_;
     std::map<std::pair<const void*, int>, int> attributes_;
     LaunchLog log_;
 };

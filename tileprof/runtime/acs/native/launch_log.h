@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "launch.h"
+#include "driver/launch.h"
 
 namespace tileprof::acs {
 

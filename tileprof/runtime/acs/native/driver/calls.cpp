@@ -1,4 +1,4 @@
-#include "calls.h"
+#include "driver/calls.h"
 
 #include <string.h>
 
@@ -6,7 +6,7 @@ namespace tileprof::acs {
 
 namespace {
 
-// Beginnings of names of calls that change no order. What is in neither list is taken to: a new driver's calls, too.
+// Beginnings of names of calls that change no order. A call in neither list orders, as do calls of newer drivers.
 constexpr const char* kHarmless[] = {
     "cuArray",
     "cuCoredump",
@@ -91,8 +91,8 @@ constexpr const char* kHarmless[] = {
     "cuDeviceRegisterAsync",
     "cuMulticastGet",
 };
-// Those that change no order, but that a launch made earlier must not come after: what they set or tell would be
-// another thing.
+// Those that change no order, but that a launch made earlier must not come after: it would see
+// or return something else.
 constexpr const char* kIssued[] = {
     "cuCtxDetach",
     "cuCtxEnable",
@@ -127,7 +127,7 @@ Meaning meaning_of(const char* symbol) {
     if (begins(symbol, "cuStreamBeginCapture")) return Meaning::kCaptureBegins;
     if (begins(symbol, "cuStreamEndCapture")) return Meaning::kCaptureEnds;
     if (begins(symbol, "cuModuleUnload") || begins(symbol, "cuLibraryUnload")) return Meaning::kUnloads;
-    // Another process, which may be told of an event as soon as its record has returned.
+    // Another process, which may learn of an event as soon as its record has returned.
     if (begins(symbol, "cuIpcGetEventHandle")) return Meaning::kShared;
     for (const char* name : kOrderedYet)
         if (begins(symbol, name)) return Meaning::kOrdered;

@@ -1,4 +1,4 @@
-#include "dispatcher.h"
+#include "order/dispatcher.h"
 
 #include <stdio.h>
 
@@ -32,30 +32,30 @@ Group* Dispatcher::group_of(CUstream stream) {
     CUcontext context = nullptr;
     if (Driver::get().cuCtxGetCurrent(&context) != kSuccess) return nullptr;
     if (active_ != nullptr && active_->stream() == stream && active_->context() == context) return active_;
-    Group* found = nullptr;
+    Group* match = nullptr;
     for (const auto& group : groups_)
-        if (group->stream() == stream && group->context() == context) found = group.get();
-    if (found == nullptr && groups_.size() < kMostGroups) {
+        if (group->stream() == stream && group->context() == context) match = group.get();
+    if (match == nullptr && groups_.size() < kMostGroups) {
         groups_.push_back(std::make_unique<Group>(context, stream, options_, counts_));
-        found = groups_.back().get();
+        match = groups_.back().get();
     }
-    return found != nullptr && found->usable() ? found : nullptr;
+    return match != nullptr && match->usable() ? match : nullptr;
 }
 
 // Everything that was placed is ordered before what its streams get next; `group`: that this may be ordered after it.
 CUresult Dispatcher::barrier(Group* group, uint64_t id) {
-    CUresult failed = flush();
+    CUresult failure = flush();
     for (const auto& other : groups_)
         if (dirty_ || other.get() == group)
-            if (CUresult result = other->join(id)) failed = result;
+            if (CUresult result = other->join(id)) failure = result;
     dirty_ = false;
-    return failed;
+    return failure;
 }
 
 CUresult Dispatcher::flush() {
-    if (held_.empty()) return kSuccess;
-    std::vector<Held> segment = std::move(held_);
-    held_.clear();
+    if (segment_.empty()) return kSuccess;
+    std::vector<SegmentLaunch> segment = std::move(segment_);
+    segment_.clear();
     CUresult result = kSuccess;
     if (options_.mode == Mode::kCheck) {
         if ((result = active_->join(1))) return result;
@@ -66,13 +66,14 @@ CUresult Dispatcher::flush() {
     ++counts_->segments;
     if ((result = active_->join(1))) return result;
     if (graphs_.launch(segment, active_->stream(), &result)) {
-        CUresult joined = active_->join(2);
-        return result != kSuccess ? result : joined;
+        CUresult join_result = active_->join(2);
+        return result != kSuccess ? result : join_result;
     }
-    for (Held& held : segment) {
-        held.launch.parameters = held.pointers.data();
-        held.launch.extra = nullptr;
-        if ((result = active_->place(work_of(held.launch), std::move(held.access), held.id, false))) return result;
+    for (SegmentLaunch& member : segment) {
+        member.launch.parameters = member.pointers.data();
+        member.launch.extra = nullptr;
+        if ((result = active_->place(work_of(member.launch), std::move(member.access), member.id, false)))
+            return result;
     }
     dirty_ = true;
     return kSuccess;
@@ -81,7 +82,7 @@ CUresult Dispatcher::flush() {
 // What comes before all work for a stream: its group, nullptr where it stays as it is, and whether the stream captures.
 CUresult Dispatcher::enter(CUstream stream, Group** group, bool* capturing) {
     if (active_ != nullptr && stream != active_->stream())
-        if (CUresult failed = barrier(nullptr, 3)) return failed;
+        if (CUresult failure = barrier(nullptr, 3)) return failure;
     *group = group_of(stream);
     if (capturing_ > 0) {
         int status = kCaptureNone;
@@ -89,7 +90,7 @@ CUresult Dispatcher::enter(CUstream stream, Group** group, bool* capturing) {
     }
     if (*group != active_ && *group != nullptr) {
         // It may wait for what other streams were given, as the default stream does: its lanes do so by waiting for it.
-        if (CUresult failed = barrier(*group, 4)) return failed;
+        if (CUresult failure = barrier(*group, 4)) return failure;
         active_ = *group;
     }
     return kSuccess;
@@ -115,16 +116,16 @@ CUresult Dispatcher::pace(CUstream stream, bool* rests) {
 CUresult Dispatcher::move(const Move& move) {
     const Work work = work_of(move);
     bool rests = false;
-    if (CUresult failed = pace(move.stream, &rests)) return failed;
+    if (CUresult failure = pace(move.stream, &rests)) return failure;
     if (rests) return work.make(work.what, move.stream);
     Group* group = nullptr;
     bool capturing = false;
-    if (CUresult failed = enter(move.stream, &group, &capturing)) return failed;
+    if (CUresult failure = enter(move.stream, &group, &capturing)) return failure;
     const uint64_t id = ~static_cast<uint64_t>(move.kind);
     if (group == nullptr || (options_.mode != Mode::kStreams && !capturing)) {
         ++counts_->barriers;
         ++counts_->calls[move.kind == Move::kCopy ? "cuMemcpyDtoDAsync" : "cuMemsetAsync"];
-        if (CUresult failed = barrier(group, id)) return failed;
+        if (CUresult failure = barrier(group, id)) return failure;
         return work.make(work.what, move.stream);
     }
     ++counts_->moves;
@@ -137,14 +138,14 @@ CUresult Dispatcher::move(const Move& move) {
 CUresult Dispatcher::launch(const Launch& launch, const Function& function) {
     ++counts_->launches;
     bool rests = false;
-    if (CUresult failed = pace(launch.stream, &rests)) return failed;
+    if (CUresult failure = pace(launch.stream, &rests)) return failure;
     if (rests) {
         ++counts_->rested;
         return issue_as_it_is(launch);
     }
     Group* group = nullptr;
     bool capturing = false;
-    if (CUresult failed = enter(launch.stream, &group, &capturing)) return failed;
+    if (CUresult failure = enter(launch.stream, &group, &capturing)) return failure;
     const Entry* entry = nullptr;
     const char* reason = group == nullptr  ? "its stream or context"
                          : !function.known ? "the driver does not name it"
@@ -159,7 +160,7 @@ CUresult Dispatcher::launch(const Launch& launch, const Function& function) {
         if (counts_->unknown_at.size() < Counts::kMostListed) counts_->unknown_at.push_back(counts_->launches - 1);
         ++counts_->reasons[std::string(reason) + ": " + (function.known ? function.symbol : std::string("?"))];
         report_foreign_table();
-        if (CUresult failed = barrier(group, hash_of(reason))) return failed;
+        if (CUresult failure = barrier(group, hash_of(reason))) return failure;
         return issue(launch, launch.stream, launch.parameters, launch.extra);
     }
     counts_->captured += capturing;
@@ -168,9 +169,9 @@ CUresult Dispatcher::launch(const Launch& launch, const Function& function) {
     entry->access(parameters_.words.data(), &access);
     if (capturing || options_.mode == Mode::kStreams)
         return group->place(work_of(launch), std::move(access), entry->id, capturing);
-    held_.emplace_back(launch, function, *entry, parameters_, std::move(access));
-    const bool full = held_.size() >= static_cast<size_t>(options_.segment);
-    return full || (options_.mode == Mode::kGraph && ends_segment(held_)) ? flush() : kSuccess;
+    segment_.emplace_back(launch, function, *entry, parameters_, std::move(access));
+    const bool full = segment_.size() >= static_cast<size_t>(options_.segment);
+    return full || (options_.mode == Mode::kGraph && ends_segment(segment_)) ? flush() : kSuccess;
 }
 
 CUresult Dispatcher::order(const char* symbol, Meaning meaning) {

@@ -5,13 +5,13 @@
 #include <memory>
 #include <vector>
 
-#include "calls.h"
-#include "group.h"
-#include "launch.h"
+#include "driver/calls.h"
+#include "order/group.h"
+#include "driver/launch.h"
 #include "options.h"
-#include "pace.h"
-#include "segment.h"
-#include "table.h"
+#include "order/pace.h"
+#include "order/segment.h"
+#include "order/table.h"
 
 namespace tileprof::acs {
 
@@ -23,9 +23,9 @@ class Dispatcher {
     CUresult move(const Move& move);
     // Orders everything before a call that may see it. The first failure, after which the rest is ordered all the same.
     CUresult order(const char* symbol, Meaning meaning);
-    // Launches what is held back.
+    // Makes the launches that wait in the segment.
     CUresult flush();
-    bool holds_back() const { return !held_.empty(); }
+    bool has_segment() const { return !segment_.empty(); }
     bool captures() const { return capturing_ > 0; }
     // A module goes, and functions with it.
     void forget_graphs() { graphs_.forget(); }
@@ -45,7 +45,7 @@ class Dispatcher {
     bool dirty_ = false;       // something was placed since everything was ordered
     bool foreign_reported_ = false;
     int capturing_ = 0;  // streams that capture graphs
-    std::vector<Held> held_;
+    std::vector<SegmentLaunch> segment_;
     Parameters parameters_;
     Graphs graphs_;
     std::unique_ptr<Pace> pace_;  // of launches over streams
