@@ -11,8 +11,8 @@ from argparse import ArgumentParser, Namespace
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tileprof.cli.epilogs import devices
-from tileprof.cli.messages import say
+from tileprof.cli.text.epilogs import devices
+from tileprof.cli.text.messages import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -56,8 +56,8 @@ def _run(options: Namespace) -> int:
     if options.watch and options.json:
         raise UserError("--watch prints for people, --json for programs; ask for one of them")
 
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
-    from tileprof.cli.watching import watch  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.verbs.report_watch import watch  # noqa: PLC0415 - heavy, and not needed for --help
 
     def show(trace: Trace) -> None:
         _print(trace, options)
@@ -75,10 +75,10 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.analysis.guidance import guide, simulated_times  # noqa: PLC0415 - as above
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
-    from tileprof.cli.console import terminal  # noqa: PLC0415 - as above
-    from tileprof.cli.fail_if import condition, shown  # noqa: PLC0415 - as above
-    from tileprof.cli.progress import first_time, steps  # noqa: PLC0415 - as above
-    from tileprof.cli.report_text import print_report  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
+    from tileprof.cli.text.console import terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.text.progress import first_time, steps  # noqa: PLC0415 - as above
+    from tileprof.cli.text.report_text import print_report  # noqa: PLC0415 - as above
     from tileprof.devices import get  # noqa: PLC0415 - as above
     from tileprof.trace import manifest  # noqa: PLC0415 - as above
     from tileprof.viz.report_curves import Curves  # noqa: PLC0415 - as above

@@ -119,9 +119,9 @@ def _print(work: Spawns, results: list[Spawned]) -> None:
     from rich.text import Text  # noqa: PLC0415 - as above
 
     from tileprof.analysis.words import counted, duration  # noqa: PLC0415 - as above
-    from tileprof.cli.console import plain  # noqa: PLC0415 - as above
-    from tileprof.cli.guidance_text import percent  # noqa: PLC0415 - as above
-    from tileprof.cli.simulate_text import print_table, wide_terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.text.console import plain  # noqa: PLC0415 - as above
+    from tileprof.cli.text.guidance_text import percent  # noqa: PLC0415 - as above
+    from tileprof.cli.text.simulate_text import print_table, wide_terminal  # noqa: PLC0415 - as above
 
     console = wide_terminal()
     table = Table(box=None, pad_edge=False)

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tileprof.cli.messages import say
-from tileprof.cli.target import check_file
+from tileprof.cli.arguments.target import check_file
+from tileprof.cli.text.messages import say
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def print_table(rows: list[Comparison], *, left_out: int = 0) -> None:
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    from tileprof.cli.console import plain, terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.text.console import plain, terminal  # noqa: PLC0415 - as above
 
     console = terminal(file=sys.stderr)
     table = Table(box=None, pad_edge=False)
@@ -160,7 +160,7 @@ def write_timelines(rows: list[Comparison], folder: Path, command: list[str], *,
     """A trace per kernel with clocks that ran, under ``folder``."""
     import torch  # noqa: PLC0415 - slow to import
 
-    from tileprof.cli.timeline_trace import write_trace  # noqa: PLC0415 - imports pyarrow
+    from tileprof.cli.running.timeline_trace import write_trace  # noqa: PLC0415 - imports pyarrow
     from tileprof.devices import of_driver  # noqa: PLC0415 - as above
 
     device = of_driver(torch.cuda.get_device_name())

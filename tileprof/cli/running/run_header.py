@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from tileprof.cli.progress import steps
-from tileprof.cli.run_gpu import check_device
+from tileprof.cli.running.run_gpu import check_device
+from tileprof.cli.text.progress import steps
 from tileprof.errors import UserError
 
 

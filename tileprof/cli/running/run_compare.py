@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tileprof.cli.run_gpu import prepare
+from tileprof.cli.running.run_gpu import prepare
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Seq
 
 def expected_recording(chain: Chain, device: Device, times: Sequence[StageTime]) -> MemoryRecording:
     """Return the recording that the chain's own kernels would leave: what their tiles touch, and how long they live."""
-    from tileprof.cli.touched_boxes import ALIGNED_BYTES, boxes_by_slot  # noqa: PLC0415 - as above
+    from tileprof.cli.running.touched_boxes import ALIGNED_BYTES, boxes_by_slot  # noqa: PLC0415 - as above
     from tileprof.trace import MemoryRecording  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace.columns import buffer_row  # noqa: PLC0415 - as above
     from tileprof.trace.footprint import Footprint, Launch  # noqa: PLC0415 - as above

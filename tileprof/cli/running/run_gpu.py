@@ -6,7 +6,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
-from tileprof.cli.run_acs import SCHEDULERS as OF_PROGRAMS
+from tileprof.cli.running.run_acs import SCHEDULERS as OF_PROGRAMS
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:

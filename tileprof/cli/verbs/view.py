@@ -9,10 +9,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tileprof.cli import policies
-from tileprof.cli.messages import say
-from tileprof.cli.progress import first_time, steps
-from tileprof.cli.target import check_file
+from tileprof.cli.arguments import policies
+from tileprof.cli.arguments.target import check_file
+from tileprof.cli.text.messages import say
+from tileprof.cli.text.progress import first_time, steps
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -55,7 +55,7 @@ def _run(options: Namespace) -> int:
     from tileprof.analysis.guidance import guide  # noqa: PLC0415 - as above
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.viz import page, study, variants  # noqa: PLC0415 - as above
 
     trace = load_trace(source)
@@ -116,7 +116,7 @@ def _serve(options: Namespace, answers: Answers) -> int:
 
 
 def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
-    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.arguments.chosen_launches import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - as above
     from tileprof.policy.verification.pair_waits import pair_waits  # noqa: PLC0415 - as above
     from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - as above

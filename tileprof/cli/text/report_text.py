@@ -18,8 +18,8 @@ from tileprof.analysis.gains import MOST_ANSWERS, NOT_COMPUTED, described_edges
 from tileprof.analysis.report import Report
 from tileprof.analysis.step_graphs import StepGraphs
 from tileprof.analysis.words import duration
-from tileprof.cli.console import plain, sparkline, terminal
-from tileprof.cli.guidance_text import percent, print_guidance, print_shares
+from tileprof.cli.text.console import plain, sparkline, terminal
+from tileprof.cli.text.guidance_text import percent, print_guidance, print_shares
 from tileprof.shell_words import shell_word
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tileprof.cli import policies, recut_operators
-from tileprof.cli.messages import say
-from tileprof.cli.progress import first_time, steps
-from tileprof.cli.sizes import for_range
+from tileprof.cli.arguments import policies, recut_operators
+from tileprof.cli.arguments.sizes import for_range
+from tileprof.cli.text.messages import say
+from tileprof.cli.text.progress import first_time, steps
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -115,8 +115,8 @@ def _by_hand(options: Namespace) -> dict[str, str]:
 
 def _of_trace(options: Namespace) -> dict[str, str]:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - as above
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.chosen_launches import launches_of  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - as above
     from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - as above
     from tileprof.policy.verification.residency import blocked_producers  # noqa: PLC0415 - as above
@@ -214,7 +214,7 @@ def _module_or_op(graph: TileGraph, launch: int) -> str:
 
 
 def _say_prediction(policy: Policy) -> None:
-    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.text.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():

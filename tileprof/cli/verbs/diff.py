@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from tileprof.cli.messages import say
+from tileprof.cli.text.messages import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -40,10 +40,10 @@ def _run(options: Namespace) -> int:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.comparison import compare  # noqa: PLC0415 - as above
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
-    from tileprof.cli.console import terminal  # noqa: PLC0415 - as above
-    from tileprof.cli.fail_if import condition, shown  # noqa: PLC0415 - as above
-    from tileprof.cli.progress import steps  # noqa: PLC0415 - as above
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.text.console import terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.text.progress import steps  # noqa: PLC0415 - as above
 
     conditions = [condition(text, changes=True) for text in options.fail_if]
     traces = [load_trace(path) for path in (options.first, options.second)]
@@ -72,8 +72,8 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
 
     from tileprof.analysis.comparison import UNITS  # noqa: PLC0415 - as above
     from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - as above
-    from tileprof.cli.console import plain  # noqa: PLC0415 - as above
-    from tileprof.cli.fail_if import shown  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.fail_if import shown  # noqa: PLC0415 - as above
+    from tileprof.cli.text.console import plain  # noqa: PLC0415 - as above
 
     def change(before: float | None, after: float | None) -> str:
         if before is None or after is None or before == after:

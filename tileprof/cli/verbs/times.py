@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from tileprof.cli.messages import say
+from tileprof.cli.text.messages import say
 from tileprof.cli.verb import Verb
 from tileprof.shell_words import shell_word
 
@@ -27,7 +27,7 @@ def _prepare(parser: ArgumentParser) -> None:
 
 def _run(options: Namespace) -> int:
     from tileprof.analysis.words import duration  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.record.times import attach_times, read_times  # noqa: PLC0415 - as above
     from tileprof.trace import folder  # noqa: PLC0415 - as above
 

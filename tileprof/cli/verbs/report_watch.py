@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tileprof.cli.messages import say
+from tileprof.cli.text.messages import say
 from tileprof.errors import TraceError
 from tileprof.trace import folder, load, manifest
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tileprof.cli import cuda_options
-from tileprof.cli.epilogs import devices
-from tileprof.cli.messages import say
+from tileprof.cli.arguments import cuda_options
+from tileprof.cli.text.epilogs import devices
+from tileprof.cli.text.messages import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 from tileprof.record import RECORDERS, Options, automatic, default_output, recorder

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tileprof.cli.messages import say
-from tileprof.cli.progress import steps
+from tileprof.cli.text.messages import say
+from tileprof.cli.text.progress import steps
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def at_size(symbolic: SymbolicPolicy, size: int | None, graph: TileGraph) -> Pol
 
     Raises `UserError` where the trace does not say the size, and where its operators are others than the policy's.
     """
-    from tileprof.cli import recut_operators  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.arguments import recut_operators  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.format import PolicyError  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.stage_choice import stages_with  # noqa: PLC0415 - as above
 

@@ -11,9 +11,9 @@ from rich.text import Text
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE
 from tileprof.analysis.simulate.duration_models import SharedRoofline
 from tileprof.analysis.words import counted, duration, signed_percent
-from tileprof.cli.console import plain, terminal
-from tileprof.cli.guidance_text import percent
-from tileprof.cli.schedule_table import MARKS, bound_names
+from tileprof.cli.text.console import plain, terminal
+from tileprof.cli.text.guidance_text import percent
+from tileprof.cli.text.schedule_table import MARKS, bound_names
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds import Bounds

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tileprof.cli.messages import say
+from tileprof.cli.text.messages import say
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:

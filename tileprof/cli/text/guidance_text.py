@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tileprof.analysis.words import duration, signed_percent
-from tileprof.cli.console import plain
+from tileprof.cli.text.console import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

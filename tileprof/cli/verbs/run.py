@@ -8,15 +8,22 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tileprof.cli import policies
-from tileprof.cli.epilogs import schedulers_of_run
-from tileprof.cli.progress import steps
-from tileprof.cli.run_acs import SCHEDULERS as ACS
-from tileprof.cli.run_acs import run_acs
-from tileprof.cli.run_gpu import AUTO, check_device, check_program_scheduler, check_scheduler, run_on_gpu, sentences
-from tileprof.cli.run_header import run_header
-from tileprof.cli.run_program import MODELS, run_program
-from tileprof.cli.target import check_file
+from tileprof.cli.arguments import policies
+from tileprof.cli.arguments.target import check_file
+from tileprof.cli.running.run_acs import SCHEDULERS as ACS
+from tileprof.cli.running.run_acs import run_acs
+from tileprof.cli.running.run_gpu import (
+    AUTO,
+    check_device,
+    check_program_scheduler,
+    check_scheduler,
+    run_on_gpu,
+    sentences,
+)
+from tileprof.cli.running.run_header import run_header
+from tileprof.cli.running.run_program import MODELS, run_program
+from tileprof.cli.text.epilogs import schedulers_of_run
+from tileprof.cli.text.progress import steps
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -198,7 +205,7 @@ def _settle_orders(options: Namespace) -> None:
 
 
 def _compare(options: Namespace) -> int:
-    from tileprof.cli.run_compare import compare, report, write_csv  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.running.run_compare import compare, report, write_csv  # noqa: PLC0415 - heavy, and not needed for --help
 
     if options.csv:
         check_file(options.csv, force=options.force)

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tileprof.cli.messages import say
+from tileprof.cli.text.messages import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

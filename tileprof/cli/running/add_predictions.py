@@ -1,4 +1,4 @@
-"""Predictions beside the rows that were measured: ``python -m tileprof.cli.add_predictions OUT.json``, on any machine.
+"""Predictions beside measured rows: ``python -m tileprof.cli.running.add_predictions OUT.json``, on any machine.
 
 `tileprof.runtime.measuring.measure` writes how long each of a chain's Triton kernels takes alone, with what its blocks
 hold of an SM. From that ``tileprof run --compare`` predicts the schedulers' rows while the GPU waits; here the same is
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tileprof.cli.run_compare import predict
+from tileprof.cli.running.run_compare import predict
 from tileprof.devices import of_driver
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.cases import cases

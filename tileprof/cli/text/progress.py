@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tileprof.cli.console import terminal
+from tileprof.cli.text.console import terminal
 
 SELDOM_S = 30.0
 """Seconds between lines in a log: a short command writes none. The environment variable `EVERY` overrides it; 0: no

@@ -8,8 +8,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from tileprof.cli import policies, recut_operators
-from tileprof.cli.sizes import at_size
+from tileprof.cli.arguments import policies, recut_operators
+from tileprof.cli.arguments.sizes import at_size
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 from tileprof.shell_words import shell_word
@@ -58,8 +58,8 @@ def _run(options: Namespace) -> int:
         raise UserError(f"--first {options.first}: give the number of missing dependencies to name, or 0 for all")
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.chosen_launches import launches_of  # noqa: PLC0415 - as above
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.chosen_launches import launches_of  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.policy.assessment import assess  # noqa: PLC0415 - as above
     from tileprof.policy.format.symbolic import load_symbolic  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.cusync_kinds import PREFIX  # noqa: PLC0415 - as above
@@ -121,7 +121,7 @@ def _named_launches(policy: Policy) -> list[int]:
 
 
 def _print(name: str, options: Namespace, assessment: Assessment) -> None:
-    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.text.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     verdict, policy = assessment.verdict, assessment.policy
     print(f"{name} on {options.trace}")
@@ -145,7 +145,7 @@ def _print(name: str, options: Namespace, assessment: Assessment) -> None:
 
 
 def _print_missing(assessment: Assessment, first: int) -> None:
-    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.text.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     missing = assessment.missing()
     shown = missing.head(first) if first else missing

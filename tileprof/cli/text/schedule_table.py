@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from tileprof.analysis.words import duration, signed_percent
-from tileprof.cli.console import plain
-from tileprof.cli.guidance_text import percent
+from tileprof.cli.text.console import plain
+from tileprof.cli.text.guidance_text import percent
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,12 +8,12 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tileprof.cli import simulate_fleet, spawning
-from tileprof.cli.epilogs import devices_and_schedulers
-from tileprof.cli.messages import say
-from tileprof.cli.progress import first_time, steps
-from tileprof.cli.target import check_file
+from tileprof.cli.arguments.target import check_file
+from tileprof.cli.text.epilogs import devices_and_schedulers
+from tileprof.cli.text.messages import say
+from tileprof.cli.text.progress import first_time, steps
 from tileprof.cli.verb import Verb
+from tileprof.cli.verbs import simulate_fleet, simulate_spawning
 from tileprof.errors import UserError
 from tileprof.shell_words import shell_word
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tileprof.analysis.simulate.agreement import Agreement
     from tileprof.analysis.simulate.scheduler import Scheduler
     from tileprof.analysis.simulate.triggers import Trigger
-    from tileprof.cli.schedule_table import ScheduleTable
+    from tileprof.cli.text.schedule_table import ScheduleTable
 
 SCHEMA, VERSION = "tileprof simulation", 1
 
@@ -92,10 +92,10 @@ def _run(options: Namespace) -> int:
     if options.page is not None and not options.advice:
         raise UserError("--page names the page that --advice links into; give both")
     traces = options.trace
-    if any(trace.startswith(spawning.PREFIX) for trace in traces):
+    if any(trace.startswith(simulate_spawning.PREFIX) for trace in traces):
         _check_workload(options)
         options.trace = traces[0]
-        return spawning.run(options)
+        return simulate_spawning.run(options)
     if options.sweep is not None or options.dask is not None or len(traces) > 1:
         return simulate_fleet.run(options)
     return _one(options, traces[0])
@@ -122,7 +122,7 @@ def _check_export(options: Namespace) -> None:
 
 def _check_workload(options: Namespace) -> None:
     if len(options.trace) > 1:
-        raise UserError(f"a workload is simulated by itself; give {spawning.PREFIX}NAME alone")
+        raise UserError(f"a workload is simulated by itself; give {simulate_spawning.PREFIX}NAME alone")
     for value, flag in (
         (options.occupancy, "--occupancy"),
         (options.dask, "--dask"),
@@ -141,9 +141,9 @@ def _one(options: Namespace, path: str) -> int:
     from tileprof.analysis.simulate import SCHEDULERS, Simulator, life_model, scheduler  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate.agreement import agreement  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate.triggers import triggers  # noqa: PLC0415 - as above
-    from tileprof.cli import simulate_text as text  # noqa: PLC0415 - as above
-    from tileprof.cli.schedule_table import ScheduleTable  # noqa: PLC0415 - as above
-    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.text import simulate_text as text  # noqa: PLC0415 - as above
+    from tileprof.cli.text.schedule_table import ScheduleTable  # noqa: PLC0415 - as above
     from tileprof.devices import get  # noqa: PLC0415 - as above
 
     # Bloom filters over all tiles take as long as everything else together: last, unless it was asked for.
@@ -244,7 +244,7 @@ def _print_json(
     pairs: list[Trigger] | None,
     advice: list[Opportunity] | None,
 ) -> None:
-    from tileprof.cli.simulate_text import standing_of  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.text.simulate_text import standing_of  # noqa: PLC0415 - heavy, and not needed for --help
 
     answer: dict[str, Any] = {
         "schema": SCHEMA,

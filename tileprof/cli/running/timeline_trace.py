@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tileprof.cli.touched_boxes import ALIGNED_BYTES, boxes_by_slot
+from tileprof.cli.running.touched_boxes import ALIGNED_BYTES, boxes_by_slot
 from tileprof.trace import Footprint, Launch, TraceWriter
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ def run(options: Namespace) -> int:
 
 
 def _print_json(traces: list[str], swept: Sweep | None, results: list[list[Point]]) -> None:
-    from tileprof.cli.simulate_text import standing_of  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.text.simulate_text import standing_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - as above
 
     answers: list[dict[str, Any]] = []
@@ -70,7 +70,7 @@ def _print_json(traces: list[str], swept: Sweep | None, results: list[list[Point
 
 def _print(traces: list[str], names: list[str], swept: Sweep | None, results: list[list[Point]]) -> None:
     from tileprof.analysis.simulate.sweep import without  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.simulate_text import print_standing, wide_terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.text.simulate_text import print_standing, wide_terminal  # noqa: PLC0415 - as above
     from tileprof.trace import load  # noqa: PLC0415 - as above
 
     console = wide_terminal()
@@ -92,8 +92,8 @@ def _table(console: Console, key: str, names: list[str], rows: Sequence[str], po
     from rich.text import Text  # noqa: PLC0415 - as above
 
     from tileprof.analysis.words import duration  # noqa: PLC0415 - as above
-    from tileprof.cli.console import plain  # noqa: PLC0415 - as above
-    from tileprof.cli.simulate_text import print_table  # noqa: PLC0415 - as above
+    from tileprof.cli.text.console import plain  # noqa: PLC0415 - as above
+    from tileprof.cli.text.simulate_text import print_table  # noqa: PLC0415 - as above
 
     table = Table(box=None, pad_edge=False)
     for name in (key, *names):
