@@ -183,8 +183,9 @@ def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
 
 
 def _may_deadlock(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Waits]) -> tuple[str, ...]:
-    """Return why waiting blocks may fill the GPU: without a wait kernel a policy relies on which blocks reside together,
-    and is for one device alone.
+    """Return why waiting blocks may fill the GPU.
+
+    A policy without a wait kernel relies on which blocks reside together, and is for one device alone.
     """
     if policy.options.wait_kernel or graph.source is None:
         return ()

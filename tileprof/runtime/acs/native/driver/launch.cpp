@@ -1,4 +1,4 @@
-#include "launch.h"
+#include "driver/launch.h"
 
 #include <string.h>
 
@@ -21,16 +21,16 @@ bool copy_parameters(const Function& function, void** parameters, void** extra, 
     }
     if (extra == nullptr) return function.layout.empty();
     const void* from = nullptr;
-    size_t given = 0;
+    size_t buffer_bytes = 0;
     for (void** at = extra; reinterpret_cast<uintptr_t>(*at) != kEnd; at += 2) {
         if (reinterpret_cast<uintptr_t>(*at) == kBuffer)
             from = at[1];
         else if (reinterpret_cast<uintptr_t>(*at) == kBufferSize)
-            given = *static_cast<size_t*>(at[1]);
+            buffer_bytes = *static_cast<size_t*>(at[1]);
         else
             return false;
     }
-    if (from == nullptr || given < function.bytes) return false;
+    if (from == nullptr || buffer_bytes < function.bytes) return false;
     const char* source = static_cast<const char*>(from);
     for (const auto& [offset, size] : function.layout) memcpy(out + offset, source + offset, size);
     return true;
@@ -43,26 +43,26 @@ bool Parameters::read(const Function& function, void** parameters, void** extra)
 }
 
 const Function& Functions::of(CUfunction handle, const Table& table) {
-    std::unique_ptr<Function>& kept = functions_[handle];
-    if (kept != nullptr) return *kept;
-    kept = std::make_unique<Function>();
+    std::unique_ptr<Function>& function = functions_[handle];
+    if (function != nullptr) return *function;
+    function = std::make_unique<Function>();
     const Driver& driver = Driver::get();
-    kept->handle = handle;
+    function->handle = handle;
     if (kernels_.count(handle) != 0 &&
-        driver.cuKernelGetFunction(&kept->handle, reinterpret_cast<CUkernel>(handle)) != kSuccess)
-        return *kept;
+        driver.cuKernelGetFunction(&function->handle, reinterpret_cast<CUkernel>(handle)) != kSuccess)
+        return *function;
     const char* name = nullptr;
-    if (driver.cuFuncGetName(&name, kept->handle) != kSuccess || name == nullptr) return *kept;
-    kept->symbol = name;
+    if (driver.cuFuncGetName(&name, function->handle) != kSuccess || name == nullptr) return *function;
+    function->symbol = name;
     for (size_t i = 0;; ++i) {
         size_t offset = 0, size = 0;
-        if (driver.cuFuncGetParamInfo(kept->handle, i, &offset, &size) != kSuccess) break;
-        kept->layout.emplace_back(offset, size);
-        kept->bytes = std::max(kept->bytes, offset + size);
+        if (driver.cuFuncGetParamInfo(function->handle, i, &offset, &size) != kSuccess) break;
+        function->layout.emplace_back(offset, size);
+        function->bytes = std::max(function->bytes, offset + size);
     }
-    kept->known = true;
-    kept->entries = table.of(name);
-    return *kept;
+    function->known = true;
+    function->entries = table.of(name);
+    return *function;
 }
 
 CUresult issue_as_it_is(const Launch& launch) {
@@ -92,13 +92,13 @@ CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** 
                         const_cast<Attribute*>(launch.attributes),
                         launch.attribute_count};
     // A kernel that may begin before the one ahead of it ends was written for the one that the program put there.
-    Attribute kept[16];
+    Attribute attributes[16];
     for (unsigned i = 0; i < launch.attribute_count; ++i)
         if (launch.attributes[i].id == kProgrammatic && launch.attribute_count <= 16) {
-            memcpy(kept, launch.attributes, launch.attribute_count * sizeof(Attribute));
+            memcpy(attributes, launch.attributes, launch.attribute_count * sizeof(Attribute));
             for (unsigned k = 0; k < launch.attribute_count; ++k)
-                if (kept[k].id == kProgrammatic) kept[k].id = kIgnored;
-            config.attributes = kept;
+                if (attributes[k].id == kProgrammatic) attributes[k].id = kIgnored;
+            config.attributes = attributes;
             break;
         }
     return driver.cuLaunchKernelEx(&config, launch.function, parameters, extra);
@@ -143,7 +143,7 @@ void Move::access(Access* out) const {
     if (kind == kCopy) out->reads.push_back({from, from + bytes});
 }
 
-uint64_t mixed(uint64_t hash, const Attribute& attribute) {
+uint64_t mix(uint64_t hash, const Attribute& attribute) {
     size_t bytes = sizeof attribute.bytes;  // of what is not known
     switch (attribute.id) {
         case kIgnored:
@@ -165,11 +165,11 @@ uint64_t mixed(uint64_t hash, const Attribute& attribute) {
         default:
             break;
     }
-    hash = mixed(hash, static_cast<uint64_t>(attribute.id));
+    hash = mix(hash, static_cast<uint64_t>(attribute.id));
     for (size_t at = 0; at < bytes; at += 4) {
         uint32_t word = 0;
         memcpy(&word, attribute.bytes + at, sizeof word);
-        hash = mixed(hash, static_cast<uint64_t>(word));
+        hash = mix(hash, static_cast<uint64_t>(word));
     }
     return hash;
 }
@@ -198,6 +198,17 @@ const char* immovable(const Launch& launch) {
         }
     }
     return nullptr;
+}
+
+uint64_t configuration_of(const Launch& launch) {
+    const Shape& s = launch.shape;
+    uint64_t hash = mix(reinterpret_cast<uint64_t>(launch.function), uint64_t{launch.parameters == nullptr});
+    hash = mix(hash, static_cast<uint64_t>(s.grid[0]) << 32 | s.grid[1]);
+    hash = mix(hash, static_cast<uint64_t>(s.grid[2]) << 32 | s.shared_bytes);
+    hash = mix(hash, static_cast<uint64_t>(s.block[0]) << 40 | static_cast<uint64_t>(s.block[1]) << 20 | s.block[2]);
+    hash = mix(hash, uint64_t{launch.attribute_count});
+    for (unsigned i = 0; i < launch.attribute_count; ++i) hash = mix(hash, launch.attributes[i]);
+    return hash;
 }
 
 }  // namespace tileprof::acs

@@ -7,8 +7,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "driver.h"
-#include "table.h"
+#include "driver/driver.h"
+#include "order/table.h"
 
 namespace tileprof::acs {
 
@@ -59,7 +59,7 @@ struct Function {
     std::string symbol;
     std::vector<std::pair<size_t, size_t>> layout;  // offset and bytes of each parameter
     size_t bytes = 0;
-    bool known = false;  // the driver told all of the above
+    bool known = false;  // the driver has answered for all of the above
     const KernelEntries* entries = nullptr;
 };
 
@@ -92,12 +92,15 @@ CUresult issue_as_it_is(const Launch& launch);
 // Makes the launch in a stream, without the program's own attributes about what it may overlap with.
 CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** extra);
 
-// Mixes what an attribute says into a hash: not what else lies in its union, which callers leave as it was.
-uint64_t mixed(uint64_t hash, const Attribute& attribute);
-inline uint64_t mixed(uint64_t hash, uint64_t value) {
+// Mixes an attribute into a hash, without the bytes of its union that it does not use: callers leave those unset.
+uint64_t mix(uint64_t hash, const Attribute& attribute);
+inline uint64_t mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
     return hash ^ hash >> 32;
 }
+
+// A hash of function, shape and attributes: what the driver takes once it takes again.
+uint64_t configuration_of(const Launch& launch);
 
 // Why such a launch is left where the program put it; nullptr where it may go elsewhere.
 const char* immovable(const Launch& launch);

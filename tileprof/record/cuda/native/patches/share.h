@@ -1,5 +1,5 @@
 // What each lane of a warp has to record of an access that all make together: as little as says the same bytes.
-// Functions of what one lane knows, and of what the lane before it touches; the warp's part is in patches.cu.
+// Functions of what one lane knows, and of what the lane before it touches; the part of a warp is in accesses.cuh.
 #pragma once
 
 #include "records/facts.h"

@@ -1,4 +1,4 @@
-#include "window.h"
+#include "order/window.h"
 
 #include <algorithm>
 
@@ -29,8 +29,8 @@ Placement Window::place(const Access& access) const {
     closure[0] = floor_;
     if (floor_ != 0 && tails_[0] == floor_) newest = 0, newest_number = floor_;
     for (int lane = 0; lane < lanes_; ++lane) {
-        out.needs[lane] = std::max(out.needs[lane], evicted_[lane]);
-        closure[lane] = std::max(closure[lane], evicted_[lane]);
+        out.needs[lane] = std::max(out.needs[lane], evicted_clock_[lane]);
+        closure[lane] = std::max(closure[lane], evicted_clock_[lane]);
     }
     for (auto item = items_.rbegin(); item != items_.rend(); ++item) {
         if (closure[item->lane] >= item->number) continue;  // implied by one that is newer
@@ -64,7 +64,7 @@ const Item& Window::add(Access&& access, int lane, uint64_t key) {
     put(lane, key);
     items_.push_back(Item{last_, key, lane, clocks_[lane], std::move(access)});
     if (items_.size() > size_) {
-        evicted_[items_.front().lane] = items_.front().number;
+        evicted_clock_[items_.front().lane] = items_.front().number;
         items_.pop_front();
     }
     return items_.back();
@@ -72,7 +72,7 @@ const Item& Window::add(Access&& access, int lane, uint64_t key) {
 
 void Window::barrier(uint64_t key) {
     items_.clear();
-    evicted_.fill(0);
+    evicted_clock_.fill(0);
     put(0, key);
     floor_ = last_;
     floor_key_ = key;

@@ -1,4 +1,4 @@
-#include "pace.h"
+#include "order/pace.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "table.h"
+#include "order/table.h"
 
 #include <string.h>
 
@@ -41,7 +41,7 @@ bool Entry::matches(const uint64_t* parameters, size_t words) const {
     if (words != bytes.size()) return false;
     for (size_t i = 0; i < words; ++i)
         if (((parameters[i] ^ bytes[i]) & mask[i]) != 0) return false;
-    for (const Apart& a : aparts)
+    for (const Distance& a : distances)
         if (static_cast<int64_t>(word_at(parameters, slots[a.other]) - word_at(parameters, slots[a.one])) !=
             a.difference)
             return false;
@@ -53,8 +53,8 @@ bool Entry::matches(const uint64_t* parameters, size_t words) const {
 }
 
 void Entry::access(const uint64_t* parameters, Access* out) const {
-    auto add = [&](const std::vector<Touched>& from, std::vector<Range>* to) {
-        for (const Touched& t : from) {
+    auto add = [&](const std::vector<TouchedRange>& from, std::vector<Range>* to) {
+        for (const TouchedRange& t : from) {
             uint64_t base = word_at(parameters, slots[t.slot]);
             if (base == 0) continue;  // loose: nothing lies there
             to->push_back({base + static_cast<uint64_t>(t.low), base + static_cast<uint64_t>(t.high)});
@@ -71,8 +71,8 @@ const Entry* KernelEntries::find(const Shape& shape, const uint64_t* parameters,
 }
 
 const KernelEntries* Table::of(const char* symbol) const {
-    auto found = kernels_.find(symbol);
-    return found == kernels_.end() ? nullptr : &found->second;
+    auto entries = kernels_.find(symbol);
+    return entries == kernels_.end() ? nullptr : &entries->second;
 }
 
 std::string Table::read(const std::string& path) {
@@ -84,7 +84,7 @@ std::string Table::read(const std::string& path) {
     Entry* entry = nullptr;
     uint64_t next = 1;
     size_t parameter_bytes = 0;
-    auto wrong = [&](const char* what) { return path + ", line " + std::to_string(number) + ": " + what; };
+    auto error = [&](const char* what) { return path + ", line " + std::to_string(number) + ": " + what; };
     while (std::getline(file, line)) {
         ++number;
         std::istringstream in(line);
@@ -93,15 +93,15 @@ std::string Table::read(const std::string& path) {
         if (number == 1) {
             int version = 0;
             if (word != "tileprof-acs" || !(in >> version) || version != 1)
-                return wrong("not a footprint table of version 1");
+                return error("not a footprint table of version 1");
         } else if (word == "program") {
             std::getline(in >> std::ws, program_);
         } else if (word == "kernel") {
-            if (!(in >> word)) return wrong("a kernel without a name");
+            if (!(in >> word)) return error("a kernel without a name");
             kernel = &kernels_[word];
             entry = nullptr;
         } else if (word == "entry") {
-            if (kernel == nullptr) return wrong("an entry of no kernel");
+            if (kernel == nullptr) return error("an entry of no kernel");
             kernel->entries.emplace_back();
             entry = &kernel->entries.back();
             entry->id = next++;
@@ -109,45 +109,45 @@ std::string Table::read(const std::string& path) {
             if (!(in >> s.grid[0] >> s.grid[1] >> s.grid[2] >> s.block[0] >> s.block[1] >> s.block[2] >>
                   s.shared_bytes >> parameter_bytes) ||
                 parameter_bytes > kMostBytes)
-                return wrong("an entry that is none");
+                return error("an entry that is none");
             entry->bytes.assign((parameter_bytes + 7) / 8, 0);
             entry->mask = entry->bytes;
         } else if (entry == nullptr) {
-            return wrong("a line outside of an entry");
+            return error("a line outside of an entry");
         } else if (word == "bytes") {
             std::string bytes, mask;
             const size_t words = entry->bytes.size();
             if (!(in >> bytes >> mask) || !words_of(bytes, &entry->bytes) || !words_of(mask, &entry->mask) ||
                 entry->bytes.size() != words || entry->mask.size() != words)
-                return wrong("parameters of another size");
+                return error("parameters of another size");
         } else if (word == "slot" || word == "null") {
             uint32_t offset = 0;
             int null = 0;
             if (!(in >> offset) || offset % 4 != 0 || offset + 8 > entry->bytes.size() * 8)
-                return wrong("a slot outside of the parameters");
+                return error("a slot outside of the parameters");
             if (word == "slot")
                 entry->slots.push_back(offset), entry->loose.push_back(false);
             else if (in >> null)
                 entry->nulls.push_back({offset, null != 0});
             else
-                return wrong("a null that says nothing");
+                return error("a null without 0 or 1");
         } else if (word == "loose") {
             size_t slot = 0;
-            if (!(in >> slot) || slot >= entry->slots.size()) return wrong("a slot that there is not");
+            if (!(in >> slot) || slot >= entry->slots.size()) return error("a slot that there is not");
             entry->loose[slot] = true;
         } else if (word == "apart") {
-            Entry::Apart a{};
+            Entry::Distance a{};
             if (!(in >> a.one >> a.other >> a.difference) || a.one >= entry->slots.size() ||
                 a.other >= entry->slots.size())
-                return wrong("slots that there are not");
-            entry->aparts.push_back(a);
+                return error("slots that there are not");
+            entry->distances.push_back(a);
         } else if (word == "read" || word == "write") {
-            Entry::Touched t{};
+            Entry::TouchedRange t{};
             if (!(in >> t.slot >> t.low >> t.high) || t.slot >= entry->slots.size() || t.low >= t.high)
-                return wrong("a range that is none");
+                return error("a range that is none");
             (word == "read" ? entry->reads : entry->writes).push_back(t);
         } else {
-            return wrong("a word that this version does not know");
+            return error("a word that this version does not know");
         }
     }
     return number == 0 ? path + " is empty" : "";

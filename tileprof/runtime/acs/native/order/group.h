@@ -6,9 +6,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "launch.h"
+#include "driver/launch.h"
 #include "options.h"
-#include "window.h"
+#include "order/window.h"
 
 namespace tileprof::acs {
 
@@ -28,25 +28,25 @@ class Group {
     bool usable() const { return usable_; }  // its streams could be made
 
   private:
-    struct Recorded {
+    struct RecordedEvent {
         uint64_t number;  // the last launch ahead of the event
         Clock clock;
         CUevent event;
     };
 
-    const Recorded* event_after(int lane, uint64_t number);
-    const Recorded* record(int lane);
+    const RecordedEvent* event_after(int lane, uint64_t number);
+    const RecordedEvent* record(int lane);
     bool wait(int lane, int other, uint64_t number);
     uint64_t key(uint64_t id);
 
     CUcontext context_;
     std::vector<CUstream> streams_;
     Window window_;
-    std::vector<std::deque<Recorded>> recorded_;
+    std::vector<std::deque<RecordedEvent>> events_;
     std::unordered_set<uint64_t>
-        wanted_;  // keys of launches behind which another lane waited when more had followed there
+        awaited_keys_;  // keys of launches behind which another lane waited when more had followed there
     uint64_t last_id_ = 0, last_but_one_ = 0;
-    size_t most_recorded_;
+    size_t most_events_;
     int delay_us_;
     CUresult failure_ = kSuccess;
     Counts* counts_;

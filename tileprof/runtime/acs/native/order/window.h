@@ -60,12 +60,12 @@ class Window {
     Window(size_t size, int lanes) : size_(size), lanes_(lanes) {}
 
     Placement place(const Access& access) const;
-    // The launch goes to a lane, whose clock stands as told through `learned`.
+    // The launch goes to a lane, whose clock was given to `note_order`.
     const Item& add(Access&& access, int lane, uint64_t key);
     // Something of which nothing is known goes to lane 0, behind everything.
     void barrier(uint64_t key);
     // The end of a lane's launches is ordered after these.
-    void learned(int lane, const Clock& clock) { raise(clocks_[lane], clock); }
+    void note_order(int lane, const Clock& clock) { raise(clocks_[lane], clock); }
 
     const Clock& clock(int lane) const { return clocks_[lane]; }
     uint64_t tail(int lane) const { return tails_[lane]; }
@@ -84,7 +84,7 @@ class Window {
     uint64_t last_ = 0;
     uint64_t floor_ = 0, floor_key_ = 0;  // the last barrier, on lane 0
     std::deque<Item> items_;
-    Clock evicted_{};
+    Clock evicted_clock_{};
     std::array<Clock, kMostLanes> clocks_{};
     Clock tails_{}, tail_keys_{};
 };

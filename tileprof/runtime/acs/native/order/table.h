@@ -21,7 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "window.h"
+#include "order/window.h"
 
 namespace tileprof::acs {
 
@@ -36,21 +36,21 @@ struct Entry {
     std::vector<uint64_t> bytes, mask;  // of the parameters, padded with zeros to whole words
     std::vector<uint32_t> slots;
     std::vector<bool> loose;  // by slot
-    struct Apart {
+    struct Distance {
         uint32_t one, other;
         int64_t difference;
     };
-    std::vector<Apart> aparts;
+    std::vector<Distance> distances;
     struct Null {
         uint32_t offset;
         bool null;
     };
     std::vector<Null> nulls;
-    struct Touched {
+    struct TouchedRange {
         uint32_t slot;
         int64_t low, high;
     };
-    std::vector<Touched> reads, writes;
+    std::vector<TouchedRange> reads, writes;
 
     // Whether it speaks for a launch with these parameters, in whole words, zeros behind.
     bool matches(const uint64_t* parameters, size_t words) const;

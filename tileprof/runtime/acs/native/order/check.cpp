@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "segment.h"
+#include "order/segment.h"
 
 namespace tileprof::acs {
 
@@ -34,19 +34,20 @@ size_t same_bytes(const char* one, const char* other, size_t bytes) {
 // Device memory that arguments of launches lie in.
 class Memory {
   public:
-    Memory(const Held* segment, size_t count, CUstream stream) : stream_(stream) {
-        std::map<CUdeviceptr, size_t> found;
-        for (const Held* held = segment; held != segment + count; ++held)
-            for (uint32_t slot : held->slots) {
+    Memory(const SegmentLaunch* segment, size_t count, CUstream stream) : stream_(stream) {
+        std::map<CUdeviceptr, size_t> allocations;
+        for (const SegmentLaunch* member = segment; member != segment + count; ++member)
+            for (uint32_t slot : member->slots) {
                 uint64_t address = 0, base = 0;
                 size_t bytes = 0;
-                memcpy(&address, reinterpret_cast<const char*>(held->words.data()) + slot, sizeof address);
-                if (Driver::get().cuMemGetAddressRange_v2(&base, &bytes, address) == kSuccess) found[base] = bytes;
+                memcpy(&address, reinterpret_cast<const char*>(member->words.data()) + slot, sizeof address);
+                if (Driver::get().cuMemGetAddressRange_v2(&base, &bytes, address) == kSuccess)
+                    allocations[base] = bytes;
             }
-        for (const auto& [base, bytes] : found) {
+        for (const auto& [base, bytes] : allocations) {
             unsigned type = kDeviceMemory;
-            const bool known = Driver::get().cuPointerGetAttribute(&type, kMemoryType, base) == kSuccess;
-            regions_.push_back({base, bytes, known && type != kDeviceMemory, 0, 0});
+            const bool has_type = Driver::get().cuPointerGetAttribute(&type, kMemoryType, base) == kSuccess;
+            regions_.push_back({base, bytes, has_type && type != kDeviceMemory, 0, 0});
         }
     }
     ~Memory() {
@@ -79,9 +80,9 @@ class Memory {
         return true;
     }
     // Fills all that is not in the ranges, but for the host's memory.
-    bool poison(const std::vector<Range>& kept) {
+    bool poison(const std::vector<Range>& preserved) {
         for (const Region& r : regions_)
-            for (const Part& part : parts(r, kept, {}))
+            for (const Part& part : parts(r, preserved, {}))
                 if (!part.read && !r.of_host &&
                     Driver::get().cuMemsetD8Async(part.low, kPoison, part.high - part.low, stream_) != kSuccess)
                     return false;
@@ -89,14 +90,14 @@ class Memory {
     }
     // The first address at which memory is not what it was after the other order; 0: none.
     CUdeviceptr difference() {
-        std::vector<char> now(kChunk), then(kChunk);
+        std::vector<char> now(kChunk), other(kChunk);
         for (Region& r : regions_)
             for (size_t at = 0; at < r.bytes; at += kChunk) {
                 const size_t size = std::min(kChunk, r.bytes - at);
                 Driver::get().cuMemcpyDtoHAsync_v2(now.data(), r.base + at, size, stream_);
-                Driver::get().cuMemcpyDtoHAsync_v2(then.data(), r.reordered + at, size, stream_);
+                Driver::get().cuMemcpyDtoHAsync_v2(other.data(), r.reordered + at, size, stream_);
                 if (Driver::get().cuStreamSynchronize(stream_) != kSuccess) return 0;
-                const size_t same = same_bytes(now.data(), then.data(), size);
+                const size_t same = same_bytes(now.data(), other.data(), size);
                 if (same != size) return r.base + at + same;
             }
         return 0;
@@ -104,7 +105,7 @@ class Memory {
 
     // A launch ran twice: on memory as it was (`before`), which gave `reordered`, and with poison outside of what it
     // reads. The first address where that is not what a launch with these ranges does; 0: none.
-    CUdeviceptr beyond(const std::vector<Range>& reads, const std::vector<Range>& writes) {
+    CUdeviceptr outside_ranges(const std::vector<Range>& reads, const std::vector<Range>& writes) {
         std::vector<char> before(kChunk), plain(kChunk), now(kChunk);
         const std::vector<char> poison(kChunk, static_cast<char>(kPoison));
         for (const Region& r : regions_)
@@ -160,27 +161,28 @@ class Memory {
 // Whether a launch touches what its entry says, tried by running it on other memory as well: steps with equal inputs
 // leave equal bytes, so that a read that comes too early finds what it needs. Memory is as after the launch. False
 // where it was not tried.
-bool probe(const Held& held, CUstream stream, const Options& options, Counts* counts) {
-    Memory memory(&held, 1, stream);
-    auto twice = [&](const std::vector<Range>& kept) {
-        return memory.restore() && memory.poison(kept) && held.run(stream) == kSuccess;
+bool probe(const SegmentLaunch& member, CUstream stream, const Options& options, Counts* counts) {
+    Memory memory(&member, 1, stream);
+    auto run_again = [&](const std::vector<Range>& preserved) {
+        return memory.restore() && memory.poison(preserved) && member.run(stream) == kSuccess;
     };
     if (2 * memory.bytes() > options.memory_bytes || !memory.allocate() || !memory.save(&Region::before)) return false;
-    if (held.run(stream) != kSuccess || !memory.save(&Region::reordered)) return true;
-    if (!twice(held.access.reads)) return true;
+    if (member.run(stream) != kSuccess || !memory.save(&Region::reordered)) return true;
+    if (!run_again(member.access.reads)) return true;
     ++counts->probed;
     if (Driver::get().cuStreamSynchronize(stream) != kSuccess) {
         fprintf(stderr, "tileprof: %s fails where memory that it does not read, by the table, holds something else\n",
-                held.function->symbol.c_str());
+                member.function->symbol.c_str());
         ++counts->differing;
-        ++counts->differences[held.function->symbol];
+        ++counts->differences[member.function->symbol];
         return true;
     }
-    if (memory.beyond(held.access.reads, held.access.writes) != 0) {
+    if (memory.outside_ranges(member.access.reads, member.access.writes) != 0) {
         const std::vector<Range> all{{0, ~uint64_t{0}}};  // does it give the same bits twice?
-        const bool repeats = twice(all) && memory.beyond(all, all) == 0;
+        const bool repeats = run_again(all) && memory.outside_ranges(all, all) == 0;
         counts->differing += repeats;
-        ++counts->differences[repeats ? held.function->symbol : std::string("(a launch that does not repeat itself)")];
+        ++counts
+              ->differences[repeats ? member.function->symbol : std::string("(a launch that does not repeat itself)")];
     }
     memory.restore(&Region::reordered);
     return true;
@@ -210,57 +212,57 @@ std::vector<int> order_of(const std::vector<std::vector<int>>& after, bool rando
 
 }  // namespace
 
-CUresult check(const std::vector<Held>& segment, CUstream stream, const Options& options, Counts* counts) {
-    auto plainly = [&]() -> CUresult {
-        for (const Held& held : segment)
-            if (CUresult failed = held.run(stream)) return failed;
+CUresult check(const std::vector<SegmentLaunch>& segment, CUstream stream, const Options& options, Counts* counts) {
+    auto run_in_order = [&]() -> CUresult {
+        for (const SegmentLaunch& member : segment)
+            if (CUresult failure = member.run(stream)) return failure;
         return kSuccess;
     };
     Memory memory(segment.data(), segment.size(), stream);
     std::vector<Access> accesses;
-    for (const Held& held : segment) accesses.push_back(held.access);
+    for (const SegmentLaunch& member : segment) accesses.push_back(member.access);
     const std::vector<std::vector<int>> after = dependencies(accesses);
     static std::mt19937_64 generator(options.seed);
     static std::map<uint64_t, int> probes;
-    auto probed = [&]() -> CUresult {  // in stream order, too
-        for (const Held& held : segment)
-            if (probes[held.id] >= kProbes || !probe(held, stream, options, counts)) {
-                if (CUresult failed = held.run(stream)) return failed;
+    auto run_and_probe = [&]() -> CUresult {  // in stream order, too
+        for (const SegmentLaunch& member : segment)
+            if (probes[member.id] >= kProbes || !probe(member, stream, options, counts)) {
+                if (CUresult failure = member.run(stream)) return failure;
             } else {
-                ++probes[held.id];
+                ++probes[member.id];
             }
         return kSuccess;
     };
-    if (segment.size() < 2) return probed();
+    if (segment.size() < 2) return run_and_probe();
     if (2 * memory.bytes() > options.memory_bytes || !memory.allocate() || !memory.save(&Region::before)) {
         counts->unchecked += segment.size();
-        return plainly();
+        return run_in_order();
     }
     counts->checked += segment.size();
-    if (CUresult failed = probed()) return failed;
+    if (CUresult failure = run_and_probe()) return failure;
     if (!memory.restore()) return kSuccess;
     for (int number = 0; number < options.orders; ++number) {
         const std::vector<int> order = order_of(after, number != 0, generator);
         for (int i : order)
-            if (CUresult failed = segment[i].run(stream)) return failed;
-        if (!memory.save(&Region::reordered) || !memory.restore()) return plainly();
-        if (CUresult failed = plainly()) return failed;
+            if (CUresult failure = segment[i].run(stream)) return failure;
+        if (!memory.save(&Region::reordered) || !memory.restore()) return run_in_order();
+        if (CUresult failure = run_in_order()) return failure;
         CUdeviceptr differs = memory.difference();
         if (differs != 0) {
             // Does stream order give the same bits twice?
-            if (!memory.save(&Region::reordered) || !memory.restore()) return plainly();
-            if (CUresult failed = plainly()) return failed;
+            if (!memory.save(&Region::reordered) || !memory.restore()) return run_in_order();
+            if (CUresult failure = run_in_order()) return failure;
             const bool repeatable = memory.difference() == 0;
-            std::string named;
+            std::string symbol;
             if (repeatable) {
-                for (const Held& held : segment)
-                    for (const Range& range : held.access.writes)
-                        if (range.low <= differs && differs < range.high) named = held.function->symbol;
+                for (const SegmentLaunch& member : segment)
+                    for (const Range& range : member.access.writes)
+                        if (range.low <= differs && differs < range.high) symbol = member.function->symbol;
                 ++counts->differing;
             }
-            ++counts->differences[!repeatable     ? "(stream order itself does not repeat)"
-                                  : named.empty() ? "(nothing was to write there)"
-                                                  : named];
+            ++counts->differences[!repeatable      ? "(stream order itself does not repeat)"
+                                  : symbol.empty() ? "(nothing was to write there)"
+                                                   : symbol];
             return kSuccess;
         }
         if (number + 1 < options.orders && !memory.restore()) return kSuccess;

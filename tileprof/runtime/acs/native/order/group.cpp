@@ -1,4 +1,4 @@
-#include "group.h"
+#include "order/group.h"
 
 #include <chrono>
 #include <random>
@@ -29,30 +29,30 @@ Group::Group(CUcontext context, CUstream stream, const Options& options, Counts*
     : context_(context),
       streams_{stream},
       window_(static_cast<size_t>(options.window), options.lanes),
-      recorded_(static_cast<size_t>(options.lanes)),
-      most_recorded_(static_cast<size_t>(options.window) + 8),
+      events_(static_cast<size_t>(options.lanes)),
+      most_events_(static_cast<size_t>(options.window) + 8),
       delay_us_(options.delay_us),
       counts_(counts) {
     Relaxed relaxed;
     for (int lane = 1; lane < options.lanes; ++lane) {
-        CUstream made = nullptr;
-        usable_ = usable_ && Driver::get().cuStreamCreate(&made, kNonBlocking) == kSuccess;
-        streams_.push_back(made);
+        CUstream stream_of_lane = nullptr;
+        usable_ = usable_ && Driver::get().cuStreamCreate(&stream_of_lane, kNonBlocking) == kSuccess;
+        streams_.push_back(stream_of_lane);
     }
 }
 
 uint64_t Group::key(uint64_t id) {
-    const uint64_t out = mixed(mixed(mixed(1, last_but_one_), last_id_), id) | 1;
+    const uint64_t out = mix(mix(mix(1, last_but_one_), last_id_), id) | 1;
     last_but_one_ = last_id_;
     last_id_ = id;
     return out;
 }
 
 // An event behind the last launch of a lane; nullptr and `failure_` where the driver refuses.
-const Group::Recorded* Group::record(int lane) {
-    std::deque<Recorded>& ring = recorded_[lane];
+const Group::RecordedEvent* Group::record(int lane) {
+    std::deque<RecordedEvent>& ring = events_[lane];
     CUevent event = nullptr;
-    if (ring.size() >= most_recorded_) {
+    if (ring.size() >= most_events_) {
         event = ring.front().event;
         ring.pop_front();
     } else {
@@ -66,23 +66,23 @@ const Group::Recorded* Group::record(int lane) {
     return nullptr;
 }
 
-const Group::Recorded* Group::event_after(int lane, uint64_t number) {
-    for (const Recorded& r : recorded_[lane])
-        if (r.number >= number) return &r;
+const Group::RecordedEvent* Group::event_after(int lane, uint64_t number) {
+    for (const RecordedEvent& event : events_[lane])
+        if (event.number >= number) return &event;
     if (window_.tail(lane) > number) {  // more has followed there, and is waited for as well: next time, record in time
         ++counts_->missed;
-        if (uint64_t missed = window_.key_of(number)) wanted_.insert(missed);
+        if (uint64_t missed_key = window_.key_of(number)) awaited_keys_.insert(missed_key);
     }
     return record(lane);
 }
 
 bool Group::wait(int lane, int other, uint64_t number) {
     if (window_.clock(lane)[other] >= number) return true;
-    const Recorded* r = event_after(other, number);
+    const RecordedEvent* r = event_after(other, number);
     if (r == nullptr) return false;
     ++counts_->waits;
     if ((failure_ = Driver::get().cuStreamWaitEvent(streams_[lane], r->event, 0)) != kSuccess) return false;
-    window_.learned(lane, r->clock);
+    window_.note_order(lane, r->clock);
     return true;
 }
 
@@ -90,14 +90,16 @@ CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool captu
     const Placement placement = window_.place(access);
     const int lane = placement.lane;
     const uint64_t tail = window_.tail(lane);
-    const bool unrecorded = recorded_[lane].empty() || recorded_[lane].back().number < tail;
-    if (tail != 0 && unrecorded && (capturing || wanted_.count(window_.tail_key(lane)) != 0) && record(lane) == nullptr)
+    const bool lacks_event = events_[lane].empty() || events_[lane].back().number < tail;
+    if (tail != 0 && lacks_event && (capturing || awaited_keys_.count(window_.tail_key(lane)) != 0) &&
+        record(lane) == nullptr)
         return failure_;
     for (int other = 0; other < window_.lanes(); ++other)
         if (other != lane && !wait(lane, other, placement.needs[other])) return failure_;
     if (delay_us_ > 0)
-        if (CUresult failed = Driver::get().cuLaunchHostFunc(streams_[lane], wait_at_random, &delay_us_)) return failed;
-    if (CUresult failed = work.make(work.what, streams_[lane])) return failed;
+        if (CUresult failure = Driver::get().cuLaunchHostFunc(streams_[lane], wait_at_random, &delay_us_))
+            return failure;
+    if (CUresult failure = work.make(work.what, streams_[lane])) return failure;
     window_.add(std::move(access), lane, key(id));
     ++counts_->placed;
     ++counts_->lanes[lane];

@@ -1,7 +1,7 @@
 // How the program's calls get here. The library is preloaded; it stands for the launching functions of the driver under
 // their own names, in what dlsym returns, and in what cuGetProcAddress returns, which is where the CUDA runtime and the
 // libraries over it get theirs from. Every other function of the driver that may change or see an order is replaced by
-// a trampoline that tells the engine and then goes on to it with all its arguments as they are, whatever they are.
+// a trampoline that tells the engine and then goes on to it with all its arguments unchanged.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,13 +26,13 @@ using DlsymFunction = void* (*)(void*, const char*);
 
 DlsymFunction find_dlsym() {
     for (const char* version : {"GLIBC_2.34", "GLIBC_2.2.5"})
-        if (void* found = dlvsym(RTLD_NEXT, "dlsym", version)) return reinterpret_cast<DlsymFunction>(found);
+        if (void* function = dlvsym(RTLD_NEXT, "dlsym", version)) return reinterpret_cast<DlsymFunction>(function);
     abort();  // no C library that this was written for
 }
 
 DlsymFunction dlsym_below() {
-    static DlsymFunction found = find_dlsym();
-    return found;
+    static DlsymFunction function = find_dlsym();
+    return function;
 }
 
 void* driver_library() {
@@ -91,7 +91,7 @@ void* driver_symbol(const char* name) {
 }
 
 const Driver& Driver::get() {
-    static const Driver* made = [] {
+    static const Driver* instance = [] {
         auto* driver = new Driver;
 #define X(name, arguments)                                                         \
     driver->name = reinterpret_cast<decltype(driver->name)>(driver_symbol(#name)); \
@@ -100,51 +100,52 @@ const Driver& Driver::get() {
 #undef X
         return driver;
     }();
-    return *made;
+    return *instance;
 }
 
 namespace {
 
 // Whether launches are taken over. Whatever is called while this is found out, by this thread, goes through.
 bool ready() {
-    thread_local bool finding_out = false;
-    if (finding_out) return false;
-    finding_out = true;
-    static const bool is = [] {
-        std::string wrong = engine().start();
-        if (wrong.empty() && engine().on() && Driver::get().missing != nullptr)
-            wrong = std::string("libcuda.so.1 has no symbol ") + Driver::get().missing +
-                    ": CUDA 12.4 is the first that has all";
-        if (wrong.empty()) {
+    thread_local bool initialising = false;
+    if (initialising) return false;
+    initialising = true;
+    static const bool active = [] {
+        std::string problem = engine().start();
+        if (problem.empty() && engine().on() && Driver::get().missing != nullptr)
+            problem = std::string("libcuda.so.1 has no symbol ") + Driver::get().missing +
+                      ": CUDA 12.4 is the first that has all";
+        if (problem.empty()) {
             if (engine().on()) atexit([] { engine().finish(); });
             return engine().on();
         }
-        fprintf(stderr, "tileprof: the program runs in stream order: %s\n", wrong.c_str());
+        fprintf(stderr, "tileprof: the program runs in stream order: %s\n", problem.c_str());
         return false;
     }();
-    finding_out = false;
-    return is;
+    initialising = false;
+    return active;
 }
 
-CUstream named(CUstream stream, bool per_thread) {
+CUstream resolved(CUstream stream, bool per_thread) {
     if (stream != nullptr) return stream;
     return per_thread ? per_thread_stream() : legacy_stream();
 }
 
 CUresult launch_kernel(bool per_thread, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                        unsigned bz, unsigned shared, CUstream stream, void** parameters, void** extra) {
-    stream = named(stream, per_thread);
+    stream = resolved(stream, per_thread);
     if (!ready()) return Driver::get().cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
-    return engine().launched({f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, nullptr, 0, parameters, extra, false});
+    return engine().launch({f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, nullptr, 0, parameters, extra, false});
 }
 
 CUresult launch_extended(bool per_thread, const LaunchConfig* config, CUfunction f, void** parameters, void** extra) {
     if (config == nullptr || !ready()) return Driver::get().cuLaunchKernelEx(config, f, parameters, extra);
     Launch launch{
-        f, {}, named(config->stream, per_thread), config->attributes, config->attribute_count, parameters, extra, true};
+        f,     {},  resolved(config->stream, per_thread), config->attributes, config->attribute_count, parameters,
+        extra, true};
     memcpy(&launch.shape, config, sizeof launch.shape);
     static_assert(sizeof(Shape) == 28, "as the beginning of CUlaunchConfig");
-    return engine().launched(launch);
+    return engine().launch(launch);
 }
 
 }  // namespace
@@ -172,9 +173,9 @@ namespace {
 
 CUresult move(Move::Kind kind, CUdeviceptr to, CUdeviceptr from, unsigned value, size_t count, CUstream stream,
               bool per_thread) {
-    const Move made{kind, to, from, value, count, named(stream, per_thread)};
-    const Work work = work_of(made);
-    return ready() ? engine().moved(made) : work.make(work.what, made.stream);
+    const Move call{kind, to, from, value, count, resolved(stream, per_thread)};
+    const Work work = work_of(call);
+    return ready() ? engine().move(call) : work.make(work.what, call.stream);
 }
 
 }  // namespace
@@ -201,8 +202,8 @@ namespace {
 CUresult not_supported() { return 801; }
 
 CUresult record(CUevent event, CUstream stream, unsigned flags, bool per_thread) {
-    const Mark mark{Mark::kRecord, event, named(stream, per_thread)};
-    if (flags == 0) return ready() ? engine().marked(mark, make) : make(mark);
+    const Mark mark{Mark::kRecord, event, resolved(stream, per_thread)};
+    if (flags == 0) return ready() ? engine().mark(mark, make) : make(mark);
     static auto* real =
         reinterpret_cast<CUresult (*)(CUevent, CUstream, unsigned)>(driver_symbol("cuEventRecordWithFlags"));
     if (real == nullptr) return not_supported();
@@ -211,8 +212,8 @@ CUresult record(CUevent event, CUstream stream, unsigned flags, bool per_thread)
 }
 
 CUresult wait(CUstream stream, CUevent event, unsigned flags, bool per_thread) {
-    const Mark mark{Mark::kWait, event, named(stream, per_thread)};
-    if (flags == 0) return ready() ? engine().marked(mark, make) : make(mark);
+    const Mark mark{Mark::kWait, event, resolved(stream, per_thread)};
+    if (flags == 0) return ready() ? engine().mark(mark, make) : make(mark);
     if (ready()) engine().before("cuStreamWaitEvent", Meaning::kOrdered);
     return Driver::get().cuStreamWaitEvent(mark.stream, event, flags);
 }
@@ -271,8 +272,8 @@ EXPORT CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUl
 namespace {
 
 // In place of a call: what an earlier launch came to.
-thread_local CUresult told = kSuccess;
-CUresult tell() { return told; }
+thread_local CUresult earlier_error = kSuccess;
+CUresult return_earlier_error() { return earlier_error; }
 
 }  // namespace
 
@@ -281,8 +282,8 @@ extern "C" __attribute__((visibility("hidden"), used)) void* tileprof_acs_before
     if (slot.real == nullptr) slot.real = driver_symbol(slot.symbol);
     if (slot.real == nullptr)
         return reinterpret_cast<void*>(not_supported);  // linked against a driver that has it, run by one that has not
-    if (ready() && (told = engine().before(slot.symbol, slot.meaning)) != kSuccess)
-        return reinterpret_cast<void*>(tell);
+    if (ready() && (earlier_error = engine().before(slot.symbol, slot.meaning)) != kSuccess)
+        return reinterpret_cast<void*>(return_earlier_error);
     return slot.real;
 }
 
@@ -381,7 +382,7 @@ CUresult proc_address_2(const char* symbol, void** function, int version, uint64
 bool is(const char* a, const char* b) { return strcmp(a, b) == 0; }
 
 // What the program gets in place of a function of the driver's.
-void* replaced(const char* symbol, void* real, bool per_thread, int version) {
+void* replacement_of(const char* symbol, void* real, bool per_thread, int version) {
     if (is(symbol, "cuGetProcAddress"))
         return version >= 12000 ? reinterpret_cast<void*>(proc_address_2) : reinterpret_cast<void*>(proc_address_1);
     if (is(symbol, "cuGetProcAddress_v2")) return reinterpret_cast<void*>(proc_address_2);
@@ -394,17 +395,17 @@ void* replaced(const char* symbol, void* real, bool per_thread, int version) {
     if (is(symbol, "cuKernelSetAttribute")) return reinterpret_cast<void*>(cuKernelSetAttribute);
     if (is(symbol, "cuLibraryGetKernel")) return reinterpret_cast<void*>(cuLibraryGetKernel);
     if (is(symbol, "cuLibraryEnumerateKernels")) return reinterpret_cast<void*>(cuLibraryEnumerateKernels);
-#define MOVED(name, function)                                                                      \
+#define REPLACE(name, function)                                                                    \
     if (is(symbol, name)) return reinterpret_cast<void*>(per_thread ? function##_ptsz : function); \
     if (is(symbol, name "_ptsz")) return reinterpret_cast<void*>(function##_ptsz);
-    MOVED("cuMemsetD8Async", cuMemsetD8Async)
-    MOVED("cuMemsetD16Async", cuMemsetD16Async)
-    MOVED("cuMemsetD32Async", cuMemsetD32Async)
-    MOVED("cuMemcpyDtoDAsync_v2", cuMemcpyDtoDAsync_v2)
-    MOVED("cuEventRecord", cuEventRecord)
-    MOVED("cuEventRecordWithFlags", cuEventRecordWithFlags)
-    MOVED("cuStreamWaitEvent", cuStreamWaitEvent)
-#undef MOVED
+    REPLACE("cuMemsetD8Async", cuMemsetD8Async)
+    REPLACE("cuMemsetD16Async", cuMemsetD16Async)
+    REPLACE("cuMemsetD32Async", cuMemsetD32Async)
+    REPLACE("cuMemcpyDtoDAsync_v2", cuMemcpyDtoDAsync_v2)
+    REPLACE("cuEventRecord", cuEventRecord)
+    REPLACE("cuEventRecordWithFlags", cuEventRecordWithFlags)
+    REPLACE("cuStreamWaitEvent", cuStreamWaitEvent)
+#undef REPLACE
     // Before version 2 addresses had 32 bits.
     if (is(symbol, "cuMemcpyDtoDAsync") && version >= 3020)
         return reinterpret_cast<void*>(per_thread ? cuMemcpyDtoDAsync_v2_ptsz : cuMemcpyDtoDAsync_v2);
@@ -416,7 +417,7 @@ CUresult proc_address_1(const char* symbol, void** function, int version, uint64
     static auto* real = reinterpret_cast<GetProcAddress1>(driver_symbol("cuGetProcAddress"));
     CUresult result = real(symbol, function, version, flags);
     if (result == 0 && function != nullptr && *function != nullptr && ready())
-        *function = replaced(symbol, *function, (flags & kPerThread) != 0, version);
+        *function = replacement_of(symbol, *function, (flags & kPerThread) != 0, version);
     return result;
 }
 
@@ -424,7 +425,7 @@ CUresult proc_address_2(const char* symbol, void** function, int version, uint64
     static auto* real = reinterpret_cast<GetProcAddress2>(driver_symbol("cuGetProcAddress_v2"));
     CUresult result = real(symbol, function, version, flags, status);
     if (result == 0 && function != nullptr && *function != nullptr && ready())
-        *function = replaced(symbol, *function, (flags & kPerThread) != 0, version);
+        *function = replacement_of(symbol, *function, (flags & kPerThread) != 0, version);
     return result;
 }
 
@@ -442,12 +443,12 @@ bool of_driver(void* function) {
     return dladdr(function, &info) != 0 && info.dli_fname != nullptr && strstr(info.dli_fname, "libcuda.so") != nullptr;
 }
 
-void* found_for(void* handle, const char* name, void* caller) {
+void* replacement_for(void* handle, const char* name, void* caller) {
     if (name == nullptr || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z') return nullptr;
     if (handle == RTLD_NEXT || is_tool(caller) || !ready()) return nullptr;
     void* real = real_dlsym(handle, name);
     if (real == nullptr || !of_driver(real)) return nullptr;
-    return replaced(name, real, false, 0);
+    return replacement_of(name, real, false, 0);
 }
 
 }  // namespace
@@ -459,8 +460,8 @@ EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int ver
     return proc_address_2(symbol, function, version, flags, status);
 }
 
-// The last call is a jump, so that what is below sees the program as its caller, by whom RTLD_NEXT is told.
+// The last call is a jump, so that what is below sees the program as its caller, which RTLD_NEXT depends on.
 EXPORT __attribute__((optimize("O2"), noinline)) void* dlsym(void* handle, const char* name) noexcept {
-    if (void* found = found_for(handle, name, __builtin_return_address(0))) return found;
+    if (void* function = replacement_for(handle, name, __builtin_return_address(0))) return function;
     return dlsym_below()(handle, name);
 }
