@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))  # the builders of the unit tests
 
 from measure_dealers import SMS, timed
 
-from tests.unit.analysis.fakes import block, footprint, graph, trace
+from tests.support.synthetic_graphs import block, footprint, graph, trace
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.arrays.ragged import owners
 from tileprof.devices import get

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.fuzz.watch import BAIT, BAIT_MARK, make_bait
-from tests.unit.analysis.fakes import write_mlp
+from tests.support.synthetic_graphs import write_mlp
 from tileprof.devices import get
 from tileprof.trace import load, schema
 

@@ -17,7 +17,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
 import replays
 
 from tests.gpu.runtime.persistent_chains import CHAINS
-from tests.unit.runtime.chains import matrix, weight
+from tests.support.runtime.chains import matrix, weight
 from tileprof.policy.format.expression import parse
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.errors import WaitTimeoutError

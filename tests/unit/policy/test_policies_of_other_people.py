@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.analysis.fakes import write_mlp
+from tests.support.synthetic_graphs import write_mlp
 from tileprof.cli import main
 
 

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from tests.unit.viz.small_programs import Program, norm, pointwise, transformer
+from tests.support.small_programs import Program, norm, pointwise, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import SCHEDULERS, Simulator
 from tileprof.analysis.timeline import dispatch
