@@ -94,7 +94,7 @@ def _touch(boxes: Boxes, rows: NDArray[np.int64], shift: NDArray[np.int64], tile
     group, representative = equal_lists(indptr, tuple(columns))
     owner, place = ragged(indptr[representative + 1] - indptr[representative])
     chosen = indptr[representative[owner]] + place
-    lo, hi, cls, first, last = _flatten(owner, *(c[chosen] for c in columns), granule)
+    lo, hi, cls, first, last = _flatten(owner, *(c[chosen] for c in columns), granule=granule)
     touching = tile[starts]
     class_of = np.full(tiles, -1, np.int32)
     class_of[touching] = group
@@ -114,6 +114,7 @@ def _flatten(
     stride_1: NDArray[np.int64],
     first: NDArray[np.float32],
     last: NDArray[np.float32],
+    *,
     granule: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
     """Return boxes as segments that are disjoint within a class, sorted by ``lo``."""

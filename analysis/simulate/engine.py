@@ -1,5 +1,5 @@
 """The discrete-event engine, compiled; the tests hold it to the same in plain Python
-(`tests/unit/analysis/plain_engine.py`).
+(`tests/unit/analysis/simulate/plain_engine.py`).
 
 Tiles that work stop by their clock (`tileprof.analysis.simulate.clocks`), before any other event of the same time;
 other events are ordered by time, then by kind, then by number (`tileprof.analysis.simulate.state.LAUNCH_OPENS` and

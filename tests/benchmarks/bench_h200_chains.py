@@ -30,7 +30,7 @@ from measuring import header, table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the builders of the unit tests
 
-from tests.unit.analysis.fakes import Boxes, block, footprint, graph, trace
+from tests.support.synthetic_graphs import Boxes, block, footprint, graph, trace
 from tileprof.analysis.simulate import MODELS, Simulator, scheduler
 from tileprof.analysis.simulate.plan import Draft
 from tileprof.devices import get

@@ -13,7 +13,7 @@ from measuring import header, table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the builders of the unit tests
 
-from tests.unit.analysis.fakes import block, durations, graph
+from tests.support.synthetic_graphs import block, durations, graph
 from tileprof.analysis.bounds.list_schedule import list_schedule
 from tileprof.analysis.bounds.paths import paths
 from tileprof.analysis.bounds.problem import problem, successors

@@ -31,7 +31,7 @@ from tileprof.analysis.workloads.nested import BASE_NS, CHILD_NS, ITEM_NS, spawn
 
 RESULTS = ROOT / "tests/gpu/results/spawn.json"
 SOURCES = ROOT / "tileprof/examples/cuda/spawn"
-NOTING = ROOT / "tests/unit/runtime/emulated/noting.h"
+NOTING = ROOT / "tests/support/emulated/noting.h"
 CALIBRATED = ("flat", "always")
 LEFT_OUT = ("colouring", "colouring-citation")
 """Of the simulation: up to 1.3 million launches, which are simulated for each step of the calibration."""

@@ -16,9 +16,9 @@ from tileprof.runtime.programs.whole_policy import of_blocks, of_decoder, of_net
 
 sys.path.insert(0, str(ROOT))
 
-from tests.unit.runtime.encoder_programs import pre_norm
-from tests.unit.runtime.networks import small
-from tests.unit.runtime.whole_mutants import Tally
+from tests.support.runtime.encoder_programs import pre_norm
+from tests.support.runtime.networks import small
+from tests.support.runtime.whole_mutants import Tally
 
 BLOCKS = 132
 LLAMA = DecoderShape(

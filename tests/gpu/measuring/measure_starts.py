@@ -123,7 +123,8 @@ def start(name: str, way: str, *, tiny: bool) -> None:
 
 def table(result: dict[str, Any]) -> list[str]:
     """A table in Markdown, seconds."""
-    lines = ["| model | Inductor | again | tileprof | again | race later | again |", "|" + "---|" * 7]
+    heads = (f"{way}, {which}" for way in ("Inductor", "tileprof", "race later") for which in ("first start", "again"))
+    lines = [f"| model | {' | '.join(heads)} |", "|" + "---|" * 7]
     for name, row in result["rows"].items():
         cells = [row.get(way, {}).get(which, "") for way in WAYS for which in ("cold", "second")]
         lines.append(f"| {name} | {' | '.join(f'{c:.1f}' if isinstance(c, float) else str(c) for c in cells)} |")

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 sys.path.append(str(Path(__file__).parents[3]))
-from tests.unit.runtime.encoder_programs import inputs_of, post_norm, pre_norm
+from tests.support.runtime.encoder_programs import inputs_of, post_norm, pre_norm
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.build import KERNEL
 from tileprof.runtime.encoder.launch import Launcher, report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.runtime.chains import biased, matrix
+from tests.support.runtime.chains import biased, matrix
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.stages.conv import Conv2d

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.runtime.chains import matrix, weight
+from tests.support.runtime.chains import matrix, weight
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.measure import convolution_pair, copy_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.stages.attention import Attention

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
-from tests.support.decoder_shapes import SMALL
+from tests.support.runtime.decoder_shapes import SMALL
 from tileprof.errors import UserError
 from tileprof.runtime.decode.launch import Decoder
 from tileprof.runtime.decode.shape import DecoderShape

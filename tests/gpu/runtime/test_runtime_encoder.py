@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 sys.path.append(str(Path(__file__).parents[3]))
-from tests.unit.runtime.encoder_programs import inputs_of, post_norm, pre_norm
+from tests.support.runtime.encoder_programs import inputs_of, post_norm, pre_norm
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.launch import Launcher, report
 from tileprof.runtime.encoder.memory import memory_of

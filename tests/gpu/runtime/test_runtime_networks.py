@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from network_probe import model_of, networks
 
-from tests.unit.runtime.networks import image, parameters, pooling, pooling_parameters, small
+from tests.support.runtime.networks import image, parameters, pooling, pooling_parameters, small
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Network, Windows, computed
 from tileprof.runtime.convnet.plan import planned

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 sys.path.append(str(Path(__file__).parents[3]))
-from tests.unit.runtime.prefill.prefill_model import HostModel
+from tests.support.runtime.prefill_model import HostModel
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.model_kernel import LaunchOptions
 from tileprof.runtime.prefill.launch import Prefill

@@ -17,9 +17,9 @@ sys.path.append(str(Path(__file__).parents[3]))
 sys.path.append(str(Path(__file__).parents[1] / "measuring"))
 from model_cases import decoding, of_transformers, tokens
 
-from tests.support.cached_layer import CachedLayer
-from tests.unit.runtime.region_builders import Played, between, played
-from tileprof.cli.timeline_trace import write_trace
+from tests.support.runtime.cached_layer import CachedLayer
+from tests.support.runtime.region_builders import Played, between, played
+from tileprof.cli.running.timeline_trace import write_trace
 from tileprof.devices import of_driver
 from tileprof.runtime.compile import aten, entry, race
 from tileprof.runtime.programs.timeline import observing

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.analysis.fakes import write_mlp
-from tests.unit.viz.small_programs import Program, norm
+from tests.support.small_programs import Program, norm
+from tests.support.synthetic_graphs import write_mlp
 from tileprof.analysis import build_graph
 from tileprof.analysis.graph import TileGraph
 from tileprof.analysis.lanes import LaneSource

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.analysis.fakes import write_mlp
+from tests.support.synthetic_graphs import write_mlp
 from tests.unit.policy.graphs import Relation, graph_of
 from tests.unit.policy.mutants import KINDS, RESIDENCY_KINDS, Tally, exact_policy, harmful, mutants
 from tests.unit.policy.progress import hangs

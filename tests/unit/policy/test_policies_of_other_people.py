@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.analysis.fakes import write_mlp
-from tileprof.cli import main
+from tests.support.synthetic_graphs import write_mlp
+from tileprof.cli.entry import main
 
 
 @pytest.fixture(scope="module")

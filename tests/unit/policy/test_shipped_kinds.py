@@ -208,7 +208,7 @@ def test_launches_are_checked_and_sorted() -> None:
 
 
 def test_a_trace_without_dependencies_has_no_best_pair(tmp_path) -> None:
-    from tests.unit.analysis.fakes import write_mlp
+    from tests.support.synthetic_graphs import write_mlp
     from tileprof.analysis import build_graph
     from tileprof.trace import load
 

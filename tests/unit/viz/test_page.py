@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from tests.unit.viz.packed_values import embedded, unpacked
-from tests.unit.viz.small_programs import Program, norm, pointwise, transformer
+from tests.support.packed_values import embedded, unpacked
+from tests.support.small_programs import Program, norm, pointwise, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
 from tileprof.trace import load

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.viz.packed_values import unpacked
+from tests.support.packed_values import unpacked
 from tileprof.viz.page_values import LONGEST_TEXT, inert_json, pack, printable
 
 exact = st.integers(-(2**52), 2**52)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from tests.unit.viz.packed_values import unpacked
-from tests.unit.viz.small_programs import transformer
+from tests.support.packed_values import unpacked
+from tests.support.small_programs import transformer
 from tileprof.analysis import EdgeBlock, build_graph
 from tileprof.trace import load
 from tileprof.viz import relations

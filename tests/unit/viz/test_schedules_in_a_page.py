@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from tests.unit.viz.packed_values import unpacked
-from tests.unit.viz.small_programs import Program, norm, transformer
+from tests.support.packed_values import unpacked
+from tests.support.small_programs import Program, norm, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
 from tileprof.analysis.simulate import SCHEDULERS

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.unit.viz.small_programs import Program, pointwise, transformer
+from tests.support.small_programs import Program, pointwise, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler

@@ -38,9 +38,9 @@ under cuSync's policy and under one that waits for the halo too::
     ResNet-38 stage4.0.conv1 -> conv2    16  7 x 4 x 4     3,072 of  4,976                    24.73        24.73
 
 Where one tile holds all pixels of an image (49 at stage 4, batch 1) there is no halo to omit. Waiting for the halo
-costs less than the 0.01 us that the table resolves: neighbours end together. ``tests/integration/test_verify_halo.py``
-derives the missing tiles of the first two lines from the geometry alone, with ``--tile conv=32x64x32,split=1``; the
-tiles are those of the model's rule when the table was made.
+costs less than the 0.01 us that the table resolves: neighbours end together.
+``tests/integration/commands/test_verify_halo.py`` derives the missing tiles of the first two lines from the geometry
+alone, with ``--tile conv=32x64x32,split=1``; the tiles are those of the model's rule when the table was made.
 
 The omission makes wrong numbers: executed tile by tile on the CPU with the middle tile of the first convolution held
 back (``tests/benchmarks/bench_halo.py``; both 56 x 56 pairs in fp16, 49 tiles of 64 pixels), 114 of 3,136 pixels are

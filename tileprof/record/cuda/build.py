@@ -48,20 +48,25 @@ def build(architecture: str) -> Built:
         "nvcc": _version(nvcc),
         "compiler": _version(compiler),
         "flags": [*HOST_FLAGS, *PATCH_FLAGS],
-        "sources": hash_files(sorted(SOURCES.iterdir())),
+        "sources": hash_files(sorted(SOURCES.rglob("*"))),
         "headers": hash_files([*sorted(sanitizer.include.glob("sanitizer*.h")), tools / "cuda.h"]),
     }
 
     def make(work: Path) -> None:
         includes = [f"-I{sanitizer.include}", f"-I{tools}", f"-I{SOURCES}"]
-        units = [str(p) for p in sorted(SOURCES.glob("*.cpp"))]
+        units = [str(path) for path in units_of_the_library()]
         _run([str(compiler), *HOST_FLAGS, *includes, *units, *LINK_FLAGS, "-o", str(work / LIBRARY)])
-        patches = [str(SOURCES / "patches.cu"), "-o", str(work / PATCHES)]
+        patches = [str(SOURCES / "patches" / "patches.cu"), "-o", str(work / PATCHES)]
         _run([str(nvcc), f"-arch={architecture}", *PATCH_FLAGS, *includes, *patches])
         (work / "built.json").write_text(json.dumps(parts, indent=1))
 
     folder = building.cached(building.cache_folder("cuda") / key_of(parts), (LIBRARY, PATCHES), make, WHAT)
     return Built(folder / LIBRARY, folder / PATCHES)
+
+
+def units_of_the_library() -> list[Path]:
+    """Return the translation units of the host side, in a fixed order."""
+    return sorted(SOURCES.rglob("*.cpp"))
 
 
 def key_of(parts: dict[str, object]) -> str:

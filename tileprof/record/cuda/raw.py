@@ -1,4 +1,4 @@
-"""Reads the files that the injection library leaves behind: the Python mirror of native/records.h.
+"""Reads the files that the injection library leaves behind: the Python mirror of native/records/records.h.
 
     <raw>/process-<pid>/events.jsonl     launches, allocations, copies, complaints, in issue order
                         entries.bin      32-byte records of what blocks touched, in no order

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "records.h"
+#include "records/records.h"
 
 using namespace tileprof;
 

@@ -73,7 +73,7 @@ def compile_into(folder):
     includes = [f"-I{p}" for p in (locate.sanitizer().include, locate.cuda_include(), build.SOURCES)]
     driver, library = folder / "libcuda.so.1", folder / "libtileprof.so"
     compiler = [str(locate.host_compiler()), *build.HOST_FLAGS, *includes]
-    units = sorted(build.SOURCES.glob("*.cpp"))
+    units = build.units_of_the_library()
     subprocess.run([*compiler, here / "fake_driver.cpp", here / "fake_gpus.cpp", "-o", driver], check=True)
     subprocess.run([*compiler, *units, *build.LINK_FLAGS, "-o", library], check=True)
     (folder / "patches.fatbin").write_bytes(b"none")

@@ -8,10 +8,10 @@
 #include <tuple>
 #include <vector>
 
-#include "facts.h"
-#include "pieces.h"
-#include "share.h"
-#include "tensormap.h"
+#include "records/facts.h"
+#include "records/pieces.h"
+#include "patches/share.h"
+#include "memory/tensormap.h"
 
 using namespace tileprof;
 

@@ -56,7 +56,7 @@ def test_a_compilers_own_words_reach_the_user(tmp_path):
 LAYOUT = """
 #include <stdio.h>
 #include <stddef.h>
-#include "records.h"
+#include "records/records.h"
 using namespace tileprof;
 int main() {
     printf("{\\"size\\":%zu,\\"key\\":%zu,\\"block\\":%zu,\\"launch\\":%zu,\\"payload\\":%zu,",
@@ -110,7 +110,7 @@ SCAN = """
 #include <fstream>
 #include <iterator>
 #include <vector>
-#include "cubin.h"
+#include "code/cubin.h"
 int main(int, char** a) {
     std::ifstream file(a[1], std::ios::binary);
     std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
@@ -156,7 +156,7 @@ def scanned(tmp_path):
     """
     source, program = tmp_path / "scan.cpp", tmp_path / "scan"
     source.write_text(SCAN)
-    units = [source, build.SOURCES / "cubin.cpp"]
+    units = [source, build.SOURCES / "code" / "cubin.cpp"]
     subprocess.run([locate.host_compiler(), "-std=c++17", f"-I{build.SOURCES}", *units, "-o", program], check=True)
 
     def scan(cubin):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import decode, events, raw, recorded_run
+from tileprof.record.cuda import build, decode, events, raw, recorded_run
 
-NATIVE = Path(events.__file__).parent / "native"
+NATIVE = build.SOURCES
 GOLDEN = Path(__file__).parents[3] / "golden" / "selftest-raw"
 PLACED = {"launch", "learn"}
 """Kinds that one function writes for two others; ``unpatched`` is appended where there is any."""
@@ -22,7 +22,7 @@ def format_of(call):
 
 def functions_of_native_code():
     """Name and body of every function of events.cpp that writes an event."""
-    text = (NATIVE / "events.cpp").read_text()
+    text = (NATIVE / "log" / "events.cpp").read_text()
     for result in re.finditer(r"^void (\w+)\([^{;]*\) \{(.*?)\}$", text, re.DOTALL | re.MULTILINE):
         if "log_.event(" in result[2]:
             yield result[1], result[2]
@@ -71,20 +71,20 @@ def test_events_are_written_by_one_function_per_kind():
     for name, body in functions_of_native_code():
         kind = re.match(r'"e":"([^"]+)"', format_of(body))[1]
         assert name == "place" if kind == "%s" else re.fullmatch(rf"{kind}(_\w+)?", name), (name, kind)
-    declared = re.findall(r"^void (\w+)\(", (NATIVE / "events.h").read_text(), re.MULTILINE)
+    declared = re.findall(r"^void (\w+)\(", (NATIVE / "log" / "events.h").read_text(), re.MULTILINE)
     kinds = {kind for kind, _ in written_by_native_code()}
     assert kinds <= set(declared)
     assert {name for name in declared if name.split("_")[0] not in kinds and name not in kinds} == set()
 
 
 def test_only_the_events_module_and_the_hooks_write_events():
-    calls = {path.name: path.read_text().count("log_.event(") for path in sorted(NATIVE.glob("*.cpp"))}
+    calls = {path.name: path.read_text().count("log_.event(") for path in build.units_of_the_library()}
     others = {name: count for name, count in calls.items() if count and name != "events.cpp"}
     assert others == {"injector.cpp": 1}, "the injector passes on what hooks inside Python programs write"
 
 
 def test_native_sources_have_at_most_120_columns():
-    sources = [path for ending in ("cpp", "h", "cu") for path in NATIVE.glob(f"*.{ending}")]
+    sources = [path for ending in ("cpp", "h", "cu", "cuh") for path in NATIVE.rglob(f"*.{ending}")]
     long = {f"{p.name}:{n}" for p in sources for n, line in enumerate(p.read_text().split("\n"), 1) if len(line) > 120}
     assert long == set()
 

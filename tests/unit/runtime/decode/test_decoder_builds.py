@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.decoder_shapes import SMALL
+from tests.support.runtime.decoder_shapes import SMALL
 from tileprof import building
 from tileprof.errors import UserError
 from tileprof.runtime.decode.build import KERNEL

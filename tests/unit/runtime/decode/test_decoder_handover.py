@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.decoder_shapes import TINY
+from tests.support.runtime.decoder_shapes import TINY
 from tileprof.policy.format import Policy
 from tileprof.policy.format.document import WaitTable
 from tileprof.runtime.decode.handover import KINDS, Handover

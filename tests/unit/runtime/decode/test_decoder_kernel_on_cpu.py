@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
+from tests.support.runtime.planted import replaced
 from tests.unit.runtime.decode.decoder_model import HostModel
-from tests.unit.runtime.decoder_on_cpu import HostDecoder, compiled
-from tests.unit.runtime.kernel_on_cpu import compile_machine, compiler_missing
-from tests.unit.runtime.planted import replaced
+from tests.unit.runtime.decode.decoder_on_cpu import HostDecoder, compiled
 from tileprof.runtime.decode.shape import DecoderShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")

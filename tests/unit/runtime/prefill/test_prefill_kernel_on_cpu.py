@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.runtime.kernel_on_cpu import compile_machine, compiler_missing
-from tests.unit.runtime.planted import replaced
-from tests.unit.runtime.prefill.prefill_model import HostModel
-from tests.unit.runtime.prefill_on_cpu import HostPrefill, compiled
+from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
+from tests.support.runtime.planted import replaced
+from tests.support.runtime.prefill_model import HostModel
+from tests.unit.runtime.prefill.prefill_on_cpu import HostPrefill, compiled
 from tileprof.runtime.prefill.shape import PrefillShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "events.h"
-#include "log.h"
+#include "log/events.h"
+#include "log/log.h"
 #include "recorder.h"
 
 namespace tileprof {

@@ -7,11 +7,11 @@
 #include <array>
 #include <new>
 
-#include "arrays.h"
-#include "events.h"
-#include "log.h"
-#include "nvtx.h"
-#include "streamops.h"
+#include "memory/array_copies.h"
+#include "log/events.h"
+#include "log/log.h"
+#include "launches/nvtx.h"
+#include "memory/stream_operations.h"
 
 namespace tileprof {
 

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <string>
 
-#include "graphs.h"
-#include "regions.h"
+#include "launches/graphs.h"
+#include "launches/regions.h"
 
 namespace tileprof {
 

@@ -1,0 +1,61 @@
+"""``spawn``: kernels whose threads may launch child grids, and who decides whether they do.
+
+A workload is a sequence of parent kernels (*rounds*); each of their threads has some items of work, which it does one
+after the other (*inline*) or hands to a child grid, a thread an item (CUDA dynamic parallelism). Threads of a warp that
+launch do so together: the warp stands still for ``launch_ns`` and ``another_ns`` a launch, then all its grids arrive,
+or, with ``serve_ns``, are served one after the other with those of the whole GPU, and its other threads do their items.
+Parent and child tiles share the GPU's blocks and threads, parents first, or children with ``children=1``; at most
+``queues`` child grids are in execution, the others wait in order of arrival. A round ends when all its tiles and all
+child tiles have ended.
+
+Children may launch, too (``first_child``): an item is then a thread with items of its own, which are asked about where
+it runs. A thread that keeps such items does them one after the other, depth first, and launches from among them cost
+it the whole overhead, since its warp's other threads stand elsewhere. All of a tile's decisions are taken when the tile
+starts.
+
+Source: Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14
+(SPAWN). Its rule: launch where ``overhead + (tiles in the queue + own tiles) / throughput < items x time of a child
+warp``, throughput and time being those of child tiles: all that ended over the time in which any ran, or, with
+``window_ns`` (the paper has 1,024 cycles), the mean number that ran at a time in the last whole window, over the mean
+time of all that ended. It is asked where the program as written would launch. What it does before the first child has
+ended we do not know: see ``prior``, and ``untried``, the bound of spawn.cuh in the CUDA examples.
+
+``stagger_ns``: parent tiles reach their launch sites one after the other. ``guess_ns``: the rule ``warp`` knows items'
+times as spawn.cuh does, from items that threads which kept their work have done, and guesses before.
+
+``lag_ns``: rules read the length of the queue at most once in this time, and tiles that start in between decide by the
+value that was read last.
+
+The rule ``warp`` is ours. Threads of a warp wait for the slowest of them, so that to launch one thread's items gains
+nothing while another keeps as many; and a child warp's time is more than an item's. It launches the largest of a warp's
+sites, as many of them as make the later of the warp and its children end first, with an item's own time.
+
+Left out: memory bandwidth (a tile lasts as long on a full GPU as alone).
+
+| rule | source | here | worth |
+|---|---|---|---|
+| throughput | windows of 1,024 cycles | all of time | +64.0, +80.4, 0% |
+"""
+
+from tileprof.analysis.simulate.spawning.options import Spawning
+from tileprof.analysis.simulate.spawning.policies import PROGRAM, Ran, Spawned, compare, run, spawn, thresholds
+from tileprof.analysis.simulate.spawning.state import ALWAYS, FLAT, POLICIES, SPAWN, THRESHOLD, WARP
+from tileprof.analysis.simulate.spawning.work import Spawns
+
+__all__ = [
+    "ALWAYS",
+    "FLAT",
+    "POLICIES",
+    "PROGRAM",
+    "SPAWN",
+    "THRESHOLD",
+    "WARP",
+    "Ran",
+    "Spawned",
+    "Spawning",
+    "Spawns",
+    "compare",
+    "run",
+    "spawn",
+    "thresholds",
+]

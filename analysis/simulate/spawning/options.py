@@ -1,0 +1,79 @@
+"""What launching costs, and the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tileprof.analysis.simulate.scheduler import LONGEST_NS, MOST_COUNTED, short
+from tileprof.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Spawning:
+    """Costs of launching, and the GPU. Times in nanoseconds.
+
+    The defaults are a K20c, whose launches were measured for GPGPU-Sim (``-cdp_latency``: 20,000 cycles for a warp that
+    launches and 1,700 more for each of its launches, with the call for the parameter buffer; here at 706 MHz): 13 SMs
+    of at most 16 blocks and 2,048 threads. Parents of 256 and children of 32 threads are those of dragon_li, the
+    benchmarks of Wang and Yalamanchili (IISWC 2014). ``gap_ns`` is assumed. Of an H200: ``launch_ns`` 45,000,
+    ``another_ns`` 400 and ``serve_ns`` 400 were measured (docs/spawn.md), with 4,224 slots and 270,336 threads.
+    """
+
+    slots: int = field(default=13 * 16, metadata={"meaning": "blocks that the GPU holds", "least": 1})
+    resident: int = field(default=13 * 2048, metadata={"meaning": "threads that the GPU holds", "least": 1})
+    parent: int = field(default=256, metadata={"meaning": "threads of a parent tile", "least": 1})
+    child: int = field(default=32, metadata={"meaning": "threads of a child tile", "least": 1})
+    warp: int = field(default=32, metadata={"meaning": "threads that launch together", "least": 1})
+    launch_ns: float = field(default=28_300.0, metadata={"meaning": "for a warp to launch at all", "least": 0})
+    another_ns: float = field(default=2_400.0, metadata={"meaning": "more for each of its launches", "least": 0})
+    serve_ns: float = field(
+        default=0.0, metadata={"meaning": "for each launch of the whole GPU, one after the other", "least": 0}
+    )
+    window_ns: float = field(
+        default=0.0, metadata={"meaning": "of time over which children are counted, 0: all of it", "least": 0}
+    )
+    queues: int = field(default=32, metadata={"meaning": "child grids in execution at a time", "least": 1})
+    gap_ns: float = field(default=7_000.0, metadata={"meaning": "between rounds", "least": 0})
+    prior: int = field(
+        default=1,
+        metadata={
+            "meaning": "until a child tile has ended, 0: launch, 1: assume the throughput of a GPU full of children",
+            "least": 0,
+            "most": 1,
+        },
+    )
+    children: int = field(
+        default=0,
+        metadata={"meaning": "1: child tiles start before parent tiles that wait", "least": 0, "most": 1},
+    )
+    lag_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "between two looks of the rules at the children in the queue", "least": 0},
+    )
+    stagger_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "between two parent tiles whose threads reach their launch sites", "least": 0},
+    )
+    guess_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "of an item for the rule warp until one was done inline; 0: items' own times", "least": 0},
+    )
+    untried: int = field(
+        default=MOST_COUNTED,
+        metadata={"meaning": "child tiles that are launched until one has ended, with prior=0", "least": 0},
+    )
+
+    def __post_init__(self) -> None:
+        for f in self.__dataclass_fields__.values():
+            value = getattr(self, f.name)
+            most = f.metadata.get("most", LONGEST_NS if f.name.endswith("_ns") else MOST_COUNTED)
+            if not f.metadata["least"] <= value <= most:
+                raise UserError(
+                    f"spawn: {f.name} is {short(value)}, expected at least {f.metadata['least']} and at most "
+                    f"{short(most)} ({f.metadata['meaning']})"
+                )
+        if self.resident < max(self.parent, self.child):
+            raise UserError(
+                f"spawn: resident is {self.resident}, fewer threads than a tile has ({max(self.parent, self.child)}); "
+                "no tile could start"
+            )

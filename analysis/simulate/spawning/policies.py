@@ -1,0 +1,118 @@
+"""A workload under a rule, and rules compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.simulate.spawning.loop import run_events
+from tileprof.analysis.simulate.spawning.options import Spawning
+from tileprof.analysis.simulate.spawning.state import (
+    CLOSES,
+    HELD,
+    LOOKED,
+    POLICIES,
+    ROOM,
+    THRESHOLD,
+    Costs,
+    State,
+    Work,
+)
+from tileprof.analysis.simulate.spawning.work import Spawns, depth_of
+from tileprof.errors import UserError
+
+PROGRAM = "program"
+"""``threshold`` with the threshold that the program as written has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """The outcome of a policy: ``launched`` and ``inlined`` count threads with items; ``estimate_error`` is the mean
+    relative error of the queue model's time of a launched grid (NaN where it estimated none).
+    """
+
+    policy: str
+    time_ns: float
+    launched: int
+    inlined: int
+    estimate_error: float
+
+    def to_json(self) -> dict[str, Any]:
+        error = self.estimate_error if np.isfinite(self.estimate_error) else None
+        return {"policy": self.policy, "time_ns": self.time_ns, "launched": self.launched, "inlined": self.inlined,
+                "estimate_error": error}  # fmt: skip
+
+
+class Ran(NamedTuple):
+    """``took_ns`` and ``estimate_ns`` ``[threads]``: from the launch of a grid to its end, as it happened and as
+    estimated; NaN for none.
+    """
+
+    time_ns: float
+    took_ns: NDArray[np.float64]
+    estimate_ns: NDArray[np.float64]
+
+
+def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> Spawned:
+    """Return one policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the
+    workload's own.
+
+    Raises UserError for an unknown policy.
+    """
+    if policy not in (*POLICIES, PROGRAM):
+        raise UserError(f"there is no spawn policy {policy!r}; there are {', '.join((*POLICIES, PROGRAM))}")
+    name = f"{policy} {threshold:,}" if policy == "threshold" else policy
+    if policy in (PROGRAM, "spawn", "warp"):
+        threshold = work.threshold
+    outcome = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
+    launched = np.isfinite(outcome.took_ns)
+    estimated = launched & np.isfinite(outcome.estimate_ns)
+    errors = np.abs(outcome.estimate_ns[estimated] / outcome.took_ns[estimated] - 1)
+    some, spawned = int((work.items > 0).sum()), int(launched.sum())
+    return Spawned(name, outcome.time_ns, spawned, some - spawned, float(errors.mean()) if estimated.any() else np.nan)
+
+
+def compare(work: Spawns, options: Spawning) -> list[Spawned]:
+    """Return flat, always, the program as written, the best static threshold (of powers of two), SPAWN's rule, and that
+    of whole warps.
+    """
+    best = min(thresholds(work, options), key=lambda s: s.time_ns)
+    others = {policy: spawn(work, options, policy) for policy in ("flat", "always", PROGRAM, "spawn", "warp")}
+    return [others["flat"], others["always"], others[PROGRAM], best, others["spawn"], others["warp"]]
+
+
+def thresholds(work: Spawns, options: Spawning) -> list[Spawned]:
+    """Return every static threshold that is a power of two, from 1 (always) to more than any thread has (flat)."""
+    most = int(work.items.max(initial=1))
+    return [spawn(work, options, "threshold", 1 << k) for k in range(most.bit_length() + 1)]
+
+
+def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran:
+    """Return the compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD, SPAWN and WARP.
+
+    Raises UserError where a thread's items are threads that are not its own.
+    """
+    o, n = options, len(work.items)
+    first_child = np.full(n, -1, np.int64) if work.first_child is None else work.first_child
+    depth = depth_of(work, first_child)
+    costs = Costs(
+        int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp), float(o.launch_ns),
+        float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns), int(o.prior),
+        int(o.untried), int(o.children), float(o.lag_ns), float(o.stagger_ns), float(o.guess_ns),
+    )  # fmt: skip
+    z = State(
+        np.zeros(14, np.int64), np.zeros(12), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
+        np.empty(o.slots, np.int64), np.arange(o.slots), np.empty(n + 1, np.int64), np.zeros(n, np.int64),
+        np.zeros(n, np.int64), np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(o.slots),
+        np.empty(depth + 1, np.int64), np.empty(depth + 1, np.int64), np.zeros(o.warp, np.bool_),
+        np.empty(o.warp, np.int64), np.zeros(o.slots + 1, np.int64), np.zeros(o.slots + 1),
+    )  # fmt: skip
+    z.c[HELD], z.c[ROOM] = o.slots, o.resident
+    z.ns[CLOSES], z.ns[LOOKED] = o.window_ns, -np.inf
+    program = Work(
+        work.items, work.item_ns, first_child, float(work.base_ns), float(work.child_ns), int(policy), int(threshold)
+    )
+    return Ran(run_events(work.round_at, program, costs, z), z.took, z.estimate)

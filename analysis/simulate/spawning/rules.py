@@ -1,0 +1,131 @@
+"""Whether a thread launches at a site: rules for each thread by itself, and the one for whole warps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tileprof.analysis.bounds.compiled import internal
+from tileprof.analysis.simulate.spawning.state import (
+    ALWAYS,
+    AREA,
+    BUSY,
+    CHILDREN,
+    CLOSES,
+    ENDED,
+    LIVED,
+    LOOKED,
+    MEAN,
+    OWN_ITEMS,
+    OWN_NS,
+    QUEUED,
+    SEEN,
+    SERVED,
+    SINCE,
+    THRESHOLD,
+    TICKED,
+    Costs,
+    State,
+    Work,
+)
+
+
+@internal
+def launches_by_rule(w: Work, o: Costs, z: State, t: int, launches: int, now: float) -> bool:
+    """Return whether a thread launches after some other launches of its warp, by a rule for each thread of its own."""
+    if w.policy < THRESHOLD:
+        return w.policy == ALWAYS
+    if w.items[t] < w.threshold:
+        return False
+    if w.policy == THRESHOLD:
+        return True
+    if o.prior == 0 and z.c[ENDED] == 0:
+        return bool(queued(z, o, now) + tiles_of(o, w.items[t]) <= o.untried)
+    each, warp_ns = pace(w, o, z, t, now)
+    expected = o.launch_ns + (launches + 1) * o.another_ns + (queued(z, o, now) + tiles_of(o, w.items[t])) * each
+    return not expected >= w.items[t] * warp_ns
+
+
+@internal
+def queued(z: State, o: Costs, now: float) -> int:
+    """Child tiles launched and not ended, as a rule sees them, which looks again after ``lag_ns``."""
+    if o.lag_ns <= 0 or now > z.ns[LOOKED] + o.lag_ns:
+        z.c[SEEN], z.ns[LOOKED] = z.c[QUEUED], now
+    return int(z.c[SEEN])
+
+
+@internal
+def choose(w: Work, o: Costs, z: State, first: int, last: int, now: float) -> None:
+    """Choose the sites of a warp to launch: the largest, as many as make the later of warp and children end first."""
+    z.chosen[:] = False
+    best_ns, best, tiles = 0.0, 0, 0
+    for launches in range(last - first + 1):
+        largest, longest = -1, 0.0
+        for t in range(first, last):
+            took = w.items[t] * _item_ns(w, o, z, t)
+            if not z.chosen[t - first] and took > longest:
+                largest, longest = t, took
+        ends_ns = longest
+        if launches > 0:
+            warp_ns = o.launch_ns + launches * o.another_ns
+            each, _ = pace(w, o, z, first, now)
+            served_ns = max(0.0, z.ns[SERVED] - now - warp_ns) + launches * o.serve_ns
+            queued_ns = (queued(z, o, now) + tiles) * (o.serve_ns if np.isnan(each) else each)
+            ends_ns = warp_ns + max(longest, served_ns + queued_ns)
+        if launches == 0 or ends_ns < best_ns:
+            best_ns, best = ends_ns, launches
+        if largest < 0 or w.items[largest] < w.threshold:
+            break
+        z.chosen[largest - first] = True
+        z.picked[launches] = largest - first
+        tiles += tiles_of(o, w.items[largest])
+    for launch in range(best, z.chosen.sum()):
+        z.chosen[z.picked[launch]] = False
+
+
+@internal
+def _item_ns(w: Work, o: Costs, z: State, t: int) -> float:
+    """Return the time of an item of thread t as the rule for warps knows it."""
+    if o.guess_ns <= 0:
+        return float(w.item_ns[t])
+    return float(z.ns[OWN_NS] / z.ns[OWN_ITEMS]) if z.ns[OWN_ITEMS] > 0 else o.guess_ns
+
+
+@internal
+def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]:
+    """Return one over the throughput of child tiles, and the time of a child warp; not a number while nothing
+    is known.
+    """
+    each, warp_ns = np.nan, np.nan
+    if o.prior:
+        warp_ns = w.child_ns + w.item_ns[t]
+        each = warp_ns / min(o.slots, o.resident // o.child)
+    if z.c[ENDED] > 0:
+        busy = z.ns[BUSY] + (now - z.ns[SINCE] if z.c[CHILDREN] > 0 else 0.0)
+        each = busy / z.c[ENDED]
+        warp_ns = z.ns[LIVED] / z.c[ENDED]
+        if o.window_ns > 0:
+            tick(z, o, now)
+            each = warp_ns / max(z.ns[MEAN], 1.0)
+    return each, warp_ns
+
+
+@internal
+def tick(z: State, o: Costs, now: float) -> None:
+    """Count child tiles over the window, before the number of those that run changes or is asked for."""
+    if o.window_ns <= 0:
+        return
+    running = float(z.c[CHILDREN])
+    if now >= z.ns[CLOSES]:
+        skipped = np.floor((now - z.ns[CLOSES]) / o.window_ns)
+        area = z.ns[AREA] + running * (z.ns[CLOSES] - z.ns[TICKED])
+        z.ns[MEAN] = running if skipped > 0 else area / o.window_ns
+        z.ns[TICKED] = z.ns[CLOSES] + skipped * o.window_ns
+        z.ns[CLOSES] = z.ns[TICKED] + o.window_ns
+        z.ns[AREA] = 0.0
+    z.ns[AREA] += running * (now - z.ns[TICKED])
+    z.ns[TICKED] = now
+
+
+@internal
+def tiles_of(o: Costs, items: int) -> int:
+    return (items + o.child - 1) // o.child

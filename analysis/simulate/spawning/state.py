@@ -1,0 +1,89 @@
+"""What the compiled loop knows while it runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FLAT, ALWAYS, THRESHOLD, SPAWN, WARP = range(5)
+POLICIES = ("flat", "always", "threshold", "spawn", "warp")
+
+(
+    PARENT, CURRENT, RUNNING, HELD, ROOM, QUEUED, CHILDREN, ENDED, ACTIVE, ENTERED, ARRIVED, FRONT, SIZE,
+    SEEN,
+) = range(14)  # fmt: skip
+"""Counters: next parent thread, round, parent tiles that run, free slots, free threads, child tiles launched and not
+ended, of these running, child tiles ended, grids in execution, grids that have entered execution, grids arrived, first
+grid with tiles to start, events, and child tiles in the queue when a rule last looked.
+"""
+
+(
+    BUSY, SINCE, LIVED, SERVED, AREA, TICKED, CLOSES, MEAN, LOOKED, REACHES, OWN_ITEMS, OWN_NS,
+) = range(12)  # fmt: skip
+"""Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch
+has been served. Of the window: child tiles times time so far, until when, when it ends, and how many ran at a time in
+the one before. When a rule looked at the queue; when the next parent tile may start; items done inline by tiles that
+have ended, and their time.
+"""
+
+
+class State(NamedTuple):
+    c: NDArray[np.int64]
+    ns: NDArray[np.float64]
+    keys: NDArray[np.float64]
+    events: NDArray[np.int64]
+    runs: NDArray[np.int64]
+    """``[slots]`` -1 a parent tile, else a grid."""
+    free: NDArray[np.int64]
+    """Free slots, a stack."""
+    arrived: NDArray[np.int64]
+    """Grids in order of arrival."""
+    to_start: NDArray[np.int64]
+    to_end: NDArray[np.int64]
+    asked: NDArray[np.float64]
+    took: NDArray[np.float64]
+    estimate: NDArray[np.float64]
+    lives: NDArray[np.float64]
+    """``[slots]`` of the tile that runs there."""
+    owner: NDArray[np.int64]
+    """Threads whose items are done inline, one for each level of nesting, and which of their items comes next."""
+    next: NDArray[np.int64]
+    chosen: NDArray[np.bool_]
+    """``[warp]`` which threads of a warp launch."""
+    picked: NDArray[np.int64]
+    """``[warp]`` those, the largest first."""
+    own_items: NDArray[np.int64]
+    """``[slots + 1]`` items that the tile there does inline, and their time; last, those of the tile that starts."""
+    own_ns: NDArray[np.float64]
+
+
+class Work(NamedTuple):
+    items: NDArray[np.int64]
+    item_ns: NDArray[np.float64]
+    first_child: NDArray[np.int64]
+    base_ns: float
+    child_ns: float
+    policy: int
+    threshold: int
+
+
+class Costs(NamedTuple):
+    slots: int
+    resident: int
+    parent: int
+    child: int
+    warp: int
+    launch_ns: float
+    another_ns: float
+    serve_ns: float
+    window_ns: float
+    queues: int
+    gap_ns: float
+    prior: int
+    untried: int
+    children: int
+    lag_ns: float
+    stagger_ns: float
+    guess_ns: float

@@ -1,0 +1,227 @@
+"""``tileprof report`` as a user runs it."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.synthetic_graphs import write_mlp
+from tileprof.cli.entry import main
+
+
+def report(*arguments, cwd=None, environment=None):
+    """A finished `tileprof report`; in a process of its own only where its folder or its environment matters."""
+    if cwd is None and environment is None:
+        return in_process(["report", *map(str, arguments)])
+    return subprocess.run(
+        [sys.executable, "-m", "tileprof.cli", "report", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+        env=os.environ | (environment or {}),
+    )
+
+
+def in_process(arguments):
+    """As the command line would, without a new interpreter: starting one takes longer than the report."""
+    with io.BytesIO() as out, io.BytesIO() as err:
+        streams = [io.TextIOWrapper(file, encoding="utf-8", write_through=True) for file in (out, err)]
+        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+            try:
+                code = main(arguments)
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+        result = SimpleNamespace(returncode=code, stdout=out.getvalue().decode(), stderr=err.getvalue().decode())
+        for stream in streams:
+            stream.detach()
+        return result
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory):
+    return write_mlp(tmp_path_factory.mktemp("report") / "mlp.tileprof", layers=3, tokens=1024, hidden=2048)
+
+
+def test_the_report_begins_with_a_verdict_and_what_to_do(mlp):
+    result = report(mlp)
+    lines = result.stdout.splitlines()
+    guidance = json.loads(report(mlp, "--json").stdout)["guidance"]
+    first = guidance["actions"][0]
+    assert lines[0].lower().startswith(guidance["verdict"]["sentence"][:60].lower())
+    assert next(line for line in lines if line.startswith("1. "))[3:20].lower() == first["title"][:17].lower()
+    assert first["command"] in " ".join(result.stdout.split())
+
+
+def test_the_report_names_the_pair_to_look_at_and_the_next_command(mlp):
+    result = report(mlp)
+    text = " ".join(result.stdout.split())
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "First pair: launches 0 → 1, addmm h.*.mlp.up → addmm h.*.mlp.down, \N{MULTIPLICATION SIGN}3." in text
+    assert f"Next: tileprof view {mlp.name}" in text.replace(f"{mlp.parent}/", "")
+    assert "modelled" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "where", "why"),
+    [
+        ("", ">/dev/full", "No space left on device"),
+        ("--json", ">/dev/full", "No space left on device"),
+        ("", ">&-", "it is closed"),
+    ],
+)
+def test_a_stdout_that_cannot_be_written_is_one_sentence(mlp, options, where, why):
+    line = f"{sys.executable} -m tileprof.cli report {options} '{mlp}' {where}"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (2, f"tileprof: cannot write to stdout: {why}\n")
+
+
+def test_json_is_for_programs(mlp):
+    document = json.loads(report(mlp, "--json").stdout)
+    assert document["pairs"][0]["pattern"] == "row"
+    assert document["pairs"][0]["times"] == 3
+    bounds = document["bounds"]
+    assert bounds["bound_ns"] <= bounds["ready_gated_bound_ns"] <= bounds["list_schedule_ns"] <= bounds["recorded_ns"]
+    # Weights of three layers and the input, each once; every activation stays behind, for nothing is freed.
+    weights, rows = 3 * 2 * 4 * 2048 * 2048 * 2, 1024 * 2048 * 2
+    assert bounds["compulsory_dram_bytes"] == weights + rows + 3 * (4 * rows + rows)
+
+
+def test_a_bound_has_one_name_in_tables_sentences_pages_and_json(mlp):
+    text = report(mlp).stdout
+    table = text.partition("Bounds on the program")[2].splitlines()
+    for name in json.loads(report(mlp, "--json").stdout)["bounds"]["bounds_ns"]:
+        assert any(re.match(rf"{name}( \*)? +\d", line) for line in table)
+    pages = [path.read_text() for path in (Path(__file__).parents[3] / "docs").glob("*.md")]
+    for message in (text, *pages):
+        assert not re.search(r"critical path, |ready-gated critical path", message)
+
+
+def test_another_gpu_is_asked_for_by_its_size(mlp):
+    small = json.loads(report(mlp, "--json", "--sms", "40").stdout)
+    large = json.loads(report(mlp, "--json", "--device", "H100").stdout)
+    assert (small["device"]["sms"], small["device"]["replayed"]) == (40, True)
+    assert small["program"]["waves"] > large["program"]["waves"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere.tileprof"], "there is no trace"),
+        (["--top", "-1", "x.tileprof"], "--top -1"),
+        (["--sms", "0", "x.tileprof"], "at least one SM"),
+    ],
+)
+def test_bad_usage_is_one_paragraph_and_code_two(arguments, says, tmp_path):
+    result = report(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unknown_gpu_is_answered_with_those_that_are_known(mlp):
+    result = report(mlp, "--device", "H1000")
+    assert result.returncode == 2
+    assert "H100" in result.stderr
+
+
+def test_a_reader_that_has_gone_is_no_failure(mlp):
+    line = f"set -o pipefail; {sys.executable} -m tileprof.cli report '{mlp}' | head -1"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert ": " in result.stdout.splitlines()[0]
+
+
+def test_the_gpu_is_drawn_over_time_and_pairs_as_they_become_ready(mlp):
+    text = report(mlp).stdout
+    [busy] = [line for line in text.splitlines() if line.startswith("slots busy")]
+    assert re.fullmatch(r"slots busy +[ ▁▂▃▄▅▆▇█]{60} \d+% *", busy)
+    assert re.search(r"edges .*[▁▂▃▄▅▆▇]█ ", text)
+
+
+@pytest.mark.parametrize(("options", "environment"), [(["--plain"], {}), ([], {"PYTHONIOENCODING": "ascii"})])
+def test_a_plain_report_is_ascii_and_its_tables_stay_straight(mlp, options, environment):
+    fancy = report(mlp).stdout.splitlines()
+    plain = report(mlp, *options, environment=environment).stdout
+    assert plain.isascii()
+    assert [len(line) for line in plain.splitlines()] == [len(line) for line in fancy]
+    assert "0 > 1  x3" in plain
+
+
+def test_a_map_is_never_cut(mlp):
+    piped = report(mlp).stdout
+    for pair in json.loads(report(mlp, "--json").stdout)["pairs"]:
+        assert pair["map"] in piped
+
+
+LAYER = """
+import sys, time
+sys.path.insert(0, {root!r})
+from tileprof.trace import writer
+from tests.support.small_programs import Program, norm
+writer.CHECKPOINT_ROWS = 1
+program = Program({path!r})
+buffers = [program.buffer() for _ in range(4)]
+for before, after in zip(buffers, buffers[1:]):
+    program.launch("row", norm(), (before, after))
+    print("launched", flush=True)
+    sys.stdin.readline()
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "last"), [("program.writer.close()", "3 with 24 tiles"), ("import os; os._exit(3)", "PARTIAL")]
+)
+def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path, end, last):
+    root = Path(__file__).parents[3]
+    code = LAYER.format(root=str(root), path=str(tmp_path / "t"), end=end)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as recording:
+        recording.stdout.readline()
+        command = [sys.executable, "-m", "tileprof.cli", "report", "--watch", str(tmp_path / "t.tileprof")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+            actual, reports = [], 0
+            for line in watching.stdout:
+                actual.append(line)
+                reports += line.startswith("Next:")
+                if line.startswith("Next:") and reports <= 3:
+                    recording.stdin.write("\n")
+                    recording.stdin.flush()
+                if reports == 3:
+                    recording.wait(30)
+            assert watching.wait(30) == 0
+            assert watching.stderr.read() == ""
+    text = "".join(actual)
+    assert text.startswith("STILL BEING RECORDED")
+    assert "1 with 8 tiles" in text
+    assert "\x1b" not in text
+    assert reports >= 3
+    assert last in text.split("Next: ")[-2]
+
+
+def test_a_trace_that_nobody_writes_is_watched_once(mlp):
+    result = report(mlp, "--watch")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == report(mlp).stdout
+
+
+def test_a_watch_of_nothing_and_a_watch_for_programs_are_refused(mlp, tmp_path):
+    assert "there is no trace" in report(tmp_path / "nothing", "--watch").stderr
+    assert "--json for programs" in report(mlp, "--watch", "--json").stderr
+
+
+def test_what_a_recorder_on_a_gpu_cannot_know_is_not_called_nought(mlp):
+    golden = Path(__file__).parents[2] / "golden" / "gemm_pair.tileprof"
+    recorded, modelled = report(golden).stdout, report(mlp).stdout
+    assert "arithmetic not recorded" in recorded
+    assert not re.search(r"^compute ", recorded, re.MULTILINE)
+    assert re.search(r"^work +[\d.]+ [GT]FLOP", modelled, re.MULTILINE)
+    assert re.search(r"^compute ", modelled, re.MULTILINE)

@@ -1,0 +1,62 @@
+"""`import tileprof` is cheap and needs neither torch nor a GPU."""
+
+import subprocess
+import sys
+
+import pytest
+
+MOST_MODULES = 20
+"""What an import costs, on any machine: the time that it takes is not the same on two of them."""
+
+HEAVY = (
+    "torch",
+    "triton",
+    "cupti",
+    "transformers",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "networkx",
+    "plotly",
+    "numba",
+    "rich",
+)
+
+
+def python(source, cwd):
+    """Printed output of a fresh interpreter that runs ``source``."""
+    result = subprocess.run([sys.executable, "-c", source], cwd=cwd, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_importing_tileprof_imports_no_heavy_library(tmp_path):
+    loaded = python("import sys, tileprof; print(*sys.modules)", tmp_path).split()
+    assert "tileprof" in loaded
+    assert sorted(set(HEAVY) & set(loaded)) == []
+
+
+def test_importing_tileprof_imports_few_modules(tmp_path):
+    source = "import sys; before = len(sys.modules); import tileprof; print(len(sys.modules) - before)"
+    assert int(python(source, tmp_path)) < MOST_MODULES
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from tileprof import load",
+        "from tileprof import capture",
+        "import tileprof.analysis",
+        "import tileprof.viz",
+        "import tileprof.devices",
+        "import tileprof.cli.entry",
+    ],
+)
+def test_everything_but_the_recorders_imports_without_torch(tmp_path, statement):
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['torch', 'triton', 'transformers', 'cupti']));"
+    assert python(f"{blocked} {statement}; print('imported')", tmp_path) == "imported\n"
+
+
+def test_an_unknown_name_is_an_attribute_error(tmp_path):
+    source = "import tileprof\ntry:\n    tileprof.nothing\nexcept AttributeError as e:\n    print(e)"
+    assert "nothing" in python(source, tmp_path)

@@ -1,0 +1,278 @@
+"""The persistent kernel's own source, run on the CPU by the machine in `emulated/`: built by g++, given its arguments
+by the code that gives them on a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+import torch
+
+from tests.support.runtime.planted import Patch
+from tests.support.shared import once
+from tests.support.shared_libraries import SHARED
+from tileprof.runtime.copilot.copilot import Copilot
+from tileprof.runtime.persistent import launch
+from tileprof.runtime.persistent.build import KERNEL
+from tileprof.runtime.persistent.dealing import Dealer, flag_words
+from tileprof.runtime.persistent.driver import Arguments
+from tileprof.runtime.persistent.plan import Plan
+from tileprof.runtime.persistent.source import Options, header
+from tileprof.runtime.stages.view import View
+from tileprof.runtime.sync.tables import FLAG_BYTES
+
+EMULATED: Final = Path(__file__).parents[1] / "emulated"
+FLAGS: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", f"-I{EMULATED}")
+
+# -Og: half the time of -O1 to compile, and as long to run.
+_KERNEL_FLAGS: Final = (*FLAGS, "-w", "-Og", *SHARED)
+
+_MULTIPLY: Final = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
+_STORE: Final = re.compile(r"\*reinterpret_cast<u32\*>\(([^;]*)\)\s*=\s*([^;]*);")
+_NAMED: Final = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED|AWAITED|LOADED|BEGUN) = ")
+
+
+class Schedule(ctypes.Structure):
+    """`Options` of machine.cpp."""
+
+    _fields_ = (
+        ("seed", ctypes.c_uint64),
+        *(
+            (name, ctypes.c_int)
+            for name in ("order", "events", "event_odds", "drain_odds", "cluster", "block", "warp", "yield_odds")
+        ),
+    )
+
+    @classmethod
+    def of(cls, seed: int, blocks: int, split: int) -> Schedule:
+        """Another for each seed: every order and every moment of what is asynchronous, with no part, a role, a block or
+        a cluster late. Seed 0 is calm.
+        """
+        if seed == 0:
+            return cls(0, 1, 1, 1, 1, -1, -1, -1, 0)
+        dice = random.Random(seed)
+        late: list[tuple[int, int, int]] = [
+            (-1, -1, -1),
+            (-1, -1, dice.randrange(12)),
+            (-1, dice.randrange(blocks), dice.randrange(12)),
+            (-1, -1, dice.randrange(4)),
+            (-1, dice.randrange(blocks), -1),
+            (dice.randrange(blocks // split), -1, -1),
+        ]
+        return cls(
+            seed,
+            dice.randrange(3),
+            dice.choice([0, 0, 1, 2, 2]),
+            dice.choice([2, 4, 16, 64]),
+            dice.choice([0, 0, 4, 64]),
+            *late[seed % len(late)],
+            dice.choice([0, 2, 8, 32]),
+        )
+
+
+class HostArguments(Arguments):
+    """Encodes tensor maps as `machine.Map`."""
+
+    def put_map(
+        self,
+        word: int,
+        address: int,
+        dtype: str,
+        sizes: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        steps: Sequence[int],
+        *,
+        swizzle: int = 128,
+    ) -> None:
+        more = 4 - len(sizes)
+        words = [address, *sizes, *[1] * more, *strides, *[0] * more]
+        words += [sum(side << 16 * i for i, side in enumerate((*sides, *[1] * more))) for sides in (box, steps)]
+        self.words[word : word + 11] = [*words, swizzle]
+
+
+def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
+    """A library of the kernel of a plan and a machine of its own, in a new folder."""
+    stages = without_products(header(plan, Options(dealer=dealer)))
+    texts = KERNEL.texts()
+    texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
+    texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
+    texts["ends.cuh"] = _STORE.sub(r"store_global_u32(\1, \2);", texts["ends.cuh"])
+    return link_kernel(folder, texts, patch, "entry.cpp")
+
+
+def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, entry: str) -> Path:
+    """A library of a kernel's sources, perhaps patched, and a machine of its own, in the new folder ``folder``.
+
+    Its parent holds machine.o. What has been compiled from the same text before, by any worker of the run, is copied:
+    each file that is loaded has memory of its own.
+    """
+    texts = {name: text if patch is None else patch(name, text) for name, text in texts.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    key = hashlib.sha256(repr((entry, sorted(texts.items()))).encode()).hexdigest()
+
+    def link(to: Path) -> None:
+        machine = str(folder.parent / "machine.o")
+        headers = once("cuda.h.gch", _precompile).parent  # searched first: a quarter less to compile
+        flags = (f"-I{headers}", *_KERNEL_FLAGS, "-include", "cuda.h", f"-I{folder}")
+        _run("g++", *flags, str(EMULATED / entry), machine, "-o", str(to))
+
+    return Path(shutil.copy(once(f"{key}.so", link), folder / "kernel.so"))
+
+
+def _precompile(to: Path) -> None:
+    """Compile the header in front of every kernel, with the flags that kernels have."""
+    _run("g++", *_KERNEL_FLAGS, "-x", "c++-header", str(EMULATED / "cuda.h"), "-o", str(to))
+
+
+def without_products(header: str) -> str:
+    """A header without wgmma, which the machine has in its own words."""
+    return _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
+
+
+def compile_machine(folder: Path) -> None:
+    """What every kernel is linked with."""
+
+    def link(to: Path) -> None:
+        flags = ("-O2", "-ftree-vectorize", "-fvisibility=hidden", "-c")
+        _run("g++", *FLAGS, *flags, str(EMULATED / "machine.cpp"), "-o", str(to))
+
+    shutil.copy(once("machine.o", link), folder)
+
+
+def compiler_missing() -> bool:
+    return shutil.which("g++") is None
+
+
+def _run(*command: str) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
+
+
+@dataclass
+class HostKernel:
+    """A kernel with its tensors in memory. Runs follow each other on the same semaphores, as on a GPU."""
+
+    plan: Plan
+    library: Path
+    dealer: Dealer = Dealer.LISTS
+    pilot: Copilot | None = None
+
+    def __post_init__(self) -> None:
+        loaded = ctypes.CDLL(str(self.library))
+        self._run = loaded.run_kernel
+        self._run.restype = ctypes.c_char_p
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Semaphores and counts as they are before the first run."""
+        plan = self.plan
+        if self.pilot is not None:
+            self.pilot.zero_()
+            self.beside(self.pilot)
+        words = flag_words(plan, self.dealer)
+        flags = torch.zeros(words + 32, dtype=torch.int32)
+        self._flags = flags[-(flags.data_ptr() // 4) % 32 :][:words]
+        self._shared = (
+            torch.zeros(1, dtype=torch.int32),
+            self._flags,
+            torch.zeros(2, dtype=torch.int32),
+            torch.zeros(8, dtype=torch.int32),
+            *((self.pilot,) if self.pilot is not None else ()),
+        )
+
+    def beside(self, pilot: Copilot | None) -> None:
+        """Whose steps fall anywhere between those of the machine."""
+        step, inputs = pilot.stepping if pilot is not None else (None, 0)
+        ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(inputs))
+
+    def begin_after(self, runs: int) -> None:
+        """Semaphores and counts as ``runs`` runs leave them."""
+        self.begin_anew()
+        posts = np.zeros(max(1, self.plan.semaphores), np.int64)
+        posts[self.plan.waits[:, 2]] = self.plan.waits[:, 4]
+        self._flags[: self.plan.semaphore_bytes // 4 : FLAG_BYTES // 4] = torch.from_numpy(
+            (posts * runs).astype(np.uint32).view(np.int32)
+        )
+        self._shared[2][0] = runs
+
+    def put(self, arguments: Mapping[str, torch.Tensor]) -> None:
+        """Inputs; room for all that stages write."""
+        dtype = next(iter(arguments.values())).dtype
+        self.tensors = {}
+        for stage in self.plan.stages:
+            for view in stage.operator.views().values():
+                if view.tensor not in self.tensors:
+                    flat = torch.zeros(max(view.elements + view.offset, 1) + 64, dtype=dtype)
+                    at = -(flat.data_ptr() // 2) % 64
+                    self.tensors[view.tensor] = flat[at : at + view.elements + view.offset]
+        bound = [
+            {role: self._seen(view) for role, view in stage.operator.views().items()} for stage in self.plan.stages
+        ]
+        views = {v.tensor: v for stage in self.plan.stages for v in stage.operator.views().values()}
+        for name, tensor in arguments.items():
+            self._seen(views[name]).copy_(tensor)
+        launcher: Any = object.__new__(launch.Launcher)
+        launcher.plan = self.plan
+        self._bound, self._launcher = bound, launcher
+
+    def _seen(self, view: View) -> torch.Tensor:
+        memory = self.tensors[view.tensor]
+        return memory.as_strided(view.shape, view.strides, memory.storage_offset() + view.offset)
+
+    def _arguments(self) -> HostArguments:
+        plan = self.plan
+        with (
+            mock.patch.object(launch, "Arguments", HostArguments),
+            mock.patch.object(torch.Tensor, "to", lambda self, _device: self),
+        ):
+            self._launcher.device = torch.device("cpu")
+            self._launcher._tables = [_aligned(table) for table in launch.tables_of(plan, self.dealer)]
+            return self._launcher._arguments(self._bound, self._shared)
+
+    def run(self, seed: int) -> str | None:
+        """Poison what stages write, and run. Returns what the machine found, or a wait that gave up; else None."""
+        for bound in self._bound:
+            bound["out"].fill_(float("nan"))
+        at = self.plan.semaphore_bytes // 4
+        for stage in self.plan.stages:
+            lines = 2 * stage.operator.tiles * FLAG_BYTES // 4
+            self._flags[at + lines : at + stage.partial_bytes // 4] = -1
+            at += stage.partial_bytes // 4
+        arguments = self._arguments()
+        blocks, split = self.plan.clusters * self.plan.split, self.plan.split
+        schedule = Schedule.of(seed, blocks, split)
+        message = self._run(
+            arguments.pointers[0] and ctypes.c_void_p(arguments.pointers[0]), blocks, split, ctypes.byref(schedule),
+            ctypes.c_void_p(self._flags.data_ptr()), ctypes.c_uint64(self.plan.semaphore_bytes),
+        )  # fmt: skip
+        if message is None and int(self._shared[3][0]):
+            return f"a wait gave up: {self._shared[3].tolist()}"
+        return None if message is None else message.decode()
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        """Of every stage; a later one may have written an earlier one's memory."""
+        return [bound["out"] for bound in self._bound]
+
+
+def _aligned(table: np.ndarray) -> torch.Tensor:
+    """A copy that begins where 64 bytes do."""
+    flat = torch.zeros(table.size + 16, dtype=torch.int32)
+    at = -(flat.data_ptr() // 4) % 16
+    flat[at : at + table.size] = torch.from_numpy(table.reshape(-1).astype(np.int32))
+    return flat[at : at + table.size]

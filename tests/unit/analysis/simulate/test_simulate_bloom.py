@@ -1,0 +1,139 @@
+"""Bloom filters never miss a dependency, and what they find too much is counted."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.synthetic_graphs import footprint, trace
+from tileprof.analysis import build_graph
+from tileprof.analysis.bounds import Durations
+from tileprof.analysis.bounds.problem import problem
+from tileprof.analysis.simulate import Simulator, bloom
+from tileprof.analysis.simulate.bloom import Filters, count, numbered, pair_bits, touched
+from tileprof.analysis.simulate.scheduler import program_of
+from tileprof.analysis.simulate.schedulers.bloom import DataflowBloom
+from tileprof.errors import UserError
+from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes
+
+
+def program(launches):
+    """Launches of tiles of 10 ns, the last of each 100; a tile is a list of (buffer, mode, offset, length, count,
+    stride); buffers are 4 kB apart.
+    """
+    footprints, rows, operands = {}, [], []
+    for i, tiles in enumerate(launches):
+        boxes = [
+            Boxes.of(tile=t, operand=b, mode=m, offset=o, length=n, count_0=c, stride_0=s)
+            for t, some in enumerate(tiles)
+            for b, m, o, n, c, s in some
+        ]
+        footprints[i] = footprint(len(tiles), Boxes.concat(boxes), [10.0] * (len(tiles) - 1) + [100.0])
+        rows.append({"footprint": i, "timing": "modelled", "block_x": 256})
+        operands += [{"launch": i, "operand": b, "buffer": b, "offset": 0} for b in (0, 1)]
+    buffers = [{"buffer": b, "base": 4096 * (b + 1), "bytes": 4096} for b in (0, 1)]
+    return trace(rows, footprints, operands=operands, buffers=buffers)
+
+
+boxes = st.tuples(
+    st.integers(0, 1), st.sampled_from([READ, WRITE, ATOMIC]), st.integers(0, 200), st.integers(1, 40),
+    st.integers(1, 3), st.integers(40, 90)
+)  # fmt: skip
+programs = st.lists(st.lists(st.lists(boxes, max_size=2), min_size=1, max_size=5), min_size=2, max_size=4)
+
+
+def has(bits, child, parent):
+    return bool(bits[child, parent // 64] >> np.uint64(parent % 64) & np.uint64(1))
+
+
+def found(t, filters, granule):
+    return pair_bits([touched(t, i, granule) for i in range(len(t.launches))], filters)
+
+
+@settings(deadline=None, max_examples=150)
+@given(programs, st.sampled_from([8, 64, 512]), st.integers(1, 3), st.sampled_from([1, 32, 128]))
+def test_no_recorded_dependency_is_missed(launches, bits, hashes, granule):
+    t = program(launches)
+    pairs = found(t, Filters(bits, hashes), granule)
+    for edge in build_graph(t).edges.itertuples():
+        assert has(pairs[edge.producer_launch, edge.consumer_launch], edge.consumer_tile, edge.producer_tile)
+
+
+def conflict(one, other):
+    """Whether two tiles touch a byte that either writes, byte by byte."""
+
+    def touches(tile, modes):
+        return {(b, o + i * s + k) for b, m, o, n, c, s in tile if m in modes for i in range(c) for k in range(n)}
+
+    written = touches(one, (WRITE, ATOMIC)), touches(other, (WRITE, ATOMIC))
+    every = touches(one, (READ, WRITE, ATOMIC)), touches(other, (READ, WRITE, ATOMIC))
+    return bool(written[0] & every[1] or every[0] & written[1])
+
+
+@settings(deadline=None, max_examples=80)
+@given(programs)
+def test_without_hashing_tiles_depend_exactly_where_their_bytes_conflict(launches):
+    t = program(launches)
+    pairs = pair_bits(*numbered([touched(t, i, 1) for i in range(len(launches))]))
+    for c, after in enumerate(launches):
+        for p in range(c):
+            bits = pairs.get((p, c))
+            for child, parent in np.ndindex(len(after), len(launches[p])):
+                expected = conflict(launches[p][parent], after[child])
+                assert (bits is not None and has(bits, child, parent)) == expected
+
+
+def stripes(launches=4, tiles=71):
+    """Tile t of every launch reads and writes its own 16 bytes."""
+    return program([[[(0, READ, 16 * t, 16, 1, 0), (0, WRITE, 16 * t, 16, 1, 0)] for t in range(tiles)]] * launches)
+
+
+def test_false_edges_are_counted_and_simulated():
+    t = stripes()
+    graph = build_graph(t)
+    times, collisions = [], []
+    for bits in (8, 256, 1 << 24):
+        chosen = DataflowBloom(bits=bits, granule=1)
+        collisions.append(chosen.found(graph, list(range(4)))[1])
+        times.append(Simulator(graph).run(chosen).time_ns)
+    assert collisions[0] > collisions[1] > collisions[2] == 0
+    assert times[0] > times[2]
+    note = Simulator(graph).run(DataflowBloom(bits=1 << 20, granule=16)).notes[0]
+    assert "find 426 pairs of dependent tiles; 0 of them" in note
+
+
+def test_a_coarse_granule_makes_neighbours_dependent_without_collisions():
+    pairs, collisions = DataflowBloom(bits=1 << 20, granule=32).found(build_graph(stripes(2)), [0, 1])
+    assert (sum(map(count, pairs.values())), collisions) == (141, 0)
+
+
+def test_a_flush_forgets_and_is_a_barrier():
+    t = stripes()
+    graph = build_graph(t)
+    pairs, _ = DataflowBloom(flush=2, granule=16).found(graph, list(range(4)))
+    assert set(pairs) == {(0, 1), (2, 3)}
+    assert DataflowBloom(flush=2).draft(program_of(graph)).after == [set(), set(), {0, 1}, {0, 1}]
+    begin = Simulator(graph).run(DataflowBloom(flush=2, granule=16, bits=1 << 20))
+    assert begin.begin_ns[142:].min() >= begin.end_ns[:142].max()
+
+
+def test_relations_from_filters_say_what_the_bits_say():
+    t = stripes(2)
+    graph = build_graph(t)
+    p = problem(graph, Durations(np.full(71, 10.0), np.zeros(2, np.int64), [""] * 2), reuse=True)
+    wider, _ = DataflowBloom(granule=32, bits=1 << 20).rewired(graph, p)
+    assert len(wider.sets) == len(p.sets) + 1
+    tile, entries = 5, slice(int(wider.entry_at[-1]), None)
+    k = int(wider.set_of[wider.tile_at[-1] + tile])
+    at = wider.indptr[wider.set_at[-1] + k : wider.set_at[-1] + k + 2]
+    assert wider.parent[entries][at[0] : at[1]].tolist() == [4, 5]
+
+
+def test_large_filters_are_made_in_parts_and_too_many_pairs_are_refused(monkeypatch):
+    t = stripes(2, tiles=200)
+    whole = found(t, Filters(512, 2), 16)[0, 1]
+    monkeypatch.setattr(bloom, "_MOST_BYTES", 200 * 4 * 8)  # one word of a table at a time
+    assert np.array_equal(found(t, Filters(512, 2), 16)[0, 1], whole)
+    monkeypatch.setattr(bloom, "_MOST_BYTES", 200 * 4 * 8 - 1)
+    with pytest.raises(UserError, match="200 tiles against about 256 of another launch are too many pairs"):
+        found(t, Filters(512, 2), 16)

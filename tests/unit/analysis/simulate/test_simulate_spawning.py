@@ -1,0 +1,230 @@
+"""Child grids: the compiled simulation against the plain one, and cases worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.analysis.simulate.plain_spawning import Plain
+from tileprof.analysis.simulate.spawning import (
+    ALWAYS,
+    FLAT,
+    POLICIES,
+    SPAWN,
+    THRESHOLD,
+    WARP,
+    Spawning,
+    compare,
+    run,
+    spawn,
+)
+from tileprof.analysis.workloads.nested import spawns
+from tileprof.errors import UserError
+
+rounds = st.lists(st.lists(st.integers(0, 12), max_size=9), min_size=1, max_size=4)
+costs = st.sampled_from([0.0, 1.0, 2.5, 10.0])
+
+options = st.builds(
+    Spawning,
+    slots=st.integers(1, 5),
+    resident=st.integers(4, 12),
+    parent=st.integers(1, 4),
+    child=st.integers(1, 4),
+    warp=st.integers(1, 3),
+    launch_ns=costs,
+    another_ns=costs,
+    serve_ns=costs,
+    window_ns=st.sampled_from([0.0, 4.0, 16.0]),
+    queues=st.integers(1, 3),
+    gap_ns=costs,
+    prior=st.integers(0, 1),
+    untried=st.sampled_from([0, 1, 3, 100]),
+    children=st.integers(0, 1),
+    lag_ns=st.sampled_from([0.0, 1.5, 20.0]),
+    stagger_ns=st.sampled_from([0.0, 0.75, 6.0]),
+    guess_ns=st.sampled_from([0.0, 2.0]),
+)
+
+
+def nested(items, fanouts):
+    """Rounds whose threads' items have items, too: ``fanouts`` for each level below, in turn; the deepest have none."""
+    rounds = [np.array(r, np.int64) for r in items]
+    level, below = np.concatenate(rounds), []
+    for fanout in fanouts:
+        level = np.resize(np.array(fanout, np.int64), level.sum())
+        below.append(level)
+    return rounds, below
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    rounds,
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=3),
+    st.integers(0, 4),
+    st.integers(1, 5),
+    options,
+    st.integers(0, 2**32 - 1),
+)
+def test_the_compiled_simulation_equals_the_plain_one(items, fanouts, policy, threshold, options, seed):
+    levels, below = nested(items, fanouts)
+    count = sum(map(len, levels)) + sum(map(len, below))
+    item_ns = np.random.default_rng(seed).choice([0.5, 1.5, 4.0], count)
+    work = spawns("random", levels, item_ns, base_ns=2.0, child_ns=1.0, below=below)
+    fast, plain = run(work, options, policy, threshold), Plain(work, options, policy, threshold).run()
+    assert fast.time_ns == plain.time_ns
+    for a, b in ((fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):
+        assert np.allclose(a, b, equal_nan=True, rtol=1e-12)
+    # No policy beats the work over all threads that run at a time, nor a round's own time.
+    work_ns = (work.items * work.item_ns).sum() / min(
+        options.resident, options.slots * max(options.parent, options.child)
+    )
+    filled = sum(bool(r) for r in items)  # rounds
+    assert fast.time_ns >= max(work_ns, 2.0 * filled) - 1e-9
+    launched = np.isfinite(fast.took_ns)
+    assert not (launched & (work.items == 0)).any()
+    assert (fast.took_ns[launched] >= options.launch_ns + options.another_ns).all()
+
+
+SMALL = Spawning(
+    slots=2, resident=4, parent=2, child=2, warp=2, launch_ns=20.0, another_ns=3.0, queues=1, gap_ns=0.0, prior=0
+)
+
+
+def test_launches_of_the_whole_gpu_are_served_one_after_the_other():
+    work = spawns("two", [np.array([1, 1], np.int64)], 1.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(
+        slots=8, resident=8, parent=2, child=1, warp=1, launch_ns=10.0, another_ns=1.0, queues=8, gap_ns=0.0
+    )
+    assert run(work, options, ALWAYS).time_ns == 1 + 11 + 1
+    assert run(work, replace(options, serve_ns=5.0), ALWAYS).time_ns == 1 + 11 + 5 + 1
+
+
+def test_flat_waits_for_the_longest_thread_and_children_share_the_slots():
+    work = spawns("one", [np.array([9, 0, 0, 0])], item_ns=10.0, base_ns=1.0, child_ns=1.0)
+    assert run(work, SMALL, FLAT).time_ns == 91.0
+    # Five child tiles of 11 ns on two slots, after 1 ns of the parent's and a launch of 20 + 3 ns.
+    assert run(work, SMALL, ALWAYS).time_ns == 1 + 23 + 3 * 11
+    assert run(work, SMALL, THRESHOLD, 10).time_ns == 91.0
+    assert run(work, SMALL, THRESHOLD, 9).time_ns == 57.0
+
+
+def test_launches_of_a_warp_arrive_together_and_queue():
+    work = spawns("two", [np.array([1, 1])], item_ns=10.0, base_ns=0.0, child_ns=0.0)
+    four = replace(SMALL, slots=4, resident=8, queues=4)
+    assert run(work, four, ALWAYS).time_ns == 20 + 2 * 3 + 10
+    assert run(work, replace(four, queues=1), ALWAYS).time_ns == 26 + 2 * 10
+    # In warps of their own neither waits for the other's launch.
+    assert run(work, replace(four, warp=1), ALWAYS).time_ns == 23 + 10
+
+
+def test_threads_of_a_warp_that_launches_do_their_items_after_it():
+    work = spawns("mixed", [np.array([4, 1])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    assert run(work, replace(SMALL, queues=2), THRESHOLD, 4).time_ns == 1 + 23 + 2 * 10  # the child's tiles are last
+    late = spawns("late", [np.array([2, 5])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    assert run(late, replace(SMALL, slots=4, resident=8), THRESHOLD, 6).time_ns == 1 + 50
+    other = spawns("other", [np.array([6, 5])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    assert run(other, replace(SMALL, slots=4, resident=8), THRESHOLD, 6).time_ns == 1 + 23 + 50
+
+
+def test_parents_hold_as_many_threads_as_they_have_and_go_first():
+    work = spawns("room", [np.array([2, 0, 2, 0])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    # Room for one parent at a time: the second decides when the first has launched, and children wait for both.
+    narrow = replace(SMALL, slots=4, resident=3)
+    assert run(work, narrow, ALWAYS).time_ns == 24 + 24 + 2 * 10
+    assert run(work, replace(narrow, resident=4), ALWAYS).time_ns == 24 + 2 * 10
+    assert run(work, replace(narrow, resident=4, queues=2), ALWAYS).time_ns == 24 + 10
+
+
+def test_the_rule_launches_what_is_worth_it_once_it_has_seen_children():
+    work = spawns("learns", [np.full(4, 8), np.array([1, 40, 1, 40])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(slots=8, resident=64, parent=4, child=4, launch_ns=50.0, another_ns=0.0, gap_ns=0.0, prior=0)
+    outcome = run(work, options, SPAWN)
+    assert np.isfinite(outcome.took_ns).tolist() == [True] * 4 + [False, True, False, True]
+    assert np.isnan(outcome.estimate_ns[:4]).all()
+    # Assuming a full GPU from the first, a launch takes more than its 50 ns, which 5 items are not worth.
+    few = spawns("few", [np.full(4, 5), np.full(4, 40)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    launched = np.isfinite(run(few, replace(options, prior=1), SPAWN).took_ns).tolist()
+    assert launched == [False] * 4 + [True] * 4
+    # It is not asked about threads that the program as written would not launch.
+    assert not np.isfinite(run(few, replace(options, prior=1), SPAWN, 41).took_ns).any()
+
+
+def test_rules_are_compared_with_flat_always_the_program_and_the_best_threshold():
+    work = spawns("skewed", [np.array([1000, 1, 1, 1] * 8)] * 3)
+    actual = compare(work, Spawning(slots=16, resident=512, parent=32))
+    flat, always, program, static, rule, warp = actual
+    assert [f.policy for f in actual] == ["flat", "always", "program", static.policy, "spawn", "warp"]
+    assert warp.time_ns <= flat.time_ns
+    assert static.time_ns <= min(flat.time_ns, always.time_ns, program.time_ns)
+    assert flat.launched == 0
+    assert always.inlined == 0
+    assert program.launched == 24
+    assert np.isfinite(rule.estimate_error)
+    assert flat.to_json()["estimate_error"] is None
+
+
+def test_bad_policies_and_costs_are_refused():
+    work = spawns("none", [np.array([1])])
+    with pytest.raises(UserError, match=r"no spawn policy 'alway'.*flat"):
+        spawn(work, Spawning(), "alway")
+    with pytest.raises(UserError, match="queues is 0, expected at least 1"):
+        Spawning(queues=0)
+    with pytest.raises(UserError, match="launch_ns is nan"):
+        Spawning(launch_ns=float("nan"))
+    with pytest.raises(UserError, match="prior is 2, expected at least 0 and at most 1"):
+        Spawning(prior=2)
+    with pytest.raises(UserError, match="resident is 8, fewer threads than a tile has"):
+        Spawning(resident=8)
+    assert len(POLICIES) == 5
+    lost = spawns("lost", [np.array([2])], below=[np.array([0, 0, 0])])
+    with pytest.raises(UserError, match="1 threads are in no round and no item"):
+        run(lost, Spawning(), FLAT)
+    with pytest.raises(UserError, match=r"items of threads are threads 1 to 2, expected 1 to 1"):
+        run(spawns("short", [np.array([2])], below=[np.array([0])]), Spawning(), FLAT)
+
+
+def test_items_that_have_items_are_done_depth_first_or_launched_by_children():
+    # Two items of 10 ns, which have three and one of 5 ns themselves.
+    work = spawns("nested", [np.array([2])], [10.0, 5.0, 5.0, 0.0, 0.0, 0.0, 0.0], base_ns=1.0, child_ns=2.0,
+                  below=[np.array([3, 1]), np.zeros(4, np.int64)])  # fmt: skip
+    wide = replace(SMALL, slots=8, resident=16, queues=8)
+    assert run(work, wide, FLAT).time_ns == 1 + 2 * 10 + 3 * 5 + 5
+    # The child's two threads launch together: 20 + 2 * 3 ns after 2 + 10, then three tiles of 2 + 5 ns at once.
+    always = run(work, wide, ALWAYS)
+    assert always.time_ns == (1 + 23) + (2 + 10 + 26) + 7
+    assert always.took_ns[:3].tolist() == [61.0, 33.0, 33.0]
+    # With one queue the first grid, whose tile runs, is in the way of both; then one after the other.
+    assert run(work, replace(wide, queues=1), ALWAYS).time_ns == 24 + 38 + 2 * 7
+    # From three items on: only the first of the two inline items launches, from the parent's thread.
+    assert run(work, wide, THRESHOLD, 3).time_ns == 1 + 10 + 23 + 10 + 5
+
+
+def test_children_go_before_parents_that_wait_where_the_gpu_does_so():
+    work = spawns("waves", [np.array([2, 0, 0, 0])], item_ns=50.0, base_ns=30.0, child_ns=0.0)
+    one = replace(SMALL, slots=1, parent=1, child=2, warp=1, launch_ns=0.0, another_ns=0.0)
+    assert run(work, one, ALWAYS).took_ns[0] == 3 * 30 + 50
+    assert run(work, replace(one, children=1), ALWAYS).took_ns[0] == 50
+    assert run(work, one, ALWAYS).time_ns == run(work, replace(one, children=1), ALWAYS).time_ns == 4 * 30 + 50
+
+
+def test_a_warp_launches_no_site_beside_which_another_keeps_as_much():
+    options = Spawning(slots=64, resident=256, parent=4, child=4, warp=4, launch_ns=20.0, another_ns=3.0, gap_ns=0.0)
+    even = spawns("even", [np.full(4, 5)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    assert np.isfinite(run(even, options, SPAWN).took_ns).tolist() == [True, True, True, True]
+    assert np.isfinite(run(even, replace(options, another_ns=9.0), WARP).took_ns).sum() == 0
+    assert run(even, replace(options, another_ns=9.0), SPAWN).time_ns > run(even, options, FLAT).time_ns
+    steep = spawns("steep", [np.array([1, 40, 1, 30])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    outcome = run(steep, replace(options, another_ns=6.0), WARP)
+    assert np.isfinite(outcome.took_ns).tolist() == [False, True, False, True]
+    assert outcome.time_ns == 1 + 20 + 2 * 6 + 10
+
+
+def test_tiles_that_start_at_a_time_decide_by_one_view_of_the_queue():
+    work = spawns("many", [np.full(8, 4)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(
+        slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=5.0, another_ns=0.0, prior=0, untried=3
+    )
+    launched = [np.isfinite(run(work, replace(options, lag_ns=ns), SPAWN).took_ns).sum() for ns in (0.0, 1.0)]
+    assert launched == [3, 8]

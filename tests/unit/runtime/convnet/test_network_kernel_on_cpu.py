@@ -1,0 +1,213 @@
+"""The kernel of convolutional networks on the CPU, thread by thread in adversarial orders.
+
+Always the same bits, and every planted fault is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
+from tests.support.runtime.networks import image, parameters, pooling, pooling_parameters, small
+from tests.support.runtime.planted import changed
+from tests.unit.runtime.convnet.network_on_cpu import HostNetwork, compiled
+from tileprof.runtime.convnet.build import Options
+from tileprof.runtime.convnet.memory import layer_bytes
+from tileprof.runtime.convnet.network import Convolution, Network, Windows, computed
+from tileprof.runtime.convnet.plan import Plan, planned, verify
+from tileprof.runtime.convnet.tiling import Tiling, candidates
+
+pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
+
+RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "12"))
+POOLING = len(pooling(1).layers)
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    result = tmp_path_factory.mktemp("machine")
+    compile_machine(result)
+    return result
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path) -> Path:
+    return compiled(folder / "kernel")
+
+
+def given(network: Network) -> list[Any]:
+    return pooling_parameters(network.dtype) if len(network.layers) == POOLING else parameters(network.dtype)
+
+
+def host(plan: Plan, library: Path) -> HostNetwork:
+    network = plan.network
+    return HostNetwork(plan, library, image(network.layers[0].shape[0], network.dtype), given(network))
+
+
+def far_layers(runner: HostNetwork) -> Iterator[str]:
+    """Those whose memory no later layer has used again."""
+    plan, network = runner.plan, runner.plan.network
+    expected = computed(network, runner.x, given(network))
+    ends = [at + layer_bytes(layer) for at, layer in zip(plan.offsets, network.layers, strict=True)]
+    last = len(ends) - 1
+    for number, (ours, theirs) in enumerate(zip(runner.results, expected, strict=True)):
+        later = () if number == last else range(number + 1, last)
+        if any(plan.offsets[n] < ends[number] and plan.offsets[number] < ends[n] for n in later):
+            continue
+        error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
+        if not error < TOLERANCE[network.dtype]:
+            yield f"layer {number}: {error}"
+
+
+@pytest.mark.parametrize(
+    ("images", "blocks", "flattened", "reuse"),
+    [(1, 5, False, False), (2, 3, True, False), (3, 2, False, True), (2, 7, True, True)],
+)
+def test_every_layer_is_pytorchs_in_every_order(
+    library: Path, images: int, blocks: int, flattened: bool, reuse: bool
+) -> None:
+    plan = planned(small(images, flattened=flattened), blocks, reuse=reuse)
+    verify(plan)
+    runner = host(plan, library)
+    first = None
+    for seed in range(RUNS):
+        assert runner.run(seed) is None
+        if first is None:
+            assert list(far_layers(runner)) == []
+            first = [result.clone().view(torch.int16) for result in runner.results]
+        assert all(torch.equal(a, b.view(torch.int16)) for a, b in zip(first, runner.results, strict=True))
+
+
+@pytest.mark.parametrize("layout", ["channels first", "wider rows"])
+def test_an_input_may_lie_in_other_ways(library: Path, layout: str) -> None:
+    """Loaded channel by channel, sixteen bytes at a time, or element by element."""
+    network = small(2)
+    x = image(2)
+    if layout == "channels first":
+        x = x.contiguous()
+    else:
+        x = torch.cat([x.permute(0, 2, 3, 1)] * 2, 2)[:, :, 3 : 3 + x.shape[3]].permute(0, 3, 1, 2)
+    first = network.layers[0]
+    assert isinstance(first, Windows)
+    layers = (replace(first, strides=x.stride()), *network.layers[1:])
+    runner = HostNetwork(planned(replace(network, layers=layers), 3), library, x, parameters())
+    assert runner.run(1) is None
+    assert list(far_layers(runner)) == []
+
+
+def test_bfloat16_is_computed_too(folder: Path) -> None:
+    library = compiled(folder / "bfloats", Options(dtype="bfloat16"))
+    runner = host(planned(small(2, "bfloat16"), 4), library)
+    assert runner.run(3) is None
+    assert list(far_layers(runner)) == []
+
+
+@pytest.mark.parametrize("network", [small(3), pooling(3)], ids=["small", "pooling"])
+def test_every_tiling_of_a_layer_gives_its_result(library: Path, network: Network) -> None:
+    """Each run takes another tiling of every layer."""
+    tilings: list[list[Tiling]] = [
+        list(candidates(network, layer)) if isinstance(layer, Convolution) else [tiling]
+        for layer, tiling in zip(network.layers, planned(network, 3).tilings, strict=True)
+    ]
+    for number in range(max(map(len, tilings))):
+        chosen = tuple(some[number % len(some)] for some in tilings)
+        runner = host(planned(network, 3, chosen), library)
+        assert runner.run(number) is None
+        assert list(far_layers(runner)) == [], chosen
+
+
+def without_wait(plan: Plan, number: int) -> Plan:
+    waits = plan.waits.copy()
+    waits[number] = (plan.semaphores, 0)  # never posted, and never needed
+    return replace(plan, waits=waits)
+
+
+def test_a_dropped_wait_is_seen(library: Path) -> None:
+    """Not each alone, as others may imply it: all waits of a task."""
+    plan = planned(small(1), 5)
+    records = []
+    for begin, end in plan.tasks[:, 5:7].tolist():
+        if begin == end:
+            continue
+        waits = plan.waits.copy()
+        waits[begin:end] = (plan.semaphores, 0)
+        broken = replace(
+            plan, waits=waits, bands=(*plan.bands[:-1], replace(plan.bands[-1], count=plan.bands[-1].count + 1))
+        )
+        runner = host(broken, library)
+        records.append(any(runner.run(seed) is not None or list(far_layers(runner)) for seed in range(8)))
+    assert np.mean(records) > 0.9
+
+
+FAULTS = (
+    ("loads.cuh", "fence_proxy_async_global();\n                if (stage.window)", "if (stage.window)"),
+    ("loads.cuh", "wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);", ""),
+    ("loads.cuh", "wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);\n        if (halo)", "if (halo)"),
+    ("kernel.cu", "fence_proxy_async_global();\n        add_release", "add_release"),
+    ("kernel.cu", "wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", ""),
+    ("products.cuh", "if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
+    ("products.cuh", "if (down == 0) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
+    ("products.cuh", "if (mixed || mixes) barrier", "if (mixed) barrier"),
+    ("products.cuh", "if (mixed || mixes) barrier", "if (mixes) barrier"),
+    ("ends.cuh", "    barrier_sync<1, CONSUMERS>();\n    store_largest", "    store_largest"),
+    ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (thread == 0) {", "        if (thread == 0) {"),
+    ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (at < 0 ||", "        if (at < 0 ||"),
+    ("ends.cuh", "(before + 1) % stage.parts == 0", "before % stage.parts == 0"),
+    ("loads.cuh", "begin > 0)", "begin > 100)"),
+    ("ends.cuh", "thread % 32\n        );\n        barrier_sync<1, CONSUMERS>();", "thread % 32);"),
+    ("ends.cuh", "scratch, lane / 4, lane);\n        __syncwarp();", "scratch, lane / 4, lane);"),
+    ("ends.cuh", "        }\n        __syncwarp();", "        }"),
+    ("pools.cuh", "barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", "if (thread < 32)"),
+    ("loads.cuh", "begin = task.part * blocks;", "begin = 0;"),
+    ("loads.cuh", "tap = 0, ++channels;", "tap = 0;"),
+    ("loads.cuh", "channels += load;", ";"),
+    ("products.cuh", "&& task.part == 0;", ";"),
+)  # fmt: skip
+"""File, what stands there, and what is put in its place. The gate plants every third, the night all: each is compiled
+anew.
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [pytest.param(*fault, marks=[pytest.mark.nightly] if n % 3 else []) for n, fault in enumerate(FAULTS)],
+)
+def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) -> None:
+    def plant(file: str, text: str) -> str:
+        return changed(text, old, new, first=True) if file == name else text
+
+    library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=plant)
+    plans = (
+        planned(small(2), 3),
+        of_kinds(small(2), 1, True),
+        of_kinds(small(2, flattened=True), 1, True, False, width=32),
+        of_kinds(small(2), 1, True, False, width=16),
+        of_kinds(small(2), 4, True, parts=4),
+        of_kinds(pooling(2), 1, False, width=16),
+        of_kinds(pooling(2), 1, True, False),
+    )
+    runners = [host(plan, library) for plan in plans]  # a fault shows at once in one plan, and in another never
+    assert any(runner.run(seed) is not None or list(far_layers(runner)) for seed, runner in product(range(20), runners))
+
+
+def of_kinds(network: Network, blocks: int, *kinds: bool, width: int = 8, parts: int = 1) -> Plan:
+    """Tiles whose k the warpgroups share, or not, layer by layer in turn, wherever there are such; of about this many
+    columns and parts.
+    """
+    tilings = []
+    for number, (layer, tiling) in enumerate(zip(network.layers, planned(network, blocks).tilings, strict=True)):
+        options = list(candidates(network, layer)) if isinstance(layer, Convolution) else []
+        expected = [t for t in options if t.deep == kinds[number % len(kinds)]]
+        tilings.append(min(expected or [tiling], key=lambda t: (abs(t.parts - parts), abs(t.width - width), -t.rows)))
+    return planned(network, blocks, tuple(tilings))

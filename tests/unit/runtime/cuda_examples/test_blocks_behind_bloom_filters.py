@@ -1,0 +1,132 @@
+"""Dependencies by Bloom filter: the device code's own source with blocks as threads, under a race detector; planted
+faults are seen; the same bits as the simulator's filters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.runtime.planted import changed
+from tests.support.shared_libraries import SHARED
+from tileprof import examples
+from tileprof.analysis.simulate.bloom import Filters
+from tileprof.runtime.include_path import INCLUDE
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++, which compiles the program for the CPU")
+
+PROGRAM = Path(examples.__file__).parent / "cuda" / "bloom.cu"
+THREADS = Path(__file__).parents[3] / "support" / "emulated" / "bloom_threads.h"
+FLAGS = ("-O1", "-std=c++17", "-w", "-pthread", "-include", str(THREADS), "-x", "c++")
+ENDLESS = "3000"  # ms after which a wait gives up
+SIZES = "32", "10"  # kernels, blocks of each: dependencies reach about a window of 8 back
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Callable[..., tuple[int, list[dict[str, object]]]]:
+    """Compiles the program, perhaps with other words in the header, and runs it: exit code and lines."""
+
+    def build(window: int, *changes: tuple[str, str]) -> Path:
+        folder = tmp_path_factory.mktemp("bloom")
+        text = (INCLUDE / "tileprof" / "bloom.cuh").read_text()
+        for old, new in changes:
+            text = changed(text, old, new)
+        (folder / "tileprof").mkdir()
+        (folder / "tileprof" / "bloom.cuh").write_text(text)
+        sizes = f"-DBLOOM_WINDOW={window}", "-DBLOOM_BITS=1024"
+        subprocess.run(
+            ["g++", *FLAGS, *sizes, "-fsanitize=thread", f"-I{folder}", str(PROGRAM), "-o", "program"],
+            cwd=folder,
+            check=True,
+        )
+        return folder / "program"
+
+    built: dict[tuple[object, ...], Path] = {}
+
+    def run(window: int, *changes: tuple[str, str], seed: int = 1) -> tuple[int, list[dict[str, object]]]:
+        if (window, *changes) not in built:
+            built[window, *changes] = build(window, *changes)
+        command = [built[window, *changes], "2", str(seed), ENDLESS, *SIZES]
+        result = subprocess.run(
+            command, env=os.environ | {"BLOOM_SEED": str(seed)}, capture_output=True, text=True, check=False
+        )
+        return result.returncode, [json.loads(line) for line in result.stdout.splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize("window", [8, 64])
+def test_filters_miss_no_dependency_and_no_block_races(program, window) -> None:
+    for seed in range(1, 5):
+        code, lines = program(window, seed=seed)
+        assert code == 0, lines
+        runs = {line["mode"]: line for line in lines if "mode" in line}
+        assert all(run["right"] and run["missed"] == 0 for run in runs.values())
+        assert runs["filters"]["asked"] > 0
+        pairs = next(line for line in lines if "found_pairs" in line)
+        assert pairs["missed_pairs"] == 0
+        assert pairs["found_pairs"] >= pairs["exact_pairs"] > 0
+
+
+FAULTS = {
+    "filters are asked before they are filled": (64, " || !wait(inserted + other, block)", ""),
+    "what is written again is not looked for among reads": (
+        64,
+        " || (ranges[i].writes && read.may_touch(ranges[i]))",
+        "",
+    ),
+    "bits are set at the wrong places": (
+        64,
+        "const u32 at = bit(first, second, hash);\n                or_word",
+        "const u32 at = bit(first, second, hash + 7);\n                or_word",
+    ),
+    "granules are left out": (64, "granule < end; granule += lanes()", "granule + 8 < end; granule += lanes()"),
+    "a place is taken before its block has ended": (
+        8,
+        " || (block >= window && !wait(ended + block - window, block))",
+        "",
+    ),
+    "filters cleared meanwhile are believed": (8, "fence();\n                load_acquire(ended + other);", ""),
+    "a hit is not waited for": (
+        64,
+        "            ++found;\n            wait(ended + other, block);",
+        "            ++found;",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_a_planted_fault_is_seen(program, fault) -> None:
+    window, old, new = FAULTS[fault]
+    assert any(program(window, (old, new), seed=seed)[0] != 0 for seed in range(1, 13))
+
+
+def test_bits_are_those_of_the_simulated_filters(tmp_path) -> None:
+    source = """
+#include <tileprof/bloom.cuh>
+extern "C" void bits(unsigned long long granule, unsigned* at) {
+    using namespace tileprof::bloom;
+    static Filter<4096, 3, 128> filter;
+    filter.clear();
+    filter.insert({granule * 128 + 5, 100, 1});
+    for (int word = 0, n = 0; word < 128; ++word)
+        for (int bit = 0; bit < 32; ++bit)
+            if (filter.words[word] >> bit & 1) at[n++] = 32 * word + bit;
+}
+"""
+    (tmp_path / "bits.cpp").write_text(source)
+    subprocess.run(["g++", *FLAGS, *SHARED, f"-I{INCLUDE}", "bits.cpp", "-o", "bits.so"], cwd=tmp_path, check=True)
+    library = ctypes.CDLL(str(tmp_path / "bits.so"))
+    granules = np.array([0, 1, 77, 2**40 + 3], np.int64)
+    for granule, row in zip(granules.tolist(), Filters(4096, 3).rows(granules).tolist(), strict=True):
+        actual = (ctypes.c_uint * 8)(*[99_999] * 8)
+        library.bits(ctypes.c_ulonglong(granule), actual)
+        assert sorted(set(row)) == [bit for bit in actual if bit != 99_999]

@@ -1,0 +1,237 @@
+"""Launches from the GPU by cost: the programs' own source on the CPU, children at random moments; same results under
+each rule, planted faults seen, the controller's formula.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.support.runtime.planted import changed
+from tests.support.shared_libraries import SHARED
+from tileprof import examples
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++, which compiles the programs for the CPU")
+
+SOURCES = Path(examples.__file__).parent / "cuda" / "spawn"
+EMULATED = Path(__file__).parents[3] / "support" / "emulated"
+FLAGS = ("-std=c++17", "-w", "-include", str(EMULATED / "spawning.h"), "-x", "c++")
+
+CONTROLLER = """
+#include "spawn.cuh"
+using namespace spawn;
+extern "C" {
+int worth(float first, float another, float ended, float lived, float over, int waiting, int turn, int items) {
+    return worth_launching({first, another}, {ended, lived, over}, 10, waiting, turn, items);
+}
+Control* fresh(int window_log2) {
+    Control* control = new Control();
+    control->rule = CONTROLLED, control->window_log2 = window_log2, emulated::now = 0;
+    return control;
+}
+void end_at(Control* control, unsigned long long begin, unsigned long long now) {
+    if (control->begun_ns == 0) control->begun_ns = begin;
+    ++control->waiting, emulated::now = now - 1, count_end(*control, begin);
+}
+void pace_at(Control* control, unsigned long long now, float* three) {
+    emulated::now = now - 1;
+    const Pace pace = recent_pace(*control);
+    three[0] = pace.ended, three[1] = pace.lived_ns, three[2] = pace.over_ns;
+}
+int waiting(Control* control) { return control->waiting; }
+float ends(float ended, float over, int waiting, int launched, int blocks, int kept) {
+    return warp_end({1000, 100}, {ended, 0, over}, 10, waiting, launched, blocks, kept);
+}
+int launched_by(float ended, float over, int waiting, int count, const int* items) {  // items: the most first
+    unsigned best = ~0u;
+    int blocks = 0;
+    for (int rank = 0; rank < count; blocks += blocks_of(items[rank++])) {
+        const Place place = {rank, blocks, rank == count - 1};
+        const unsigned mine = proposal({1000, 100}, {ended, 0, over}, 10, waiting, place, items[rank]);
+        best = mine < best ? mine : best;
+    }
+    return best & ((1u << RANK_BITS) - 1);
+}
+}
+"""
+
+
+FAULTS = {
+    "children and parent": (
+        "spawn.cuh", "            return;\n        }\n        atomicSub",
+        "            if (!planted) return;\n        }\n        atomicSub",
+    ),
+    "the first block again and again": (
+        "spawn.cuh", "const int i = blockIdx.x * CHILD_THREADS",
+        "const int i = (planted ? 0 : blockIdx.x) * CHILD_THREADS",
+    ),
+    "all items but the last": ("spawn.cuh", "if (i < items) item(i);", "if (i + planted < items) item(i);"),
+    "a refused launch is forgotten": (
+        "spawn.cuh", "atomicAdd(&control->refused, 1u);", "if (planted) return;\n    atomicAdd(&control->refused, 1u);",
+    ),
+    "children without children": (
+        "works.cuh", "if (levels > 1 && size >= parts", "if (!planted && levels > 1 && size >= parts",
+    ),
+    "a match that has not ended": (
+        "works.cuh", "if (state & automaton->last) matched", "if (planted || state & automaton->last) matched",
+    ),
+    "a part that may be left out": (
+        "pattern.h", "part.empty ? next.first : 0", "!planted && part.empty ? next.first : 0",
+    ),
+    "no part after another": (
+        "pattern.h", "follows(part.last, next.first);", "if (!planted) follows(part.last, next.first);",
+    ),
+}  # fmt: skip
+"""File, what stands there, and the same with a fault where `planted`: all are compiled once, and one is on in a run."""
+SMALL = ("bfs", "sssp", "join", "mandelbrot", "quick-sort", "mandelbrot-nested", "regular-expressions")
+"""Of the programs those in which most faults show, and which take little time."""
+SHOWN_BY = {"children and parent": ("amr",), "children without children": ("amr-nested",)}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
+    """Runs the program, perhaps with a fault of its headers: its lines, to the first wrong one."""
+    folder = tmp_path_factory.mktemp("spawn")
+    for path in SOURCES.iterdir():
+        text = path.read_text()
+        for fault, (file, old, new) in FAULTS.items():
+            if path.name == file:
+                text = changed(text, old, new.replace("planted", f'emulated::planted("{fault}")'))
+        (folder / path.name).write_text(text)
+    subprocess.run(["g++", "-O1", *FLAGS, "program.cu", "-o", "program"], cwd=folder, check=True)
+
+    @cache
+    def run(fault: str = "", *names: str, seed: int = 1, refuse: int = 0) -> list[dict[str, object]]:
+        assert fault in {"", *FAULTS}
+        environment = os.environ | {"SPAWN_SEED": str(seed), "SPAWN_REFUSE": str(refuse), "SPAWN_FAULT": fault}
+        defaults = ("16", "32", "1024") if names else ()  # what stands between the scale and the names
+        command = [folder / "program", "1", "5", *defaults, *names]
+        lines = []
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            for text in process.stdout:
+                lines.append(json.loads(text))
+                if not lines[-1].get("right", True):
+                    process.kill()
+                    break
+        return lines
+
+    return run
+
+
+@pytest.mark.parametrize(("seed", "refuse"), [(1, 0), (2, 3)])
+def test_every_rule_gives_the_same_results_whenever_children_run(program, seed, refuse) -> None:
+    costs, *lines = program(seed=seed, refuse=refuse)
+    assert costs["scale"] == 5
+    assert len(lines) == 15
+    assert all(line["right"] for line in lines), [line["said"] for line in lines]
+    assert all(line["always_launched"] for line in lines)
+    assert any(line["refused"] for line in lines) == bool(refuse)
+    assert any(line["spawn_kept"] for line in lines)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_work_that_is_done_twice_or_not_at_all_is_seen(program, fault) -> None:
+    _, *lines = program(fault, *SHOWN_BY.get(fault, SMALL), refuse=3 * ("refused" in fault))
+    assert not all(line["right"] for line in lines)
+
+
+def test_the_programs_that_show_faults_are_right_without_one(program) -> None:
+    _, *lines = program("", *SMALL, refuse=3)
+    assert [line["name"] for line in lines] == list(SMALL)
+    assert all(line["right"] for line in lines), [line["said"] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("controller")
+    (folder / "controller.cpp").write_text(CONTROLLER)
+    subprocess.run(
+        ["g++", *FLAGS, *SHARED, f"-I{SOURCES}", "controller.cpp", "-o", "controller.so"],
+        cwd=folder,
+        check=True,
+    )
+    library = ctypes.CDLL(str(folder / "controller.so"))
+    library.worth.argtypes = [ctypes.c_float] * 5 + [ctypes.c_int] * 3
+    library.fresh.restype = ctypes.c_void_p
+    library.end_at.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
+    library.pace_at.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
+    library.waiting.argtypes = [ctypes.c_void_p]
+    library.ends.argtypes = [ctypes.c_float] * 2 + [ctypes.c_int] * 4
+    library.ends.restype = ctypes.c_float
+    library.launched_by.argtypes = [ctypes.c_float] * 2 + [ctypes.c_int] * 2 + [ctypes.c_void_p]
+    return library
+
+
+def test_a_child_is_launched_where_it_is_expected_to_end_first(controller) -> None:
+    def worth(*, ended=10.0, lived=20_000.0, over=5_000.0, waiting=40, turn=2, items=64) -> bool:
+        return bool(controller.worth(30_000.0, 500.0, ended, lived, over, waiting, turn, items))
+
+    # 30,000 + 3 * 500 + (40 + 2) * 5,000 / 10 = 52,500 against 64 * 2,000 = 128,000
+    assert worth()
+    assert not worth(items=26)  # (40 + 1) * 500 + 31,500 = 52,000 against 52,000
+    assert worth(items=27)
+    assert not worth(waiting=192)  # 31,500 + 194 * 500 = 128,500
+    assert worth(waiting=190)  # 127,500
+    assert not worth(turn=154)  # 30,000 + 155 * 500 + 21,000 = 128,500
+    assert worth(ended=0.0, waiting=9, items=32)  # nothing is known, and ten blocks are tried
+    assert not worth(ended=0.0, waiting=9, items=33)
+
+
+def test_the_pace_is_that_of_the_last_whole_window(controller) -> None:
+    control = controller.fresh(10)  # 1,024 ns
+    three = (ctypes.c_float * 3)()
+
+    def pace(now: int) -> tuple[float, ...]:
+        controller.pace_at(control, now, three)
+        return tuple(three)
+
+    for begin, now in ((1_100, 1_300), (1_200, 1_500), (2_100, 2_500)):
+        controller.end_at(control, begin, now)
+    assert controller.waiting(control) == 0
+    assert pace(2_600) == (2.0, 500.0, 1_024.0)  # window 1; window 2 still goes on
+    assert pace(3_100) == (1.0, 400.0, 1_024.0)
+    assert pace(3_072 + 1_024) == (1.0, 400.0, 1_024.0)  # window 3 had none
+    assert pace(1_024 * 40) == (3.0, 900.0, 1_024.0 * 40 - 1_100)  # too long ago: all of time
+    controller.end_at(control, 1_024 * 41, 1_024 * 41 + 10)  # in the slot of window 1, which is emptied
+    assert pace(1_024 * 42) == (1.0, 10.0, 1_024.0)
+
+
+def test_a_warp_ends_with_its_slowest_thread_or_its_children(controller) -> None:
+    # 1,000 ns for a warp's first launch, 100 more for each, items of 10 ns, blocks at one per 50 ns.
+    assert controller.ends(10.0, 500.0, 7, 0, 0, 300) == 3_000
+    assert controller.ends(10.0, 500.0, 7, 2, 3, 30) == 1_200 + 10 * 50
+    assert controller.ends(10.0, 500.0, 7, 2, 3, 60) == 1_200 + 60 * 10
+    assert controller.ends(0.0, 500.0, 7, 2, 3, 60) == 1_200 + 10 * 100  # nothing ended: launches are served
+
+
+def test_a_warp_launches_only_what_shortens_it(controller) -> None:
+    def launched(*items: int, waiting: int = 0) -> int:
+        return controller.launched_by(10.0, 500.0, waiting, len(items), (ctypes.c_int * len(items))(*items))
+
+    assert launched(100, 100, 100) == 0  # 1,000 ns flat, more with any launch
+    assert launched(900, 20, 10) == 1  # 1,100 + 29 blocks in 1,450
+    assert launched(900, 880, 10, 10) == 2  # 1,200 + 57 * 50 = 4,050 against 9,000 flat and 8,800 with one
+    assert launched(900, 880, 10, 10, waiting=200) == 0  # the queue alone takes 10,000
+
+
+def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
+    noting, sites = EMULATED / "noting.h", Path(__file__).parents[3] / "benchmarks" / "spawn_sites.cpp"
+    flags = ["-std=c++17", "-w", "-O1", "-include", noting, f"-I{SOURCES}", "-x", "c++"]
+    subprocess.run(["g++", *flags, sites, "-o", tmp_path / "sites"], check=True)
+    names = ["join", "mandelbrot-nested", "amr-nested", "bezier", "regular-expressions"]
+    result = subprocess.run([tmp_path / "sites", "5", *names], check=True, capture_output=True, text=True)
+    launched = {line["name"]: line["always_launched"] for line in program(seed=1, refuse=0)[1:]}
+    for line in map(json.loads, result.stdout.splitlines()):
+        levels = [[items for row in line["rounds"] for items in row], *line["below"]]
+        assert sum(items > 0 for level in levels for items in level) == launched[line["name"]], line["name"]
+        assert all(sum(above) == len(level) for above, level in pairwise(levels))
+        assert bool(line["below"]) == line["name"].endswith("nested")

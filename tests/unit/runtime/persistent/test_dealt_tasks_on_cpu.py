@@ -1,0 +1,212 @@
+"""Tiles that a queue on the GPU or a co-pilot on the CPU hands out: the kernel's and the co-pilot's own sources, in
+adversarial orders, right in every bit; planted faults are seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
+from tests.support.runtime.planted import Patch, replaced
+from tests.unit.runtime.persistent.kernel_cases import CASES, plan_for, wrong_runs
+from tileprof.runtime.copilot import build as pilot_build
+from tileprof.runtime.copilot.choices import Choices
+from tileprof.runtime.copilot.copilot import Copilot
+from tileprof.runtime.persistent import source
+from tileprof.runtime.persistent.dealing import Dealer, link_words
+from tileprof.runtime.persistent.plan import Plan
+
+pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles kernel and co-pilot for the CPU")
+
+NAMES = (
+    "the smallest products", "products by four", "gated products by two", "gated pairs", "bias and residual by two",
+    "convolutions, rows, short rings", "a residual block", "abreast behind parts",
+)  # fmt: skip
+
+PLAIN = Choices(order="stages", speculate=False, depth=1)
+CHOICES = {
+    "ahead": Choices(),
+    "plain": PLAIN,
+    "affinity": Choices(affinity=True, speculate=False),
+    "far ahead": Choices(affinity=True, depth=6),
+    "deadline": Choices(order="deadline", deadlines_us=(50.0,)),
+}
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory) -> Callable[..., HostKernel]:
+    folder: Path = tmp_path_factory.mktemp("kernels")
+    compile_machine(folder)
+    numbers = count()
+
+    def make(
+        name: str, choices: Choices | None = None, patch: Patch | None = None, flight: Patch | None = None
+    ) -> HostKernel:
+        """Of a case; with ``choices`` a co-pilot deals. ``patch`` and ``flight`` change their sources."""
+        plan: Plan = plan_for(name)
+        dealer = Dealer.QUEUE if choices is None else Dealer.PILOT
+        with mock.patch.object(source, "SHARED_BYTES", 1024 * CASES[name][4]):
+            library = compiled(plan, folder / str(next(numbers)), patch, dealer)
+        if choices is None:
+            return HostKernel(plan, library, dealer)
+        text = pilot_build.SOURCE.read_text()
+        flown = pilot_build.compiled(plan, choices, flight("pilot.cpp", text) if flight else text)
+        return HostKernel(plan, library, dealer, Copilot(link_words(plan), flown, pinned=False, flies=False))
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path_factory) -> None:
+    monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path_factory.getbasetemp() / "pilots"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_queue_on_the_gpu_gives_the_same_bits_in_every_order(make, name) -> None:
+    assert not list(wrong_runs(make(name), CASES[name][0], 12))
+
+
+@pytest.mark.parametrize("choices", list(CHOICES))
+@pytest.mark.parametrize("name", ["products by two", "gated pairs", "bias and residual"])
+def test_a_copilot_gives_the_same_bits_in_every_order(make, name, choices) -> None:
+    kernel = make(name, CHOICES[choices])
+    assert not list(wrong_runs(kernel, CASES[name][0], 12))
+    counts = kernel.pilot.counts()
+    assert counts.runs >= 11
+    assert (counts.ahead > 0) == CHOICES[choices].speculate
+    assert (counts.own > 0) == (choices == "affinity")
+    assert kernel.pilot.ended_us()[0] > 0
+
+
+QUEUE_FAULTS: dict[str, tuple[str, Patch]] = {
+    "a task begins with its first input": (
+        "products",
+        replaced("dealing.cuh", ("if (count != (run + 1) * static_cast<u32>(needs)) continue;", "")),
+    ),
+    "places of earlier runs are taken for this one's": (
+        "bias and residual",
+        replaced("dealing.cuh", ("(run + 1) % 2048 << NUMBER_BITS", "1u << NUMBER_BITS")),
+    ),
+    "tickets of earlier runs are counted": (
+        "products",
+        replaced("dealing.cuh", (" - run * static_cast<u32>(TASKS + CLUSTERS)", "")),
+    ),
+    "waiters are told one post early": ("products", replaced("dealing.cuh", ("+ 1u - run *", "+ 2u - run *"))),
+    "a role need not have read a slot": ("products by two", replaced("common.cuh", ("SPLIT * (1 +", "SPLIT * (0 +"))),
+    "no proxy fence before a pair's load": (
+        "pairs",
+        replaced("loads.cuh", ("if (DEALT) fence_proxy_async_global();  // what", "// what")),
+    ),
+    "no proxy fence before a post": (
+        "products",
+        replaced(
+            "kernel.cu",
+            ("        fence_proxy_async_global();\n        if constexpr (DEALT)", "        if constexpr (DEALT)"),
+        ),
+    ),
+    "what is stored is not waited for": (
+        "high products",
+        replaced("kernel.cu", ("wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", "")),
+    ),
+    "clusters end while slots are given back": (
+        "products by two",
+        replaced("kernel.cu", ("PAIRED || (DEALT && SPLIT > 1)", "PAIRED")),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", list(QUEUE_FAULTS))
+def test_a_fault_planted_in_the_queue_is_seen(make, fault) -> None:
+    name, patch = QUEUE_FAULTS[fault]
+    assert any(wrong_runs(make(name, patch=patch), CASES[name][0], 60))
+
+
+PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
+    "a task is ready with its first input": (
+        "products",
+        PLAIN,
+        None,
+        replaced("pilot.cpp", ("++pending[WAITERS[i]] == NEEDS[WAITERS[i]]", "++pending[WAITERS[i]] == 1")),
+    ),
+    "tasks ahead are said to be ready": (
+        "products",
+        Choices(),
+        None,
+        replaced("pilot.cpp", ("send(cluster, task, AWAITS)", "send(cluster, task, 0)")),
+    ),
+    "a run ends before its last task": (
+        "products",
+        PLAIN,
+        None,
+        replaced("pilot.cpp", ("++sent == TASKS", "++sent == TASKS - 1")),
+    ),
+    "tasks go ahead of those that they wait for": (
+        "products",
+        Choices(order="critical", depth=6),
+        None,
+        replaced(
+            "pilot.cpp",
+            (
+                "for (int task : READY_TASKS) ready.insert(PLACE[task]);",
+                "for (int task = 0; task < TASKS; ++task) sendable.insert(task);",
+            ),
+            (
+                "if (!was_sent[AT_PLACE[place]]) return AT_PLACE[place];",
+                "if (!was_sent[AT_PLACE[TASKS - 1 - place]]) return AT_PLACE[TASKS - 1 - place];",
+            ),
+        ),
+    ),
+    "one block's part is taken for a tile": (
+        "products by two",
+        PLAIN,
+        replaced("dealing.cuh", ("if (done != (run + 1) * SPLIT) return;", "")),
+        None,
+    ),
+    "commands of an earlier run are taken": (
+        "products",
+        PLAIN,
+        replaced(
+            "dealing.cuh", ("arguments.flags[TAKEN_AT + cluster] = taken;", "arguments.flags[TAKEN_AT + cluster] = 0;")
+        ),
+        None,
+    ),
+    "the CPU is told before the proxy fence": (
+        "products",
+        PLAIN,
+        replaced(
+            "kernel.cu",
+            ("        fence_proxy_async_global();\n        if constexpr (DEALT)", "        if constexpr (DEALT)"),
+        ),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", list(PILOT_FAULTS))
+def test_a_fault_planted_in_the_copilot_is_seen(make, fault) -> None:
+    name, choices, patch, flight = PILOT_FAULTS[fault]
+    assert any(wrong_runs(make(name, choices, patch, flight), CASES[name][0], 60))
+
+
+def test_a_copilot_that_has_ended_ends_the_kernel_and_a_new_one_begins_anew(make) -> None:
+    name = "products"
+    kernel = make(name, PLAIN)
+    assert not list(wrong_runs(kernel, CASES[name][0], 2))
+    kernel.pilot.close()
+    kernel.beside(None)
+    assert "a wait gave up" in kernel.run(1)
+    kernel.begin_anew()
+    assert kernel.run(2) is None
+
+
+def test_a_copilot_that_does_not_answer_is_given_up(make) -> None:
+    name = "products"
+    kernel = make(name, Choices())
+    assert not list(wrong_runs(kernel, CASES[name][0], 1))
+    kernel.beside(None)
+    assert "a wait gave up" in kernel.run(1)

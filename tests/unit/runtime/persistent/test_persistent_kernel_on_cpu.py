@@ -1,0 +1,198 @@
+"""The source of the persistent kernel, run on the CPU thread by thread in adversarial orders: always the same bits, and
+every planted fault is seen.
+
+`TILEPROF_KERNEL_RUNS` is how many orders of each chain are tried.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
+from tests.support.runtime.planted import Patch, replaced, together
+from tests.unit.runtime.persistent.chain_policies import planned
+from tests.unit.runtime.persistent.kernel_cases import (
+    CASES,
+    plan_for,
+    wrong_runs,
+)
+from tileprof.errors import UserError
+from tileprof.policy.format.expression import parse
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent import source
+from tileprof.runtime.persistent.plan import Plan
+
+pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
+
+RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "12"))
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory) -> Callable[..., HostKernel]:
+    folder: Path = tmp_path_factory.mktemp("kernels")
+    compile_machine(folder)
+    numbers = count()
+
+    def make(plan: Plan, patch: Patch | None = None, kilobytes: int = 227) -> HostKernel:
+        with mock.patch.object(source, "SHARED_BYTES", 1024 * kilobytes):
+            return HostKernel(plan, compiled(plan, folder / str(next(numbers)), patch))
+
+    return make
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_every_order_gives_the_same_bits(make, name) -> None:
+    case = CASES[name]
+    plan = plan_for(name)
+    assert plan.early.any() == ("cut" in name)
+    assert not list(wrong_runs(make(plan, kilobytes=case[4]), case[0], RUNS))
+
+
+@settings(max_examples=max(RUNS // 2, 1), deadline=None, suppress_health_check=list(HealthCheck))
+@given(plan=planned())
+def test_plans_at_random_give_the_same_bits_in_every_order(make, plan) -> None:
+    operators = tuple(stage.operator for stage in plan.stages)
+    try:
+        kernel = make(plan)
+    except UserError:
+        return  # no room for rings
+    assert not list(wrong_runs(kernel, Chain(tuple(f"s{n}" for n in range(len(operators))), operators), 6))
+
+
+FAULTS: dict[str, tuple[str, Patch]] = {
+    "tiles are posted before they are stored": (
+        "high products",
+        replaced("kernel.cu", ("wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", "")),
+    ),
+    "one warp need not have stored": (
+        "high products",
+        replaced("kernel.cu", ("STORED + 8 * slot, CONSUMER_WARPS)", "STORED + 8 * slot, CONSUMER_WARPS - 1)")),
+    ),
+    "posts may fall behind without end": (
+        "high products",
+        replaced("kernel.cu", ("wait_cta(shared + POSTED + 8 * posting.slot, posting.turn ^ 1);", "")),
+    ),
+    "a warp's lanes need not have stored": (
+        "high products",
+        together(
+            replaced("kernel.cu", ("__syncwarp(); if (thread % 32 == 0) mbarrier", "if (thread % 32 == 0) mbarrier")),
+            replaced("ends.cuh", ("__syncwarp(); pass<S, LAST>", "pass<S, LAST>")),
+        ),
+    ),
+    "slots are given back while they are multiplied": (
+        "convolutions, rows, short rings",
+        replaced("kernel.cu", ("if (k - begin >= LAG * S::GROUP) release", "if (true) release")),
+    ),
+    "activations are given back by all warps but one": (
+        "convolutions, rows, short rings",
+        replaced("kernel.cu", ("A_FREE + 8 * slot, CONSUMER_WARPS)", "A_FREE + 8 * slot, CONSUMER_WARPS - 1)")),
+    ),
+    "those abreast take the same columns": (
+        "abreast behind parts",
+        replaced("common.cuh", ("S::ABREAST > 1 ? rank.part * (S", "S::ABREAST > 1 ? 0 * (S")),
+    ),
+    "those abreast take a part of k": (
+        "abreast behind parts",
+        replaced("common.cuh", ("(S::ABREAST > 1 ? 1 : PARTS)", "PARTS")),
+    ),
+    "gates lie as for one warpgroup": (
+        "gated, abreast before parts",
+        replaced("loads.cuh", ("row + quarter % 2 * S::N + quarter / 2", "row + quarter / 2 * S::N + quarter % 2")),
+    ),
+    "weights wait for one warp too many": (
+        "products",
+        replaced("kernel.cu", ("CONSUMER_WARPS * HALVES)", "CONSUMER_WARPS * HALVES + 1)")),
+    ),
+    "weights do not wait for slots": (
+        "high products",
+        replaced("loads.cuh", ("wait_blocks<HALVES>(shared + B_FREE + 8 * ring.slot, ring.turn ^ 1);", "")),
+    ),
+    "activations do not wait for those who await": (
+        "products",
+        replaced("loads.cuh", ("if (awaited < wanted)", "if (false)")),
+    ),
+    "more is said to be awaited than is": (
+        "products",
+        replaced("loads.cuh", ("ordinal(tasks, number, k - 1)", "ordinal(tasks, number, end - 1)")),
+    ),
+    "no proxy fence before a load": (
+        "products",
+        replaced("loads.cuh", (">= wanted; });\n                    fence_proxy_async_global();", ">= wanted; });")),
+    ),
+    "no proxy fence before a post": ("products", replaced("kernel.cu", ("fence_proxy_async_global();", ""))),
+    "runs are not counted": ("products", replaced("loads.cuh", ("arguments.state[0] = epoch + 1;", ""))),
+    "blocks end before others have read them": ("products by two", replaced("kernel.cu", ("ends.drain();", ""))),
+    "buffers of sums are written before they are read": (
+        "products by two",
+        replaced(
+            "ends.cuh",
+            ("wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);\n        if (PARTS", "if (PARTS"),
+        ),
+    ),
+    "warps turn round in one another's buffers": (
+        "a residual block",
+        replaced("ends.cuh", ("thread / 32 * (16 * 2 * ALONE_COLUMNS)", "thread / 64 * (16 * 2 * ALONE_COLUMNS)")),
+    ),
+    "all rows of taps are the first one": (
+        "convolutions, taps of a row",
+        replaced("loads.cuh", ("k % S::TAPS / S::SLOT_TAPS * S::SLOT_TAPS", "0")),
+    ),
+    "blocks of pairs end while others say that slots are free": (
+        "pairs",
+        replaced("kernel.cu", ("__syncwarp();\n        cluster_barrier();", "")),
+    ),
+    "pairs hand over in buffers that are not stored": (
+        "pairs",
+        replaced("handover.cuh", ("wait_cta(shared + SUMS_FREE + 8 * buffer, ring.turn ^ 1);", "")),
+    ),
+    "sums of a cut k are not waited for": (
+        "pairs whose k is cut",
+        replaced("handover.cuh", ("until([=] { return load_acquire_gpu_s32(word) != 0; });", "")),
+    ),
+    "sums of a cut k are not all there": (
+        "pairs whose k is cut",
+        replaced(
+            "handover.cuh",
+            ("    __syncwarp();\n    if (thread % 32 == 0) add_release", "    if (thread % 32 == 0) add_release"),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_a_planted_fault_is_seen(make, fault) -> None:
+    name, patch = FAULTS[fault]
+    case = CASES[name]
+    assert any(wrong_runs(make(plan_for(name), patch, case[4]), case[0], 60))
+
+
+@pytest.mark.parametrize("name", ["products", "products by two", "pairs", "bias and residual", "convolutions, rows"])
+def test_without_its_waits_a_chain_goes_wrong(make, name) -> None:
+    case = CASES[name]
+    policy = case[0].policy()
+    weak = replace(policy, edges=tuple(replace(e, value=parse("0", ("x", "y", "z"))) for e in policy.edges))
+    assert any(wrong_runs(make(plan_for(name, weak), kilobytes=case[4]), case[0], 24))
+
+
+def test_a_wait_that_cannot_end_is_recorded_and_the_next_run_is_right(make) -> None:
+    case = CASES["products"]
+    policy = case[0].policy()
+    strong = replace(policy, edges=tuple(replace(e, value=parse("1000", ("x", "y", "z"))) for e in policy.edges))
+    kernel = make(plan_for("products", strong))
+    assert any("a wait gave up: [1, 1, " in line for line in wrong_runs(kernel, case[0], 2))
+
+
+def test_counts_go_on_beyond_what_a_word_holds(make) -> None:
+    chain, *_ = CASES["products by two"]
+    plan = plan_for("products by two")
+    kernel = make(plan)
+    kernel.begin_after(2**31 // int(plan.waits[:, 4].max()) - 3)
+    assert not list(wrong_runs(kernel, chain, 6))

@@ -1,0 +1,79 @@
+// The two libraries that are found at run time, as tables of function pointers: nothing is linked.
+#pragma once
+
+#include <cuda.h>
+#include <sanitizer.h>
+
+#include <string>
+
+#include "driver/locks.h"
+
+namespace tileprof {
+
+// A function of theirs. The mutex is let go while it runs.
+template <typename Function>
+struct Theirs;
+template <typename Result, typename... Arguments>
+struct Theirs<Result (*)(Arguments...)> {
+    Result (*function)(Arguments...) = nullptr;
+
+    Result operator()(Arguments... arguments) const {
+        Unlock others;
+        return function(arguments...);
+    }
+};
+
+#define TILEPROF_SANITIZER_FUNCTIONS(X) \
+    X(sanitizerSubscribe)               \
+    X(sanitizerEnableDomain)            \
+    X(sanitizerEnableCallback)          \
+    X(sanitizerAddPatches)              \
+    X(sanitizerPatchInstructions)       \
+    X(sanitizerPatchModule)             \
+    X(sanitizerUnpatchModule)           \
+    X(sanitizerGetFunctionPcAndSize)    \
+    X(sanitizerSetLaunchCallbackData)   \
+    X(sanitizerAlloc)                   \
+    X(sanitizerAllocHost)               \
+    X(sanitizerFree)                    \
+    X(sanitizerMemcpyHostToDeviceAsync) \
+    X(sanitizerMemcpyDeviceToHost)      \
+    X(sanitizerMemset)                  \
+    X(sanitizerStreamSynchronize)       \
+    X(sanitizerGetStreamHandle)         \
+    X(sanitizerGetResultString)
+
+#define TILEPROF_DRIVER_FUNCTIONS(X) \
+    X(cuLaunchKernel)                \
+    X(cuLaunchKernelEx)              \
+    X(cuCtxSynchronize)              \
+    X(cuCtxGetCurrent)               \
+    X(cuCtxPushCurrent)              \
+    X(cuCtxPopCurrent)               \
+    X(cuDeviceGetCount)              \
+    X(cuStreamSynchronize)           \
+    X(cuStreamIsCapturing)           \
+    X(cuFuncGetParamInfo)            \
+    X(cuMemGetInfo)                  \
+    X(cuModuleGetGlobal)
+
+struct Api {
+#define X(name) Theirs<decltype(&::name)> name;
+    TILEPROF_SANITIZER_FUNCTIONS(X)
+    TILEPROF_DRIVER_FUNCTIONS(X)
+#undef X
+
+    // An empty string, or what is missing: the library and the symbol.
+    std::string load(const char* sanitizer_path);
+    std::string load_driver();
+};
+
+extern Api api;
+
+// What the library calls a result.
+const char* words_of(SanitizerResult result);
+
+// A sentence when a call fails; the recording goes on with what it has.
+bool check(SanitizerResult result, const char* what);
+
+}  // namespace tileprof

@@ -1,0 +1,29 @@
+// Which callbacks of Compute Sanitizer are asked for.
+#pragma once
+
+#include <vector>
+
+#include "driver/api.h"
+
+namespace tileprof {
+
+class Callbacks {
+  public:
+    // An empty string, or why the library refuses.
+    std::string subscribe(Sanitizer_CallbackFunc callback);
+    void follow_resources();
+    // What launches, copies and fills, and what waits for it: followed only where something may be recorded.
+    void follow_work(bool on);
+    // Calls of the driver.
+    template <typename Ids>
+    void follow_calls(const Ids& ids, bool on = true) {
+        for (Sanitizer_CallbackId id : ids)
+            check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id),
+                  "enabling callbacks");
+    }
+
+  private:
+    Sanitizer_SubscriberHandle subscriber_ = nullptr;
+};
+
+}  // namespace tileprof

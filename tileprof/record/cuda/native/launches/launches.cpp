@@ -1,0 +1,274 @@
+#include "launches/launches.h"
+
+#include <stdio.h>
+
+#include <algorithm>
+
+#include "log/events.h"
+#include "log/log.h"
+#include "memory/write_check.h"
+
+namespace tileprof {
+
+thread_local OpenLaunch open_launch;
+thread_local bool in_launching_call = false;
+
+namespace {
+
+// The arguments of two driver functions, in their order, as callbacks get them. The library's own header of these
+// does not compile against an older cuda.h.
+struct LaunchKernel {
+    CUfunction function;
+    unsigned int grid[3], block[3], shared_bytes;
+    CUstream stream;
+    void** parameters;
+    void** extra;
+};
+struct LaunchKernelEx {
+    const CUlaunchConfig* config;
+    CUfunction function;
+    void** parameters;
+    void** extra;
+};
+
+// The launching call that this thread is in.
+struct LaunchingCall {
+    uint32_t cbid = 0;
+    const void* arguments = nullptr;
+};
+thread_local LaunchingCall launching_call;
+
+// Blocks of such a launch wait for each other: ending some of them would hang the others.
+bool is_cooperative(const CUlaunchConfig& config) {
+    for (unsigned i = 0; i < config.numAttrs; ++i)
+        if (config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && config.attrs[i].value.cooperative != 0)
+            return true;
+    return false;
+}
+
+bool is_extended(uint32_t cbid) {
+    return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx ||
+           cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;
+}
+
+const void* handle_of(uint32_t cbid, const void* arguments) {
+    return is_extended(cbid) ? static_cast<const void*>(static_cast<const LaunchKernelEx*>(arguments)->function)
+                             : static_cast<const void*>(static_cast<const LaunchKernel*>(arguments)->function);
+}
+
+std::vector<char> parameters_of(const LaunchingCall& call, CUfunction function) {
+    if (is_extended(call.cbid)) {
+        const auto* a = static_cast<const LaunchKernelEx*>(call.arguments);
+        return parameter_block(function, a->parameters, a->extra);
+    }
+    const auto* a = static_cast<const LaunchKernel*>(call.arguments);
+    return parameter_block(function, a->parameters, a->extra);
+}
+
+// Launches outside of what is recorded that are replayed for others to learn from, of one kernel and grid. A parameter
+// that is new each time (a seed) would make each of them a new one.
+constexpr uint32_t kMostLessons = 64;
+
+}  // namespace
+
+bool Launches::is_another_way(uint32_t cbid) {
+    return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel ||
+           cbid == SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel_ptsz ||
+           cbid == SANITIZER_CBID_DRIVER_API_cuGraphLaunch || cbid == SANITIZER_CBID_DRIVER_API_cuGraphLaunch_ptsz;
+}
+
+bool Launches::wants(const Kernel& kernel) {
+    if (!options_.capturing || !kernel.wanted) return false;
+    uint64_t n = matching_++;
+    return n >= options_.skip && n - options_.skip < options_.count;
+}
+
+bool Launches::stores_through_maps(const OpenLaunch& launch) const {
+    const KernelCode& code = launch.kernel->code;
+    return (code.tensor_store || code.tensor_reduce) && options_.replay && options_.pass == Pass::kAccesses &&
+           !launch.kernel->spins;
+}
+
+// Products of different depth may have the same kernel, grid and result: each is a lesson of its own.
+bool Launches::teaches(const OpenLaunch& launch) {
+    if (launching_call.arguments == nullptr) return false;
+    return !was_replayed(launch, parameters_of(launching_call, launch.function)) &&
+           ++lessons_[launch.geometry] <= kMostLessons;
+}
+
+// Once such a kernel spins, nothing should have to be made.
+void Launches::prepare_all() {
+    prepared_ = true;
+    for (CUcontext context : modules_.patched_contexts()) arenas_.of(context)->prepare();
+}
+
+void Launches::begin(const Sanitizer_LaunchData& data, GraphLaunch* graph) {
+    Arena* arena = arenas_.of(data.context);
+    if (replaying != nullptr) {
+        check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, replaying), "a replay");
+        return;
+    }
+    const Kernel& kernel = modules_.kernel(data.module, data.functionName);
+    if (kernel.aside && !prepared_) prepare_all();
+    arena->prepare();
+    uint64_t ordinal = launches_++;
+    last_ = &kernel;
+    OpenLaunch open;
+    open.kernel = &kernel;
+    open.function = data.function;
+    open.arena = arena;
+    open.stream = data.stream;
+    open.handle = data.hStream;
+    uint32_t cluster[3] = {data.clusterDim_x, data.clusterDim_y, data.clusterDim_z};
+    for (uint32_t& c : cluster) c = std::max(c, 1u);
+    open.clusters = (data.gridDim_x / cluster[0]) * (data.gridDim_y / cluster[1]) * (data.gridDim_z / cluster[2]);
+    open.blocks = static_cast<uint64_t>(data.gridDim_x) * data.gridDim_y * data.gridDim_z;
+    open.geometry = kernel.id;
+    for (uint64_t d : {data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y, cluster[0]})
+        open.geometry = (open.geometry ^ d) * 0x100000001b3ull;
+    open.recorded = options_.pass != Pass::kFloor && wants(kernel);
+    open.aside = kernel.aside && open.recorded;
+    open.learned = !open.recorded && !kernel.aside && graph == nullptr && stores_through_maps(open) && teaches(open);
+    uint32_t generation = 0;
+    Header* header = header_of(&open, data, graph, &generation);
+    if (kernel.patched)
+        check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header),
+              "a launch's callback data");
+    if (open.recorded || open.learned || options_.pass == Pass::kFloor) {
+        events::LaunchFields fields;
+        fields.launch = open.launch;
+        fields.kernel = &kernel;
+        fields.data = &data;
+        fields.cluster = cluster;
+        fields.context = arenas_.number_of(data.context);
+        fields.graph = graph == nullptr ? -1 : graph->number;
+        fields.generation = generation;
+        fields.ordinal = ordinal;
+        fields.aside = open.aside;
+        fields.unpatched = modules_.refused_patches(data.module);
+        (open.learned ? events::learn : events::launch)(fields);
+    }
+    open_launch = open;
+}
+
+// The header under which the launch's patches record; `open` gets its number, `generation` its place among a graph's
+// kernels.
+Header* Launches::header_of(OpenLaunch* open, const Sanitizer_LaunchData& data, GraphLaunch* graph,
+                            uint32_t* generation) {
+    const Kernel& kernel = *open->kernel;
+    Header* header = open->arena->off();
+    if (graph != nullptr && kernel.patched && options_.capturing && options_.pass != Pass::kFloor) {
+        // Also where this node is not wanted: the places of the others are counted by it.
+        GraphLaunch::Shared& shared = graph->nodes[data.context];
+        if (shared.nodes == 0) shared.header = open->arena->next_in_graph(&shared.launch);
+        if (shared.header != nullptr) header = shared.header;
+        open->launch = shared.launch;
+        *generation = shared.nodes++;
+        shared.last = &kernel;
+        if (!kernel.aside) graph->kernels.push_back(&kernel);
+    } else if ((open->recorded && !open->aside) || open->learned) {
+        // While another thread copies records or repeats a launch there are none: then every block of it is missing.
+        Header* own = gate.closed_by_another() ? nullptr : open->arena->next(&open->launch);
+        if (own != nullptr) header = own;
+        open->arena->begun(&open_launch, open->launch);
+    }
+    return header;
+}
+
+void Launches::end(const Sanitizer_LaunchData& data) {
+    if (replaying != nullptr || open_launch.arena == nullptr || open_launch.aside) return;
+    if (!open_launch.recorded && !open_launch.learned) return;
+    open_launch.arena->returned(&open_launch);
+    const Kernel& kernel = *open_launch.kernel;
+    open_launch.place = open_launch.arena->launched(open_launch.geometry, data.hStream, kernel.name, kernel.spins);
+    if (in_launching_call) return;
+    wait();
+    open_launch.arena->make_room();
+}
+
+void Launches::wait() {
+    const OpenLaunch launch = open_launch;
+    open_launch.place = Places::kNone;
+    if (launch.arena == nullptr || launch.kernel == nullptr) return;
+    if (!launch.arena->learn(launch.place, launch.geometry, launch.handle, launch.kernel->name))
+        give_up(launch.launch, *launch.kernel);
+}
+
+// It may spin until a later launch, another GPU, another process or the host lets it go: go on, so that this can
+// happen.
+void Launches::give_up(uint32_t launch, const Kernel& kernel) {
+    double seconds = static_cast<double>(options_.wait_ns) * 1e-9;
+    events::spinning(launch, kernel.id, seconds);
+    log_.flush();
+    modules_.spins(kernel);
+    fprintf(
+        stderr,
+        "tileprof: %s has not ended in %g s: it may wait for a later launch. Its launches are not waited for any more; "
+        "--exclude '%s' leaves it out\n",
+        short_name(kernel.name).c_str(), seconds, short_name(kernel.name).c_str());
+}
+
+void Launches::call_begins(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    gate.enter();
+    open_launch = OpenLaunch{};
+    in_launching_call = true;
+    if (is_another_way(cbid)) return;
+    launching_call = {cbid, data.functionParams};
+    if (options_.verify) remember_memory();
+}
+
+void Launches::call_returned(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    const OpenLaunch launch = open_launch;
+    report(launch, cbid, data);
+    if (launch.kernel != nullptr && !launch.aside) repeat(launch, cbid, data);
+    in_launching_call = false;
+    launching_call = {};
+    // Not behind a kernel that was set aside: it may wait for the next launch.
+    bool appends = (open_launch.recorded && !open_launch.aside) || open_launch.learned;
+    if (open_launch.arena != nullptr && appends) open_launch.arena->make_room();
+    open_launch = OpenLaunch{};
+}
+
+void Launches::other_call_returned() {
+    in_launching_call = false;
+    if (!open_launch.aside)
+        for (Arena* arena : arenas_.all()) arena->make_room();
+    open_launch = OpenLaunch{};
+}
+
+// By now the launch has its records.
+void Launches::report(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data) {
+    const void* handle = handle_of(cbid, data.functionParams);
+    if (launch.kernel != nullptr) {
+        modules_.named(handle, *launch.kernel);
+        if (!launch.kernel->aside) modules_.report_constants(*launch.kernel);
+    } else if (launch.arena == nullptr && in_launching_call) {  // captured into a graph, not launched
+        events::captured(modules_.id_of(handle));
+    }
+    if (launch.aside) return;
+    if (options_.verify && launch.recorded && !launch.kernel->spins && launch.arena->rest(launch.handle))
+        report_changes(launch.launch);
+}
+
+// Where the launch stores through tensor maps, which no callback reports, it is made again to find out who stores what.
+void Launches::repeat(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data) {
+    if ((!launch.recorded && !launch.learned) || !stores_through_maps(launch)) return;
+    if (is_extended(cbid) && is_cooperative(*static_cast<const LaunchKernelEx*>(data.functionParams)->config)) return;
+    std::vector<char> parameters = parameters_of({cbid, data.functionParams}, launch.function);
+    if (is_extended(cbid)) {
+        auto again = [](const void* call) {
+            const auto* c = static_cast<const LaunchKernelEx*>(call);
+            return api.cuLaunchKernelEx(c->config, c->function, c->parameters, c->extra) == CUDA_SUCCESS;
+        };
+        replay(launch, parameters, again, data.functionParams);
+    } else {
+        auto again = [](const void* call) {
+            const auto* c = static_cast<const LaunchKernel*>(call);
+            return api.cuLaunchKernel(c->function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                                      c->block[2], c->shared_bytes, c->stream, c->parameters, c->extra) == CUDA_SUCCESS;
+        };
+        replay(launch, parameters, again, data.functionParams);
+    }
+}
+
+}  // namespace tileprof

@@ -1,0 +1,97 @@
+#include "launches/regions.h"
+
+#include <algorithm>
+#include <array>
+
+#include "log/events.h"
+#include "log/log.h"
+#include "driver/waiting.h"
+
+namespace tileprof {
+
+namespace {
+
+constexpr std::array kCaptureBegins = {
+    SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture,        SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture_ptsz,
+    SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture_v2,     SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture_v2_ptsz,
+    SANITIZER_CBID_DRIVER_API_cuStreamBeginCaptureToGraph, SANITIZER_CBID_DRIVER_API_cuStreamBeginCaptureToGraph_ptsz,
+};
+constexpr std::array kCaptureEnds = {SANITIZER_CBID_DRIVER_API_cuStreamEndCapture,
+                                     SANITIZER_CBID_DRIVER_API_cuStreamEndCapture_ptsz};
+
+}  // namespace
+
+void Regions::start() {
+    in_region_ = options_.capturing;
+    only_in_regions_ = !in_region_;
+    options_.capturing = wanted();
+    started_ = true;
+    if (!options_.patch_in_ranges) return;
+    callbacks_.follow_calls(kCaptureBegins);
+    callbacks_.follow_calls(kCaptureEnds);
+}
+
+// Each limit narrows what the others leave: with NVTX ranges, regions count only where they were asked for.
+bool Regions::wanted() const {
+    if (paused_) return false;
+    if (!options_.nvtx) return in_region_;
+    return open_ranges_ > 0 && (in_region_ || !only_in_regions_);
+}
+
+void Regions::follow() {
+    if (wanted() != options_.capturing) record(wanted());
+}
+
+void Regions::mark(bool on) {
+    in_region_ = on;
+    options_.nvtx ? follow() : record(on);
+}
+
+void Regions::pause(bool on) {
+    paused_ = on;
+    if (started_) follow();
+}
+
+void Regions::range(int change) {
+    open_ranges_ += change;
+    if (started_) follow();
+}
+
+void Regions::record(bool on) {
+    if (options_.patch_in_ranges && !graph_streams_.empty()) return;  // later, when the graph is made
+    events::capture(on);
+    if (options_.capturing == on) return;
+    options_.capturing = on;
+    if (!options_.patch_in_ranges) return;
+    Alone alone(options_.wait_ns);          // no launching call is cut in two, unless one does not end in time
+    on = options_.capturing;                // which others may have changed meanwhile
+    ContextGuard inside(modules_.any_context());  // the thread may have none
+    modules_.wait_for_contexts();           // nothing runs whose code changes
+    if (on) callbacks_.follow_work(true);
+    modules_.follow_regions();
+    if (!on) {
+        arenas_.drain();
+        log_.flush();
+        callbacks_.follow_work(false);
+    }
+}
+
+// Where code is patched and unpatched with regions, the context has to be idle, and waiting for it would break the
+// capture of a graph. Nothing runs that is captured: what a region has changed takes effect when the graph is made.
+bool Regions::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    bool begins = std::find(kCaptureBegins.begin(), kCaptureBegins.end(), cbid) != kCaptureBegins.end();
+    if (!begins && std::find(kCaptureEnds.begin(), kCaptureEnds.end(), cbid) == kCaptureEnds.end()) return false;
+    if (data.callbackSite != SANITIZER_API_EXIT) return true;
+    CUresult result =
+        data.functionReturnValue == nullptr ? CUDA_SUCCESS : *static_cast<const CUresult*>(data.functionReturnValue);
+    CUstream stream = *static_cast<const CUstream*>(data.functionParams);  // the first argument of all of them
+    if (begins) {
+        if (result == CUDA_SUCCESS) graph_streams_.insert(stream);
+    } else if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {  // with which it goes on
+        graph_streams_.erase(stream);
+        if (graph_streams_.empty()) follow();
+    }
+    return true;
+}
+
+}  // namespace tileprof

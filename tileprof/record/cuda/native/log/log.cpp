@@ -1,0 +1,108 @@
+#include "log/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "log/events.h"
+
+namespace tileprof {
+
+namespace {
+
+constexpr int kMostPrograms = 1000;  // that one process runs one after another
+
+}  // namespace
+
+Log& log_ = *new Log;
+
+bool Log::open(const std::string& folder) {
+    folder_ = folder;
+    // A process that executes another program keeps its id: what it left until then is kept, too.
+    for (int n = 1; access((folder + "/events.jsonl").c_str(), F_OK) == 0 && n < kMostPrograms; ++n)
+        rename(folder.c_str(), (folder + "-" + std::to_string(n)).c_str());
+    mkdir(folder.c_str(), 0777);
+    events_ = fopen((folder + "/events.jsonl").c_str(), "w");
+    entries_ = fopen((folder + "/entries.bin").c_str(), "wb");
+    return events_ != nullptr && entries_ != nullptr;
+}
+
+void Log::event(const char* format, ...) {
+    if (events_ == nullptr) return;
+    FILE* out = static_cast<FILE*>(events_);
+    va_list arguments;
+    va_start(arguments, format);
+    flockfile(out);  // complaints come without the recorder's mutex
+    fputc('{', out);
+    vfprintf(out, format, arguments);
+    fputs("}\n", out);
+    funlockfile(out);
+    va_end(arguments);
+}
+
+void Log::entries(const void* bytes, size_t count) {
+    if (entries_ == nullptr || count == 0) return;
+    if (fwrite(bytes, 1, count, static_cast<FILE*>(entries_)) != count) no_more_entries();
+}
+
+// The file then holds all up to some place, and the reader finds out up to which drain.
+void Log::no_more_entries() {
+    complain("the disk under %s took no more entries", folder_.c_str());
+    fclose(static_cast<FILE*>(entries_));
+    entries_ = nullptr;
+}
+
+void Log::file(const std::string& name, const void* bytes, size_t count) {
+    FILE* out = fopen((folder_ + "/" + name).c_str(), "wb");
+    if (out == nullptr) return complain("cannot write %s/%s", folder_.c_str(), name.c_str());
+    fwrite(bytes, 1, count, out);
+    fclose(out);
+}
+
+void Log::flush() {
+    if (events_ != nullptr) fflush(static_cast<FILE*>(events_));
+    if (entries_ != nullptr && fflush(static_cast<FILE*>(entries_)) != 0) no_more_entries();
+}
+
+void Log::close() {
+    if (events_ != nullptr) fclose(static_cast<FILE*>(events_));
+    if (entries_ != nullptr) fclose(static_cast<FILE*>(entries_));
+    events_ = entries_ = nullptr;
+}
+
+void complain(const char* format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    events::complaint(text);
+}
+
+std::string quoted(const char* text) {
+    std::string out = "\"";
+    for (const char* c = text; *c != 0; ++c) {
+        unsigned char u = static_cast<unsigned char>(*c);
+        if (u == '"' || u == '\\') {
+            out += '\\';
+            out += *c;
+        } else if (u < 0x20) {
+            char escape[8];
+            snprintf(escape, sizeof escape, "\\u%04x", u);
+            out += escape;
+        } else {
+            out += *c;
+        }
+    }
+    return out + "\"";
+}
+
+uint64_t now_ns() {
+    timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 1000000000ull + static_cast<uint64_t>(t.tv_nsec);
+}
+
+}  // namespace tileprof

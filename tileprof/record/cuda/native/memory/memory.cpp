@@ -1,0 +1,215 @@
+#include "memory/memory.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "log/events.h"
+#include "log/log.h"
+#include "memory/stream_operations.h"
+
+namespace tileprof {
+
+namespace {
+
+constexpr std::array kAllocations = {
+    SANITIZER_CBID_DRIVER_API_cuMemAlloc_v2,           SANITIZER_CBID_DRIVER_API_cuMemAllocPitch_v2,
+    SANITIZER_CBID_DRIVER_API_cuMemAllocManaged,       SANITIZER_CBID_DRIVER_API_cuMemCreate,
+    SANITIZER_CBID_DRIVER_API_cuMemAllocAsync,         SANITIZER_CBID_DRIVER_API_cuMemAllocAsync_ptsz,
+    SANITIZER_CBID_DRIVER_API_cuMemAllocFromPoolAsync, SANITIZER_CBID_DRIVER_API_cuMemAllocFromPoolAsync_ptsz,
+};
+
+constexpr std::array kMaps = {SANITIZER_CBID_DRIVER_API_cuMemMap, SANITIZER_CBID_DRIVER_API_cuMemUnmap};
+
+// Calls that make handles of memory into others, and back.
+constexpr std::array kShares = {SANITIZER_CBID_DRIVER_API_cuMemExportToShareableHandle,
+                                SANITIZER_CBID_DRIVER_API_cuMemImportFromShareableHandle};
+
+// Arguments of these calls, in their order, as callbacks get them.
+struct Export {
+    const void* shareable;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationHandleType type;
+};
+struct Import {
+    const CUmemGenericAllocationHandle* handle;
+    const void* shareable;
+    CUmemAllocationHandleType type;
+};
+// Of cuMemMap and cuMemUnmap, which begin alike.
+struct MapCall {
+    CUdeviceptr address;
+    size_t bytes;
+    size_t offset;  // from here on cuMemMap's alone
+    CUmemGenericAllocationHandle handle;
+};
+
+template <typename Ids>
+bool is_one_of(uint32_t cbid, const Ids& ids) {
+    return std::find(ids.begin(), ids.end(), cbid) != ids.end();
+}
+
+}  // namespace
+
+void Memory::follow(Callbacks* callbacks) {
+    callbacks->follow_calls(kMaps);
+    callbacks->follow_calls(kAllocations);
+    callbacks->follow_calls(kShares);
+}
+
+bool Memory::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    if (is_one_of(cbid, kAllocations)) {
+        allocation_called(cbid, data);
+    } else if (is_one_of(cbid, kShares)) {
+        share_called(cbid, data);
+    } else if (cbid == SANITIZER_CBID_DRIVER_API_cuMemMap) {
+        map_called(data);
+    } else if (cbid == SANITIZER_CBID_DRIVER_API_cuMemUnmap) {
+        unmap_called(data);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+void Memory::changed(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
+    // What comes from a pool of the driver is one tensor's, not a segment that a framework cuts up.
+    bool pool = cbid == SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC;
+    if (pool || cbid == SANITIZER_CBID_RESOURCE_DEVICE_MEMORY_ALLOC) {
+        allocations_[data.address] = data.size;
+        if (data.context != nullptr) owners_[data.address] = data.context;
+        events::alloc(data, pool);
+    } else {
+        allocations_.erase(data.address);
+        owners_.erase(data.address);
+        events::free(data);
+    }
+}
+
+// Pinned memory concerns only the reader: kernels reach it, but it is not poisoned or compared.
+void Memory::host_changed(bool made, const Sanitizer_ResourceMemoryData& data) {
+    (made ? events::alloc_host : events::free_host)(data.address, data.size);
+}
+
+// What is unmapped is forgotten before others may map it; what is mapped is known when that has worked.
+void Memory::map_called(const Sanitizer_CallbackData& data) {
+    const auto* call = static_cast<const MapCall*>(data.functionParams);
+    if (has_happened(data)) mapped(call->address, {call->bytes, call->handle, call->offset});
+}
+
+void Memory::unmap_called(const Sanitizer_CallbackData& data) {
+    const auto* call = static_cast<const MapCall*>(data.functionParams);
+    if (data.callbackSite == SANITIZER_API_ENTER) unmapped(call->address, call->bytes);
+    if (data.callbackSite == SANITIZER_API_EXIT) unmapping_ended(call->address, call->bytes, has_happened(data));
+}
+
+// Memory that the program maps itself (expandable segments do) is known from the calls, whether the library reports it
+// or not. Its handle tells when two addresses are one memory.
+void Memory::mapped(uint64_t address, const Mapping& mapping) {
+    if (allocation(address).second == 0) {
+        allocations_[address] = mapping.bytes;
+        events::alloc_mapped(address, mapping.bytes);
+    }
+    mappings_[address] = mapping;
+    events::map(address, mapping.bytes, mapping.handle, mapping.offset);
+}
+
+void Memory::unmapped(uint64_t address, uint64_t bytes) {
+    for (auto at = mappings_.lower_bound(address); at != mappings_.end() && at->first < address + bytes; ++at)
+        events::unmap(at->first);
+    for (auto at = allocations_.lower_bound(address); at != allocations_.end() && at->first < address + bytes;) {
+        events::free_address(at->first);
+        at = allocations_.erase(at);
+    }
+}
+
+// Where it did not work, everything is as before.
+void Memory::unmapping_ended(uint64_t address, uint64_t bytes, bool worked) {
+    auto first = mappings_.lower_bound(address), end = mappings_.lower_bound(address + bytes);
+    std::map<uint64_t, Mapping> before(first, end);
+    mappings_.erase(first, end);
+    if (worked) return;
+    for (const auto& [base, mapping] : before) mapped(base, mapping);
+}
+
+// A program that imports what it has exported itself has two handles of one memory. They are joined by the file's
+// number, if the file is of this process: numbers are given out again, to files of other processes, too, and the
+// driver's files have nothing else to tell them by but the owner that a file may be given for signals, which are never
+// sent.
+void Memory::share_called(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    if (!has_happened(data)) return;
+    if (cbid == kShares[0]) {
+        const auto* call = static_cast<const Export*>(data.functionParams);
+        if (call->type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return;
+        int file = *static_cast<const int*>(call->shareable);
+        fcntl(file, F_SETOWN, getpid());
+        events::exported(call->handle, file);
+        exported_.insert(file);
+    } else {
+        const auto* call = static_cast<const Import*>(data.functionParams);
+        if (call->type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return;
+        int file = static_cast<int>(reinterpret_cast<intptr_t>(call->shareable));
+        if (fcntl(file, F_GETOWN) != getpid()) return;
+        if (exported_.count(file) == 0)
+            complain(
+                "memory that the program exported was imported again through another number of its file: what is "
+                "written at the addresses of one handle and read at those of the other is not known to be one memory");
+        events::imported(*call->handle, file);
+    }
+}
+
+// Out of memory: frameworks that cache memory give it back then and try again, and the program may go on well. A handle
+// that cuMemCreate gives is of new memory, even where it has been another's.
+void Memory::allocation_called(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    if (cbid == SANITIZER_CBID_DRIVER_API_cuMemCreate && has_happened(data)) {
+        const auto* handle =
+            *static_cast<const CUmemGenericAllocationHandle* const*>(data.functionParams);  // first argument
+        events::physical(*handle);
+    }
+    if (reported_exhaustion_ || data.callbackSite != SANITIZER_API_EXIT || data.functionReturnValue == nullptr) return;
+    if (*static_cast<const CUresult*>(data.functionReturnValue) != CUDA_ERROR_OUT_OF_MEMORY) return;
+    reported_exhaustion_ = true;
+    complain(
+        "the GPU was out of memory when the program asked for some; of it, %llu MiB are the recorder's. If the program "
+        "runs without a recorder, make that less with --arena",
+        static_cast<unsigned long long>(arenas_.empty() ? 0 : options_.arena_bytes >> 20));
+}
+
+void Memory::context_destroyed(CUcontext context) {
+    for (auto at = owners_.begin(); at != owners_.end();) {
+        if (at->second == context) {
+            events::free_address(at->first);
+            allocations_.erase(at->first);
+            at = owners_.erase(at);
+        } else {
+            ++at;
+        }
+    }
+}
+
+std::pair<uint64_t, uint64_t> Memory::allocation(uint64_t address) const {
+    auto after = allocations_.upper_bound(address);
+    if (after == allocations_.begin()) return {0, 0};
+    --after;
+    if (address - after->first >= after->second) return {0, 0};
+    return *after;
+}
+
+bool Memory::holds(uint64_t address, uint64_t bytes) const {
+    if (address + bytes < address) return false;
+    for (uint64_t at = address; at < address + bytes;) {
+        auto [base, size] = allocation(at);
+        if (size == 0) return false;
+        at = base + size;
+    }
+    return bytes > 0;
+}
+
+CUcontext Memory::owner(uint64_t base) const {
+    auto found = owners_.find(base);
+    return found == owners_.end() ? nullptr : found->second;
+}
+
+}  // namespace tileprof

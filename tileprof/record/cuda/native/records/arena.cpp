@@ -1,0 +1,376 @@
+#include "records/arena.h"
+
+#include <string.h>
+
+#include <algorithm>
+
+#include "log/events.h"
+#include "records/facts.h"
+#include "log/log.h"
+
+namespace tileprof {
+
+namespace {
+
+constexpr uint32_t kSlots = 1u << 23;  // of the index; 32 MiB, which stays in the L2 of a large GPU
+constexpr size_t kStagingBytes = 32u << 20;
+constexpr size_t kCountBytes = sizeof(uint64_t) * kCounterWords * (1 + kCounters);
+constexpr uint64_t kBriefNs = 1000000000;  // where what runs may well go on running
+
+// Launch ids are unique in the process: each refill of any context takes as many as it has headers. 0 is never one,
+// so that a zeroed entry matches no launch.
+uint32_t next_first_launch = 1;
+
+// Bits that numbers below `count` have.
+uint32_t bits_of(uint64_t count) {
+    uint32_t bits = 0;
+    while (bits < 32 && (1ull << bits) < count) ++bits;
+    return bits;
+}
+
+}  // namespace
+
+Arena::Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns)
+    : context_(context), granule_shift_(granule_shift), arena_bytes_(arena_bytes), limit_ns_(limit_ns) {}
+
+void Arena::end() {
+    for (Places::Place place : given_up_)
+        if (place >= 0) gone(places_.byte(place));
+    given_up_.clear();
+    ready_ = false;
+    broken_ = true;
+    places_.end();
+    Alone alone(0);
+    if (alone) std::vector<Header>().swap(host_headers_);  // no thread copies it now
+}
+
+bool Arena::allocate() {
+    while (allocating_) pause_without_holds();
+    if (tried_) return ready_;
+    tried_ = allocating_ = true;
+    bool made = allocate_all();
+    if (made) refill();
+    if (!made)
+        complain(
+            "the GPU has no room for the recorder's %llu MiB: nothing is known of what blocks touch in this context. "
+            "Take less with --arena, or leave more free",
+            static_cast<unsigned long long>(arena_bytes_ >> 20));
+    ready_ = made;
+    allocating_ = false;
+    return ready_;
+}
+
+bool Arena::allocate_all() {
+    ContextGuard inside(context_);
+    auto device = [&](auto** out, size_t bytes, const char* what) {
+        void* p = nullptr;
+        if (!check(api.sanitizerAlloc(context_, &p, bytes), what)) return false;
+        *out = static_cast<std::remove_reference_t<decltype(*out)>>(p);
+        return check(api.sanitizerMemset(p, 0, bytes, nullptr), what);
+    };
+    capacity_ = arena_bytes_ / sizeof(Entry);
+    return device(&headers_, sizeof(Header) * kAllHeaders, "memory for launch headers") &&
+           device(&entries_, capacity_ * sizeof(Entry), "memory for records (TILEPROF_ARENA bytes)") &&
+           device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
+           device(&facts_, sizeof(Fact) * kFactSlots, "memory for facts") &&
+           device(&count_, kCountBytes, "memory for the counters") &&
+           device(&spill_, sizeof(Spill), "memory for spilled pages") &&
+           check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") &&
+           places_.allocate(context_);
+}
+
+void Arena::refill() {
+    ContextGuard inside(context_);
+    first_launch_ = next_first_launch;
+    next_first_launch += kAllHeaders;
+    host_headers_.assign(kAllHeaders, Header{});
+    for (uint32_t i = 0; i < kAllHeaders; ++i) {
+        Header& h = host_headers_[i];
+        h.arena = entries_;
+        h.table = table_;
+        h.facts = facts_;
+        h.count = count_;
+        h.spill = spill_;
+        h.capacity = capacity_;
+        h.table_mask = kSlots - 1;
+        h.tag_shift = bits_of(capacity_);
+        h.granule_shift = granule_shift_;
+        h.launch = i < kOff ? first_launch_ + i : kKeepAll;
+        h.in_graph = i >= kHeaders && i < kOff;
+        h.end_bit = kKeepAll;
+    }
+    check(api.sanitizerMemcpyHostToDeviceAsync(headers_, host_headers_.data(), sizeof(Header) * kAllHeaders, nullptr),
+          "copying launch headers");
+    check(api.sanitizerStreamSynchronize(nullptr), "copying launch headers");
+    used_headers_ = used_in_graphs_ = 0;
+    expected_ = 0;
+    told_ = false;
+}
+
+Header* Arena::take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch) {
+    if (!allocate()) return nullptr;
+    if (*used == most) {
+        if (!told_)
+            complain("more than %u launches without a pause to copy their records; the rest of them is not recorded",
+                     most);
+        told_ = true;
+        return nullptr;
+    }
+    *launch = first_launch_ + first + *used;
+    return headers_ + first + (*used)++;
+}
+
+Header* Arena::off() { return allocate() ? headers_ + kOff : nullptr; }
+
+Header* Arena::ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle stream) {
+    Header h = host_headers_[kEnding];
+    h.end_bit = bit;
+    h.end_value = value;
+    check(api.sanitizerMemcpyHostToDeviceAsync(headers_ + kEnding, &h, sizeof h, stream), "copying a replay header");
+    return headers_ + kEnding;
+}
+
+uint64_t Arena::count() {
+    if (!ready_) return 0;
+    ContextGuard inside(context_);
+    unsigned long long n[2] = {0, 0};
+    if (!check(api.sanitizerMemcpyDeviceToHost(n, count_, sizeof n, nullptr), "reading the record count"))
+        broken_ = true;
+    beyond_ = n[1];
+    return n[0];
+}
+
+// Entries that hold something, of those that were taken: what is left of pieces does not.
+uint64_t Arena::used() {
+    uint64_t taken = count();
+    if (!ready_ || broken_) return taken;
+    ContextGuard inside(context_);
+    std::vector<uint64_t> words(kCountBytes / sizeof(uint64_t));
+    if (!check(api.sanitizerMemcpyDeviceToHost(words.data(), count_, kCountBytes, nullptr), "reading the counters"))
+        return taken;
+    uint64_t left = 0;
+    for (size_t at = kCounterWords; at < words.size(); at += kCounterWords)
+        left += static_cast<uint32_t>(std::max(0, -static_cast<int32_t>(words[at])));
+    return taken - std::min(taken, left);
+}
+
+// Not by a copy: in the default stream it would wait behind a kernel that spins there.
+bool Arena::answers() {
+    if (!ready_) return false;
+    ContextGuard inside(context_);
+    size_t free = 0, all = 0;
+    return api.cuMemGetInfo(&free, &all) == CUDA_SUCCESS;
+}
+
+bool Arena::waited(Places::Place place, uint64_t patience_ns) {
+    return wait_for([&] { return places_.reached(place); }, [&] { return !answers(); }, patience_ns);
+}
+
+bool Arena::rest(Sanitizer_StreamHandle stream) {
+    Places::Place place = places_.put(stream);
+    bool rests = waited(place, limit_ns_);
+    places_.forget(place);
+    return rests;
+}
+
+void Arena::give_up(Sanitizer_StreamHandle stream, const std::string& name) {
+    Places::Place place = places_.put(stream);
+    if (place == Places::kNone) return;
+    given_up_.push_back(place);
+    if (place >= 0 && !name.empty()) given_up(places_.byte(place), name);
+}
+
+bool Arena::held_up() {
+    if (given_up_.empty()) return false;
+    auto ended =
+        std::partition(given_up_.begin(), given_up_.end(), [&](Places::Place p) { return !places_.reached(p); });
+    for (auto at = ended; at != given_up_.end(); ++at) {
+        if (*at >= 0) gone(places_.byte(*at));
+        places_.forget(*at);
+    }
+    given_up_.erase(ended, given_up_.end());
+    if (given_up_.empty()) expected_ = std::max(expected_, used());
+    return !given_up_.empty();
+}
+
+Places::Place Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
+    if (!ready_) return Places::kNone;
+    streams_.emplace(stream, Places::kNone);
+    auto known = entries_of_.find(kernel);
+    if (known != entries_of_.end()) expected_ += known->second;
+    if (spins) give_up(stream, name);
+    return spins || known != entries_of_.end() || held_up() ? Places::kNone : places_.put(stream);
+}
+
+bool Arena::learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name) {
+    if (place == Places::kNone) return true;
+    uint32_t first = first_launch_;
+    bool ended = waited(place, limit_ns_);
+    places_.forget(place);
+    if (!ended) {
+        give_up(stream, name);
+        return false;
+    }
+    if (first != first_launch_) return true;  // another thread drained
+    uint64_t now = used();
+    entries_of_[kernel] = now - std::min(now, expected_);
+    expected_ = std::max(now, expected_);
+    return true;
+}
+
+bool Arena::graph_launched(Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
+    if (!ready_) return true;
+    ContextGuard inside(context_);
+    streams_.emplace(stream, Places::kNone);
+    if (spins || (!held_up() && !rest(stream))) {
+        give_up(stream, name);
+        return false;
+    }
+    if (held_up()) return false;
+    expected_ = std::max(used(), expected_);
+    return true;
+}
+
+void Arena::make_room() {
+    if (expected_ <= capacity_ / 2 && used_headers_ <= kHeaders / 2 && used_in_graphs_ <= kGraphHeaders / 2) return;
+    if (held_up()) return;  // what finds no more room is a superset
+    if (settles()) return drain(kBriefNs);
+    std::vector<Sanitizer_StreamHandle> streams;  // others may add to them meanwhile
+    for (const auto& [stream, place] : streams_) streams.push_back(stream);
+    complain("kernels had not ended after %g s; records are copied when they have",
+             static_cast<double>(limit_ns_) * 1e-9);
+    for (Sanitizer_StreamHandle stream : streams) give_up(stream, "");
+}
+
+// Whether what was launched until now ends before the limit. Others may launch meanwhile, what it waits for maybe.
+bool Arena::settles() {
+    std::vector<Sanitizer_StreamHandle> streams;
+    for (const auto& [stream, place] : streams_) streams.push_back(stream);
+    std::vector<Places::Place> places;
+    for (Sanitizer_StreamHandle stream : streams) places.push_back(places_.put(stream));
+    auto all = [&] {
+        return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); });
+    };
+    bool settled = wait_for(all, [&] { return !answers(); }, limit_ns_);
+    for (Places::Place place : places) places_.forget(place);
+    return settled;
+}
+
+void Arena::end_stream(Sanitizer_StreamHandle stream) {
+    Alone alone(limit_ns_);
+    if (!alone) return;
+    drain(kBriefNs);
+    auto left = streams_.find(stream);
+    if (left == streams_.end()) return;
+    give_up(stream, "");
+    places_.forget(left->second);
+    streams_.erase(left);
+}
+
+// Whether all that was launched has ended. A place that was not reached the last time is waited for first: what was put
+// behind it cannot have been reached either.
+bool Arena::at_rest(uint64_t patience_ns) {
+    // Others may add streams meanwhile, of launches that were under way: these stay.
+    std::vector<Sanitizer_StreamHandle> streams;
+    for (const auto& [stream, place] : streams_) streams.push_back(stream);
+    std::vector<Places::Place> places;
+    auto all = [&] {
+        return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); });
+    };
+    auto broken = [&] { return !answers(); };
+    for (int round = 0; round < 2; ++round) {
+        if (round == 1)
+            for (Sanitizer_StreamHandle stream : streams) {
+                places_.forget(streams_[stream]);
+                Places::Place place = places_.put(stream);
+                streams_[stream] = place;
+            }
+        places.clear();
+        for (Sanitizer_StreamHandle stream : streams) places.push_back(streams_[stream]);
+        if (!wait_for(all, broken, patience_ns)) return false;
+    }
+    for (Sanitizer_StreamHandle stream : streams) {
+        places_.forget(streams_[stream]);
+        streams_.erase(stream);
+    }
+    return true;
+}
+
+std::vector<Entry> Arena::peek() {
+    ContextGuard inside(context_);
+    uint64_t n = std::min<uint64_t>(count(), capacity_);
+    std::vector<Entry> out(n);
+    if (n > 0)
+        check(api.sanitizerMemcpyDeviceToHost(out.data(), entries_, n * sizeof(Entry), nullptr), "copying records");
+    return out;
+}
+
+void Arena::report_spills() {
+    std::vector<Header> after(kOff);
+    check(api.sanitizerMemcpyDeviceToHost(after.data(), headers_, sizeof(Header) * kOff, nullptr), "reading headers");
+    bool any = false;
+    for (const Header& h : after) {
+        if (h.spilled == 0 && h.beyond == 0) continue;
+        any = true;
+        events::spill(h.launch, h.spilled, h.beyond);
+    }
+    if (!any) return;
+    static Spill host;
+    check(api.sanitizerMemcpyDeviceToHost(&host, spill_, sizeof host, nullptr), "reading spilled pages");
+    for (uint32_t page = 0; page < kPages; ++page) {
+        bool read = host.read[page / 32] >> (page & 31) & 1, written = host.written[page / 32] >> (page & 31) & 1;
+        if (read || written) events::spilled_page(page, read, written, first_launch_ + kAllHeaders);
+    }
+    check(api.sanitizerMemset(spill_, 0, sizeof(Spill), nullptr), "clearing spilled pages");
+}
+
+// How far the nodes of graphs got that share a header: what is left of `exited` belongs to a node that was not counted.
+void Arena::report_graphs() {
+    std::vector<Header> after(used_in_graphs_);
+    check(api.sanitizerMemcpyDeviceToHost(after.data(), headers_ + kHeaders, sizeof(Header) * after.size(), nullptr),
+          "reading headers");
+    for (const Header& h : after) events::nodes(h.launch, h.generation, h.exited);
+}
+
+void Arena::drain(uint64_t patience_ns) {
+    if (!ready_ || broken_ || !pending()) return;
+    Alone alone(patience_ns);
+    if (!alone) return;
+    ContextGuard inside(context_);
+    bool behind = held_up();
+    places_.was_refused();
+    auto making = open_;  // their threads may have done so when the records are copied
+    if (!at_rest(behind ? std::min(patience_ns, kBriefNs) : patience_ns) || held_up()) return;
+    uint64_t appended = count(), n = std::min<uint64_t>(appended, capacity_);
+    if (broken_) return;  // what is there stays pending: the process will not have ended whole
+    making.insert(open_.begin(), open_.end());
+    for (const auto& [thread, launch] : making) events::unfinished(launch);
+    bool refused = places_.was_refused();  // some of them may run on
+    if (refused)
+        for (uint32_t i = 0; i < used_headers_; ++i) events::unfinished(first_launch_ + i);
+    for (uint64_t done = 0; done < n;) {
+        uint64_t some = std::min<uint64_t>(n - done, kStagingBytes / sizeof(Entry));
+        if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr),
+                   "copying records")) {
+            broken_ = true;
+            return;
+        }
+        log_.entries(staging_, some * sizeof(Entry));
+        done += some;
+    }
+    if (appended > n || beyond_ > 0) report_spills();
+    if (used_in_graphs_ > 0) report_graphs();
+    if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
+    // What runs on may set bits in the entries that it knows: they are not used again before the next time, and neither
+    // is what is left of pieces.
+    auto* beyond = reinterpret_cast<uint64_t*>(count_) + 1;
+    check(refused ? api.sanitizerMemset(beyond, 0, sizeof *beyond, nullptr)
+                  : api.sanitizerMemset(count_, 0, kCountBytes, nullptr),
+          "clearing the record count");
+    events::drain(n, appended - n);
+    refill();
+    if (refused) expected_ = n;
+    log_.flush();
+}
+
+}  // namespace tileprof

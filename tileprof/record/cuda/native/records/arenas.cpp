@@ -1,0 +1,67 @@
+#include "records/arenas.h"
+
+#include "log/log.h"
+
+namespace tileprof {
+
+namespace {
+
+constexpr uint64_t kDrainEveryNs = 500000000;
+constexpr uint64_t kDrainPatienceNs = 100000000;  // other streams may go on running
+
+}  // namespace
+
+Arena* Arenas::of(CUcontext context) {
+    std::unique_ptr<Arena>& arena = arenas_[context];
+    if (!arena) {
+        arena = std::make_unique<Arena>(context, options_.granule_shift, options_.arena_bytes, options_.wait_ns);
+        int number = static_cast<int>(numbers_.size());
+        numbers_[context] = number;
+    }
+    return arena.get();
+}
+
+Arena* Arenas::made_for(CUcontext context) const {
+    auto arena = arenas_.find(context);
+    return arena == arenas_.end() ? nullptr : arena->second.get();
+}
+
+std::vector<Arena*> Arenas::all() const {
+    std::vector<Arena*> now;
+    for (const auto& [context, arena] : arenas_) now.push_back(arena.get());
+    return now;
+}
+
+void Arenas::drain() {
+    if (finished_) return;
+    for (Arena* arena : all()) arena->drain();
+}
+
+void Arenas::drain_now_and_then() {
+    uint64_t now = now_ns();
+    if (now - last_drain_ns_ < kDrainEveryNs) return;
+    last_drain_ns_ = now;  // first: draining synchronises, which calls back
+    for (Arena* arena : all()) arena->drain(kDrainPatienceNs);
+    last_drain_ns_ = now_ns();
+}
+
+void Arenas::context_destroyed(CUcontext context) {
+    auto arena = arenas_.find(context);
+    if (arena == arenas_.end()) return;
+    arena->second->drain();
+    lost_ |= arena->second->pending();
+    arena->second->end();
+    ended_.push_back(std::move(arena->second));
+    arenas_.erase(context);
+}
+
+bool Arenas::finish(bool alive) {
+    for (Arena* arena : all()) {
+        if (alive) arena->drain();
+        lost_ |= arena->pending();
+    }
+    finished_ = true;
+    return !lost_;
+}
+
+}  // namespace tileprof

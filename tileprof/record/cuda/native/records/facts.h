@@ -1,0 +1,78 @@
+// What a thread may believe without asking the index: "the entry of this window, block, launch and generation is number
+// N". A fact is 16 bytes, written and read by one instruction each, and holds all of its key that its slot does not
+// imply. So whatever a read gives back (another key's fact, an older one out of L1, which is not coherent, zeros) is
+// either not this key's or true: entries never move, and launch ids are not given out again.
+//
+// Facts lie in front of the index because they may be read through L1, 30 cycles instead of 600 for slot and entry.
+#pragma once
+
+#include <stdint.h>
+
+#include "records/records.h"
+
+#ifdef __CUDACC__
+#define TILEPROF_BOTH static __host__ __device__ __forceinline__
+#else
+#define TILEPROF_BOTH static inline
+#endif
+
+namespace tileprof {
+
+constexpr uint32_t kFactBits = 20;  // 16 MiB, of which a block's part stays in L1
+constexpr uint32_t kFactSlots = 1u << kFactBits;
+
+struct alignas(16) Fact {
+    uint32_t entry, block, launch;
+    uint32_t above;  // the window's bits above kFactBits and the generation
+};
+static_assert(sizeof(Fact) == 16, "read and written by one instruction");
+
+// Of a fact's slot. Adjacent windows of a block lie side by side: one sector serves a streaming warp.
+TILEPROF_BOTH uint32_t fact_slot(uint32_t launch, uint32_t block, uint64_t window) {
+    uint32_t salt = (launch * 0x9e3779b9u + block) * 0x85ebca6bu;
+    return (static_cast<uint32_t>(window) + (salt ^ salt >> 15)) & (kFactSlots - 1);
+}
+
+// Generations, which graphs alone have, begin here; windows of a byte's granules may reach beyond.
+constexpr uint32_t kAboveShift = 20;
+
+TILEPROF_BOTH bool fact_holds(uint64_t window, uint32_t in_graph) {
+    return window >> (in_graph ? kFactBits + kAboveShift : kFactBits + 32) == 0;
+}
+
+TILEPROF_BOTH uint32_t fact_above(uint64_t window, uint32_t generation) {
+    return static_cast<uint32_t>(window >> kFactBits) | generation << kAboveShift;
+}
+
+// Two more kinds of facts, of launches outside of graphs. No window's `above` reaches their bits there.
+constexpr uint32_t kRoomBit = 1u << 31, kMapBit = 1u << 30;
+
+// "Thread `thread` of the block may append `left` entries from number `entry` on."
+constexpr uint32_t kRoom = 32, kLeftBits = 8, kLeftMask = (1u << kLeftBits) - 1;
+
+TILEPROF_BOTH uint64_t room_window(uint32_t thread) { return 0x5a5a5 ^ static_cast<uint64_t>(thread) << 5; }
+
+TILEPROF_BOTH Fact room_of(uint32_t entry, uint32_t block, uint32_t launch, uint32_t thread, uint32_t left) {
+    return {entry, block, launch, kRoomBit | thread << kLeftBits | left};
+}
+
+// 0 where a fact is another.
+TILEPROF_BOTH uint32_t room_left(const Fact& fact, uint32_t block, uint32_t launch, uint32_t thread) {
+    bool own =
+        fact.block == block && fact.launch == launch && (fact.above & ~kLeftMask) == (kRoomBit | thread << kLeftBits);
+    return own ? fact.above & kLeftMask : 0;
+}
+
+// "This tensor map lies among the launch's parameters and was copied." Maps are aligned to 64 bytes.
+constexpr uint32_t kMapAlignBits = 6;
+
+TILEPROF_BOTH Fact known_map(uint64_t map, uint32_t launch) {
+    return {static_cast<uint32_t>(map), static_cast<uint32_t>(map >> 32), launch, kMapBit};
+}
+
+TILEPROF_BOTH bool is_known_map(const Fact& fact, uint64_t map, uint32_t launch) {
+    return fact.entry == static_cast<uint32_t>(map) && fact.block == static_cast<uint32_t>(map >> 32) &&
+           fact.launch == launch && fact.above == kMapBit;
+}
+
+}  // namespace tileprof

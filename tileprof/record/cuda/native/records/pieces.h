@@ -1,0 +1,29 @@
+// How threads of an SM share a piece of the arena: what its counter said before a thread added 1 to it. The low half
+// counts up to 0, and an entry is that many before `begin + kPiece`, the high half being `begin`. The thread that meets
+// 0 takes the next piece and leaves it in the counter; those that come before it has take an entry from the whole
+// arena.
+#pragma once
+
+#include "records/facts.h"
+#include "records/records.h"
+
+namespace tileprof {
+
+TILEPROF_BOTH bool piece_serves(uint64_t was) {
+    uint32_t left = 0u - static_cast<uint32_t>(was);
+    return left != 0 && left < kPiece;
+}
+
+TILEPROF_BOTH uint64_t piece_entry(uint64_t was) {
+    return (was >> 32) + kPiece + static_cast<uint32_t>(was) - (1ull << 32);
+}
+
+TILEPROF_BOTH bool piece_refills(uint64_t was) { return static_cast<uint32_t>(was) == 0; }
+
+// Of a fresh piece, whose first entry is its taker's.
+TILEPROF_BOTH uint64_t piece_at(uint64_t begin) { return begin << 32 | (1u - kPiece); }
+
+// Of a full arena: it does not go round, however many come.
+constexpr uint64_t kSpent = 1;
+
+}  // namespace tileprof
