@@ -231,9 +231,7 @@ class Session:
         if _any_fake(arguments):
             return {}
         outputs = [
-            v
-            for a, v in zip(operator.arguments, arguments, strict=True)
-            if a.written and isinstance(v, torch.Tensor)
+            v for a, v in zip(operator.arguments, arguments, strict=True) if a.written and isinstance(v, torch.Tensor)
         ]
         return {id(t): None if t.is_floating_point() or t.is_complex() else t.clone() for t in outputs}
 
