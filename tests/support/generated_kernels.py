@@ -88,7 +88,7 @@ def brute_force(kernel, arguments, made):
     choice.index = next(
         n
         for n in range(len(choice.configs))
-        if kernels._grid(dataclasses.replace(choice, taken=n), _named(choice, arguments)) == made.grid
+        if kernels._grid(dataclasses.replace(choice, index=n), _named(choice, arguments)) == made.grid
     )
     function = _interpreted(kernel)
     named = _named(choice, arguments)
