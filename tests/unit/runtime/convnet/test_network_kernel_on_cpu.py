@@ -5,7 +5,6 @@ Always the same bits, and every planted fault is seen.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
 from tests.support.runtime.networks import image, parameters, pooling, pooling_parameters, small
 from tests.support.runtime.planted import changed
@@ -29,7 +29,7 @@ from tileprof.runtime.convnet.tiling import Tiling, candidates
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
-RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "12"))
+RUNS = orders(6)
 POOLING = len(pooling(1).layers)
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
 
@@ -70,6 +70,7 @@ def far_layers(runner: HostNetwork) -> Iterator[str]:
             yield f"layer {number}: {error}"
 
 
+@pytest.mark.orders
 @pytest.mark.parametrize(
     ("images", "blocks", "flattened", "reuse"),
     [(1, 5, False, False), (2, 3, True, False), (3, 2, False, True), (2, 7, True, True)],
