@@ -28,7 +28,7 @@ from typing import Any
 from measure_acs_simulated import write_whole
 
 from tileprof import examples
-from tileprof.cli.run_acs import record_table
+from tileprof.cli.running.run_acs import record_table
 from tileprof.runtime import acs
 
 MODELS = str(Path(__file__).parent / "acs_models.py")
