@@ -36,9 +36,9 @@ class Collector(Session):
 
     kernels: list
 
-    def _launch(self, op, planned, tensors, places, inputs, path, texts=None):
+    def _launch(self, op, kernel_plans, tensors, places, inputs, path, texts=None):
         del op, tensors, places, inputs, path, texts
-        self.kernels += [one.kernel for one in planned]
+        self.kernels += [one.kernel for one in kernel_plans]
 
 
 def harvested(folder):

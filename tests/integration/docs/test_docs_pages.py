@@ -89,7 +89,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
     for page in PAGES:
         text = re.sub(r"^\$ (?!tileprof|.*-m tileprof).*$", "", page.read_text(), flags=re.MULTILINE)
         spoken = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
-        assert spoken <= reference | examples | ELSEWHERE | {"--write"}, page.name
+        assert spoken <= reference | examples | ELSEWHERE | {"--list", "--write"}, page.name
 
 
 def test_the_page_of_simulate_names_every_scheduler():
@@ -145,6 +145,14 @@ def test_every_file_that_a_page_names_exists(page):
     for name in re.findall(r"`((?:tests|tileprof|analysis|viz|notebooks|docs)/[\w./-]*\w)`", page.read_text()):
         places = (ROOT, ROOT / "tileprof" / "runtime" / "include")  # the second: the include path of exported headers
         assert any((folder / name).exists() for folder in places), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_every_module_that_a_page_names_exists(page):
+    for name in re.findall(r"\btileprof(?:\.[a-z_]+){2,}", page.read_text()):
+        parts = name.replace("tileprof.analysis", "analysis").replace("tileprof.viz", "viz").split(".")
+        paths = [ROOT.joinpath(*parts[:length]) for length in range(len(parts) - 1, len(parts) + 1)]
+        assert any(path.is_dir() or path.with_suffix(".py").exists() for path in paths), name
 
 
 def test_no_image_is_left_over():
