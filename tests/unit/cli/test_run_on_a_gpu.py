@@ -55,7 +55,7 @@ def test_the_verb_refuses_with_exit_code_2(tmp_path, capsys, more) -> None:
     assert not output.out
 
 
-def found(**us: float):
+def comparison_of(**us: float):
     rows = [
         {"row": name.replace("_", "-"), "us": value, "correct": True} for name, value in us.items() if name != "torch"
     ]
@@ -83,6 +83,6 @@ def found(**us: float):
     ],
 )  # fmt: skip
 def test_times_end_with_a_verdict(us, verdict) -> None:
-    message = "\n".join(run_gpu.sentences(found(**us)))
+    message = "\n".join(run_gpu.sentences(comparison_of(**us)))
     assert verdict in message
     assert f"{us['persistent']:.1f} us" in message

@@ -47,9 +47,11 @@ def test_a_file_that_was_changed_by_hand_is_refused(tmp_path: Path, file: str) -
     header = exported(tmp_path, "rows")
     path = header.parent / file
     text = path.read_text()
-    changed = text.replace("return 6;", "return 5;") if file == "policy.h" else text.replace("rounds = 3", "rounds = 4")
-    assert changed != text
-    path.write_text(changed)
+    changed_text = (
+        text.replace("return 6;", "return 5;") if file == "policy.h" else text.replace("rounds = 3", "rounds = 4")
+    )
+    assert changed_text != text
+    path.write_text(changed_text)
     with pytest.raises(UserError, match="changed by hand"):
         check_exported(header)
 
