@@ -1,5 +1,6 @@
-"""The rules by which `tileprof run --scheduler acs` places launches, as in tileprof/runtime/acs/native/window.cpp, for
-the simulator.
+"""The rules by which `tileprof run --scheduler acs` places launches, for the simulator.
+
+They are those of tileprof/runtime/acs/native/order/window.cpp.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from typing import Any
 from measure_acs_simulated import STEP, name_of
 
 from tileprof import examples
-from tileprof.cli.run_acs import record_table
+from tileprof.cli.running.run_acs import record_table
 from tileprof.runtime import acs
 
 PROGRAMS = (

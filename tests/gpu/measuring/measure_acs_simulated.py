@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from acs_step import kernels
 
-from tileprof.cli.run_acs import record_table
+from tileprof.cli.running.run_acs import record_table
 from tileprof.runtime import acs
 from tileprof.runtime.acs import costs
 

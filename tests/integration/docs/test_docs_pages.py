@@ -12,7 +12,7 @@ import pytest
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.patterns import classify
 from tileprof.analysis.simulate import SCHEDULERS
-from tileprof.cli import VERBS
+from tileprof.cli.entry import VERBS
 from tileprof.runtime.schedulers import SCHEDULERS as RUNTIME_SCHEDULERS
 from tileprof.trace import WRITE, Boxes, Footprint
 
@@ -24,7 +24,7 @@ ELSEWHERE = {"--your", "--options", "--help", "--version", "--prepare", "--stric
 
 def parser_of(verb):
     parser = argparse.ArgumentParser(prog=verb, allow_abbrev=False)
-    importlib.import_module(f"tileprof.cli.{verb}").VERB.prepare(parser)
+    importlib.import_module(f"tileprof.cli.verbs.{verb}").VERB.prepare(parser)
     return parser
 
 

@@ -62,7 +62,7 @@ def read_log(path: Path) -> list[Logged]:
     out = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         words = line.split(" ")
-        if len(words) != 13 or not line.endswith("."):  # as engine.cpp writes them
+        if len(words) != 13 or not line.endswith("."):  # as launch_log.cpp writes them
             continue
         numbers = tuple(map(int, words[3:10]))
         block = bytes.fromhex(words[12][:-1])[: int(words[11])]

@@ -10,7 +10,7 @@ torch.compile gets per chain. A failure to measure is printed, and the rest cont
 
 The persistent kernel is compiled for all chains before the first is timed: compilers beside it disturb the times, with
 half of the cores idle, too. ``--prepare`` compiles it into $TILEPROF_CACHE on a machine without a GPU; the cache counts
-where the compiler is the same. ``python -m tileprof.cli.add_predictions OUT.json`` then puts predictions beside
+where the compiler is the same. ``python -m tileprof.cli.running.add_predictions OUT.json`` then puts predictions beside
 Triton's rows, and ``python -m tileprof.runtime.measuring.summary OUT.json`` makes tables.
 
 Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`; the rows of a

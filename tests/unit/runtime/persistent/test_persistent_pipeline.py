@@ -16,8 +16,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from tileprof.cli import run_compare as comparing
-from tileprof.cli.run import VERB
+from tileprof.cli.running import run_compare as comparing
+from tileprof.cli.verbs.run import VERB
 from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.runtime.errors import WaitTimeoutError
@@ -173,7 +173,7 @@ def test_the_command_runs_a_policy_on_the_gpu_and_compares(monkeypatch, tmp_path
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a pretended GPU")
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
-    monkeypatch.setattr("tileprof.cli.run_gpu._times", lambda *_: [])  # needs events of a GPU
+    monkeypatch.setattr("tileprof.cli.running.run_gpu._times", lambda *_: [])  # needs events of a GPU
     PAIR.policy().save(tmp_path / "p.json")
     assert run(tmp_path / "p.json") == 0
     output = capsys.readouterr().out

@@ -15,8 +15,9 @@ from tests.support.runtime.decoder_shapes import TINY
 from tests.support.runtime.encoder_programs import pre_norm
 from tests.support.runtime.networks import small
 from tileprof.analysis import build_graph
-from tileprof.cli import main, run_program
-from tileprof.cli.timeline_trace import write_trace
+from tileprof.cli.entry import main
+from tileprof.cli.running import run_program
+from tileprof.cli.running.timeline_trace import write_trace
 from tileprof.devices import of_driver
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.plan import planned
