@@ -67,7 +67,7 @@ def test_another_policy_beside_the_header_is_refused(tmp_path: Path) -> None:
 def test_a_comment_may_be_changed(tmp_path: Path) -> None:
     header = exported(tmp_path, "rows")
     header.write_text("// reviewed\n\n" + header.read_text())
-    check_exported(header)
+    assert check_exported(header) == load_policy(header.parent / "policy.json")
 
 
 def test_a_folder_without_an_export_and_a_machine_without_a_gpu_are_sentences(
