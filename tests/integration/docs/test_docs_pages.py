@@ -109,6 +109,13 @@ def test_the_page_of_notebooks_names_every_notebook():
     assert notebook_names == {path.stem for path in (ROOT / "notebooks").glob("*.py")}
 
 
+@pytest.mark.parametrize("page", ["acs", "bloom", "ccks", "cusync", "spawn"])
+def test_pages_of_systems_of_the_field_have_the_same_headings(page):
+    headings = re.findall(r"^## (.+)$", (ROOT / "docs" / f"{page}.md").read_text(), re.MULTILINE)
+    figures = "How far from the published figures, and why"
+    assert headings == ["What is implemented", "What was measured", figures, "What is missing"]
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
@@ -143,6 +150,19 @@ def test_every_file_that_a_page_names_exists(page):
 def test_no_image_is_left_over():
     uses = {Path(t).name for p in PAGES for t in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", p.read_text())}
     assert uses >= {p.name for p in (ROOT / "docs" / "images").iterdir() if p.suffix in {".png", ".svg"}}
+
+
+GENERATED_CELLS = {"docs/limits.md": "| not checked: "}
+"""Rows of tables that scripts write, whose cells list names."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_cells_of_tables_are_short(page):
+    name = str(page.relative_to(ROOT))
+    for row in re.findall(r"^\|.*\|$", page.read_text(), re.MULTILINE):
+        if not row.startswith(GENERATED_CELLS.get(name, "\0")):
+            long = [cell for cell in row.strip("|").split(" | ") if len(cell.split()) > 30]
+            assert not long, "make it a note below the table"
 
 
 @pytest.fixture(scope="module")

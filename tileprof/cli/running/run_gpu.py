@@ -94,7 +94,7 @@ def run_on_gpu(
 
     if not torch.cuda.is_available():
         return None
-    from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
+    from tileprof.runtime.policy_on_gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
 
     say("compiling the stages' kernels for the GPU")
     try:

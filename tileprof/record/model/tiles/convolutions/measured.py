@@ -36,7 +36,7 @@ from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
 from tileprof.record.model.tiles.convolutions.problem import Problem, operand_sizes
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
-from tileprof.record.model.tiles.products import gemm_tiles
+from tileprof.record.model.tiles.products import gemm_tile_choice
 from tileprof.record.model.tiles.products.split_k import partial_sums, reduce_kernel
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.trace.sources import ShapeSource, TimeSource
@@ -224,8 +224,8 @@ def _product(
     problem = call.problem
     placed = problem.placed(launch, kernel, call.entry.key)
     split = placed.split if reductions else 1
-    tile = gemm_tiles.Tile(placed.rows, placed.columns, kernel.tile[2], split, 1, 1, 32, 0)
-    rate = gemm_tiles.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
+    tile = gemm_tile_choice.Tile(placed.rows, placed.columns, kernel.tile[2], split, 1, 1, 32, 0)
+    rate = gemm_tile_choice.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
     if isinstance(problem.shape, Window):
         window = replace(problem.shape, out=target, source=call.inputs[0], weight=call.inputs[1], bias=None)
         tile = replace(tile, split=max(1, min(split, -(-window.channels[1] // tile.k))))
@@ -305,7 +305,7 @@ def _weight_elements(call: _Call, target: Operand) -> list[Kernel]:
     gradient = call.problem.shape
     assert isinstance(gradient, WeightGradient)
     gradient = replace(gradient, weight=target, small=call.inputs[0], large=call.inputs[1])
-    tile = gemm_tiles.Tile(1, 1, 1, 1, 1, 1, 32, 0)
+    tile = gemm_tile_choice.Tile(1, 1, 1, 1, 1, 1, 32, 0)
     main = conv_weight_kernels.main_kernel(gradient, tile, "weights", "fp32", partial=False)
     return [replace(main, grid=(main.footprint.tiles, 1, 1))]
 

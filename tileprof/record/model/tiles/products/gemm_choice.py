@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from tileprof.record.model import tables
 from tileprof.record.model.tables.product_entries import Recipe, recipe_of, time_ns
 from tileprof.record.model.tiles.foundations.overrides import dictated
-from tileprof.record.model.tiles.products import gemm_tiles, library_heuristic, neighbours, nvjet
+from tileprof.record.model.tiles.products import gemm_tile_choice, library_heuristic, neighbours, nvjet
 from tileprof.record.model.tiles.products import problem as problems
-from tileprof.record.model.tiles.products.gemm_tiles import Tile
+from tileprof.record.model.tiles.products.gemm_tile_choice import Tile
 from tileprof.trace.sources import ShapeSource, TimeSource
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def choose(
     """
     asked: dict[str, Any] = {"itemsize": itemsize, "out_itemsize": out_itemsize, "rate": rate, "device": device}
     if dictated("gemm", sizes) is not None:
-        return Choice(gemm_tiles.choose("gemm", sizes, batch, **asked), ShapeSource.DICTATED)
+        return Choice(gemm_tile_choice.choose("gemm", sizes, batch, **asked), ShapeSource.DICTATED)
     table = tables.table("products", device) if problem is not None else None
     if problem is not None and table is not None:
         known = measured(problem, table, device)
@@ -68,7 +68,7 @@ def choose(
         proposed = _proposed(problem, None, device)
         if proposed is not None:
             return _of_recipe(proposed, problem, ShapeSource.HEURISTIC)
-    tile = nvjet.choose(sizes, batch, **asked) or gemm_tiles.choose("gemm", sizes, batch, **asked)
+    tile = nvjet.choose(sizes, batch, **asked) or gemm_tile_choice.choose("gemm", sizes, batch, **asked)
     return Choice(tile, ShapeSource.RULE)
 
 

@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from tests.support.runtime.region_builders import Played, between, played
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, race, verdicts
+from tileprof.runtime.compile import aten, entry, race, verdict_cache
 from tileprof.runtime.compile.ahead import Ahead
 from tileprof.runtime.compile.inductor import inductor, own_copy
-from tileprof.runtime.compile.lanes import Lane, RegionError
 from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
-from tileprof.runtime.compile.verdicts import Verdict
+from tileprof.runtime.compile.runners import Lane, RegionError
+from tileprof.runtime.compile.verdict_cache import Verdict
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")
@@ -55,9 +55,9 @@ class Process:
         monkeypatch.setattr(entry.products, "finder", lambda *_: lambda graph: iter(()))
         monkeypatch.setattr(entry, "inductor", self._inductor)
         monkeypatch.setattr(race, "times_in_turn", lambda *_: self._times(times))
-        monkeypatch.setattr(verdicts, "_surroundings", lambda device: ["an H200"])
-        plain = verdicts.question
-        monkeypatch.setattr(verdicts, "question", lambda m, i, o, d: plain(m, i, o, torch.device("cuda")))
+        monkeypatch.setattr(verdict_cache, "_surroundings", lambda device: ["an H200"])
+        plain = verdict_cache.question
+        monkeypatch.setattr(verdict_cache, "question", lambda m, i, o, d: plain(m, i, o, torch.device("cuda")))
         self.options = options
 
     def _finder(self, graph):
@@ -136,13 +136,15 @@ def test_a_file_that_holds_no_verdict_is_measured_and_mended(monkeypatch, tmp_pa
     again = Process(monkeypatch, tmp_path)
     again.run(model, x)
     assert again.timed == 1
-    assert verdicts.recall(file.stem) == Verdict("an activation", 1.0, 2.0, verdicts.recall(file.stem).measured)
+    assert verdict_cache.recall(file.stem) == Verdict(
+        "an activation", 1.0, 2.0, verdict_cache.recall(file.stem).measured
+    )
 
 
 def test_there_is_no_question_where_processes_may_mean_different_things() -> None:
     module = torch.fx.symbolic_trace(Layer())
-    assert verdicts.question(module, [], Options(), CPU) is None
-    assert verdicts.question(module, [], Options(use="always"), torch.device("cuda")) is None
+    assert verdict_cache.question(module, [], Options(), CPU) is None
+    assert verdict_cache.question(module, [], Options(use="always"), torch.device("cuda")) is None
 
 
 def test_runners_are_built_by_a_thread_and_handed_out_once() -> None:
