@@ -59,7 +59,7 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
                 schedule(z, z.ns[REACHES], o.slots + n)
         while c[HELD] > 0 and c[PARENT] == stop and c[FRONT] < c[ENTERED] and c[ROOM] >= o.child:
             _start_child(z, o, w, now)
-        if c[RUNNING] == 0 and c[QUEUED] == 0:
+        if c[RUNNING] == 0 and c[QUEUED] == 0 and c[PARENT] == stop:
             c[CURRENT] += 1
             if c[CURRENT] + 1 < len(round_at):
                 schedule(z, now + o.gap_ns, o.slots + n)
