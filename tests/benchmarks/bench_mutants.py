@@ -163,7 +163,7 @@ COLUMNS = (
 
 
 def table(results):
-    """The table of docs/verify.md."""
+    """The counts as Markdown; `python -m tests.integration.docs.docs_results --write` writes them into the pages."""
     rows = [["mutants of", *COLUMNS, "until"], ["---"] * (len(COLUMNS) + 2)]
     rows += [[NAMES[k], *(f"{v.get(c, 0):,}" for c in COLUMNS), v["date"]] for k, v in results.items()]
     rows.append(["all", *(f"{sum(v.get(c, 0) for v in results.values()):,}" for c in COLUMNS), ""])
