@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled, internal
 from tileprof.analysis.heaps import pop
-from tileprof.analysis.simulate.spawning.rules import tick, tiles_of
+from tileprof.analysis.simulate.spawning.rules import count_end, tick, tiles_of
 from tileprof.analysis.simulate.spawning.state import (
     ACTIVE,
     ARRIVED,
+    BEGUN,
     BUSY,
     CHILDREN,
     CURRENT,
@@ -95,6 +96,8 @@ def _happens(z: State, o: Costs, threads: int, now: float) -> None:
     z.c[QUEUED] -= 1
     z.c[ENDED] += 1
     z.ns[LIVED] += z.lives[item]
+    if o.ended > 0:
+        count_end(z, o, now, z.lives[item])
     tick(z, o, now)
     z.c[CHILDREN] -= 1
     if z.c[CHILDREN] == 0:
@@ -128,6 +131,8 @@ def _start_child(z: State, o: Costs, w: Work, now: float) -> None:
         z.c[FRONT] += 1
     if z.c[CHILDREN] == 0:
         z.ns[SINCE] = now
+    if z.c[CHILDREN] == 0 and z.c[ENDED] == 0:
+        z.ns[BEGUN] = now
     tick(z, o, now)
     z.c[CHILDREN] += 1
     life = w.child_ns + w.item_ns[grid]

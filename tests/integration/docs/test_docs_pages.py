@@ -89,7 +89,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
     for page in PAGES:
         text = re.sub(r"^\$ (?!tileprof|.*-m tileprof).*$", "", page.read_text(), flags=re.MULTILINE)
         options_in_text = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
-        assert options_in_text <= reference | examples | ELSEWHERE | {"--write"}, page.name
+        assert options_in_text <= reference | examples | ELSEWHERE | {"--list", "--write"}, page.name
 
 
 def test_the_page_of_simulate_names_every_scheduler():

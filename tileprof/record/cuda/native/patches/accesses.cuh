@@ -21,7 +21,7 @@ __device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t
 }
 
 // The same outside of graphs, of a window of addresses that keys hold.
-__device__ __forceinline__ bool touch_known(const Hot& hot, uint64_t window, uint32_t bits, uint32_t mode) {
+__device__ __forceinline__ bool touch_known(const HotFields& hot, uint64_t window, uint32_t bits, uint32_t mode) {
     uint32_t block = linear_block();
     Fact fact = load_fact(hot.facts + fact_slot(hot.launch, block, window));
     if (fact.block != block || fact.launch != hot.launch || fact.above != fact_above(window, 0)) return false;
@@ -38,8 +38,8 @@ __device__ __noinline__ void touch_unknown(Header* h, uint64_t window, uint32_t 
     uint32_t leader = __ffs(peers) - 1;
     uint64_t at = 0;
     if (lane_id() == leader) {
-        uint32_t held = load_relaxed_gpu(h->table + slot);
-        at = find(h, held, key, block) ? entry_in(h, held) : insert(h, slot, held, key, block);
+        uint32_t slot_entry = load_relaxed_gpu(h->table + slot);
+        at = find(h, slot_entry, key, block) ? entry_in(h, slot_entry) : insert(h, slot, slot_entry, key, block);
         if (at != kFull && fact_holds(window, h->in_graph)) {
             uint32_t generation = static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration;
             store_fact(h->facts + fact_slot(h->launch, block, window),
@@ -68,7 +68,8 @@ __device__ __noinline__ void touch_granules(Header* h, uint64_t first, uint64_t 
 }
 
 // Record that this thread touches [address, address + bytes): accesses are naturally aligned and at most 16 bytes.
-__device__ __forceinline__ void touch(Header* h, const Hot& hot, uint64_t address, uint32_t bytes, uint32_t mode) {
+__device__ __forceinline__ void touch(Header* h, const HotFields& hot, uint64_t address, uint32_t bytes,
+                                      uint32_t mode) {
     uint32_t shift = hot.granule_shift, lanes = __activemask(), lane = lane_id();
     uint64_t before = __shfl_up_sync(lanes, address, 1);
     uint32_t on = __ballot_sync(lanes, goes_on(lanes, lane, address, before, bytes));

@@ -10,13 +10,13 @@ namespace tileprof {
 namespace {
 
 // What every access needs of a header: two loads, neither of which waits for the other.
-struct Hot {
+struct HotFields {
     Entry* arena;
     Fact* facts;
     uint32_t launch, granule_shift, in_graph, table_mask;
 };
 
-__device__ __forceinline__ Hot hot_of(const Header* h) {
+__device__ __forceinline__ HotFields hot_fields(const Header* h) {
     uint4 a = load_weak_v4(h), b = load_weak_v4(reinterpret_cast<const char*>(h) + 16);
     return {reinterpret_cast<Entry*>(a.x | static_cast<uint64_t>(a.y) << 32),
             reinterpret_cast<Fact*>(a.z | static_cast<uint64_t>(a.w) << 32),
@@ -49,7 +49,7 @@ __device__ uint64_t append_one(Header* h) {
     return at;
 }
 
-__device__ __forceinline__ void write_entry(const Hot& hot, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
+__device__ __forceinline__ void write_entry(const HotFields& hot, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
                                             uint32_t b, uint32_t c, uint32_t d) {
     Entry* e = hot.arena + at;
     store_v4(e->payload, a, b, c, d);
@@ -76,7 +76,7 @@ __device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t 
 // Two adjacent entries, for a thread that appends many: it takes room for several at once and notes in its place among
 // the facts how much is left. That note is this thread's alone, so that it never reads an older one than it wrote; what
 // another key leaves there costs the rest of the room. Room that stays unused is zero, which the reader leaves out.
-__device__ __forceinline__ uint64_t append_two(Header* h, const Hot& hot, uint32_t block, uint32_t thread) {
+__device__ __forceinline__ uint64_t append_two(Header* h, const HotFields& hot, uint32_t block, uint32_t thread) {
     Fact* slot = hot.facts + fact_slot(hot.launch, block, room_window(thread));
     Fact room = load_fact(slot);
     uint32_t left = room_left(room, block, hot.launch, thread);

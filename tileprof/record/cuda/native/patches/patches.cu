@@ -72,14 +72,14 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
         constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
         return is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch;
     };
-    uint32_t held = load_weak(slot);
-    bool found = held != kClaimed && entered(load_weak_v4(h->arena + entry_in(h, held)));
-    if (!found) {
-        held = load_relaxed_gpu(slot);
-        found = held != kClaimed && entered(load_relaxed_gpu_v4(h->arena + entry_in(h, held)));
+    uint32_t slot_entry = load_weak(slot);
+    bool has_entry = slot_entry != kClaimed && entered(load_weak_v4(h->arena + entry_in(h, slot_entry)));
+    if (!has_entry) {
+        slot_entry = load_relaxed_gpu(slot);
+        has_entry = slot_entry != kClaimed && entered(load_relaxed_gpu_v4(h->arena + entry_in(h, slot_entry)));
     }
-    if (found) {
-        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[entry_in(h, held)].payload[2]),
+    if (has_entry) {
+        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[entry_in(h, slot_entry)].payload[2]),
                   static_cast<unsigned long long>(now));
     } else {
         uint64_t to = append_one(h);
@@ -95,7 +95,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_access(void* data, uint64_
                                                              uint32_t flags, const void*) {
     Header* h = static_cast<Header*>(data);
     if (h == nullptr || (flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH) != 0) return SANITIZER_PATCH_SUCCESS;
-    Hot hot = hot_of(h);
+    HotFields hot = hot_fields(h);
     if (hot.launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
     constexpr uint32_t kBoth = SANITIZER_MEMORY_DEVICE_FLAG_READ | SANITIZER_MEMORY_DEVICE_FLAG_WRITE;
     constexpr uint32_t kUpdate = SANITIZER_MEMORY_DEVICE_FLAG_ATOMSYS | SANITIZER_MEMORY_DEVICE_FLAG_ATOMIC_WRITE_ONLY;
@@ -110,7 +110,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_copy_async(void* data, uin
                                                                  uint32_t bytes) {
     Header* h = static_cast<Header*>(data);
     if (h == nullptr || from == nullptr) return SANITIZER_PATCH_SUCCESS;
-    Hot hot = hot_of(h);
+    HotFields hot = hot_fields(h);
     if (hot.launch != kKeepAll) touch(h, hot, reinterpret_cast<uint64_t>(from), bytes, kRead);
     return SANITIZER_PATCH_SUCCESS;
 }
@@ -145,20 +145,20 @@ __device__ __noinline__ SanitizerPatchResult tileprof_tensor_load(void* data, ui
     Header* h = static_cast<Header*>(data);
     // All lanes are called with the same arguments.
     if (h == nullptr || !elected()) return SANITIZER_PATCH_SUCCESS;
-    Hot hot = hot_of(h);
+    HotFields hot = hot_fields(h);
     if (hot.launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
     uint32_t block = linear_block();
     uint64_t at, generation = 0, name = map;
     if (hot.in_graph) {
         generation = load_relaxed_gpu(&h->generation);
-        name = know_map(h, map);
+        name = record_map(h, map);
         at = append(h, 2);
     } else {
         Fact* slot = hot.facts + fact_slot(hot.launch, 0, map >> kMapAlignBits);
-        Fact known = load_fact(slot);
+        Fact map_fact = load_fact(slot);
         at = append_two(h, hot, block, threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
-        if (!is_known_map(known, map, hot.launch)) {
-            name = know_map(h, map);
+        if (!is_known_map(map_fact, map, hot.launch)) {
+            name = record_map(h, map);
             if (name == map) store_fact(slot, known_map(map, hot.launch));
         }
     }

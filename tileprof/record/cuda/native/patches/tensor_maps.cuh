@@ -1,4 +1,4 @@
-// Tensor maps: what they held when a kernel loaded through them, and what lies beside them in the parameters.
+// Tensor maps: what they slot_entry when a kernel loaded through them, and what lies beside them in the parameters.
 #pragma once
 
 #include "patches/index.cuh"
@@ -60,10 +60,12 @@ __device__ __forceinline__ bool is_map(const uint4& seen, const Header* h, uint6
 }
 
 __device__ __forceinline__ bool was_copied(const Header* h, uint64_t key, uint32_t kind_of_map, uint32_t slot) {
-    uint32_t held = load_weak(h->table + slot);
-    if (held != kClaimed && is_map(load_weak_v4(h->arena + entry_in(h, held)), h, key, kind_of_map)) return true;
-    held = load_relaxed_gpu(h->table + slot);
-    return held != kClaimed && is_map(load_relaxed_gpu_v4(h->arena + entry_in(h, held)), h, key, kind_of_map);
+    uint32_t slot_entry = load_weak(h->table + slot);
+    if (slot_entry != kClaimed && is_map(load_weak_v4(h->arena + entry_in(h, slot_entry)), h, key, kind_of_map))
+        return true;
+    slot_entry = load_relaxed_gpu(h->table + slot);
+    return slot_entry != kClaimed &&
+           is_map(load_relaxed_gpu_v4(h->arena + entry_in(h, slot_entry)), h, key, kind_of_map);
 }
 
 __device__ void copy_map(Header* h, uint64_t map) {
@@ -117,7 +119,7 @@ __device__ __noinline__ uint64_t copy_contents(Header* h, uint64_t map) {
 }
 
 // Copy what a load tells of its map. Returns the map's name, or its address where it cannot change during the launch.
-__device__ __noinline__ uint64_t know_map(Header* h, uint64_t map) {
+__device__ __noinline__ uint64_t record_map(Header* h, uint64_t map) {
     copy_maps(h, map);
     copy_map(h, map);
     return copy_contents(h, map);
