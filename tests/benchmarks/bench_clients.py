@@ -1,5 +1,5 @@
-"""Programs of users, modelled here and recorded on an H200: `tests/golden/clients.py`, which the rules were used for rules,
-and with ``--held-out`` those of `held_out.py`, which nothing was used for rules.
+"""Programs of users, modelled here and recorded on an H200: `tests/golden/clients.py`, with which rules were
+corrected, and with ``--held-out`` those of `held_out.py`, which were not used for rules.
 
 What was recorded is in `tests/golden/clients`: launches with the medians of their durations (NaN where PyTorch's
 profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
@@ -139,7 +139,7 @@ def page(results, held_out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs (default: all)")
-    parser.add_argument("--held-out", action="store_true", help="those that nothing was used for rules")
+    parser.add_argument("--held-out", action="store_true", help="those that were not used for rules")
     parser.add_argument("--list", action="store_true", help="list what differs")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results as JSON")

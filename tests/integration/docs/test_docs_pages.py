@@ -147,6 +147,14 @@ def test_every_file_that_a_page_names_exists(page):
         assert any((folder / name).exists() for folder in places), name
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_every_module_that_a_page_names_exists(page):
+    for name in re.findall(r"\btileprof(?:\.[a-z_]+){2,}", page.read_text()):
+        parts = name.replace("tileprof.analysis", "analysis").replace("tileprof.viz", "viz").split(".")
+        paths = [ROOT.joinpath(*parts[:length]) for length in range(len(parts) - 1, len(parts) + 1)]
+        assert any(path.is_dir() or path.with_suffix(".py").exists() for path in paths), name
+
+
 def test_no_image_is_left_over():
     uses = {Path(t).name for p in PAGES for t in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", p.read_text())}
     assert uses >= {p.name for p in (ROOT / "docs" / "images").iterdir() if p.suffix in {".png", ".svg"}}
