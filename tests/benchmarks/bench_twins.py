@@ -19,7 +19,8 @@ of blocks. A tile's life there leaves out what a boundary of stages costs (`pred
 and a loader that waits fetches weights meanwhile.
 
 Other rows of the table of docs/simulate.md: chains of `tests/gpu/results/runtime.json`, predicted from each stage's
-time alone when they were measured.
+time alone when they were measured; steps of PyTorch programs from what a launch takes the host and the GPU
+(`bench_acs_eager.py`).
 """
 
 import argparse
@@ -27,6 +28,7 @@ import json
 import sys
 from dataclasses import replace
 
+import bench_acs_eager
 import bench_spawn
 import numpy as np
 from dealt_plans import Dealt
@@ -117,6 +119,10 @@ def all_twins(off):
     yield twin("`persistent`, as `export` predicts it", "chains", errors)
     for way, errors in off.items():
         yield twin(names[way], "chains of `measure_dealers.py`", errors)
+    steps = bench_acs_eager.simulated()
+    for way, key in (("stream", "step_us"), ("graph", "graph_us")):
+        errors = bench_acs_eager.errors(steps, way, key)
+        yield twin(f"`{way}`, steps of PyTorch", "programs of `measure_bounds.py`", errors)
     *_, spawned = bench_spawn.compared(json.loads(bench_spawn.RESULTS.read_text()))
     for rule, ratios in spawned.items():
         yield twin(f"launches from kernels, {rule}", "programs at scale 16", [ratio - 1 for ratio in ratios])
