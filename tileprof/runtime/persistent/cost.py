@@ -57,7 +57,9 @@ FINISH_US: Final = 0.65
 MEET_US: Final = 0.45
 PASS_BYTES: Final = 32 * 1024
 SENT_BYTES_PER_US: Final = 16_000.0
-"""Barriers and latencies where several blocks add up their sums, and the rate of that: `PASS_BYTES` at a time, by whole warps of sixteen rows."""
+"""Barriers and latencies where several blocks add up their sums, and the rate of that: `PASS_BYTES` at a time, by whole
+warps of sixteen rows.
+"""
 
 SENT_OF_TAPS_BYTES_PER_US: Final = 23_700.0
 """The rate in convolutions, as last measured."""
