@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tileprof.harvest import operators
 from tileprof.harvest.__main__ import main
+from tileprof.harvest.operators import registry
 from tileprof.harvest.product_cases import Dtype
 
 
@@ -37,7 +38,7 @@ def test_no_operator_is_listed_twice_and_the_list_is_the_same_each_time():
     ("name", "build", "types", "sizes"), operators.OPERATORS, ids=[o[0] for o in operators.OPERATORS]
 )
 def test_each_operator_runs_at_its_smallest_sizes(name, build, types, sizes, monkeypatch):
-    monkeypatch.setattr(operators, "DEVICE", "cpu")
+    monkeypatch.setattr(registry, "DEVICE", "cpu")
     sizes = [s for s in sizes if min(s[:2]) > 1] if name.startswith("var") else sizes  # one number has no variance
     if name in {"nms", "roi_align"} and find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
