@@ -188,7 +188,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--workers", type=int, default=14)
-    parser.add_argument("--launched", type=int, default=0, help="how many cases of the harvest to ask for first")
+    parser.add_argument("--launched", type=int, default=0, help="number of cases of the harvest to ask for first")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(words)
     options.output.mkdir(parents=True, exist_ok=True)
