@@ -155,6 +155,21 @@ def test_every_module_that_a_page_names_exists(page):
         assert any(path.is_dir() or path.with_suffix(".py").exists() for path in paths), name
 
 
+GROUNDS = {"record", "runtime", "policy", "cli", "trace", "devices"}
+"""Folders of `tileprof` within which a short name of a file is unambiguous."""
+
+
+def test_short_names_of_files_in_contributing_are_near_the_path_before_them():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for row in re.findall(r"^\|.*`(?:tileprof|analysis|viz)/.*\|$", text, re.MULTILINE):
+        names = re.findall(r"`([\w/.]+\.(?:py|js|cu|cpp|toml)|(?:tileprof|analysis|viz)/[\w/]+)`", row)
+        first = Path(names[0])
+        ground = ROOT.joinpath(*first.parts[: 1 + (first.parts[0] == "tileprof" and first.parts[1] in GROUNDS)])
+        near = {path.name for path in ground.rglob("*")}
+        for name in names:
+            assert (ROOT / name).exists() or Path(name).name in near, f"{name} beside {first}"
+
+
 def test_no_image_is_left_over():
     uses = {Path(t).name for p in PAGES for t in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", p.read_text())}
     assert uses >= {p.name for p in (ROOT / "docs" / "images").iterdir() if p.suffix in {".png", ".svg"}}
