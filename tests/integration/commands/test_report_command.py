@@ -206,8 +206,8 @@ def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path,
                     recording.stdin.write("\n")
                     recording.stdin.flush()
                 if reports == 3:
-                    recording.wait(30)
-            assert watching.wait(30) == 0
+                    recording.wait(200)
+            assert watching.wait(200) == 0
             assert watching.stderr.read() == ""
     text = "".join(actual)
     assert text.startswith("STILL BEING RECORDED")

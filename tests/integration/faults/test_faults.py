@@ -276,7 +276,7 @@ def test_two_processes_with_a_cold_cache_build_once_and_both_run(tmp_path: Path)
         subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(2)
     ]
-    ended = [(*process.communicate(timeout=100), process.returncode) for process in both]
+    ended = [(*process.communicate(timeout=250), process.returncode) for process in both]
     assert [(code, err) for _, err, code in ended] == [(0, b"")] * 2
     assert ended[0][0] == ended[1][0], "both use the build that came first"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"], "nothing half made is left"

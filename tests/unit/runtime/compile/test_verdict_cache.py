@@ -155,12 +155,12 @@ def test_runners_are_built_by_a_thread_and_handed_out_once() -> None:
 
     def build(_):
         begun.set()
-        go.wait(10)
+        go.wait(200)
         return Played(region)
 
     slow = type(region)(region.name, region.nodes, region.inputs, region.outputs, (), build)
     ahead = Ahead([slow], CPU)
-    assert begun.wait(10)
+    assert begun.wait(200)
     go.set()
     assert isinstance(ahead.take(slow), Played)
     assert ahead.take(slow) is None
