@@ -1,4 +1,4 @@
-"""What a program with launch sites does: rounds of parent threads, and the items of each."""
+"""The work of a program with launch sites: rounds of parent threads, and the items of each."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class Spawns(NamedTuple):
     first_child: NDArray[np.int64] | None = None
     """``[threads]`` the first of the threads that a thread's items are, a later number than its own; -1 for items that
     have none. None: no child launches.
+    """
+    together: float = 0.0
+    """Share of a thread's time inline that it takes longer for each thread of its warp that is busy beside it: 0 where
+    all do the same at a time, 1 where they do nothing side by side.
     """
 
 

@@ -111,8 +111,8 @@ def verify(
     )
 
 
-def _rows(columns: Mapping[str, NDArray[Any]], chosen: NDArray[np.bool_]) -> pd.DataFrame:
-    return pd.DataFrame({name: values[chosen] for name, values in columns.items()})
+def _rows(columns: Mapping[str, NDArray[Any]], mask: NDArray[np.bool_]) -> pd.DataFrame:
+    return pd.DataFrame({name: values[mask] for name, values in columns.items()})
 
 
 def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> list[int]:

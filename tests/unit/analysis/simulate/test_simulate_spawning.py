@@ -26,8 +26,17 @@ from tileprof.errors import UserError
 rounds = st.lists(st.lists(st.integers(0, 12), max_size=9), min_size=1, max_size=4)
 costs = st.sampled_from([0.0, 1.0, 2.5, 10.0])
 
+windows = st.sampled_from([(0.0, 0), (4.0, 0), (16.0, 0), (4.0, 1), (16.0, 1)])
+
+
+def with_window(window, **others):
+    """Options with a window, and whether children that ended in it are counted."""
+    return Spawning(window_ns=window[0], ended=window[1], **others)
+
+
 options = st.builds(
-    Spawning,
+    with_window,
+    windows,
     slots=st.integers(1, 5),
     resident=st.integers(4, 12),
     parent=st.integers(1, 4),
@@ -36,7 +45,6 @@ options = st.builds(
     launch_ns=costs,
     another_ns=costs,
     serve_ns=costs,
-    window_ns=st.sampled_from([0.0, 4.0, 16.0]),
     queues=st.integers(1, 3),
     gap_ns=costs,
     prior=st.integers(0, 1),
@@ -65,13 +73,14 @@ def nested(items, fanouts):
     st.integers(0, 4),
     st.integers(1, 5),
     options,
+    st.sampled_from([0.0, 0.25, 1.0]),
     st.integers(0, 2**32 - 1),
 )
-def test_the_compiled_simulation_equals_the_plain_one(items, fanouts, policy, threshold, options, seed):
+def test_the_compiled_simulation_equals_the_plain_one(items, fanouts, policy, threshold, options, together, seed):
     levels, below = nested(items, fanouts)
     count = sum(map(len, levels)) + sum(map(len, below))
     item_ns = np.random.default_rng(seed).choice([0.5, 1.5, 4.0], count)
-    work = spawns("random", levels, item_ns, base_ns=2.0, child_ns=1.0, below=below)
+    work = spawns("random", levels, item_ns, base_ns=2.0, child_ns=1.0, below=below)._replace(together=together)
     fast, plain = run(work, options, policy, threshold), Plain(work, options, policy, threshold).run()
     assert fast.time_ns == plain.time_ns
     for a, b in ((fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):
@@ -80,11 +89,11 @@ def test_the_compiled_simulation_equals_the_plain_one(items, fanouts, policy, th
     work_ns = (work.items * work.item_ns).sum() / min(
         options.resident, options.slots * max(options.parent, options.child)
     )
-    filled = sum(bool(r) for r in items)  # rounds
-    assert fast.time_ns >= max(work_ns, 2.0 * filled) - 1e-9
-    launched = np.isfinite(fast.took_ns)
-    assert not (launched & (work.items == 0)).any()
-    assert (fast.took_ns[launched] >= options.launch_ns + options.another_ns).all()
+    round_count = sum(bool(r) for r in items)  # rounds
+    assert fast.time_ns >= max(work_ns, 2.0 * round_count) - 1e-9
+    launch_flags = np.isfinite(fast.took_ns)
+    assert not (launch_flags & (work.items == 0)).any()
+    assert (fast.took_ns[launch_flags] >= options.launch_ns + options.another_ns).all()
 
 
 SMALL = Spawning(
@@ -145,8 +154,8 @@ def test_the_rule_launches_what_is_worth_it_once_it_has_seen_children():
     assert np.isnan(outcome.estimate_ns[:4]).all()
     # Assuming a full GPU from the first, a launch takes more than its 50 ns, which 5 items are not worth.
     few = spawns("few", [np.full(4, 5), np.full(4, 40)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
-    launched = np.isfinite(run(few, replace(options, prior=1), SPAWN).took_ns).tolist()
-    assert launched == [False] * 4 + [True] * 4
+    launch_flags = np.isfinite(run(few, replace(options, prior=1), SPAWN).took_ns).tolist()
+    assert launch_flags == [False] * 4 + [True] * 4
     # It is not asked about threads that the program as written would not launch.
     assert not np.isfinite(run(few, replace(options, prior=1), SPAWN, 41).took_ns).any()
 
@@ -226,5 +235,5 @@ def test_tiles_that_start_at_a_time_decide_by_one_view_of_the_queue():
     options = Spawning(
         slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=5.0, another_ns=0.0, prior=0, untried=3
     )
-    launched = [np.isfinite(run(work, replace(options, lag_ns=ns), SPAWN).took_ns).sum() for ns in (0.0, 1.0)]
-    assert launched == [3, 8]
+    launch_flags = [np.isfinite(run(work, replace(options, lag_ns=ns), SPAWN).took_ns).sum() for ns in (0.0, 1.0)]
+    assert launch_flags == [3, 8]

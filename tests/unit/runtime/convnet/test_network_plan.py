@@ -11,7 +11,7 @@ import torch
 from tests.support.runtime.networks import image, parameters, small
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.network import INPUT, Convolution, Maximum, Network, computed, windowed
-from tileprof.runtime.convnet.plan import Plan, planned, verify
+from tileprof.runtime.convnet.plan import Plan, plan_network, verify
 from tileprof.runtime.convnet.tiling import candidates, k_blocks
 from tileprof.runtime.convnet.weights import copied, laid_out
 
@@ -32,7 +32,7 @@ def elements_read(network: Network, number: int, rows: slice, images: slice) -> 
 @pytest.mark.parametrize(("images", "blocks"), [(1, 5), (2, 3), (3, 132)])
 def test_tiles_wait_for_all_who_write_what_they_read(images: int, blocks: int) -> None:
     network = small(images)
-    plan = planned(network, blocks)
+    plan = plan_network(network, blocks)
     verify(plan)
     posters: dict[tuple[int, int, int], set[int]] = {}
     for number, at, y, _, _, _, _, post, *_ in plan.tasks.tolist():
@@ -40,23 +40,23 @@ def test_tiles_wait_for_all_who_write_what_they_read(images: int, blocks: int) -
         for one in range(at, at + tiling.images):
             for row in range(y, y + tiling.rows):
                 posters.setdefault((number, one, row), set()).add(post)
-    checked = 0
+    check_count = 0
     for number, at, y, _, _, begin, end, *_ in plan.tasks.tolist():
         layer, tiling = network.layers[number], plan.tilings[number]
         if not isinstance(layer, Convolution | Maximum) or layer.source in {INPUT, 0}:
             continue
         if layer.reads != network.layers[layer.source].shape:
             continue
-        awaited = set(plan.waits[begin:end, 0].tolist())
+        semaphores = set(plan.waits[begin:end, 0].tolist())
         read = elements_read(network, number, slice(y, y + tiling.rows), slice(at, at + tiling.images))
         for source, mask in read.items():
             for one, row in {(int(i), int(r)) for i, r in np.argwhere(mask.any((2, 3)))}:
-                assert posters[source, one, row] <= awaited
-                checked += 1
-    assert checked > 50
+                assert posters[source, one, row] <= semaphores
+                check_count += 1
+    assert check_count > 50
 
 
-def broken(plan: Plan, kind: str) -> Plan:
+def broken_plan(plan: Plan, kind: str) -> Plan:
     tasks, waits = plan.tasks.copy(), plan.waits.copy()
     begin, end = tasks[tasks[:, 6] > tasks[:, 5]][0, 5:7]
     if kind == "wait":
@@ -75,20 +75,20 @@ def broken(plan: Plan, kind: str) -> Plan:
 
 @pytest.mark.parametrize("kind", ["wait", "count", "tile", "post", "order"])
 def test_a_plan_that_lacks_something_is_refused(kind: str) -> None:
-    plan = planned(small(1), 5)
+    plan = plan_network(small(1), 5)
     verify(plan)
     with pytest.raises(UserError):
-        verify(broken(plan, kind))
+        verify(broken_plan(plan, kind))
 
 
 def in_parts(blocks: int) -> Plan:
     """Tiles of as many parts as can be."""
     network = small(1)
-    tilings = list(planned(network, blocks).tilings)
+    tilings = list(plan_network(network, blocks).tilings)
     for number, layer in enumerate(network.layers):
         if isinstance(layer, Convolution):
             tilings[number] = max(candidates(network, layer), key=lambda tiling: tiling.parts)
-    return planned(network, blocks, tuple(tilings))
+    return plan_network(network, blocks, tuple(tilings))
 
 
 PART, COUNTER, PLACE = 8, 9, 10
@@ -116,9 +116,9 @@ def test_parts_that_do_not_add_up_are_refused(word: int, from_other: bool, messa
 
 def test_every_tile_of_parts_posts_for_each_part() -> None:
     plan = in_parts(5)
-    posted = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
+    post_counts = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
     for band in plan.bands:
-        assert (posted[band.first : band.first + band.count] == band.posts).all()
+        assert (post_counts[band.first : band.first + band.count] == band.posts).all()
     assert max(tiling.parts for tiling in plan.tilings) > 1
 
 
@@ -129,7 +129,7 @@ def test_weights_are_where_the_parameters_lie_unless_they_lie_otherwise(last: bo
     lie = torch.channels_last if last else torch.contiguous_format
     inputs = [p.contiguous(memory_format=lie) if p.dim() == 4 else p for p in inputs]
     shared = []
-    for layer, tiling in zip(network.layers, planned(network, 5).tilings, strict=True):
+    for layer, tiling in zip(network.layers, plan_network(network, 5).tilings, strict=True):
         if not isinstance(layer, Convolution):
             continue
         weight = inputs[layer.weight]
@@ -146,7 +146,7 @@ def test_weights_are_where_the_parameters_lie_unless_they_lie_otherwise(last: bo
 
 def test_weights_at_an_odd_address_or_of_another_dtype_are_copied() -> None:
     network, inputs = small(1), parameters()
-    layer, tiling = network.layers[7], planned(network, 5).tilings[7]
+    layer, tiling = network.layers[7], plan_network(network, 5).tilings[7]
     assert isinstance(layer, Convolution)
     odd = torch.zeros(inputs[10].numel() + 1, dtype=torch.float16)[1:].view(inputs[10].shape).copy_(inputs[10])
     for weight in (odd, inputs[10].float()):

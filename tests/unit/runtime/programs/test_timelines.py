@@ -20,7 +20,7 @@ from tileprof.cli.running import run_program
 from tileprof.cli.running.timeline_trace import write_trace
 from tileprof.devices import of_driver
 from tileprof.errors import UserError
-from tileprof.runtime.convnet.plan import planned
+from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.encoder.memory import memory_of
 from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.programs import compare
@@ -111,7 +111,7 @@ def test_a_run_of_a_decoder_is_a_valid_trace_and_its_stages_depend_on_each_other
 
 
 def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) -> None:
-    plan = planned(small(2), 16)
+    plan = plan_network(small(2), 16)
     times = np.zeros((len(plan.tasks), 7), np.int64)
     times[:, 0] = 10**9 + 1000 * (20 * plan.tasks[:, 0] + np.arange(len(plan.tasks)))
     times[:, 1], times[:, 6] = times[:, 0] + 400, times[:, 0] + 900
@@ -123,7 +123,7 @@ def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) 
     for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
         parent, child, _ = graph.blocks[number].edges()
         matches.setdefault((producer, consumer), set()).update(zip(parent.tolist(), child.tolist(), strict=True))
-    apart = planned(small(2), 16, reuse=False)  # the trace has a buffer per layer, wherever its rows lie
+    apart = plan_network(small(2), 16, reuse=False)  # the trace has a buffer per layer, wherever its rows lie
     needs = plan_of_network(apart).needed
     assert matches == {key: set(zip(p.tolist(), c.tolist(), strict=True)) for key, (p, c) in needs.items() if len(p)}
     assert (timeline.stages[0].end_ns - timeline.stages[0].begin_ns == 500).all()
@@ -131,17 +131,17 @@ def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) 
 
 def test_every_weight_is_read_once_and_every_result_written_once() -> None:
     timeline = decoder_run()
-    read, written = {}, {}
+    read, writes = {}, {}
     for stage in timeline.stages:
         t = stage.touches
         for buffer, mode, size in zip(t.buffer, t.mode, t.length * t.count_0 * t.count_1, strict=True):
-            which = written if mode else read
+            which = writes if mode else read
             which[int(buffer)] = which.get(int(buffer), 0) + int(size)
     for number, (name, size, kind) in enumerate(timeline.buffers):
         if kind == "parameter":
             assert read[number] == size, name
         elif kind == "activation":
-            assert written[number] == size, name
+            assert writes[number] == size, name
 
 
 def test_view_draws_a_run(tmp_path) -> None:
@@ -176,13 +176,13 @@ def test_each_model_whose_kernel_has_clocks_gets_a_trace_and_the_others_a_senten
 def test_a_run_with_clocks_puts_back_what_it_updates_and_may_fail(fails) -> None:
     cache, actual = torch.zeros(3), Comparison("a decoder", 1)
 
-    def timed(_, inputs):
+    def fake_timeline(_, inputs):
         inputs[1].add_(1)
         if fails:
             raise UserError("no clocks")
         return "a timeline"
 
-    region = SimpleNamespace(name="decoder", timed=timed, mutated=(1,))
+    region = SimpleNamespace(name="decoder", timed=fake_timeline, mutated=(1,))
     compare._time_region(actual, region, "cuda", [torch.ones(3), cache])
     assert cache.eq(0).all()
     assert actual.timelines == ([] if fails else ["a timeline"])
