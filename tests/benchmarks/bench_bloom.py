@@ -118,7 +118,7 @@ def with_filters(simulator, row, look_up_factor):
     return time_us(simulator, f"dataflow-bloom:{filters},{look_up}")
 
 
-def compared():
+def comparison():
     """Rows of the table: bits, program, measured times by mode, simulated ones, and whether they were calibrated with;
     the factor on look-ups.
     """
@@ -165,7 +165,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()
-    rows, look_ups = compared()
+    rows, look_ups = comparison()
     lines = [*table(rows), "", f"Look-ups take {look_ups:.1f} times as long as from one block."]
     print("\n".join(lines))
     if chosen.write:

@@ -55,12 +55,12 @@ def by_recorder(problem, device):
     """What the recorder says of a problem: shape, source, modelled time of all launches."""
     from tileprof.record.model import duration
 
-    launched = kernels(product(problem), device, op=problem.op, tf32=problem.dtype == TF32)
-    ns = sum(duration.model(kernel, device).launch_ns for kernel in launched)
-    return launched, ns
+    launches = kernels(product(problem), device, op=problem.op, tf32=problem.dtype == TF32)
+    ns = sum(duration.model(kernel, device).launch_ns for kernel in launches)
+    return launches, ns
 
 
-def judge(cases, device, *, rules, timed):
+def judge(cases, device, *, rules, with_times):
     """One row per case: type, source, whether the kernel is right, relative error of the time."""
     rows = []
     for problem, row, without in cases:
@@ -72,10 +72,10 @@ def judge(cases, device, *, rules, timed):
             rate = (
                 "tf32" if problem.dtype == TF32 else {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
             )
-            asked = {"itemsize": size, "out_itemsize": size, "rate": rate, "device": device}
-            choice = gemm_choice.choose(None, (problem.m, problem.n, problem.k), problem.batch, **asked)
+            facts = {"itemsize": size, "out_itemsize": size, "rate": rate, "device": device}
+            choice = gemm_choice.choose(None, (problem.m, problem.n, problem.k), problem.batch, **facts)
         error = None
-        if timed:
+        if with_times:
             ns = choice.main_ns + choice.rest_ns if choice.main_ns else by_recorder(problem, device)[1]
             error = abs(ns / total - 1)
         rows.append((TYPES[problem.dtype], str(choice.source), shape_of(choice.tile) == shape, error, row["kind"]))
@@ -109,9 +109,9 @@ def main():
         library_heuristic.proposals = lambda *_: []
     if options.leave_one_out:
         table = tables.table("products", device)
-        chosen = random.Random(0).sample(range(len(table)), options.leave_one_out)
+        sample = random.Random(0).sample(range(len(table)), options.leave_one_out)
         cases = []
-        for entry in chosen:
+        for entry in sample:
             recipe, key = recipe_of(table, entry), table.keys[entry].tolist()
             shape = dict(
                 zip(
@@ -136,7 +136,7 @@ def main():
                 )
                 for row in csv.DictReader(file)
             ]
-    rows = judge(cases, device, rules=options.rules, timed=not options.no_times)
+    rows = judge(cases, device, rules=options.rules, times=not options.no_times)
     for name, key, count, right, error in table_rows(rows):
         print(f"{name:<7} {key:<10} {count:>5} {right:>7.1%} right  {error:>6.1%} median error of the time")
 

@@ -137,7 +137,7 @@ class Kernel(Event):
     launches: int = 0
     """Kernels of its module launch kernels or graphs."""
     constants: int = 0
-    """How many constant variables its module has."""
+    """Number of constant variables of its module."""
     code: list[int] | None = None
     """Address and bytes of its machine code; zeros where the library does not tell."""
 
@@ -548,13 +548,13 @@ def fields_of(kind: str) -> dict[str, bool]:
     return own | _WORDS.get(kind, {})
 
 
-_NEEDED = {kind: [name for name, needed in fields_of(kind).items() if needed] for kind in KINDS}
+_REQUIRED_FIELDS = {kind: [name for name, needed in fields_of(kind).items() if needed] for kind in KINDS}
 
 
 def checked(event: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the event itself. Raises `UserError` for an unknown kind, and for one that lacks a field."""
     kind = event.get("e", "")
-    required = _NEEDED.get(kind)
+    required = _REQUIRED_FIELDS.get(kind)
     if required is None:
         raise UserError(
             f"{where} holds an event of the kind {kind!r}, which this tileprof does not know: another version recorded "

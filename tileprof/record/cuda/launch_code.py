@@ -1,4 +1,4 @@
-"""What a launch's machine code reaches with the parameters that its records hold (`machine_code`)."""
+"""The part of a launch's machine code that it reaches with the parameters that its records hold (`machine_code`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tileprof.record.cuda.tensormap import TensorMap
 BEGIN_BYTES: Final = 16
 """Parameters begin so far behind a multiple of 64."""
 PART_BYTES: Final = 16
-"""Of each entry that holds some of them."""
+"""Bytes of parameters per entry that holds some of them."""
 
 
 def parameters(entries: raw.Entries) -> bytes:
@@ -48,10 +48,10 @@ def stores(
     block = block[: len(block) // PART_BYTES * PART_BYTES]
     if event["graph"] >= 0 or not block or len(block) < kernel["parameters"][1] // PART_BYTES * PART_BYTES:
         return None
-    found = kernels.reached(event["kernel"], constants(block, kernel["parameters"][0], live))
-    if found is None or found.maps is None:
+    reach = kernels.reached(event["kernel"], constants(block, kernel["parameters"][0], live))
+    if reach is None or reach.maps is None:
         return None
-    named = [block[at : at + 64] for at in sorted(found.maps)]
-    maps = [tensormap.decode(np.frombuffer(words, "<u4"), loaded=True) for words in named if len(words) == 64]
-    known = [m for m in maps if m is not None]
-    return known if len(known) == len(found.maps) else None
+    map_words = [block[at : at + 64] for at in sorted(reach.maps)]
+    maps = [tensormap.decode(np.frombuffer(words, "<u4"), loaded=True) for words in map_words if len(words) == 64]
+    maps_read = [m for m in maps if m is not None]
+    return maps_read if len(maps_read) == len(reach.maps) else None
