@@ -220,9 +220,9 @@ def test_a_table_of_a_million_waits_is_not_read_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"edges": [], "edges": []}', "'edges' stands twice in one object"),
-        ('{"prediction": {"policy_us": NaN}}', "NaN is no finite number"),
-        ('{"prediction": {"policy_us": 1e999}}', "1e999 is no finite number"),
+        ('{"edges": [], "edges": []}', "'edges' occurs twice in one object"),
+        ('{"prediction": {"policy_us": NaN}}', "NaN is not a finite number"),
+        ('{"prediction": {"policy_us": 1e999}}', "1e999 is not a finite number"),
     ],
 )
 def test_what_only_python_takes_for_json_is_refused(tmp_path, text: str, message: str) -> None:
@@ -236,7 +236,7 @@ def test_a_byte_order_mark_is_read_over_and_a_device_is_no_policy(tmp_path) -> N
     path = tmp_path / "p.json"
     path.write_text(json.dumps(row_policy()), encoding="utf-8-sig")
     assert load_policy(path) == from_dict(row_policy())
-    with pytest.raises(PolicyError, match="/dev/zero is no policy"):
+    with pytest.raises(PolicyError, match="/dev/zero is not a policy"):
         load_policy("/dev/zero")
 
 
