@@ -79,7 +79,7 @@ def test_a_cache_that_cannot_be_written_is_named_with_what_to_set(tmp_path, monk
     ("script", "message"),
     [
         ("#!/bin/sh\n[ $1 = --version ] || kill -9 $$", r"exit code -9\):\nit said nothing"),
-        ("#!/bin/sh\ntrue", "ended well and made no kernel.cubin"),
+        ("#!/bin/sh\ntrue", "succeeded but made no kernel.cubin"),
         ("no script", "cannot be started: Exec format error"),
     ],
 )
