@@ -1,4 +1,4 @@
-"""What the decoder's tiles poll is what they read: checked in adversarial orders, and a poll that is left out is
+"""Check that what the decoder's tiles poll is what they read: checked in adversarial orders, and a poll that is left out is
 caught.
 """
 
