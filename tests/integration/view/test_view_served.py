@@ -125,7 +125,7 @@ def test_a_scheduler_with_options_is_simulated(server):
         ("block?of=-1", "no relation"),
         ("block?of=99999", "no relation"),
         ("size?of=0,1", "1 to"),
-        ("size?of=7", "no size"),
+        ("size?of=7", "not a size"),
         ("variant?of=acs-sw:window=99999999999999999999@132,0", ""),
         ("simulate?of=acs-sw:window=99999999999999999999", ""),
     ],
