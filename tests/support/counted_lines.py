@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def counted_lines(function: Callable[[], Result]) -> tuple[Result, int]:
-    """What the function returns, and how many lines of Python ran; a loop's lines count each time."""
+    """Return what the function returns, and how many lines of Python ran; a loop's lines count each time."""
     lines = 0
 
     def trace(_frame: FrameType, event: str, _argument: Any) -> Any:

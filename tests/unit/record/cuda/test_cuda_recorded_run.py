@@ -1,4 +1,4 @@
-"""What is refused before a program runs, and with which words."""
+"""Check what is refused before a program runs, and with which words."""
 
 import argparse
 import json

@@ -90,7 +90,7 @@ def cache(monkeypatch, tmp_path_factory) -> None:
 
 
 def wrong_runs(layer: HostExperts, name: str, runs: int) -> Iterator[str]:
-    """What went wrong in which run. Run 0 is calm, and near PyTorch's result; others are the same bits."""
+    """Provide what went wrong in which run. Run 0 is calm, and near PyTorch's result; others are the same bits."""
     shape = CASES[name]
     weights, x = layer_inputs(shape)
     expected, calm = plain(weights, x, shape.top), None
