@@ -63,7 +63,7 @@ class Agreement:
 
 
 def kind(op, kernel):
-    """What launches are matched by: their operator, whichever library stands behind it, and what they are."""
+    """Return what launches are matched by: their operator, whichever library stands behind it, and what they are."""
     what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
     if kernel.startswith("triton_") and "_fused_" in kernel:
         shape = "pointwise" if kernel.startswith("triton_poi") else "template" if "_tem_" in kernel else "reduction"

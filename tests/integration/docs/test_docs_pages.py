@@ -170,6 +170,11 @@ def test_short_names_of_files_in_contributing_are_near_the_path_before_them():
             assert (ROOT / name).exists() or Path(name).name in near, f"{name} beside {first}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_a_page_has_no_archaic_words(page):
+    assert re.findall(r"\b(?:whoever|nobody|likewise|by and by|lest)\b", page.read_text(), re.IGNORECASE) == []
+
+
 def test_no_image_is_left_over():
     uses = {Path(t).name for p in PAGES for t in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", p.read_text())}
     assert uses >= {p.name for p in (ROOT / "docs" / "images").iterdir() if p.suffix in {".png", ".svg"}}

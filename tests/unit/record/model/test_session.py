@@ -1,4 +1,4 @@
-"""What a session sees, and what it binds the launches to."""
+"""Check what a session sees, and what it binds the launches to."""
 
 import threading
 
