@@ -33,12 +33,13 @@ smoke: $(INSTALLED) ## five seconds: the parts import, the layers hold, a small 
 
 # Left out by marker: what needs an NVIDIA GPU, and what measures.
 test: $(INSTALLED) browser ## the whole suite
-	$(BIN)/python -m pytest -n 2 -m "not gpu and not benchmark and not nightly" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not benchmark and not nightly" $(PYTEST_ARGS)
 
 # Each failure ends with its example as an @example(...), to be pasted above the test and mended.
-search: $(INSTALLED) ## nightly tests, and property tests with new random examples, SEARCH_ROUNDS times
+search: $(INSTALLED) ## nightly tests, kernels in more orders, and property tests with new random examples, SEARCH_ROUNDS times
 	@status=0; for round in $$(seq $(SEARCH_ROUNDS)); do \
-		$(BIN)/python -m pytest -n 2 -q -m "(hypothesis or nightly) and not gpu and not benchmark" --hypothesis-profile=search \
+		TILEPROF_KERNEL_RUNS=24 $(BIN)/python -m pytest -n 2 -q -m "(hypothesis or nightly or orders) and not gpu and not benchmark" \
+			--hypothesis-profile=search \
 			$(PYTEST_ARGS) || status=1; \
 	done; exit $$status
 

@@ -138,7 +138,7 @@ class _Answers:
         tiles, traffic, recorded_ns = self.keys[row]
         pair = self._pairs[row]
         if tiles not in self._scheduled:
-            self._scheduled[tiles] = self._bounder.renamed(pair), *self._early(*pair)
+            self._scheduled[tiles] = self._bounder.renamed(pair), *self._head_start(*pair)
         if traffic not in self._moved:
             self._moved[traffic] = self._bounder.dram(pair)
         bounds, early, lead_ns = self._scheduled[tiles]
@@ -171,8 +171,8 @@ class _Answers:
         tiles, slots = self._tiles, self._slots
         return pair_waves((tiles[producer], tiles[consumer]), (slots[producer], slots[consumer]))
 
-    def _early(self, producer: int, consumer: int) -> tuple[float, float]:
-        """Return share of the consumer's tiles that could start early, and by how much on average, ns."""
+    def _head_start(self, producer: int, consumer: int) -> tuple[float, float]:
+        """Return the share of the consumer's tiles that could start early, and by how much on average, ns."""
         ends = self._ends_of(producer)
         end_ns = float(ends.max(initial=0.0))
         ready = np.zeros(self._tiles[consumer])

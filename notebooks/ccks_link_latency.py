@@ -16,8 +16,9 @@
 # on NVLink-C2C only, and without a CUDA graph as baseline. What would be left of it on a slower link?
 #
 # Four programs are recorded without a GPU and simulated with the link's latency, one way, from 0.1 to 20 microseconds.
-# For orientation: about 0.5 is often assumed for NVLink-C2C, 1 to 2 for PCIe. **All times are modelled**, on an H200;
-# launch gaps were measured on one, the costs of the CPU (20 ns per tile, 100 ns per batch, four threads) are assumed.
+# For orientation: about 0.5 is often assumed for NVLink-C2C; over PCIe an H200 was measured at 2.5 where all its blocks
+# ask (`link_trip_ns` of its device description). **All times are modelled**, on an H200; launch gaps and the link were
+# measured on one, the costs of the CPU (20 ns per tile, 100 ns per batch, four threads) are assumed.
 
 # %%
 import subprocess
@@ -32,6 +33,7 @@ from IPython.display import Markdown
 import tileprof
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import Simulator, scheduler
+from tileprof.devices import get
 from tileprof.viz.charts import curves
 
 PROGRAMS = {
@@ -89,7 +91,8 @@ VARIANTS = {
     "no speculation, no bypass": "ccks:speculate=0,bypass=0",
 }
 BASELINES = {"CUDA graph": "graph", "programmatic dependent launch": "pdl"}
-NVLINK_US, PCIE_US = 0.5, 1.5
+H200 = get("H200")
+NVLINK_US, PCIE_US = 0.5, H200.link_one_way_ns(H200.sms) / 1e3
 LATENCIES_US = sorted({*np.geomspace(0.1, 20, 12).round(3).tolist(), NVLINK_US, PCIE_US})
 
 
@@ -223,13 +226,11 @@ curves(
 # ## Measured points
 #
 # The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that hands tiles to a persistent
-# kernel over PCIe. Its link was measured apart from any program: 5.0 us for a round trip of 132 blocks, 2.5 one way.
-# Ten chains were measured on an H200; the curves are the simulator's for the same tiles, of which only the time of the
+# kernel over PCIe. Its link was measured apart from any program, and is the device's (`link_one_way_ns`). Ten chains were measured on an H200; the curves are the simulator's for the same tiles, of which only the time of the
 # stages one by one was used (`tests/benchmarks/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of
 # their inputs, *ccks-ready* does not.
 
 # %%
-MEASURED_US = 2.5
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 clone = next(place for place in places if (place / "notebooks" / "data").is_dir())
 chains = pd.read_csv(clone / "notebooks" / "data" / "ccks_twins.csv")
@@ -240,7 +241,7 @@ some = [
     "ResNet, two 3x3, 28x28x128, batch 8",
 ]
 chosen = chains[chains["chain"].isin(some)]
-there = chains[chains["latency_us"] == MEASURED_US].set_index(["chain", "scheduler"])
+there = chains[chains["latency_us"] == PCIE_US].set_index(["chain", "scheduler"])
 off = (there["simulated_us"] / there["measured_us"] - 1).abs()
 figure = curves(
     chosen,
@@ -248,7 +249,7 @@ figure = curves(
     y="simulated_us",
     by="scheduler",
     panel="chain",
-    guides={"measured": MEASURED_US},
+    guides={"measured": PCIE_US},
     log_x=True,
     title=f"Curves simulated, diamonds measured on an H200: of {len(off)} points {int((off <= 0.15).sum())} are within 15%",
     x_title="latency of the link, one way, us",
@@ -257,7 +258,7 @@ figure = curves(
 for place, name in enumerate(dict.fromkeys(chosen["chain"])):
     points = there.loc[name, "measured_us"]
     figure.add_scatter(
-        x=[MEASURED_US] * len(points),
+        x=[PCIE_US] * len(points),
         y=points,
         mode="markers",
         marker={"symbol": "diamond", "size": 9, "color": "#222222"},

@@ -1,5 +1,6 @@
 """What holds for the whole suite: Triton interprets, and the examples of a property test are the same in each run."""
 
+import gc
 import os
 import re
 import signal
@@ -19,6 +20,10 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 # On a slow machine lines that tell where a command is would stand among what tests compare.
 os.environ["TILEPROF_PROGRESS_S"] = "0"
+
+# The workers share the cores: threads of arithmetic beside them wait for each other, busily, and take twice the time.
+for _library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 # What a shell starts in the background ignores SIGINT, under nohup SIGHUP; so would the programs that tests interrupt.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -51,6 +56,7 @@ _FALSIFYING = re.compile(r"(?:Falsifying example|Failing test case): \w+\(\n(.*?
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the schedulers once, beside the workers, of which each would do it otherwise."""
     compile_once.install()
+    gc.disable()  # what collection makes stays: looking through it again and again takes a fifth of the time
     config = session.config
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -68,7 +74,13 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared.PLACE.folder
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_sessionfinish() -> None:
+    gc.unfreeze()
     for process in _warming:
         process.terminate()
         process.wait()

@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """Run the command line. An interrupt while it is imported ends it by SIGINT, without a traceback."""
     try:
-        from tileprof.cli import main as run  # noqa: PLC0415 - under the handler
+        from tileprof.cli.entry import main as run  # noqa: PLC0415 - under the handler
     except KeyboardInterrupt:
         sys.excepthook = lambda *_: None
         raise

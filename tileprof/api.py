@@ -41,7 +41,7 @@ class Summary:
     def __str__(self) -> str:
         from rich.console import Console  # noqa: PLC0415 - heavy
 
-        from tileprof.cli.report_text import print_report  # noqa: PLC0415 - heavy
+        from tileprof.cli.text.report_text import print_report  # noqa: PLC0415 - heavy
 
         text = io.StringIO()
         print_report(self.report, 10, Console(file=text, width=100, highlight=False), guidance=self.guidance)

@@ -54,7 +54,7 @@ def _broken(path: Path, limits: dict[str, Any]) -> list[str]:
     from tileprof.analysis.comparison import facts  # noqa: PLC0415 - heavy, and only for marked tests
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
     from tileprof.api import load  # noqa: PLC0415 - as above
-    from tileprof.cli.fail_if import condition, shown  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
 
     values = facts(build_report(load(path).graph()))
     broken = []

@@ -1,6 +1,7 @@
 """Times that no schedule can beat, beside what a simple one achieves; see `Bounder` and `ASSUMPTIONS`."""
 
-from tileprof.analysis.bounds.bounder import ANY, ASSUMPTIONS, MOST_LISTED_TILES, Bounder, Bounds, share_saved
+from tileprof.analysis.bounds.assumptions import ANY, ASSUMPTIONS
+from tileprof.analysis.bounds.bounder import MOST_LISTED_TILES, Bounder, Bounds, share_saved
 from tileprof.analysis.bounds.durations import MEASURED, MODELLED, ROOFLINE, SPREAD, Durations
 from tileprof.analysis.bounds.machine import RESOURCES, Machine, machine_of
 

@@ -74,7 +74,7 @@ class Program:
         return predecessors
 
 
-def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, machine: Machine | None = None) -> Program:
+def program_of(graph: TileGraph, selection: Sequence[int] | None = None, machine: Machine | None = None) -> Program:
     """Return launch-level dependencies of a tile graph, or between some of its launches (ascending), then numbered from
     0.
 
@@ -82,7 +82,7 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, machine: M
     without.
     """
     machine = machine or Machine(graph.device)
-    launches = graph.launches if chosen is None else graph.launches.iloc[list(chosen)]
+    launches = graph.launches if selection is None else graph.launches.iloc[list(selection)]
     links = Links.of(graph).between(launches["launch"].to_numpy(np.int64))
     parents: list[dict[int, float]] = [{} for _ in range(len(launches))]
     recycled: list[set[int]] = [set() for _ in range(len(launches))]
@@ -117,9 +117,11 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, machine: M
     )
 
 
-def _tile_level(graph: TileGraph, chosen: NDArray[np.int64]) -> tuple[list[dict[int, set[str]]], list[int], list[int]]:
+def _tile_level(
+    graph: TileGraph, selection: NDArray[np.int64]
+) -> tuple[list[dict[int, set[str]]], list[int], list[int]]:
     """Return ``hazards``, ``edges`` and ``fan_in`` of a `Program`; parents that several links name count once each."""
-    local = {launch: i for i, launch in enumerate(chosen.tolist())}
+    local = {launch: i for i, launch in enumerate(selection.tolist())}
     hazards: list[dict[int, set[str]]] = [{} for _ in local]
     edges, fan_in = [0] * len(local), [0] * len(local)
     widest = [int(np.diff(b.indptr).max(initial=0)) for b in graph.blocks]
@@ -204,7 +206,7 @@ class Options:
             who = f"{self.kind} {self.name}"
             key, text = plain_key(who, name, value, by_name)
             if key not in by_name:
-                raise UserError(f"{who} has no option {key!r}{close(key, by_name)}; it has {_listed(by_name)}")
+                raise UserError(f"{who} has no option {key!r}{close(key, by_name)}; it has {_comma_list(by_name)}")
             if key in changed:
                 raise UserError(f"{who}: {key} is given twice, once with its unit; give it once")
             changed[key] = _number(who, by_name[key], text)
@@ -293,7 +295,7 @@ def _number(who: str, option: Field[Any], text: str) -> float | int:
         raise UserError(f"{who}: {option.name}={text} is not {kind} ({option.metadata['meaning']})") from None
 
 
-def _listed(names: Iterable[str]) -> str:
+def _comma_list(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 

@@ -1,7 +1,7 @@
 // What `tileprof run --scheduler acs` decides per launch, and how long a CPU takes for it; needs no GPU.
 //
 //     g++ -O2 -std=c++17 -I tileprof/runtime/acs/native tests/benchmarks/acs_decisions.cc
-//         tileprof/runtime/acs/native/table.cpp tileprof/runtime/acs/native/window.cpp -o acs_decisions
+//         tileprof/runtime/acs/native/order/table.cpp tileprof/runtime/acs/native/order/window.cpp -o acs_decisions
 //     ./acs_decisions TABLE LAUNCHES
 //
 // TABLE: a footprint table; LAUNCHES: a log that the library wrote in its mode `log`. Prints nanoseconds per launch.
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "table.h"
-#include "window.h"
+#include "order/table.h"
+#include "order/window.h"
 
 namespace acs = tileprof::acs;
 

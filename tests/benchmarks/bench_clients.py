@@ -1,5 +1,5 @@
-"""Programs of users, modelled here and recorded on an H200: `tests/golden/clients.py`, which the rules were mended on,
-and with ``--held-out`` those of `held_out.py`, which nothing was mended on.
+"""Programs of users, modelled here and recorded on an H200: `tests/golden/clients.py`, which the rules were used for rules,
+and with ``--held-out`` those of `held_out.py`, which nothing was used for rules.
 
 What was recorded is in `tests/golden/clients`: launches with the medians of their durations (NaN where PyTorch's
 profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
@@ -120,9 +120,9 @@ def page(results, held_out):
     """Write both sets of results into the documentation."""
     lines = ["| program | launches modelled / recorded | share | median error of a duration | of their sum |",
              "|---|---|---|---|---|"]  # fmt: skip
-    for title, some in (("mended on", results), ("held out", held_out)):
-        reached = sum(r["share"] >= (0.95 if title == "mended on" else 0.9) for r in some)
-        aim = "95%" if title == "mended on" else "90%"
+    for title, some in (("used for rules", results), ("held out", held_out)):
+        reached = sum(r["share"] >= (0.95 if title == "used for rules" else 0.9) for r in some)
+        aim = "95%" if title == "used for rules" else "90%"
         for r in sorted(some, key=lambda r: -r["share"]):
             errors = ["" if r[k] is None or np.isnan(r[k]) else f"{r[k]:.0%}" for k in ("duration_error", "sum_error")]
             lines.append(f"| {r['program']} | {r['launches'][0]} / {r['launches'][1]} | {r['share']:.0%} | "
@@ -139,7 +139,7 @@ def page(results, held_out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs (default: all)")
-    parser.add_argument("--held-out", action="store_true", help="those that nothing was mended on")
+    parser.add_argument("--held-out", action="store_true", help="those that nothing was used for rules")
     parser.add_argument("--list", action="store_true", help="list what differs")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results as JSON")

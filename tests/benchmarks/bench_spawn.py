@@ -4,13 +4,14 @@ python tests/benchmarks/bench_spawn.py          no GPU, g++; prints the tables o
 python tests/benchmarks/bench_spawn.py --write docs/spawn.md
 
 Measured: `tests/gpu/results/spawn.json`, made by `tileprof/examples/cuda/spawn/program`. The launch sites of each
-program, with the items of each, come from the same source run flat on the CPU (`spawn_sites.cpp`). *Calibrates*, all at
-scale 14: the flat time, by one time per item of each program; the time of launching always, by one time of its parent
-threads besides items (at least a K20c's in cycles); what a child lives when all are launched, which the program
-measures; what launches and rounds cost, likewise; and for all programs `stagger` (of 4, 16 and 64 ns the best median of
-launched numbers at scale 14; first estimated from the number in `join` at scale 16, whose cell is therefore no test).
-*Tests*: the other rules at scale 14, and all of scale 16, flat, too. On the K20c items take as long in proportion; one
-of `bfs` 200 cycles.
+program, with the items of each, come from the same source on the CPU (`spawn_sites.cpp`). *Calibrates*, all at scale
+14: the flat time, by one time per item of each program; what a child lives when all are launched, which the program
+measures; what an item takes a thread of a full warp, likewise (`own_item_ns`), by the share that threads of a warp add
+to each other's time; where launches alone are less than `BOUND` of the time of launching always, that time, by one time
+of parent threads besides items; and for all programs `stagger` (of 4, 16 and 64 ns the best median of launched numbers
+at scale 14; first estimated from the number in `join` at scale 16, whose cell is therefore no test). A launch takes the
+mean of what the program measured in its four runs. *Tests*: the other rules at scale 14, and all of scale 16, flat,
+too. On the K20c items take as long in proportion; one of `bfs` 200 cycles.
 """
 
 import argparse
@@ -19,8 +20,9 @@ import subprocess
 import tempfile
 import textwrap
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, mean
 from typing import NamedTuple
 
 import numpy as np
@@ -38,12 +40,15 @@ LEFT_OUT = ("colouring", "colouring-citation")
 RULES = ("always", "program", "spawn", "warp")
 MEASURED = {"flat": "flat_us", "always": "always_us", "program": "threshold_us", "spawn": "spawn_us", "warp": "warp_us"}
 H200 = Spawning(
-    slots=132 * 32, resident=132 * 2048, queues=128, prior=0, untried=1024, lag_ns=700, stagger_ns=16, guess_ns=500
-)
+    slots=132 * 32, resident=132 * 2048, queues=128, prior=0, untried=1024, lag_ns=700, stagger_ns=16, guess_ns=500,
+    window_ns=65536, ended=1,
+)  # fmt: skip
 H200_BASE_NS = BASE_NS * 706 / 1755
 """As many cycles as on a K20c."""
-STEPS, ROUNDS = 14, 2
-"""Of bisection, and of both times in turn."""
+CLOSE, ROUNDS = 1e-3, 3
+"""How closely bisection encloses a time, as a share of it; how often all times are found in turn."""
+BOUND = 0.7
+"""Share of the time of launching always from which on launches alone explain it."""
 PAPER = {"always": 1.69 / 1.57, "spawn": 1.69}
 """Times as fast as flat, means over 13 programs."""
 BLOCKS = ("measured", "simulated and measured")
@@ -67,17 +72,32 @@ def sites(scale, names):
 
 
 class Times(NamedTuple):
-    """Of a program: one for all items, of a parent thread besides, of a child besides its item."""
+    """Of a program: one for all items, of a parent thread besides, of a child besides its item; and the share of its
+    time that each busy thread of a warp adds to another's.
+    """
 
     item_ns: float
     base_ns: float
     child_ns: float
+    together: float = 0.0
 
 
 def with_times(work, times):
     return work._replace(
-        item_ns=np.full(len(work.items), times.item_ns), base_ns=times.base_ns, child_ns=times.child_ns
-    )
+        item_ns=np.full(len(work.items), times.item_ns), base_ns=times.base_ns, child_ns=times.child_ns,
+        together=times.together,
+    )  # fmt: skip
+
+
+def busy_beside(work):
+    """Threads of its warp that are busy beside a thread's item, on average over items of threads that keep theirs."""
+    pairs = items = 0
+    for begin, end in pairwise(work.round_at.tolist()):
+        kept = np.where(work.items[begin:end] < work.threshold, work.items[begin:end], 0)
+        warps = np.pad(kept, (0, -len(kept) % H200.warp)).reshape(-1, H200.warp)
+        pairs += int(np.minimum(warps[:, :, None], warps[:, None, :]).sum() - warps.sum())
+        items += int(warps.sum())
+    return pairs / max(items, 1)
 
 
 def reached(measured_us, least_ns, time_of):
@@ -85,27 +105,30 @@ def reached(measured_us, least_ns, time_of):
     low, high = least_ns, 1e3 * measured_us
     if time_of(low) >= 1e3 * measured_us:
         return low
-    for _ in range(STEPS):
+    while high - low > CLOSE * high and high > CLOSE:
         middle = (low + high) / 2
         low, high = (middle, high) if time_of(middle) < 1e3 * measured_us else (low, middle)
     return high
 
 
 def calibrated(work, row, options):
-    """The times with which flat and always take what they took."""
-    base_ns = H200_BASE_NS
+    """The times with which flat, always and items of full warps take what they took."""
+    bound = 1e-3 * row["always_launched"] * options.serve_ns / row["always_us"] >= BOUND
+    times, beside = Times(0.0, H200_BASE_NS, 0.0), busy_beside(work)
+
+    def time_of(rule, **changed):
+        return spawn(with_times(work, times._replace(**changed)), options, rule).time_ns
+
     for _ in range(ROUNDS):
-        item_ns = reached(
-            row["flat_us"], 0.0, lambda ns, b=base_ns: spawn(with_times(work, Times(ns, b, 0)), options, "flat").time_ns
-        )
-        child_ns = max(0.0, row["always_child_ns"] - item_ns)
-        base_ns = reached(
-            row["always_us"], H200_BASE_NS,
-            lambda ns, i=item_ns, c=child_ns: spawn(with_times(work, Times(i, ns, c)), options, "always").time_ns,
-        )  # fmt: skip
-        if base_ns == H200_BASE_NS:
-            break
-    return Times(item_ns, base_ns, child_ns)
+        times = times._replace(item_ns=reached(row["flat_us"], 0.0, lambda ns: time_of("flat", item_ns=ns)))
+        times = times._replace(child_ns=max(0.0, row["always_child_ns"] - times.item_ns))
+        if not bound:
+            base_ns = reached(row["always_us"], H200_BASE_NS, lambda ns: time_of("always", base_ns=ns))
+            times = times._replace(base_ns=base_ns)
+        if beside:
+            share = (row["own_item_ns"] / times.item_ns - 1) / beside
+            times = times._replace(together=min(max(share, 0.0), 1.0))
+    return times
 
 
 def times_us(work, options):
@@ -150,13 +173,15 @@ def compared(results):
     and of these those at scale 16.
     """
     lines, times, off, later = [], {}, {rule: [] for rule in ("flat", *RULES)}, {}
+    each_ns = mean(
+        rows[0]["another_ns"] for rows in results.values() if isinstance(rows, list) and "another_ns" in rows[0]
+    )
     for scale in (14, 16):
         costs, *measured = results[f"scale {scale}"]
         measured = {row["name"]: row for row in measured if "warp_us" in row and row["name"] not in LEFT_OUT}
         options = replace(
-            H200, launch_ns=costs["first_ns"], another_ns=costs["another_ns"], serve_ns=costs["another_ns"],
-            gap_ns=1e3 * costs["round_us"],
-        )  # fmt: skip
+            H200, launch_ns=costs["first_ns"], another_ns=each_ns, serve_ns=each_ns, gap_ns=1e3 * costs["round_us"]
+        )
         works = sites(scale, measured)
         if scale == 14:
             times = {name: calibrated(work, measured[name], options) for name, work in works.items()}

@@ -10,8 +10,8 @@ to those that wait for it. *Calibrates*: the time of the stages one by one, by o
 
 Constants of the schedulers were measured apart from the chains. An access of L2 takes 0.35 us (arXiv:2402.13499).
 In `persistent-dynamic` a completion counts an event up, counts the waiting tile's events, draws a place in the queue
-and is seen there; a worker draws its ticket. The link (docs/ccks.md, `link_times.cu`): half the round trip of 132
-blocks each way.
+and is seen there; a worker draws its ticket. The link is the
+device's: half the round trip of 132 blocks each way.
 
 The co-pilot's columns are the simulator's `ccks`; those behind *rings* come from its own dealing (`dealt_plans.py`),
 which has rings for each cluster, charges a worker a read and a release per tile, and takes the round trip by the number
@@ -49,11 +49,7 @@ from tileprof.runtime.persistent.predict import BOUNDARY_US
 RESULTS = ROOT / "tests/gpu/results/dealers.json"
 H200 = get("H200")
 L2_NS = 350
-READ_NS, RELEASE_NS = 1060, 520
-"""A word of the CPU's memory, from the GPU."""
-ROUND_TRIP_NS = {1: 3000, 8: 3200, 32: 4100, 132: 5000}
-"""Completion, answer and pick-up, by the number of blocks that use the link."""
-ONE_WAY_US = ROUND_TRIP_NS[132] / 2e3
+ONE_WAY_US = H200.link_one_way_ns(H200.sms) / 1e3
 DECIDE_NS = 40
 WITHIN = 0.15
 DEALT = {"ccks": Choices(), "ccks-ready": Choices(speculate=False)}
@@ -157,8 +153,8 @@ def dealt_us(plan, cut, stages_us, choices):
     gap = H200.graph_gap_ns / 1e3
     alone = [stage_us(stage, cut.split, min(cut.clusters, stage.tasks)) for stage in cut.stages]
     factor = (stages_us - (gap + BOUNDARY_US) * len(alone)) / sum(alone)
-    link = {"read": READ_NS / 1e3, "release": RELEASE_NS / 1e3, "decide": DECIDE_NS / 1e3}
-    trip = float(np.interp(plan.clusters, list(ROUND_TRIP_NS), list(ROUND_TRIP_NS.values()))) / 1e3
+    link = {"read": H200.link_read_ns / 1e3, "release": H200.link_release_ns / 1e3, "decide": DECIDE_NS / 1e3}
+    trip = 2 * H200.link_one_way_ns(plan.clusters) / 1e3
     lives = [factor * us for us in lives_us(plan)]
     return Dealt(plan, lives, choices, trip=trip, **link).run() + BOUNDARY_US + gap
 

@@ -8,7 +8,7 @@ import time
 
 from measuring import ROOT, header
 
-from tileprof.runtime.convnet.plan import planned
+from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.decode.handover import Handover
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.encoder.plan import plan_of
@@ -57,7 +57,7 @@ def main():
     blocks = timed("GPT-2, 128 tokens", gpt2)
     timed("LLaMA-1B, one token", llama)
     few = timed("LLaMA-1B, two layers", lambda: llama(2))
-    network = timed("a small residual network", lambda: of_network(planned(small(2), BLOCKS)))
+    network = timed("a small residual network", lambda: of_network(plan_network(small(2), BLOCKS)))
     programs = (
         ("GPT-2", blocks, counts[0]),
         ("LLaMA-1B, two layers", few, counts[1]),

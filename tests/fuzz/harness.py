@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.fuzz.inputs import Operation, draw, make
 from tests.fuzz.watch import BAIT, SECRET, Watch, bait_of, bait_times
-from tileprof.cli import main
+from tileprof.cli.entry import main
 
 SECONDS, WAITED_S = 60, 600
 """An input that takes more processor time, or waits longer, is a failure."""

@@ -112,7 +112,7 @@ def make_bases(folder: Path) -> None:
     write_mlp(folder / "tiny.tileprof", layers=1, tokens=128, hidden=128)
     write_mlp(folder / "mlp.tileprof", layers=2, tokens=256, hidden=256, call=json.dumps(CALL))
     shutil.copytree(ROOT / "tests/golden/gemm_pair.tileprof", folder / "gemm_pair.tileprof")
-    from tileprof.cli import main
+    from tileprof.cli.entry import main
 
     trace = str(folder / "mlp.tileprof")
     for form in ("json", "cusync"):

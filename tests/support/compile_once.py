@@ -54,7 +54,7 @@ def install() -> None:
 
 def main() -> None:
     install()
-    from tileprof.cli import main as command
+    from tileprof.cli.entry import main as command
 
     for words in WARM_UP:
         command(list(words))

@@ -85,10 +85,10 @@ def brute_force(kernel, arguments, made):
     from triton.runtime import interpreter
 
     choice = kernel.choice()
-    choice.taken = next(
+    choice.index = next(
         n
         for n in range(len(choice.configs))
-        if kernels._grid(dataclasses.replace(choice, taken=n), _named(choice, arguments)) == made.grid
+        if kernels._grid(dataclasses.replace(choice, index=n), _named(choice, arguments)) == made.grid
     )
     function = _interpreted(kernel)
     named = _named(choice, arguments)
@@ -135,7 +135,7 @@ def _interpreted(kernel):
     return vars(module)[kernel.name]
 
 
-def modelled(kernel, arguments, values=kernels.known):
+def modelled(kernel, arguments, values=kernels.integers_of):
     """The bytes that `evaluate` says: the same form."""
     made, _ = kernel.kernel(tuple(arguments), values)
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]

@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser
 
-from tileprof.cli import add_options
-from tileprof.cli.simulate import VERB
+from tileprof.cli.entry import add_options
+from tileprof.cli.verbs.simulate import VERB
 
 
 def simulate(*arguments):

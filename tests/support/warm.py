@@ -28,8 +28,8 @@ from pathlib import Path
 
 HEAVY = (
     "torch", "torch._subclasses.fake_tensor", "transformers.models.gpt2.modeling_gpt2", "pandas", "pyarrow.parquet",
-    "plotly.graph_objects", "ipykernel.kernelapp", "numba", "jsonschema", "tileprof.cli", "tileprof.record.command",
-    "tileprof.analysis.simulate",
+    "plotly.graph_objects", "ipykernel.kernelapp", "numba", "jsonschema", "tileprof.cli.entry",
+    "tileprof.record.command", "tileprof.analysis.simulate",
 )  # fmt: skip
 _MOST_BYTES = 1 << 20
 _STARTER = """
@@ -132,7 +132,7 @@ def _become(files: list[int], name: str, words: list[str], folder: str, environm
         _customize(folder)
         if name == "tileprof":
             sys.argv = ["tileprof", *words]
-            from tileprof.cli import main
+            from tileprof.cli.entry import main
 
             code = main()
         elif words[0] == "-m":

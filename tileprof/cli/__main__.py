@@ -2,7 +2,7 @@
 
 import sys
 
-from tileprof.cli import main
+from tileprof.cli.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -28,12 +28,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def _whole(shtab: object) -> argparse.ArgumentParser:
     """Return all verbs as one parser, which is what shtab describes."""
-    from tileprof.cli import VERBS, _load, add_options  # noqa: PLC0415 - circular
+    from tileprof.cli.entry import VERBS, add_options, load_verb  # noqa: PLC0415 - circular
 
     parser = argparse.ArgumentParser(prog="tileprof")
     verbs = parser.add_subparsers()
     for name in VERBS:
-        verb = _load(name)
+        verb = load_verb(name)
         part = verbs.add_parser(name, help=verb.help)
         add_options(verb, part)
         for action in part._actions:  # noqa: SLF001 - argparse offers no other way to its arguments

@@ -18,8 +18,28 @@ SUSTAINED_FLOPS: Final = 0.8
 """Fractions of the datasheet's peaks that large copies and large matrix products reach where nothing was
 measured: what an H200 reaches (4.3 of 4.8 TB/s, 790 of 989 bf16 TFLOP/s)."""
 
-_OPTIONAL: Final = ("sustained", "sources", "host_issue_ns", "host_issue_shared_ns", "graph_issue_ns")
-"""Keys that a description may leave out; traces from before the launch rates were known do."""
+LINK_WAYS: Final = ("ring", "host", "relay", "copy", "write", "batch")
+"""Ways in which a CPU thread answers blocks of a running kernel (`tests/gpu/measuring/link_ways.cu`): words in
+page-locked memory of the CPU, which blocks read with pauses between (``ring``, as the runtime's co-pilot does), without
+(``host``), or which one block reads and passes on (``relay``); words in the GPU's memory, which a copy engine brings
+(``copy``), or streams write one by one (``write``) or in batches (``batch``).
+"""
+
+LINK_TRIP_NS: Final[dict[str, dict[str, float]]] = {
+    "ring": {"1": 3000, "8": 3200, "32": 4100, "132": 5000},
+    "host": {"1": 3223, "8": 4055, "32": 8210, "128": 12331},
+    "relay": {"1": 3190, "8": 3388, "32": 3578, "128": 5367},
+    "copy": {"1": 5609, "8": 4890, "32": 6618, "128": 5582},
+    "write": {"1": 5579, "8": 15499, "32": 60248, "128": 88046},
+    "batch": {"1": 5775, "8": 14510, "32": 51311, "128": 211919},
+}
+"""Round trips over an H200's PCIe, medians by number of blocks."""
+
+_OPTIONAL: Final = (
+    "sustained", "sources", "host_issue_ns", "host_issue_shared_ns", "graph_issue_ns", "link_read_ns",
+    "link_release_ns", "link_trip_ns",
+)  # fmt: skip
+"""Keys that a description may leave out; traces from before launch rates and links were known do."""
 
 _STANDS_IN: Final = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16"}
 """The type in which libraries compute when a GPU has no unit for a type."""
@@ -32,13 +52,14 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "shared_bytes_per_block": (1, 2**40), "shared_bytes_reserved": (0, 2**40), "shared_allocation_bytes": (1, 2**40),
     "clock_mhz": (1, 1e6), "l2_bytes": (1, 2**60), "dram_bytes": (1, 2**60), "launch_gap_ns": (0, 1e12),
     "graph_gap_ns": (0, 1e12), "host_issue_ns": (0, 1e12), "host_issue_shared_ns": (0, 1e12),
-    "graph_issue_ns": (0, 1e12),
+    "graph_issue_ns": (0, 1e12), "link_read_ns": (0, 1e12), "link_release_ns": (0, 1e12), "link_trip_ns": (0, 1e12),
 }  # fmt: skip
 """Least and most that a number may be, far beyond any GPU: what the models compute of them stays finite, and
 times fit int64 nanoseconds. Rates: `_RATE_RANGE`."""
 
 _ZERO_ALLOWED: Final = {
     "shared_bytes_reserved", "launch_gap_ns", "graph_gap_ns", "host_issue_ns", "host_issue_shared_ns", "graph_issue_ns",
+    "link_read_ns", "link_release_ns", "link_trip_ns",
 }  # fmt: skip
 
 
@@ -86,12 +107,37 @@ class Device:
     """The least time per launch of any number of host threads together, which share the driver's locks."""
     graph_issue_ns: float = 210.0
     """The GPU's time per kernel of a CUDA graph whose branches are independent."""
+    link_read_ns: float = 1060.0
+    """A block's time to read a word of the CPU's memory; this and what follows are an H200's over PCIe by default."""
+    link_release_ns: float = 520.0
+    """A block's time to release a word into the CPU's memory."""
+    link_trip_ns: Mapping[str, Mapping[str, float]] = field(
+        default_factory=lambda: {way: dict(trips) for way, trips in LINK_TRIP_NS.items()}
+    )
+    """From a block's question to the CPU to its answer, by way (`LINK_WAYS`) and number of blocks that ask."""
     sustained: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def issue_ns(self, threads: int = 1) -> float:
         """Time per launch of host threads side by side: each as fast as one alone, up to what they share."""
         return max(self.host_issue_ns / threads, min(self.host_issue_ns, self.host_issue_shared_ns))
+
+    def link_one_way_ns(self, blocks: int, way: str = LINK_WAYS[0]) -> float:
+        """Return half the round trip to the CPU of so many blocks; between measured numbers of blocks in proportion,
+        beyond them that of the nearest.
+
+        Raises UserError for a way that was not measured on this device.
+        """
+        if way not in self.link_trip_ns:
+            raise UserError(
+                f"{self.name} has no times of the link by way of {way!r} ({', '.join(self.link_trip_ns)}); "
+                "a device file may give them as link_trip_ns"
+            )
+        points = sorted((int(count), ns) for count, ns in self.link_trip_ns[way].items())
+        below = max((point for point in points if point[0] <= blocks), default=points[0])
+        above = min((point for point in points if point[0] >= blocks), default=points[-1])
+        share = (blocks - below[0]) / (above[0] - below[0]) if above[0] > below[0] else 0.0
+        return (below[1] + share * (above[1] - below[1])) / 2
 
     @property
     def sustained_bytes_per_s(self) -> float:
@@ -152,6 +198,8 @@ def _check(key: str, type_: str, value: Any, origin: str) -> None:
             raise UserError(f"{origin}: sources must map a key to a sentence")
     elif key in ("peak_flops", "sustained"):
         _check_rates(key, value, origin)
+    elif key == "link_trip_ns":
+        _check_trips(key, value, origin)
     else:
         _check_number(key, value, origin, whole=type_ == "int")
 
@@ -170,14 +218,41 @@ def _check_rates(key: str, value: Any, origin: str) -> None:
         raise UserError(f"{origin}: peak_flops lacks fp32, which every GPU has")
 
 
-def _check_number(key: str, value: Any, origin: str, *, whole: bool = False) -> None:
+def _check_trips(key: str, value: Any, origin: str) -> None:
+    if not isinstance(value, Mapping):
+        raise UserError(
+            f"{origin}: {key} is {value!r:.40}, expected a table of round trips by way and number of blocks"
+        )
+    for way, trips in value.items():
+        if way not in LINK_WAYS:
+            raise UserError(
+                f"{origin}: {key} has no way {way!r:.40}{close_match(str(way), [*LINK_WAYS])} ({', '.join(LINK_WAYS)})"
+            )
+        if not isinstance(trips, Mapping) or not trips:
+            raise UserError(f"{origin}: {key}.{way} is {trips!r:.40}, expected nanoseconds by number of blocks")
+        for blocks, ns in trips.items():
+            if not (
+                isinstance(blocks, str)
+                and blocks.isascii()
+                and blocks.isdigit()
+                and 0 < len(blocks) <= 6
+                and int(blocks)
+            ):
+                raise UserError(
+                    f"{origin}: {key}.{way} has {blocks!r:.40}, expected a number of blocks from 1 to 999999"
+                )
+            _check_number(f"{key}.{way}.{blocks}", ns, origin, range_of=key)
+
+
+def _check_number(key: str, value: Any, origin: str, *, whole: bool = False, range_of: str | None = None) -> None:
+    named = range_of or key
     kind = "a whole number" if whole else "a number"
     # Integers of any size are compared, never converted: a float holds no integer of 400 digits.
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not number or (isinstance(value, float) and not math.isfinite(value)):
         raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind}")
-    if value < 0 or (value == 0 and key not in _ZERO_ALLOWED):
+    if value < 0 or (value == 0 and named not in _ZERO_ALLOWED):
         raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind} above zero")
-    least, most = _RANGES.get(key, _RATE_RANGE)
+    least, most = _RANGES.get(named, _RATE_RANGE)
     if not least <= value <= most:
         raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind} from {least:g} to {most:g}")

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
-from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes, Placed
+from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes, Placement
 
 _NAMED = 5
 """Missed pairs that a note names."""
@@ -74,9 +74,9 @@ class AcsSoftware(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | hazards | by ranges | the same; `exact=1` | 0, 0, +19.3% |
-    | which hazards | the printed check | all three | -71.4, -75.4, -51.0% |
-    | order | by host threads | the same; `events=1` | +129.4, +119.2, +166.9% |
+    | hazards | by ranges | the same; `exact=1` | 0, 0, +18.0% |
+    | which hazards | the printed check | all three | -71.4, -77.7, -52.5% |
+    | order | by host threads | the same; `events=1` | +129.4, +98.3, +143.0% |
     """
 
     name: ClassVar[str] = "acs-sw"
@@ -116,9 +116,9 @@ class AcsSoftware(Options):
         hop = JOIN_NS if self.hop_ns is None else self.hop_ns
         draft = self._windowed(program)
         draft.window, draft.period_ns = 0, device.graph_issue_ns
-        for launch, placed in enumerate(self._placed(program, draft)):
-            draft.after[launch] = {*placed.awaited, *({placed.before} if placed.before >= 0 else ())}
-            loss = (hop if placed.awaited else 0.0) + placed.beside * self.beside_ns
+        for launch, placement in enumerate(self._placements(program, draft)):
+            draft.after[launch] = {*placement.awaited, *({placement.before} if placement.before >= 0 else ())}
+            loss = (hop if placement.awaited else 0.0) + placement.beside * self.beside_ns
             draft.gap_ns[launch] = gap + loss if draft.after[launch] else 0.0
         return draft
 
@@ -132,20 +132,20 @@ class AcsSoftware(Options):
         driver = min(each, device.issue_ns()) if self.queued else each
         own = each - driver + self.queue_ns if self.queued else 0.0  # of the program's thread
         issued = 0.0
-        for launch, placed in enumerate(self._placed(program, draft)):
-            draft.after[launch] = {*placed.awaited, *({placed.before} if placed.before >= 0 else ())}
+        for launch, placement in enumerate(self._placements(program, draft)):
+            draft.after[launch] = {*placement.awaited, *({placement.before} if placement.before >= 0 else ())}
             if launch:
-                events = placed.recorded * self.record_ns + len(placed.awaited) * self.wait_ns
+                events = placement.recorded * self.record_ns + len(placement.awaited) * self.wait_ns
                 issued = max(issued, launch * own) + driver + events
             draft.issue_ns[launch] = issued
-            draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (hop if placed.awaited else 0.0)
+            draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (hop if placement.awaited else 0.0)
         return draft
 
     def _windowed(self, program: Program) -> Draft:
         whole = bool(self.events or self.captured) and not self.fine
         return windowed(program, self.window, exact=bool(self.exact), published=bool(self.published), whole=whole)
 
-    def _placed(self, program: Program, draft: Draft) -> Iterator[Placed]:
+    def _placements(self, program: Program, draft: Draft) -> Iterator[Placement]:
         lanes = Lanes(self.streams, self.window)
         unknown = (program.launches["coverage"] == "conservative").tolist()
         for launch in range(program.count):
@@ -159,8 +159,8 @@ class AcsSoftware(Options):
         checked = 0.0
         for launch, compared in enumerate(pairs_compared(program, self.window)):
             checked += (self.check_ns + self.segment_ns * compared) / self.threads if launch else 0.0
-            waited = bool(draft.after[launch]) or launch >= self.window
-            draft.gap_ns[launch] = gap + (self.sync_ns if waited else 0.0) if launch else 0.0
+            has_wait = bool(draft.after[launch]) or launch >= self.window
+            draft.gap_ns[launch] = gap + (self.sync_ns if has_wait else 0.0) if launch else 0.0
             draft.issue_ns[launch] = checked
         return draft
 
@@ -186,8 +186,8 @@ class AcsHardware(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | hazards | by ranges | the same; `exact=1` | 0, 0, +18.5% |
-    | which hazards | the printed check | all three | -68.8, -66.2, -51.2% |
+    | hazards | by ranges | the same; `exact=1` | 0, 0, +12.9% |
+    | which hazards | the printed check | all three | -68.8, -62.2, -42.7% |
     """
 
     name: ClassVar[str] = "acs-hw"
@@ -246,9 +246,9 @@ def missed(hazards: list[dict[int, set[str]]], after: list[set[int]]) -> list[st
     for launch, depends in enumerate(hazards):
         before = set(after[launch]).union(*(ancestors[p] for p in after[launch]))
         ancestors.append(before)
-        lost = [p for p in depends if p not in before]
+        missed_parents = [p for p in depends if p not in before]
         total += len(depends)
-        missing += [(p, launch, depends[p]) for p in sorted(lost)]
+        missing += [(p, launch, depends[p]) for p in sorted(missed_parents)]
     if not missing:
         return ["The published check misses no dependency here."]
     kinds = sorted({kind for _, _, lost_kinds in missing for kind in lost_kinds})

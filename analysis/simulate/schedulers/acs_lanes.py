@@ -1,5 +1,6 @@
-"""The rules by which `tileprof run --scheduler acs` places launches, as in tileprof/runtime/acs/native/window.cpp, for
-the simulator.
+"""The rules by which `tileprof run --scheduler acs` places launches, for the simulator.
+
+They are those of tileprof/runtime/acs/native/order/window.cpp.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placement:
     """A launch on a lane (stream): launches of other lanes whose events it awaits, those among them whose event had to
     be recorded for it, the launch before it on its lane, -1 for none, and how many other lanes hold launches that may
     run beside it.
@@ -44,17 +45,17 @@ class Lanes:
         self._tails = [-1] * self.lanes
         self._evicted = [-1] * self.lanes
 
-    def barrier(self, launch: int) -> Placed:
+    def barrier(self, launch: int) -> Placement:
         """Return the next launch, of which nothing is known: it goes to lane 0, behind everything, and everything waits
         for it.
         """
-        placed = self._put(launch, 0, self._tails)
+        placement = self._append(launch, 0, self._tails)
         self._items.clear()
         self._barrier = launch
         self._evicted = [launch if lane == 0 else -1 for lane in range(self.lanes)]
-        return placed
+        return placement
 
-    def place(self, launch: int, conflicts: AbstractSet[int]) -> Placed:
+    def place(self, launch: int, conflicts: AbstractSet[int]) -> Placement:
         """Return the next launch; ``conflicts``: earlier launches that it must wait for."""
         needs, closure = list(self._evicted), list(self._evicted)
         newest, newest_launch = -1, -1
@@ -67,14 +68,14 @@ class Lanes:
                 newest, newest_launch = lane, earlier
         if newest < 0 and self._barrier >= 0 and self._tails[0] == self._barrier:
             newest = 0  # it follows on the last barrier, which no other launch does there
-        placed = self._put(launch, newest if newest >= 0 else self._free(closure), needs)
-        self._items.append((launch, placed.lane, self._clock_of[launch]))
+        placement = self._append(launch, newest if newest >= 0 else self._free(closure), needs)
+        self._items.append((launch, placement.lane, self._clock_of[launch]))
         if len(self._items) > self.window:
             evicted, its_lane, _ = self._items.popleft()
             self._evicted[its_lane] = evicted
-        return placed
+        return placement
 
-    def _put(self, launch: int, lane: int, needs: list[int]) -> Placed:
+    def _append(self, launch: int, lane: int, needs: list[int]) -> Placement:
         """Return the launch on a lane, where it waits for all up to ``needs`` of each other lane."""
         own, awaited, recorded = self._clocks[lane], [], 0
         for other in range(self.lanes):
@@ -87,10 +88,10 @@ class Lanes:
         before = self._tails[lane]
         self._tails[lane] = own[lane] = launch
         self._clock_of[launch] = tuple(own)
-        beside = sum(tail > known for tail, known in zip(self._tails, own, strict=True))
-        return Placed(lane, tuple(awaited), recorded, before, beside)
+        beside = sum(tail > own_tail for tail, own_tail in zip(self._tails, own, strict=True))
+        return Placement(lane, tuple(awaited), recorded, before, beside)
 
     def _free(self, closure: list[int]) -> int:
         """Return a lane whose launches are all ordered before anyway, else the one that was used longest ago."""
-        settled = [lane for lane in range(self.lanes) if self._tails[lane] <= closure[lane]]
-        return settled[0] if settled else min(range(self.lanes), key=self._tails.__getitem__)
+        finished_lanes = [lane for lane in range(self.lanes) if self._tails[lane] <= closure[lane]]
+        return finished_lanes[0] if finished_lanes else min(range(self.lanes), key=self._tails.__getitem__)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from tileprof.analysis.simulate.plan import READY, Deciding, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
+from tileprof.devices.device import LINK_WAYS
 
 
 @dataclass(frozen=True)
@@ -20,22 +21,28 @@ class Ccks(Options):
     0: decisions begin when the report of the last parent has arrived. ``bypass``: tiles with at most this many parents
     start without the CPU, ``local_ns`` after these. ``batch`` decisions share one ``commit_ns``.
 
-    ``up_ns`` and ``down_ns``, the link each way, ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns`` are assumed
-    for NVLink-C2C, not measured. Over PCIe an H200 answers in 3.0 us from one block and 5.0 us from 132 (a CPU thread
-    that decides nothing): ``ccks:up=2500ns,down=2500ns`` is the runtime's ``ccks`` there, within 9% on ten chains, and
-    with ``speculate=0`` its ``ccks-ready`` (docs/ccks.md). ``local_ns`` is two L2 round trips. Workers are as large as
-    the largest tile, as in ``persistent``.
+    ``up_ns`` and ``down_ns``, the link each way, are half of the device's round trip for as many blocks as it has SMs,
+    by ``way`` (`LINK_WAYS`); on an H200 over PCIe 2.5 us, with which the runtime's ``ccks`` is simulated within 9% on
+    ten chains, and with ``speculate=0`` its ``ccks-ready`` within 14% (docs/ccks.md). Of NVLink-C2C, which the proposal
+    has, ``up=500ns,down=500ns`` is assumed, and so are ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns``; a
+    block that relays costs nothing here. ``local_ns`` is two L2 round trips. Workers are as large as the largest tile,
+    as in ``persistent``.
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | decisions | ahead of parents | the same; `speculate=0` | -2.6, -34.9, -28.5% |
-    | bypass | one parent | the same; `bypass=0` | 0, -0.2, 0% |
+    | decisions | ahead of parents | the same; `speculate=0` | -20.5, -53.9, -51.3% |
+    | bypass | one parent | the same; `bypass=0` | 0, 0, 0% |
     """
 
     name: ClassVar[str] = "ccks"
 
-    up_ns: float = option(500.0, "ns from the end of a tile on the GPU to the CPU")
-    down_ns: float = option(500.0, "ns from a commit on the CPU to the SM")
+    up_ns: float | None = option(None, "ns from the end of a tile on the GPU to the CPU; the device's by default")
+    down_ns: float | None = option(None, "ns from a commit on the CPU to the SM; the device's by default")
+    way: int = option(
+        0,
+        "how answers come: 0 ring, 1 host, 2 relay, 3 copy engine, 4 stream writes, 5 batches of them",
+        most=len(LINK_WAYS) - 1,
+    )
     decide_ns: float = option(20.0, "ns of CPU time per tile")
     commit_ns: float = option(100.0, "ns of CPU time per batch")
     batch: int = option(32, "tiles in a batch, at most", least=1)
@@ -48,12 +55,13 @@ class Ccks(Options):
 
     def draft(self, program: Program) -> Draft:
         n = program.count
+        up_ns, down_ns = self.link_ns(program)
         deciding = Deciding(
             servers=self.threads,
             decide_ns=self.decide_ns,
             commit_ns=self.commit_ns,
             batch=self.batch,
-            deliver_ns=self.down_ns,
+            deliver_ns=down_ns,
             ahead=bool(self.speculate),
             bypass=self.bypass,
             bypass_ns=self.local_ns,
@@ -62,12 +70,20 @@ class Ccks(Options):
             n,
             gate=[READY] * n,
             overhead_ns=[self.fetch_ns] * n,
-            signal_ns=self.local_ns if self.speculate else self.up_ns,
+            signal_ns=self.local_ns if self.speculate else up_ns,
             window=self.window,
             one_kernel=True,
             deciding=deciding,
         )
         for launch in range(self.window, n) if self.speculate and self.window else ():
             draft.after[launch].add(launch - self.window)
-            draft.gap_ns[launch] = self.up_ns
+            draft.gap_ns[launch] = up_ns
         return draft
+
+    def link_ns(self, program: Program) -> tuple[float, float]:
+        """Return the link up and down, the device's where no option gives it."""
+        up_ns, down_ns = self.up_ns, self.down_ns
+        if up_ns is None or down_ns is None:
+            device_ns = program.device.link_one_way_ns(program.sms, LINK_WAYS[self.way])
+            up_ns, down_ns = (device_ns if ns is None else ns for ns in (up_ns, down_ns))
+        return up_ns, down_ns

@@ -26,7 +26,7 @@ class Dataflow(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | graph | stored at first run | known; `first=1` | +8.2, +20.5, +6.1% |
+    | graph | stored at first run | known; `first=1` | +8.2, +6.4, +7.8% |
     """
 
     name: ClassVar[str] = "dataflow"

@@ -25,7 +25,7 @@ class Persistent(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | lists | dynamic (MPK) | static | +8.6, +32.4, +10.7% |
+    | lists | dynamic (MPK) | static | +8.6, +15.3, +9.1% |
     """
 
     name: ClassVar[str] = "persistent"

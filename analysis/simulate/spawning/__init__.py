@@ -26,6 +26,10 @@ times as spawn.cuh does, from items that threads which kept their work have done
 ``lag_ns``: rules read the length of the queue at most once in this time, and tiles that start in between decide by the
 value that was read last.
 
+``ended=1`` reads windows as spawn.cuh does: throughput and time of a child tile are those of the last whole window in
+which any ended, of six, else of all of time since the first began. `Spawns.together`: threads of a warp that do their
+items inline slow each other.
+
 The rule ``warp`` is ours. Threads of a warp wait for the slowest of them, so that to launch one thread's items gains
 nothing while another keeps as many; and a child warp's time is more than an item's. It launches the largest of a warp's
 sites, as many of them as make the later of the warp and its children end first, with an item's own time.

@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled, internal
 from tileprof.analysis.heaps import pop
-from tileprof.analysis.simulate.spawning.rules import tick, tiles_of
+from tileprof.analysis.simulate.spawning.rules import count_end, tick, tiles_of
 from tileprof.analysis.simulate.spawning.state import (
     ACTIVE,
     ARRIVED,
+    BEGUN,
     BUSY,
     CHILDREN,
     CURRENT,
@@ -59,7 +60,7 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
                 schedule(z, z.ns[REACHES], o.slots + n)
         while c[HELD] > 0 and c[PARENT] == stop and c[FRONT] < c[ENTERED] and c[ROOM] >= o.child:
             _start_child(z, o, w, now)
-        if c[RUNNING] == 0 and c[QUEUED] == 0:
+        if c[RUNNING] == 0 and c[QUEUED] == 0 and c[PARENT] == stop:
             c[CURRENT] += 1
             if c[CURRENT] + 1 < len(round_at):
                 schedule(z, now + o.gap_ns, o.slots + n)
@@ -95,6 +96,8 @@ def _happens(z: State, o: Costs, threads: int, now: float) -> None:
     z.c[QUEUED] -= 1
     z.c[ENDED] += 1
     z.ns[LIVED] += z.lives[item]
+    if o.ended > 0:
+        count_end(z, o, now, z.lives[item])
     tick(z, o, now)
     z.c[CHILDREN] -= 1
     if z.c[CHILDREN] == 0:
@@ -128,6 +131,8 @@ def _start_child(z: State, o: Costs, w: Work, now: float) -> None:
         z.c[FRONT] += 1
     if z.c[CHILDREN] == 0:
         z.ns[SINCE] = now
+    if z.c[CHILDREN] == 0 and z.c[ENDED] == 0:
+        z.ns[BEGUN] = now
     tick(z, o, now)
     z.c[CHILDREN] += 1
     life = w.child_ns + w.item_ns[grid]

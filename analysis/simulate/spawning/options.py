@@ -32,6 +32,14 @@ class Spawning:
     window_ns: float = field(
         default=0.0, metadata={"meaning": "of time over which children are counted, 0: all of it", "least": 0}
     )
+    ended: int = field(
+        default=0,
+        metadata={
+            "meaning": "1: count children that ended in the last whole window with any, as spawn.cuh does, with window",
+            "least": 0,
+            "most": 1,
+        },
+    )
     queues: int = field(default=32, metadata={"meaning": "child grids in execution at a time", "least": 1})
     gap_ns: float = field(default=7_000.0, metadata={"meaning": "between rounds", "least": 0})
     prior: int = field(
@@ -72,6 +80,8 @@ class Spawning:
                     f"spawn: {f.name} is {short(value)}, expected at least {f.metadata['least']} and at most "
                     f"{short(most)} ({f.metadata['meaning']})"
                 )
+        if self.ended and not self.window_ns:
+            raise UserError("spawn: ended=1 counts children by windows; give window as well, such as window=65us")
         if self.resident < max(self.parent, self.child):
             raise UserError(
                 f"spawn: resident is {self.resident}, fewer threads than a tile has ({max(self.parent, self.child)}); "

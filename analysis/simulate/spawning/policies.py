@@ -17,6 +17,7 @@ from tileprof.analysis.simulate.spawning.state import (
     POLICIES,
     ROOM,
     THRESHOLD,
+    WINDOWS,
     Costs,
     State,
     Work,
@@ -100,19 +101,27 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     depth = depth_of(work, first_child)
     costs = Costs(
         int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp), float(o.launch_ns),
-        float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns), int(o.prior),
-        int(o.untried), int(o.children), float(o.lag_ns), float(o.stagger_ns), float(o.guess_ns),
+        float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.ended), int(o.queues), float(o.gap_ns),
+        int(o.prior), int(o.untried), int(o.children), float(o.lag_ns), float(o.stagger_ns), float(o.guess_ns),
     )  # fmt: skip
     z = State(
-        np.zeros(14, np.int64), np.zeros(12), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
+        np.zeros(14, np.int64), np.zeros(13), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
         np.empty(o.slots, np.int64), np.arange(o.slots), np.empty(n + 1, np.int64), np.zeros(n, np.int64),
         np.zeros(n, np.int64), np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(o.slots),
         np.empty(depth + 1, np.int64), np.empty(depth + 1, np.int64), np.zeros(o.warp, np.bool_),
-        np.empty(o.warp, np.int64), np.zeros(o.slots + 1, np.int64), np.zeros(o.slots + 1),
+        np.empty(o.warp, np.int64), np.zeros(o.slots + 1, np.int64), np.zeros(o.slots + 1), np.zeros(o.warp),
+        np.full(WINDOWS, -1), np.zeros(WINDOWS, np.int64), np.zeros(WINDOWS),
     )  # fmt: skip
     z.c[HELD], z.c[ROOM] = o.slots, o.resident
     z.ns[CLOSES], z.ns[LOOKED] = o.window_ns, -np.inf
     program = Work(
-        work.items, work.item_ns, first_child, float(work.base_ns), float(work.child_ns), int(policy), int(threshold)
+        work.items,
+        work.item_ns,
+        first_child,
+        float(work.base_ns),
+        float(work.child_ns),
+        int(policy),
+        int(threshold),
+        float(work.together),
     )
     return Ran(run_events(work.round_at, program, costs, z), z.took, z.estimate)

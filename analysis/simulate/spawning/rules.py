@@ -8,6 +8,7 @@ from tileprof.analysis.bounds.compiled import internal
 from tileprof.analysis.simulate.spawning.state import (
     ALWAYS,
     AREA,
+    BEGUN,
     BUSY,
     CHILDREN,
     CLOSES,
@@ -23,6 +24,7 @@ from tileprof.analysis.simulate.spawning.state import (
     SINCE,
     THRESHOLD,
     TICKED,
+    WINDOWS,
     Costs,
     State,
     Work,
@@ -99,6 +101,8 @@ def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]
     if o.prior:
         warp_ns = w.child_ns + w.item_ns[t]
         each = warp_ns / min(o.slots, o.resident // o.child)
+    if o.ended > 0:
+        return _windowed(o, z, now) if z.c[ENDED] > 0 else (each, warp_ns)
     if z.c[ENDED] > 0:
         busy = z.ns[BUSY] + (now - z.ns[SINCE] if z.c[CHILDREN] > 0 else 0.0)
         each = busy / z.c[ENDED]
@@ -107,6 +111,31 @@ def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]
             tick(z, o, now)
             each = warp_ns / max(z.ns[MEAN], 1.0)
     return each, warp_ns
+
+
+@internal
+def _windowed(o: Costs, z: State, now: float) -> tuple[float, float]:
+    """Return `pace` as spawn.cuh has it: of the last whole window in which child tiles ended, else of all since the
+    first of them started.
+    """
+    current = int(now // o.window_ns)
+    for back in range(1, WINDOWS - 1):
+        slot = (current - back) % WINDOWS
+        if current >= back and z.window[slot] == current - back:
+            count = z.window_ended[slot]
+            return o.window_ns / count, z.window_lived[slot] / count
+    return (now - z.ns[BEGUN]) / z.c[ENDED], z.ns[LIVED] / z.c[ENDED]
+
+
+@internal
+def count_end(z: State, o: Costs, now: float, life: float) -> None:
+    """Count the end of a child tile in its window, which takes the place of the one that is `WINDOWS` older."""
+    number = int(now // o.window_ns)
+    slot = number % WINDOWS
+    if z.window[slot] != number:
+        z.window[slot], z.window_ended[slot], z.window_lived[slot] = number, 0, 0.0
+    z.window_ended[slot] += 1
+    z.window_lived[slot] += life
 
 
 @internal

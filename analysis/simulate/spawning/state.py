@@ -20,13 +20,16 @@ grid with tiles to start, events, and child tiles in the queue when a rule last 
 """
 
 (
-    BUSY, SINCE, LIVED, SERVED, AREA, TICKED, CLOSES, MEAN, LOOKED, REACHES, OWN_ITEMS, OWN_NS,
-) = range(12)  # fmt: skip
+    BUSY, SINCE, LIVED, SERVED, AREA, TICKED, CLOSES, MEAN, LOOKED, REACHES, OWN_ITEMS, OWN_NS, BEGUN,
+) = range(13)  # fmt: skip
 """Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch
 has been served. Of the window: child tiles times time so far, until when, when it ends, and how many ran at a time in
 the one before. When a rule looked at the queue; when the next parent tile may start; items done inline by tiles that
-have ended, and their time.
+have ended, and their time. When the first child tile started.
 """
+
+WINDOWS = 8
+"""That are kept, of which the last six whole ones are read (spawn.cuh)."""
 
 
 class State(NamedTuple):
@@ -57,6 +60,12 @@ class State(NamedTuple):
     own_items: NDArray[np.int64]
     """``[slots + 1]`` items that the tile there does inline, and their time; last, those of the tile that starts."""
     own_ns: NDArray[np.float64]
+    kept: NDArray[np.float64]
+    """``[warp]`` time of each thread of a warp for what it does inline, by itself."""
+    window: NDArray[np.int64]
+    """``[WINDOWS]`` number of each window in which child tiles ended, -1 for none; how many did, and their lives."""
+    window_ended: NDArray[np.int64]
+    window_lived: NDArray[np.float64]
 
 
 class Work(NamedTuple):
@@ -67,6 +76,7 @@ class Work(NamedTuple):
     child_ns: float
     policy: int
     threshold: int
+    together: float
 
 
 class Costs(NamedTuple):
@@ -79,6 +89,7 @@ class Costs(NamedTuple):
     another_ns: float
     serve_ns: float
     window_ns: float
+    ended: int
     queues: int
     gap_ns: float
     prior: int

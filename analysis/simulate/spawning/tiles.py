@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tileprof.analysis.bounds.compiled import internal
 from tileprof.analysis.heaps import push
 from tileprof.analysis.simulate.spawning.rules import choose, launches_by_rule, pace, tiles_of
@@ -27,15 +30,29 @@ def tile_life(w: Work, o: Costs, z: State, now: float, begin: int, stop: int, ba
         for t in range(first, last):
             if z.to_end[t] > 0:
                 arrive(z, o, t, now + cost_ns)
+        for t in range(first, last):
+            keeps = w.items[t] > 0 and z.to_end[t] == 0
+            z.kept[t - first] = _inline(w, o, z, t, now, cost_ns) if keeps else 0.0
         longest = 0.0
         for t in range(first, last):
-            if w.items[t] > 0 and z.to_end[t] == 0:
-                took = _inline(w, o, z, t, now, cost_ns)
+            if z.kept[t - first] > 0:
+                took = _beside(z.kept[: last - first], t - first, w.together)
                 longest = max(longest, took)
                 z.own_items[-1] += w.items[t]
                 z.own_ns[-1] += took
         life = max(life, cost_ns + longest)
     return life
+
+
+@internal
+def _beside(kept: NDArray[np.float64], t: int, together: float) -> float:
+    """Return a thread's time for what it keeps, beside the others of its warp, which slow it while they are busy."""
+    took = kept[t]
+    if together > 0:
+        for other in range(len(kept)):
+            if other != t:
+                took += together * min(kept[other], kept[t])
+    return float(took)
 
 
 @internal

@@ -31,6 +31,10 @@ class Spawns(NamedTuple):
     """``[threads]`` the first of the threads that a thread's items are, a later number than its own; -1 for items that
     have none. None: no child launches.
     """
+    together: float = 0.0
+    """Share of a thread's time inline that it takes longer for each thread of its warp that is busy beside it: 0 where
+    all do the same at a time, 1 where they do nothing side by side.
+    """
 
 
 def depth_of(work: Spawns, first_child: NDArray[np.int64]) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tileprof import load
 from tileprof.analysis import build_graph
-from tileprof.cli import main as tileprof
+from tileprof.cli.entry import main as tileprof
 from tileprof.policy.synthesis.stage_choice import ranked_pairs
 from tileprof.runtime.include_path import INCLUDE
 

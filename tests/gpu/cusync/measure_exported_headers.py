@@ -17,7 +17,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.runtime.include_path import INCLUDE
 
 EXAMPLES = INCLUDE.parents[1] / "examples" / "cuda"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.runtime.include_path import INCLUDE
 
 HERE = Path(__file__).parent

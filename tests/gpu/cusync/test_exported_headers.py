@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.runtime.include_path import INCLUDE
 
 EXAMPLES = INCLUDE.parents[1] / "examples" / "cuda"

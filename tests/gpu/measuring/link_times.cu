@@ -2,39 +2,16 @@
 // co-pilot's simulation.
 //
 //     nvcc -O2 -std=c++17 -arch=sm_90 link_times.cu -o link_times && ./link_times
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
 
-using u64 = unsigned long long;
-
-#define CHECK(call)                                                                                   \
-    do {                                                                                              \
-        const cudaError_t error = call;                                                               \
-        if (error != cudaSuccess) std::printf("%s: %s\n", #call, cudaGetErrorString(error)), exit(1); \
-    } while (false)
+#include "link.cuh"
 
 constexpr int ROUNDS = 2000, WARM = 100, MOST = 132;
-constexpr u64 LIMIT_NS = 20'000'000;
-
-__device__ u64 now_ns() {
-    u64 time;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
-    return time;
-}
-__device__ u64 load(const u64* from) {
-    u64 value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    return value;
-}
-__device__ void store(u64* to, u64 value) {
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
 
 // Each block: says round, waits for the answer. Times of all rounds and blocks; 0 where none came in time.
 __global__ void ask(u64* ring, u64* answers, unsigned* place, int blocks, u64* times, u64* dirty, bool writes) {
@@ -102,16 +79,11 @@ int main() {
                 std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
             leaving = true;
             pilot.join();
-            std::vector<u64> all(size_t(MOST) * ROUNDS), used;
-            CHECK(cudaMemcpy(all.data(), times, all.size() * 8, cudaMemcpyDeviceToHost));
-            for (int block = 0; block < blocks; ++block)
-                for (int round = WARM; round < ROUNDS; ++round)
-                    if (const u64 cycles = all[size_t(block) * ROUNDS + round]) used.push_back(cycles);
+            const std::vector<u64> used = sorted_rounds(times, blocks, ROUNDS, WARM);
             if (used.empty()) {
                 std::printf("%3d blocks: no answer\n", blocks);
                 continue;
             }
-            std::sort(used.begin(), used.end());
             std::printf(
                 "%3d blocks%s: round trip p10 %.0f, median %.0f, p90 %.0f ns; %.2f M decisions/s; %zu of %d rounds\n",
                 blocks, writes ? ", writing" : "", used[used.size() / 10] * 1e6 / khz,

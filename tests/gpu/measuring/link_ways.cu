@@ -11,45 +11,22 @@
 //     batch   the same, all answers of a batch in one call (cuStreamBatchMemOp)
 //     mapped  words in memory of the GPU that the CPU writes itself, where the driver maps them (as a dma-buf)
 #include <cuda.h>
-#include <cuda_runtime.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
 
-using u64 = unsigned long long;
-
-#define CHECK(call)                                                                                   \
-    do {                                                                                              \
-        const cudaError_t error = call;                                                               \
-        if (error != cudaSuccess) std::printf("%s: %s\n", #call, cudaGetErrorString(error)), exit(1); \
-    } while (false)
+#include "link.cuh"
 
 constexpr int ROUNDS = 1000, WARM = 100, MOST = 128, RING = 4096;
-constexpr u64 LIMIT_NS = 20'000'000, SECONDS_MOST = 2;
+constexpr u64 SECONDS_MOST = 2;
 constexpr size_t TABLE = 2 << 20;  // a table of answers: of a page of the GPU, so that it can be exported
-
-__device__ u64 now_ns() {
-    u64 time;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
-    return time;
-}
-__device__ u64 load(const u64* from) {
-    u64 value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    return value;
-}
-__device__ void store(u64* to, u64 value) {
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
 
 __device__ void store_here(u64* to, u64 value) {
     asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
@@ -211,17 +188,12 @@ int main() {
             leaving = true;
             pilot.join();
             CHECK(cudaStreamSynchronize(words));
-            std::vector<u64> all(size_t(MOST) * ROUNDS), used;
-            CHECK(cudaMemcpy(all.data(), times, all.size() * 8, cudaMemcpyDeviceToHost));
-            for (int block = 0; block < blocks; ++block)
-                for (int round = WARM; round < ROUNDS; ++round)
-                    if (const u64 cycles = all[size_t(block) * ROUNDS + round]) used.push_back(cycles);
+            const std::vector<u64> used = sorted_rounds(times, blocks, ROUNDS, WARM);
             if (used.empty() || failed) {
                 std::printf("%s, %d: %s\n", NAMES[way], blocks, failed ? "a call failed" : "no answer");
                 std::fflush(stdout);
                 continue;
             }
-            std::sort(used.begin(), used.end());
             const auto quantile = [&](double q) { return used[size_t(q * (used.size() - 1))] * 1e6 / khz; };
             std::printf("%s, %d: %.0f, %.0f, %.0f; %.2f; %.1f; %.0f; %zu of %d\n", NAMES[way], blocks, quantile(0.1),
                         quantile(0.5), quantile(0.9), decisions * 1e3 / busy_ns, double(decisions) / batches,

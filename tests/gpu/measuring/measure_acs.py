@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tileprof import examples
-from tileprof.cli.run_acs import record_table
+from tileprof.cli.running.run_acs import record_table
 from tileprof.runtime import acs
 
 CUDA = ["--device", "cuda"]

@@ -5,8 +5,9 @@
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
 warm, one after another measures its steps while the others sleep; that is done ``--pairs`` times (``time``).
-``OUT/eager.json`` has a row for each. Programs from number 9 on are some of the first ones as frozen TorchScript and
-from AOTInductor.
+``OUT/eager.json`` gets a row for each as soon as it has measured. Run it again to go on: tables and rows that are there
+are not made again, and what has not ended after ``--seconds`` is killed and done again then. Programs from number 9 on
+are some of the first ones as frozen TorchScript and from AOTInductor.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ import sys
 import time
 import traceback
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from measure_acs_simulated import STEP, name_of
+from measure_acs_simulated import STEP, name_of, write_whole
 
 from tileprof import examples
-from tileprof.cli.run_acs import record_table
+from tileprof.cli.running.run_acs import record_table
 from tileprof.runtime import acs
 
 PROGRAMS = (
@@ -86,7 +88,8 @@ def tabulate(words: str, folder: Path) -> str:
         table = record_table(recorded, place, acs.build())
     except Exception:
         return f"{words}: no table\n{traceback.format_exc()[-1500:]}"
-    table.write(place / "table")
+    table.write(place / "table.half")
+    (place / "table.half").replace(place / "table")
     lost = sum(table.without.values())
     took = time.monotonic() - begin
     return f"{words}: {table.launches} launches known, {lost} not, {took:.0f} s, {made:.0f} s of them to make it"
@@ -102,8 +105,10 @@ def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | N
     return acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
 
 
-def turn(jobs: list[tuple[str, str]], pair: int, folder: Path, library: Path) -> list[dict[str, Any]]:
-    """Start all jobs (program, mode), let them measure one after another when all are warm; their rows."""
+def turn(jobs: list[tuple[str, str]], pair: int, folder: Path, library: Path, limit: float) -> Iterator[dict[str, Any]]:
+    """Start all jobs (program, mode), let them measure one after another when all are warm, and yield each one's row;
+    what has not ended at ``limit`` (`time.monotonic`) is killed.
+    """
     lock, running = folder / "lock", []
     with lock.open("a") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
@@ -125,30 +130,38 @@ def turn(jobs: list[tuple[str, str]], pair: int, folder: Path, library: Path) ->
                 text=True,
             )
             running.append((words, mode, chosen, process, ready))
-        ends = time.monotonic() + START_S
+        ends = min(time.monotonic() + START_S, limit)
         while time.monotonic() < ends and any(p.poll() is None and not r.exists() for *_, p, r in running):
             time.sleep(0.05)
-    rows = []
     for words, mode, chosen, process, _ in running:
         try:
-            output, errors = process.communicate(timeout=START_S)
+            output, errors = process.communicate(timeout=max(0.1, min(START_S, limit - time.monotonic())))
         except subprocess.TimeoutExpired:
             process.kill()
             output, errors = process.communicate()
-        rows.append(row(words, mode, pair, chosen, (process.returncode, output, errors)))
+        yield row(words, mode, pair, chosen, (process.returncode, output, errors))
     for words, mode in jobs:
-        if words == "islands":
-            chosen = settings(words, mode, folder, pair)
+        if words != "islands" or time.monotonic() > limit:
+            continue
+        chosen = settings(words, mode, folder, pair)
+        try:
             result = subprocess.run(
                 command(words, folder),
                 env={**os.environ, **(acs.environment(library, chosen) if chosen else {})},
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=START_S,
+                timeout=max(0.1, min(START_S, limit - time.monotonic())),
             )
-            rows.append(row(words, mode, pair, chosen, (result.returncode, result.stdout, result.stderr)))
-    return rows
+        except subprocess.TimeoutExpired:
+            continue
+        yield row(words, mode, pair, chosen, (result.returncode, result.stdout, result.stderr))
+
+
+def left(jobs: list[tuple[str, str]], pair: int, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Jobs of a pair that have not measured yet."""
+    done = {(r["program"], r["mode"]) for r in rows if r["pair"] == pair and r["us"] is not None}
+    return [job for job in jobs if job not in done]
 
 
 def row(words: str, mode: str, pair: int, chosen: acs.Settings | None, outcome: tuple[int, str, str]) -> dict[str, Any]:
@@ -206,7 +219,7 @@ def main() -> None:
     parser.add_argument("--only", help="numbers of programs, such as 0,3; default: the first nine")
     parser.add_argument("--modes", default="plain,thread")
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=150, help="no turn begins later")
+    parser.add_argument("--seconds", type=float, default=180, help="no turn begins later, and none ends later")
     options = parser.parse_args()
     begin = time.monotonic()
     programs = PROGRAMS + SHIPPED
@@ -224,14 +237,16 @@ def main() -> None:
     rows = json.loads(path.read_text()) if path.exists() else []
     known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
     for pair in range(options.pairs):
-        if time.monotonic() - begin > options.seconds:
-            break
-        rows += turn([(words, mode) for words in known for mode in modes], pair, folder, library)
-        for each in rows:
+        jobs = left([(words, mode) for words in known for mode in modes], pair, rows)
+        if not jobs or time.monotonic() - begin > options.seconds:
+            continue
+        for each in turn(jobs, pair, folder, library, begin + options.seconds):
+            rows = [r for r in rows if (r["program"], r["mode"], r["pair"]) != (each["program"], each["mode"], pair)]
             kept = kernels_of(each["program"], folder)
-            if each["mode"] == "plain" and each["pair"] == 0 and kept.exists():
+            if each["mode"] == "plain" and pair == 0 and kept.exists():
                 each["kernels"] = [kernel["us"] for kernel in json.loads(kept.read_text())]
-        path.write_text(json.dumps(rows))
+            rows.append(each)
+            write_whole(path, json.dumps(rows))
         print(f"pair {pair} after {time.monotonic() - begin:.0f} s", flush=True)
     for each in rows:
         if each["us"] is None:

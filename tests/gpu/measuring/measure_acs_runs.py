@@ -4,8 +4,8 @@
 
 By program: the digest of all steps in stream order, and over streams with delays; ``--check`` with the footprint table
 as recorded, and with tables that lack what one kernel writes. Programs are worked on side by side. What is in
-``OUT.json`` is not done again, tables are kept in ``--folder``, and no program begins after ``--seconds``: run it again
-to go on.
+``OUT.json`` is not done again, tables and what each program has done are kept in ``--folder``, and no program begins or
+ends after ``--seconds``: run it again to go on.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from measure_acs_simulated import write_whole
+
 from tileprof import examples
-from tileprof.cli.run_acs import record_table
+from tileprof.cli.running.run_acs import record_table
 from tileprof.runtime import acs
 
 MODELS = str(Path(__file__).parent / "acs_models.py")
@@ -114,7 +116,18 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
     """The row of a program."""
     place = folder / name.replace(" --", "-")
     place.mkdir(parents=True, exist_ok=True)
-    row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads, "begin": time.time()}
+    row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads}
+    kept = place / "row.json"
+    before = json.loads(kept.read_text()) if kept.exists() else {}
+    if all(before.get(key) == value for key, value in row.items()):
+        row = before
+    begin, spent = time.time(), row.get("s", 0.0)
+
+    def keep(**values: Any) -> None:
+        row.update(values, s=spent + time.time() - begin)
+        write_whole(kept, json.dumps(row))
+
+    row.pop("error", None)
     digest = () if name == "islands" else ("--digest",)
 
     def under(mode: acs.Mode, steps: int, table: Path, label: str, **more: Any) -> tuple[int, str, dict[str, Any]]:
@@ -133,30 +146,44 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[s
         if not table.exists():
             for left in ("raw", "recorded.tileprof"):  # of a run that was ended
                 shutil.rmtree(place / left, ignore_errors=True)
-            record_table(command(name, 3, folder), place, library).write(table)
-        row["table_s"] = time.time() - row["begin"]
-        code, expected = ran(command(name, limits.steps, folder) + digest, {}, limits.ends)
-        row["plain"] = [code, expected[-300:]]
-        code, output, counts = under("streams", limits.steps, table, "delayed", delay_us=DELAY_US)
-        row["delayed"] = [code, output[-300:]]
-        row["launches"], row["spread"] = counts.get("launches", 0), counts.get("spread", 0)
-        row["same"] = code == 0 and output == expected
-        code, _, counts = under("check", CHECKED_STEPS, table, "check")
-        row["checked"], row["differing"], row["check"] = counts.get("checked", 0), counts.get("differing", -1), code
-        row["probed"], row["differences"] = counts.get("probed", 0), counts.get("differences", {})
-        for number in range(BROKEN):
+            record_table(command(name, 3, folder), place, library).write(place / "table.half")
+            (place / "table.half").replace(table)
+        if "table_s" not in row:
+            keep(table_s=time.time() - begin)
+        if row.get("plain", [-1])[0] != 0:
+            code, expected = ran(command(name, limits.steps, folder) + digest, {}, limits.ends)
+            keep(plain=[code, expected])
+        if row["plain"][0] == 0 and row.get("delayed", [-1])[0] != 0:
+            code, output, counts = under("streams", limits.steps, table, "delayed", delay_us=DELAY_US)
+            same = code == 0 and output == row["plain"][1]
+            keep(delayed=[code, output], same=same, launches=counts.get("launches", 0), spread=counts.get("spread", 0))
+        if row.get("differing", -1) < 0:
+            code, _, counts = under("check", CHECKED_STEPS, table, "check")
+            keep(
+                checked=counts.get("checked", 0),
+                differing=counts.get("differing", -1),
+                check=code,
+                probed=counts.get("probed", 0),
+                differences=counts.get("differences", {}),
+            )
+        for number in range(len(row.setdefault("broken", [])), BROKEN):
             kernel = lacking(table, number, place / f"lacking-{number}")
-            if not kernel:
+            if not kernel or row.get("noticed") or limits.ends - time.time() < 1:
                 break
             _, _, counts = under("check", CHECKED_STEPS, place / f"lacking-{number}", f"broken-{number}", orders=6)
-            row["noticed"] = counts.get("differing", 0)
-            row["deleted"] = kernel[:120]
-            if row["noticed"]:
+            if not counts:  # cut
                 break
+            noticed = counts.get("differing", 0)
+            keep(noticed=noticed, deleted=kernel[:120], broken=[*row["broken"], noticed])
     except Exception:
         row["error"] = traceback.format_exc()[-1200:]
-    row["s"] = time.time() - row["begin"]
     return row
+
+
+def is_complete(row: dict[str, Any]) -> bool:
+    """Whether all that a program has to do was done."""
+    ended = all(row.get(key, [-1])[0] == 0 for key in ("plain", "delayed"))
+    return ended and row.get("differing", -1) >= 0 and "noticed" in row
 
 
 def main() -> None:
@@ -164,7 +191,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--folder", type=Path, help="where tables are kept; default: beside OUT.json")
-    parser.add_argument("--seconds", type=float, default=220)
+    parser.add_argument("--seconds", type=float, default=190)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--only", help="names, separated by commas")
     parser.add_argument("--threads", type=int, default=1, help="threads of the library's that issue: 0 or 1")
@@ -185,11 +212,11 @@ def main() -> None:
             first = next(as_completed(running))
             running.remove(first)
             row = first.result()
-            complete = "error" not in row and row["plain"][0] == row["delayed"][0] == 0 and "noticed" in row
+            complete = "error" not in row and is_complete(row)
             print(json.dumps(row) if not complete else _line(row), flush=True)
             if complete:
                 rows.append(row)
-                options.out.write_text(json.dumps(rows, indent=1))
+                write_whole(options.out, json.dumps(rows, indent=1))
             if waiting and time.time() < ends - 40:
                 running.add(pool.submit(of_program, waiting.pop(0), folder, library, limits))
     left = set(names) - {row["program"] for row in rows}

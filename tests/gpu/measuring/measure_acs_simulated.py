@@ -5,7 +5,8 @@
 Footprint tables are recorded side by side (``record``, which may run beside other work). Then each program runs in
 stream order and with ACS, ``ROUNDS`` times each (``time``, alone on the machine); all processes of a round start first,
 then one at a time measures. ``OUT`` gets ``rows.json`` (times of a step, its kernels, when they ran under ACS, costs of
-launches, gaps inside graphs) and a ``.tar.xz`` for each program, with its recording and its table.
+launches, gaps inside graphs) and a ``.tar.xz`` for each program, with its recording and its table. Run it again to go
+on: tables and rows that are there are not made again, and what has not ended after ``--budget`` seconds is done again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 import torch
 from acs_step import kernels
 
-from tileprof.cli.run_acs import record_table
+from tileprof.cli.running.run_acs import record_table
 from tileprof.runtime import acs
 from tileprof.runtime.acs import costs
 
@@ -55,6 +56,8 @@ PROGRAMS = (
     "acs_models nasnetalarge --graph --keep",
 )
 """The first six were looked at while the simulator was mended; the others were not."""
+LEAST_S = 10
+"""That have to be left for a round to begin."""
 LANES, DEPTH, CYCLES = 8, 40, 6000
 """Of the graphs whose gaps are measured: branches, kernels on each, length of a kernel."""
 
@@ -104,6 +107,13 @@ def graph_gaps() -> dict[str, float]:
     return actual
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file by a whole one, so that a run that is cut leaves no half."""
+    half = path.with_suffix(".half")
+    half.write_text(text)
+    half.replace(path)
+
+
 def name_of(words: str) -> str:
     """A folder for a program."""
     return words.replace(" --", "-").replace(" ", "_")
@@ -112,13 +122,16 @@ def name_of(words: str) -> str:
 def tabulate(words: str, place: Path) -> str:
     """Record a program and keep its table; in a process of its own, since the recorder changes its variables."""
     begin = time.monotonic()
+    if (place / "table").exists() and (place / "recorded.tileprof").exists():
+        return f"{words}: its table is there"
     shutil.rmtree(place, ignore_errors=True)  # of a run that was ended
     place.mkdir(parents=True)
     try:
         table = record_table((sys.executable, str(STEP), "--", *words.split()), place, acs.build())
     except Exception:
         return f"{words}: no table\n{traceback.format_exc()[-1500:]}"
-    table.write(place / "table")
+    table.write(place / "table.half")
+    (place / "table.half").replace(place / "table")
     lost = sum(table.without.values())
     return f"{words}: {table.launches} launches known, {lost} not, {time.monotonic() - begin:.0f} s"
 
@@ -130,11 +143,14 @@ def record(chosen: list[str], folder: Path, out: Path) -> None:
         for job in as_completed(jobs):
             print(job.result(), flush=True)
             words = jobs[job]
-            if not (folder / name_of(words) / "table").exists():
+            archive = out / f"{name_of(words)}.tar.xz"
+            if archive.exists() or not (folder / name_of(words) / "table").exists():
                 continue
-            with tarfile.open(out / f"{name_of(words)}.tar.xz", "w:xz", preset=1) as tar:
+            half = archive.with_suffix(".half")
+            with tarfile.open(half, "w:xz", preset=1) as tar:
                 for kept in ("recorded.tileprof", "table"):
                     tar.add(folder / name_of(words) / kept, f"{name_of(words)}/{kept}")
+            half.replace(archive)
 
 
 def ready_of(place: Path, mode: str, number: int) -> Path:
@@ -196,28 +212,36 @@ def main() -> None:
     values.out.mkdir(parents=True, exist_ok=True)
     folder = values.out.resolve() / "acs"
     chosen = [PROGRAMS[int(n)] for n in values.only.split(",")] if values.only else list(PROGRAMS)
-    actual: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    path = values.out / "rows.json"
+    actual: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": []}
 
     def keep() -> None:
-        (values.out / "rows.json").write_text(json.dumps(actual))
+        write_whole(path, json.dumps(actual))
 
     if values.phase != "time":
         record(chosen, folder, values.out)
         print(f"tables after {time.monotonic() - begin:.0f} s", flush=True)
     if values.phase == "record":
         return
-    actual["graph gaps, us"] = graph_gaps()
-    actual["costs, ns"] = costs.measure()
+    actual |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    if "costs, ns" not in actual:
+        actual["graph gaps, us"] = graph_gaps()
+        actual["costs, ns"] = costs.measure()
     print(json.dumps({k: actual[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
     keep()
     known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
     for number in range(values.rounds):
-        left = max(10.0, values.budget - (time.monotonic() - begin))
+        actual["rows"] = [row for row in actual["rows"] if row["us"] is not None]
+        done = {(row["program"], row["mode"], row["number"]) for row in actual["rows"]}
+        left = values.budget - (time.monotonic() - begin)
         jobs = [
             (words, folder / name_of(words), mode, number)
             for words in known
             for mode in ("plain", "streams", *(() if "--graph" in words else ("thread", "graph")))
+            if (words, mode, number) not in done
         ]
+        if not jobs or left < LEAST_S:
+            continue
         with ThreadPoolExecutor(len(jobs)) as pool:
             with (folder / "lock").open("a") as gate:  # until all are warm: then one measures while the others sleep
                 fcntl.flock(gate, fcntl.LOCK_EX)

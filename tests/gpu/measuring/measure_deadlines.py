@@ -19,7 +19,6 @@ from measure_dealers import SMS
 
 from tileprof.runtime.copilot.build import compiled as compiled_pilot
 from tileprof.runtime.copilot.choices import Choices
-from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.measuring import timing
 from tileprof.runtime.measuring.cases import gelu_mlp
 from tileprof.runtime.persistent.build import compiled
@@ -28,6 +27,7 @@ from tileprof.runtime.persistent.dealing import Dealer
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.source import Options
 from tileprof.runtime.persistent.tile_choice import tiled
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 
 REPLAYS = 200
 URGENT = gelu_mlp(64, (64, 64), (64, 64), 768, 3072)

@@ -30,7 +30,6 @@ import torch
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.copilot.build import compiled as compiled_pilot
 from tileprof.runtime.copilot.choices import Choices
-from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.measuring import stage_times, timing
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import run
@@ -40,6 +39,7 @@ from tileprof.runtime.persistent.dealing import Dealer
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.source import Options
 from tileprof.runtime.persistent.tile_choice import tiled
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
 

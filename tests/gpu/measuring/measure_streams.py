@@ -26,8 +26,8 @@ def compiled(number):
     import torch
 
     from tileprof.errors import UserError
-    from tileprof.runtime.gpu import GpuPipeline
     from tileprof.runtime.measuring.cases import cases
+    from tileprof.runtime.policy_on_gpu import GpuPipeline
 
     case = list(cases())[number]
     try:

@@ -18,7 +18,7 @@ from tileprof.runtime.convnet import network_matcher as finding
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.launch import PLACES
 from tileprof.runtime.convnet.network import INPUT, Convolution, computed
-from tileprof.runtime.convnet.plan import planned
+from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.convnet.runner import NetworkRunner
 
 REPLAYS = 30
@@ -143,7 +143,7 @@ def probe(name: str, batch: int, flags: set[str]) -> str:
     x = torch.randn(batch, 3, 224, 224, device="cuda").half().to(memory_format=torch.channels_last)
     network, shape, values = networks(model, x)
     blocks = torch.cuda.get_device_properties(0).multi_processor_count
-    runner = NetworkRunner(network, torch.device("cuda"), shape, plan=planned(network, blocks, reuse=False))
+    runner = NetworkRunner(network, torch.device("cuda"), shape, plan=plan_network(network, blocks, reuse=False))
     (out,) = runner(*values)
     torch.cuda.synchronize()
     runner.check()

@@ -4,8 +4,8 @@ order.
 
 import torch
 
-from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.measuring.timing import captured
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 
 DELAY_NS = 20_000
 

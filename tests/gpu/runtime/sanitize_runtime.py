@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tests.gpu.runtime.persistent_chains import CHAINS as FOR_PERSISTENT
 from tests.gpu.runtime.synchronised_chains import CHAINS
 from tileprof.errors import UserError
-from tileprof.runtime.gpu import GpuPipeline
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 from tileprof.runtime.schedulers import SCHEDULERS
 
 PATIENCE_NS = 60_000_000_000

@@ -17,7 +17,7 @@ if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
 from tileprof import examples
-from tileprof.cli.run_acs import record_table
+from tileprof.cli.running.run_acs import record_table
 from tileprof.runtime import acs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]

@@ -19,14 +19,14 @@ import replays
 from measure_dealers import RIGHT, SCHEDULERS
 
 from tileprof.runtime.errors import WaitTimeoutError
-from tileprof.runtime.gpu import GpuPipeline
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 
 pytestmark = pytest.mark.gpu
 
 LEAVES = """
 import torch
 from measure_dealers import RIGHT
-from tileprof.runtime.gpu import GpuPipeline
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 pipeline = GpuPipeline(RIGHT["products"].policy(), schedule="ccks", unchecked=True, delay_ns=20_000)
 given = pipeline.example()
 for _ in range(200):

@@ -22,11 +22,11 @@ os.environ["TRITON_INTERPRET"] = "0"
 from tileprof.errors import UserError  # noqa: E402 - see above
 from tileprof.policy.format.expression import parse  # noqa: E402
 from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402
-from tileprof.runtime.gpu import GpuPipeline  # noqa: E402
 from tileprof.runtime.measuring.cases import gelu_mlp  # noqa: E402
 from tileprof.runtime.persistent import launch  # noqa: E402
 from tileprof.runtime.persistent.run import PersistentKernel  # noqa: E402
 from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402
+from tileprof.runtime.policy_on_gpu import GpuPipeline  # noqa: E402
 
 os.environ["TRITON_INTERPRET"] = INTERPRET
 pytestmark = pytest.mark.gpu

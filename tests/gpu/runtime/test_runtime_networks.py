@@ -20,7 +20,7 @@ from network_probe import model_of, networks
 from tests.support.runtime.networks import image, parameters, pooling, pooling_parameters, small
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Network, Windows, computed
-from tileprof.runtime.convnet.plan import planned
+from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.convnet.runner import NetworkRunner
 
 pytestmark = pytest.mark.gpu
@@ -90,7 +90,7 @@ def test_a_dropped_wait_is_seen():
     network, weights = block(1)
     x, shape = pictures(1), network.layers[-1].shape
     (expected,) = NetworkRunner(network, torch.device("cuda"), shape)(x, *weights)
-    plan = planned(network, BLOCKS)
+    plan = plan_network(network, BLOCKS)
     tasks = plan.tasks.copy()
     of_layer = tasks[:, 0] == 5
     tasks[of_layer, 6] = tasks[of_layer, 5]
@@ -100,7 +100,7 @@ def test_a_dropped_wait_is_seen():
 
 def test_a_wait_that_gives_up_is_named():
     network, weights = block(1)
-    plan = planned(network, BLOCKS)
+    plan = plan_network(network, BLOCKS)
     tasks, waits = plan.tasks.copy(), plan.waits.copy()
     task = next(t for t in tasks.tolist() if t[0] == 5)
     waits[task[5], 1] += 1

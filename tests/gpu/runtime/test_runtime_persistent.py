@@ -21,13 +21,13 @@ from tests.support.runtime.chains import matrix, weight
 from tileprof.policy.format.expression import parse
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.errors import WaitTimeoutError
-from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import run
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.pipeline import FellBackWarning
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 from tileprof.runtime.stages.gemm import Gemm
 
 pytestmark = pytest.mark.gpu

@@ -24,10 +24,10 @@ import replays  # noqa: E402 - see above
 from tests.gpu.runtime.synchronised_chains import CHAINS  # noqa: E402
 from tileprof.policy.format.expression import parse  # noqa: E402
 from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402
-from tileprof.runtime.gpu import GpuPipeline  # noqa: E402
 from tileprof.runtime.measuring.measure import copy_pair  # noqa: E402
 from tileprof.runtime.measuring.timing import captured  # noqa: E402
 from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402
+from tileprof.runtime.policy_on_gpu import GpuPipeline  # noqa: E402
 from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchronised  # noqa: E402
 
 

@@ -19,7 +19,7 @@ from model_cases import decoding, of_transformers, tokens
 
 from tests.support.runtime.cached_layer import CachedLayer
 from tests.support.runtime.region_builders import Played, between, played
-from tileprof.cli.timeline_trace import write_trace
+from tileprof.cli.running.timeline_trace import write_trace
 from tileprof.devices import of_driver
 from tileprof.runtime.compile import aten, entry, race
 from tileprof.runtime.programs.timeline import observing

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.synthetic_graphs import write_mlp
-from tileprof.cli import main
+from tileprof.cli.entry import main
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import networkx as nx
 import pytest
 
 from tests.support.synthetic_graphs import write_mlp
-from tileprof.cli import main
-from tileprof.cli.export import FORMATS
+from tileprof.cli.entry import main
+from tileprof.cli.verbs.export import FORMATS
 from tileprof.policy.format import load_policy
 from tileprof.runtime.include_path import INCLUDE
 

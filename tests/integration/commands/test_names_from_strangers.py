@@ -17,7 +17,7 @@ import pytest
 import tileprof
 from tests.fuzz.inputs import draw_name
 from tests.support.synthetic_graphs import write_mlp
-from tileprof.cli import main
+from tileprof.cli.entry import main
 
 NAMES = [
     "*/ int main() { return 1; } /*",

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.synthetic_graphs import write_mlp
-from tileprof.cli import main
+from tileprof.cli.entry import main
 
 
 def report(*arguments, cwd=None, environment=None):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.synthetic_graphs import write_mlp
 from tileprof.analysis import build_graph
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.policy.format import PolicyError, from_dict, to_dict
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.verification.operand_guard import check_operands

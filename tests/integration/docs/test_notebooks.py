@@ -18,22 +18,28 @@ FOLDER = Path(__file__).parents[3] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.py"))
 FEWER = {
     "acs_and_spawn": (
-        ("windows = (1, 2, 4, 8, 16, 32, 64, 128)", "windows = (1, 8, 64)"),
+        ("windows = (1, 2, 4, 8, 16, 32, 64, 128)", "windows = (1, 64)"),
+        ('"--steps", "8", "--hidden", "256"', '"--steps", "3", "--hidden", "128"'),
         ('scale=12 if name in ("bfs", "sssp") else 15', "scale=11"),
         ('environments=("ant", "cheetah")', 'environments=("ant",)'),
         ("published.wireframe()", "published.wireframe(side=32)"),
         ("published.spawn(scale=12)", "published.spawn(scale=10)"),
     ),
     "bloom_filter_size": (
-        ("for k in (8, 10, 12, 14, 16, 18)", "for k in (8, 12, 16)"),
-        ("FLUSHES = (1, 2, 4, 8)", "FLUSHES = (1, 4, 8)"),
+        ("--hidden 256 --steps 8", "--hidden 128 --steps 4"),
+        ("for k in (8, 10, 12, 14, 16, 18)", "for k in (8, 12)"),
+        ("FLUSHES = (1, 2, 4, 8)", "FLUSHES = (1, 8)"),
+        ("for bits in (4096, 16384, 65536) for granule", "for bits in (4096,) for granule"),
         ("GRANULES = (32, 64, 128, 256, 512, 2048)", "GRANULES = (64, 512)"),
     ),
     "ccks_link_latency": (
+        ("--hidden 256 --steps 8", "--hidden 128 --steps 3"),
         ("np.geomspace(0.1, 20, 12)", "np.geomspace(0.1, 20, 3)"),
         ("while high - low > 0.01:", "while high - low > 2:"),
         ("for count in (1, 2, 4, 8, 16, 32)", "for count in (1, 32)"),
     ),
+    "convolution_halo": (("BATCHES = (1, 16)", "BATCHES = (16,)"),),
+    "utilisation_levels": (('devices = ["V100", "H200"]', 'devices = ["H200"]'),),
     "which_policy_for_my_mlp": (
         ('    256: ("256x128x32,split=4", "256x128x32,split=2"),\n', ""),
         ('    1024: ("256x256x32,split=2", "256x256x32,split=1"),\n', ""),

@@ -49,7 +49,7 @@ def test_importing_tileprof_imports_few_modules(tmp_path):
         "import tileprof.analysis",
         "import tileprof.viz",
         "import tileprof.devices",
-        "import tileprof.cli",
+        "import tileprof.cli.entry",
     ],
 )
 def test_everything_but_the_recorders_imports_without_torch(tmp_path, statement):

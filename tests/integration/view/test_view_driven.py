@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support.small_programs import transformer
-from tileprof.cli import main
+from tileprof.cli.entry import main
 
 LAYER = 10
 NORM, GEMM, ATTENTION = (1 + 5 * LAYER + i for i in range(3))  # of layer 5

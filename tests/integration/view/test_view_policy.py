@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.small_programs import transformer
-from tileprof.cli import main
+from tileprof.cli.entry import main
 
 NORM, GEMM = 1, 2  # every tile of the GEMM's row y needs the norm's tile y
 MISSING, EXCESS = "200,16,46", "141,150,163"

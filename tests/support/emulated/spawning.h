@@ -35,10 +35,14 @@ struct Grid {
 };
 
 inline std::mt19937_64 dice(std::getenv("SPAWN_SEED") ? std::atoi(std::getenv("SPAWN_SEED")) : 0);
+inline const char* const fault = std::getenv("SPAWN_FAULT") ? std::getenv("SPAWN_FAULT") : "";
 inline int refuse_one_in = std::getenv("SPAWN_REFUSE") ? std::atoi(std::getenv("SPAWN_REFUSE")) : 0;
 inline std::vector<Grid> pending;
 inline unsigned long long now;
 inline cudaError_t last;
+
+// Whether a fault that a test has planted in the sources is on in this run.
+inline bool planted(const char* name) { return std::strcmp(fault, name) == 0; }
 
 inline bool one_in(int odds) { return odds > 0 && dice() % odds == 0; }
 

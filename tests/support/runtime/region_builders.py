@@ -7,10 +7,10 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.lanes import Lane
 from tileprof.runtime.compile.partition import partitioned, proposed
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.region_op import running
+from tileprof.runtime.compile.runners import Lane
 
 
 class Played:

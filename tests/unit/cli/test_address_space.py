@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from tileprof import cli
-from tileprof.cli import address_space
+from tileprof.cli import address_space, entry
 
 
 @pytest.mark.parametrize(("limit", "words"), [(-1, ""), (3 << 30, ""), (1 << 30, "1.0 GiB of addresses (ulimit -v)")])
@@ -25,7 +24,7 @@ def test_a_verb_of_ours_is_not_begun_there():
         command, capture_output=True, text=True, check=False, timeout=100,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, least),
     )  # fmt: skip
-    assert ended.returncode == cli.BAD_USAGE
+    assert ended.returncode == entry.BAD_USAGE
     assert ended.stderr == (
         "tileprof: processes here may have 1.0 GiB of addresses (ulimit -v), and tileprof needs 3: raise that limit\n"
     )
@@ -35,7 +34,7 @@ def test_a_recorder_that_fails_there_says_it_and_no_traceback(monkeypatch, capsy
     def fails(_):
         raise ImportError("libarrow.so: failed to map segment from shared object")
 
-    monkeypatch.setattr(cli, "_run", fails)
+    monkeypatch.setattr(entry, "_run", fails)
     monkeypatch.setattr(address_space, "too_small", lambda: "too few addresses")
-    assert cli.main(["record", "x.py"]) == cli.BAD_USAGE
+    assert entry.main(["record", "x.py"]) == entry.BAD_USAGE
     assert capsys.readouterr().err == "tileprof: too few addresses\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-from tileprof.cli import progress
+from tileprof.cli.text import progress
 
 
 def test_a_long_command_says_in_a_log_where_it_is(monkeypatch, capsys) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tileprof.cli.fail_if import condition, shown
+from tileprof.cli.arguments.fail_if import condition, shown
 from tileprof.errors import UserError
 
 

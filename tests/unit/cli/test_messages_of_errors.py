@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tileprof import cli
+from tileprof.cli import entry
 from tileprof.errors import UserError
 
 
@@ -21,8 +21,8 @@ def test_an_error_is_printed_without_what_a_terminal_obeys(monkeypatch, capsys, 
     def fail(_: list[str]) -> int:
         raise UserError(message)
 
-    monkeypatch.setattr(cli, "_run", fail)
-    assert cli.main(["verify"]) == 2
+    monkeypatch.setattr(entry, "_run", fail)
+    assert entry.main(["verify"]) == 2
     assert capsys.readouterr().err == f"tileprof: {shown}\n"
 
 
@@ -31,6 +31,6 @@ def test_what_may_not_be_looked_at_is_named_and_is_no_bug(monkeypatch, capsys, v
     def fail(_: list[str]) -> int:
         raise PermissionError(13, "Permission denied", "locked/page.html")
 
-    monkeypatch.setattr(cli, "_run", fail)
-    assert cli.main([verb]) == 2
+    monkeypatch.setattr(entry, "_run", fail)
+    assert entry.main([verb]) == 2
     assert capsys.readouterr().err == "tileprof: no permission for locked/page.html\n"

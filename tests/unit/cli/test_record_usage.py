@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tileprof import cli
-from tileprof.cli import main
+from tileprof.cli import entry
+from tileprof.cli.entry import main
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 from tileprof.record import Options
@@ -15,7 +15,7 @@ from tileprof.record.command import other_interpreter, parse
 
 
 def test_help_names_every_verb_and_survives_a_broken_one(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "VERBS", (*cli.VERBS, "nonesuch"))
+    monkeypatch.setattr(entry, "VERBS", (*entry.VERBS, "nonesuch"))
     assert main(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:1] == ["record"] for line in lines)
@@ -33,7 +33,7 @@ def test_an_unknown_verb_gets_a_close_match(capsys):
 
 
 def test_a_bug_of_ours_shows_its_traceback_and_exits_with_70(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "_load", lambda _: Verb("report", "", lambda _: None, lambda _: 1 // 0))
+    monkeypatch.setattr(entry, "load_verb", lambda _: Verb("report", "", lambda _: None, lambda _: 1 // 0))
     assert main(["report"]) == 70
     output = capsys.readouterr().err
     assert "ZeroDivisionError" in output
@@ -41,7 +41,7 @@ def test_a_bug_of_ours_shows_its_traceback_and_exits_with_70(capsys, monkeypatch
 
 
 def test_options_of_the_program_are_the_programs(monkeypatch):
-    from tileprof.cli.record import VERB
+    from tileprof.cli.verbs.record import VERB
 
     parser = ArgumentParser(allow_abbrev=False)
     VERB.prepare(parser)
@@ -53,7 +53,7 @@ def test_options_of_the_program_are_the_programs(monkeypatch):
 
 
 def test_options_survive_the_way_to_another_interpreter():
-    from tileprof.cli.record import VERB
+    from tileprof.cli.verbs.record import VERB
 
     parser = ArgumentParser(allow_abbrev=False)
     VERB.prepare(parser)
@@ -193,7 +193,7 @@ def test_options_of_the_other_recorder_are_refused(tmp_path, capsys, words, mess
 
 
 def test_every_option_of_the_cuda_recorder_is_named():
-    from tileprof.cli import cuda_options
+    from tileprof.cli.arguments import cuda_options
 
     parser = ArgumentParser()
     cuda_options.add_options(parser)

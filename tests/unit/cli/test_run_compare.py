@@ -12,9 +12,9 @@ import torch
 
 pytest.importorskip("triton")
 
-from tileprof.cli import add_predictions
-from tileprof.cli import run_compare as comparing
-from tileprof.cli.run import VERB
+from tileprof.cli.running import add_predictions
+from tileprof.cli.running import run_compare as comparing
+from tileprof.cli.verbs.run import VERB
 from tileprof.devices import get, of_driver
 from tileprof.errors import UserError
 from tileprof.runtime.measuring.cases import Case

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tileprof.cli import main, run_gpu
+from tileprof.cli.entry import main
+from tileprof.cli.running import run_gpu
 from tileprof.errors import UserError
 from tileprof.policy.format import Options, Policy, Stage
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from tileprof.cli import main, run_program
+from tileprof.cli.entry import main
+from tileprof.cli.running import run_program
 from tileprof.errors import UserError
 from tileprof.runtime.compile.report import Report, announce
 from tileprof.runtime.programs import calls, compare

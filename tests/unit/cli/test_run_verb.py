@@ -12,7 +12,7 @@ import pytest
 from rich.progress import Progress
 
 from tests.support.runtime.chains import convolutions, mlp
-from tileprof.cli.run import VERB
+from tileprof.cli.verbs.run import VERB
 from tileprof.errors import UserError
 from tileprof.policy.format import Range
 from tileprof.policy.format.expression import parse

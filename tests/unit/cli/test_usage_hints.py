@@ -6,10 +6,10 @@ from importlib import import_module
 
 import pytest
 
-from tileprof.cli import VERBS, main, parser_of
-from tileprof.cli.console import plain_streams
-from tileprof.cli.record import _hint_at_own_options
-from tileprof.cli.trace_argument import load_trace
+from tileprof.cli.arguments.trace_argument import load_trace
+from tileprof.cli.entry import VERBS, main, parser_of
+from tileprof.cli.text.console import plain_streams
+from tileprof.cli.verbs.record import _hint_at_own_options
 from tileprof.errors import UserError
 
 
@@ -89,7 +89,7 @@ def test_completion_of_an_unknown_shell_says_which_are_known(capsys):
 
 @pytest.mark.parametrize("name", VERBS)
 def test_every_verb_answers_programs_and_plain_terminals(name):
-    options = parser_of(import_module(f"tileprof.cli.{name}").VERB).format_help()
+    options = parser_of(import_module(f"tileprof.cli.verbs.{name}").VERB).format_help()
     assert "--json" in options
     assert "--plain" in options
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tileprof.cli.target import check_file
+from tileprof.cli.arguments.target import check_file
 from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.policy.emit.folder import check_free

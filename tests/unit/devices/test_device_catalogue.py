@@ -2,11 +2,13 @@ import json
 import tomllib
 from dataclasses import fields
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from tileprof import devices
 from tileprof.devices import Device
+from tileprof.devices.device import LINK_WAYS
 from tileprof.errors import UserError
 
 ALL = devices.names()
@@ -82,3 +84,14 @@ def test_types_without_units_run_as_wider_ones():
     assert hopper.sustained_flops("bf16") == 790e12
     with pytest.raises(KeyError):
         hopper.sustained_flops("float16")
+
+
+def test_ways_of_the_link_are_the_measured_medians():
+    results = json.loads((Path(__file__).parents[2] / "gpu/results/link_ways.json").read_text())
+    medians = {}
+    for row in results["ways"]:
+        medians.setdefault(row["way"], {})[str(row["blocks"])] = row["median_ns"]
+    trips = dict(devices.get("H200").link_trip_ns)
+    assert tuple(trips) == LINK_WAYS
+    trips.pop("ring")  # measured apart, by link_times.cu
+    assert trips == medians

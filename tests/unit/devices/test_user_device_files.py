@@ -47,6 +47,21 @@ def test_what_was_measured_for_a_replaced_number_is_forgotten(tmp_path):
     assert device.sustained["bf16"] == 790e12
 
 
+def test_a_description_from_before_links_were_known_has_those_of_an_h200(describe):
+    old = devices.get(describe(link_read_ns=None, link_release_ns=None, link_trip_ns=None))
+    h200 = devices.get("H200")
+    assert (old.link_read_ns, old.link_release_ns) == (h200.link_read_ns, h200.link_release_ns)
+    assert old.link_trip_ns == h200.link_trip_ns
+
+
+def test_a_link_takes_half_its_round_trip_one_way_in_proportion_between_measured_numbers_of_blocks(describe):
+    device = devices.get(describe(name="mine", link_trip_ns={"ring": {"10": 1000, "2": 600}, "copy": {"4": 80}}))
+    assert [device.link_one_way_ns(blocks) for blocks in (1, 2, 4, 10, 500)] == [300, 300, 350, 500, 500]
+    assert device.link_one_way_ns(7, "copy") == 40
+    with pytest.raises(UserError, match="mine has no times of the link by way of 'relay'"):
+        device.link_one_way_ns(1, "relay")
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -70,6 +85,13 @@ def test_what_was_measured_for_a_replaced_number_is_forgotten(tmp_path):
         ({"launch_gap_ns": 1e308}, ["launch_gap_ns is 1e+308", "from 0 to 1e+12"]),
         ({"dram_bytes_per_s": 1e-300}, ["dram_bytes_per_s is 1e-300"]),
         ({"peak_flops": {"fp32": 1e300}}, ["peak_flops.fp32 is 1e+300"]),
+        ({"link_trip_ns": 5000}, ["link_trip_ns is 5000", "by way and number of blocks"]),
+        ({"link_trip_ns": {"hosts": {"1": 5}}}, ["link_trip_ns has no way 'hosts'", "did you mean host?"]),
+        ({"link_trip_ns": {"host": {}}}, ["link_trip_ns.host is {}"]),
+        ({"link_trip_ns": {"host": {"one": 5}}}, ["link_trip_ns.host has 'one'", "a number of blocks"]),
+        ({"link_trip_ns": {"host": {"0": 5}}}, ["link_trip_ns.host has '0'"]),
+        ({"link_trip_ns": {"host": {"1": -5}}}, ["link_trip_ns.host.1 is -5"]),
+        ({"link_trip_ns": {"host": {"1": 1e300}}}, ["link_trip_ns.host.1 is 1e+300", "from 0 to 1e+12"]),
     ],
 )
 def test_a_wrong_description_is_refused_with_the_key(describe, changed, words):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.unit.policy.recorded_modules import MODULES, GeluMlp, record, recorded
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.errors import UserError
 from tileprof.policy.format import from_dict, to_dict
 from tileprof.policy.format.tile_numbers import tile_numbers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.synthetic_graphs import write_mlp
-from tileprof.cli import main
+from tileprof.cli.entry import main
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tests.support.small_programs import Program, norm, pointwise, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import SCHEDULERS, Simulator
 from tileprof.analysis.timeline import dispatch
-from tileprof.cli.console import sparkline, terminal
+from tileprof.cli.text.console import sparkline, terminal
 from tileprof.trace import load
 from tileprof.viz.report_curves import Curves
 

@@ -53,54 +53,58 @@ def synthesise(
     need no waits; the guard says so. ``folded``: launches that `fuse` made part of the stages; the operators compute
     them, and the guard names them. Raises `UserError` where the launches cannot be stages.
     """
-    chosen = sorted(set(launches))
-    if len(chosen) < 2:
-        raise UserError(f"a policy needs at least two launches; {len(chosen)} given")
+    stage_launches = sorted(set(launches))
+    if len(stage_launches) < 2:
+        raise UserError(f"a policy needs at least two launches; {len(stage_launches)} given")
     predict = predictor or Predictor(graph)
-    stages = describe(graph, [stage_of(graph, launch) for launch in chosen], folded)
-    guard = {"renamed": renamed, **guard_of(graph, chosen)}
+    stages = describe(graph, [stage_of(graph, launch) for launch in stage_launches], folded)
+    guard = {"renamed": renamed, **guard_of(graph, stage_launches)}
     if folded:
         guard["epilogues"] = sorted(folded)
     policy = Policy(stages, (), (), Options(), guard)
-    candidate = _with_edges(policy, graph, chosen, predict, ordered=True)
+    candidate = _with_edges(policy, graph, stage_launches, predict, ordered=True)
     if any(stage.order is not None for stage in candidate.stages):
-        candidate = _settled(policy, candidate, graph, chosen, predict)
+        candidate = _ascending_if_as_good(policy, candidate, graph, stage_launches, predict)
     policy = candidate
-    verdict = verify(policy, graph, chosen, excess=False)
+    verdict = verify(policy, graph, stage_launches, excess=False)
     if not verdict.missing.empty:
         raise AssertionError(f"synthesised an unsound policy: {len(verdict.missing)} dependencies missing")
     if verdict.never:
-        raise UserError(f"no policy for launches {_few(chosen)}: {'; '.join(verdict.never)}")
-    whole = predict(policy, chosen)
-    notes = _notes(graph, chosen, verdict.renamable, whole, renamed=renamed)
-    options = choose_options(policy, graph, chosen)
+        raise UserError(f"no policy for launches {_few(stage_launches)}: {'; '.join(verdict.never)}")
+    whole = predict(policy, stage_launches)
+    notes = _notes(graph, stage_launches, verdict.renamable, whole, renamed=renamed)
+    options = choose_options(policy, graph, stage_launches)
     return replace(policy, prediction=_prediction(whole, predict), options=options, notes=notes)
 
 
-def _settled(bare: Policy, ordered: Policy, graph: TileGraph, chosen: list[int], predict: Predictor) -> Policy:
+def _ascending_if_as_good(
+    bare: Policy, ordered: Policy, graph: TileGraph, stage_launches: list[int], predict: Predictor
+) -> Policy:
     """Return ``ordered``, or the same without orders where the whole is as fast: orders suit the pairs for which they
     were chosen.
 
     Without orders coarser waits may do, which are looked for again unless that would take minutes.
     """
-    limit_ns = predict(ordered, chosen).policy_ns * (1 + TOLERANCE)
+    limit_ns = predict(ordered, stage_launches).policy_ns * (1 + TOLERANCE)
     edges = tuple(replace(edge, reason=edge.reason.partition("; the ")[0]) for edge in ordered.edges)
     ascending = replace(ordered, stages=bare.stages, edges=edges)
-    if predict(ascending, chosen).policy_ns > limit_ns:
+    if predict(ascending, stage_launches).policy_ns > limit_ns:
         return ordered
     if sum(stage.tiles for stage in bare.stages) > _MANY_TILES:
         return ascending
-    plain = _with_edges(bare, graph, chosen, predict, ordered=False)
-    return plain if predict(plain, chosen).policy_ns <= limit_ns else ascending
+    plain = _with_edges(bare, graph, stage_launches, predict, ordered=False)
+    return plain if predict(plain, stage_launches).policy_ns <= limit_ns else ascending
 
 
-def _with_edges(policy: Policy, graph: TileGraph, chosen: list[int], predict: Predictor, *, ordered: bool) -> Policy:
+def _with_edges(
+    policy: Policy, graph: TileGraph, stage_launches: list[int], predict: Predictor, *, ordered: bool
+) -> Policy:
     """Return the policy with orders of tiles (``ordered``: others than ascending may be chosen), semaphores
     and edges.
     """
     renamed = bool(policy.guard["renamed"])
-    numbers = [tile_numbers(graph, launch) for launch in chosen]
-    needs = _needs(graph, chosen, renamed=renamed)
+    numbers = [tile_numbers(graph, launch) for launch in stage_launches]
+    needs = _needs(graph, stage_launches, renamed=renamed)
     guaranteed = Guarantees(needs)
     orders: dict[int, str] = {}
     cache: dict[tuple[object, ...], tuple[tuple[str, str], Semaphores, Edge]] = {}
@@ -111,7 +115,7 @@ def _with_edges(policy: Policy, graph: TileGraph, chosen: list[int], predict: Pr
         parent, child, _ = block.edges()
         if guaranteed.holds(producer, consumer, numbers[producer][parent], numbers[consumer][child]).all():
             continue
-        pair = chosen[producer], chosen[consumer]
+        pair = stage_launches[producer], stage_launches[consumer]
         footprints = (int(graph.launches["footprint"].iloc[launch]) for launch in pair)
         fixed = (orders.get(producer), orders.get(consumer)) if ordered else (ASCENDING, ASCENDING)
         key = (blocks, hazards, fixed, *footprints)
@@ -119,7 +123,7 @@ def _with_edges(policy: Policy, graph: TileGraph, chosen: list[int], predict: Pr
             axes = best_orders(predict, graph, pair, fixed, renamed=renamed)
             cache[key] = axes, *best_waits(predict, graph, pair, block, hazards, axes)
         (orders[producer], orders[consumer]), semaphores, edge = cache[key]
-        policy = _joined(policy, replace(semaphores, producer=producer), edge, producer, consumer)
+        policy = _with_edge(policy, replace(semaphores, producer=producer), edge, producer, consumer)
         guaranteed.add(lower_edge(policy, len(policy.edges) - 1), (producer, consumer))
     custom = {n: axes for n, axes in orders.items() if axes != ASCENDING}
     stages = tuple(
@@ -130,8 +134,8 @@ def _with_edges(policy: Policy, graph: TileGraph, chosen: list[int], predict: Pr
 
 
 def _few(launches: list[int]) -> str:
-    shown = ", ".join(map(str, launches[:6]))
-    return shown if len(launches) <= 6 else f"{shown}, … ({len(launches)})"
+    text = ", ".join(map(str, launches[:6]))
+    return text if len(launches) <= 6 else f"{text}, … ({len(launches)})"
 
 
 def _needs(
@@ -152,14 +156,14 @@ def _needs(
     return {pair: (tuple(sorted(blocks)), tuple(sorted(hazards))) for pair, (blocks, hazards) in needs.items()}
 
 
-def _joined(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, consumer: int) -> Policy:
+def _with_edge(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, consumer: int) -> Policy:
     """Return the policy with one more edge; an equal semaphore array of the same producer is shared."""
     arrays = policy.semaphores
     if semaphores not in arrays:
         arrays = (*arrays, semaphores)
     number = arrays.index(semaphores)
-    placed = replace(edge, producer=producer, consumer=consumer, semaphores=number)
-    return replace(policy, semaphores=arrays, edges=(*policy.edges, placed))
+    numbered_edge = replace(edge, producer=producer, consumer=consumer, semaphores=number)
+    return replace(policy, semaphores=arrays, edges=(*policy.edges, numbered_edge))
 
 
 def with_prediction(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:

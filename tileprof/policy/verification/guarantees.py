@@ -28,7 +28,7 @@ _MOST_LISTED: Final = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DenseGuarantee:
     """Producer tiles that consumer tiles are guaranteed: tile ``c`` has the bits ``bits[row_of[c]]``, one a producer
     tile.
     """
@@ -42,18 +42,18 @@ class Held:
         bits: NDArray[np.bool_] = (byte >> (parent & 7).astype(np.uint8) & 1).astype(bool)
         return bits
 
-    def dense(self) -> Held:
+    def dense(self) -> DenseGuarantee:
         return self
 
-    def __or__(self, other: Held) -> Held:
+    def __or__(self, other: DenseGuarantee) -> DenseGuarantee:
         rows = np.stack([self.row_of, other.row_of], axis=1)
         group, first = equal_lists(np.arange(len(rows) + 1, dtype=np.int64) * 2, (rows.reshape(-1),))
         own, others = rows[first].T
-        return Held(group.astype(np.int64), self.bits[own] | other.bits[others])
+        return DenseGuarantee(group.astype(np.int64), self.bits[own] | other.bits[others])
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class SparseGuarantee:
     """The same as lists: tile ``c`` has the producer tiles ``tile[indptr[r]:indptr[r + 1]]``, ascending, of row ``r =
     row_of[c]``.
 
@@ -71,14 +71,14 @@ class Listed:
         place = np.minimum(np.searchsorted(keys, asked_keys), len(keys) - 1)
         return keys[place] == asked_keys if len(keys) else np.zeros(len(parent), bool)
 
-    def dense(self) -> Held:
+    def dense(self) -> DenseGuarantee:
         rows = len(self.indptr) - 1
         owner, _ = ragged(np.diff(self.indptr))
         bits = np.zeros((rows, -(-self.producers // 8)), np.uint8)
         np.add.at(bits, (owner, self.tile >> 3), (1 << (self.tile & 7)).astype(np.uint8))
-        return Held(self.row_of, bits)
+        return DenseGuarantee(self.row_of, bits)
 
-    def settled(self) -> Held | Listed:
+    def smaller_form(self) -> DenseGuarantee | SparseGuarantee:
         """Return the smaller of the two forms."""
         rows = len(self.indptr) - 1
         return self if len(self.tile) * 64 <= rows * self.producers else self.dense()
@@ -94,17 +94,17 @@ class Guarantees:
         self._until: dict[int, int] = {}
         for producer, consumer in pairs:
             self._until[producer] = max(consumer, self._until.get(producer, 0))
-        self._held: dict[tuple[int, int], Held | Listed] = {}
+        self._guarantees: dict[tuple[int, int], DenseGuarantee | SparseGuarantee] = {}
         self._before: dict[int, list[int]] = {}
 
     def add(self, waits: Waits, stages: tuple[int, int]) -> None:
         """Add an edge from stage ``stages[0]`` to ``stages[1]``; all edges into ``stages[0]`` must have been added."""
         through, stage = stages
         direct = _direct(waits)
-        self._merge((through, stage), direct.settled())
+        self._merge((through, stage), direct.smaller_form())
         for before in self._before.get(through, []):
             if self._until.get(before, 0) >= stage:
-                inherited = self._held[before, through]
+                inherited = self._guarantees[before, through]
                 self._merge((before, stage), _inherit(direct, inherited))
                 weak = _by_count(waits, inherited)
                 if weak is not None:
@@ -114,17 +114,17 @@ class Guarantees:
         """Return whether, for each tile of stage ``producer`` and of ``consumer``, the first has surely ended when the
         second goes on.
         """
-        guarantee = self._held.get((producer, consumer))
+        guarantee = self._guarantees.get((producer, consumer))
         return np.zeros(len(parent), bool) if guarantee is None else guarantee.holds(parent, child)
 
-    def _merge(self, key: tuple[int, int], guarantee: Held | Listed) -> None:
-        earlier = self._held.get(key)
-        self._held[key] = guarantee if earlier is None else earlier.dense() | guarantee.dense()
+    def _merge(self, key: tuple[int, int], guarantee: DenseGuarantee | SparseGuarantee) -> None:
+        earlier = self._guarantees.get(key)
+        self._guarantees[key] = guarantee if earlier is None else earlier.dense() | guarantee.dense()
         if earlier is None:
             self._before.setdefault(key[1], []).append(key[0])
 
 
-def _direct(waits: Waits) -> Listed:
+def _direct(waits: Waits) -> SparseGuarantee:
     full = waits.value == waits.posts[waits.semaphore]
     group, first = equal_lists(waits.indptr, (waits.semaphore, full.astype(np.int8)))
     owner, place = ragged(np.diff(waits.indptr)[first])
@@ -134,38 +134,38 @@ def _direct(waits: Waits) -> Listed:
     semaphore = waits.semaphore[wait]
     pick, member = ragged(np.where(full[wait], waits.posts[semaphore], 0))
     tile = by_semaphore[starts[semaphore[pick]] + member]
-    return _listed(group.astype(np.int64), len(first), owner[pick], tile, len(waits.of))
+    return _sparse(group.astype(np.int64), len(first), owner[pick], tile, len(waits.of))
 
 
-def _listed(row_of: I64, rows: int, owner: I64, tile: I64, producers: int) -> Listed:
+def _sparse(row_of: I64, rows: int, owner: I64, tile: I64, producers: int) -> SparseGuarantee:
     """Return lists of (row, producer tile), each once."""
     keys = np.unique(owner * producers + tile)
     indptr = np.searchsorted(keys, np.arange(rows + 1) * producers).astype(np.int64)
-    return Listed(row_of, indptr, keys % producers, producers)
+    return SparseGuarantee(row_of, indptr, keys % producers, producers)
 
 
-def _inherit(direct: Listed, inherited: Held | Listed) -> Held | Listed:
+def _inherit(direct: SparseGuarantee, inherited: DenseGuarantee | SparseGuarantee) -> DenseGuarantee | SparseGuarantee:
     """Return everything that the awaited tiles were guaranteed."""
     rows = len(direct.indptr) - 1
     owner, _ = ragged(np.diff(direct.indptr))
-    if isinstance(inherited, Listed):
+    if isinstance(inherited, SparseGuarantee):
         through = np.unique(owner * len(inherited.indptr) + inherited.row_of[direct.tile])
         owner, row = through // len(inherited.indptr), through % len(inherited.indptr)
         sizes = np.diff(inherited.indptr)[row]
         if int(sizes.sum()) <= _MOST_LISTED:
             pick, place = ragged(sizes)
             tile = inherited.tile[inherited.indptr[row[pick]] + place]
-            return _listed(direct.row_of, rows, owner[pick], tile, inherited.producers).settled()
+            return _sparse(direct.row_of, rows, owner[pick], tile, inherited.producers).smaller_form()
         inherited = inherited.dense()
     result = np.zeros((rows, inherited.bits.shape[1]), np.uint8)
     for number in range(rows):
         tiles = direct.tile[direct.indptr[number] : direct.indptr[number + 1]]
         if len(tiles):
             result[number] = np.bitwise_or.reduce(inherited.bits[np.unique(inherited.row_of[tiles])], axis=0)
-    return Held(direct.row_of, result)
+    return DenseGuarantee(direct.row_of, result)
 
 
-def _by_count(waits: Waits, guarantee: Held | Listed) -> Held | None:
+def _by_count(waits: Waits, guarantee: DenseGuarantee | SparseGuarantee) -> DenseGuarantee | None:
     """Return what waits below the full count guarantee: a tile if too few of those that post could have run
     without it.
     """
@@ -181,4 +181,4 @@ def _by_count(waits: Waits, guarantee: Held | Listed) -> Held | None:
         sure = np.packbits(depending > waits.posts[semaphore] - value, bitorder="little")
         waiting = owner[weak[(waits.semaphore[weak] == semaphore) & (waits.value[weak] == value)]]
         bits[waiting] |= sure
-    return Held(np.arange(len(bits), dtype=np.int64), bits)
+    return DenseGuarantee(np.arange(len(bits), dtype=np.int64), bits)

@@ -57,12 +57,14 @@ _NEGLIGIBLE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """Resources of the stages' blocks on one SM: ``held`` int64 ``[stages, resources]``, at least what a block takes,
-    ``capacity`` ``[resources]`` of an SM, and per stage the ``cluster`` size and ``blocks`` of the launch. ``exact``:
-    ``held`` is no overestimate.
+    """Resources of the stages' blocks on one SM.
+
+    ``block_resources``: int64 ``[stages, resources]``, at least what a block takes. ``capacity``: ``[resources]`` of an
+    SM. ``cluster`` and ``blocks``: ``[stages]`` cluster size and blocks of the launch. ``exact``: ``[stages]`` whether
+    ``block_resources`` is no overestimate.
     """
 
-    held: I64
+    block_resources: I64
     capacity: I64
     cluster: I64
     blocks: I64
@@ -81,10 +83,10 @@ def blocked_producers(
     demands = _demands(graph, launches)
     sms = int(graph.device.sms)
     producers = sorted({waits.edge.producer for waits in edges})
-    everything = _waiting_tiles(policy, edges, set(producers))
+    waiting_tiles = _waiting_tiles(policy, edges, set(producers))
     sentences = []
     for first in producers:
-        if not _find_no_room(demands, (first,), everything, sms):
+        if not _find_no_room(demands, (first,), waiting_tiles, sms):
             continue
         kept_out = _kept_out_one_by_one(policy, edges, demands, {n for n in producers if n >= first}, sms)
         waiting = _blocks_together(policy, edges, demands, first, kept_out, sms) if first in kept_out else None
@@ -107,7 +109,7 @@ def _kept_out_one_by_one(
         waiting = _waiting_tiles(policy, edges, kept_out)
         equal: dict[tuple[bytes, int], set[int]] = {}  # the answer depends on a stage's resources alone
         for n in kept_out:
-            equal.setdefault((demands.held[n].tobytes(), int(demands.cluster[n])), set()).add(n)
+            equal.setdefault((demands.block_resources[n].tobytes(), int(demands.cluster[n])), set()).add(n)
         rooms = (same for same in equal.values() if not _find_no_room(demands, (min(same),), waiting, sms))
         finding_room = set().union(*rooms)
         if not finding_room:
@@ -198,8 +200,8 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
         for waits in edges:
             if waits.edge.consumer == stage:
                 ended = completed[waits.edge.producer] & (waits.edge.producer not in absent)
-                posted = np.bincount(waits.of[ended], minlength=len(waits.posts))
-                completed[stage][owners(waits.indptr)[posted[waits.semaphore] < waits.value]] = False
+                post_counts = np.bincount(waits.of[ended], minlength=len(waits.posts))
+                completed[stage][owners(waits.indptr)[post_counts[waits.semaphore] < waits.value]] = False
         count[stage] = int((~completed[stage]).sum())
     return count
 
@@ -209,8 +211,8 @@ def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, block
     each of ``enough`` SMs. May say yes in vain.
     """
     # Per producer and resource: what must be taken of it for the producer to find no room.
-    occupied = demands.capacity - demands.held[list(producers)] + 1
-    kinds, kind = np.unique(demands.held[stages], axis=0, return_inverse=True)
+    occupied = demands.capacity - demands.block_resources[list(producers)] + 1
+    kinds, kind = np.unique(demands.block_resources[stages], axis=0, return_inverse=True)
     count = np.bincount(kind.ravel(), blocks, len(kinds)).astype(np.int64)
     exact = np.array([demands.exact[stages[kind.ravel() == k]].all() for k in range(len(kinds))])
     most = min(float(count @ (kinds / each).max(axis=1)) for each in occupied)

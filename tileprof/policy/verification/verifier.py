@@ -98,7 +98,7 @@ def verify(
     renamed = bool(policy.guard.get("renamed", False))
     never = (
         *_endless(policy, lowered),
-        *_early(policy, graph, bound, lowered),
+        *_may_deadlock(policy, graph, bound, lowered),
         *_overtaken(graph, bound, renamed=renamed),
     )
     return Verification(
@@ -111,8 +111,8 @@ def verify(
     )
 
 
-def _rows(columns: Mapping[str, NDArray[Any]], chosen: NDArray[np.bool_]) -> pd.DataFrame:
-    return pd.DataFrame({name: values[chosen] for name, values in columns.items()})
+def _rows(columns: Mapping[str, NDArray[Any]], mask: NDArray[np.bool_]) -> pd.DataFrame:
+    return pd.DataFrame({name: values[mask] for name, values in columns.items()})
 
 
 def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> list[int]:
@@ -182,8 +182,11 @@ def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
     return sentences
 
 
-def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Waits]) -> tuple[str, ...]:
-    """A policy without a wait kernel relies on which blocks reside together, and is for one device alone."""
+def _may_deadlock(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Waits]) -> tuple[str, ...]:
+    """Return why waiting blocks may fill the GPU.
+
+    A policy without a wait kernel relies on which blocks reside together, and is for one device alone.
+    """
     if policy.options.wait_kernel or graph.source is None:
         return ()
     device = graph.device

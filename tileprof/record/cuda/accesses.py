@@ -8,7 +8,7 @@ import numpy as np
 
 from tileprof.arrays import I64
 from tileprof.arrays.intervals import grouped_union
-from tileprof.record.cuda import bind, raw, runs, writes
+from tileprof.record.cuda import bind, raw, runs, unreported_stores
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
@@ -52,8 +52,13 @@ def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lif
 
 
 def tensor_loads(
-    entries: raw.Entries, geometry: Geometry, map_uses: writes.Maps, split: Items | None = None, *, im2col: bool = True
-) -> tuple[list[writes.Loads], bool]:
+    entries: raw.Entries,
+    geometry: Geometry,
+    map_uses: unreported_stores.Maps,
+    split: Items | None = None,
+    *,
+    im2col: bool = True,
+) -> tuple[list[unreported_stores.Loads], bool]:
     """Return the loads through each tensor map, each once per tile, and whether there are some whose map is unknown.
 
     With ``split`` tiles are its work items. ``im2col``: maps in that mode are laid out as we read them.
@@ -74,7 +79,7 @@ def tensor_loads(
             continue
         decodable = mode in (raw.TILED, raw.IM2COL)[: 1 + im2col] and map_.im2col == (mode == raw.IM2COL)
         columns = rows[of_map, 1], rows[of_map, 4:], first[of_map], rows[of_map, 3]
-        out.append(writes.Loads(map_, *columns, decodable, address))
+        out.append(unreported_stores.Loads(map_, *columns, decodable, address))
     return out, unknown
 
 

@@ -56,7 +56,7 @@ def build(architecture: str) -> Built:
         includes = [f"-I{sanitizer.include}", f"-I{tools}", f"-I{SOURCES}"]
         units = [str(path) for path in units_of_the_library()]
         _run([str(compiler), *HOST_FLAGS, *includes, *units, *LINK_FLAGS, "-o", str(work / LIBRARY)])
-        patches = [str(SOURCES / "records" / "patches.cu"), "-o", str(work / PATCHES)]
+        patches = [str(SOURCES / "patches" / "patches.cu"), "-o", str(work / PATCHES)]
         _run([str(nvcc), f"-arch={architecture}", *PATCH_FLAGS, *includes, *patches])
         (work / "built.json").write_text(json.dumps(parts, indent=1))
 

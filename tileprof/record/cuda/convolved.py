@@ -19,7 +19,7 @@ from tileprof.record.cuda.runs import Strided
 from tileprof.record.cuda.tensormap import TensorMap
 
 if TYPE_CHECKING:
-    from tileprof.record.cuda.writes import Loads
+    from tileprof.record.cuda.unreported_stores import Loads
 
 
 def result(output: TensorMap, loads: list[Loads]) -> tuple[Strided, bool] | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tileprof.record.cuda import accesses, bind, grouped, launch_code, machine_code, raw, writes
+from tileprof.record.cuda import accesses, bind, grouped, launch_code, machine_code, raw, unreported_stores
 from tileprof.record.cuda.calls import OperatorCall
 from tileprof.record.cuda.children import Children
 from tileprof.record.cuda.graphs import Attribution
@@ -37,7 +37,7 @@ class Records:
 
     process: raw.Process
     lifetimes: Lifetimes
-    owners: writes.Owners
+    owners: unreported_stores.Owners
     code: machine_code.Kernels
     architecture: int
     spilled: Mapping[int, dict[str, Any]]
@@ -125,7 +125,7 @@ def examine(records: Records, launch: Examined, reason: str) -> Examined:
 
 
 def _anything(records: Records, launch: Examined) -> list[tuple[int, Strided]]:
-    live = writes.whole(records.lifetimes.live(), launch.geometry.tiles)
+    live = unreported_stores.whole(records.lifetimes.live(), launch.geometry.tiles)
     everything = bind.within_buffers(live, records.lifetimes, ROUNDING)
     return [(READ, everything), (WRITE, everything)]
 
@@ -168,7 +168,7 @@ def _constants(records: Records, launch: Examined) -> None:
     variables = [(base, base + size) for base, size in records.constants.get(kernel, [])]
     variables = [v for v in variables if any(v[0] < end and base < v[1] for base, end in live)]
     if variables:
-        boxes = writes.whole(variables, launch.geometry.tiles)
+        boxes = unreported_stores.whole(variables, launch.geometry.tiles)
         launch.parts.append((READ, bind.within_buffers(boxes, records.lifetimes)))
 
 
@@ -176,7 +176,7 @@ def _tensor_maps(records: Records, launch: Examined) -> None:
     """Loads and stores through tensor maps: the former are reported by coordinates, the latter not at all."""
     event, kernel, lifetimes = launch.event, launch.kernel, records.lifetimes
     live = lifetimes.live()
-    map_uses = writes.maps(launch.entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0, live=live)
+    map_uses = unreported_stores.maps(launch.entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0, live=live)
     loads, unknown = accesses.tensor_loads(launch.entries, launch.geometry, map_uses, im2col=records.im2col)
     launch.parts += [(READ, bind.within_buffers(load.boxes(), lifetimes)) for load in loads]
     if any(not load.decodable for load in loads):
@@ -192,7 +192,7 @@ def _tensor_maps(records: Records, launch: Examined) -> None:
     walk = None if stores or unknown else launch.walk
     if (product := grouped.product(launch.call, walk, map_uses.loaded, launch.geometry)) is not None:
         note = "each group's work items write their rows by their columns"
-        written = writes.WrittenBoxes(product[1], "inferred", note, product[0])
+        written = unreported_stores.WrittenBoxes(product[1], "inferred", note, product[0])
     else:
         written = records.owners.find(
             event["launch"], event["kernel"], launch.geometry, map_uses, loads, lifetimes, walk
@@ -214,11 +214,11 @@ def _tensor_maps(records: Records, launch: Examined) -> None:
 def _by_its_code(
     records: Records,
     launch: Examined,
-    map_uses: writes.Maps,
-    loads: list[writes.Loads],
+    map_uses: unreported_stores.Maps,
+    loads: list[unreported_stores.Loads],
     walk: Walk | None,
-    otherwise: writes.WrittenBoxes,
-) -> writes.WrittenBoxes:
+    otherwise: unreported_stores.WrittenBoxes,
+) -> unreported_stores.WrittenBoxes:
     """Return what a launch writes through the maps that its machine code stores through with its parameters."""
     event, lifetimes = launch.event, records.lifetimes
     if records.architecture != machine_code.ARCHITECTURE:
@@ -228,13 +228,13 @@ def _by_its_code(
         return otherwise
     if not through:
         note = "its machine code reaches no store through tensor maps with these parameters"
-        return writes.WrittenBoxes(writes.whole([], launch.geometry.tiles), "exact", note)
+        return unreported_stores.WrittenBoxes(unreported_stores.whole([], launch.geometry.tiles), "exact", note)
     written = records.owners.find(
         event["launch"], event["kernel"], launch.geometry, map_uses, loads, lifetimes, walk, through
     )
     count = "a tensor map" if len(through) == 1 else f"{len(through)} tensor maps"
     note = f"{written.note}; its machine code stores through {count}"
-    return writes.WrittenBoxes(written.boxes, written.coverage, note, written.by_item)
+    return unreported_stores.WrittenBoxes(written.boxes, written.coverage, note, written.by_item)
 
 
 def _spilled(records: Records, launch: Examined) -> None:
@@ -246,10 +246,10 @@ def _spilled(records: Records, launch: Examined) -> None:
     tiles = launch.by_item.total if launch.by_item is not None else launch.geometry.tiles
     pages = accesses.spilled_pages(records.process.events, live)
     launch.parts += [
-        (mode, bind.within_buffers(writes.whole(ranges, tiles), records.lifetimes)) for mode, ranges in pages
+        (mode, bind.within_buffers(unreported_stores.whole(ranges, tiles), records.lifetimes)) for mode, ranges in pages
     ]
     if launch.kernel["tensor_load"] or not launch.kernel["scanned"]:
-        launch.parts.append((READ, bind.within_buffers(writes.whole(live, tiles), records.lifetimes)))
+        launch.parts.append((READ, bind.within_buffers(unreported_stores.whole(live, tiles), records.lifetimes)))
     launch.levels.append("conservative")
     if spill["accesses"]:
         launch.notes.append(

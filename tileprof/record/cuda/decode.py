@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import accesses, bind, calls, join, locate, machine_code, raw, writes
+from tileprof.record.cuda import accesses, bind, calls, join, locate, machine_code, raw, unreported_stores
 from tileprof.record.cuda.calls import OperatorCall
 from tileprof.record.cuda.children import children
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
@@ -76,7 +76,7 @@ class Decoder:
     """This driver lays maps in im2col mode out as we read them (`im2col.calibrate`)."""
 
     lifetimes: Lifetimes = field(init=False)
-    owners: writes.Owners = field(init=False)
+    owners: unreported_stores.Owners = field(init=False)
     code: machine_code.Kernels = field(init=False)
     physical: Physical = field(init=False)
     graphs: Graphs = field(init=False)
@@ -113,7 +113,7 @@ class Decoder:
     def __post_init__(self) -> None:
         tensors = any(e["e"] == "tensor" or (e["e"] == "live" and e["tensors"]) for e in self.process.events)
         self.lifetimes = Lifetimes(self.writer, tensors=tensors)
-        self.owners = writes.Owners(self.process)
+        self.owners = unreported_stores.Owners(self.process)
         self.code = machine_code.Kernels(self.process.folder, locate.nvdisasm())
         self.physical = Physical.of(self.process.events)
         self.graphs = Graphs(self.process)
@@ -292,7 +292,7 @@ class Decoder:
     def _on_learn(self, event: dict[str, Any]) -> None:
         kernel = self._kernels[event["kernel"]]
         entries, geometry = self.process.of(event["launch"], 0), Geometry.of(event)
-        map_uses = writes.maps(entries, tuple(kernel["parameters"]), live=self.lifetimes.live())
+        map_uses = unreported_stores.maps(entries, tuple(kernel["parameters"]), live=self.lifetimes.live())
         loads, _ = accesses.tensor_loads(entries, geometry, map_uses, im2col=self.im2col)
         self.owners.learn(event["launch"], event["kernel"], geometry, map_uses, self.lifetimes, loads)
 
@@ -330,23 +330,25 @@ class Decoder:
             if event[f"{side}_array"]:
                 if not self._is_live(place):
                     self.lifetimes.allocate(place, ARRAY_BYTES)
-                touched.append((mode, writes.whole([(place, place + ARRAY_BYTES)], 1)))
+                touched.append((mode, unreported_stores.whole([(place, place + ARRAY_BYTES)], 1)))
             elif event[f"{side}_device"] or self._is_live(place):
                 flat = event["depth"] == 1
                 box = accesses.rectangle(place, event, f"{side}_pitch", moved)
-                touched.append((mode, box if flat else writes.whole([(place, place + event[f"{side}_bytes"])], 1)))
+                touched.append(
+                    (mode, box if flat else unreported_stores.whole([(place, place + event[f"{side}_bytes"])], 1))
+                )
         doubt = "" if event["depth"] == 1 else "what lies between its rows stands as touched"
         self._single(event, "memcpy of an array", touched, moved, doubt)
 
     def _on_value(self, event: dict[str, Any]) -> None:
         mode, name = (WRITE, "stream write value") if event["writes"] else (READ, "stream wait value")
-        word = writes.whole([(event["to"], event["to"] + event["bytes"])], 1)
+        word = unreported_stores.whole([(event["to"], event["to"] + event["bytes"])], 1)
         self._single(event, name, [(mode, word)], event["bytes"])
 
     def _on_opaque(self, event: dict[str, Any]) -> None:
         """A node that runs other nodes, or writes memory by itself, or a copy, without a word on where."""
         name = OPAQUE[event["node"]]
-        everything = writes.whole(self.lifetimes.live(), 1)
+        everything = unreported_stores.whole(self.lifetimes.live(), 1)
         self._single(event, name, [(READ, everything), (WRITE, everything)], 0, "it stands for all memory")
 
     # ---- parts

@@ -1,12 +1,9 @@
 """The injection library's event log: one dataclass per kind, with the unit of each field.
 
 A line of ``events.jsonl`` is an object with its kind under ``e``. Fields without a default are in every event of the
-kind;
-others may be absent. Addresses and sizes are in bytes, ``t`` is the host's clock in nanoseconds since the epoch, and
-``launch``
-numbers launches from 1 in a process. The native side writes them in native/*.cpp, hooks inside Python programs in
-inprocess/*.py;
-a test compares both with this module.
+kind; others may be absent. Addresses and sizes are in bytes, ``t`` is the host's clock in nanoseconds since the epoch,
+and ``launch`` numbers launches from 1 in a process. The native side writes them in native/log/events.cpp, hooks inside
+Python programs in inprocess/*.py; a test compares both with this module.
 """
 
 from __future__ import annotations
@@ -140,7 +137,9 @@ class Kernel(Event):
     launches: int = 0
     """Kernels of its module launch kernels or graphs."""
     constants: int = 0
-    code: int = 0
+    """How many constant variables its module has."""
+    code: list[int] | None = None
+    """Address and bytes of its machine code; zeros where the library does not tell."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +164,7 @@ class Launch(Event):
     aside: int = 0
     """It was left alone, since it waits for other launches, GPUs or processes."""
     counted: int = 0
+    """Its kernel has patches, so its blocks and accesses are counted."""
     t: int = 0
     unpatched: list[str] | None = None
     """Patches that the library refused in its module."""

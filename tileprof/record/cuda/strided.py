@@ -23,7 +23,7 @@ from tileprof.record.cuda.runs import Strided
 from tileprof.record.cuda.tensormap import TensorMap
 
 if TYPE_CHECKING:
-    from tileprof.record.cuda.writes import Loads
+    from tileprof.record.cuda.unreported_stores import Loads
 
 _MOST_CELLS = 1 << 22
 """Rectangles of a phase that are looked at."""

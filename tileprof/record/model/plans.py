@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Planned:
+class KernelPlan:
     """A kernel of an operator, with what is the same for each of its launches.
 
     ``slots`` binds each operand slot: a place in ``Call.tensors``, or a `Scratch`. ``rows`` is what its launches share
@@ -48,12 +48,12 @@ class Planned:
     def __post_init__(self) -> None:
         boxes = self.kernel.footprint.boxes
         if len(boxes):
-            written = np.unique(boxes.operand[boxes.mode != READ]).tolist()
-            slots = (self.slots[operand] for operand in written)
+            output_operands = np.unique(boxes.operand[boxes.mode != READ]).tolist()
+            slots = (self.slots[operand] for operand in output_operands)
             self.written_slots = tuple(slot for slot in slots if not isinstance(slot, Scratch))
         self.workspaces = tuple(slot for slot in self.slots if isinstance(slot, Scratch))
 
-    def written(self, writer: TraceWriter, op: str) -> LaunchRows:
+    def launch_rows(self, writer: TraceWriter, op: str) -> LaunchRows:
         """Write the footprint and forget its arrays; what all launches of the kernel share."""
         kernel = self.kernel
         launch = Launch(
@@ -84,27 +84,31 @@ class Planned:
 _EMPTY = Footprint(np.zeros((0, 3), np.int32), Boxes.concat(()))
 
 
-def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: set[str]) -> list[Planned]:
+def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: set[str]) -> list[KernelPlan]:
     """Return the launches of ``call`` on ``device``; ``key`` is its layout.
 
     Adds to ``notes`` what the trace must confess.
 
     An operator without a model becomes conservative; so does one whose model fails, after its traceback.
     """
-    written = tuple(o for a in operator.arguments if a.written for o in _operands(call.arguments[a.name]))
+    output_operands = tuple(o for a in operator.arguments if a.written for o in _operands(call.arguments[a.name]))
     by_value = (
         operator.entry is not None and operator.entry.data_dependent
     )  # reads before it knows that nothing is to do
-    if not any(o.numel for o in (*written, *call.outputs)) and (written or call.outputs) and not by_value:
+    if (
+        not any(o.numel for o in (*output_operands, *call.outputs))
+        and (output_operands or call.outputs)
+        and not by_value
+    ):
         return []  # nothing to compute: PyTorch returns before it launches
-    kernels = [_without_empty(k) for k in _kernels(operator, call, device, written, notes) if k.footprint.tiles]
+    kernels = [_without_empty(k) for k in _kernels(operator, call, device, output_operands, notes) if k.footprint.tiles]
     return [replace(own(kernel, call.op, device, key), call=call_description(call, kernel)) for kernel in kernels]
 
 
 def _kernels(
-    operator: Operator, call: Call, device: Device, written: tuple[Operand, ...], notes: set[str]
+    operator: Operator, call: Call, device: Device, output_operands: tuple[Operand, ...], notes: set[str]
 ) -> list[Kernel]:
-    refs = {o.ref for o in written}
+    refs = {o.ref for o in output_operands}
     if operator.returns_given:  # the same memory twice would only double the boxes
         operands_once = replace(call, outputs=(), tensors=tuple(o for o in call.tensors if o not in call.outputs))
     else:
@@ -131,12 +135,12 @@ def _operands(value: Any) -> list[Operand]:
     return [value] if isinstance(value, Operand) else []
 
 
-def own(kernel: Kernel, op: str, device: Device, key: Hashable) -> Planned:
+def own(kernel: Kernel, op: str, device: Device, key: Hashable) -> KernelPlan:
     """Return a kernel ready to be bound; ``key`` is its layout, or `content`."""
     lives = duration.model(kernel, device)
     identity = repr((op, key, kernel.name, kernel.grid, kernel.block, kernel.cluster))
     footprint = replace(kernel.footprint, duration_ns=lives.tile_ns)
-    return Planned(
+    return KernelPlan(
         kernel=replace(kernel, footprint=footprint),
         slots=tuple(o if isinstance(o, Scratch) else o.ref for o in kernel.operands),
         fingerprint=blake2b(identity.encode(), digest_size=8).hexdigest(),

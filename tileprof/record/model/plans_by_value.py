@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from tileprof.record.model.plans import Planned
+    from tileprof.record.model.plans import KernelPlan
 
 _MOST_BYTES: Final = 1 << 20
 """Most bytes of one tensor's values; beyond, hashing takes as long as planning."""
@@ -27,7 +27,7 @@ class PlansByValue:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Hashable, list[Planned]] = {}
+        self._plans: dict[Hashable, list[KernelPlan]] = {}
         self._read: dict[Hashable, tuple[int, ...]] = {}
 
     def clear(self) -> None:
@@ -37,7 +37,7 @@ class PlansByValue:
 
     def find(
         self, layout: Hashable, tensors: Sequence[torch.Tensor], earlier: Mapping[int, torch.Tensor | None]
-    ) -> list[Planned] | None:
+    ) -> list[KernelPlan] | None:
         """Return the plan of an equal call; None where there was none.
 
         ``earlier``: by id, what the tensors that the operator wrote to held before.
@@ -52,7 +52,7 @@ class PlansByValue:
         read: set[int],
         tensors: Sequence[torch.Tensor],
         earlier: Mapping[int, torch.Tensor | None],
-        plan: list[Planned],
+        plan: list[KernelPlan],
     ) -> None:
         """Remember the plan of a call; ``read``: the places of the tensors whose values its model asked for."""
         places = tuple(sorted(read))

@@ -64,7 +64,7 @@ class _Group:
     launches: list[int]
     call: Call
     places: list[tuple[int, int]]
-    planned: list[plans.Planned]
+    kernel_plans: list[plans.KernelPlan]
     key: str
 
 
@@ -91,15 +91,15 @@ def recut(trace: Recording, output: Path, tiles: Mapping[int, str] | None = None
 
 
 def _groups(trace: Recording, tiles: Mapping[int, str]) -> list[_Group]:
-    planned: dict[str, list[plans.Planned]] = {}
-    groups = (_group(trace, members, planned, tiles) for members in described_calls(trace).values())
+    kernel_plans: dict[str, list[plans.KernelPlan]] = {}
+    groups = (_group(trace, members, kernel_plans, tiles) for members in described_calls(trace).values())
     return [group for group in groups if group is not None]
 
 
 def _group(
     trace: Recording,
     members: list[tuple[int, dict[str, Any]]],
-    planned: dict[str, list[plans.Planned]],
+    kernel_plans: dict[str, list[plans.KernelPlan]],
     tiles: Mapping[int, str],
 ) -> _Group | None:
     """Return the group of these launches; None where no tile model cuts the call exactly, or a tensor's memory is not
@@ -112,16 +112,16 @@ def _group(
         return None
     call = _call(name, operator, text)
     places = [(t["buffer"], t["offset"]) for t in text["tensors"]]
-    chosen = tuple(tiles[launch] for launch in launches if launch in tiles)
-    key = repr((name, call.arguments, call.outputs, chosen))
-    if key not in planned:
-        words = [word for word in chosen if word != ROWS]
+    tile_shapes = tuple(tiles[launch] for launch in launches if launch in tiles)
+    key = repr((name, call.arguments, call.outputs, tile_shapes))
+    if key not in kernel_plans:
+        words = [word for word in tile_shapes if word != ROWS]
         with overrides.override(*_tiles(call, trace.device.sms), *words):
             checked = refusing(_as_epilogue(operator, call), launches[0])
-            planned[key] = plans.plan(checked, call, trace.device, key, set())
-        if ROWS in chosen:
-            planned[key] = _by_rows(planned[key], call)
-    kernels = planned[key]
+            kernel_plans[key] = plans.plan(checked, call, trace.device, key, set())
+        if ROWS in tile_shapes:
+            kernel_plans[key] = _by_rows(kernel_plans[key], call)
+    kernels = kernel_plans[key]
     if not kernels or any(one.kernel.coverage != "exact" for one in kernels):
         return None
     operand_places = {places[slot][0] for one in kernels for slot in one.slots if not isinstance(slot, Scratch)}
@@ -138,14 +138,14 @@ def _is_allocated(trace: Recording, buffer: int, launch: int) -> bool:
     return bool(row["allocated_at"] <= launch and (row["freed_at"] == NEVER or launch < row["freed_at"]))
 
 
-def _by_rows(planned: list[plans.Planned], call: Call) -> list[plans.Planned]:
+def _by_rows(kernel_plans: list[plans.KernelPlan], call: Call) -> list[plans.KernelPlan]:
     """Return one pointwise launch over operands that lie alike, with a tile per row of the innermost dimension.
 
     As an epilogue it then depends on no tile beyond the rows that it reads. Other launches stay as they are.
     """
-    if len(planned) != 1 or any(isinstance(slot, Scratch) for slot in planned[0].slots):
-        return planned
-    one = planned[0]
+    if len(kernel_plans) != 1 or any(isinstance(slot, Scratch) for slot in kernel_plans[0].slots):
+        return kernel_plans
+    one = kernel_plans[0]
     operands = [call.tensors[slot] for slot in one.slots if not isinstance(slot, Scratch)]
     first = operands[0]
     size = next((n for n, stride in zip(first.shape, first.strides, strict=True) if stride == 1 and n > 1), 0)
@@ -154,7 +154,7 @@ def _by_rows(planned: list[plans.Planned], call: Call) -> list[plans.Planned]:
     elements = math.prod(first.shape)
     whole = all(int(boxes.offset[boxes.operand == n].min(initial=1)) == 0 for n in range(len(operands)))
     if not size or not alike or not whole or not one.kernel.name.startswith(_FLAT) or elements % size:
-        return planned
+        return kernel_plans
     rows = elements // size
     slots = np.unique(np.stack([boxes.operand, boxes.mode]), axis=1)
     tile = np.repeat(np.arange(rows), slots.shape[1])
@@ -233,9 +233,9 @@ def _deal_out_durations(trace: Recording, groups: list[_Group]) -> None:
     for group in groups:
         recorded[group.key].append(int(duration[group.launches].sum()))
     for group in {group.key: group for group in groups}.values():
-        modelled = sum(one.duration.launch_ns for one in group.planned)
-        factor = sum(recorded[group.key]) / len(recorded[group.key]) / max(modelled, 1)
-        for one in group.planned:
+        modelled_ns = sum(one.duration.launch_ns for one in group.kernel_plans)
+        factor = sum(recorded[group.key]) / len(recorded[group.key]) / max(modelled_ns, 1)
+        for one in group.kernel_plans:
             tile_ns = one.duration.tile_ns * factor
             launch_ns = max(round(one.duration.launch_ns * factor), 1)
             one.duration = replace(one.duration, tile_ns=tile_ns, launch_ns=launch_ns)
@@ -307,14 +307,14 @@ class _Writing:
 
     def _cut(self, group: _Group) -> list[int]:
         sizes: dict[int, int] = {}
-        for space in (slot for one in group.planned for slot in one.slots if isinstance(slot, Scratch)):
+        for space in (slot for one in group.kernel_plans for slot in one.slots if isinstance(slot, Scratch)):
             sizes[space.slot] = max(sizes.get(space.slot, 0), space.bytes)
         scratch = {}
         for number, size in sizes.items():
             scratch[number] = self._writer.add_buffer(base=self._scratch_base, bytes=size, kind="workspace")
             self._scratch_base += -(-size // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
         numbers, begin = [], self._rows[group.launches[0]]["begin_ns"]
-        for one in group.planned:
+        for one in group.kernel_plans:
             bound = []
             for slot in one.slots:
                 if isinstance(slot, Scratch):
@@ -323,7 +323,7 @@ class _Writing:
                     buffer, offset = group.places[slot]
                     bound.append((self._buffers[buffer], offset))
             issued = self._issued(self._rows[group.launches[0]])
-            rows = one.rows or one.written(self._writer, issued["op"])
+            rows = one.rows or one.launch_rows(self._writer, issued["op"])
             launch = replace(rows.launch, operands=tuple(bound), begin_ns=begin, call=one.call, **issued)
             begin += one.duration.launch_ns
             numbers.append(self._writer.add_launch(launch))

@@ -80,7 +80,7 @@ class Session:
         self._remarks: set[str] = set()
         self._host_reads = 0
         self._operators: dict[Any, Operator] = {}
-        self._plans: dict[Any, list[plans.Planned]] = {}
+        self._plans: dict[Any, list[plans.KernelPlan]] = {}
         self._plans_by_value = PlansByValue()
         self._dtypes: dict[torch.dtype, str] = {}
         self._lock = threading.RLock()
@@ -230,10 +230,10 @@ class Session:
         arguments = operator.values(args, kwargs)
         if _any_fake(arguments):
             return {}
-        written = [
+        outputs = [
             v for a, v in zip(operator.arguments, arguments, strict=True) if a.written and isinstance(v, torch.Tensor)
         ]
-        return {id(t): None if t.is_floating_point() or t.is_complex() else t.clone() for t in written}
+        return {id(t): None if t.is_floating_point() or t.is_complex() else t.clone() for t in outputs}
 
     def after(
         self,
@@ -304,24 +304,26 @@ class Session:
             return
         cached = tuple(key)
         by_value = operator.entry is not None and operator.entry.data_dependent and not _any_fake(tensors)
-        planned = self._plans_by_value.find(cached, tensors, values) if by_value else self._plans.get(cached)
+        kernel_plans = self._plans_by_value.find(cached, tensors, values) if by_value else self._plans.get(cached)
         texts: list[str] | None = None
-        if planned is None:
+        if kernel_plans is None:
             read: set[int] = set()
             call = self._call(operator, arguments, result, tensors, values, read)
-            planned = plans.plan(operator if strided else operator.opaque(), call, self.device, cached, self._notes)
+            kernel_plans = plans.plan(
+                operator if strided else operator.opaque(), call, self.device, cached, self._notes
+            )
             if by_value:
-                self._plans_by_value.keep(cached, read, tensors, values, planned)
+                self._plans_by_value.keep(cached, read, tensors, values, kernel_plans)
             else:
-                self._plans[cached] = planned
-        elif numbers and any(one.call for one in planned):
+                self._plans[cached] = kernel_plans
+        elif numbers and any(one.call for one in kernel_plans):
             call = self._call(operator, arguments, result, tensors, values)
-            texts = [call_description(call, one.kernel) for one in planned]
+            texts = [call_description(call, one.kernel) for one in kernel_plans]
         if operator.mutates:
-            written: list[torch.Tensor] = []
-            flatten([v for a, v in zip(operator.arguments, arguments, strict=True) if a.written], written, [])
-            buffers.wrote(written)
-        self._launch(operator.name, planned, tensors, places, inputs, path, texts)
+            outputs: list[torch.Tensor] = []
+            flatten([v for a, v in zip(operator.arguments, arguments, strict=True) if a.written], outputs, [])
+            buffers.wrote(outputs)
+        self._launch(operator.name, kernel_plans, tensors, places, inputs, path, texts)
 
     def _initialises(self, operator: Operator, places: list[Buffer | None], inputs: int) -> bool:
         """Return whether an operator initialises a parameter, a module or its tensors before any module ran.
@@ -401,11 +403,11 @@ class Session:
         if not self.window.covers(path):
             self.buffers.wrote(tensors)
             return
-        planned = self._plans.get((op, key))
-        if planned is None:
-            planned = self._plans[op, key] = [plans.own(make(), op, self.device, key)]
-        self.buffers.wrote([tensors[ref] for ref in planned[0].written_slots])
-        self._launch(op, planned, tensors, places, len(tensors), path)
+        kernel_plans = self._plans.get((op, key))
+        if kernel_plans is None:
+            kernel_plans = self._plans[op, key] = [plans.own(make(), op, self.device, key)]
+        self.buffers.wrote([tensors[ref] for ref in kernel_plans[0].written_slots])
+        self._launch(op, kernel_plans, tensors, places, len(tensors), path)
 
     def _own(self, op: str, kernel: Kernel, tensors: list[torch.Tensor]) -> None:
         self.buffers.bury()
@@ -418,17 +420,17 @@ class Session:
             return
         self._launch(op, self._ready(op, kernel), tensors, places, len(tensors), path)
 
-    def _ready(self, op: str, kernel: Kernel) -> list[plans.Planned]:
+    def _ready(self, op: str, kernel: Kernel) -> list[plans.KernelPlan]:
         key = plans.content(kernel)
-        planned = self._plans.get((op, key))
-        if planned is None:
-            planned = self._plans[op, key] = [plans.own(kernel, op, self.device, key)]
-        return planned
+        kernel_plans = self._plans.get((op, key))
+        if kernel_plans is None:
+            kernel_plans = self._plans[op, key] = [plans.own(kernel, op, self.device, key)]
+        return kernel_plans
 
     def _launch(
         self,
         op: str,
-        planned: list[plans.Planned],
+        kernel_plans: list[plans.KernelPlan],
         tensors: list[torch.Tensor],
         places: list[Buffer | None],
         inputs: int,
@@ -439,11 +441,11 @@ class Session:
         planned.
         """
         sizes: dict[int, int] = {}
-        for one in planned:
+        for one in kernel_plans:
             for workspace in one.workspaces:
                 sizes[workspace.slot] = max(sizes.get(workspace.slot, 0), workspace.bytes)
         scratch = {slot: self.buffers.scratch(size) for slot, size in sizes.items()}
-        for number, one in enumerate(planned):
+        for number, one in enumerate(kernel_plans):
             if self.window.keeps():
                 text = texts[number] if texts else one.call
                 self._add(op, one, self._bindings(one, tensors, places, inputs, scratch), path, text)
@@ -461,7 +463,7 @@ class Session:
 
     def _bindings(
         self,
-        one: plans.Planned,
+        one: plans.KernelPlan,
         tensors: list[torch.Tensor],
         places: list[Buffer | None],
         inputs: int,
@@ -482,9 +484,11 @@ class Session:
             bound.append((number, self.buffers.offset(tensor)))
         return tuple(bound)
 
-    def _add(self, op: str, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str, call: str = "") -> None:
+    def _add(
+        self, op: str, one: plans.KernelPlan, bound: tuple[tuple[int, int], ...], path: str, call: str = ""
+    ) -> None:
         begin_ns = self.end_ns + self._gap_ns if self.tiles else 0
-        rows = one.rows or one.written(self.writer, op)
+        rows = one.rows or one.launch_rows(self.writer, op)
         launch = self.writer.add_alike(rows, bound, path, begin_ns, call)
         self.end_ns = begin_ns + one.duration.launch_ns
         self.tiles += one.tiles

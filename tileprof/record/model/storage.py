@@ -57,7 +57,7 @@ class Buffer:
     id: int = ABSENT
     address: int = 0
     """The real address of its first byte, if the memory came from outside (numpy, DLPack, a file); 0 for others."""
-    written: bool = False
+    is_written: bool = False
     """True if a launch may have written to it; known of memory from outside only."""
     writes: int = 0
     """Number of launches so far that may have written to it."""
@@ -156,8 +156,8 @@ class Buffers:
         if buffer.holders:
             return
         outside = buffer.address and buffer.id != ABSENT
-        self._read_and_left |= bool(outside and not buffer.written)
-        if outside and buffer.written:
+        self._read_and_left |= bool(outside and not buffer.is_written)
+        if outside and buffer.is_written:
             self._remaining.append(buffer)
         elif not self._moves or not self._moving(buffer):
             self._free(buffer)
@@ -223,7 +223,7 @@ class Buffers:
                 self._forget(storage, size)
             entry = _LiveStorage(self._make(tensor, size, is_result), size, bool(_address(storage)))
             if outside:
-                entry.buffer.address, entry.buffer.written = _address(storage), is_result
+                entry.buffer.address, entry.buffer.is_written = _address(storage), is_result
         if outside:
             self._outside.add(key)
         self._live[key] = entry
@@ -249,10 +249,10 @@ class Buffers:
         if buffer is None:
             return not size
         at = self._live[other.untyped_storage()._cdata].at  # noqa: SLF001
-        known = self._live.get(key)
-        if known is not None and known.bytes == size:
-            return known.buffer is buffer and known.at == at
-        if at + size > buffer.bytes or known is not None:
+        live_entry = self._live.get(key)
+        if live_entry is not None and live_entry.bytes == size:
+            return live_entry.buffer is buffer and live_entry.at == at
+        if at + size > buffer.bytes or live_entry is not None:
             return False
         buffer.holders += 1
         self._shifted |= bool(at)
@@ -296,9 +296,9 @@ class Buffers:
         begin = _address(storage)
         if not begin:
             return None
-        shown = self._shown(self._live if outside else self._outside)
-        shown += [(old.address, old) for old in self._remaining]
-        overlapping = {id(b): (start, b) for start, b in shown if start < begin + size and begin < start + b.bytes}
+        ranges = self._address_ranges(self._live if outside else self._outside)
+        ranges += [(old.address, old) for old in self._remaining]
+        overlapping = {id(b): (start, b) for start, b in ranges if start < begin + size and begin < start + b.bytes}
         if not overlapping:
             return None
         if any(buffer in self._remaining for _, buffer in overlapping.values()):
@@ -312,16 +312,16 @@ class Buffers:
         self._shifted |= begin != start
         return _LiveStorage(buffer, size, True, begin - start)
 
-    def _shown(self, keys: Iterable[int]) -> list[tuple[int, Buffer]]:
+    def _address_ranges(self, keys: Iterable[int]) -> list[tuple[int, Buffer]]:
         """Return the real addresses at which buffers begin now: a storage's memory can move, to be shared for
         instance.
         """
-        shown = []
+        ranges = []
         for key in keys:
             entry, storage = self._live.get(key), self._references[key]()
             if entry is not None and entry.real and storage is not None:
-                shown.append((storage.data_ptr() - entry.at, entry.buffer))
-        return shown
+                ranges.append((storage.data_ptr() - entry.at, entry.buffer))
+        return ranges
 
     def _merge(self, parts: list[tuple[int, Buffer]], begin: int, end: int) -> tuple[int, Buffer]:
         """Make one buffer in place of ``parts``, ``(address, buffer)``, and of what lies between ``begin`` and
@@ -335,7 +335,7 @@ class Buffers:
         merged = replace(
             representative, base=self.allocator.allocate(size), bytes=size, id=ABSENT, made_at=self.writer.launches,
             address=begin,
-            holders=0, dtype="uint8", shape=(size,), strides=(1,), written=any(b.written for _, b in parts),
+            holders=0, dtype="uint8", shape=(size,), strides=(1,), is_written=any(b.is_written for _, b in parts),
         )  # fmt: skip
         for start, old in parts:
             merged.holders += old.holders
@@ -363,7 +363,7 @@ class Buffers:
         for tensor in tensors:
             entry = self._live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
             if entry is not None:
-                entry.buffer.written = True
+                entry.buffer.is_written = True
                 entry.buffer.writes += 1
                 if entry.buffer.address and self._read_and_left:
                     self.writer.note(_UNORDERED)

@@ -26,6 +26,11 @@ LIBRARY: Final = "libtileprof-acs.so"
 WHAT: Final = "the library that issues launches out of order"
 
 
+def units_of_the_library() -> list[Path]:
+    """Return the translation units, in a fixed order."""
+    return sorted(SOURCES.rglob("*.cpp"))
+
+
 def build() -> Path:
     """Return the library, compiled now if no build of it is in the cache.
 
@@ -36,12 +41,14 @@ def build() -> Path:
     compiler = str(building.host_compiler())
     version = building.run([compiler, "--version"], WHAT)
     digest = hashlib.sha256(repr((version, FLAGS)).encode())
-    for path in sorted(SOURCES.iterdir()):
+    for path in sorted(SOURCES.rglob("*")):
+        if not path.is_file():
+            continue
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
 
     def make(work: Path) -> None:
-        units = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
-        building.run([compiler, *FLAGS, *units, "-ldl", "-o", str(work / LIBRARY)], WHAT)
+        units = [str(path) for path in units_of_the_library()]
+        building.run([compiler, *FLAGS, f"-I{SOURCES}", *units, "-ldl", "-o", str(work / LIBRARY)], WHAT)
 
     folder = building.cached(building.cache_folder("acs") / digest.hexdigest()[:24], (LIBRARY,), make, WHAT)
     return folder / LIBRARY

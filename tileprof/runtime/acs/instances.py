@@ -62,7 +62,7 @@ def read_log(path: Path) -> list[Logged]:
     out = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         words = line.split(" ")
-        if len(words) != 13 or not line.endswith("."):  # as engine.cpp writes them
+        if len(words) != 13 or not line.endswith("."):  # as launch_log.cpp writes them
             continue
         numbers = tuple(map(int, words[3:10]))
         block = bytes.fromhex(words[12][:-1])[: int(words[11])]
@@ -137,12 +137,12 @@ def instances(
     return Joined(out, without, list(_like(missing, out)))
 
 
-def _like(missing: Sequence[tuple[Logged, tuple[int, ...]]], known: Sequence[Instance]) -> Iterator[Instance]:
+def _like(missing: Sequence[tuple[Logged, tuple[int, ...]]], examples: Sequence[Instance]) -> Iterator[Instance]:
     """Yield launches of which no row says what they touched, as known ones that differ from them in words alone that
     differ between runs, too.
     """
     by_key: dict[tuple[str, tuple[int, ...], int], dict[Instance, None]] = {}
-    for instance in known:
+    for instance in examples:
         by_key.setdefault((instance.symbol, instance.shape, len(instance.parameters)), {})[instance] = None
     decides: dict[tuple[str, tuple[int, ...], int], tuple[NDArray[np.uint32], NDArray[np.bool_]]] = {}
     for key, known_of_kind in by_key.items():
@@ -162,13 +162,22 @@ def _like(missing: Sequence[tuple[Logged, tuple[int, ...]]], known: Sequence[Ins
         alike: dict[tuple[object, ...], dict[tuple[int, ...], Instance]] = {}
         for instance in itertools.compress(by_key[key], agrees.tolist()):
             words = tuple(sorted({*varying, *instance.varying}))
-            made = replace(instance, parameters=call.parameters, varying=words)
-            footprint = (made.slots, made.reads, made.writes, made.apart, made.unused, made.loose)
-            alike.setdefault(footprint, {})[words] = made
+            instance_now = replace(instance, parameters=call.parameters, varying=words)
+            footprint = (
+                instance_now.slots,
+                instance_now.reads,
+                instance_now.writes,
+                instance_now.apart,
+                instance_now.unused,
+                instance_now.loose,
+            )
+            alike.setdefault(footprint, {})[words] = instance_now
         for by_words in alike.values():  # an entry that leaves more words out stands for one that leaves fewer out
             sets = {words: set(words) for words in by_words}
             yield from (
-                made for words, made in by_words.items() if not any(sets[words] < other for other in sets.values())
+                instance_now
+                for words, instance_now in by_words.items()
+                if not any(sets[words] < other for other in sets.values())
             )
 
 
@@ -215,8 +224,8 @@ class _Footprints:
         self._base = np.asarray(buffers["base"], np.int64)
         self._end = self._base + np.asarray(buffers["bytes"], np.int64)
         self._born = np.asarray(buffers["allocated_at"], np.int64)
-        freed = np.asarray(buffers["freed_at"], np.int64)
-        self._died = np.where(freed < 0, np.iinfo(np.int64).max, freed)
+        freed_at = np.asarray(buffers["freed_at"], np.int64)
+        self._died = np.where(freed_at < 0, np.iinfo(np.int64).max, freed_at)
         self._footprint = np.asarray(trace.columns("launches")["footprint"], np.int64)
         self._hulls: dict[int, list[tuple[int, int, int, int]]] = {}
 
@@ -226,9 +235,9 @@ class _Footprints:
         ``runs``: its parameters in other runs. Of pointers into one buffer whose distance differs there one is old, in
         memory that the kernel does not look at; which one is not known, and what was touched counts from each.
         """
-        touched = self._touched(row)
+        boxes_touched = self._touched(row)
         pointers = self._pointers(row, call.parameters)
-        buffers = {buffer for buffer, *_ in touched}
+        buffers = {buffer for buffer, *_ in boxes_touched}
         slots = tuple(offset for offset, (_, buffer) in pointers.items() if buffer in buffers)
         if buffers - {pointers[offset][1] for offset in slots}:
             return "it reaches memory that none of its parameters points to"
@@ -250,7 +259,7 @@ class _Footprints:
         reads: list[Range] = []
         writes: list[Range] = []
         by_data = BY_DATA.search(call.symbol) is not None
-        for buffer, mode, first, last in touched:
+        for buffer, mode, first, last in boxes_touched:
             base, end = int(self._base[buffer]), int(self._end[buffer])
             low, high = max(first, base), min(last, end)
             # The nearest pointer below what was touched, else the nearest above: slots of a buffer keep their

@@ -1,6 +1,6 @@
 """The footprint table: what launches touch, relative to their pointer arguments, by kernel, shape and other arguments.
 
-`native/table.h` describes the file and reads it.
+`native/order/table.h` describes the file and reads it.
 """
 
 from __future__ import annotations

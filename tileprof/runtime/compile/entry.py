@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, policy_files, products, verdicts
+from tileprof.runtime.compile import aten, policy_files, products, verdict_cache
 from tileprof.runtime.compile.ahead import Ahead
 from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
@@ -47,8 +47,8 @@ def backend(
     reason = left_to_inductor(inputs, chosen)
     if reason is None:
         device = _device(inputs)
-        question = verdicts.question(module, inputs, chosen, device)
-        verdict = None if chosen.remeasure else verdicts.recall(question)
+        question = verdict_cache.question(module, inputs, chosen, device)
+        verdict = None if chosen.remeasure else verdict_cache.recall(question)
         if verdict is not None and not verdict.winner:
             report.ours_us, report.inductor_us = verdict.ours_us, verdict.inductor_us
             reason = f"measured before: {verdict.sentence}"

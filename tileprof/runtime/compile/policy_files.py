@@ -49,7 +49,7 @@ def load_policies(path: Path) -> AnyPolicy:
 def finder(policies: Mapping[Path, AnyPolicy], scheduler: str) -> Finder:
     """Yield who looks for the stages of policy files; a file that fits nowhere is warned of.
 
-    ``scheduler``: as of `tileprof.runtime.gpu.GpuPipeline`.
+    ``scheduler``: as of `tileprof.runtime.policy_on_gpu.GpuPipeline`.
     """
 
     def regions(graph: fx.Graph) -> Iterator[Region]:
@@ -252,7 +252,7 @@ class PolicyRunner:
 def _pipeline(policy: Policy, scheduler: str, device: torch.device) -> Any:
     if device.type != "cuda":
         return Pipeline(policy)
-    from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
+    from tileprof.runtime.policy_on_gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
 
     with torch.cuda.device(device):
         return GpuPipeline(policy, schedule=scheduler, device=str(device))

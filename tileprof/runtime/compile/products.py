@@ -100,7 +100,7 @@ def _between(match: ChainMatch) -> tuple[fx.Node, ...]:
 def _pipeline(policy: Policy, scheduler: str, device: torch.device) -> Any:
     if device.type != "cuda":
         return Pipeline(policy)
-    from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
+    from tileprof.runtime.policy_on_gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
 
     with torch.cuda.device(device):
         return GpuPipeline(policy, schedule=scheduler, device=str(device))

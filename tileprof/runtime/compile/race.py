@@ -13,10 +13,10 @@ import torch
 from torch import fx
 
 from tileprof.runtime.compile.compare_results import difference, in_float32, times_in_turn
-from tileprof.runtime.compile.lanes import NotNowError, RegionError
 from tileprof.runtime.compile.region_program import Traced, Way
 from tileprof.runtime.compile.report import Report
-from tileprof.runtime.compile.verdicts import Verdict, keep
+from tileprof.runtime.compile.runners import NotNowError, RegionError
+from tileprof.runtime.compile.verdict_cache import Verdict, keep
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
@@ -200,11 +200,11 @@ class _Run:
                 return right
             return way if not self._measured or self._faster(way) else False
         except (RegionError, NotNowError) as error:
-            return self._lost(str(error))
+            return self._reject(str(error))
         except Exception as error:  # noqa: BLE001 - Inductor's program is there, whatever is raised
-            return self._lost(f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}")
+            return self._reject(f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}")
 
-    def _lost(self, reason: str) -> Literal[False]:
+    def _reject(self, reason: str) -> Literal[False]:
         LOG.warning("whole program: Inductor's: %s", reason)
         self._report.reason, self._failed = reason, True
         return False
@@ -225,7 +225,7 @@ class _Run:
                 LOG.info("%s: %.1e from float32, Inductor's %.1e", way.name, way_difference.error, other.error)
                 if way_difference.error <= max(far.tolerance, other.error):
                     return True
-        return self._lost(f"results of {way.name} differ by {far.error:.1e}")
+        return self._reject(f"results of {way.name} differ by {far.error:.1e}")
 
     def _in_float32(self) -> list[Any] | None:
         size = sum(4 * a.numel() for a in self._call.args if isinstance(a, torch.Tensor))

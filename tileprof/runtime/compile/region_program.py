@@ -14,10 +14,10 @@ from torch import fx
 
 from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.ahead import Ahead
-from tileprof.runtime.compile.lanes import Lane, Lanes
 from tileprof.runtime.compile.partition import partitioned
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.region_op import running
+from tileprof.runtime.compile.runners import Lane, Lanes
 from tileprof.runtime.compile.tracing import traced
 from tileprof.runtime.programs.timeline import observer
 

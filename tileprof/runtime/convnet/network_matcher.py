@@ -30,7 +30,7 @@ from tileprof.runtime.compile.aten import (
 )
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Layer, Maximum, Network, Norm, Windows
-from tileprof.runtime.convnet.plan import planned
+from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.convnet.runner import NetworkRunner, timed_run
 from tileprof.runtime.convnet.tiling import WINDOW
 from tileprof.runtime.convnet.weights import copied
@@ -355,7 +355,7 @@ def _region(net: _Growing) -> Region:
         raise Unmatched("a result that is not channels last")
     if not convex(net.nodes):
         raise Unmatched("what is between its layers reads them, too")
-    planned(network, _H200_BLOCKS)
+    plan_network(network, _H200_BLOCKS)
     inputs = (net.image, *net.parameters)
     inputs_of_region = {
         layer.weight

@@ -177,7 +177,9 @@ def bands_of(layer: Layer, tiling: Tiling, first: int) -> Bands:
     return Bands(first, tiling.images, tiling.rows, down, ceil(images / tiling.images) * down, posts)
 
 
-def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None, *, reuse: bool = True) -> Plan:
+def plan_network(
+    network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None, *, reuse: bool = True
+) -> Plan:
     """Return a network's plan for ``blocks`` blocks, tiled by the model unless ``tilings`` are given.
 
     Layers use memory again, unless ``reuse`` says that every layer has its own.
@@ -190,7 +192,7 @@ def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = 
     for layer, tiling in zip(network.layers, tilings, strict=True):
         bands.append(bands_of(layer, tiling, bands[-1].first + bands[-1].count if bands else 0))
     memory = Memory(network, reuse=reuse)
-    dealt: list[list[tuple[Tile, tuple[int, ...]]]] = [[] for _ in range(blocks)]
+    tasks_by_block: list[list[tuple[Tile, tuple[int, ...]]]] = [[] for _ in range(blocks)]
     free = [(0.0, block) for block in range(blocks)]
     ends: list[float] = []
     for number, (layer, tiling) in enumerate(zip(network.layers, tilings, strict=True)):
@@ -209,13 +211,13 @@ def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = 
             at = max(at, ready) + duration
             heapq.heappush(free, (at, block))
             end = max(end, at)
-            dealt[block].append((tile, awaited[tile.image, tile.y]))
+            tasks_by_block[block].append((tile, awaited[tile.image, tile.y]))
         ends.append(end)
     cut = [
         tiles(layer, tiling) if tiling.parts > 1 else 0 for layer, tiling in zip(network.layers, tilings, strict=True)
     ]
     counters = tuple(accumulate(cut[:-1], initial=bands[-1].first + bands[-1].count))
-    tables = _tables(bands, counters, dealt)
+    tables = _tables(bands, counters, tasks_by_block)
     return Plan(network, tilings, tuple(bands), *tables, counters, tuple(memory.offsets), memory.size)
 
 
@@ -235,13 +237,13 @@ def _rows_of(network: Network, number: int, tilings: tuple[Tiling, ...], bands: 
 
 
 def _tables(
-    bands: list[Bands], counters: tuple[int, ...], dealt: list[list[tuple[Tile, tuple[int, ...]]]]
+    bands: list[Bands], counters: tuple[int, ...], tasks_by_block: list[list[tuple[Tile, tuple[int, ...]]]]
 ) -> tuple[I32, I32, I32]:
     posts = np.concatenate([np.full(band.count, band.posts) for band in bands])
     heads: list[tuple[int, int]] = []
     tasks: list[tuple[int, ...]] = []
     waits: list[tuple[int, int]] = []
-    for own in dealt:
+    for own in tasks_by_block:
         heads.append((len(tasks), len(tasks) + len(own)))
         for tile, awaited in own:
             post = bands[tile.layer].of(tile.image, tile.y)
@@ -269,20 +271,20 @@ def verify(plan: Plan) -> None:
     alone, so that no block waits for itself or in a circle; and what a tile overwrites is done with (`_verify_memory`).
     """
     layers = plan.network.layers
-    posted = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
-    written = [np.zeros(layer.shape, np.int8) for layer in layers]
+    post_counts = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
+    write_counts = [np.zeros(layer.shape, np.int8) for layer in layers]
     posters: list[dict[tuple[int, int], set[int]]] = [{} for _ in layers]
     _verify_parts(plan)
     for number, image, y, x, column, _, _, post, part, *_ in plan.tasks.tolist():
         tiling = plan.tilings[number]
-        written[number][
+        write_counts[number][
             image : image + tiling.images, y : y + tiling.rows, x : x + tiling.columns,
             column * tiling.width : (column + 1) * tiling.width,
         ] += part == 0  # fmt: skip
         for one in range(image, min(layers[number].shape[0], image + tiling.images)):
             for row in range(y, min(layers[number].shape[1], y + tiling.rows)):
                 posters[number].setdefault((one, row), set()).add(post)
-    for number, counts in enumerate(written):
+    for number, counts in enumerate(write_counts):
         if (counts != 1).any():
             raise UserError(
                 f"{plan.network.name(number)}: an element is written {counts.min()} to {counts.max()} times"
@@ -292,7 +294,7 @@ def verify(plan: Plan) -> None:
             raise UserError("a block has tasks that are not in order of layers")
     for number, image, y, x, column, begin, end, *_ in plan.tasks.tolist():
         awaited = dict(plan.waits[begin:end].tolist())
-        if any(posted[semaphore] != value for semaphore, value in awaited.items()):
+        if any(post_counts[semaphore] != value for semaphore, value in awaited.items()):
             raise UserError(
                 f"{plan.network.name(number)}: a tile waits for a count that a semaphore does not reach, or passes"
             )
@@ -376,7 +378,7 @@ def _verify_parts(plan: Plan) -> None:
     for number, *start, _, _, _, part, counter, place, _ in plan.tasks.tolist():
         tiles_seen.setdefault((number, *start), []).append((part, counter, place))
     counters, places = set[int](), set[tuple[int, int]]()
-    posted = {semaphore for band in plan.bands for semaphore in range(band.first, band.first + band.count)}
+    post_counts = {semaphore for band in plan.bands for semaphore in range(band.first, band.first + band.count)}
     for (number, *_), parts in tiles_seen.items():
         if sorted(part for part, _, _ in parts) != list(range(plan.tilings[number].parts)):
             raise UserError(f"{plan.network.name(number)}: parts of k of a tile are missing, or are there twice")
@@ -386,7 +388,7 @@ def _verify_parts(plan: Plan) -> None:
         if any(other[1:] != (counter, place) for other in others):
             raise UserError(f"{plan.network.name(number)}: parts of a tile do not meet in one semaphore and place")
         count = tiles(plan.network.layers[number], plan.tilings[number])
-        if counter in counters | posted or (number, place) in places or not 0 <= place < count:
+        if counter in counters | post_counts or (number, place) in places or not 0 <= place < count:
             raise UserError(f"{plan.network.name(number)}: tiles share a semaphore or memory of their parts")
         counters.add(counter)
         places.add((number, place))

@@ -13,7 +13,7 @@ from tileprof.errors import UserError
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.launch import THREADS, Launcher, layer_results
 from tileprof.runtime.convnet.network import Convolution, Network
-from tileprof.runtime.convnet.plan import Plan, planned, verify
+from tileprof.runtime.convnet.plan import Plan, plan_network, verify
 from tileprof.runtime.convnet.weights import Weights, laid_out
 from tileprof.runtime.persistent.source import SHARED_BYTES
 from tileprof.runtime.programs.timeline import Timeline, of_network
@@ -43,7 +43,7 @@ class NetworkRunner:
             raise UserError("convolutional networks in one launch need a GPU of compute capability 9.0")
         self.network, self.device, self.shape = network, torch.device(device), tuple(shape)
         if plan is None:
-            plan = planned(network, torch.cuda.get_device_properties(device).multi_processor_count)
+            plan = plan_network(network, torch.cuda.get_device_properties(device).multi_processor_count)
             verify(plan)
         self.plan = plan
         self._options = replace(options or Options(), dtype=network.dtype, slot_bytes=plan.slot_bytes)

@@ -19,7 +19,7 @@ from tileprof.runtime.persistent.plan import I32, Plan
 
 SOURCE: Final = Path(__file__).parent / "native" / "pilot.cpp"
 TOWER: Final = SOURCE.with_name("tower.cpp")
-LINK: Final = SOURCE.with_name("link.h")
+HEADERS: Final = (SOURCE.with_name("link.h"), SOURCE.with_name("exports.h"))
 LIBRARY: Final = "pilot.so"
 FLAGS: Final = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra")
 _WHAT: Final = "the co-pilot"
@@ -41,13 +41,14 @@ def compiled_tower() -> Path:
 
 
 def compiled_source(text: str, graph: str) -> Path:
-    """Return the library of a source of C++ that includes link.h, and ``graph`` as graph.h."""
-    compiler, link = str(building.host_compiler()), LINK.read_text(encoding="utf-8")
-    key = hashlib.sha256(json.dumps([compiler, FLAGS, text, graph, link]).encode()).hexdigest()[:24]
+    """Return the library of a source of C++ that may include `HEADERS`, and ``graph`` as graph.h."""
+    compiler, headers = str(building.host_compiler()), {p.name: p.read_text(encoding="utf-8") for p in HEADERS}
+    key = hashlib.sha256(json.dumps([compiler, FLAGS, text, graph, headers]).encode()).hexdigest()[:24]
 
     def make(work: Path) -> None:
         (work / "graph.h").write_text(graph, encoding="utf-8")
-        (work / LINK.name).write_text(link, encoding="utf-8")
+        for name, header_text in headers.items():
+            (work / name).write_text(header_text, encoding="utf-8")
         (work / SOURCE.name).write_text(text, encoding="utf-8")
         building.run([compiler, *FLAGS, f"-I{work}", str(work / SOURCE.name), "-o", str(work / LIBRARY)], _WHAT)
 

@@ -62,7 +62,7 @@ class Finish:
     normed: str | None
 
 
-Planned = Tiled | Attention | Finish
+StagePlan = Tiled | Attention | Finish
 
 Box = tuple[str, int, int, int, int]
 """A matrix' name, then rows and columns: first and behind the last."""
@@ -96,7 +96,7 @@ class Plan:
     cluster: int
     activation_columns: int
     width: int
-    stages: tuple[Planned, ...]
+    stages: tuple[StagePlan, ...]
     tasks: tuple[Task, ...]
     blocks: tuple[tuple[int, ...], ...]
     sizes: dict[str, tuple[int, int, int]]
@@ -126,9 +126,9 @@ def plan_without_tasks(
     """
     clusters, columns = blocks // cluster, activation_columns(program)
     cut = _Cut(clusters, cluster, columns, splits)
-    chosen = width or min(_widths(program), key=lambda w: sum(cut.cost(p, w) for p in program.products()))
-    stages = tuple(_planned(program, chosen, cut, clusters * cluster))
-    return Plan(program, cluster, columns, chosen, stages, (), (), _sizes(program, stages))
+    stage_width = width or min(_widths(program), key=lambda w: sum(cut.cost(p, w) for p in program.products()))
+    stages = tuple(_plan_stages(program, stage_width, cut, clusters * cluster))
+    return Plan(program, cluster, columns, stage_width, stages, (), (), _sizes(program, stages))
 
 
 def cluster_for(program: Program) -> int:
@@ -182,7 +182,7 @@ class _Cut:
         return -(-tiles // self.clusters) * (1.5 + passes * (1.2 + 0.019 * width)) + 0.1 * splits
 
 
-def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[Planned]:
+def _plan_stages(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[StagePlan]:
     norms = _norms(program)
     plain = program.read_plain()
     ended: set[str] = set()
@@ -253,7 +253,7 @@ def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
     return norms
 
 
-def _sizes(program: Program, stages: tuple[Planned, ...]) -> dict[str, tuple[int, int, int]]:
+def _sizes(program: Program, stages: tuple[StagePlan, ...]) -> dict[str, tuple[int, int, int]]:
     outside = {name for name, _, _ in program.outputs}
     sizes: dict[str, tuple[int, int, int]] = {}
     for stage in stages:
@@ -272,7 +272,7 @@ def _sizes(program: Program, stages: tuple[Planned, ...]) -> dict[str, tuple[int
     return {name: size for name, size in sizes.items() if name not in outside}
 
 
-def _deal(number: int, stage: Planned, cluster: int, at: int, tasks: list[Task], lists: list[list[int]]) -> int:
+def _deal(number: int, stage: StagePlan, cluster: int, at: int, tasks: list[Task], lists: list[list[int]]) -> int:
     """Give a stage's tasks to blocks in turn, from number ``at`` on, where the stage before has ended; returns where
     this one ends.
     """
@@ -304,7 +304,7 @@ def _deal(number: int, stage: Planned, cluster: int, at: int, tasks: list[Task],
     return -(-at // cluster) * cluster % len(lists)
 
 
-def touches(stage: Planned, task: Task) -> Touches:
+def touches(stage: StagePlan, task: Task) -> Touches:
     """Return what a task reads of matrices and what it writes; parts of k follow each other as rows."""
     match stage:
         case Tiled(product, source, width, splits, parts):
@@ -358,26 +358,26 @@ def faults(plan: Plan) -> list[str]:
             problems.append(f"block {number} does not take stages in order")
     if sorted(task for block in plan.blocks for task in block) != list(range(len(plan.tasks))):
         problems.append("a task is not dealt to one block")
-    written = {name: np.zeros((rows, columns), np.int64) for name, (rows, columns, _) in plan.sizes.items()}
+    write_counts = {name: np.zeros((rows, columns), np.int64) for name, (rows, columns, _) in plan.sizes.items()}
     first_read: dict[Box, int] = {}  # by stage: many tasks read the same
     for task in plan.tasks:
-        touched = touches(plan.stages[task.stage], task)
-        for read in touched.reads:
+        task_touches = touches(plan.stages[task.stage], task)
+        for read in task_touches.reads:
             first_read[read] = min(task.stage, first_read.get(read, task.stage))
-        for name, row, row_end, column, column_end in touched.writes:
-            if name in written:
-                box = written[name][row:row_end, column:column_end]
+        for name, row, row_end, column, column_end in task_touches.writes:
+            if name in write_counts:
+                box = write_counts[name][row:row_end, column:column_end]
                 if box.any():
                     problems.append(f"{name} is written twice in rows {row} to {row_end} (stage {task.stage})")
                 box[:] = task.stage + 1
     for (name, row, row_end, column, column_end), stage in first_read.items():
-        if name not in written:
+        if name not in write_counts:
             continue
-        box = written[name][row:row_end, column:column_end]
+        box = write_counts[name][row:row_end, column:column_end]
         whole = box.shape == (row_end - row, column_end - column)
         if not whole or (box.size and not 0 < box.min() <= box.max() <= stage):
             problems.append(f"stage {stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes")
-    problems += [f"{name} is not written everywhere" for name, boxes in written.items() if not boxes.all()]
+    problems += [f"{name} is not written everywhere" for name, boxes in write_counts.items() if not boxes.all()]
     return problems
 
 

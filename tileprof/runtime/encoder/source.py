@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tileprof.errors import UserError
-from tileprof.runtime.encoder.plan import K_CHUNK, ROWS, Finish, Plan, Planned, Tiled, parts_of
+from tileprof.runtime.encoder.plan import K_CHUNK, ROWS, Finish, Plan, StagePlan, Tiled, parts_of
 from tileprof.runtime.encoder.program import Attention, Matrix
 
 SHARED_BYTES: Final = 227 * 1024
@@ -172,7 +172,7 @@ def _wiped_at(matrix: Matrix, wiped: Address) -> int:
     return place + 2 * matrix.column if place else 0
 
 
-def _put(row: Any, stage: Planned, address: Address, wiped: Address) -> None:
+def _put(row: Any, stage: StagePlan, address: Address, wiped: Address) -> None:
     row["rows"] = stage.product.rows if isinstance(stage, Tiled) else stage.rows
     match stage:
         case Tiled(product, source, width, splits, parts):

@@ -10,7 +10,7 @@ torch.compile gets per chain. A failure to measure is printed, and the rest cont
 
 The persistent kernel is compiled for all chains before the first is timed: compilers beside it disturb the times, with
 half of the cores idle, too. ``--prepare`` compiles it into $TILEPROF_CACHE on a machine without a GPU; the cache counts
-where the compiler is the same. ``python -m tileprof.cli.add_predictions OUT.json`` then puts predictions beside
+where the compiler is the same. ``python -m tileprof.cli.running.add_predictions OUT.json`` then puts predictions beside
 Triton's rows, and ``python -m tileprof.runtime.measuring.summary OUT.json`` makes tables.
 
 Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`; the rows of a
@@ -41,7 +41,6 @@ from tileprof.devices import of_driver
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.kernels.launch import kernel_of
 from tileprof.runtime.measuring.baselines import COMPILED, EAGER, GRAPH, compiled_times
 from tileprof.runtime.measuring.cases import Case, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: F401
@@ -59,6 +58,7 @@ from tileprof.runtime.persistent.plan import SPLITS
 from tileprof.runtime.persistent.predict import predicted_us
 from tileprof.runtime.persistent.run import compile_for
 from tileprof.runtime.persistent.supported import stage_plans
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 from tileprof.runtime.schedulers import scheduler
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm

@@ -11,8 +11,8 @@ from typing import Any, Final
 from tileprof.devices import Device, occupancy
 from tileprof.policy.format import Policy, Stage
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.measuring.timing import time_graph
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 
 _ROTATED_BYTES: Final = 200 * 2**20
 """Bytes that the instances of a graph touch together: far above an L2 of 60 MB."""

@@ -44,20 +44,31 @@ def plan_of(
     """
     stages = stage_plans(chain)
     fitting = clusters if callable(clusters) else (lambda _: clusters)
-    chosen, arrangement = _chosen(stages, fitting) if split is None else (split, None)
-    if stages[0].pair and chosen != 2:
-        raise UserError(f"tiles of {stages[0].operator.tile[0]} rows take clusters of two blocks, not {chosen}")
-    if chosen not in SPLITS or chosen > min(stage.k_blocks for stage in stages) or fitting(chosen) < 1:
+    blocks_per_cluster, arrangement = _best_split(stages, fitting) if split is None else (split, None)
+    if stages[0].pair and blocks_per_cluster != 2:
         raise UserError(
-            f"clusters of {chosen} blocks do not share a tile here: {', '.join(map(str, SPLITS))} are possible, at "
-            "most as many as a stage has "
-            f"blocks of {K_BLOCK} along k, and only what fits the device"
+            f"tiles of {stages[0].operator.tile[0]} rows take clusters of two blocks, not {blocks_per_cluster}"
         )
-    arrangement = arrangement or arranged(stages, abreast or [stage.abreast > 1 for stage in stages], chosen)
+    if (
+        blocks_per_cluster not in SPLITS
+        or blocks_per_cluster > min(stage.k_blocks for stage in stages)
+        or fitting(blocks_per_cluster) < 1
+    ):
+        raise UserError(
+            f"clusters of {blocks_per_cluster} blocks do not share a tile here: {', '.join(map(str, SPLITS))} are "
+            f"possible, at most as many as a stage has blocks of {K_BLOCK} along k, and only what fits the device"
+        )
+    arrangement = arrangement or arranged(
+        stages, abreast or [stage.abreast > 1 for stage in stages], blocks_per_cluster
+    )
     if arrangement is None:
         widths = ", ".join(str(stage.operator.tile[1]) for stage in stages)
-        raise UserError(f"the {chosen} blocks of a cluster cannot take tiles of {widths} columns abreast")
-    stages = with_cuts(arrangement, fitting(chosen)) if cuts else tuple(replace(stage, cut=0) for stage in arrangement)
+        raise UserError(f"the {blocks_per_cluster} blocks of a cluster cannot take tiles of {widths} columns abreast")
+    stages = (
+        with_cuts(arrangement, fitting(blocks_per_cluster))
+        if cuts
+        else tuple(replace(stage, cut=0) for stage in arrangement)
+    )
     orders = [
         _order(plan) if stage.order is None else np.asarray(stage.order, np.int64)
         for stage, plan in zip(policy.stages, stages, strict=True)
@@ -67,10 +78,10 @@ def plan_of(
     counts = [policy.semaphores[a].count for a in arrays]
     first = dict(zip(arrays, np.cumsum([0, *counts]).tolist(), strict=False))
     base = np.cumsum([0, *(stage.tiles for stage in policy.stages)])
-    waits, posts = _waits(lowered, chain, stages, first, base, chosen), _posts(lowered, policy, first, base)
+    waits, posts = _waits(lowered, chain, stages, first, base, blocks_per_cluster), _posts(lowered, policy, first, base)
     links = _Links(*_csr(waits[:, [0, 3]], base[-1]), *_csr(posts, base[-1]), sum(counts))
-    lists = _dealt(stages, orders, chosen, fitting(chosen), links)
-    return _assembled(stages, chosen, lists, base, waits, posts, sum(counts))
+    lists = _task_lists(stages, orders, blocks_per_cluster, fitting(blocks_per_cluster), links)
+    return _assembled(stages, blocks_per_cluster, lists, base, waits, posts, sum(counts))
 
 
 def _order(stage: StagePlan) -> I64:
@@ -104,12 +115,12 @@ def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
         orders = [np.empty(0, np.int64)] * len(plan.stages)
         of_stage = (plan.tasks[turn, 0] == number) & (plan.early[turn] == 0)
         orders[number] = plan.tasks[turn][of_stage, 3].astype(np.int64)
-        lists = _dealt(plan.stages, orders, plan.split, clusters, None)
+        lists = _task_lists(plan.stages, orders, plan.split, clusters, None)
         plans.append(_assembled(plan.stages, plan.split, lists, base, no_rows, no_rows[:, :2], 0))
     return plans
 
 
-def _chosen(stages: Sequence[StagePlan], clusters: Callable[[int], int]) -> tuple[int, tuple[StagePlan, ...]]:
+def _best_split(stages: Sequence[StagePlan], clusters: Callable[[int], int]) -> tuple[int, tuple[StagePlan, ...]]:
     """Return the blocks of a cluster, and how they share tiles."""
     most = min(stage.k_blocks for stage in stages)
     splits = (2,) if stages[0].pair else SPLITS
@@ -142,7 +153,7 @@ def _csr(rows: I64, tiles: int) -> tuple[list[int], list[int]]:
     return np.searchsorted(rows[order, 0], np.arange(tiles + 1)).tolist(), rows[order, 1].tolist()
 
 
-def _dealt(
+def _task_lists(
     stages: Sequence[StagePlan], orders: Sequence[I64], split: int, clusters: int, links: _Links | None
 ) -> list[list[Piece]]:
     """Return the tasks of every cluster.
@@ -154,7 +165,7 @@ def _dealt(
     clusters = min(clusters, sum(len(o) * (2 if s.cut else 1) for o, s in zip(orders, stages, strict=True)))
     free = [(0.0, cluster) for cluster in range(clusters)]
     lists: list[list[Piece]] = [[] for _ in range(clusters)]
-    posted = [0.0] * (links.semaphores if links else 0)
+    post_ends = [0.0] * (links.semaphores if links else 0)
     node = 0
     for number, (stage, order) in enumerate(zip(stages, orders, strict=True)):
         cost = tile_us(stage, split)
@@ -163,11 +174,11 @@ def _dealt(
             begin, cluster = free[0]
             at = node + tile
             if links:
-                begin = max([begin, *(posted[m] for m in links.waits[links.wait_ptr[at] : links.wait_ptr[at + 1]])])
+                begin = max([begin, *(post_ends[m] for m in links.waits[links.wait_ptr[at] : links.wait_ptr[at + 1]])])
             end = round(begin + cost, 6)  # equal sums stay equal
             if links and not early:
                 for semaphore in links.posts[links.post_ptr[at] : links.post_ptr[at + 1]]:
-                    posted[semaphore] = max(posted[semaphore], end)
+                    post_ends[semaphore] = max(post_ends[semaphore], end)
             heapq.heapreplace(free, (end, cluster))
             lists[cluster].append((number, tile, early))
         node += stage.operator.tiles
@@ -269,9 +280,9 @@ def _reach(chain: Chain, waits: Waits) -> tuple[I64, I64] | None:
         return None
     earlier = chain.operators[: waits.edge.consumer]
     others = {v.tensor for role, v in consumer.views().items() if role != "a"}
-    written = [o.out.tensor for o in earlier]
-    touched = {v.tensor for o in earlier for v in o.views().values()}
-    if others & set(written) or consumer.out.tensor in touched or written.count(consumer.a.tensor) != 1:
+    outputs = [o.out.tensor for o in earlier]
+    tensors = {v.tensor for o in earlier for v in o.views().values()}
+    if others & set(outputs) or consumer.out.tensor in tensors or outputs.count(consumer.a.tensor) != 1:
         return None
     gx, gy, _ = producer.grid
     tile = np.arange(producer.tiles)
@@ -288,9 +299,9 @@ def _reach(chain: Chain, waits: Waits) -> tuple[I64, I64] | None:
 
 def _posts(lowered: Sequence[Waits], policy: Policy, first: dict[int, int], base: I64) -> I64:
     """Return tile of all stages, semaphore."""
-    posted = {w.edge.semaphores: w.of for w in lowered}
+    posters = {w.edge.semaphores: w.of for w in lowered}
     rows = [
         np.stack([base[policy.semaphores[a].producer] + np.arange(len(of)), first[a] + of], axis=1)
-        for a, of in posted.items()
+        for a, of in posters.items()
     ]
     return np.concatenate(rows) if rows else np.empty((0, 2), np.int64)

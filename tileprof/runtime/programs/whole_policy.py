@@ -125,8 +125,8 @@ def _by_pair(rows: Iterable[tuple[int, int, I64]]) -> Pairs:
         child = np.repeat([tile for tile, _ in each], [len(owners) for _, owners in each])
         owners = np.concatenate([owners for _, owners in each])
         for producer in np.unique(owners // _STRIDE).tolist():
-            chosen = owners // _STRIDE == producer
-            pairs[producer, consumer] = owners[chosen] % _STRIDE, child[chosen]
+            of_producer = owners // _STRIDE == producer
+            pairs[producer, consumer] = owners[of_producer] % _STRIDE, child[of_producer]
     return pairs
 
 
@@ -174,10 +174,10 @@ def of_blocks(plan: BlocksPlan, memory: Memory | None = None) -> WholePlan:
     owner = {name: np.full((rows, columns), -1, np.int64) for name, (rows, columns, _) in plan.sizes.items()}
     tasks = []
     for task in plan.tasks:
-        touched, tile = touches(plan.stages[task.stage], task), int(counts[task.stage])
+        task_touches, tile = touches(plan.stages[task.stage], task), int(counts[task.stage])
         counts[task.stage] += 1
-        tasks.append((task.stage, tile, touched))
-        for name, row, row_end, column, column_end in touched.writes:
+        tasks.append((task.stage, tile, task_touches))
+        for name, row, row_end, column, column_end in task_touches.writes:
             if name in owner:
                 owner[name][row:row_end, column:column_end] = task.stage * _STRIDE + tile
     before = _Before(memory, owner, tasks)
@@ -185,9 +185,9 @@ def of_blocks(plan: BlocksPlan, memory: Memory | None = None) -> WholePlan:
     awaited: list[tuple[int, int, I64]] = []
     reused: set[tuple[int, int]] = set()
     generations = np.array(memory.generations)
-    for stage, tile, touched in tasks:
-        read = [_cut(owner, box) for box in touched.reads if box[0] in owner]
-        again = np.unique(np.concatenate([_NO_TILES, *before.of_writes(touched), *before.of_reads(touched)]))
+    for stage, tile, task_touches in tasks:
+        read = [_cut(owner, box) for box in task_touches.reads if box[0] in owner]
+        again = np.unique(np.concatenate([_NO_TILES, *before.of_writes(task_touches), *before.of_reads(task_touches)]))
         ended = again[generations[again // _STRIDE] <= memory.generations[stage] - FENCE]
         reused |= {(int(producer), stage) for producer in np.unique(again // _STRIDE)}
         for rows, more in ((needs, again), (awaited, ended)):
@@ -210,17 +210,17 @@ class _Before:
         self._owner = owner
         self._ring = {name: (ring, number) for ring in memory.rings for number, name in enumerate(ring.names)}
         readers: dict[str, list[tuple[int, ...]]] = {}
-        for stage, tile, touched in tasks:
-            for name, *sides in touched.reads:
+        for stage, tile, task_touches in tasks:
+            for name, *sides in task_touches.reads:
                 if name in owner:
                     readers.setdefault(name, []).append((stage * _STRIDE + tile, *sides))
         self._readers = {name: np.array(rows, np.int64) for name, rows in readers.items()}
 
-    def of_writes(self, touched: Touches) -> Iterator[I64]:
+    def of_writes(self, task_touches: Touches) -> Iterator[I64]:
         """Waits before a tile writes and makes absent: for those who read and wrote there, and who made absent where it
         writes.
         """
-        for name, *box in touched.writes:
+        for name, *box in task_touches.writes:
             if name not in self._ring:
                 continue
             ring, number = self._ring[name]
@@ -230,9 +230,9 @@ class _Before:
                 yield _cut(self._owner, (ring.names[wiped], *box))
             yield from self._wiping(name, box)
 
-    def of_reads(self, touched: Touches) -> Iterator[I64]:
+    def of_reads(self, task_touches: Touches) -> Iterator[I64]:
         """Waits before a tile reads: for those who made absent what lay there before."""
-        for name, *box in touched.reads:
+        for name, *box in task_touches.reads:
             if name in self._ring:
                 yield from self._wiping(name, box)
 

@@ -9,7 +9,7 @@ from tileprof.analysis import build_graph, gains, pairs, shadow
 from tileprof.analysis.blocks import Joins
 from tileprof.analysis.report import build_report
 from tileprof.analysis.touch import access
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.devices import get
 from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, TraceWriter, load
 

@@ -15,9 +15,9 @@ from tileprof.analysis.guidance.guide import host_is_late
 from tileprof.analysis.report import build_report
 from tileprof.analysis.simulate import Simulator
 from tileprof.analysis.words import duration
-from tileprof.cli.console import plain
-from tileprof.cli.guidance_text import percent
-from tileprof.cli.report_text import print_report, quantity
+from tileprof.cli.text.console import plain
+from tileprof.cli.text.guidance_text import percent
+from tileprof.cli.text.report_text import print_report, quantity
 
 
 def program(rows, links=(), *, tiles=4, **kwargs):

@@ -41,6 +41,8 @@ class Plain:
         """Items done inline, and their time: by the tile that starts, and by all that have ended."""
         self.ran: list[tuple[float, int]] = [(0.0, 0)]
         """From when on so many child tiles ran."""
+        self.begun, self.ends = -1.0, []
+        """When the first child tile started; when each ended, and its life."""
 
     def run(self) -> Ran:
         o = self.options
@@ -89,6 +91,7 @@ class Plain:
         if kind == 1:
             self.ended += 1
             self.lived_ns += life
+            self.ends.append((self.now, life))
             self.children -= 1
             self.ran.append((self.now, self.children))
             if self.children == 0:
@@ -101,6 +104,8 @@ class Plain:
     def child_starts(self, grid: int) -> None:
         if self.children == 0:
             self.since = self.now
+        if self.begun < 0:
+            self.begun = self.now
         self.children += 1
         self.ran.append((self.now, self.children))
         child, items, place = self.options.child, int(self.work.items[grid]), self.tile[grid]
@@ -133,7 +138,11 @@ class Plain:
         for t in launching:
             self.arrives(t, self.now + life_ns)
         kept = [t for t in warp if self.work.items[t] and t not in launching]
-        rest = [self.inline(t, life_ns) for t in kept]
+        alone = [self.inline(t, life_ns) for t in kept]
+        rest = [
+            took + sum(self.work.together * min(took, other) for v, other in zip(kept, alone, strict=True) if v != t)
+            for t, took in zip(kept, alone, strict=True)
+        ]
         self.inlined[0] += sum(int(self.work.items[t]) for t in kept)
         for took in rest:
             self.inlined[1] += took
@@ -180,12 +189,23 @@ class Plain:
         if o.prior:
             warp_ns = float(self.work.child_ns + self.work.item_ns[t])
             each = warp_ns / min(o.slots, o.resident // o.child)
+        if self.ended and o.ended:
+            return self.windowed()
         if self.ended:
             each = (self.busy_ns + (self.now - self.since if self.children else 0.0)) / self.ended
             warp_ns = self.lived_ns / self.ended
             if o.window_ns:
                 each = warp_ns / max(self.mean_running(), 1.0)
         return each, warp_ns
+
+    def windowed(self) -> tuple[float, float]:
+        """Window over child tiles that ended in it, and their mean life, of the last with any of six whole ones."""
+        current = self.now // self.options.window_ns
+        for back in range(1, 7):
+            lives = [life for when, life in self.ends if when // self.options.window_ns == current - back]
+            if lives:
+                return self.options.window_ns / len(lives), sum(lives) / len(lives)
+        return (self.now - self.begun) / self.ended, self.lived_ns / self.ended
 
     def queued(self) -> int:
         """Child tiles in the system, as a rule sees them."""

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.synthetic_graphs import (
+    DEVICE,
     all_to_all,
     block,
     durations,
@@ -24,7 +25,7 @@ from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs import missed
 from tileprof.analysis.simulate.simulator import covered_ns
-from tileprof.devices import get
+from tileprof.devices import Device, get
 from tileprof.errors import UserError
 from tileprof.trace.footprint import Boxes
 
@@ -361,6 +362,19 @@ def test_the_cpu_decides_over_a_link_unless_it_is_bypassed_or_was_ahead():
     assert time_of(g, f"ccks:{costs},speculate=1,bypass=0,batch=1") == first + 7 + 10
     # Behind a window of one, it is made when the report of the first has arrived.
     assert time_of(g, f"ccks:{costs},speculate=1,bypass=0,window=1") == first + 100 + 11 + 200 + 10
+
+
+def test_the_link_of_the_cpu_is_the_devices_for_as_many_blocks_as_it_has_sms():
+    toy = Device.from_dict({**DEVICE, "link_trip_ns": {"ring": {"2": 400, "8": 1600}, "relay": {"2": 60}}})
+    g = with_trace(graph([1, 1], [(0, 1, one_to_one(1))]), [[10.0], [10.0]])
+    g.recording.device = toy
+    costs = "decide_ns=0,commit_ns=0,fetch_ns=0,speculate=0,bypass=0"
+    first = 200 + 10
+    assert time_of(g, f"ccks:{costs}") == first + 200 + first
+    assert time_of(g, f"ccks:{costs},up_ns=1") == first + 1 + first
+    assert time_of(g, f"ccks:{costs},way=2") == 30 + 10 + 30 + 30 + 10
+    with pytest.raises(UserError, match="no times of the link by way of 'copy'"):
+        time_of(g, f"ccks:{costs},way=3")
 
 
 def test_blocks_of_the_next_kernel_wait_for_their_parents_and_kernels_leave_in_order():

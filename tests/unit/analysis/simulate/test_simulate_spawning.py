@@ -26,8 +26,17 @@ from tileprof.errors import UserError
 rounds = st.lists(st.lists(st.integers(0, 12), max_size=9), min_size=1, max_size=4)
 costs = st.sampled_from([0.0, 1.0, 2.5, 10.0])
 
+windows = st.sampled_from([(0.0, 0), (4.0, 0), (16.0, 0), (4.0, 1), (16.0, 1)])
+
+
+def with_window(window, **others):
+    """Options with a window, and whether children that ended in it are counted."""
+    return Spawning(window_ns=window[0], ended=window[1], **others)
+
+
 options = st.builds(
-    Spawning,
+    with_window,
+    windows,
     slots=st.integers(1, 5),
     resident=st.integers(4, 12),
     parent=st.integers(1, 4),
@@ -36,7 +45,6 @@ options = st.builds(
     launch_ns=costs,
     another_ns=costs,
     serve_ns=costs,
-    window_ns=st.sampled_from([0.0, 4.0, 16.0]),
     queues=st.integers(1, 3),
     gap_ns=costs,
     prior=st.integers(0, 1),
@@ -65,13 +73,14 @@ def nested(items, fanouts):
     st.integers(0, 4),
     st.integers(1, 5),
     options,
+    st.sampled_from([0.0, 0.25, 1.0]),
     st.integers(0, 2**32 - 1),
 )
-def test_the_compiled_simulation_equals_the_plain_one(items, fanouts, policy, threshold, options, seed):
+def test_the_compiled_simulation_equals_the_plain_one(items, fanouts, policy, threshold, options, together, seed):
     levels, below = nested(items, fanouts)
     count = sum(map(len, levels)) + sum(map(len, below))
     item_ns = np.random.default_rng(seed).choice([0.5, 1.5, 4.0], count)
-    work = spawns("random", levels, item_ns, base_ns=2.0, child_ns=1.0, below=below)
+    work = spawns("random", levels, item_ns, base_ns=2.0, child_ns=1.0, below=below)._replace(together=together)
     fast, plain = run(work, options, policy, threshold), Plain(work, options, policy, threshold).run()
     assert fast.time_ns == plain.time_ns
     for a, b in ((fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.accel_sim_logs import access, kernel_text, random_accesses, write_logs
 from tileprof.analysis import build_graph
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.errors import UserError
 from tileprof.record.accel_sim import import_logs
 from tileprof.record.accel_sim.instructions import parse

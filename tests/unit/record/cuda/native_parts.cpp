@@ -10,7 +10,7 @@
 
 #include "records/facts.h"
 #include "records/pieces.h"
-#include "records/share.h"
+#include "patches/share.h"
 #include "memory/tensormap.h"
 
 using namespace tileprof;

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.unit.record.cuda.cuda_records import KERNEL, access, launch, process
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.devices import get
 from tileprof.record.cuda.decode import Decoder
 from tileprof.trace import TraceWriter, load, validate

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR, access, block_record, entry, launch
-from tileprof.record.cuda import locate, machine_code, raw, writes
+from tileprof.record.cuda import locate, machine_code, raw, unreported_stores
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import WRITE
 
@@ -158,8 +158,8 @@ def test_a_tile_that_alone_loads_a_place_of_an_equal_input_is_taken_for_its_writ
     entries += [e for row in (0, 16, 32, 48) for e in load_entries(1, LOADED, row // 32, row)]
     trace, _ = decoded([ALLOC, STORES, launch(1)], entries)
     assert trace.launches.coverage.tolist() == ["inferred"]
-    writes = {(t, g) for t, m, g in granules(trace, 0, 4096) if m == WRITE}
-    assert writes == {(0, 0x104), (1, 0x105)}
+    unreported_stores = {(t, g) for t, m, g in granules(trace, 0, 4096) if m == WRITE}
+    assert unreported_stores == {(0, 0x104), (1, 0x105)}
 
 
 @pytest.mark.parametrize("side_by_side", [[ALLOC], [{**ALLOC, "bytes": 0x5000}, {**ALLOC, "address": 0x105000}]])
@@ -199,10 +199,10 @@ def test_a_load_in_a_mode_that_is_not_decoded_stands_for_its_tensor(decoded, mod
 
 def test_a_products_inputs_that_are_among_the_parameters_again_are_not_its_results(decoded):
     """As cuBLAS has them: the maps of both inputs twice, and the result's."""
-    actual = writes.maps(np.array(ENTRIES_OF_A_PRODUCT, raw.ENTRY))
-    assert [hex(m.base) for m in writes._outputs(actual.others, actual)] == ["0x108000"]
-    only = writes.Maps(actual.loaded, [m for m in actual.others if m.base != 0x108000])
-    assert writes._outputs(only.others, only) == only.others, "in place: what it loads may be what it stores"
+    actual = unreported_stores.maps(np.array(ENTRIES_OF_A_PRODUCT, raw.ENTRY))
+    assert [hex(m.base) for m in unreported_stores._outputs(actual.others, actual)] == ["0x108000"]
+    only = unreported_stores.Maps(actual.loaded, [m for m in actual.others if m.base != 0x108000])
+    assert unreported_stores._outputs(only.others, only) == only.others, "in place: what it loads may be what it stores"
 
 
 ENTRIES_OF_A_PRODUCT = [
@@ -223,7 +223,7 @@ def test_parameters_that_were_copied_by_their_bounds_are_complete_wherever_they_
     begin = PAGE + 2304 + 528
     entries = filled(1, begin, begin + 48) + filled(1, begin + 112, begin + 4000)
     entries += map_entries(1, begin + 48, 0x104000, loaded=False)
-    actual = writes.maps(np.array(entries, raw.ENTRY), (528, 4000), graph=True)
+    actual = unreported_stores.maps(np.array(entries, raw.ENTRY), (528, 4000), graph=True)
     assert actual.complete
     assert [m.base for m in actual.others] == [0x104000]
 
@@ -232,7 +232,7 @@ def test_a_nodes_page_may_lack_some_of_its_parameters_and_hold_others_of_its_nei
     entries = filled(1, PAGE, PAGE + 4096)
     entries += map_entries(1, PAGE + 2048, 0x100000, loaded=True) + map_entries(1, PAGE + 2112, 0x104000, loaded=False)
     entries += map_entries(1, PAGE + 3584, 0x108000, loaded=False)
-    actual = writes.maps(np.array(entries, raw.ENTRY), (528, 1024), graph=True)
+    actual = unreported_stores.maps(np.array(entries, raw.ENTRY), (528, 1024), graph=True)
     assert not actual.complete
     assert [m.base for m in actual.others] == [0x104000]
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from tileprof import record
-from tileprof.cli import doctor as verb
-from tileprof.cli import record as record_verb
+from tileprof.cli.verbs import doctor as verb
+from tileprof.cli.verbs import record as record_verb
 from tileprof.errors import UserError
 from tileprof.record import cuda
 from tileprof.record.cuda import doctor, gpu, locate, recorded_run

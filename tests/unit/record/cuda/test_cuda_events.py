@@ -44,15 +44,25 @@ def written_by_native_code():
 
 def written_by_hooks():
     """Kind and fields of every ``say(e=..., ...)`` and ``{"e": ..., ...}`` in the hooks."""
-    for path in sorted(recorded_run.INPROCESS.glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    trees = [ast.parse(path.read_text()) for path in sorted(recorded_run.INPROCESS.glob("*.py"))]
+    stamps = {
+        node.slice.value
+        for tree in trees
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and function.name == "_say"
+        for node in ast.walk(function)
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+    }
+    assert stamps == {"t"}, "what every event of the hooks gets"
+    for tree in trees:
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and any(k.arg == "e" for k in node.keywords):
                 values = {k.arg: k.value for k in node.keywords}
             elif isinstance(node, ast.Dict) and any(isinstance(k, ast.Constant) and k.value == "e" for k in node.keys):
                 values = {k.value: v for k, v in zip(node.keys, node.values, strict=True)}
             else:
                 continue
-            yield values["e"].value, values.keys() - {"e"}
+            yield values["e"].value, values.keys() - {"e"} | stamps
 
 
 @pytest.mark.parametrize("written", [written_by_native_code, written_by_hooks])
@@ -92,6 +102,16 @@ def test_native_sources_have_at_most_120_columns():
 def test_every_kind_is_written_by_something():
     written = {kind for source in (written_by_native_code, written_by_hooks) for kind, _ in source()}
     assert events.KINDS.keys() - written == {"live", "tensor", "untensor"}, "these come from the allocator's history"
+
+
+def test_every_field_of_the_schema_is_written_by_something():
+    """A field that one writer drops would be absent from every log, and its default taken for what happened."""
+    written = {}
+    for source in (written_by_native_code, written_by_hooks):
+        for kind, names in source():
+            written.setdefault(kind, set()).update(names)
+    unwritten = {kind: events.fields_of(kind).keys() - names for kind, names in written.items()}
+    assert {kind: names for kind, names in unwritten.items() if names} == {}
 
 
 def test_the_decoder_handles_no_kind_that_the_schema_lacks():

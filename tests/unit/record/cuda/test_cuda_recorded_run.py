@@ -11,8 +11,8 @@ import time
 import pytest
 
 from tests.unit.record.cuda.cuda_records import KERNEL, launch, process
-from tileprof.cli import cuda_options
-from tileprof.cli import record as record_verb
+from tileprof.cli.arguments import cuda_options
+from tileprof.cli.verbs import record as record_verb
 from tileprof.errors import UserError
 from tileprof.record.cuda import doctor, gpu, locate, raw, recorded_run
 from tileprof.record.cuda.settings import Settings

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.record.cuda.tensor_maps import words_of
 from tileprof.record.cuda import strided, tensormap
-from tileprof.record.cuda.writes import Loads
+from tileprof.record.cuda.unreported_stores import Loads
 
 OUT = 0x7F0000800000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.record.times import attach_times, read_times

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.runtime.acs.fake_driver import SOURCES, Machine, compiled
 from tileprof.runtime import acs
 from tileprof.runtime.acs.build import SOURCES as NATIVE
+from tileprof.runtime.acs.build import units_of_the_library
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -141,14 +142,14 @@ def test_no_data_is_raced_for(machine: Machine, tmp_path: Path) -> None:
         'extern "C" void* dlsym_of_the_program(void*, const char*) noexcept {\n'
         "    return reinterpret_cast<void*>(cuGetProcAddress_v2);\n}\n"
     )
-    flags = ["-std=c++17", "-pthread", "-fno-toplevel-reorder", "-fsanitize=thread"]
-    apart = [("program", SOURCES / "program.cpp"), ("not_taken_over", NATIVE / "interpose.cpp")]
+    flags = ["-std=c++17", "-pthread", "-fno-toplevel-reorder", "-fsanitize=thread", f"-I{NATIVE}"]
+    apart = [("program", SOURCES / "program.cpp"), ("not_taken_over", NATIVE / "driver" / "interpose.cpp")]
     for name, path in apart:
         rename = "dlsym_of_the_program" if name == "program" else "dlsym_not_taken_over"
         subprocess.run(
             ["g++", *flags, f"-Ddlsym={rename}", "-c", str(path), "-o", str(tmp_path / f"{name}.o")], check=True
         )
-    units = [str(path) for path in NATIVE.glob("*.cpp") if path.name != "interpose.cpp"]
+    units = [str(path) for path in units_of_the_library() if path.name != "interpose.cpp"]
     objects = [str(tmp_path / f"{name}.o") for name, _ in apart]
     whole = tmp_path / "whole"
     command = ["g++", *flags, *objects, str(shim), *units, "-ldl", "-o", str(whole)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runtime.acs.fake_driver import Machine, compiled
-from tileprof.cli.run_acs import _logged_runs
+from tileprof.cli.running.run_acs import _logged_runs
 from tileprof.runtime import acs
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from tests.support.runtime.region_builders import Played, between, graph_of, played
-from tileprof.runtime.compile import aten, lanes
+from tileprof.runtime.compile import aten, runners
 from tileprof.runtime.compile.compare_results import difference, in_float32
-from tileprof.runtime.compile.lanes import Lane, NotNowError
+from tileprof.runtime.compile.runners import Lane, NotNowError
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")
@@ -78,21 +78,21 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=now.stream))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture > 0)
-    monkeypatch.setattr(lanes, "capture_id", lambda _: now.capture)
-    monkeypatch.setattr(lanes, "relaxed_capture", relaxed_capture)
+    monkeypatch.setattr(runners, "capture_id", lambda _: now.capture)
+    monkeypatch.setattr(runners, "relaxed_capture", relaxed_capture)
     return now
 
 
-def used(of: lanes.Lanes) -> Lane:
+def used(of: runners.Lanes) -> Lane:
     with of.use() as lane:
         return lane
 
 
 @pytest.fixture
-def program_lanes(gpu) -> lanes.Lanes:
+def program_lanes(gpu) -> runners.Lanes:
     module = graph_of(lambda x: x.relu(), torch.randn(8, 8))
     region = played(between(module.graph, ATEN.relu.default, ATEN.relu.default))
-    return lanes.Lanes({"k": region}, torch.device("cuda", 0))
+    return runners.Lanes({"k": region}, torch.device("cuda", 0))
 
 
 def test_streams_and_captures_have_lanes_of_their_own(gpu, program_lanes) -> None:

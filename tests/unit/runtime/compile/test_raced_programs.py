@@ -19,12 +19,12 @@ from tests.support.runtime.region_builders import Played, between, graph_of, pla
 from tileprof.errors import UserError
 from tileprof.runtime.compile import aten, entry, race
 from tileprof.runtime.compile.inductor import rest_by_inductor
-from tileprof.runtime.compile.lanes import NotNowError
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import digest, proposed
 from tileprof.runtime.compile.race import Program, Race
 from tileprof.runtime.compile.region_op import region_call
 from tileprof.runtime.compile.report import Report, reports
+from tileprof.runtime.compile.runners import NotNowError
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")

@@ -18,8 +18,8 @@ from tests.support.runtime.region_builders import replaced
 from tileprof.errors import UserError
 from tileprof.runtime.compile import Options
 from tileprof.runtime.compile.chain_matcher import chains
-from tileprof.runtime.compile.lanes import RegionError
 from tileprof.runtime.compile.products import finder, suited
+from tileprof.runtime.compile.runners import RegionError
 
 ALWAYS = Options(use="always")
 

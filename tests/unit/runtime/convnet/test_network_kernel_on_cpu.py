@@ -5,7 +5,6 @@ Always the same bits, and every planted fault is seen.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
 from tests.support.runtime.networks import image, parameters, pooling, pooling_parameters, small
 from tests.support.runtime.planted import changed
@@ -24,12 +24,12 @@ from tests.unit.runtime.convnet.network_on_cpu import HostNetwork, compiled
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import Convolution, Network, Windows, computed
-from tileprof.runtime.convnet.plan import Plan, planned, verify
+from tileprof.runtime.convnet.plan import Plan, plan_network, verify
 from tileprof.runtime.convnet.tiling import Tiling, candidates
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
-RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "12"))
+RUNS = orders(6)
 POOLING = len(pooling(1).layers)
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
 
@@ -70,6 +70,7 @@ def far_layers(runner: HostNetwork) -> Iterator[str]:
             yield f"layer {number}: {error}"
 
 
+@pytest.mark.orders
 @pytest.mark.parametrize(
     ("images", "blocks", "flattened", "reuse"),
     [(1, 5, False, False), (2, 3, True, False), (3, 2, False, True), (2, 7, True, True)],
@@ -77,7 +78,7 @@ def far_layers(runner: HostNetwork) -> Iterator[str]:
 def test_every_layer_is_pytorchs_in_every_order(
     library: Path, images: int, blocks: int, flattened: bool, reuse: bool
 ) -> None:
-    plan = planned(small(images, flattened=flattened), blocks, reuse=reuse)
+    plan = plan_network(small(images, flattened=flattened), blocks, reuse=reuse)
     verify(plan)
     runner = host(plan, library)
     first = None
@@ -101,14 +102,14 @@ def test_an_input_may_lie_in_other_ways(library: Path, layout: str) -> None:
     first = network.layers[0]
     assert isinstance(first, Windows)
     layers = (replace(first, strides=x.stride()), *network.layers[1:])
-    runner = HostNetwork(planned(replace(network, layers=layers), 3), library, x, parameters())
+    runner = HostNetwork(plan_network(replace(network, layers=layers), 3), library, x, parameters())
     assert runner.run(1) is None
     assert list(far_layers(runner)) == []
 
 
 def test_bfloat16_is_computed_too(folder: Path) -> None:
     library = compiled(folder / "bfloats", Options(dtype="bfloat16"))
-    runner = host(planned(small(2, "bfloat16"), 4), library)
+    runner = host(plan_network(small(2, "bfloat16"), 4), library)
     assert runner.run(3) is None
     assert list(far_layers(runner)) == []
 
@@ -118,11 +119,11 @@ def test_every_tiling_of_a_layer_gives_its_result(library: Path, network: Networ
     """Each run takes another tiling of every layer."""
     tilings: list[list[Tiling]] = [
         list(candidates(network, layer)) if isinstance(layer, Convolution) else [tiling]
-        for layer, tiling in zip(network.layers, planned(network, 3).tilings, strict=True)
+        for layer, tiling in zip(network.layers, plan_network(network, 3).tilings, strict=True)
     ]
     for number in range(max(map(len, tilings))):
         chosen = tuple(some[number % len(some)] for some in tilings)
-        runner = host(planned(network, 3, chosen), library)
+        runner = host(plan_network(network, 3, chosen), library)
         assert runner.run(number) is None
         assert list(far_layers(runner)) == [], chosen
 
@@ -135,7 +136,7 @@ def without_wait(plan: Plan, number: int) -> Plan:
 
 def test_a_dropped_wait_is_seen(library: Path) -> None:
     """Not each alone, as others may imply it: all waits of a task."""
-    plan = planned(small(1), 5)
+    plan = plan_network(small(1), 5)
     records = []
     for begin, end in plan.tasks[:, 5:7].tolist():
         if begin == end:
@@ -189,7 +190,7 @@ def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) ->
 
     library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=plant)
     plans = (
-        planned(small(2), 3),
+        plan_network(small(2), 3),
         of_kinds(small(2), 1, True),
         of_kinds(small(2, flattened=True), 1, True, False, width=32),
         of_kinds(small(2), 1, True, False, width=16),
@@ -206,8 +207,8 @@ def of_kinds(network: Network, blocks: int, *kinds: bool, width: int = 8, parts:
     columns and parts.
     """
     tilings = []
-    for number, (layer, tiling) in enumerate(zip(network.layers, planned(network, blocks).tilings, strict=True)):
+    for number, (layer, tiling) in enumerate(zip(network.layers, plan_network(network, blocks).tilings, strict=True)):
         options = list(candidates(network, layer)) if isinstance(layer, Convolution) else []
         expected = [t for t in options if t.deep == kinds[number % len(kinds)]]
         tilings.append(min(expected or [tiling], key=lambda t: (abs(t.parts - parts), abs(t.width - width), -t.rows)))
-    return planned(network, blocks, tuple(tilings))
+    return plan_network(network, blocks, tuple(tilings))

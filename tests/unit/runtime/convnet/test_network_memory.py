@@ -12,7 +12,7 @@ from tests.support.runtime.networks import pooling, small
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import Average, Convolution, Network
-from tileprof.runtime.convnet.plan import Plan, Tile, planned, reads, verify
+from tileprof.runtime.convnet.plan import Plan, Tile, plan_network, reads, verify
 from tileprof.runtime.convnet.tiling import candidates
 
 
@@ -115,16 +115,16 @@ def refused(plan: Plan) -> bool:
 
 def fine(network: Network, blocks: int) -> Plan:
     """Tiles of as few rows as can be."""
-    tilings = list(planned(network, blocks).tilings)
+    tilings = list(plan_network(network, blocks).tilings)
     for number, layer in enumerate(network.layers):
         if isinstance(layer, Convolution):
             tilings[number] = min(candidates(network, layer), key=lambda t: (t.rows, t.images, t.parts, -t.width))
-    return planned(network, blocks, tuple(tilings))
+    return plan_network(network, blocks, tuple(tilings))
 
 
 PLANS = {
-    "small": lambda: planned(small(1), 5),
-    "two images": lambda: planned(small(2, flattened=True), 3),
+    "small": lambda: plan_network(small(1), 5),
+    "two images": lambda: plan_network(small(2, flattened=True), 3),
     "pooling": lambda: fine(pooling(1), 7),
     "fine": lambda: fine(small(2), 7),
     "deep": lambda: fine(deep(1), 9),
@@ -136,13 +136,13 @@ def test_no_tile_overwrites_what_another_still_uses(name: str) -> None:
     plan = PLANS[name]()
     verify(plan)
     assert not harmful(plan, conflicts(plan))
-    assert plan.memory_bytes < planned(plan.network, len(plan.heads), plan.tilings, reuse=False).memory_bytes
+    assert plan.memory_bytes < plan_network(plan.network, len(plan.heads), plan.tilings, reuse=False).memory_bytes
 
 
 def test_some_plan_awaits_more_than_what_its_tiles_read() -> None:
     """Else the waits that are added would not be tested here."""
     plan = PLANS["fine"]()
-    own = planned(plan.network, len(plan.heads), plan.tilings, reuse=False)
+    own = plan_network(plan.network, len(plan.heads), plan.tilings, reuse=False)
     assert len(plan.waits) > len(own.waits)
 
 

@@ -11,7 +11,7 @@ import torch
 from tests.support.runtime.networks import image, parameters, small
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.network import INPUT, Convolution, Maximum, Network, computed, windowed
-from tileprof.runtime.convnet.plan import Plan, planned, verify
+from tileprof.runtime.convnet.plan import Plan, plan_network, verify
 from tileprof.runtime.convnet.tiling import candidates, k_blocks
 from tileprof.runtime.convnet.weights import copied, laid_out
 
@@ -32,7 +32,7 @@ def elements_read(network: Network, number: int, rows: slice, images: slice) -> 
 @pytest.mark.parametrize(("images", "blocks"), [(1, 5), (2, 3), (3, 132)])
 def test_tiles_wait_for_all_who_write_what_they_read(images: int, blocks: int) -> None:
     network = small(images)
-    plan = planned(network, blocks)
+    plan = plan_network(network, blocks)
     verify(plan)
     posters: dict[tuple[int, int, int], set[int]] = {}
     for number, at, y, _, _, _, _, post, *_ in plan.tasks.tolist():
@@ -75,7 +75,7 @@ def broken(plan: Plan, kind: str) -> Plan:
 
 @pytest.mark.parametrize("kind", ["wait", "count", "tile", "post", "order"])
 def test_a_plan_that_lacks_something_is_refused(kind: str) -> None:
-    plan = planned(small(1), 5)
+    plan = plan_network(small(1), 5)
     verify(plan)
     with pytest.raises(UserError):
         verify(broken(plan, kind))
@@ -84,11 +84,11 @@ def test_a_plan_that_lacks_something_is_refused(kind: str) -> None:
 def in_parts(blocks: int) -> Plan:
     """Tiles of as many parts as can be."""
     network = small(1)
-    tilings = list(planned(network, blocks).tilings)
+    tilings = list(plan_network(network, blocks).tilings)
     for number, layer in enumerate(network.layers):
         if isinstance(layer, Convolution):
             tilings[number] = max(candidates(network, layer), key=lambda tiling: tiling.parts)
-    return planned(network, blocks, tuple(tilings))
+    return plan_network(network, blocks, tuple(tilings))
 
 
 PART, COUNTER, PLACE = 8, 9, 10
@@ -129,7 +129,7 @@ def test_weights_are_where_the_parameters_lie_unless_they_lie_otherwise(last: bo
     lie = torch.channels_last if last else torch.contiguous_format
     inputs = [p.contiguous(memory_format=lie) if p.dim() == 4 else p for p in inputs]
     shared = []
-    for layer, tiling in zip(network.layers, planned(network, 5).tilings, strict=True):
+    for layer, tiling in zip(network.layers, plan_network(network, 5).tilings, strict=True):
         if not isinstance(layer, Convolution):
             continue
         weight = inputs[layer.weight]
@@ -146,7 +146,7 @@ def test_weights_are_where_the_parameters_lie_unless_they_lie_otherwise(last: bo
 
 def test_weights_at_an_odd_address_or_of_another_dtype_are_copied() -> None:
     network, inputs = small(1), parameters()
-    layer, tiling = network.layers[7], planned(network, 5).tilings[7]
+    layer, tiling = network.layers[7], plan_network(network, 5).tilings[7]
     assert isinstance(layer, Convolution)
     odd = torch.zeros(inputs[10].numel() + 1, dtype=torch.float16)[1:].view(inputs[10].shape).copy_(inputs[10])
     for weight in (odd, inputs[10].float()):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tileprof.cli import main
+from tileprof.cli.entry import main
 from tileprof.errors import UserError
 from tileprof.policy.format import load_policy
 from tileprof.policy.synthesis.dependency_file import parse_dependencies

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
 from tests.support.runtime.planted import replaced
 from tests.unit.runtime.decode.decoder_model import HostModel
@@ -67,6 +68,7 @@ def launches(name: str, library: Path, seed: int) -> tuple[list[torch.Tensor], s
     return results, None
 
 
+@pytest.mark.orders
 @pytest.mark.parametrize("name", CASES)
 def test_in_every_order_the_results_are_pytorchs_and_the_same_bits(name, folder):
     library = compiled(*CASES[name], folder / name.replace(" ", "-"))
@@ -76,7 +78,7 @@ def test_in_every_order_the_results_are_pytorchs_and_the_same_bits(name, folder)
         expected = model_of(name).expected(position)
         error = float((logits.float() - expected).norm() / expected.norm())
         assert error < {"float16": 4e-3, "bfloat16": 3e-2}[CASES[name][0].dtype]
-    for seed in range(1, 4):
+    for seed in range(1, orders(3)):
         results, caught = launches(name, library, seed)
         assert caught is None
         assert all(torch.equal(a, b) for a, b in zip(results, calm, strict=True))

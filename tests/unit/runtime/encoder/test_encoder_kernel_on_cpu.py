@@ -6,12 +6,12 @@ always the same bits, and planted faults are seen.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support.orders import orders
 from tests.support.runtime.encoder_programs import inputs_of, post_norm, pre_norm
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
 from tests.support.runtime.planted import Patch, replaced, together
@@ -23,7 +23,7 @@ from tileprof.runtime.encoder.program import Program
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
-RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "6"))
+RUNS = orders(4)
 
 CASES: dict[str, tuple[Program, int, int, int | None]] = {
     "causal blocks": (pre_norm(48, 128, 1), 4, 2, 2),
@@ -60,6 +60,7 @@ def inputs(program: Program) -> dict[str, torch.Tensor]:
     return {name: aligned(tensor) for name, tensor in inputs_of(program).items()}
 
 
+@pytest.mark.orders
 @pytest.mark.parametrize("case", CASES)
 def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference(case: str, folder: Path) -> None:
     program, blocks, cluster, splits = CASES[case]

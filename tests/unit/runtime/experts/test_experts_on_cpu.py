@@ -191,7 +191,7 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch]] = {
     "a run ends with its last command": (
         "ccks-ready",
         Choices(speculate=False),
-        replaced("pilot.cpp", ("closed && finished == known()", "closed")),
+        replaced("pilot.cpp", ("closed && finished == tasks_so_far()", "closed")),
     ),
 }
 

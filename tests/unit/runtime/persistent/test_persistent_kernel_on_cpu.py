@@ -6,7 +6,6 @@ every planted fault is seen.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -16,6 +15,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
 from tests.support.runtime.planted import Patch, replaced, together
 from tests.unit.runtime.persistent.chain_policies import planned
@@ -32,7 +32,7 @@ from tileprof.runtime.persistent.plan import Plan
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
-RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "12"))
+RUNS = orders(6)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,7 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
     return make
 
 
+@pytest.mark.orders
 @pytest.mark.parametrize("name", list(CASES))
 def test_every_order_gives_the_same_bits(make, name) -> None:
     case = CASES[name]

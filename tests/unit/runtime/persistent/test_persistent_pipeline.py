@@ -16,14 +16,14 @@ import torch
 
 pytest.importorskip("triton")
 
-from tileprof.cli import run_compare as comparing
-from tileprof.cli.run import VERB
+from tileprof.cli.running import run_compare as comparing
+from tileprof.cli.verbs.run import VERB
 from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.runtime.errors import WaitTimeoutError
-from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.measuring.measure import convolution_pair, copy_pair, gelu_mlp
 from tileprof.runtime.pipeline import FellBackWarning
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 
 
 class Launcher:
@@ -170,8 +170,8 @@ def test_left_to_itself_a_pipeline_takes_what_is_predicted_to_gain() -> None:
 def test_the_command_runs_a_policy_on_the_gpu_and_compares(monkeypatch, tmp_path, capsys) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a pretended GPU")
-    monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
-    monkeypatch.setattr("tileprof.cli.run_gpu._times", lambda *_: [])  # needs events of a GPU
+    monkeypatch.setattr("tileprof.runtime.policy_on_gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
+    monkeypatch.setattr("tileprof.cli.running.run_gpu._times", lambda *_: [])  # needs events of a GPU
     PAIR.policy().save(tmp_path / "p.json")
     assert run(tmp_path / "p.json") == 0
     output = capsys.readouterr().out
@@ -198,7 +198,7 @@ def run(*words: object) -> int:
 
 
 def test_the_persistent_rows_are_predicted_from_its_stages_alone(monkeypatch) -> None:
-    monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
+    monkeypatch.setattr("tileprof.runtime.policy_on_gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
     monkeypatch.setattr("tileprof.runtime.measuring.stage_times.persistent_stage_us", lambda _: [30.0, 20.0])
     actual = comparing.predict_persistent([PAIR.policy()] * 2, get("H200"))
     assert actual["persistent-stages"] == 50.0
@@ -219,7 +219,7 @@ def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseli
         names = [*(["PyTorch in a graph"] if beside_torch else []), *schedulers]
         return [{"row": name, "us": us[name], "correct": True} for name in names]
 
-    monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
+    monkeypatch.setattr("tileprof.runtime.policy_on_gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
     for name, value in {
         "measure.measure": measured,
         "measure.measured_on": lambda: {"device": "NVIDIA H200"},

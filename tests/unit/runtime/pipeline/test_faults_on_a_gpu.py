@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tileprof.errors import UserError
 from tileprof.runtime.errors import WaitTimeoutError
-from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.measuring.measure import gelu_mlp
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
+from tileprof.runtime.policy_on_gpu import GpuPipeline
 
 CHAIN = gelu_mlp(70, (64, 48), (64, 96), 192, 320)
 STALE = 7

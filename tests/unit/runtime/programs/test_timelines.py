@@ -15,11 +15,12 @@ from tests.support.runtime.decoder_shapes import TINY
 from tests.support.runtime.encoder_programs import pre_norm
 from tests.support.runtime.networks import small
 from tileprof.analysis import build_graph
-from tileprof.cli import main, run_program
-from tileprof.cli.timeline_trace import write_trace
+from tileprof.cli.entry import main
+from tileprof.cli.running import run_program
+from tileprof.cli.running.timeline_trace import write_trace
 from tileprof.devices import of_driver
 from tileprof.errors import UserError
-from tileprof.runtime.convnet.plan import planned
+from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.encoder.memory import memory_of
 from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.programs import compare
@@ -110,7 +111,7 @@ def test_a_run_of_a_decoder_is_a_valid_trace_and_its_stages_depend_on_each_other
 
 
 def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) -> None:
-    plan = planned(small(2), 16)
+    plan = plan_network(small(2), 16)
     times = np.zeros((len(plan.tasks), 7), np.int64)
     times[:, 0] = 10**9 + 1000 * (20 * plan.tasks[:, 0] + np.arange(len(plan.tasks)))
     times[:, 1], times[:, 6] = times[:, 0] + 400, times[:, 0] + 900
@@ -122,7 +123,7 @@ def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) 
     for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
         parent, child, _ = graph.blocks[number].edges()
         matches.setdefault((producer, consumer), set()).update(zip(parent.tolist(), child.tolist(), strict=True))
-    apart = planned(small(2), 16, reuse=False)  # the trace has a buffer per layer, wherever its rows lie
+    apart = plan_network(small(2), 16, reuse=False)  # the trace has a buffer per layer, wherever its rows lie
     needs = plan_of_network(apart).needed
     assert matches == {key: set(zip(p.tolist(), c.tolist(), strict=True)) for key, (p, c) in needs.items() if len(p)}
     assert (timeline.stages[0].end_ns - timeline.stages[0].begin_ns == 500).all()

@@ -14,7 +14,7 @@ from tests.support.runtime.encoder_programs import post_norm, pre_norm
 from tests.support.runtime.networks import small
 from tests.support.runtime.whole_mutants import Oracle, Tally
 from tileprof.policy.format import Range, from_dict, to_dict
-from tileprof.runtime.convnet.plan import planned
+from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.decode.handover import Handover
 from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.programs.whole_policy import of_blocks, of_decoder, of_network
@@ -23,7 +23,7 @@ PLANS = {
     "decoder": lambda: of_decoder(Handover(TINY, 132, 200)),
     "blocks of GPT-2": lambda: of_blocks(plan_of(pre_norm(32, 128, 2), 16, 2)),
     "blocks of BERT": lambda: of_blocks(plan_of(post_norm(32, 128, 2), 16, 2)),
-    "residual network": lambda: of_network(planned(small(2), 132)),
+    "residual network": lambda: of_network(plan_network(small(2), 132)),
 }
 
 

@@ -11,7 +11,7 @@
 namespace tileprof {
 
 void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data) {
-    Lock hold;
+    Lock lock;
     if (recorder.finished) return;
     switch (domain) {
         case SANITIZER_CB_DOMAIN_RESOURCE:
@@ -31,12 +31,12 @@ void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const vo
 
 // The driver looks for this name in the library that CUDA_INJECTION64_PATH names. 1: all is well.
 TILEPROF_EXPORT int InitializeInjection() {
-    std::string wrong = tileprof::recorder.start();
-    if (!wrong.empty()) {
-        tileprof::complain("%s", wrong.c_str());
-        tileprof::events::failed(wrong.c_str());
+    std::string problem = tileprof::recorder.start();
+    if (!problem.empty()) {
+        tileprof::complain("%s", problem.c_str());
+        tileprof::events::failed(problem.c_str());
         tileprof::log_.flush();
-        fprintf(stderr, "tileprof: nothing is recorded: %s\n", wrong.c_str());
+        fprintf(stderr, "tileprof: nothing is recorded: %s\n", problem.c_str());
         return 0;
     }
     tileprof::log_.flush();
@@ -53,7 +53,7 @@ TILEPROF_EXPORT void tileprof_pause(int on) { tileprof::recorder.pause(on != 0);
 
 // Put an event of the caller's among ours, in order: the inside of a JSON object, without newlines.
 TILEPROF_EXPORT void tileprof_event(const char* json) {
-    tileprof::Lock hold;
+    tileprof::Lock lock;
     tileprof::log_.event("%s", json);
 }
 
@@ -61,6 +61,6 @@ TILEPROF_EXPORT void tileprof_event(const char* json) {
 TILEPROF_EXPORT void tileprof_drain() { tileprof::recorder.drain(); }
 
 TILEPROF_EXPORT void tileprof_flush() {
-    tileprof::Lock hold;
+    tileprof::Lock lock;
     tileprof::log_.flush();
 }

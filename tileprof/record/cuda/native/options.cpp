@@ -59,11 +59,11 @@ std::string Options::read_environment() {
     count = number("TILEPROF_COUNT", UINT64_MAX);
     if (std::string wait = text("TILEPROF_WAIT"); !wait.empty())
         wait_ns = static_cast<uint64_t>(strtod(wait.c_str(), nullptr) * 1e9);
-    std::string wrong = pattern("TILEPROF_KERNEL", &kernel);
-    if (wrong.empty()) wrong = pattern("TILEPROF_EXCLUDE", &exclude);
-    if (wrong.empty()) wrong = pattern("TILEPROF_NVTX", &nvtx);
-    if (wrong.empty()) wrong = pattern("TILEPROF_SPINNING", &spinning);
-    return wrong.empty() ? pattern("TILEPROF_INCLUDE", &include) : wrong;
+    std::string problem = pattern("TILEPROF_KERNEL", &kernel);
+    if (problem.empty()) problem = pattern("TILEPROF_EXCLUDE", &exclude);
+    if (problem.empty()) problem = pattern("TILEPROF_NVTX", &nvtx);
+    if (problem.empty()) problem = pattern("TILEPROF_SPINNING", &spinning);
+    return problem.empty() ? pattern("TILEPROF_INCLUDE", &include) : problem;
 }
 
 }  // namespace tileprof

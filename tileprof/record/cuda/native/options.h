@@ -1,4 +1,4 @@
-// The recording's options, from environment variables that record/cuda/program.py sets; they are read once.
+// The recording's options, from environment variables that record/cuda/recorded_run.py sets; they are read once.
 #pragma once
 
 #include <stdint.h>

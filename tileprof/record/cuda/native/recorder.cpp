@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <new>
 
@@ -30,24 +29,21 @@ constexpr uint64_t kStandstill = 10;  // times the limit for one wait
 
 constexpr std::array kProfiler = {SANITIZER_CBID_DRIVER_API_cuProfilerStart, SANITIZER_CBID_DRIVER_API_cuProfilerStop};
 
-bool is_one_of(uint32_t cbid, const std::vector<Sanitizer_CallbackId>& ids) {
-    return std::find(ids.begin(), ids.end(), cbid) != ids.end();
-}
-
 }  // namespace
 
 std::string Recorder::start() {
-    Lock hold;  // NVTX ranges may open meanwhile
-    std::string wrong = options.read_environment();
-    if (!wrong.empty()) return wrong;
+    Lock lock;  // NVTX ranges may open meanwhile
+    std::string problem = options.read_environment();
+    if (!problem.empty()) return problem;
     if (!log_.open(options.raw_folder + "/process-" + std::to_string(getpid())))
         return "cannot write to " + options.raw_folder;
-    if (!(wrong = api.load(options.sanitizer.c_str())).empty() || !(wrong = api.load_driver()).empty()) return wrong;
-    if (!(wrong = modules.read_patches(options.patches)).empty()) return wrong;
+    if (!(problem = api.load(options.sanitizer.c_str())).empty() || !(problem = api.load_driver()).empty())
+        return problem;
+    if (!(problem = modules.read_patches(options.patches)).empty()) return problem;
     auto callback = [](void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data) {
         dispatch(domain, id, data);
     };
-    if (!(wrong = callbacks.subscribe(callback)).empty()) return wrong;
+    if (!(problem = callbacks.subscribe(callback)).empty()) return problem;
     callbacks.follow_resources();
     callbacks.follow_calls(kProfiler);
     regions.start();
@@ -72,14 +68,14 @@ void Recorder::forked() {
 }
 
 void Recorder::drain() {
-    Lock hold;
+    Lock lock;
     if (finished) return;
     arenas.drain();
     log_.flush();
 }
 
 void Recorder::finish() {
-    Lock hold;
+    Lock lock;
     if (finished) return;
     int gpus = 0;
     bool alive =
@@ -115,7 +111,7 @@ void Recorder::resource(Sanitizer_CallbackId id, const void* data) {
             return memory.changed(id, *static_cast<const Sanitizer_ResourceMemoryData*>(data));
         case SANITIZER_CBID_RESOURCE_STREAM_DESTROY_STARTING: {
             const auto* stream = static_cast<const Sanitizer_ResourceStreamData*>(data);
-            if (Arena* arena = arenas.made_for(stream->context)) arena->end_stream(stream->hStream);
+            if (Arena* arena = arenas.existing(stream->context)) arena->end_stream(stream->hStream);
             return;
         }
         default:
@@ -154,17 +150,17 @@ void Recorder::synchronized() {
 }
 
 void Recorder::capture(bool on) {
-    Lock hold;
+    Lock lock;
     if (!finished) regions.mark(on);
 }
 
 void Recorder::pause(bool on) {
-    Lock hold;
+    Lock lock;
     if (!finished) regions.pause(on);
 }
 
 void Recorder::range(int change) {
-    Lock hold;
+    Lock lock;
     if (!finished) regions.range(change);
 }
 

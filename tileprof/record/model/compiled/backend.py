@@ -37,21 +37,23 @@ class Backend:
         """Return what runs a graph of Dynamo's."""
         region = Region(self._session, graph)
         try:
-            region.function = lower(_copied(graph), inputs, self._settings, self._session.device, region, region.on_gpu)
+            region.function = lower(
+                _copy_of(graph), inputs, self._settings, self._session.device, region, region.on_gpu
+            )
         except Exception as error:  # noqa: BLE001 - internals of another version, or an operator that has no lowering
             self._session.remark(notes.FAILED.format(why=_short(error)))
         return region
 
 
-def _copied(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def _copy_of(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Return the same graph over the same tensors: passes of the compiler change graphs in place."""
     environment: dict[torch.fx.Node, torch.fx.Node] = {}
-    copied = torch.fx.Graph()
-    output = copied.graph_copy(graph.graph, environment)
+    twin_graph = torch.fx.Graph()
+    output = twin_graph.graph_copy(graph.graph, environment)
     if output is not None:
-        last = copied.output(output)
+        last = twin_graph.output(output)
         last.meta = dict(next(node for node in reversed(graph.graph.nodes) if node.op == "output").meta)
-    twin = torch.fx.GraphModule(graph, copied)
+    twin = torch.fx.GraphModule(graph, twin_graph)
     twin.meta = dict(graph.meta)
     return twin
 
@@ -84,11 +86,11 @@ class Region(Listener):
         session.modules.any_called = True
         if torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments):
             return list(_Differentiable.apply(self, *arguments))
-        _, stood_in, recorded = self.record(arguments)
-        if not recorded:
+        _, stand_ins, is_recorded = self.record(arguments)
+        if not is_recorded:
             return self._graph.forward(*arguments)
         results = self.compute(arguments)
-        return self.as_recorded(results, stood_in)
+        return self.as_recorded(results, stand_ins)
 
     # ---- the program's own results
 
@@ -114,8 +116,8 @@ class Region(Listener):
         """Run the lowered program on stand-ins of the arguments: those, its results, and whether it could."""
         with _disable_current_modes():
             inputs = [self.stand_in(a, gradients=gradients) for a in arguments]
-            results, recorded = self.run(lambda: self._function(inputs))
-        return inputs, results, recorded
+            results, is_recorded = self.run(lambda: self._function(inputs))
+        return inputs, results, is_recorded
 
     def _function(self, inputs: list[Any]) -> list[Any]:
         assert self.function is not None
@@ -136,11 +138,11 @@ class Region(Listener):
     def backward(self, results: list[Any], inputs: list[Any], gradients: list[Any]) -> list[Any]:
         """Run the lowered backward; the gradients of ``inputs``, or nothing where it failed."""
         with _disable_current_modes():
-            given = [self.stand_in(g) for g in gradients]
-            found, _ = self.run(
-                lambda: list(torch.autograd.grad(results, inputs, given, retain_graph=True, allow_unused=True))
+            stand_ins = [self.stand_in(g) for g in gradients]
+            input_gradients, _ = self.run(
+                lambda: list(torch.autograd.grad(results, inputs, stand_ins, retain_graph=True, allow_unused=True))
             )
-        return found
+        return input_gradients
 
     def stand_in(self, value: Any, *, gradients: bool = False) -> Any:
         """Return a fake tensor on the CPU in the memory of a real one."""
@@ -165,12 +167,12 @@ class Region(Listener):
         inputs = []
         for value in arguments:
             if isinstance(value, torch.Tensor):
-                moved = self._alike(value)
-                self._session.shares(moved, value)
-                known = self._real.get(_key(value))
-                if known is not None:
-                    self._real[_key(moved)] = (moved, *known[1:])
-                inputs.append(moved)
+                stand_in = self._alike(value)
+                self._session.shares(stand_in, value)
+                origin = self._real.get(_key(value))
+                if origin is not None:
+                    self._real[_key(stand_in)] = (stand_in, *origin[1:])
+                inputs.append(stand_in)
             else:
                 inputs.append(value)
         with torch.no_grad():
@@ -185,11 +187,11 @@ class Region(Listener):
                 back.append(value)
         return tuple(back) if isinstance(results, tuple) else back
 
-    def as_recorded(self, results: Any, stood_in: list[Any]) -> list[Any]:
+    def as_recorded(self, results: Any, stand_ins: list[Any]) -> list[Any]:
         """Return the real results in the layouts and the memory in which the lowered program left them."""
-        return [self._placed(real, fake) for real, fake in zip(results, stood_in, strict=True)]
+        return [self._in_layout_of(real, fake) for real, fake in zip(results, stand_ins, strict=True)]
 
-    def _placed(self, real: Any, fake: Any) -> Any:
+    def _in_layout_of(self, real: Any, fake: Any) -> Any:
         if not (isinstance(real, torch.Tensor) and isinstance(fake, torch.Tensor)):
             return real
         with self.outside(), torch.no_grad():
@@ -198,10 +200,10 @@ class Region(Listener):
                 return real
             elements = int(fake.untyped_storage().nbytes()) // max(1, fake.element_size())
             flat = torch.empty(elements, dtype=real.dtype, device=real.device)
-            moved = flat.as_strided(real.shape, [int(n) for n in fake.stride()], int(fake.storage_offset()))
-            moved.copy_(real)
-            self._session.shares(moved, fake)
-            return moved
+            copy = flat.as_strided(real.shape, [int(n) for n in fake.stride()], int(fake.storage_offset()))
+            copy.copy_(real)
+            self._session.shares(copy, fake)
+            return copy
 
     # ---- what a wrapper tells
 
@@ -226,9 +228,9 @@ class Region(Listener):
         tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
         op = getattr(self._here, "op", "") or f"triton::{kernel.name}"
         key: Any = kernel.key(arguments)
-        looked_at = [self._values(t) for t in tensors if kernels.may_decide(t)]
-        if any(found is not None for found in looked_at):
-            key = (*key, *(None if found is None else found.tobytes() for found in looked_at))
+        integers_by_tensor = [self._values(t) for t in tensors if kernels.may_decide(t)]
+        if any(integers is not None for integers in integers_by_tensor):
+            key = (*key, *(None if integers is None else integers.tobytes() for integers in integers_by_tensor))
         self._session.launched_as(op, self._module(), key, lambda: kernel.kernel(arguments, self._values)[0], tensors)
 
     def _remember(self, fake: torch.Tensor, value: torch.Tensor) -> None:
@@ -236,11 +238,11 @@ class Region(Listener):
 
     def _values(self, tensor: torch.Tensor) -> NDArray[Any] | None:
         """Return a tensor's integers, where they are what they were when the program called the graph."""
-        known = self._real.get(_key(tensor))
-        if known is None or self._session.buffers.writes(tensor) != known[2]:
+        origin = self._real.get(_key(tensor))
+        if origin is None or self._session.buffers.writes(tensor) != origin[2]:
             return None
-        flat = kernels.known(known[1])
-        shift = int(tensor.storage_offset() - known[1].storage_offset())
+        flat = kernels.integers_of(origin[1])
+        shift = int(tensor.storage_offset() - origin[1].storage_offset())
         return None if flat is None or shift < 0 else flat[shift:]
 
 
@@ -256,46 +258,48 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]  # PyTorch
     def forward(ctx: Any, region: Region, *arguments: Any) -> Any:
         """Compute with gradients, and keep both programs' results."""
         with torch.enable_grad():
-            inputs, stood_in, recorded = region.record(arguments, gradients=True)
-        given = [a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments]
+            inputs, stand_ins, is_recorded = region.record(arguments, gradients=True)
+        leaves = [a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments]
         with torch.enable_grad():
-            results = list(region.compute(given) if recorded else region.uncompiled(given))
+            results = list(region.compute(leaves) if is_recorded else region.uncompiled(leaves))
         ctx.set_materialize_grads(False)
-        placed = region.as_recorded([_detached(r) for r in results], stood_in) if recorded else results
-        placed = [_detached(one) for one in placed]
-        without = [
-            p for p, r in zip(placed, results, strict=True)
+        outputs = region.as_recorded([_detached(r) for r in results], stand_ins) if is_recorded else results
+        outputs = [_detached(one) for one in outputs]
+        constant_outputs = [
+            p for p, r in zip(outputs, results, strict=True)
             if isinstance(p, torch.Tensor) and not (isinstance(r, torch.Tensor) and r.requires_grad)
         ]  # fmt: skip
-        ctx.mark_non_differentiable(*without)
-        ctx.region, ctx.given, ctx.results = region, given, results
-        ctx.lowered = (inputs, stood_in) if recorded else None
-        return tuple(placed)
+        ctx.mark_non_differentiable(*constant_outputs)
+        ctx.region, ctx.leaves, ctx.results = region, leaves, results
+        ctx.lowered = (inputs, stand_ins) if is_recorded else None
+        return tuple(outputs)
 
     @staticmethod
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # PyTorch is not followed
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Go backward in both programs."""
         region: Region = ctx.region
-        wanted = [n for n, a in enumerate(ctx.given) if isinstance(a, torch.Tensor) and a.requires_grad]
-        led = [
+        differentiable = [n for n, a in enumerate(ctx.leaves) if isinstance(a, torch.Tensor) and a.requires_grad]
+        led_back = [
             n for n, (r, g) in enumerate(zip(ctx.results, gradients, strict=True))
             if g is not None and isinstance(r, torch.Tensor) and r.requires_grad
         ]  # fmt: skip
-        chosen = [gradients[n] for n in led]
-        stood_in: list[Any] = []
+        result_gradients = [gradients[n] for n in led_back]
+        stand_ins: list[Any] = []
         if ctx.lowered is not None:
             inputs, results = ctx.lowered
-            stood_in = region.backward([results[n] for n in led], [inputs[n] for n in wanted], chosen)
-        with region.outside() if stood_in else nullcontext():
-            found = torch.autograd.grad(
-                [ctx.results[n] for n in led], [ctx.given[n] for n in wanted], chosen, retain_graph=True,
-                allow_unused=True,
+            stand_ins = region.backward(
+                [results[n] for n in led_back], [inputs[n] for n in differentiable], result_gradients
+            )
+        with region.outside() if stand_ins else nullcontext():
+            input_gradients = torch.autograd.grad(
+                [ctx.results[n] for n in led_back], [ctx.leaves[n] for n in differentiable], result_gradients,
+                retain_graph=True, allow_unused=True,
             )  # fmt: skip
-        if stood_in:
-            found = region.as_recorded(found, stood_in)
-        places = dict(zip(wanted, found, strict=True))
-        return (None, *(places.get(n) for n in range(len(ctx.given))))
+        if stand_ins:
+            input_gradients = region.as_recorded(input_gradients, stand_ins)
+        places = dict(zip(differentiable, input_gradients, strict=True))
+        return (None, *(places.get(n) for n in range(len(ctx.leaves))))
 
 
 def _detached(value: Any) -> Any:

@@ -81,7 +81,7 @@ def evaluate(
     """
     places = grids.places(grid).astype(np.int64)
     todo = [np.arange(len(places))]
-    done: list[_Run] = []
+    finished: list[_Run] = []
     while todo:
         run = _Run(places, todo.pop(), grid)
         try:
@@ -89,16 +89,16 @@ def evaluate(
         except NotUniform as split:
             groups = np.broadcast_to(split.groups, run.tiles.shape)
             numbers = np.unique(groups)
-            if len(todo) + len(done) + len(numbers) > _MOST_WAYS:
+            if len(todo) + len(finished) + len(numbers) > _MOST_WAYS:
                 raise Unknowable from None
             todo += [run.tiles[groups == number] for number in numbers]
         else:
-            done.append(run)
+            finished.append(run)
     flops = np.zeros(len(places))
-    for run in done:
+    for run in finished:
         flops[run.tiles] = run.flops
-    footprint = Footprint(places.astype(np.int32), boxes([run.accesses for run in done], spaces))
-    return Result(footprint, flops, any(run.accesses.bounded for run in done))
+    footprint = Footprint(places.astype(np.int32), boxes([run.accesses for run in finished], spaces))
+    return Result(footprint, flops, any(run.accesses.bounded for run in finished))
 
 
 class _Run:
@@ -120,8 +120,8 @@ class _Run:
         helpers = _Helpers()
         triton = SimpleNamespace(cdiv=_ceiling, jit=lambda function: function, language=language)
         return {
-            "__builtins__": builtins, "tl": language, "triton_helpers": helpers, "libdevice": _Anything(),
-            "tl_math": _Anything(), "math": math, "triton": triton,
+            "__builtins__": builtins, "tl": language, "triton_helpers": helpers, "libdevice": _UnknownFunctions(),
+            "tl_math": _UnknownFunctions(), "math": math, "triton": triton,
             "min": lanes_or(min, lanes.least), "max": lanes_or(max, lanes.greatest), "float": _float, "range": _range,
         }  # fmt: skip
 
@@ -131,12 +131,12 @@ class _Run:
         """Note a load; the numbers where they are known."""
         if not isinstance(pointer, Pointer):
             raise Unknowable  # an address that is made of values, or a descriptor
-        chosen, offset = self._note(READ, pointer, mask)
+        active, offset = self._note(READ, pointer, mask)
         values = pointer.values() if isinstance(offset, Lanes) else None
-        shape = tuple(np.broadcast_shapes(chosen.shape, pointer.shape))
+        shape = tuple(np.broadcast_shapes(active.shape, pointer.shape))
         if values is None or not len(values):
             return Unknown(shape)
-        return _gathered(values, lanes.broadcast(offset, shape), lanes.broadcast(chosen, shape))
+        return _gathered(values, lanes.broadcast(offset, shape), lanes.broadcast(active, shape))
 
     def store(self, pointer: Any, _value: Any = None, mask: Any = None, *_: Any, **__: Any) -> None:
         """Note a store."""
@@ -152,15 +152,15 @@ class _Run:
         return Unknown(pointer.shape)
 
     def _note(self, mode: int, pointer: Pointer, mask: Any) -> tuple[Mask, Any]:
-        chosen = lanes.truth(value=True) if mask is None else lanes.lanes(mask)
-        if not isinstance(chosen, Mask):
-            chosen = lanes.maybe(chosen.shape) if isinstance(chosen, Unknown) else lanes.combine("!=", chosen, 0)
+        active = lanes.truth(value=True) if mask is None else lanes.lanes(mask)
+        if not isinstance(active, Mask):
+            active = lanes.maybe(active.shape) if isinstance(active, Unknown) else lanes.combine("!=", active, 0)
         offset = lanes.lanes(pointer.offset)
-        shape = tuple(np.broadcast_shapes(chosen.shape, offset.shape))
+        shape = tuple(np.broadcast_shapes(active.shape, offset.shape))
         self.accesses.add(
-            mode, pointer.space, lanes.broadcast(offset, shape), pointer.itemsize, lanes.broadcast(chosen, shape)
+            mode, pointer.space, lanes.broadcast(offset, shape), pointer.itemsize, lanes.broadcast(active, shape)
         )
-        return chosen, offset
+        return active, offset
 
     def program(self, axis: int) -> Lanes:
         """Return the programs' numbers along an axis."""
@@ -234,14 +234,14 @@ def shape_of(*values: Any) -> tuple[int, ...]:
         return shapes[0]
 
 
-class _Anything:
+class _UnknownFunctions:
     """Functions of values: what they return is not known."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *values, **_: Unknown(shape_of(*values))
 
 
-class _Helpers(_Anything):
+class _Helpers(_UnknownFunctions):
     """Inductor's helpers: those that make indices are computed."""
 
     def __getattr__(self, name: str) -> Any:
@@ -334,7 +334,7 @@ def _reduced(value: Any, axis: int | None = None, keep_dims: bool = False, **_: 
     return Unknown(tuple(shape))
 
 
-class _Language(_Anything):
+class _Language(_UnknownFunctions):
     """The module that kernels call ``tl``; functions that are not here make unknown values."""
 
     class constexpr:  # noqa: N801 (Triton's name)
@@ -351,7 +351,7 @@ class _Language(_Anything):
             setattr(self, f"atomic_{name}", run.atomic)
         for name in _TYPES:
             setattr(self, name, SimpleNamespace(name=name))
-        self.math = self.extra = _Anything()
+        self.math = self.extra = _UnknownFunctions()
         self.range = self.static_range = _range
 
     def program_id(self, axis: int) -> Lanes:

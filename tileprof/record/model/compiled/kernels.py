@@ -48,24 +48,24 @@ Values = Callable[[torch.Tensor], "NDArray[Any] | None"]
 
 @dataclass(slots=True)
 class _Choice:
-    """The decision of the heuristics: configurations (constants and warps), of which one is ``taken``; the names of a
+    """The decision of the heuristics: configurations (constants and warps), of which one is ``index``; the names of a
     launch's arguments.
     """
 
     configs: list[tuple[dict[str, Any], int]]
     names: list[str]
     meta: dict[str, Any]
-    taken: int = 0
+    index: int = 0
 
     @property
     def constants(self) -> dict[str, Any]:
         """The constants of the configuration that is taken."""
-        return self.configs[self.taken][0]
+        return self.configs[self.index][0]
 
     @property
     def warps(self) -> int:
         """The warps of a block."""
-        return self.configs[self.taken][1]
+        return self.configs[self.index][1]
 
 
 @dataclass(slots=True)
@@ -77,11 +77,11 @@ class CompiledKernel:
     launched: Callable[[CompiledKernel, tuple[Any, ...]], None]
     _choice: _Choice | None = field(default=None, init=False)
 
-    def run(self, *arguments: Any, stream: Any = None, **named: Any) -> None:  # noqa: ARG002 (as the wrapper calls it)
+    def run(self, *arguments: Any, stream: Any = None, **keywords: Any) -> None:  # noqa: ARG002 (as the wrapper calls it)
         """Launch the kernel: note what it touches."""
-        if named:
+        if keywords:
             names = self.choice().names
-            arguments = (*arguments, *(named[n] for n in names[len(arguments) :] if n in named))
+            arguments = (*arguments, *(keywords[n] for n in names[len(arguments) :] if n in keywords))
         self.launched(self, arguments)
 
     def choice(self) -> _Choice:
@@ -105,30 +105,30 @@ class CompiledKernel:
         choice = replace(self.choice())
         extra = len(choice.meta.get("extra_launcher_args", ()))
         own, rest = (arguments[:-extra], arguments[-extra:]) if extra else (arguments, ())
-        named = dict(zip(choice.names, own, strict=True))
-        named |= dict(zip(choice.meta.get("extra_launcher_args", ()), rest, strict=True))
-        grid = _grid(choice, named)
+        by_name = dict(zip(choice.names, own, strict=True))
+        by_name |= dict(zip(choice.meta.get("extra_launcher_args", ()), rest, strict=True))
+        grid = _grid(choice, by_name)
         if len(choice.configs) > 1 and grids.size(grid) < _FEW and self.name.startswith("triton_poi"):
-            choice.taken = 1
-            grid = _grid(choice, named)
+            choice.index = 1
+            grid = _grid(choice, by_name)
         tensors = [a for a in own if isinstance(a, torch.Tensor)]
-        asked: list[bool] = []
+        uses: list[bool] = []
         spaces: list[Space] = []
         operands: list[Operand] = []
         bound: dict[str, Any] = {n: choice.constants[n] for n in choice.constants if n not in _OPTIONS}
         for name in choice.names:
-            argument = named[name]
+            argument = by_name[name]
             if isinstance(argument, torch.Tensor):
                 ref = next(n for n, t in enumerate(tensors) if t is argument)
                 slot = next((n for n, o in enumerate(operands) if o.ref == ref), len(operands))
                 if slot == len(operands):
                     operands.append(_operand(argument, ref))
                     spaces.append(_space(argument, slot))
-                bound[name] = Pointer(spaces[slot], argument.element_size(), _asking(argument, values, asked))
+                bound[name] = Pointer(spaces[slot], argument.element_size(), _asking(argument, values, uses))
             elif name not in bound:
                 bound[name] = argument
         count = len(choice.configs)
-        note = _NOTE + (_TUNED.format(count=count, ordinal=("first", "second")[choice.taken]) if count > 1 else "")
+        note = _NOTE + (_TUNED.format(count=count, ordinal=("first", "second")[choice.index]) if count > 1 else "")
         coverage = "exact"
         try:
             accepted = _accepted(self.source, self.name, bound)
@@ -148,7 +148,7 @@ class CompiledKernel:
             flops=int(flops.sum()), rate=_rate(tensors), tile_flops=flops if flops.any() else None,
             coverage=coverage, note=note,
         )  # fmt: skip
-        return kernel, bool(asked)
+        return kernel, bool(uses)
 
 
 def _accepted(source: str, name: str, bound: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _choose(source: str, name: str) -> _Choice:
     """Run the module's heuristics for the configuration: nothing is compiled."""
     heuristics: Any = __import__("torch._inductor.runtime.triton_heuristics", fromlist=["*"])
     helpers: Any = __import__("torch._inductor.runtime.triton_helpers", fromlist=["*"])
-    chosen: list[_Choice] = []
+    choices: list[_Choice] = []
 
     def cached_autotune(_size_hints: Any, configs: Any, triton_meta: Any, *_: Any, **options: Any) -> Any:
         meta = options.get("inductor_meta") or {}
@@ -177,8 +177,8 @@ def _choose(source: str, name: str) -> _Choice:
                 if "XBLOCK" not in names and constants.get("XBLOCK") == 1:
                     constants.pop("XBLOCK")
             launch = [n for n in names if n not in options_of[0][0]]
-            chosen.append(_Choice(options_of, launch, {**meta}))
-            chosen[-1].meta.setdefault("constants", triton_meta.get("constants", {}))
+            choices.append(_Choice(options_of, launch, {**meta}))
+            choices[-1].meta.setdefault("constants", triton_meta.get("constants", {}))
             return function
 
         return decorate
@@ -191,7 +191,7 @@ def _choose(source: str, name: str) -> _Choice:
     )
     with patches[0], patches[1]:
         exec(_compiled(source, name), vars(module))  # noqa: S102 - Inductor's own code, as it would run
-    return chosen[-1]
+    return choices[-1]
 
 
 def _compiled(source: str, name: str) -> Any:
@@ -203,24 +203,24 @@ def _compiled(source: str, name: str) -> Any:
     return compile(source, path, "exec")
 
 
-def _grid(choice: _Choice, named: dict[str, Any]) -> tuple[int, int, int]:
+def _grid(choice: _Choice, by_name: dict[str, Any]) -> tuple[int, int, int]:
     heuristics: Any = __import__("torch._inductor.runtime.triton_heuristics", fromlist=["*"])
     config = {**choice.constants, "num_warps": choice.warps}
     expression = heuristics.GridExpr.from_meta(choice.meta, config)
-    x, y, z = expression.eval_slow({**named, **choice.constants})
+    x, y, z = expression.eval_slow({**by_name, **choice.constants})
     return int(x), int(y), int(z)
 
 
-def _asking(tensor: torch.Tensor, values: Values, asked: list[bool]) -> Callable[[], NDArray[Any] | None]:
+def _asking(tensor: torch.Tensor, values: Values, uses: list[bool]) -> Callable[[], NDArray[Any] | None]:
     """Return what looks up a tensor's numbers, and remembers that they were there."""
 
     def look() -> NDArray[Any] | None:
         if not may_decide(tensor):
             return None
-        found = values(tensor)
-        if found is not None:
-            asked.append(True)
-        return found
+        integers = values(tensor)
+        if integers is not None:
+            uses.append(True)
+        return integers
 
     return look
 
@@ -257,7 +257,7 @@ def _rate(tensors: list[torch.Tensor]) -> str:
     return names.get(min(kinds)[1], "fp8") if kinds else "fp32"
 
 
-def known(tensor: torch.Tensor) -> NDArray[Any] | None:
+def integers_of(tensor: torch.Tensor) -> NDArray[Any] | None:
     """Return the numbers behind a real tensor of integers, from its first element to its storage's end."""
     if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu":
         return None

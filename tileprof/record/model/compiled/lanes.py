@@ -52,8 +52,8 @@ class Chunk:
 
     def column(self, values: NDArray[Any], rank: int) -> NDArray[Any]:
         """Return the programs' values, to be broadcast against lanes of ``rank`` dimensions."""
-        chosen = values if len(values) == 1 else values[self.rows]
-        return chosen.reshape((-1,) + (1,) * rank)
+        own = values if len(values) == 1 else values[self.rows]
+        return own.reshape((-1,) + (1,) * rank)
 
 
 Shape = tuple[int, ...]
@@ -72,7 +72,7 @@ class _Value:
         if isinstance(self, Lanes) and "int" in name:
             return self
         if isinstance(self, Mask) and "int" in name:
-            return self if name == "int1" else _counted(self)
+            return self if name == "int1" else _as_integers(self)
         return Unknown(self.shape)
 
     def __getitem__(self, index: Any) -> Any:
@@ -179,11 +179,11 @@ class Lanes(_Value):
 
     def dense(self, chunk: Chunk) -> NDArray[np.int64]:
         """Return the lanes, ``[programs of the chunk or 1, *shape or 1]``. Raises `Unknowable`."""
-        known = chunk.memo.get(id(self))
-        if known is None:
-            known = self._affine(chunk) if self.maker is None else self.maker(chunk)
-            chunk.memo[id(self)] = known
-        return known
+        cached = chunk.memo.get(id(self))
+        if cached is None:
+            cached = self._affine(chunk) if self.maker is None else self.maker(chunk)
+            chunk.memo[id(self)] = cached
+        return cached
 
     def _affine(self, chunk: Chunk) -> Ints:
         rank = len(self.shape)
@@ -241,10 +241,10 @@ class Mask(_Value):
 
     def dense(self, chunk: Chunk) -> NDArray[np.int8]:
         """Return the lanes: 0, 1 or `MAYBE`."""
-        known = chunk.memo.get(id(self))
-        if known is None:
-            known = chunk.memo[id(self)] = self.maker(chunk)
-        return known
+        cached = chunk.memo.get(id(self))
+        if cached is None:
+            cached = chunk.memo[id(self)] = self.maker(chunk)
+        return cached
 
     def _reshaped(self, shape: Shape, source: list[int | None]) -> Mask:
         rank, old = len(shape), len(self.shape)
@@ -311,8 +311,8 @@ def broadcast(value: Any, shape: Shape) -> Any:
         return Unknown(shape)
     if isinstance(value, Mask):
         clip = {axis: ends for axis, ends in value.clip.items() if value.shape[axis] == shape[axis]}
-        lost = [axis for axis in value.clip if axis not in clip]  # one lane that is there or not, for many
-        ok = value.ok & (value.never | value.always) if lost else value.ok
+        single_lanes = [axis for axis in value.clip if axis not in clip]  # one lane that is there or not, for many
+        ok = value.ok & (value.never | value.always) if single_lanes else value.ok
         return Mask(shape, value.never, value.always, _reshaping(value, shape), clip, ok)
     coefficients = (0,) * missing + value.coefficients
     maker = None if value.maker is None else _reshaping(value, shape)
@@ -354,7 +354,7 @@ def combine(symbol: str, left: Any, right: Any) -> Any:
         return _logic(symbol, _as_mask(left, shape), _as_mask(right, shape))
     if symbol in _ORDERS and isinstance(left, Mask) and isinstance(right, Mask):
         return _logic("^", left, right) if symbol == "!=" else maybe(shape)
-    left, right = (_counted(one) if isinstance(one, Mask) else one for one in (left, right))
+    left, right = (_as_integers(one) if isinstance(one, Mask) else one for one in (left, right))
     if not (isinstance(left, Lanes) and isinstance(right, Lanes)):
         return maybe(shape) if symbol in _ORDERS else Unknown(shape)
     if symbol in _ORDERS:
@@ -369,9 +369,9 @@ def _as_mask(value: Any, shape: Shape) -> Mask:
     return _compare("!=", value, lanes(0)) if isinstance(value, Lanes) else maybe(shape)
 
 
-def _counted(mask: Mask) -> Lanes:
+def _as_integers(mask: Mask) -> Lanes:
     """Return the truths as 0 and 1."""
-    known = mask.always | mask.never
+    certain = mask.always | mask.never
     low, high = mask.always.astype(np.int64), 1 - mask.never.astype(np.int64)
 
     def maker(chunk: Chunk) -> NDArray[Any]:
@@ -380,7 +380,7 @@ def _counted(mask: Mask) -> Lanes:
             raise Unknowable
         return truths.astype(np.int64)
 
-    return Lanes(mask.shape, low, (0,) * len(mask.shape), known, low, high, maker)
+    return Lanes(mask.shape, low, (0,) * len(mask.shape), certain, low, high, maker)
 
 
 def _bounded(left: Lanes, right: Lanes, corners: list[Ints], function: Callable[[Any, Any], Any]) -> Lanes:
@@ -540,10 +540,10 @@ def where(mask: Any, left: Any, right: Any) -> Any:
         return left
 
     def maker(chunk: Chunk) -> NDArray[Any]:
-        chosen, one, other = mask.dense(chunk), left.dense(chunk), right.dense(chunk)
-        if bool(((chosen == MAYBE) & (one != other)).any()):
+        truths, one, other = mask.dense(chunk), left.dense(chunk), right.dense(chunk)
+        if bool(((truths == MAYBE) & (one != other)).any()):
             raise Unknowable
-        return np.where(chosen != 0, one, other)
+        return np.where(truths != 0, one, other)
 
     low, high = np.minimum(left.low, right.low), np.maximum(left.high, right.high)
     return Lanes(shape, base, coefficients, ok, low, high, maker)

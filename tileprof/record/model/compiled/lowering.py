@@ -63,16 +63,18 @@ def lower(
         run = _lower_part(part, examples, options, settings, device, listener)
 
         def call(arguments: list[Any]) -> Any:
-            taken = list(arguments)
+            own_arguments = list(arguments)
             arguments.clear()
-            return runner(run, taken)
+            return runner(run, own_arguments)
 
         call._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001 - AOTAutograd asks for it
         return call
 
-    known = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
+    valid_settings = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
     with _silence(), _disable_current_modes(), _without_caches(), attention.on_gpu(target.capability(device)):
-        function: Callable[..., Any] = inductor.compile_fx(graph, inputs, inner_compile=inner, config_patches=known)
+        function: Callable[..., Any] = inductor.compile_fx(
+            graph, inputs, inner_compile=inner, config_patches=valid_settings
+        )
     return function
 
 
@@ -112,13 +114,13 @@ def _lower_part(
     utils: Any = __import__("torch._inductor.utils", fromlist=["copy_misaligned_inputs"])
     mode = detect_fake_mode(examples)
     moved = _on_gpu(part)
-    with mode if mode is not None else _nothing():
+    with mode if mode is not None else _no_context():
         inputs = [_like(example) for example in examples]
 
-    def load_by_key_path(_cls: Any, key: str, path: str, *_: Any, **named: Any) -> Any:
-        return wrapper.load(key, path, named.get("attrs"), listener)
+    def load_by_key_path(_cls: Any, key: str, path: str, *_: Any, **keywords: Any) -> Any:
+        return wrapper.load(key, path, keywords.get("attrs"), listener)
 
-    known = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
+    valid_settings = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
     with ExitStack() as stack:
         stack.enter_context(_silence())
         stack.enter_context(target.seen(device))
@@ -130,7 +132,7 @@ def _lower_part(
         stack.enter_context(mock.patch.object(cache, "load_by_key_path", classmethod(load_by_key_path)))
         stack.enter_context(_named_modules())
         stack.enter_context(choices.unmeasured(device.sms, listener.remark))
-        stack.enter_context(config.patch(known))
+        stack.enter_context(config.patch(valid_settings))
         code = inductor.compile_fx_inner(moved, inputs, **options)
 
     def run(arguments: list[Any]) -> Any:
@@ -155,8 +157,8 @@ def _contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch
         if tensor.is_contiguous(memory_format=memory_format):
             return tensor
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, memory_format=memory_format)
-    made: torch.Tensor = _make_contiguous(tensor, memory_format=memory_format)
-    return made
+    contiguous: torch.Tensor = _make_contiguous(tensor, memory_format=memory_format)
+    return contiguous
 
 
 _copy: Any = torch._C.TensorBase.copy_  # noqa: SLF001 - the method of all tensors
@@ -206,10 +208,10 @@ def _propagated(original: Callable[..., Any]) -> Callable[..., Any]:
             return flat.as_strided(value.shape, value.stride(), value.storage_offset())
 
         with mode, torch.no_grad():
-            given = iter(examples)
+            placeholders = iter(examples)
             for node in part.graph.nodes:
                 if node.op == "placeholder":
-                    node.meta["val"] = next(given)
+                    node.meta["val"] = next(placeholders)
                 elif "val" in node.meta:
                     node.meta["val"] = tree_map(moved, node.meta["val"])
         return mode
@@ -240,7 +242,7 @@ class _Guard:
 
 
 @contextmanager
-def _nothing() -> Iterator[None]:
+def _no_context() -> Iterator[None]:
     yield
 
 

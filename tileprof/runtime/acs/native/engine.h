@@ -1,8 +1,6 @@
 // What happens at each call of the program's that the library takes over.
 #pragma once
 
-#include <stdio.h>
-
 #include <atomic>
 #include <map>
 #include <memory>
@@ -10,23 +8,16 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
-#include "group.h"
-#include "launch.h"
+#include "driver/calls.h"
+#include "order/dispatcher.h"
+#include "driver/launch.h"
+#include "launch_log.h"
 #include "options.h"
-#include "pace.h"
 #include "queue.h"
-#include "segment.h"
-#include "table.h"
+#include "order/table.h"
 
 namespace tileprof::acs {
-
-// What a driver call means for the order of launches. `kIssued`: it changes no order, but what was launched before it
-// has to be with the driver. `kShared`: the same, and of records on events from now on.
-enum class Meaning { kHarmless, kIssued, kShared, kOrdered, kCaptureBegins, kCaptureEnds, kUnloads };
-
-Meaning meaning_of(const char* symbol);
 
 class Engine {
   public:
@@ -34,10 +25,10 @@ class Engine {
     std::string start();
     bool on() const { return on_; }
 
-    CUresult launched(const Launch& launch);
-    CUresult moved(const Move& move);
+    CUresult launch(const Launch& launch);
+    CUresult move(const Move& move);
     // A record on an event or a wait for one; `real` makes it.
-    CUresult marked(const Mark& mark, CUresult (*real)(const Mark&));
+    CUresult mark(const Mark& mark, CUresult (*real)(const Mark&));
     // Before a call that may see, or be seen by, what was launched. An error that the call is to return in place of
     // being made: of a launch that another thread made for the program.
     CUresult before(const char* symbol, Meaning meaning);
@@ -52,51 +43,31 @@ class Engine {
     void after_fork(bool child);
 
   private:
-    // What follows runs in the library's thread where there is one, and in the program's while that thread has nothing
-    // to do and `mutex_` is held.
-    CUresult launch_now(const Launch& launch, const Function& function);
-    CUresult move_now(const Move& move);
-    void order(const char* symbol, Meaning meaning);
-    void failed_later(CUresult result);
+    void note_failure(CUresult result);
 
     // `mutex_`, unless another thread holds it for `kPatience`.
     std::unique_lock<std::timed_mutex> hold();
     // In the program's thread, `mutex_` held:
-    bool queueing(CUstream stream) const;
-    CUresult drained(const char* what);
+    bool queues(CUstream stream) const;
+    CUresult drain(const char* what);
     CUresult earlier_failure();
-    static uint64_t configuration_of(const Launch& launch);
     void begin_queue();
-
-    Group* group_of(CUstream stream);
-    CUresult entered(CUstream stream, Group** group, bool* capturing);
-    CUresult barrier(Group* group, uint64_t id);
-    CUresult paced(CUstream stream, bool* rests);
-    CUresult flush();
-    CUresult logged(const Launch& launch);
-    void say_foreign();
+    void forget_module();
 
     std::timed_mutex mutex_;
-    bool on_ = false, finished_ = false, foreign_said_ = false, at_exit_ = false, shared_ = false;
+    bool on_ = false, finished_ = false, at_exit_ = false, shared_ = false;
     Options options_;
     Table table_;
     Counts counts_;
     Functions functions_;
-    std::vector<std::unique_ptr<Group>> groups_;
-    Group* active_ = nullptr;  // whose launches were the last
-    bool dirty_ = false;       // something was placed since everything was ordered
-    int capturing_ = 0;        // streams that capture graphs
-    std::vector<Held> held_;
-    Parameters parameters_;
-    std::unique_ptr<Graphs> graphs_;
+    std::unique_ptr<Dispatcher> dispatcher_;
     std::unique_ptr<Queue> queue_;
-    std::unique_ptr<Pace> pace_;  // of launches over streams
-    std::atomic<int> failure_{kSuccess};  // of launches that were held back or queued, not yet said
+    std::atomic<int> failure_{kSuccess};  // of launches that were held back or queued, not yet returned to the program
     // By function, shape and attributes: what the driver has taken once, and takes again. Only such launches are
     // queued: one that cannot be made fails in the program's own call.
-    std::unordered_map<uint64_t, const Function*> proven_;
+    std::unordered_map<uint64_t, const Function*> accepted_;
     std::map<std::pair<const void*, int>, int> attributes_;
-    FILE* log_ = nullptr;
+    LaunchLog log_;
 };
 
 Engine& engine();  // never destroyed: threads may launch while the process ends

@@ -1,4 +1,4 @@
-// What the library is told, and what it tells: one file each.
+// The library's options and its counts: one file each.
 #pragma once
 
 #include <stdint.h>

@@ -14,10 +14,10 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr auto kAwake = std::chrono::microseconds(100);  // without a call, before the thread sleeps
-constexpr auto kPause = std::chrono::microseconds(30);   // without a call, before what is held back begins
+constexpr auto kPause = std::chrono::microseconds(30);   // without a call, before the launches of a segment begin
 
-size_t rounded(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-size_t padded(size_t bytes) { return (bytes + 15) / 16 * 16; }
+size_t round_to_line(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+size_t pad(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
 // Pauses while `waiting()`, unless `progress` has not changed for too long; whether the wait came to its end.
 template <class F>
@@ -60,7 +60,7 @@ bool Queue::begin() {
 // Room for a call of so many bytes behind its header; nullptr where there is none for too long.
 char* Queue::reserve(size_t bytes, Kind kind, CUcontext context) {
     if (!begin()) return nullptr;
-    const size_t whole = rounded(sizeof(Header) + bytes);
+    const size_t whole = round_to_line(sizeof(Header) + bytes);
     uint64_t head = head_.load(std::memory_order_relaxed);
     const size_t behind = kBytes - head % kBytes;
     const size_t needed = whole + (behind < whole ? behind : 0);
@@ -80,7 +80,7 @@ char* Queue::reserve(size_t bytes, Kind kind, CUcontext context) {
 
 void Queue::publish(size_t bytes) {
     // In one order with `asleep_`: either the thread sees the call before it sleeps, or this sees that it sleeps.
-    head_.store(head_.load(std::memory_order_relaxed) + rounded(sizeof(Header) + bytes));
+    head_.store(head_.load(std::memory_order_relaxed) + round_to_line(sizeof(Header) + bytes));
     if (!asleep_) return;
     std::lock_guard<std::mutex> lock(mutex_);
     wake_.notify_one();
@@ -88,14 +88,14 @@ void Queue::publish(size_t bytes) {
 
 bool Queue::push(const Launch& launch, const Function& function, CUcontext context) {
     const size_t attributes = launch.attribute_count * sizeof(Attribute);
-    const size_t bytes = padded(sizeof(Launched)) + padded(attributes) + padded(function.bytes);
+    const size_t bytes = pad(sizeof(LaunchCall)) + pad(attributes) + pad(function.bytes);
     char* at = reserve(bytes, Kind::kLaunch, context);
     if (at == nullptr) return false;
-    char* words = at + padded(sizeof(Launched)) + padded(attributes);
+    char* words = at + pad(sizeof(LaunchCall)) + pad(attributes);
     const bool whole = copy_parameters(function, launch.parameters, launch.extra, words);
     if (!whole) return false;
-    new (at) Launched{launch, &function, whole};
-    if (attributes != 0) memcpy(at + padded(sizeof(Launched)), launch.attributes, attributes);
+    new (at) LaunchCall{launch, &function, whole};
+    if (attributes != 0) memcpy(at + pad(sizeof(LaunchCall)), launch.attributes, attributes);
     publish(bytes);
     return true;
 }
@@ -121,31 +121,31 @@ bool Queue::drain() {
 void Queue::make(const Header& header, const char* body) {
     if (header.kind == Kind::kMove) return makers_.move(*reinterpret_cast<const Move*>(body));
     if (header.kind == Kind::kMark) return makers_.mark(*reinterpret_cast<const Mark*>(body));
-    const auto& launched = *reinterpret_cast<const Launched*>(body);
-    Launch launch = launched.launch;
-    const char* attributes = body + padded(sizeof(Launched));
-    const char* words = attributes + padded(launch.attribute_count * sizeof(Attribute));
+    const auto& call = *reinterpret_cast<const LaunchCall*>(body);
+    Launch launch = call.launch;
+    const char* attributes = body + pad(sizeof(LaunchCall));
+    const char* words = attributes + pad(launch.attribute_count * sizeof(Attribute));
     launch.attributes = reinterpret_cast<const Attribute*>(attributes);
     pointers_.clear();
-    for (const auto& [offset, size] : launched.function->layout) pointers_.push_back(const_cast<char*>(words + offset));
+    for (const auto& [offset, size] : call.function->layout) pointers_.push_back(const_cast<char*>(words + offset));
     pointers_.push_back(nullptr);  // never empty
     launch.parameters = pointers_.data();
     launch.extra = nullptr;
-    makers_.launch(launch, *launched.function);
+    makers_.launch(launch, *call.function);
 }
 
 // Waits for a call; sleeps where none comes for a while.
-bool Queue::arrived(uint64_t tail) {
+bool Queue::wait_for_call(uint64_t tail) {
     const auto since = std::chrono::steady_clock::now();
     bool paused = false;
     for (int turns = 1;; ++turns) {
         if (head_.load(std::memory_order_acquire) != tail) return true;
         __builtin_ia32_pause();
         if (turns % 64 != 0) continue;
-        const auto waited = std::chrono::steady_clock::now() - since;
-        if (!paused && waited > kPause) paused = makers_.pause();
-        if (waited < kAwake) continue;
-        if (paused) break;  // or what is held back would wait for the program's next call, which may never come
+        const auto idle = std::chrono::steady_clock::now() - since;
+        if (!paused && idle > kPause) paused = makers_.pause();
+        if (idle < kAwake) continue;
+        if (paused) break;  // or the segment would wait for the program's next call, which may never come
         std::this_thread::yield();
     }
     std::unique_lock<std::mutex> lock(mutex_);
@@ -160,7 +160,7 @@ void Queue::work() {
     pthread_setname_np(pthread_self(), "tileprof-acs");
     CUcontext context = nullptr;
     uint64_t tail = 0, drains = 0;
-    while (arrived(tail)) {
+    while (wait_for_call(tail)) {
         const auto& header = *reinterpret_cast<const Header*>(ring_ + tail % kBytes);
         if (header.kind != Kind::kSkip) {
             const uint64_t now = drains_.load(std::memory_order_relaxed);

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "launch.h"
+#include "driver/launch.h"
 
 namespace tileprof::acs {
 
@@ -45,7 +45,7 @@ class Queue {
         Kind kind;
         CUcontext context;
     };
-    struct Launched {
+    struct LaunchCall {
         Launch launch;
         const Function* function;
         bool whole;  // parameters are there, behind the attributes
@@ -58,7 +58,7 @@ class Queue {
     bool begin();
     void work();
     void make(const Header& header, const char* body);
-    bool arrived(uint64_t tail);
+    bool wait_for_call(uint64_t tail);
 
     Makers makers_;
     std::unique_ptr<char[]> memory_;

@@ -1,4 +1,5 @@
-// What co-pilots share: words that a kernel reads and writes while it runs, and sets of tasks in an order.
+// What co-pilots share: the rings of words that a kernel reads and writes while it runs, sets of tasks in an order, and
+// the order in which workers (clusters or blocks) get something to do.
 #pragma once
 
 #include <chrono>
@@ -41,3 +42,51 @@ struct Ranked {
         return -1;
     }
 };
+
+// The rings of a kernel, in memory that starts as zeros: each worker's commands, and the messages of all of them. Runs
+// go on in the same rings. A word holds its number, from 1, above its value.
+template <int WORKERS, int COMMANDS, int MESSAGES>
+struct Rings {
+    u64* const link;
+    u32 issued[WORKERS] = {};  // commands, over all runs
+    u32 received = 0;  // messages, over all runs
+    u64 batches = 0, most_in_batch = 0;
+
+    explicit Rings(u64* link) : link(link) {}
+
+    void write(int worker, u32 value) {
+        const u32 number = issued[worker]++;
+        store(link + LINK_HEAD + worker * COMMANDS + number % COMMANDS, static_cast<u64>(number + 1) << 32 | value);
+    }
+
+    // Passes on each message that has come by now. False where there was none, or where `take` refuses one: that kernel
+    // says what it should not, and its own waits will end it.
+    template <class Take>
+    bool receive(Take&& take) {
+        u64 batch = 0;
+        for (;; ++received, ++batch) {
+            const u64 word = load(link + LINK_HEAD + WORKERS * COMMANDS + received % MESSAGES);
+            if (static_cast<u32>(word >> 32) != received + 1) break;
+            if (!take(static_cast<u32>(word))) return false;
+        }
+        if (batch == 0) return false;
+        ++batches;
+        if (batch > most_in_batch) most_in_batch = batch;
+        return true;
+    }
+};
+
+// Workers with the least to do come first, in turn, each until it has `depth` commands that are not completed.
+// `give(worker)`: gives it something to do; false where there is nothing.
+template <class Give>
+void deal_in_turn(int workers, int depth, const int* outstanding, int* turn, Give&& give) {
+    for (int level = 0; level < depth; ++level) {
+        const int first = *turn;  // the turn moves on below, and no worker may be passed over for that
+        for (int i = 0; i < workers; ++i) {
+            const int worker = (first + i) % workers;
+            if (outstanding[worker] != level) continue;
+            if (!give(worker)) return;
+            *turn = (worker + 1) % workers;
+        }
+    }
+}

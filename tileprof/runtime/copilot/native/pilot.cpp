@@ -41,10 +41,10 @@ struct Counts {
 };
 
 struct Pilot {
-    u64* const link;
-    u32 issued[CLUSTERS] = {};  // commands, over all runs
+    static constexpr int programs = PROGRAMS;
+
+    Rings<CLUSTERS, COMMANDS, COMPLETIONS> rings;  // a message is a task that has been completed
     int outstanding[CLUSTERS];
-    u32 heard = 0;  // completions, over all runs
     int sent, finished, turn;
     bool was_sent[TASKS];
     int owner[TASKS];
@@ -54,17 +54,9 @@ struct Pilot {
     int kin_count[CLUSTERS];
     int left[PROGRAMS];  // tasks of each program that are not completed
     u64 first_ns = 0, ended_ns[PROGRAMS] = {};  // this run's first completion; from there to a program's last, all runs
-    u64 runs = 0, commands = 0, ahead = 0, own = 0, batches = 0, most_in_batch = 0;
+    u64 runs = 0, commands = 0, ahead = 0, own = 0;
 
-    explicit Pilot(u64* link) : link(link) { begin_run(); }
-
-    u64* ring(int cluster) const { return link + LINK_HEAD + cluster * COMMANDS; }
-    u64* completions() const { return link + LINK_HEAD + CLUSTERS * COMMANDS; }
-
-    void write(int cluster, u32 value) {
-        const u32 number = issued[cluster]++;
-        store(ring(cluster) + number % COMMANDS, static_cast<u64>(number + 1) << 32 | value);
-    }
+    explicit Pilot(u64* link) : rings(link) { begin_run(); }
 
     void begin_run() {
         sent = finished = turn = 0;
@@ -83,10 +75,10 @@ struct Pilot {
         owner[task] = cluster;
         ++outstanding[cluster];
         ++commands;
-        write(cluster, static_cast<u32>(task) | flag);
+        rings.write(cluster, static_cast<u32>(task) | flag);
         if (SPECULATE) begun.add(task, [&](int waiter) { sendable.insert(PLACE[waiter]); });
         if (++sent == TASKS)
-            for (int each = 0; each < CLUSTERS; ++each) write(each, NO_MORE);
+            for (int each = 0; each < CLUSTERS; ++each) rings.write(each, NO_MORE);
     }
 
     // The first task of a set that has not been sent, -1 where there is none.
@@ -120,17 +112,8 @@ struct Pilot {
         return false;
     }
 
-    // Clusters with the least to do come first, in turn.
     void deal() {
-        for (int level = 0; level < DEPTH; ++level) {
-            const int first = turn;  // the turn moves on below, and no cluster may be passed over for that
-            for (int i = 0; i < CLUSTERS; ++i) {
-                const int cluster = (first + i) % CLUSTERS;
-                if (outstanding[cluster] != level || sent == TASKS) continue;
-                if (!give(cluster)) return;
-                turn = (cluster + 1) % CLUSTERS;
-            }
-        }
+        deal_in_turn(CLUSTERS, DEPTH, outstanding, &turn, [&](int cluster) { return sent < TASKS && give(cluster); });
     }
 
     void complete(int task) {
@@ -147,17 +130,12 @@ struct Pilot {
 
     // Everything that has been completed by now, then what that allows. Whether there was anything.
     bool step() {
-        u64 batch = 0;
-        for (;; ++heard, ++batch) {
-            const u64 seen = load(completions() + heard % COMPLETIONS);
-            if (static_cast<u32>(seen >> 32) != heard + 1) break;
-            const u32 task = static_cast<u32>(seen);
-            if (task >= TASKS || !was_sent[task]) return false;  // not what this kernel says: its waits will end it
+        const bool any = rings.receive([&](u32 task) {
+            if (task >= TASKS || !was_sent[task]) return false;
             complete(static_cast<int>(task));
-        }
-        if (batch == 0) return false;
-        ++batches;
-        if (batch > most_in_batch) most_in_batch = batch;
+            return true;
+        });
+        if (!any) return false;
         if (finished < TASKS) {
             deal();
         } else {
@@ -170,31 +148,4 @@ struct Pilot {
 
 }  // namespace
 
-extern "C" {
-
-// `link`: memory as dealing.cuh describes it, all zeros. The first run's commands are written at once.
-Pilot* pilot_new(u64* link) { return new Pilot(link); }
-
-int pilot_step(Pilot* pilot) { return pilot->step(); }
-
-// Ends kernels that wait for it. No thread may step any more.
-void pilot_delete(Pilot* pilot) {
-    store(pilot->link, 1);
-    delete pilot;
-}
-
-// Runs, commands, those sent ahead, those to the cluster of their last input, batches of completions, and the largest.
-// To be asked while no kernel runs.
-void pilot_counts(const Pilot* pilot, u64* six) {
-    const u64 counts[6] = {pilot->runs, pilot->commands, pilot->ahead,
-                           pilot->own,  pilot->batches,  pilot->most_in_batch};
-    std::memcpy(six, counts, sizeof counts);
-}
-
-// From a run's first completion to the last of each program, in nanoseconds, summed over runs. Returns how many
-// programs there are, and writes at most `room`. To be asked while no kernel runs.
-int pilot_ends(const Pilot* pilot, u64* ended_ns, int room) {
-    for (int i = 0; i < PROGRAMS && i < room; ++i) ended_ns[i] = pilot->ended_ns[i];
-    return PROGRAMS;
-}
-}
+#include "exports.h"

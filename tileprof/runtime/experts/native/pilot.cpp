@@ -1,7 +1,7 @@
 // Deals the tasks of a layer of experts from the CPU. See dealing.cuh for the GPU's side.
 //
 // Which tasks there are is not known when a run begins: blocks that route tokens say which tiles of rows exist, and the
-// pilot makes the tasks of each. The rings are those of the co-pilot of a plan (link.h, pilot.cpp there). A run's first
+// pilot makes the tasks of each. The rings are those of the co-pilot of a plan (link.h). A run's first
 // commands, which route, stand in the rings before its launch.
 //
 // "graph.h" is made by build.py: the sizes of one layer, and the choices of the pilot.
@@ -22,9 +22,9 @@ constexpr int UP_TASKS = TILES * UPS, DOWN_TASKS = TILES * DOWNS;
 u32 task_of(Kind kind, int number) { return static_cast<u32>(kind) << KIND_AT | static_cast<u32>(number); }
 
 struct Pilot {
-    u64* const link;
-    u32 issued[BLOCKS] = {};  // commands, over all runs
-    u32 heard = 0;  // messages, over all runs
+    static constexpr int programs = 1;
+
+    Rings<BLOCKS, COMMANDS, MESSAGES> rings;
     int outstanding[BLOCKS];
     int route_owner[ROUTES], up_owner[UP_TASKS], down_owner[DOWN_TASKS];
     int ups_sent[TILES], ups_done[TILES];
@@ -34,15 +34,10 @@ struct Pilot {
     Ranked<UP_TASKS> ups;
     Ranked<DOWN_TASKS> downs, ahead_downs;  // ready; and those whose inputs have been sent
     bool down_sent[DOWN_TASKS];
-    u64 first_ns = 0, ended_ns = 0;
-    u64 runs = 0, commands = 0, ahead = 0, batches = 0, most_in_batch = 0;
+    u64 first_ns = 0, ended_ns[1] = {};  // this run's first completion; from there to the last, over all runs
+    u64 runs = 0, commands = 0, ahead = 0, own = 0;
 
-    explicit Pilot(u64* link) : link(link) { begin_run(); }
-
-    void write(int block, u32 value) {
-        const u32 number = issued[block]++;
-        store(link + LINK_HEAD + block * COMMANDS + number % COMMANDS, static_cast<u64>(number + 1) << 32 | value);
-    }
+    explicit Pilot(u64* link) : rings(link) { begin_run(); }
 
     void begin_run() {
         tiles = sent = finished = turn = 0;
@@ -58,7 +53,7 @@ struct Pilot {
 
     void send(int block, u32 value) {
         ++outstanding[block], ++commands, ++sent;
-        write(block, value);
+        rings.write(block, value);
     }
 
     bool send_down(Ranked<DOWN_TASKS>& from, int block, u32 flag) {
@@ -90,29 +85,20 @@ struct Pilot {
         return true;
     }
 
-    int known() const { return ROUTES + tiles * (UPS + DOWNS); }
+    int tasks_so_far() const { return ROUTES + tiles * (UPS + DOWNS); }
 
-    // Blocks with the least to do come first, in turn.
     void deal() {
-        for (int level = 0; level < DEPTH; ++level) {
-            const int first = turn;
-            for (int i = 0; i < BLOCKS; ++i) {
-                const int block = (first + i) % BLOCKS;
-                if (outstanding[block] != level) continue;
-                if (!give(block)) return;
-                turn = (block + 1) % BLOCKS;
-            }
-        }
+        deal_in_turn(BLOCKS, DEPTH, outstanding, &turn, [&](int block) { return give(block); });
     }
 
     void close_if_all_is_sent() {
-        if (closed || all_tiles != tiles || sent != known()) return;
+        if (closed || all_tiles != tiles || sent != tasks_so_far()) return;
         closed = true;
-        for (int block = 0; block < BLOCKS; ++block) write(block, NO_MORE);
+        for (int block = 0; block < BLOCKS; ++block) rings.write(block, NO_MORE);
     }
 
-    // False for what this kernel does not say.
-    bool hear(u32 message) {
+    // False for a message that this kernel never sends.
+    bool take(u32 message) {
         if (message >> 28 == TILE) {
             const int tile = static_cast<int>(message & 0xFFFFFFF);
             if (tile >= TILES) return false;
@@ -134,21 +120,13 @@ struct Pilot {
         return true;
     }
 
-    // Everything that was said by now, then what that allows. Whether there was anything.
+    // Everything that has come by now, then what that allows. Whether there was anything.
     bool step() {
-        u64 batch = 0;
-        for (;; ++heard, ++batch) {
-            const u64 seen = load(link + LINK_HEAD + BLOCKS * COMMANDS + heard % MESSAGES);
-            if (static_cast<u32>(seen >> 32) != heard + 1) break;
-            if (!hear(static_cast<u32>(seen))) return false;  // its waits will end the kernel
-        }
-        if (batch == 0) return false;
-        ++batches;
-        if (batch > most_in_batch) most_in_batch = batch;
+        if (!rings.receive([&](u32 message) { return take(message); })) return false;
         deal();
         close_if_all_is_sent();
-        if (closed && finished == known()) {
-            ended_ns += now_ns() - first_ns;
+        if (closed && finished == tasks_so_far()) {
+            ended_ns[0] += now_ns() - first_ns;
             ++runs;
             begin_run();
         }
@@ -158,28 +136,4 @@ struct Pilot {
 
 }  // namespace
 
-extern "C" {
-
-// `link`: memory as dealing.cuh describes it, all zeros. The first run's commands are written at once.
-Pilot* pilot_new(u64* link) { return new Pilot(link); }
-
-int pilot_step(Pilot* pilot) { return pilot->step(); }
-
-// Ends kernels that wait for it. No thread may step any more.
-void pilot_delete(Pilot* pilot) {
-    store(pilot->link, 1);
-    delete pilot;
-}
-
-// As a plan's co-pilot: runs, commands, those ahead, 0, batches of messages, and the largest.
-void pilot_counts(const Pilot* pilot, u64* six) {
-    const u64 counts[6] = {pilot->runs, pilot->commands, pilot->ahead, 0, pilot->batches, pilot->most_in_batch};
-    std::memcpy(six, counts, sizeof counts);
-}
-
-// From a run's first end of a task to its last, in nanoseconds, summed over runs.
-int pilot_ends(const Pilot* pilot, u64* ended_ns, int room) {
-    if (room > 0) ended_ns[0] = pilot->ended_ns;
-    return 1;
-}
-}
+#include "exports.h"

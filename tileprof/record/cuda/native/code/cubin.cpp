@@ -46,9 +46,9 @@ void scan_code(const char* code, size_t bytes, KernelCode* kernel) {
     kernel->fingerprint = hash;
 }
 
-// Calls found(attribute, two words of its value) for each attribute with at least as many.
-template <typename Found>
-void scan_info(const char* info, size_t bytes, Found found) {
+// Calls visit(attribute, two words of its value) for each attribute with at least as many.
+template <typename Visit>
+void scan_info(const char* info, size_t bytes, Visit visit) {
     for (size_t at = 0; at + 4 <= bytes;) {
         uint8_t format = static_cast<uint8_t>(info[at]), attribute = static_cast<uint8_t>(info[at + 1]);
         uint16_t size;
@@ -58,7 +58,7 @@ void scan_info(const char* info, size_t bytes, Found found) {
         uint32_t value[2];
         if (size >= sizeof value && at + sizeof value <= bytes) {
             memcpy(value, info + at, sizeof value);
-            found(attribute, value);
+            visit(attribute, value);
         }
         at += size;
     }
@@ -99,7 +99,7 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
     };
     Elf64_Shdr names = section(header.e_shstrndx), symbols{}, strings{}, info{};
     size_t variables = 0;           // the section of constant variables
-    std::set<std::string> relocated;
+    std::set<std::string> relocated_names;
     std::set<std::string> entries;  // kernels have parameters, functions that they call have not
     for (size_t i = 0; i < header.e_shnum; ++i) {
         Elf64_Shdr s = section(i);
@@ -111,9 +111,9 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
             if (kernel.tensor_store || kernel.tensor_reduce)
                 kernel.text = std::make_shared<const std::string>(image + s.sh_offset, s.sh_size);
         } else if (strncmp(name, kRelocated, sizeof kRelocated - 1) == 0) {
-            relocated.insert(name + sizeof kRelocated - 1);
+            relocated_names.insert(name + sizeof kRelocated - 1);
         } else if (strncmp(name, kRelocatedToo, sizeof kRelocatedToo - 1) == 0) {
-            relocated.insert(name + sizeof kRelocatedToo - 1);
+            relocated_names.insert(name + sizeof kRelocatedToo - 1);
         } else if (strncmp(name, kConstants, sizeof kConstants - 1) == 0) {
             entries.insert(name + sizeof kConstants - 1);
         } else if (strcmp(name, kVariables) == 0) {
@@ -140,7 +140,7 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (attribute == kRegisters && value[0] < symbols.sh_size / sizeof(Elf64_Sym))
             kernels[image + strings.sh_offset + symbol[value[0]].st_name].registers = value[1];
     });
-    for (const std::string& name : relocated)
+    for (const std::string& name : relocated_names)
         if (auto kernel = kernels.find(name); kernel != kernels.end()) kernel->second.text.reset();
     std::vector<std::string> constants;
     int launches = 0;

@@ -78,13 +78,13 @@ void Modules::unloaded(CUmodule handle) {
     } else {
         modules_.erase(module);
     }
-    std::set<uint32_t> gone;
+    std::set<uint32_t> unloaded_ids;
     for (auto at = by_symbol_.lower_bound({handle, ""}); at != by_symbol_.end() && at->first.first == handle;) {
-        gone.insert(at->second->id);
+        unloaded_ids.insert(at->second->id);
         at = by_symbol_.erase(at);
     }
     for (auto at = handles_.begin(); at != handles_.end();)
-        at = gone.count(at->second) != 0 ? handles_.erase(at) : ++at;
+        at = unloaded_ids.count(at->second) != 0 ? handles_.erase(at) : ++at;
 }
 
 void Modules::context_destroyed(CUcontext context) {

@@ -36,7 +36,7 @@ std::string Api::load_driver() {
     return "";
 }
 
-const char* words_of(SanitizerResult result) {
+const char* text_of_result(SanitizerResult result) {
     const char* text = "unknown result";
     if (api.sanitizerGetResultString.function != nullptr) api.sanitizerGetResultString(result, &text);
     return text;
@@ -44,7 +44,7 @@ const char* words_of(SanitizerResult result) {
 
 bool check(SanitizerResult result, const char* what) {
     if (result == SANITIZER_SUCCESS) return true;
-    complain("%s: %s (%d)", what, words_of(result), static_cast<int>(result));
+    complain("%s: %s (%d)", what, text_of_result(result), static_cast<int>(result));
     return false;
 }
 

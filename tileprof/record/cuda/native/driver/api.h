@@ -12,13 +12,13 @@ namespace tileprof {
 
 // A function of theirs. The mutex is let go while it runs.
 template <typename Function>
-struct Theirs;
+struct LibraryFunction;
 template <typename Result, typename... Arguments>
-struct Theirs<Result (*)(Arguments...)> {
+struct LibraryFunction<Result (*)(Arguments...)> {
     Result (*function)(Arguments...) = nullptr;
 
     Result operator()(Arguments... arguments) const {
-        Unlock others;
+        Unlock unlock;
         return function(arguments...);
     }
 };
@@ -58,7 +58,7 @@ struct Theirs<Result (*)(Arguments...)> {
     X(cuModuleGetGlobal)
 
 struct Api {
-#define X(name) Theirs<decltype(&::name)> name;
+#define X(name) LibraryFunction<decltype(&::name)> name;
     TILEPROF_SANITIZER_FUNCTIONS(X)
     TILEPROF_DRIVER_FUNCTIONS(X)
 #undef X
@@ -71,7 +71,7 @@ struct Api {
 extern Api api;
 
 // What the library calls a result.
-const char* words_of(SanitizerResult result);
+const char* text_of_result(SanitizerResult result);
 
 // A sentence when a call fails; the recording goes on with what it has.
 bool check(SanitizerResult result, const char* what);

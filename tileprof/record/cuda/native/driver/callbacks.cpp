@@ -27,7 +27,7 @@ std::string Callbacks::subscribe(Sanitizer_CallbackFunc callback) {
     if (result == SANITIZER_ERROR_MAX_LIMIT_REACHED)
         return "another Compute Sanitizer tool is attached to this program";
     if (!check(result, "subscribing to Compute Sanitizer"))
-        return std::string("Compute Sanitizer refused (") + words_of(result) +
+        return std::string("Compute Sanitizer refused (") + text_of_result(result) +
                "): the driver may be too old for it, or the GPU unsupported";
     return "";
 }

@@ -1,11 +1,17 @@
 // Which callbacks of Compute Sanitizer are asked for.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "driver/api.h"
 
 namespace tileprof {
+
+template <typename Ids>
+bool is_one_of(uint32_t cbid, const Ids& ids) {
+    return std::find(ids.begin(), ids.end(), cbid) != ids.end();
+}
 
 class Callbacks {
   public:

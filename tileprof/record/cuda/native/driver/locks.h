@@ -32,6 +32,9 @@ class Unlock {
 // A moment for other threads.
 void pause_without_holds();
 
+// Threads that hold the mutex now.
+int threads_at_work();
+
 // Its methods are called with the mutex held, and let it go while they wait.
 class Gate {
   public:
@@ -54,13 +57,13 @@ class Gate {
 extern Gate& gate;
 
 // The gate closed for a scope, if that came about.
-class Alone {
+class ClosedGate {
   public:
-    explicit Alone(uint64_t patience_ns) : closed_(gate.close(patience_ns)) {}
-    ~Alone() {
+    explicit ClosedGate(uint64_t patience_ns) : closed_(gate.close(patience_ns)) {}
+    ~ClosedGate() {
         if (closed_) gate.open();
     }
-    Alone(const Alone&) = delete;
+    ClosedGate(const ClosedGate&) = delete;
     explicit operator bool() const { return closed_; }
 
   private:

@@ -51,7 +51,7 @@ class Places {
     bool was_refused() { return std::exchange(refused_, false); }
     // The caller has no more use for it. One that is reached may be put again.
     void forget(Place place) {
-        if (place >= 0) forgotten_.push_back(place);
+        if (place >= 0) free_places_.push_back(place);
     }
     const volatile char* byte(Place place) const { return bytes_ + place; }
 
@@ -61,7 +61,7 @@ class Places {
     std::atomic<volatile char*> bytes_{nullptr};  // pinned host
     bool refused_ = false;
     int used_ = 0;
-    std::vector<Place> forgotten_;
+    std::vector<Place> free_places_;
 };
 
 // Whether `done` came true before the limit. Looked at without a pause at first, in the end every 20 ms, until `broken`
@@ -72,10 +72,10 @@ bool wait_for(const std::function<bool()>& done, const std::function<bool()>& br
 // a launch up that still runs.
 void watch(uint64_t standstill_ns);
 // Callbacks say that there is progress.
-void moved();
+void note_progress();
 // A launch that was given up, until its byte is set; and no longer, for the byte goes away.
-void given_up(const volatile char* byte, const std::string& kernel);
-void gone(const volatile char* byte);
+void note_abandoned(const volatile char* byte, const std::string& kernel);
+void forget_abandoned(const volatile char* byte);
 
 // End the process: what was waited for will not come. `kernel` may be empty.
 [[noreturn]] void end_process(const std::string& kernel, const char* why);

@@ -3,13 +3,14 @@
 #include <stdio.h>
 
 #include "log/events.h"
+#include "memory/stream_operations.h"
 
 namespace tileprof {
 
 namespace {
 
-// CUgraphNodeType; older versions of cuda.h lack the names. They write memory, and the callbacks do not say where.
-constexpr int kBatchMemOpNode = 12, kConditionalNode = 13;
+// CUgraphNodeType, whose name older versions of cuda.h lack.
+constexpr int kConditionalNode = 13;
 
 // A thread's, leaked: threads end before the driver stops calling back.
 GraphLaunch& graph_launch_of_thread() {
@@ -37,13 +38,13 @@ void Graphs::node(const Sanitizer_GraphNodeLaunchData& data) {
             memory_.changed(SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC, data.memAllocData);
             break;
         case CU_GRAPH_NODE_TYPE_MEM_FREE: {
-            Sanitizer_ResourceMemoryData freed{};
-            freed.address = data.memFreeAddress;
-            memory_.changed(SANITIZER_CBID_RESOURCE_MEMORY_FREE_ASYNC, freed);
+            Sanitizer_ResourceMemoryData allocation{};
+            allocation.address = data.memFreeAddress;
+            memory_.changed(SANITIZER_CBID_RESOURCE_MEMORY_FREE_ASYNC, allocation);
             break;
         }
         case CU_GRAPH_NODE_TYPE_GRAPH:  // never seen: the nodes inside are announced instead (13.4.92)
-        case kBatchMemOpNode:
+        case kBatchMemOpNode:  // they write memory, and the callbacks do not say where
         case kConditionalNode:
             if (options_.capturing) events::opaque(static_cast<int>(data.nodeType), present.number, "graph");
             break;
@@ -73,11 +74,11 @@ void Graphs::wait() {
     if (launch.nodes.empty()) return;
     if (in_launching_call)
         for (const Kernel* kernel : launch.kernels) modules_.report_constants(*kernel);
-    Alone alone(options_.wait_ns);  // the next launch waits
+    ClosedGate closed_gate(options_.wait_ns);  // the next launch waits
     for (const auto& [context, shared] : launch.nodes) {
         events::graph_end(shared.launch, shared.nodes);
         Arena* arena = arenas_.of(context);
-        bool behind = arena->held_up(), spins = spinning_.count(launch.exec) != 0;
+        bool behind = arena->is_blocked(), spins = spinning_.count(launch.exec) != 0;
         if (arena->graph_launched(launch.stream, shared.last->name, spins)) continue;
         events::spinning_graph(shared.launch, launch.number);
         if (!behind && spinning_.insert(launch.exec).second)

@@ -135,12 +135,12 @@ std::string readable(const std::string& text) {
 struct Ranges {
     std::mutex mutex;  // of all below; nothing else is locked or called under it
     std::optional<std::regex> pattern;
-    std::string words;
-    std::unordered_map<std::string, bool> known;  // names that were matched before
-    std::map<std::string, uint64_t> listed;
+    std::string pattern_text;
+    std::unordered_map<std::string, bool> answers;  // names that were matched before
+    std::map<std::string, uint64_t> listed_names;
     uint64_t matched = 0, unlisted = 0;
     Texts domains, strings;
-    std::set<uint64_t> started;  // of matching ranges that another thread may end
+    std::set<uint64_t> started_ids;  // of matching ranges that another thread may end
     std::atomic<uint64_t> last_id{0};
     std::atomic<RangeListener> listener{nullptr};
 };
@@ -149,14 +149,15 @@ Ranges& ranges = *new Ranges;
 bool matches(const void* domain, const std::string& message) {
     std::lock_guard<std::mutex> lock(ranges.mutex);
     const std::string name = domain == nullptr ? message : message + "@" + *static_cast<const std::string*>(domain);
-    auto found = ranges.known.find(name);
-    bool yes = found != ranges.known.end() ? found->second : ranges.pattern && std::regex_search(name, *ranges.pattern);
-    if (found == ranges.known.end() && ranges.known.size() < kMostNames) ranges.known.emplace(name, yes);
-    auto listed = ranges.listed.find(name);
-    if (listed != ranges.listed.end()) {
-        ++listed->second;
-    } else if (ranges.listed.size() < kMostListed) {
-        ranges.listed.emplace(name, 1);
+    auto answer = ranges.answers.find(name);
+    bool yes =
+        answer != ranges.answers.end() ? answer->second : ranges.pattern && std::regex_search(name, *ranges.pattern);
+    if (answer == ranges.answers.end() && ranges.answers.size() < kMostNames) ranges.answers.emplace(name, yes);
+    auto name_count = ranges.listed_names.find(name);
+    if (name_count != ranges.listed_names.end()) {
+        ++name_count->second;
+    } else if (ranges.listed_names.size() < kMostListed) {
+        ranges.listed_names.emplace(name, 1);
     } else {
         ++ranges.unlisted;
     }
@@ -164,13 +165,13 @@ bool matches(const void* domain, const std::string& message) {
     return yes;
 }
 
-void opened() {
+void announce_opening() {
     recorder.range(1);
-    if (RangeListener tell = ranges.listener) tell(1);
+    if (RangeListener listener = ranges.listener) listener(1);
 }
 
-void closing() {
-    if (RangeListener tell = ranges.listener) tell(-1);
+void announce_closing() {
+    if (RangeListener listener = ranges.listener) listener(-1);
     recorder.range(-1);
 }
 
@@ -185,7 +186,7 @@ struct ThreadEnd {
         thread_ends = true;
         for (const auto& [domain, stack] : *stacks)
             for (bool match : stack)
-                if (match) closing();
+                if (match) announce_closing();
         delete stacks;
     }
 };
@@ -204,14 +205,14 @@ int push(const void* domain, const std::string& message) {
     std::vector<bool>* stack = stack_of_thread(domain);
     if (stack == nullptr) return kNoDepth;
     stack->push_back(match);
-    if (match) opened();
+    if (match) announce_opening();
     return kNoDepth;
 }
 
 int pop(const void* domain) {
     std::vector<bool>* stack = stack_of_thread(domain);
     if (stack == nullptr || stack->empty()) return kNoDepth;
-    if (stack->back()) closing();
+    if (stack->back()) announce_closing();
     stack->pop_back();
     return kNoDepth;
 }
@@ -221,18 +222,18 @@ uint64_t start(const void* domain, const std::string& message) {
     if (!matches(domain, message)) return id;
     {
         std::lock_guard<std::mutex> lock(ranges.mutex);
-        ranges.started.insert(id);
+        ranges.started_ids.insert(id);
     }
-    opened();
+    announce_opening();
     return id;
 }
 
 void end(uint64_t id) {
     {
         std::lock_guard<std::mutex> lock(ranges.mutex);
-        if (ranges.started.erase(id) == 0) return;
+        if (ranges.started_ids.erase(id) == 0) return;
     }
-    closing();
+    announce_closing();
 }
 
 const void* handle(Texts* texts, const std::string& text) {
@@ -316,11 +317,11 @@ bool attach_all(const ExportedCallbacks* exported) {
 // Once a process. A pattern that is none is the recorder's to complain about when it starts.
 void read_pattern() {
     std::lock_guard<std::mutex> lock(ranges.mutex);
-    const char* words = getenv("TILEPROF_NVTX");
-    if (ranges.pattern || words == nullptr) return;
-    ranges.words = words;
+    const char* text = getenv("TILEPROF_NVTX");
+    if (ranges.pattern || text == nullptr) return;
+    ranges.pattern_text = text;
     try {
-        ranges.pattern.emplace(words);
+        ranges.pattern.emplace(text);
     } catch (const std::regex_error&) {
         return;
     }
@@ -332,8 +333,8 @@ void read_pattern() {
 void report_ranges() {
     std::lock_guard<std::mutex> lock(ranges.mutex);
     std::vector<std::pair<std::string, uint64_t>> names;
-    for (const auto& [name, times] : ranges.listed) names.emplace_back(readable(name), times);
-    events::ranges(readable(ranges.words), ranges.matched, names, ranges.unlisted);
+    for (const auto& [name, times] : ranges.listed_names) names.emplace_back(readable(name), times);
+    events::ranges(readable(ranges.pattern_text), ranges.matched, names, ranges.unlisted);
 }
 
 }  // namespace tileprof
@@ -342,9 +343,9 @@ void report_ranges() {
 extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(tileprof::GetExportTable tables) {
     using namespace tileprof;
     read_pattern();
-    const auto* exported = static_cast<const ExportedCallbacks*>(tables(kExportedCallbacks));
-    if (exported == nullptr || exported->struct_size < sizeof(ExportedCallbacks)) return 0;
-    return attach_all(exported) ? 1 : 0;
+    const auto* callbacks = static_cast<const ExportedCallbacks*>(tables(kExportedCallbacks));
+    if (callbacks == nullptr || callbacks->struct_size < sizeof(ExportedCallbacks)) return 0;
+    return attach_all(callbacks) ? 1 : 0;
 }
 
 // Tell this function of every matching range: 1 when it has been opened, -1 when it is about to be closed. Null:

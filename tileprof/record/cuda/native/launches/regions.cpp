@@ -1,6 +1,5 @@
 #include "launches/regions.h"
 
-#include <algorithm>
 #include <array>
 
 #include "log/events.h"
@@ -63,10 +62,10 @@ void Regions::record(bool on) {
     if (options_.capturing == on) return;
     options_.capturing = on;
     if (!options_.patch_in_ranges) return;
-    Alone alone(options_.wait_ns);          // no launching call is cut in two, unless one does not end in time
-    on = options_.capturing;                // which others may have changed meanwhile
+    ClosedGate closed_gate(options_.wait_ns);  // no launching call is cut in two, unless one does not end in time
+    on = options_.capturing;  // which others may have changed meanwhile
     ContextGuard inside(modules_.any_context());  // the thread may have none
-    modules_.wait_for_contexts();           // nothing runs whose code changes
+    modules_.wait_for_contexts();  // nothing runs whose code changes
     if (on) callbacks_.follow_work(true);
     modules_.follow_regions();
     if (!on) {
@@ -79,8 +78,8 @@ void Regions::record(bool on) {
 // Where code is patched and unpatched with regions, the context has to be idle, and waiting for it would break the
 // capture of a graph. Nothing runs that is captured: what a region has changed takes effect when the graph is made.
 bool Regions::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
-    bool begins = std::find(kCaptureBegins.begin(), kCaptureBegins.end(), cbid) != kCaptureBegins.end();
-    if (!begins && std::find(kCaptureEnds.begin(), kCaptureEnds.end(), cbid) == kCaptureEnds.end()) return false;
+    bool begins = is_one_of(cbid, kCaptureBegins);
+    if (!begins && !is_one_of(cbid, kCaptureEnds)) return false;
     if (data.callbackSite != SANITIZER_API_EXIT) return true;
     CUresult result =
         data.functionReturnValue == nullptr ? CUDA_SUCCESS : *static_cast<const CUresult*>(data.functionReturnValue);

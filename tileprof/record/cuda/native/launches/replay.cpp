@@ -52,19 +52,19 @@ struct Region {
     void* device() const { return reinterpret_cast<void*>(base); }
 };
 
-struct Known {
+struct ReplayResult {
     uint32_t id = 0;
     bool whole = false;  // all of it is known; a thread finds it out otherwise
     std::string refused;
     std::vector<uint32_t> maps;  // where the written regions' maps lie in the parameter block
 };
 
-std::map<uint64_t, Known>& known = *new std::map<uint64_t, Known>;
+std::map<uint64_t, ReplayResult>& results = *new std::map<uint64_t, ReplayResult>;
 uint32_t next_id = 0;  // none is given out again: launches may have named it
 
-const Known* known_whole(uint64_t shape) {
-    auto found = known.find(shape);
-    return found != known.end() && found->second.whole ? &found->second : nullptr;
+const ReplayResult* complete_result(uint64_t shape) {
+    auto entry = results.find(shape);
+    return entry != results.end() && entry->second.whole ? &entry->second : nullptr;
 }
 
 uint64_t shape_of(const OpenLaunch& launch, const std::vector<char>& parameters) {
@@ -101,16 +101,16 @@ std::vector<Region> candidates(const std::vector<char>& parameters, const std::v
 
 // What the records of the launch say: whether it stores or updates memory in a reported way, and the addresses of the
 // tensors that it loads through tensor maps.
-struct Reported {
+struct LaunchRecords {
     bool whole = false;  // all its records are in the arena
     bool stores = false;
     std::vector<uint64_t> loaded;
 };
 
-Reported reported(const OpenLaunch& launch) {
-    Reported out;
+LaunchRecords records_of(const OpenLaunch& launch) {
+    LaunchRecords out;
     uint64_t blocks = 0;
-    for (const Entry& e : launch.arena->peek()) {
+    for (const Entry& e : launch.arena->entries_now()) {
         if (e.launch != launch.launch) continue;
         uint64_t kind = e.key >> kKindShift;
         blocks += kind == kBlock;
@@ -140,7 +140,7 @@ class Replay {
     }
 
   private:
-    bool once(uint32_t bit, uint32_t value) {
+    bool run_again(uint32_t bit, uint32_t value) {
         replaying = launch_.arena->ending(bit, value, launch_.handle);
         bool ok = again_(call_);
         if (!launch_.arena->rest(launch_.handle))  // its memory is poisoned: nothing can go on
@@ -154,7 +154,7 @@ class Replay {
     std::string find_written(std::vector<Region>* regions) {
         for (Region& r : *regions)
             if (!r.loaded) r.put(r.poison, launch_.handle);
-        if (!once(kKeepAll, 0)) return "the launch could not be repeated";
+        if (!run_again(kKeepAll, 0)) return "the launch could not be repeated";
         std::vector<Region> written;
         for (Region& r : *regions) {
             r.get();
@@ -180,7 +180,7 @@ class Replay {
             std::vector<std::vector<bool>> alive(regions->size());
             for (uint32_t value = 0; value < 2; ++value) {
                 for (Region& r : *regions) r.put(r.poison, launch_.handle);
-                if (!once(bit, value)) return "a replay failed";
+                if (!run_again(bit, value)) return "a replay failed";
                 for (size_t i = 0; i < regions->size(); ++i) note(&(*regions)[i], &alive[i], bit, value);
             }
         }
@@ -210,7 +210,7 @@ class Replay {
     std::vector<Region> saved_;
 };
 
-void report(const OpenLaunch& launch, const Known& k, const std::vector<Region>& regions) {
+void report(const OpenLaunch& launch, const ReplayResult& k, const std::vector<Region>& regions) {
     std::string name = "owners-" + std::to_string(k.id) + ".bin";
     events::Ranges places;
     std::vector<int32_t> all;
@@ -245,7 +245,7 @@ std::vector<char> parameter_block(CUfunction function, void** parameters, void**
 }
 
 bool was_replayed(const OpenLaunch& launch, const std::vector<char>& parameters) {
-    return known.count(shape_of(launch, parameters)) != 0;
+    return results.count(shape_of(launch, parameters)) != 0;
 }
 
 namespace {
@@ -261,20 +261,21 @@ bool any_elsewhere(const std::vector<Region>& regions) {
 }
 
 // Find out who stores what; false when that must be left to another launch.
-bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
+bool learn(ReplayResult* k, const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
            const void* call) {
     bool ended = launch.arena->rest(launch.handle);
-    Reported says = ended ? reported(launch) : Reported{};
-    if (!says.whole) return false;  // another thread drained them, or they found no room: what it stores is not known
-    std::vector<Region> regions = candidates(parameters, says.loaded);
+    LaunchRecords records = ended ? records_of(launch) : LaunchRecords{};
+    if (!records.whole)
+        return false;  // another thread drained them, or they found no room: what it stores is not known
+    std::vector<Region> regions = candidates(parameters, records.loaded);
     uint64_t bytes = 0;
     for (const Region& r : regions) bytes += r.bytes;
-    bool strange = false;  // a map outside the parameters: then the map it stores through may be outside, too
-    for (uint64_t base : says.loaded) {
-        bool found = false;
+    bool has_outside_map = false;  // a map outside the parameters: then the map it stores through may be outside, too
+    for (uint64_t base : records.loaded) {
+        bool listed = false;
         for (Region& r : regions)
-            if (r.base == base) found = r.loaded = true;
-        strange |= !found;
+            if (r.base == base) listed = r.loaded = true;
+        has_outside_map |= !listed;
     }
     if (regions.empty()) {
         k->refused = "no tensor map was found among the kernel's parameters";
@@ -282,9 +283,9 @@ bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& paramete
         k->refused = "its tensors are larger than 1 GiB";
     } else if (any_elsewhere(regions)) {
         k->refused = "a tensor of its lies on another GPU";
-    } else if (strange) {
+    } else if (has_outside_map) {
         k->refused = "it uses tensor maps that are not among its parameters";
-    } else if (says.stores) {
+    } else if (records.stores) {
         k->refused = "it also stores in ways that may order its blocks or hand out work";
     } else {
         k->refused = Replay(launch, again, call).run(&regions);
@@ -299,20 +300,20 @@ bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& paramete
 void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
             const void* call) {
     uint64_t shape = shape_of(launch, parameters);
-    if (known_whole(shape) == nullptr) {
-        Alone alone(kPatienceNs);  // launches of other threads would see what is poisoned
-        if (!alone) return;
-        if (known_whole(shape) == nullptr) {  // nor has another thread found it out meanwhile
-            Known& fresh = known[shape];
+    if (complete_result(shape) == nullptr) {
+        ClosedGate closed_gate(kPatienceNs);  // launches of other threads would see what is poisoned
+        if (!closed_gate) return;
+        if (complete_result(shape) == nullptr) {  // nor has another thread found it out meanwhile
+            ReplayResult& fresh = results[shape];
             fresh.id = next_id++;
             if (!learn(&fresh, launch, parameters, again, call)) {
-                known.erase(shape);
+                results.erase(shape);
                 return;
             }
             fresh.whole = true;
         }
     }
-    const Known& k = *known_whole(shape);
+    const ReplayResult& k = *complete_result(shape);
     std::vector<uint64_t> bases;
     for (uint32_t map : k.maps) {
         uint64_t base = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "driver/callbacks.h"
 #include "log/events.h"
 #include "memory/stream_operations.h"
 
@@ -32,8 +33,6 @@ const Ids kRows = {TILEPROF_ID(cuMemcpyAtoH_v2),         TILEPROF_ID(cuMemcpyAto
                    TILEPROF_ID(cuMemcpy3DBatchAsync_v2), TILEPROF_ID(cuMemcpy3DBatchAsync_v2_ptsz)};
 #undef TILEPROF_ID
 
-bool is_one_of(uint32_t cbid, const Ids& of) { return std::find(of.begin(), of.end(), cbid) != of.end(); }
-
 // Arguments of these functions, in their order, as callbacks get them; those that do not wait have a stream.
 template <typename Copy>
 struct Arguments {
@@ -58,39 +57,40 @@ Side side(CUmemorytype type, CUarray array, CUdeviceptr device, const void* host
     return out;
 }
 
-void say(const Side& from, const Side& to, u64 width, u64 height, u64 depth, CUcontext context, CUstream stream) {
+void write_event(const Side& from, const Side& to, u64 width, u64 height, u64 depth, CUcontext context,
+                 CUstream stream) {
     Sanitizer_StreamHandle handle = nullptr;
     check(api.sanitizerGetStreamHandle(context, stream, &handle), "the stream of a copy");
     events::array_copy(from, to, width, height, depth, handle);
 }
 
-void say(const CUDA_MEMCPY2D& c, CUcontext context, CUstream stream) {
+void write_event(const CUDA_MEMCPY2D& c, CUcontext context, CUstream stream) {
     if (c.WidthInBytes == 0 || c.Height == 0) return;
     u64 w = c.WidthInBytes, h = c.Height;
-    say(side(c.srcMemoryType, c.srcArray, c.srcDevice, c.srcHost, c.srcY * c.srcPitch + c.srcXInBytes, c.srcPitch, h, w,
-             h, 1),
-        side(c.dstMemoryType, c.dstArray, c.dstDevice, c.dstHost, c.dstY * c.dstPitch + c.dstXInBytes, c.dstPitch, h, w,
-             h, 1),
-        w, h, 1, context, stream);
+    write_event(side(c.srcMemoryType, c.srcArray, c.srcDevice, c.srcHost, c.srcY * c.srcPitch + c.srcXInBytes,
+                     c.srcPitch, h, w, h, 1),
+                side(c.dstMemoryType, c.dstArray, c.dstDevice, c.dstHost, c.dstY * c.dstPitch + c.dstXInBytes,
+                     c.dstPitch, h, w, h, 1),
+                w, h, 1, context, stream);
 }
 
 // CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER name what they share alike.
 template <typename Deep>
-void say(const Deep& c, CUcontext context, CUstream stream) {
+void write_event(const Deep& c, CUcontext context, CUstream stream) {
     if (c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0) return;
     u64 w = c.WidthInBytes, h = c.Height, d = c.Depth;
     u64 from = (c.srcZ * c.srcHeight + c.srcY) * c.srcPitch + c.srcXInBytes,
         to = (c.dstZ * c.dstHeight + c.dstY) * c.dstPitch + c.dstXInBytes;
-    say(side(c.srcMemoryType, c.srcArray, c.srcDevice, c.srcHost, from, c.srcPitch, c.srcHeight, w, h, d),
-        side(c.dstMemoryType, c.dstArray, c.dstDevice, c.dstHost, to, c.dstPitch, c.dstHeight, w, h, d), w, h, d,
-        context, stream);
+    write_event(side(c.srcMemoryType, c.srcArray, c.srcDevice, c.srcHost, from, c.srcPitch, c.srcHeight, w, h, d),
+                side(c.dstMemoryType, c.dstArray, c.dstDevice, c.dstHost, to, c.dstPitch, c.dstHeight, w, h, d), w, h,
+                d, context, stream);
 }
 
 template <typename Copy>
-void copied(const Sanitizer_CallbackData& data, bool waits) {
+void report_copy(const Sanitizer_CallbackData& data, bool waits) {
     const auto* a = static_cast<const Arguments<Copy>*>(data.functionParams);
     bool array = a->copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || a->copy->dstMemoryType == CU_MEMORYTYPE_ARRAY;
-    if (array && (waits || !is_capturing(a->stream))) say(*a->copy, data.context, waits ? nullptr : a->stream);
+    if (array && (waits || !is_capturing(a->stream))) write_event(*a->copy, data.context, waits ? nullptr : a->stream);
 }
 
 }  // namespace
@@ -108,11 +108,11 @@ const std::vector<Sanitizer_CallbackId>& array_copies() {
 void array_copy(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (!has_happened(data)) return;
     if (is_one_of(cbid, kFlat) || is_one_of(cbid, kFlatAsync))
-        return copied<CUDA_MEMCPY2D>(data, is_one_of(cbid, kFlat));
+        return report_copy<CUDA_MEMCPY2D>(data, is_one_of(cbid, kFlat));
     if (is_one_of(cbid, kDeep) || is_one_of(cbid, kDeepAsync))
-        return copied<CUDA_MEMCPY3D>(data, is_one_of(cbid, kDeep));
+        return report_copy<CUDA_MEMCPY3D>(data, is_one_of(cbid, kDeep));
     if (is_one_of(cbid, kPeer) || is_one_of(cbid, kPeerAsync))
-        return copied<CUDA_MEMCPY3D_PEER>(data, is_one_of(cbid, kPeer));
+        return report_copy<CUDA_MEMCPY3D_PEER>(data, is_one_of(cbid, kPeer));
     events::opaque(-1, -1, "0");
 }
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 
 #include "log/events.h"
@@ -45,11 +44,6 @@ struct MapCall {
     size_t offset;  // from here on cuMemMap's alone
     CUmemGenericAllocationHandle handle;
 };
-
-template <typename Ids>
-bool is_one_of(uint32_t cbid, const Ids& ids) {
-    return std::find(ids.begin(), ids.end(), cbid) != ids.end();
-}
 
 }  // namespace
 
@@ -208,8 +202,8 @@ bool Memory::holds(uint64_t address, uint64_t bytes) const {
 }
 
 CUcontext Memory::owner(uint64_t base) const {
-    auto found = owners_.find(base);
-    return found == owners_.end() ? nullptr : found->second;
+    auto entry = owners_.find(base);
+    return entry == owners_.end() ? nullptr : entry->second;
 }
 
 }  // namespace tileprof

@@ -1,27 +1,24 @@
 #include "memory/stream_operations.h"
 
-#include <algorithm>
-
+#include "driver/callbacks.h"
 #include "log/events.h"
 
 namespace tileprof {
 
 namespace {
 
-constexpr int kBatchMemOpNode = 12;  // CUgraphNodeType, whose name older versions of cuda.h lack
-
-#define TILEPROF_BOTH(name) SANITIZER_CBID_DRIVER_API_##name, SANITIZER_CBID_DRIVER_API_##name##_ptsz
-const std::vector<Sanitizer_CallbackId> kWaits32 = {TILEPROF_BOTH(cuStreamWaitValue32),
-                                                    TILEPROF_BOTH(cuStreamWaitValue32_v2)};
-const std::vector<Sanitizer_CallbackId> kWaits64 = {TILEPROF_BOTH(cuStreamWaitValue64),
-                                                    TILEPROF_BOTH(cuStreamWaitValue64_v2)};
-const std::vector<Sanitizer_CallbackId> kWrites32 = {TILEPROF_BOTH(cuStreamWriteValue32),
-                                                     TILEPROF_BOTH(cuStreamWriteValue32_v2)};
-const std::vector<Sanitizer_CallbackId> kWrites64 = {TILEPROF_BOTH(cuStreamWriteValue64),
-                                                     TILEPROF_BOTH(cuStreamWriteValue64_v2)};
-const std::vector<Sanitizer_CallbackId> kBatches = {TILEPROF_BOTH(cuStreamBatchMemOp),
-                                                    TILEPROF_BOTH(cuStreamBatchMemOp_v2)};
-#undef TILEPROF_BOTH
+#define TILEPROF_IDS(name) SANITIZER_CBID_DRIVER_API_##name, SANITIZER_CBID_DRIVER_API_##name##_ptsz
+const std::vector<Sanitizer_CallbackId> kWaits32 = {TILEPROF_IDS(cuStreamWaitValue32),
+                                                    TILEPROF_IDS(cuStreamWaitValue32_v2)};
+const std::vector<Sanitizer_CallbackId> kWaits64 = {TILEPROF_IDS(cuStreamWaitValue64),
+                                                    TILEPROF_IDS(cuStreamWaitValue64_v2)};
+const std::vector<Sanitizer_CallbackId> kWrites32 = {TILEPROF_IDS(cuStreamWriteValue32),
+                                                     TILEPROF_IDS(cuStreamWriteValue32_v2)};
+const std::vector<Sanitizer_CallbackId> kWrites64 = {TILEPROF_IDS(cuStreamWriteValue64),
+                                                     TILEPROF_IDS(cuStreamWriteValue64_v2)};
+const std::vector<Sanitizer_CallbackId> kBatches = {TILEPROF_IDS(cuStreamBatchMemOp),
+                                                    TILEPROF_IDS(cuStreamBatchMemOp_v2)};
+#undef TILEPROF_IDS
 
 // Arguments of these functions, in their order, as callbacks get them.
 struct OneValue {
@@ -34,24 +31,20 @@ struct Batch {
     const CUstreamBatchMemOpParams* operations;
 };
 
-bool is_one_of(uint32_t cbid, const std::vector<Sanitizer_CallbackId>& of) {
-    return std::find(of.begin(), of.end(), cbid) != of.end();
-}
-
-void say(Sanitizer_StreamHandle stream, CUdeviceptr address, int bytes, bool writes) {
+void write_event(Sanitizer_StreamHandle stream, CUdeviceptr address, int bytes, bool writes) {
     events::value(address, bytes, writes, stream);
 }
 
-void say(Sanitizer_StreamHandle stream, const CUstreamBatchMemOpParams& operation) {
+void write_event(Sanitizer_StreamHandle stream, const CUstreamBatchMemOpParams& operation) {
     switch (operation.operation) {
         case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-            return say(stream, operation.waitValue.address, 4, false);
+            return write_event(stream, operation.waitValue.address, 4, false);
         case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-            return say(stream, operation.waitValue.address, 8, false);
+            return write_event(stream, operation.waitValue.address, 8, false);
         case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-            return say(stream, operation.writeValue.address, 4, true);
+            return write_event(stream, operation.writeValue.address, 4, true);
         case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-            return say(stream, operation.writeValue.address, 8, true);
+            return write_event(stream, operation.writeValue.address, 8, true);
         case CU_STREAM_MEM_OP_BARRIER:
         case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
             return;
@@ -89,11 +82,11 @@ void memory_operation(uint32_t cbid, const Sanitizer_CallbackData& data) {
     check(api.sanitizerGetStreamHandle(data.context, one->stream, &stream), "the stream of a memory operation");
     if (is_one_of(cbid, kBatches)) {
         const auto* batch = static_cast<const Batch*>(data.functionParams);
-        for (unsigned i = 0; i < batch->count; ++i) say(stream, batch->operations[i]);
+        for (unsigned i = 0; i < batch->count; ++i) write_event(stream, batch->operations[i]);
         return;
     }
     bool writes = is_one_of(cbid, kWrites32) || is_one_of(cbid, kWrites64);
-    say(stream, one->address, is_one_of(cbid, kWaits64) || is_one_of(cbid, kWrites64) ? 8 : 4, writes);
+    write_event(stream, one->address, is_one_of(cbid, kWaits64) || is_one_of(cbid, kWrites64) ? 8 : 4, writes);
 }
 
 }  // namespace tileprof

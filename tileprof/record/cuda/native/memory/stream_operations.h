@@ -7,6 +7,9 @@
 
 namespace tileprof {
 
+// CUgraphNodeType, whose name older versions of cuda.h lack.
+constexpr int kBatchMemOpNode = 12;
+
 // The driver's functions that do so.
 const std::vector<Sanitizer_CallbackId>& memory_operations();
 

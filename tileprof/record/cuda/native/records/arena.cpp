@@ -34,28 +34,28 @@ Arena::Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, ui
     : context_(context), granule_shift_(granule_shift), arena_bytes_(arena_bytes), limit_ns_(limit_ns) {}
 
 void Arena::end() {
-    for (Places::Place place : given_up_)
-        if (place >= 0) gone(places_.byte(place));
-    given_up_.clear();
+    for (Places::Place place : abandoned_places_)
+        if (place >= 0) forget_abandoned(places_.byte(place));
+    abandoned_places_.clear();
     ready_ = false;
     broken_ = true;
     places_.end();
-    Alone alone(0);
-    if (alone) std::vector<Header>().swap(host_headers_);  // no thread copies it now
+    ClosedGate closed_gate(0);
+    if (closed_gate) std::vector<Header>().swap(host_headers_);  // no thread copies it now
 }
 
 bool Arena::allocate() {
     while (allocating_) pause_without_holds();
     if (tried_) return ready_;
     tried_ = allocating_ = true;
-    bool made = allocate_all();
-    if (made) refill();
-    if (!made)
+    bool ok = allocate_all();
+    if (ok) refill();
+    if (!ok)
         complain(
             "the GPU has no room for the recorder's %llu MiB: nothing is known of what blocks touch in this context. "
             "Take less with --arena, or leave more free",
             static_cast<unsigned long long>(arena_bytes_ >> 20));
-    ready_ = made;
+    ready_ = ok;
     allocating_ = false;
     return ready_;
 }
@@ -104,16 +104,16 @@ void Arena::refill() {
     check(api.sanitizerStreamSynchronize(nullptr), "copying launch headers");
     used_headers_ = used_in_graphs_ = 0;
     expected_ = 0;
-    told_ = false;
+    complained_ = false;
 }
 
 Header* Arena::take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch) {
     if (!allocate()) return nullptr;
     if (*used == most) {
-        if (!told_)
+        if (!complained_)
             complain("more than %u launches without a pause to copy their records; the rest of them is not recorded",
                      most);
-        told_ = true;
+        complained_ = true;
         return nullptr;
     }
     *launch = first_launch_ + first + *used;
@@ -142,16 +142,16 @@ uint64_t Arena::count() {
 
 // Entries that hold something, of those that were taken: what is left of pieces does not.
 uint64_t Arena::used() {
-    uint64_t taken = count();
-    if (!ready_ || broken_) return taken;
+    uint64_t reserved = count();
+    if (!ready_ || broken_) return reserved;
     ContextGuard inside(context_);
     std::vector<uint64_t> words(kCountBytes / sizeof(uint64_t));
     if (!check(api.sanitizerMemcpyDeviceToHost(words.data(), count_, kCountBytes, nullptr), "reading the counters"))
-        return taken;
+        return reserved;
     uint64_t left = 0;
     for (size_t at = kCounterWords; at < words.size(); at += kCounterWords)
         left += static_cast<uint32_t>(std::max(0, -static_cast<int32_t>(words[at])));
-    return taken - std::min(taken, left);
+    return reserved - std::min(reserved, left);
 }
 
 // Not by a copy: in the default stream it would wait behind a kernel that spins there.
@@ -162,13 +162,13 @@ bool Arena::answers() {
     return api.cuMemGetInfo(&free, &all) == CUDA_SUCCESS;
 }
 
-bool Arena::waited(Places::Place place, uint64_t patience_ns) {
+bool Arena::wait_for_place(Places::Place place, uint64_t patience_ns) {
     return wait_for([&] { return places_.reached(place); }, [&] { return !answers(); }, patience_ns);
 }
 
 bool Arena::rest(Sanitizer_StreamHandle stream) {
     Places::Place place = places_.put(stream);
-    bool rests = waited(place, limit_ns_);
+    bool rests = wait_for_place(place, limit_ns_);
     places_.forget(place);
     return rests;
 }
@@ -176,36 +176,36 @@ bool Arena::rest(Sanitizer_StreamHandle stream) {
 void Arena::give_up(Sanitizer_StreamHandle stream, const std::string& name) {
     Places::Place place = places_.put(stream);
     if (place == Places::kNone) return;
-    given_up_.push_back(place);
-    if (place >= 0 && !name.empty()) given_up(places_.byte(place), name);
+    abandoned_places_.push_back(place);
+    if (place >= 0 && !name.empty()) note_abandoned(places_.byte(place), name);
 }
 
-bool Arena::held_up() {
-    if (given_up_.empty()) return false;
-    auto ended =
-        std::partition(given_up_.begin(), given_up_.end(), [&](Places::Place p) { return !places_.reached(p); });
-    for (auto at = ended; at != given_up_.end(); ++at) {
-        if (*at >= 0) gone(places_.byte(*at));
+bool Arena::is_blocked() {
+    if (abandoned_places_.empty()) return false;
+    auto ended = std::partition(abandoned_places_.begin(), abandoned_places_.end(),
+                                [&](Places::Place p) { return !places_.reached(p); });
+    for (auto at = ended; at != abandoned_places_.end(); ++at) {
+        if (*at >= 0) forget_abandoned(places_.byte(*at));
         places_.forget(*at);
     }
-    given_up_.erase(ended, given_up_.end());
-    if (given_up_.empty()) expected_ = std::max(expected_, used());
-    return !given_up_.empty();
+    abandoned_places_.erase(ended, abandoned_places_.end());
+    if (abandoned_places_.empty()) expected_ = std::max(expected_, used());
+    return !abandoned_places_.empty();
 }
 
 Places::Place Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
     if (!ready_) return Places::kNone;
     streams_.emplace(stream, Places::kNone);
-    auto known = entries_of_.find(kernel);
-    if (known != entries_of_.end()) expected_ += known->second;
+    auto expectation = entries_of_.find(kernel);
+    if (expectation != entries_of_.end()) expected_ += expectation->second;
     if (spins) give_up(stream, name);
-    return spins || known != entries_of_.end() || held_up() ? Places::kNone : places_.put(stream);
+    return spins || expectation != entries_of_.end() || is_blocked() ? Places::kNone : places_.put(stream);
 }
 
 bool Arena::learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name) {
     if (place == Places::kNone) return true;
     uint32_t first = first_launch_;
-    bool ended = waited(place, limit_ns_);
+    bool ended = wait_for_place(place, limit_ns_);
     places_.forget(place);
     if (!ended) {
         give_up(stream, name);
@@ -222,18 +222,18 @@ bool Arena::graph_launched(Sanitizer_StreamHandle stream, const std::string& nam
     if (!ready_) return true;
     ContextGuard inside(context_);
     streams_.emplace(stream, Places::kNone);
-    if (spins || (!held_up() && !rest(stream))) {
+    if (spins || (!is_blocked() && !rest(stream))) {
         give_up(stream, name);
         return false;
     }
-    if (held_up()) return false;
+    if (is_blocked()) return false;
     expected_ = std::max(used(), expected_);
     return true;
 }
 
 void Arena::make_room() {
     if (expected_ <= capacity_ / 2 && used_headers_ <= kHeaders / 2 && used_in_graphs_ <= kGraphHeaders / 2) return;
-    if (held_up()) return;  // what finds no more room is a superset
+    if (is_blocked()) return;  // what finds no more room is a superset
     if (settles()) return drain(kBriefNs);
     std::vector<Sanitizer_StreamHandle> streams;  // others may add to them meanwhile
     for (const auto& [stream, place] : streams_) streams.push_back(stream);
@@ -257,14 +257,14 @@ bool Arena::settles() {
 }
 
 void Arena::end_stream(Sanitizer_StreamHandle stream) {
-    Alone alone(limit_ns_);
-    if (!alone) return;
+    ClosedGate closed_gate(limit_ns_);
+    if (!closed_gate) return;
     drain(kBriefNs);
-    auto left = streams_.find(stream);
-    if (left == streams_.end()) return;
+    auto entry = streams_.find(stream);
+    if (entry == streams_.end()) return;
     give_up(stream, "");
-    places_.forget(left->second);
-    streams_.erase(left);
+    places_.forget(entry->second);
+    streams_.erase(entry);
 }
 
 // Whether all that was launched has ended. A place that was not reached the last time is waited for first: what was put
@@ -296,7 +296,7 @@ bool Arena::at_rest(uint64_t patience_ns) {
     return true;
 }
 
-std::vector<Entry> Arena::peek() {
+std::vector<Entry> Arena::entries_now() {
     ContextGuard inside(context_);
     uint64_t n = std::min<uint64_t>(count(), capacity_);
     std::vector<Entry> out(n);
@@ -334,17 +334,17 @@ void Arena::report_graphs() {
 
 void Arena::drain(uint64_t patience_ns) {
     if (!ready_ || broken_ || !pending()) return;
-    Alone alone(patience_ns);
-    if (!alone) return;
+    ClosedGate closed_gate(patience_ns);
+    if (!closed_gate) return;
     ContextGuard inside(context_);
-    bool behind = held_up();
+    bool behind = is_blocked();
     places_.was_refused();
-    auto making = open_;  // their threads may have done so when the records are copied
-    if (!at_rest(behind ? std::min(patience_ns, kBriefNs) : patience_ns) || held_up()) return;
-    uint64_t appended = count(), n = std::min<uint64_t>(appended, capacity_);
+    auto unfinished = open_;  // their threads may have done so when the records are copied
+    if (!at_rest(behind ? std::min(patience_ns, kBriefNs) : patience_ns) || is_blocked()) return;
+    uint64_t appended_count = count(), n = std::min<uint64_t>(appended_count, capacity_);
     if (broken_) return;  // what is there stays pending: the process will not have ended whole
-    making.insert(open_.begin(), open_.end());
-    for (const auto& [thread, launch] : making) events::unfinished(launch);
+    unfinished.insert(open_.begin(), open_.end());
+    for (const auto& [thread, launch] : unfinished) events::unfinished(launch);
     bool refused = places_.was_refused();  // some of them may run on
     if (refused)
         for (uint32_t i = 0; i < used_headers_; ++i) events::unfinished(first_launch_ + i);
@@ -358,7 +358,7 @@ void Arena::drain(uint64_t patience_ns) {
         log_.entries(staging_, some * sizeof(Entry));
         done += some;
     }
-    if (appended > n || beyond_ > 0) report_spills();
+    if (appended_count > n || beyond_ > 0) report_spills();
     if (used_in_graphs_ > 0) report_graphs();
     if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
     // What runs on may set bits in the entries that it knows: they are not used again before the next time, and neither
@@ -367,7 +367,7 @@ void Arena::drain(uint64_t patience_ns) {
     check(refused ? api.sanitizerMemset(beyond, 0, sizeof *beyond, nullptr)
                   : api.sanitizerMemset(count_, 0, kCountBytes, nullptr),
           "clearing the record count");
-    events::drain(n, appended - n);
+    events::drain(n, appended_count - n);
     refill();
     if (refused) expected_ = n;
     log_.flush();

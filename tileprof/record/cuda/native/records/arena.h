@@ -44,7 +44,7 @@ class Arena {
     // Wait for it and learn. False: the launch had not ended at the limit, and is given up.
     bool learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name);
     // Something that was given up still runs: what comes behind it would be waited for in vain.
-    bool held_up();
+    bool is_blocked();
     // Wait until all that the stream holds has ended; false at the limit.
     bool rest(Sanitizer_StreamHandle stream);
     // Drain when the arena may be half full.
@@ -57,7 +57,7 @@ class Arena {
     void drain(uint64_t patience_ns);
     void drain() { drain(limit_ns_); }
     // The entries that are in the arena now; the caller has waited for what wrote them.
-    std::vector<Entry> peek();
+    std::vector<Entry> entries_now();
     // Some accesses have no entry since the last drain.
     bool full() { return count() > capacity_ || beyond_ > 0; }
     bool pending() const { return used_headers_ + used_in_graphs_ > 0; }
@@ -71,7 +71,7 @@ class Arena {
     bool allocate();
     bool allocate_all();
     bool at_rest(uint64_t patience_ns);
-    bool waited(Places::Place place, uint64_t patience_ns);
+    bool wait_for_place(Places::Place place, uint64_t patience_ns);
     void give_up(Sanitizer_StreamHandle stream, const std::string& name);
     bool settles();
     bool answers();
@@ -102,8 +102,8 @@ class Arena {
     Places places_;
     // Streams that recorded launches were made in since the last drain, and a place in each that was not reached then.
     std::map<Sanitizer_StreamHandle, Places::Place> streams_;
-    std::vector<Places::Place> given_up_;      // behind launches that had not ended at the limit
-    bool told_ = false;                        // that launches are not recorded for want of headers
+    std::vector<Places::Place> abandoned_places_;      // behind launches that had not ended at the limit
+    bool complained_ = false;                        // that launches are not recorded for want of headers
     std::map<const void*, uint32_t> open_;     // launches that threads are making
     std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: entries that a launch appends
     uint64_t expected_ = 0;                    // entries in the arena, as far as known

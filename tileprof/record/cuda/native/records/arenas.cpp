@@ -21,7 +21,7 @@ Arena* Arenas::of(CUcontext context) {
     return arena.get();
 }
 
-Arena* Arenas::made_for(CUcontext context) const {
+Arena* Arenas::existing(CUcontext context) const {
     auto arena = arenas_.find(context);
     return arena == arenas_.end() ? nullptr : arena->second.get();
 }
@@ -51,7 +51,7 @@ void Arenas::context_destroyed(CUcontext context) {
     arena->second->drain();
     lost_ |= arena->second->pending();
     arena->second->end();
-    ended_.push_back(std::move(arena->second));
+    ended_arenas_.push_back(std::move(arena->second));
     arenas_.erase(context);
 }
 

@@ -17,7 +17,7 @@ class Arenas {
     // Made at the first launch in a context.
     Arena* of(CUcontext context);
     // nullptr where none was made.
-    Arena* made_for(CUcontext context) const;
+    Arena* existing(CUcontext context) const;
     // The number by which events name a context that has an arena.
     int number_of(CUcontext context) { return numbers_[context]; }
     // Those that there are now: others may come while one is waited for.
@@ -35,10 +35,10 @@ class Arenas {
   private:
     const Options& options_;
     std::map<CUcontext, std::unique_ptr<Arena>> arenas_;
-    std::vector<std::unique_ptr<Arena>> ended_;  // of contexts that were destroyed: threads may still hold them
+    std::vector<std::unique_ptr<Arena>> ended_arenas_;  // of contexts that were destroyed: threads may still hold them
     std::map<CUcontext, int> numbers_;
     uint64_t last_drain_ns_ = 0;
-    bool lost_ = false;      // a context was destroyed with records
+    bool lost_ = false;  // a context was destroyed with records
     bool finished_ = false;  // the driver may be gone
 };
 

@@ -11,9 +11,9 @@
 #include "records/records.h"
 
 #ifdef __CUDACC__
-#define TILEPROF_BOTH static __host__ __device__ __forceinline__
+#define TILEPROF_HOST_DEVICE static __host__ __device__ __forceinline__
 #else
-#define TILEPROF_BOTH static inline
+#define TILEPROF_HOST_DEVICE static inline
 #endif
 
 namespace tileprof {
@@ -28,7 +28,7 @@ struct alignas(16) Fact {
 static_assert(sizeof(Fact) == 16, "read and written by one instruction");
 
 // Of a fact's slot. Adjacent windows of a block lie side by side: one sector serves a streaming warp.
-TILEPROF_BOTH uint32_t fact_slot(uint32_t launch, uint32_t block, uint64_t window) {
+TILEPROF_HOST_DEVICE uint32_t fact_slot(uint32_t launch, uint32_t block, uint64_t window) {
     uint32_t salt = (launch * 0x9e3779b9u + block) * 0x85ebca6bu;
     return (static_cast<uint32_t>(window) + (salt ^ salt >> 15)) & (kFactSlots - 1);
 }
@@ -36,11 +36,11 @@ TILEPROF_BOTH uint32_t fact_slot(uint32_t launch, uint32_t block, uint64_t windo
 // Generations, which graphs alone have, begin here; windows of a byte's granules may reach beyond.
 constexpr uint32_t kAboveShift = 20;
 
-TILEPROF_BOTH bool fact_holds(uint64_t window, uint32_t in_graph) {
+TILEPROF_HOST_DEVICE bool fact_holds(uint64_t window, uint32_t in_graph) {
     return window >> (in_graph ? kFactBits + kAboveShift : kFactBits + 32) == 0;
 }
 
-TILEPROF_BOTH uint32_t fact_above(uint64_t window, uint32_t generation) {
+TILEPROF_HOST_DEVICE uint32_t fact_above(uint64_t window, uint32_t generation) {
     return static_cast<uint32_t>(window >> kFactBits) | generation << kAboveShift;
 }
 
@@ -50,14 +50,14 @@ constexpr uint32_t kRoomBit = 1u << 31, kMapBit = 1u << 30;
 // "Thread `thread` of the block may append `left` entries from number `entry` on."
 constexpr uint32_t kRoom = 32, kLeftBits = 8, kLeftMask = (1u << kLeftBits) - 1;
 
-TILEPROF_BOTH uint64_t room_window(uint32_t thread) { return 0x5a5a5 ^ static_cast<uint64_t>(thread) << 5; }
+TILEPROF_HOST_DEVICE uint64_t room_window(uint32_t thread) { return 0x5a5a5 ^ static_cast<uint64_t>(thread) << 5; }
 
-TILEPROF_BOTH Fact room_of(uint32_t entry, uint32_t block, uint32_t launch, uint32_t thread, uint32_t left) {
+TILEPROF_HOST_DEVICE Fact room_of(uint32_t entry, uint32_t block, uint32_t launch, uint32_t thread, uint32_t left) {
     return {entry, block, launch, kRoomBit | thread << kLeftBits | left};
 }
 
 // 0 where a fact is another.
-TILEPROF_BOTH uint32_t room_left(const Fact& fact, uint32_t block, uint32_t launch, uint32_t thread) {
+TILEPROF_HOST_DEVICE uint32_t room_left(const Fact& fact, uint32_t block, uint32_t launch, uint32_t thread) {
     bool own =
         fact.block == block && fact.launch == launch && (fact.above & ~kLeftMask) == (kRoomBit | thread << kLeftBits);
     return own ? fact.above & kLeftMask : 0;
@@ -66,11 +66,11 @@ TILEPROF_BOTH uint32_t room_left(const Fact& fact, uint32_t block, uint32_t laun
 // "This tensor map lies among the launch's parameters and was copied." Maps are aligned to 64 bytes.
 constexpr uint32_t kMapAlignBits = 6;
 
-TILEPROF_BOTH Fact known_map(uint64_t map, uint32_t launch) {
+TILEPROF_HOST_DEVICE Fact known_map(uint64_t map, uint32_t launch) {
     return {static_cast<uint32_t>(map), static_cast<uint32_t>(map >> 32), launch, kMapBit};
 }
 
-TILEPROF_BOTH bool is_known_map(const Fact& fact, uint64_t map, uint32_t launch) {
+TILEPROF_HOST_DEVICE bool is_known_map(const Fact& fact, uint64_t map, uint32_t launch) {
     return fact.entry == static_cast<uint32_t>(map) && fact.block == static_cast<uint32_t>(map >> 32) &&
            fact.launch == launch && fact.above == kMapBit;
 }

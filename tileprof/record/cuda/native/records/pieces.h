@@ -9,19 +9,19 @@
 
 namespace tileprof {
 
-TILEPROF_BOTH bool piece_serves(uint64_t was) {
+TILEPROF_HOST_DEVICE bool piece_serves(uint64_t was) {
     uint32_t left = 0u - static_cast<uint32_t>(was);
     return left != 0 && left < kPiece;
 }
 
-TILEPROF_BOTH uint64_t piece_entry(uint64_t was) {
+TILEPROF_HOST_DEVICE uint64_t piece_entry(uint64_t was) {
     return (was >> 32) + kPiece + static_cast<uint32_t>(was) - (1ull << 32);
 }
 
-TILEPROF_BOTH bool piece_refills(uint64_t was) { return static_cast<uint32_t>(was) == 0; }
+TILEPROF_HOST_DEVICE bool piece_refills(uint64_t was) { return static_cast<uint32_t>(was) == 0; }
 
 // Of a fresh piece, whose first entry is its taker's.
-TILEPROF_BOTH uint64_t piece_at(uint64_t begin) { return begin << 32 | (1u - kPiece); }
+TILEPROF_HOST_DEVICE uint64_t piece_at(uint64_t begin) { return begin << 32 | (1u - kPiece); }
 
 // Of a full arena: it does not go round, however many come.
 constexpr uint64_t kSpent = 1;

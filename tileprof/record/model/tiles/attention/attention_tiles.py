@@ -17,7 +17,7 @@ from tileprof.arrays import I64
 from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.overrides import dictated
-from tileprof.record.model.tiles.products.gemm_tiles import rate_of
+from tileprof.record.model.tiles.products.gemm_tile_choice import rate_of
 from tileprof.record.model.tiles.products.main_loop import CHUNKS
 from tileprof.trace.footprint import READ, Boxes
 

@@ -23,7 +23,7 @@ import numpy as np
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import binding
-from tileprof.record.model.tiles.products import gemm_tiles
+from tileprof.record.model.tiles.products import gemm_tile_choice
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
 from tileprof.record.model.tiles.products.split_k import (
     memory_order,
@@ -91,9 +91,9 @@ def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
     per_group = window.channels
     if window.groups > 1 and per_group[0 if window.transposed else 1] == 1:
         return [direct_kernel(window, device, f"depthwise_{name}")]
-    rate = gemm_tiles.rate_of(window.source.dtype, device, tf32=True)
+    rate = gemm_tile_choice.rate_of(window.source.dtype, device, tf32=True)
     sizes = (int(np.prod(window.pixels)), per_group[0], per_group[1] * window.taps)
-    tile = gemm_tiles.choose(
+    tile = gemm_tile_choice.choose(
         "conv",
         sizes,
         window.groups,
@@ -112,7 +112,7 @@ def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
 
 
 def main_kernel(
-    window: Window, tile: gemm_tiles.Tile, name: str, rate: str, *, partial: bool, per_image: bool = False
+    window: Window, tile: gemm_tile_choice.Tile, name: str, rate: str, *, partial: bool, per_image: bool = False
 ) -> Kernel:
     """Model the product in tiles of pixels by channels; ``partial``: its slices go to a workspace.
 
@@ -162,7 +162,7 @@ def _pixel_runs(window: Window, rows: int, *, per_image: bool) -> tuple[NDArray[
 
 
 def _source_reads(
-    window: Window, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32], *, per_image: bool
+    window: Window, tile: gemm_tile_choice.Tile, loop: Loop, block: NDArray[np.int32], *, per_image: bool
 ) -> Boxes:
     """Return the halo of each tile of pixels, computed once for all channel tiles."""
     lo, hi = _pixel_runs(window, tile.m, per_image=per_image)
@@ -201,7 +201,7 @@ def _gather(
     return parts[0] if len(parts) == 1 else regions.by_tile(Boxes.concat(parts))
 
 
-def _weight_reads(window: Window, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
+def _weight_reads(window: Window, tile: gemm_tile_choice.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
     results, sources = window.channels
     channel_tiles = -(-results // tile.n)
     splits, chunks = loop.start.shape
@@ -231,7 +231,7 @@ def _results(
     operand: Operand,
     slot: int,
     mode: int,
-    tile: gemm_tiles.Tile,
+    tile: gemm_tile_choice.Tile,
     block: NDArray[np.int32],
     first: float,
     *,
@@ -279,7 +279,7 @@ def direct_kernel(window: Window, device: Device, name: str, *, run: int = DIREC
     if window.bias is not None:
         parts.append(regions.boxes(window.bias, 3, READ, row, start[:, 1:2], stop[:, 1:2], first=0, last=1))
         slots.append(window.bias)
-    rate = gemm_tiles.rate_of(window.source.dtype, device)
+    rate = gemm_tile_choice.rate_of(window.source.dtype, device)
     return Kernel(
         name, Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)), tuple(slots), (len(lo), 1, 1),
         (DIRECT_THREADS, 1, 1),

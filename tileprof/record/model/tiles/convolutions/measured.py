@@ -36,7 +36,7 @@ from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
 from tileprof.record.model.tiles.convolutions.problem import Problem, operand_sizes
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
-from tileprof.record.model.tiles.products import gemm_tiles
+from tileprof.record.model.tiles.products import gemm_tile_choice
 from tileprof.record.model.tiles.products.split_k import partial_sums, reduce_kernel
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.trace.sources import ShapeSource, TimeSource
@@ -69,7 +69,7 @@ class _Call:
     device: Device
     inputs: list[Operand]
     copied: list[bool] = field(default_factory=lambda: [False, False])
-    waited: list[Operand] = field(default_factory=list)
+    awaited_counters: list[Operand] = field(default_factory=list)
     """Scratch that the kernel reads besides: counters and tables."""
     launched: list[Kernel] = field(default_factory=list)
 
@@ -97,10 +97,10 @@ def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
     return _sourced(call, call.launched)
 
 
-def _sourced(call: _Call, launched: list[Kernel]) -> list[Kernel]:
+def _sourced(call: _Call, kernels: list[Kernel]) -> list[Kernel]:
     """Return launches with what is known of each: registers, shared memory, time, and how it is known."""
     sourced = []
-    for kernel, launch in zip(launched, call.entry.launches, strict=True):
+    for kernel, launch in zip(kernels, call.entry.launches, strict=True):
         exact = call.entry.source == ShapeSource.TABLE
         sourced.append(
             replace(
@@ -127,9 +127,9 @@ def _before(call: _Call, launch: MeasuredLaunch, role: Role, following: Role, ta
         call.inputs[number], call.copied[number] = copy, True
         return
     sketch = Sketch(1)
-    slot = _COUNTERS + len(call.waited)
+    slot = _COUNTERS + len(call.awaited_counters)
     counters = Part((1,), (1,), "int32", _COUNTER_BYTES, ref=-1 - slot, workspace=_COUNTER_BYTES)
-    call.waited.append(counters)
+    call.awaited_counters.append(counters)
     sketch.whole(counters, WRITE)
     if role == Role.FILL and following not in _COPIES:  # either counters or the result is zeroed: both stand for it
         sketch.whole(target, WRITE)
@@ -164,11 +164,11 @@ def _scratch_like(operand: Operand, slot: int) -> Part:
 
 def _copy(call: _Call, launch: MeasuredLaunch, source: Operand, copy: Operand, number: int) -> Kernel:
     """Model a change of layout: by squares where the grid says so, else any block may move anything."""
-    waited = call.waited if number < len(call.problem.inputs) else []
+    counters = call.awaited_counters if number < len(call.problem.inputs) else []
     grid = _transpose_grid(source.shape)
-    known = _transpose_grid(operand_sizes(call.entry.key)[number]) == launch.grid
-    if named(launch.name).role != Role.TRANSPOSE or not known:
-        return _anything(launch, call.device, [source, *waited], [copy])
+    same_grid = _transpose_grid(operand_sizes(call.entry.key)[number]) == launch.grid
+    if named(launch.name).role != Role.TRANSPOSE or not same_grid:
+        return _conservative(launch, call.device, [source, *counters], [copy])
     sketch = Sketch(*grid)
     x, y, z = grid_blocks(grid).astype(np.int64).T
     pixels, channels = int(np.prod(source.shape[2:])), source.shape[1]
@@ -180,7 +180,7 @@ def _copy(call: _Call, launch: MeasuredLaunch, source: Operand, copy: Operand, n
     )
     tiles = np.arange(sketch.tiles)
     sketch.span(source, READ, tiles, *spans)
-    for operand in waited:
+    for operand in counters:
         sketch.whole(operand, READ)
     sketch.span(copy, WRITE, tiles, *spans)
     return sketch.kernel(launch.name, threads=launch.block, loads_first=True)
@@ -190,21 +190,21 @@ def _main(call: _Call, launch: MeasuredLaunch, target: Operand, after: Sequence[
     kernel = named(launch.name)
     reductions = [one for one in after if named(one.name).role == Role.REDUCE]
     if kernel.role == Role.PRODUCT:
-        launched = _product(call, launch, kernel, target, reductions)
+        kernels = _product(call, launch, kernel, target, reductions)
     elif _runs_of_results(launch, kernel, call.problem):
-        launched = [_direct(call, launch, kernel, target)]
+        kernels = [_direct(call, launch, kernel, target)]
     elif kernel.role == Role.WEIGHTS and isinstance(call.problem.shape, WeightGradient):
-        launched = _weight_elements(call, target)
+        kernels = _weight_elements(call, target)
     else:
-        launched = [_anything(launch, call.device, call.inputs, [target])]
-    if reductions and len(launched) == 1:
+        kernels = [_conservative(launch, call.device, call.inputs, [target])]
+    if reductions and len(kernels) == 1:
         partial = partial_sums(target, 1)
-        launched = [
-            _anything(launch, call.device, call.inputs, [_as_part(partial)]),
-            _anything(reductions[0], call.device, [_as_part(partial)], [target]),
+        kernels = [
+            _conservative(launch, call.device, call.inputs, [_as_part(partial)]),
+            _conservative(reductions[0], call.device, [_as_part(partial)], [target]),
         ]
-    launched[0] = _awaiting(launched[0], call.waited)
-    return launched
+    kernels[0] = _awaiting(kernels[0], call.awaited_counters)
+    return kernels
 
 
 def _runs_of_results(launch: MeasuredLaunch, kernel: NamedKernel, problem: Problem) -> bool:
@@ -222,15 +222,15 @@ def _product(
 ) -> list[Kernel]:
     """Model a product in tiles, and the reduction of its slices where one was launched."""
     problem = call.problem
-    placed = problem.placed(launch, kernel, call.entry.key)
-    split = placed.split if reductions else 1
-    tile = gemm_tiles.Tile(placed.rows, placed.columns, kernel.tile[2], split, 1, 1, 32, 0)
-    rate = gemm_tiles.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
+    placement = problem.placement(launch, kernel, call.entry.key)
+    split = placement.split if reductions else 1
+    tile = gemm_tile_choice.Tile(placement.rows, placement.columns, kernel.tile[2], split, 1, 1, 32, 0)
+    rate = gemm_tile_choice.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
     if isinstance(problem.shape, Window):
         window = replace(problem.shape, out=target, source=call.inputs[0], weight=call.inputs[1], bias=None)
         tile = replace(tile, split=max(1, min(split, -(-window.channels[1] // tile.k))))
         main = conv_kernels.main_kernel(
-            window, tile, launch.name, rate, per_image=placed.per_image, partial=bool(reductions)
+            window, tile, launch.name, rate, per_image=placement.per_image, partial=bool(reductions)
         )
     else:
         gradient = replace(problem.shape, weight=target, small=call.inputs[0], large=call.inputs[1])
@@ -239,8 +239,10 @@ def _product(
     tiles = main.footprint.tiles
     grid = launch.grid
     if call.entry.source != ShapeSource.TABLE:
-        grid = placed.grid(problem.key, launch, tiles, call.device.sms)
-    main = _dealt(replace(main, grid=grid, cluster=launch.cluster, coverage="exact" if placed.certain else "inferred"))
+        grid = placement.grid(problem.key, launch, tiles, call.device.sms)
+    main = _by_work_items(
+        replace(main, grid=grid, cluster=launch.cluster, coverage="exact" if placement.certain else "inferred")
+    )
     if not reductions:
         return [main]
     blocks = int(np.prod(reductions[0].grid))
@@ -253,7 +255,7 @@ def _product(
     return [main, replace(reduced, coverage="inferred")]
 
 
-def _dealt(kernel: Kernel) -> Kernel:
+def _by_work_items(kernel: Kernel) -> Kernel:
     """Return a kernel with at most a tile per cluster: persistent ones, and those whose blocks take several groups, are
     dealt their work items in turn.
     """
@@ -264,7 +266,7 @@ def _dealt(kernel: Kernel) -> Kernel:
     boxes = kernel.footprint.boxes
     turn, cluster = np.divmod(boxes.tile.astype(np.int64), clusters)
     turns = -(-items // clusters)
-    dealt = Boxes(
+    tile_boxes = Boxes(
         **{name: getattr(boxes, name) for name in Boxes.__slots__}
         | {
             "tile": cluster.astype(np.int32),
@@ -274,7 +276,7 @@ def _dealt(kernel: Kernel) -> Kernel:
     )
     places = np.zeros((clusters, 3), np.int32)
     places[:, 1] = np.arange(clusters)
-    return replace(kernel, footprint=Footprint(places, regions.by_tile(dealt)), coverage="inferred")
+    return replace(kernel, footprint=Footprint(places, regions.by_tile(tile_boxes)), coverage="inferred")
 
 
 def _direct(call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Operand) -> Kernel:
@@ -305,18 +307,18 @@ def _weight_elements(call: _Call, target: Operand) -> list[Kernel]:
     gradient = call.problem.shape
     assert isinstance(gradient, WeightGradient)
     gradient = replace(gradient, weight=target, small=call.inputs[0], large=call.inputs[1])
-    tile = gemm_tiles.Tile(1, 1, 1, 1, 1, 1, 32, 0)
+    tile = gemm_tile_choice.Tile(1, 1, 1, 1, 1, 1, 32, 0)
     main = conv_weight_kernels.main_kernel(gradient, tile, "weights", "fp32", partial=False)
     return [replace(main, grid=(main.footprint.tiles, 1, 1))]
 
 
-def _awaiting(kernel: Kernel, waited: Sequence[Operand]) -> Kernel:
+def _awaiting(kernel: Kernel, counters: Sequence[Operand]) -> Kernel:
     """Return a kernel whose tiles also read counters and tables."""
-    if not waited:
+    if not counters:
         return kernel
     tiles = np.arange(kernel.footprint.tiles)
     slots, parts = list(kernel.operands), [kernel.footprint.boxes]
-    for operand in waited:
+    for operand in counters:
         parts.append(regions.whole(operand, len(slots), READ, tiles, first=0, last=1))
         slots.append(binding(operand))
     footprint = Footprint(kernel.footprint.block, regions.by_tile(Boxes.concat(parts)))
@@ -327,11 +329,13 @@ def _unknown(call: _Call, launch: MeasuredLaunch, number: int) -> Kernel:
     """Model one of several kernels: it may read all inputs and what was written before, and write all results."""
     size = sum(one.numel * max(4, one.itemsize) for one in (*call.inputs, call.problem.out))
     shared = Part((size,), (1,), "uint8", 1, ref=-1, workspace=size)
-    written = [shared, call.problem.out]
-    return _anything(launch, call.device, [*call.inputs, *([shared] if number else [])], written)
+    outputs = [shared, call.problem.out]
+    return _conservative(launch, call.device, [*call.inputs, *([shared] if number else [])], outputs)
 
 
-def _anything(launch: MeasuredLaunch, device: Device, reads: Sequence[Operand], writes: Sequence[Operand]) -> Kernel:
+def _conservative(
+    launch: MeasuredLaunch, device: Device, reads: Sequence[Operand], writes: Sequence[Operand]
+) -> Kernel:
     """Model a kernel of which only the grid is known; at most a tile per SM, since more would say the same."""
     blocks = max(1, int(np.prod(launch.grid, dtype=np.int64)))
     sketch = Sketch(min(blocks, device.sms))

@@ -26,7 +26,7 @@ _MOST_SWIZZLE, _MOST_SWIZZLE_GEMM = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placement:
     """The placing of tiles: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has
     tiles of its own. ``form``: the grid's x counts rows of tiles (or columns), this many at once; None where the
     recorded grid is not that of these tiles.
@@ -86,7 +86,7 @@ class Problem:
     def tf32(self) -> bool:
         return self.key[1] == Dtype.TF32
 
-    def placed(self, launch: MeasuredLaunch, kernel: NamedKernel, key: tuple[int, ...]) -> Placed:
+    def placement(self, launch: MeasuredLaunch, kernel: NamedKernel, key: tuple[int, ...]) -> Placement:
         """Return how the tiles of a launch lie, judged by the grid that it had for ``key``."""
         first, second, _ = kernel.tile
         library = (
@@ -104,10 +104,10 @@ class Problem:
             if launch.name.startswith("nvjet"):
                 total = int(np.prod(launch.grid)) // max(1, int(np.prod(launch.cluster)))
                 if total in (counted[0] * counted[1], counted[0] * counted[1] * images):
-                    return Placed(high, wide, split, alone, certain=True)
+                    return Placement(high, wide, split, alone, certain=True)
             elif (form := _form(launch.grid, counted)) is not None:
-                return Placed(high, wide, split, alone, certain=True, form=form)
-        return Placed(*ways[0], split, alone, certain=False)
+                return Placement(high, wide, split, alone, certain=True, form=form)
+        return Placement(*ways[0], split, alone, certain=False)
 
 
 def product_sizes(shape: Window | WeightGradient) -> tuple[int, int, int]:

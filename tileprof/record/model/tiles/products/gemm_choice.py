@@ -10,15 +10,15 @@ library is expected to choose (`learned`); the nearest entry; tileprof's rules.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.record.model import tables
 from tileprof.record.model.tables.product_entries import Recipe, recipe_of, time_ns
 from tileprof.record.model.tiles.foundations.overrides import dictated
-from tileprof.record.model.tiles.products import gemm_tiles, learned, library_heuristic, neighbours, nvjet
+from tileprof.record.model.tiles.products import gemm_tile_choice, learned, library_heuristic, neighbours, nvjet
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
-from tileprof.record.model.tiles.products.gemm_tiles import Tile
+from tileprof.record.model.tiles.products.gemm_tile_choice import Tile
 from tileprof.trace.sources import ShapeSource, TimeSource
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tileprof.record.model.tables import Table
     from tileprof.record.model.tiles.products.problem import Problem
 
+_BIAS_WORKSPACE: Final = 1 << 20
+"""Bytes that PyTorch gives cuBLASLt, which it calls for products with a bias, for partial sums."""
 _CLEARING_NS, _ADDING_NS = 750.0, 1900.0
 """Medians, on an H200, of a launch that clears a counter, and of one that adds slices up."""
 
@@ -61,7 +63,7 @@ def choose(
     """
     asked: dict[str, Any] = {"itemsize": itemsize, "out_itemsize": out_itemsize, "rate": rate, "device": device}
     if dictated("gemm", sizes) is not None:
-        return Choice(gemm_tiles.choose("gemm", sizes, batch, **asked), ShapeSource.DICTATED)
+        return Choice(gemm_tile_choice.choose("gemm", sizes, batch, **asked), ShapeSource.DICTATED)
     table = tables.table("products", device) if problem is not None else None
     if problem is not None and table is not None:
         known = measured(problem, table, device)
@@ -71,7 +73,7 @@ def choose(
         proposed = _proposed(problem, None, device)
         if proposed is not None:
             return _of_recipe(proposed, problem, ShapeSource.HEURISTIC)
-    tile = nvjet.choose(sizes, batch, **asked) or gemm_tiles.choose("gemm", sizes, batch, **asked)
+    tile = nvjet.choose(sizes, batch, **asked) or gemm_tile_choice.choose("gemm", sizes, batch, **asked)
     return Choice(tile, ShapeSource.RULE)
 
 
@@ -140,6 +142,8 @@ def _proposed(problem: Problem, table: Table | None, device: Device) -> Recipe |
         shape = (proposal.m, proposal.n, *proposal.cluster)
         if table is not None and problem.op == problems.BIAS and shape not in menu:
             continue
+        if problem.op == problems.BIAS and proposal.split > 1 and _sums(problem, proposal.split) > _BIAS_WORKSPACE:
+            continue
         together = proposal.cluster[0] * proposal.cluster[1]
         clusters = -(-problem.m // (proposal.m * proposal.cluster[0]))
         clusters *= -(-problem.n // (proposal.n * proposal.cluster[1])) * problem.batch * proposal.split
@@ -157,6 +161,11 @@ def _proposed(problem: Problem, table: Table | None, device: Device) -> Recipe |
             post="reduce" if proposal.split > 1 else "none",
         )
     return None
+
+
+def _sums(problem: Problem, split: int) -> int:
+    """Return the bytes of partial sums in float32."""
+    return 4 * split * problem.m * problem.n
 
 
 def _of_recipe(recipe: Recipe, problem: Problem, source: ShapeSource) -> Choice:

@@ -16,7 +16,7 @@ from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.index_values import recorded_values
-from tileprof.record.model.tiles.products import gemm_tiles
+from tileprof.record.model.tiles.products import gemm_tile_choice
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.main_loop import chunks_for, flops, raster
 from tileprof.record.model.tiles.products.split_k import row_of_blocks
@@ -59,9 +59,9 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     ranges = {"m": (0 * m, m), "n": (0 * n, n), "k": (0 * k, k)}
     grouped = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}[len(a.shape), len(b.shape)]
     ranges[grouped] = edges[:-1], edges[1:]
-    rate = gemm_tiles.rate_of(a.dtype, device)
+    rate = gemm_tile_choice.rate_of(a.dtype, device)
     mean = tuple(max(1, int(np.mean(high - low))) for low, high in ranges.values())
-    tile = gemm_tiles.choose(
+    tile = gemm_tile_choice.choose(
         "gemm",
         (mean[0], mean[1], mean[2]),
         len(sizes),
@@ -85,7 +85,7 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     ]  # fmt: skip
 
 
-def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tiles.Tile) -> _Items:
+def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tile_choice.Tile) -> _Items:
     """Return the tiles of all groups; an empty group has none, except along k, where its results are zeros."""
     (m0, m1), (n0, n1), (k0, k1) = ranges["m"], ranges["n"], ranges["k"]
     grids = [raster(x, y, 1) for x, y in zip(-(-(m1 - m0) // tile.m), -(-(n1 - n0) // tile.n), strict=True)]
@@ -100,7 +100,7 @@ def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tiles.Tile) -> _Items:
     )
 
 
-def _boxes(call: Call, items: _Items, tile: gemm_tiles.Tile) -> Boxes:
+def _boxes(call: Call, items: _Items, tile: gemm_tile_choice.Tile) -> Boxes:
     a, b, d = call["self"], call["mat2"], call.outputs[0]
     items_count = len(items.group)
     depth = items.k[1] - items.k[0]

@@ -21,7 +21,7 @@ from tileprof.record.model import tables
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import Sketch, scratch
-from tileprof.record.model.tiles.products import gemm_choice, gemm_tiles
+from tileprof.record.model.tiles.products import gemm_choice, gemm_tile_choice
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
 from tileprof.record.model.tiles.products.problem import Problem
 from tileprof.record.model.tiles.products.split_k import (
@@ -80,14 +80,14 @@ def kernels(
     batch = product.d.shape[0]
     if 0 in (m, n, batch):
         return []
-    rate = gemm_tiles.rate_of(product.a.dtype, device, tf32=tf32)
+    rate = gemm_tile_choice.rate_of(product.a.dtype, device, tf32=tf32)
     problem = None if op is None or k == 0 else Problem.of(op, product.a, product.b, tf32=rate == "tf32")
     choice = gemm_choice.choose(
         problem, (m, n, k), batch, itemsize=product.a.itemsize, out_itemsize=product.d.itemsize, rate=rate,
         device=device,
     )  # fmt: skip
     tile = replace(choice.tile, split=max(1, min(choice.tile.split, -(-k // choice.tile.k))))
-    post = choice.post or ("tiles" if rate in gemm_tiles.SIMT else "runs")
+    post = choice.post or ("tiles" if rate in gemm_tile_choice.SIMT else "runs")
     if tile.split == 1 and post != "epilogue":
         post = "none"
     inner = replace(product, c=None, scales=()) if post == "epilogue" else product
@@ -183,7 +183,7 @@ def _by_turns(operand: Operand, dim: int, splits: int, piece: int) -> Operand:
 
 
 def squares(
-    operand: Operand, slot: int, mode: int, tile: gemm_tiles.Tile, block: NDArray[np.int32], *, first: float
+    operand: Operand, slot: int, mode: int, tile: gemm_tile_choice.Tile, block: NDArray[np.int32], *, first: float
 ) -> Boxes:
     """Return each tile's own rectangle of a ``[slices, batch, m, n]`` operand, at the end of its life."""
     slices, batches = np.divmod(block[:, 2], operand.shape[1])
@@ -192,7 +192,7 @@ def squares(
     return regions.boxes(operand, slot, mode, np.arange(len(block)), start, stop, first=first, last=1.0)
 
 
-def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str, post: str) -> Kernel:
+def _main_kernel(product: Product, tile: gemm_tile_choice.Tile, name: str, rate: str, post: str) -> Kernel:
     m, n, k = product.sizes
     batch = product.d.shape[0]
     tiles = (-(-m // tile.rows), -(-n // tile.columns), tile.split * batch)
@@ -233,7 +233,7 @@ def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str, 
     )  # fmt: skip
 
 
-def _epilogue_kernel(product: Product, tile: gemm_tiles.Tile) -> Kernel:
+def _epilogue_kernel(product: Product, tile: gemm_tile_choice.Tile) -> Kernel:
     """Adds c to results that are there, in the main kernel's tiles."""
     batch, m, n = product.d.shape
     grid = (-(-m // tile.m), -(-n // tile.n), batch)
@@ -248,7 +248,7 @@ def _epilogue_kernel(product: Product, tile: gemm_tiles.Tile) -> Kernel:
     )  # fmt: skip
 
 
-def _reduction_by_tiles(product: Product, tile: gemm_tiles.Tile) -> Kernel:
+def _reduction_by_tiles(product: Product, tile: gemm_tile_choice.Tile) -> Kernel:
     """Adds the slices square by square, in the main kernel's tiles: so cuBLAS's kernels without tensor cores do
     (recorded).
     """
@@ -271,7 +271,7 @@ def _epilogue_reads(product: Product) -> Sequence[Operand]:
     return (*((product.c,) if product.c else ()), *product.scales)
 
 
-def _label(product: Product, tile: gemm_tiles.Tile) -> str:
+def _label(product: Product, tile: gemm_tile_choice.Tile) -> str:
     """Return tile, pipeline and layouts, as in 128x256x64_4_nt: n where rows of a matrix lie contiguously."""
     layouts = "".join("n" if o.strides[2] == 1 or o.shape[2] == 1 else "t" for o in (product.a, product.b))
     cluster = "_cluster{}x{}".format(*tile.cluster) if tile.rows * tile.columns > tile.m * tile.n else ""

@@ -13,7 +13,7 @@ cuBLAS computes the transpose of a row-major result, so wgmma's 64 lies along n 
 no more than fifteen clusters of eight run at once on 132 SMs (GPCs have 16 or 18, some fewer), are fitted: with them
 the rule gives the blocks and clusters of all six products recorded on an H200 (driver 580, CUDA 13.0) and the area that
 a cluster of a seventh, which was probed before, was seen to write; `tests/unit/record/model/tiles/test_nvjet.py` lists
-them. Products that do not fit at once, and deep ones, for which split-k pays, are left to `gemm_tiles`: none was
+them. Products that do not fit at once, and deep ones, for which split-k pays, are left to `gemm_tile_choice`: none was
 recorded.
 """
 
@@ -23,7 +23,7 @@ from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from tileprof.record.model.tiles.products.gemm_tiles import Tile
+from tileprof.record.model.tiles.products.gemm_tile_choice import Tile
 
 if TYPE_CHECKING:
     from tileprof.devices import Device

@@ -1,0 +1,1 @@
+"""What verbs print: tables, sentences, progress, and the terminal that they print to."""

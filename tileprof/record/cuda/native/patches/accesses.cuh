@@ -1,0 +1,96 @@
+// Accesses by address: the granules that a warp touches, and bulk copies.
+#pragma once
+
+#include "patches/index.cuh"
+#include "patches/share.h"
+
+namespace tileprof {
+
+namespace {
+
+// Whether this thread knows the entry of a window of its block, and then sets its bits.
+__device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
+    uint32_t block = linear_block();
+    uint32_t generation = h->in_graph ? load_relaxed_gpu(&h->generation) : 0;
+    Fact fact = load_fact(h->facts + fact_slot(h->launch, block, window));
+    if (fact.block != block || fact.launch != h->launch || fact.above != fact_above(window, generation) ||
+        !fact_holds(window, h->in_graph))
+        return false;
+    red_or(&h->arena[fact.entry].payload[mode], bits);
+    return true;
+}
+
+// The same outside of graphs, of a window of addresses that keys hold.
+__device__ __forceinline__ bool touch_known(const HotFields& hot, uint64_t window, uint32_t bits, uint32_t mode) {
+    uint32_t block = linear_block();
+    Fact fact = load_fact(hot.facts + fact_slot(hot.launch, block, window));
+    if (fact.block != block || fact.launch != hot.launch || fact.above != fact_above(window, 0)) return false;
+    red_or(&hot.arena[fact.entry].payload[mode], bits);
+    return true;
+}
+
+// The same through the index, for the lanes that are here. Afterwards all threads may know.
+__device__ __noinline__ void touch_unknown(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
+    uint32_t block = linear_block();
+    uint32_t peers = __match_any_sync(__activemask(), window);
+    uint64_t key = key_of(h, kAccess, window);
+    uint32_t slot = slot_of(h, key, block);
+    uint32_t leader = __ffs(peers) - 1;
+    uint64_t at = 0;
+    if (lane_id() == leader) {
+        uint32_t slot_entry = load_relaxed_gpu(h->table + slot);
+        at = find(h, slot_entry, key, block) ? entry_in(h, slot_entry) : insert(h, slot, slot_entry, key, block);
+        if (at != kFull && fact_holds(window, h->in_graph)) {
+            uint32_t generation = static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration;
+            store_fact(h->facts + fact_slot(h->launch, block, window),
+                       {static_cast<uint32_t>(at), block, h->launch, fact_above(window, generation)});
+        }
+    }
+    at = __shfl_sync(peers, at, leader);
+    if (at != kFull) return red_or(&h->arena[at].payload[mode], bits);
+    spill(h, window << (h->granule_shift + 5), 1, mode);  // a window lies in one page
+}
+
+// Bits `first` to `last` of a window.
+__device__ __forceinline__ uint32_t bits_of(uint32_t first, uint32_t last) {
+    return (0xffffffffu >> (31 - (last - first))) << first;
+}
+
+// Granules `first` to `last`, of any windows.
+__device__ __noinline__ void touch_granules(Header* h, uint64_t first, uint64_t last, uint32_t mode) {
+    if (last >> (kGenerationShift - h->granule_shift) != 0)
+        return spill_beyond(h, first << h->granule_shift, (last - first + 1) << h->granule_shift, mode);
+    for (; first <= last; first = (first | 31) + 1) {
+        uint64_t window = first >> 5;
+        uint32_t bits = bits_of(first & 31, last >> 5 == window ? last & 31 : 31);
+        if (!touch_known(h, window, bits, mode)) touch_unknown(h, window, bits, mode);
+    }
+}
+
+// Record that this thread touches [address, address + bytes): accesses are naturally aligned and at most 16 bytes.
+__device__ __forceinline__ void touch(Header* h, const HotFields& hot, uint64_t address, uint32_t bytes,
+                                      uint32_t mode) {
+    uint32_t shift = hot.granule_shift, lanes = __activemask(), lane = lane_id();
+    uint64_t before = __shfl_up_sync(lanes, address, 1);
+    uint32_t on = __ballot_sync(lanes, goes_on(lanes, lane, address, before, bytes));
+    bytes = share(lanes, lane, on, shift, address, before, bytes);
+    if (bytes == 0) return;
+    uint64_t first = address >> shift, last = (address + bytes - 1) >> shift;
+    if (first >> 5 != last >> 5 || address >> kGenerationShift != 0 || hot.in_graph)
+        return touch_granules(h, first, last, mode);
+    uint32_t bits = bits_of(first & 31, last & 31);
+    if (!touch_known(hot, first >> 5, bits, mode)) touch_unknown(h, first >> 5, bits, mode);
+}
+
+__device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes, uint32_t mode, uint32_t mask) {
+    if (!elected() || bytes == 0) return;
+    if (address >> kGenerationShift != 0) return spill_beyond(h, address, bytes, mode);
+    uint64_t at = append_one(h);
+    if (at == kFull) return spill(h, address, bytes, mode);
+    write_entry(h, at, key_of(h, kRange, address), linear_block(), bytes, mode, mask,
+                static_cast<uint32_t>(globaltimer()));
+}
+
+}  // namespace
+
+}  // namespace tileprof

@@ -1,0 +1,110 @@
+// Entries of the arena: room for them, their keys, and the pages that stand in where there is no room.
+#pragma once
+
+#include "patches/ptx.cuh"
+#include "records/pieces.h"
+#include "records/records.h"
+
+namespace tileprof {
+
+namespace {
+
+// What every access needs of a header: two loads, neither of which waits for the other.
+struct HotFields {
+    Entry* arena;
+    Fact* facts;
+    uint32_t launch, granule_shift, in_graph, table_mask;
+};
+
+__device__ __forceinline__ HotFields hot_fields(const Header* h) {
+    uint4 a = load_weak_v4(h), b = load_weak_v4(reinterpret_cast<const char*>(h) + 16);
+    return {reinterpret_cast<Entry*>(a.x | static_cast<uint64_t>(a.y) << 32),
+            reinterpret_cast<Fact*>(a.z | static_cast<uint64_t>(a.w) << 32),
+            b.x,
+            b.y,
+            b.z,
+            b.w};
+}
+
+constexpr uint64_t kFull = ~0ull;
+
+// Room for n adjacent entries; kFull when there is none.
+__device__ __forceinline__ uint64_t append(Header* h, uint32_t n) {
+    uint64_t at = atomicAdd(h->count, static_cast<unsigned long long>(n));
+    if (at + n <= h->capacity) return at;
+    atomicAdd(&h->spilled, 1u);
+    return kFull;
+}
+
+// Room for one entry: from the SM's piece.
+__device__ uint64_t append_one(Header* h) {
+    unsigned long long* counter = h->count + kCounterWords * (1 + sm_id() % kCounters);
+    uint64_t was = atomicAdd(counter, 1ull);
+    if (piece_serves(was)) return piece_entry(was);
+    uint64_t at = append(h, piece_refills(was) ? kPiece : 1);
+    if (at == kFull)
+        atomicExch(counter, static_cast<unsigned long long>(kSpent));
+    else if (piece_refills(was))
+        atomicExch(counter, static_cast<unsigned long long>(piece_at(at)));
+    return at;
+}
+
+__device__ __forceinline__ void write_entry(const HotFields& hot, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
+                                            uint32_t b, uint32_t c, uint32_t d) {
+    Entry* e = hot.arena + at;
+    store_v4(e->payload, a, b, c, d);
+    store_v4(e, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, hot.launch);
+}
+
+__device__ __forceinline__ void write_entry(Header* h, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
+                                            uint32_t b, uint32_t c, uint32_t d) {
+    Entry* e = h->arena + at;
+    store_v4(e->payload, a, b, c, d);
+    store_v4(e, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
+}
+
+// The kernel nodes of a graph share a header. A thread that runs has not ended, so the number of ended nodes is the
+// running one's place, as long as they do not overlap; the reader notices when they do.
+__device__ __forceinline__ uint64_t key_of(Kind kind, uint64_t generation, uint64_t low) {
+    return static_cast<uint64_t>(kind) << kKindShift | generation << kGenerationShift | (low & kLowMask);
+}
+
+__device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t low) {
+    return key_of(kind, h->in_graph ? load_relaxed_gpu(&h->generation) : 0, low);
+}
+
+// Two adjacent entries, for a thread that appends many: it takes room for several at once and notes in its place among
+// the facts how much is left. That note is this thread's alone, so that it never reads an older one than it wrote; what
+// another key leaves there costs the rest of the room. Room that stays unused is zero, which the reader leaves out.
+__device__ __forceinline__ uint64_t append_two(Header* h, const HotFields& hot, uint32_t block, uint32_t thread) {
+    Fact* slot = hot.facts + fact_slot(hot.launch, block, room_window(thread));
+    Fact room = load_fact(slot);
+    uint32_t left = room_left(room, block, hot.launch, thread);
+    if (left >= 2) {
+        store_fact(slot, room_of(room.entry + 2, block, hot.launch, thread, left - 2));
+        return room.entry;
+    }
+    uint64_t at = append(h, kRoom);
+    if (at != kFull) store_fact(slot, room_of(static_cast<uint32_t>(at) + 2, block, hot.launch, thread, kRoom - 2));
+    return at;
+}
+
+__device__ void spill(Header* h, uint64_t address, uint64_t bytes, uint32_t mode) {
+    for (uint64_t page = address >> kPageShift; page <= (address + bytes - 1) >> kPageShift; ++page) {
+        uint32_t folded = static_cast<uint32_t>(page) & (kPages - 1);
+        if (mode != kWrite) red_or(h->spill->read + folded / 32, 1u << (folded & 31));
+        if (mode != kRead) red_or(h->spill->written + folded / 32, 1u << (folded & 31));
+    }
+}
+
+// Addresses of the lower half have 47 bits. Others are memory of the host's that the GPU reaches through its page
+// tables, or a program's mistake.
+__device__ __noinline__ void spill_beyond(Header* h, uint64_t address, uint64_t bytes, uint32_t mode) {
+    atomicAdd(&h->beyond, 1u);
+    atomicAdd(h->count + 1, 1ull);
+    spill(h, address, bytes, mode);
+}
+
+}  // namespace
+
+}  // namespace tileprof

@@ -1,0 +1,54 @@
+// In which stream each launch, copy and fill goes, and what it is ordered after. One thread at a time calls this: the
+// library's where there is one, and the program's while that thread has nothing to do.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "driver/calls.h"
+#include "order/group.h"
+#include "driver/launch.h"
+#include "options.h"
+#include "order/pace.h"
+#include "order/segment.h"
+#include "order/table.h"
+
+namespace tileprof::acs {
+
+class Dispatcher {
+  public:
+    Dispatcher(const Options& options, const Table& table, Counts* counts);
+
+    CUresult launch(const Launch& launch, const Function& function);
+    CUresult move(const Move& move);
+    // Orders everything before a call that may see it. The first failure, after which the rest is ordered all the same.
+    CUresult order(const char* symbol, Meaning meaning);
+    // Makes the launches that wait in the segment.
+    CUresult flush();
+    bool has_segment() const { return !segment_.empty(); }
+    bool captures() const { return capturing_ > 0; }
+    // A module goes, and functions with it.
+    void forget_graphs() { graphs_.forget(); }
+
+  private:
+    Group* group_of(CUstream stream);
+    CUresult enter(CUstream stream, Group** group, bool* capturing);
+    CUresult barrier(Group* group, uint64_t id);
+    CUresult pace(CUstream stream, bool* rests);
+    void report_foreign_table();
+
+    const Options& options_;
+    const Table& table_;
+    Counts* counts_;
+    std::vector<std::unique_ptr<Group>> groups_;
+    Group* active_ = nullptr;  // whose launches were the last
+    bool dirty_ = false;       // something was placed since everything was ordered
+    bool foreign_reported_ = false;
+    int capturing_ = 0;  // streams that capture graphs
+    std::vector<SegmentLaunch> segment_;
+    Parameters parameters_;
+    Graphs graphs_;
+    std::unique_ptr<Pace> pace_;  // of launches over streams
+};
+
+}  // namespace tileprof::acs

@@ -1,0 +1,124 @@
+#include "order/group.h"
+
+#include <chrono>
+#include <random>
+
+namespace tileprof::acs {
+
+namespace {
+
+// While it lives, this thread may make streams and events although a stream captures a graph.
+struct Relaxed {
+    Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
+    ~Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
+    int mode = kCaptureRelaxed;
+};
+
+// What follows in the stream begins a random time later.
+void wait_at_random(void* most_us) {
+    thread_local std::minstd_rand generator;
+    const auto until = std::chrono::steady_clock::now() +
+                       std::chrono::microseconds(generator() % (*static_cast<const int*>(most_us) + 1));
+    while (std::chrono::steady_clock::now() < until) {
+    }
+}
+
+}  // namespace
+
+Group::Group(CUcontext context, CUstream stream, const Options& options, Counts* counts)
+    : context_(context),
+      streams_{stream},
+      window_(static_cast<size_t>(options.window), options.lanes),
+      events_(static_cast<size_t>(options.lanes)),
+      most_events_(static_cast<size_t>(options.window) + 8),
+      delay_us_(options.delay_us),
+      counts_(counts) {
+    Relaxed relaxed;
+    for (int lane = 1; lane < options.lanes; ++lane) {
+        CUstream stream_of_lane = nullptr;
+        usable_ = usable_ && Driver::get().cuStreamCreate(&stream_of_lane, kNonBlocking) == kSuccess;
+        streams_.push_back(stream_of_lane);
+    }
+}
+
+uint64_t Group::key(uint64_t id) {
+    const uint64_t out = mix(mix(mix(1, last_but_one_), last_id_), id) | 1;
+    last_but_one_ = last_id_;
+    last_id_ = id;
+    return out;
+}
+
+// An event behind the last launch of a lane; nullptr and `failure_` where the driver refuses.
+const Group::RecordedEvent* Group::record(int lane) {
+    std::deque<RecordedEvent>& ring = events_[lane];
+    CUevent event = nullptr;
+    if (ring.size() >= most_events_) {
+        event = ring.front().event;
+        ring.pop_front();
+    } else {
+        Relaxed relaxed;
+        if ((failure_ = Driver::get().cuEventCreate(&event, kDisableTiming)) != kSuccess) return nullptr;
+    }
+    ring.push_back({window_.tail(lane), window_.clock(lane), event});
+    ++counts_->records;
+    if ((failure_ = Driver::get().cuEventRecord(event, streams_[lane])) == kSuccess) return &ring.back();
+    ring.clear();  // none of them is to be relied on any more
+    return nullptr;
+}
+
+const Group::RecordedEvent* Group::event_after(int lane, uint64_t number) {
+    for (const RecordedEvent& event : events_[lane])
+        if (event.number >= number) return &event;
+    if (window_.tail(lane) > number) {  // more has followed there, and is waited for as well: next time, record in time
+        ++counts_->missed;
+        if (uint64_t missed_key = window_.key_of(number)) awaited_keys_.insert(missed_key);
+    }
+    return record(lane);
+}
+
+bool Group::wait(int lane, int other, uint64_t number) {
+    if (window_.clock(lane)[other] >= number) return true;
+    const RecordedEvent* r = event_after(other, number);
+    if (r == nullptr) return false;
+    ++counts_->waits;
+    if ((failure_ = Driver::get().cuStreamWaitEvent(streams_[lane], r->event, 0)) != kSuccess) return false;
+    window_.note_order(lane, r->clock);
+    return true;
+}
+
+CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool capturing) {
+    const Placement placement = window_.place(access);
+    const int lane = placement.lane;
+    const uint64_t tail = window_.tail(lane);
+    const bool lacks_event = events_[lane].empty() || events_[lane].back().number < tail;
+    if (tail != 0 && lacks_event && (capturing || awaited_keys_.count(window_.tail_key(lane)) != 0) &&
+        record(lane) == nullptr)
+        return failure_;
+    for (int other = 0; other < window_.lanes(); ++other)
+        if (other != lane && !wait(lane, other, placement.needs[other])) return failure_;
+    if (delay_us_ > 0)
+        if (CUresult failure = Driver::get().cuLaunchHostFunc(streams_[lane], wait_at_random, &delay_us_))
+            return failure;
+    if (CUresult failure = work.make(work.what, streams_[lane])) return failure;
+    window_.add(std::move(access), lane, key(id));
+    ++counts_->placed;
+    ++counts_->lanes[lane];
+    counts_->spread += lane != 0;
+    return kSuccess;
+}
+
+bool Group::idle() const {
+    for (int lane = 0; lane < window_.lanes(); ++lane)
+        if ((lane == 0 || window_.tail(lane) != 0) && Driver::get().cuStreamQuery(streams_[lane]) != kSuccess)
+            return false;
+    return true;
+}
+
+CUresult Group::join(uint64_t id) {
+    for (int other = 1; other < window_.lanes(); ++other)
+        if (window_.tail(other) != 0 && !wait(0, other, window_.tail(other))) return failure_;
+    window_.barrier(key(id));
+    return kSuccess;
+}
+
+}  // namespace tileprof::acs

@@ -1,0 +1,56 @@
+// The launches of one stream of the program, spread over that stream and others. Order is kept on the device, by
+// events: no call here waits for the GPU.
+#pragma once
+
+#include <deque>
+#include <unordered_set>
+#include <vector>
+
+#include "driver/launch.h"
+#include "options.h"
+#include "order/window.h"
+
+namespace tileprof::acs {
+
+class Group {
+  public:
+    Group(CUcontext context, CUstream stream, const Options& options, Counts* counts);
+
+    // Puts work where it begins as soon as what it conflicts with has ended. `id`: of the entry of a launch.
+    CUresult place(const Work& work, Access&& access, uint64_t id, bool capturing);
+    // Whether everything that was placed has ended, so far as one look at each stream tells.
+    bool idle() const;
+    // Orders the program's stream after all that was placed. Afterwards the program may do there what it likes.
+    CUresult join(uint64_t id);
+
+    CUcontext context() const { return context_; }
+    CUstream stream() const { return streams_[0]; }
+    bool usable() const { return usable_; }  // its streams could be made
+
+  private:
+    struct RecordedEvent {
+        uint64_t number;  // the last launch ahead of the event
+        Clock clock;
+        CUevent event;
+    };
+
+    const RecordedEvent* event_after(int lane, uint64_t number);
+    const RecordedEvent* record(int lane);
+    bool wait(int lane, int other, uint64_t number);
+    uint64_t key(uint64_t id);
+
+    CUcontext context_;
+    std::vector<CUstream> streams_;
+    Window window_;
+    std::vector<std::deque<RecordedEvent>> events_;
+    std::unordered_set<uint64_t>
+        awaited_keys_;  // keys of launches behind which another lane waited when more had followed there
+    uint64_t last_id_ = 0, last_but_one_ = 0;
+    size_t most_events_;
+    int delay_us_;
+    CUresult failure_ = kSuccess;
+    Counts* counts_;
+    bool usable_ = true;
+};
+
+}  // namespace tileprof::acs

@@ -1,0 +1,31 @@
+// The functions of a co-pilot's library, over the `Pilot` that is defined before this is included.
+#include <cstring>
+
+extern "C" {
+
+// `link`: memory as dealing.cuh describes it, all zeros. The first run's commands are written at once.
+Pilot* pilot_new(u64* link) { return new Pilot(link); }
+
+int pilot_step(Pilot* pilot) { return pilot->step(); }
+
+// Ends kernels that wait for it. No thread may step any more.
+void pilot_delete(Pilot* pilot) {
+    store(pilot->rings.link, 1);
+    delete pilot;
+}
+
+// Runs, commands, those sent ahead, those to the worker of their last input, batches of messages, and the largest. To
+// be called while no kernel runs.
+void pilot_counts(const Pilot* pilot, u64* six) {
+    const u64 counts[6] = {pilot->runs, pilot->commands,      pilot->ahead,
+                           pilot->own,  pilot->rings.batches, pilot->rings.most_in_batch};
+    std::memcpy(six, counts, sizeof counts);
+}
+
+// From a run's first completion to the last of each program, in nanoseconds, summed over runs. Returns how many
+// programs there are, and writes at most `room`. To be called while no kernel runs.
+int pilot_ends(const Pilot* pilot, u64* ended_ns, int room) {
+    for (int i = 0; i < Pilot::programs && i < room; ++i) ended_ns[i] = pilot->ended_ns[i];
+    return Pilot::programs;
+}
+}
