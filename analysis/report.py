@@ -10,7 +10,8 @@ are nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
     and
                   "recorded" times below are stream order on it, tile durations as recorded
     program       launches, tiles, recorded_ns, timing {measured, modelled}, shape_sources {table, learned, neighbour,
-                  heuristic, rule, dictated: launches by how the model recorder knew their kernels}, time_sources {calibrated,
+                  heuristic, rule, dictated: launches by how the model recorder knew their kernels}, time_sources
+                  {calibrated,
                   interpolated, roofline: modelled launches by how it knew their times},
                   tile_times {measured, modelled, spread,
     roofline (launches

@@ -141,14 +141,16 @@ def nodes(root: Node) -> Iterator[tuple[int, float, int, int]]:
 
 def write_trees(path: Path, about: dict[str, Any], grown: dict[int, Any]) -> int:
     """Write the trees of all groups; the bytes of the file."""
-    keys, roots, rows = [], [], []
+    keys: list[tuple[int, int]] = []
+    roots: list[int] = []
+    rows: list[tuple[int, float, int, int]] = []
     for group, model in grown.items():
         for number, tree in enumerate(model.dump_model()["tree_info"]):
             keys.append((group, number))
             roots.append(len(rows))
             rows += list(nodes(tree["tree_structure"]))
     feature, at, low, high = (np.array(column) for column in zip(*rows, strict=True))
-    columns = {
+    columns: dict[str, NDArray[Any]] = {
         "root": np.array(roots, np.int32), "feature": feature.astype(np.uint8), "at": at.astype(np.float32),
         "low": low.astype(np.uint8), "high": high.astype(np.uint8),
     }  # fmt: skip
@@ -184,7 +186,7 @@ def main(words: list[str] | None = None) -> int:
     growing = steps.add_parser("grow", help="trees from examples")
     growing.add_argument("examples", type=Path, nargs="+")
     growing.add_argument("--about", type=Path, required=True, metavar="TABLE", help="the table of the package")
-    growing.add_argument("--trees", type=int, default=220)
+    growing.add_argument("--trees", type=int, default=150)
     growing.add_argument("--leaves", type=int, default=47)
     for step in (gathering, growing):
         step.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
