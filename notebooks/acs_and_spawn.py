@@ -9,15 +9,16 @@
 # ---
 
 # %% [markdown]
-# # Do the published gains of ACS, SPAWN, BlockMaestro and Wireframe come out on programs like theirs?
+# # Do programs like those of the papers reach the published gains of ACS, SPAWN, BlockMaestro and Wireframe?
 #
-# Four papers, each with a simulator of its own, promise large averages: kernels out of order from a window (ACS), child
-# grids launched only where that pays (SPAWN), kernels launched ahead with their blocks held back (BlockMaestro), a task
-# graph in hardware (Wireframe). Here all run in one simulator, on generated programs of the kind that the authors used.
+# Four papers, each with its own simulator, report large average gains: kernels out of order from a window (ACS), child
+# grids that are launched only where they pay (SPAWN), kernels that are launched early and whose blocks wait
+# (BlockMaestro), and a task graph in hardware (Wireframe). This notebook runs all of them in one simulator, on
+# generated programs of the kinds that the authors used.
 #
-# Taken from the papers: which programs, how many kernels, how many SMs, what a launch costs, how full the GPU was
-# before. **Assumed**: how long a block takes. Where that decides the size of a gain there is a range. Nothing is fitted
-# to a gain.
+# The kinds of programs, the numbers of kernels and SMs, the cost of a launch, and how full the GPU was come from the
+# papers. The duration of a block is **assumed**; where it decides the size of a gain, the notebook gives a range. No
+# value is fitted to a gain.
 
 # %%
 import subprocess
@@ -53,8 +54,8 @@ pool = ThreadPoolExecutor(2)
 #
 # A window of N kernels, in software (a host thread sees each kernel end, 5 us later) and on the GPU. The first three
 # run on a GPU of 46 SMs with 3.6 us per launch, from any thread. The recurrent network is recorded from PyTorch without
-# a GPU, for an H200: its kernels take a microsecond or two, so a window on the host only delays them, and one on the
-# GPU gains with a single kernel in it, since the host is not asked between two kernels.
+# a GPU, for an H200: its kernels take a microsecond or two, so that a window on the host only delays them. A window on
+# the GPU gains even with a single kernel in it, because it does not query the host between two kernels.
 
 
 # %%
@@ -99,7 +100,7 @@ of_window.round(2)
 # ## When should a thread launch its work as a grid?
 #
 # Child grids on a K20c (28 us for a warp to launch, 2.4 us more for each grid, 32 grids at a time). A static threshold
-# launches every thread with that many items or more: 1 is always, the right end of each line never. The benchmark
+# launches every thread with that many items or more: 1 means always, the right end of each line never. The benchmark
 # suite's own threshold is 32.
 
 # %%
@@ -145,9 +146,9 @@ rules.round(2)
 # %% [markdown]
 # ## Theirs and ours
 #
-# Every published average, and the range of our (geometric) means under the assumptions that are ours: blocks as fast
-# beside others as alone or half as fast on a full SM, blocks of 5 to 20 us, items of 100 to 400 cycles, a rule that
-# launches or that estimates while it has not seen a child end.
+# The figure has every published average and the range of our (geometric) means under our assumptions: blocks that are
+# as fast beside others as alone or half as fast on a full SM, blocks of 5 to 20 us, items of 100 to 400 cycles, and a
+# rule that launches or estimates until the first child has ended.
 
 # %%
 comparisons = [

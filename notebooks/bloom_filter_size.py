@@ -11,10 +11,10 @@
 # %% [markdown]
 # # How large must a Bloom filter be to find the dependencies of thread blocks?
 #
-# A scheduler that starts a thread block when its own parents are done must know them. Where they are not known
-# beforehand, Kuper, Pati and Sinclair propose to put the addresses that a block touches into a Bloom filter; a later
-# block waits for every earlier one whose filter it hits. A filter never misses a dependency, but a small one finds
-# false ones, and every false one may cost time. No sizes were published.
+# A scheduler that starts a thread block when its parents have ended must know these parents. If they are not known in
+# advance, Kuper, Pati and Sinclair propose to put the addresses that a block touches into a Bloom filter; a later block
+# waits for every earlier block whose filter it hits. A filter never misses a dependency, but a small one finds false
+# ones, and every false one may cost time. No sizes were published.
 #
 # Two programs are recorded without a GPU for an H200; the filters are real filters over the **recorded** addresses of
 # the tile model; times are **modelled** by simulation, with free launches and free look-ups, so that nothing but
@@ -152,8 +152,8 @@ curves(
 # %% [markdown]
 # ## The flush
 #
-# A filter fills up unless it is emptied, and blocks after a flush wait for all before. Frequent flushes need fewer
-# filters at a time and throw away what could run ahead.
+# A filter fills up unless it is flushed, and blocks after a flush wait for all blocks before it. Frequent flushes need
+# fewer filters at a time and prevent overlap across the flush.
 
 # %%
 FLUSHES = (1, 2, 4, 8)
@@ -179,7 +179,8 @@ heat(
 # %% [markdown]
 # ## The granule
 #
-# What counts as one address: small granules fill the filter, large ones join what blocks write side by side.
+# The granule is the number of bytes that count as one address. Small granules fill the filter; large granules merge
+# neighbouring writes of different blocks.
 
 # %%
 GRANULES = (32, 64, 128, 256, 512, 2048)

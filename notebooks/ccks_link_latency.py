@@ -13,12 +13,12 @@
 #
 # CCKS ("Cooperative Coherent Kernel Scheduling", proposed for Grace Hopper) keeps one persistent kernel on the GPU; its
 # workers report finished tiles to the CPU over a coherent link, and the CPU writes back what to run next. It was shown
-# on NVLink-C2C only, and without a CUDA graph as baseline. What would be left of it on a slower link?
+# only on NVLink-C2C and without a CUDA graph as baseline. This notebook asks what remains of the gain on a slower link.
 #
 # Four programs are recorded without a GPU and simulated with the link's latency, one way, from 0.1 to 20 microseconds.
-# For orientation: about 0.5 is often assumed for NVLink-C2C; over PCIe an H200 was measured at 2.5 where all its blocks
-# ask (`link_trip_ns` of its device description). **All times are modelled**, on an H200; launch gaps and the link were
-# measured on one, the costs of the CPU (20 ns per tile, 100 ns per batch, four threads) are assumed.
+# For orientation: about 0.5 is often assumed for NVLink-C2C; over PCIe an H200 was measured at 2.5 when all its blocks
+# use the link (`link_trip_ns` of its device description). **All times are modelled**, on an H200; launch gaps and the
+# link were measured on one, the costs of the CPU (20 ns per tile, 100 ns per batch, four threads) are assumed.
 
 # %%
 import subprocess
@@ -79,9 +79,9 @@ pd.DataFrame(
 ).T.round(1)
 
 # %% [markdown]
-# Variants of the scheduler. *Speculative enqueue*: the CPU hands out tiles of the next four launches before their
-# parents have ended, and the GPU starts them by itself. *Bypass*: a tile with a single parent starts on the GPU without
-# asking. *Batch commit*: 32 decisions share one write.
+# Variants of the scheduler. *Speculative enqueue*: the CPU assigns tiles of the next four launches before their parents
+# have ended, and the GPU starts them by itself. *Bypass*: a tile with a single parent starts on the GPU without a
+# message to the CPU. *Batch commit*: 32 decisions share one write.
 
 # %%
 VARIANTS = {
@@ -225,10 +225,11 @@ curves(
 # %% [markdown]
 # ## Measured points
 #
-# The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that hands tiles to a persistent
-# kernel over PCIe. Its link was measured apart from any program, and is the device's (`link_one_way_ns`). Ten chains were measured on an H200; the curves are the simulator's for the same tiles, of which only the time of the
-# stages one by one was used (`tests/benchmarks/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of
-# their inputs, *ccks-ready* does not.
+# The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that assigns tiles to a persistent
+# kernel over PCIe. Its link was measured by itself and is part of the device description (`link_one_way_ns`). Ten
+# chains were measured on an H200. The curves are simulated with the same tiles and use only the measured time of the
+# stages one by one (`tests/benchmarks/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of their
+# inputs, *ccks-ready* does not.
 
 # %%
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]

@@ -11,12 +11,13 @@
 # %% [markdown]
 # # What does a 3x3 convolution need of the one before, and do cuSync's policies wait for it?
 #
-# cuSync lets the thread blocks of a convolution start when the blocks of the one before that they need have finished;
-# which these are, the policy says, and nothing checks it. A block makes a run of pixels. It needs the same pixels of
-# its input and, for a filter of 3x3, the ring of pixels around them: the *halo*. The halo lies in other blocks.
+# cuSync lets the thread blocks of a convolution start when the blocks that they need of the convolution before have
+# ended. The policy says which blocks these are, and nothing checks it. A block computes a run of pixels. It needs the
+# same pixels of its input and, for a filter of 3x3, the ring of pixels around them: the *halo*. The halo lies in other
+# blocks.
 #
 # ResNet-38 and VGG-19 are recorded without a GPU for a V100, in fp16 and channels-last, with one image and with
-# sixteen. The dependencies are read off the **recorded** accesses of the tile model; tile shapes and times are
+# sixteen. The dependencies come from the **recorded** accesses of the tile model; tile shapes and times are
 # **modelled**. The activation between two convolutions is taken as part of the first, as in cuSync's kernels.
 
 # %%
@@ -86,7 +87,7 @@ def needed(fused) -> int:
 # ## One block on the image
 #
 # The second convolution of ResNet-38's first stage: 56 x 56 pixels, 64 channels. The pixels that one of its blocks
-# reads are those of the recorded accesses; who made them is the recorded output of the convolution before.
+# reads are those of the recorded accesses; the recorded output of the convolution before shows which blocks wrote them.
 
 # %%
 graph = graphs["ResNet-38", 16]

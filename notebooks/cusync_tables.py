@@ -13,11 +13,11 @@
 #
 # cuSync synchronises dependent kernels tile by tile. Its paper prints waves, its repository times of two policies,
 # RowSync and TileSync, beside stream order: for GPT-3's MLP on a V100 and an A100, and for the convolutions of
-# ResNet-38 on a V100. Here both are computed again: waves from grids, gains by simulation from stream-order times, tile
-# shapes, and what each policy's loops wait for.
+# ResNet-38 on a V100. This notebook computes both again: waves from grids, gains by simulation from stream-order times,
+# tile shapes, and what each policy's loops wait for.
 #
-# **Published** is measured, by cuSync's authors. **Predicted** is modelled. No point is predicted from its own time
-# under a policy; the few that a constant is taken from are hollow in the figures and are not counted.
+# **Published** values were measured by cuSync's authors; **predicted** values are modelled. No point is predicted from
+# its own time under a policy. The points that constants were taken from are hollow in the figures and are not counted.
 
 # %%
 import sys
@@ -91,8 +91,8 @@ waves.round(2)
 # %% [markdown]
 # ## Gains
 #
-# What calibrates: stream-order times, and three numbers from policies at the hollow points: what a wait in the main
-# loop costs on each GPU, and what it spares the host to wait once for two convolutions.
+# The model is calibrated with stream-order times and with three numbers from policies at the hollow points: the cost of
+# a wait in the main loop on each GPU, and the host time that a single wait for two convolutions saves.
 
 # %%
 calibration = calibrate(points)

@@ -15,9 +15,9 @@
 # before. This notebook records three time steps of a GRU without a GPU, and draws every thread block and every
 # dependency between them, as the literature draws the thread-block dependency graph.
 #
-# Dependencies are read off the **recorded** accesses of the tile model for an H200; times are **modelled**. PyTorch
-# runs the cell on a CPU as two products and a row of small kernels a step, and so it is drawn; on a GPU it would fuse
-# the small ones. Products are made in tiles of 32 x 32 without split-k, few enough to be seen.
+# Dependencies come from the **recorded** accesses of the tile model for an H200; times are **modelled**. On a CPU,
+# PyTorch runs a step of the cell as two products and several small kernels, and the notebook draws these; on a GPU the
+# small kernels would be fused. Products have tiles of 32 x 32 without split-k, so that all tiles are visible.
 
 # %%
 import subprocess
@@ -49,8 +49,8 @@ columns = ["producer", "consumer", "pattern", "map", "edges", "bytes"]
 graph.pairs.loc[~graph.pairs["reuse_only"], columns].head(15)
 
 # %% [markdown]
-# Every block of the first time step, and of the two products that begin the second. Orange blocks need nothing that is
-# computed here: they could run at once. Where blocks all need the same blocks, their dependencies are drawn as one line
+# Every block of the first time step, and of the two products that begin the second. Orange blocks depend on no other
+# block: they could run immediately. Where blocks all need the same blocks, their dependencies are drawn as one line
 # between two squares.
 
 # %%
@@ -71,7 +71,8 @@ tile_graph(
 )
 
 # %% [markdown]
-# How far back is the latest launch that a block needs? A barrier between kernels makes it 1 for all of them.
+# The figure shows how many launches back the latest launch is that a block needs. A barrier between kernels makes this
+# 1 for all blocks.
 
 
 # %%

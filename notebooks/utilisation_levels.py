@@ -14,9 +14,9 @@
 # The thread blocks of a kernel that a GPU holds at a time are its *slots*: SMs times resident blocks per SM. A kernel
 # with fewer blocks leaves slots empty, and the last wave of a kernel with more is seldom full. Kuper, Pati and Sinclair
 # start from that observation: kernels of recurrent networks and convolutions leave much of a GPU empty, and blocks of
-# the next kernel could fill it if they knew whom they wait for.
+# the next kernel could fill it if their dependencies were known.
 #
-# Here it is looked at from two sides, and every figure says which:
+# The notebook has two kinds of data, and every figure names its kind:
 #
 # * **recorded**: the kernels that ran on an H200, from the traces in `tests/golden`. Grids, resident blocks and times
 #   are the GPU's. There is no recurrent network among them.
@@ -118,7 +118,7 @@ modelled = pd.concat(modelled, ignore_index=True)
 modelled.groupby("group", sort=False)[["waves", "share", "sms"]].median().round(2)
 
 # %% [markdown]
-# The traces of the H200. Copies and fills that no kernel does have no block, and are left out.
+# The traces of the H200. Copies and fills without a kernel have no blocks and are left out.
 
 # %%
 recorded = []
@@ -163,7 +163,7 @@ wave_points(points, title=f"On an H200, {under:.0%} of these kernels have less t
 
 # %% [markdown]
 # Slots count resident blocks. A kernel of small blocks may reach every SM and still leave most slots empty, as kernels
-# of pointwise work do; the share of SMs that get a block at all is the milder measure.
+# of pointwise work do; the share of SMs that have a block is a weaker measure.
 
 
 # %%

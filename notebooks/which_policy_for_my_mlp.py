@@ -16,10 +16,10 @@
 # gain is predicted, with tiles taken in the order of the recorded kernel, column by column, or row by row.
 #
 # The MLP is GPT-3's under eight-way tensor parallelism on a V100, with the tile shapes and split-k that the cuSync
-# paper prints for it (table IV), recorded without a GPU. Dependencies are read off the **recorded** accesses of the
-# tile model, times are **modelled**; the gains that cuSync's repository publishes, measured by its authors on a V100,
-# stand beside them. The activation and the sum of split-k between the two products are taken as part of the first, as
-# in cuSync's kernels.
+# paper prints for it (table IV), recorded without a GPU. Dependencies come from the **recorded** accesses of the tile
+# model; times are **modelled**. Beside them are the gains that cuSync's authors measured on a V100 and published in its
+# repository. The activation and the sum of split-k between the two products count as part of the first product, as in
+# cuSync's kernels.
 
 # %%
 import subprocess
@@ -73,8 +73,8 @@ columns = ["op", "kernel", "grid_x", "grid_y", "grid_z", "tiles", "blocks_per_sm
 graphs[512].launches[columns]
 
 # %% [markdown]
-# Both products, and what is between them folded away. At 512 tokens the grid of the first is 2 rows of 24 tiles, twice
-# for split-k; tiles are launched in swathes of eight columns, so that rows take turns.
+# Both products, with the launches between them folded. At 512 tokens the grid of the first product is 2 rows of 24
+# tiles, twice for split-k; tiles are launched in groups of eight columns, so that rows alternate.
 
 
 # %%

@@ -1,4 +1,4 @@
-"""What each bound assumes, and which bounds hold for every schedule."""
+"""The assumption of each bound, and which bounds hold for every schedule."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ ANY: Final = ("area", "wait-inside path", "compute", "DRAM")
 """Bounds that no schedule can beat; the largest of them is *the* bound."""
 
 OF_LIVES: Final = ("area", "wait-inside path")
-"""Those of them that hold for a simulation whose tiles have given lives: it may move more bytes, or compute more, than
+"""The bounds that hold for a simulation with given lives of tiles, which may move more bytes, or compute more, than
 the device can.
 """

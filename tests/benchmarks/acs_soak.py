@@ -22,7 +22,7 @@ RUNS: list[tuple[acs.Mode, int, int]] = [
 def main() -> int:
     """Print how many runs and launches there were, and which results differed."""
     count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    runs = queued = spread = graphs = 0
+    runs = queue_total = spread = graphs = 0
     differing: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -37,12 +37,12 @@ def main() -> int:
                 )
                 outcome = machine.run(*words, settings=settings, seed=seed, delay_us=delay)
                 (counts,) = acs.results(settings.folder)
-                runs, queued = runs + 1, queued + counts["queued"]
+                runs, queue_total = runs + 1, queue_total + counts["queued"]
                 spread, graphs = spread + counts["spread"], graphs + counts["graph_kernels"]
                 if outcome != expected:
                     differing.append(f"{seed} {mode} {lanes} {delay}")
     sys.stdout.write(
-        f"{count} programs, {runs} runs: {queued} launches queued, {spread} on other streams, {graphs} in graphs" + "\n"
+        f"{count} programs, {runs} runs: {queue_total} launches queued, {spread} on other streams, {graphs} in graphs\n"
     )
     sys.stdout.write(f"results that differed: {differing or 'none'}" + "\n")
     return int(bool(differing))

@@ -67,11 +67,11 @@ def slots_filled():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", metavar="PAGE", type=Path)
-    chosen = parser.parse_args()
+    arguments = parser.parse_args()
     rows = json.loads(RESULTS.read_text())["rows"]
-    filled = slots_filled()
-    if len(filled) != len(rows):
-        raise SystemExit(f"{len(filled)} launches were recorded and {len(rows)} shapes measured: they do not match")
+    slot_times = slots_filled()
+    if len(slot_times) != len(rows):
+        raise SystemExit(f"{len(slot_times)} launches were recorded and {len(rows)} shapes measured: they do not match")
     lines = [
         "| shapes | number | slots filled (modelled): quartiles | arithmetic, of peak (measured): quartiles | most |",
         "|---|---|---|---|---|",
@@ -81,15 +81,15 @@ def main():
         share = np.array([row["share"] for row in rows])[mine]
         slots, arithmetic = (
             " / ".join(f"{q:.0%}" if q >= 0.01 else f"{q:.1%}" for q in np.quantile(values, (0.25, 0.5, 0.75)))
-            for values in (filled[mine], share)
+            for values in (slot_times[mine], share)
         )
         lines.append(f"| {kind}s | {mine.sum()} | {slots} | {arithmetic} | {share.max():.0%} |")
     text = "\n".join(lines)
     print(text)
-    if chosen.write:
-        page = chosen.write.read_text()
+    if arguments.write:
+        page = arguments.write.read_text()
         head, rest = page.split(BEGIN)
-        chosen.write.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+        arguments.write.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":

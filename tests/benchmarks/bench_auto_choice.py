@@ -23,9 +23,9 @@ def outcomes():
     """(chain, scheduler, measured stream order over measured choice) of every chain that the persistent kernel was
     measured on.
     """
-    measured = by_chain(json.loads(RESULTS.read_text())["rows"])
+    rows_by_chain = by_chain(json.loads(RESULTS.read_text())["rows"])
     for case in cases():
-        rows = measured.get(case.name, {})
+        rows = rows_by_chain.get(case.name, {})
         if case.persistent and "persistent" in rows:
             choice = choose(case.wide.policy(), case.wide, *H200).scheduler
             yield case.name, choice, rows["persistent-stages"]["us"] / rows[choice]["us"], rows

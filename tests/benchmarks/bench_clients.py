@@ -1,5 +1,5 @@
-"""Programs of users, modelled here and recorded on an H200: `tests/golden/clients.py`, which the rules were used for rules,
-and with ``--held-out`` those of `held_out.py`, which nothing was used for rules.
+"""Programs of users, modelled here and recorded on an H200: `tests/golden/clients.py`, with which rules were
+corrected, and with ``--held-out`` those of `held_out.py`, which were not used for rules.
 
 What was recorded is in `tests/golden/clients`: launches with the medians of their durations (NaN where PyTorch's
 profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
@@ -30,7 +30,7 @@ PAGE = GOLDEN.parents[1] / "docs" / "limits.md"
 BEGIN, END = "<!-- programs of users -->\n", "<!-- end of programs of users -->\n"
 
 
-def recorded(name):
+def recording(name):
     """The recorded `Side` of a program."""
     tables = [pd.read_parquet(RECORDED / f"{kind}.parquet", filters=[("program", "==", name)]) for kind in
               ("launches", "pairs")]  # fmt: skip
@@ -44,9 +44,9 @@ def modelled(name, script, folder):
     options = ("--recorder", "model", "--device", "H200", "--force", "-o", str(path))
     program = (sys.executable, str(GOLDEN / script), name, "cpu")
     command = (sys.executable, "-m", "tileprof.cli", "record", *options, "--", *program)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    if done.returncode:
-        sys.stderr.write(f"{name} was not modelled: {done.stderr[-600:]}\n")
+    process = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if process.returncode:
+        sys.stderr.write(f"{name} was not modelled: {process.stderr[-600:]}\n")
         return None
     return load(path)
 
@@ -65,7 +65,7 @@ def durations(mine, theirs):
 def result(name, script, folder):
     """A program's comparison, as it is written; and what differs."""
     trace = modelled(name, script, folder)
-    theirs = recorded(name)
+    theirs = recording(name)
     if trace is None:
         row = {
             "program": name, "launches": [0, len(theirs.launches)], "pairs": [0, len(theirs.pairs)], "both": 0,
@@ -78,7 +78,7 @@ def result(name, script, folder):
     row = {
         "program": name, "launches": list(agreement.launches), "pairs": list(agreement.pairs), "both": agreement.both,
         "same_pattern": agreement.same_pattern, "share": round(agreement.share(), 4),
-        "equal_tiles": [agreement.same_tiles, agreement.matched], "duration_error": round(median, 4),
+        "equal_tiles": [agreement.same_tiles, agreement.matches], "duration_error": round(median, 4),
         "sum_error": round(total, 4),
     }  # fmt: skip
     return row, agreement.different
@@ -102,16 +102,16 @@ def in_all(results):
 
 def programs(held_out):
     """Names that were recorded, in order, and their script."""
-    drawn = [e["name"] for e in json.loads((GOLDEN / "held_out.json").read_text())]
-    known = pd.read_parquet(RECORDED / "launches.parquet", columns=["program"]).program.unique()
+    drawn_names = [e["name"] for e in json.loads((GOLDEN / "held_out.json").read_text())]
+    programs_before = pd.read_parquet(RECORDED / "launches.parquet", columns=["program"]).program.unique()
     script = "held_out.py" if held_out else "clients.py"
-    names = judged(known) if held_out else sorted(set(known) - set(drawn))
+    names = judgement(programs_before) if held_out else sorted(set(programs_before) - set(drawn_names))
     return names, script
 
 
-def judged(known):
+def judgement(programs_before):
     """Of each library as many drawn programs as were to be judged; one that could not be recorded is replaced."""
-    entries = [e for e in json.loads((GOLDEN / "held_out.json").read_text()) if e["name"] in known]
+    entries = [e for e in json.loads((GOLDEN / "held_out.json").read_text()) if e["name"] in programs_before]
     numbers = Counter(e["library"] for e in json.loads((GOLDEN / "held_out.json").read_text()) if not e["reserve"])
     return [e["name"] for library, n in numbers.items() for e in [e for e in entries if e["library"] == library][:n]]
 
@@ -121,14 +121,14 @@ def page(results, held_out):
     lines = ["| program | launches modelled / recorded | share | median error of a duration | of their sum |",
              "|---|---|---|---|---|"]  # fmt: skip
     for title, some in (("used for rules", results), ("held out", held_out)):
-        reached = sum(r["share"] >= (0.95 if title == "used for rules" else 0.9) for r in some)
+        matches = sum(r["share"] >= (0.95 if title == "used for rules" else 0.9) for r in some)
         aim = "95%" if title == "used for rules" else "90%"
         for r in sorted(some, key=lambda r: -r["share"]):
             errors = ["" if r[k] is None or np.isnan(r[k]) else f"{r[k]:.0%}" for k in ("duration_error", "sum_error")]
             lines.append(f"| {r['program']} | {r['launches'][0]} / {r['launches'][1]} | {r['share']:.0%} | "
                          f"{errors[0]} | {errors[1]} |")  # fmt: skip
         lines.append(
-            f"| **all {len(some)} {title}**, {reached} of them at least {aim} | | **{in_all(some):.0%}** | | |"
+            f"| **all {len(some)} {title}**, {matches} of them at least {aim} | | **{in_all(some):.0%}** | | |"
         )
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
@@ -139,7 +139,7 @@ def page(results, held_out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs (default: all)")
-    parser.add_argument("--held-out", action="store_true", help="those that nothing was used for rules")
+    parser.add_argument("--held-out", action="store_true", help="those that were not used for rules")
     parser.add_argument("--list", action="store_true", help="list what differs")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results as JSON")

@@ -68,23 +68,23 @@ def compare(call, table_of_h200):
     """How one call's launches agree: source, and booleans and time errors."""
     key = tuple(call["case"])
     entry = convolution_table.entry_of(table_of_h200, key)
-    recorded = call["launches"]
+    launches = call["launches"]
     row = {"pass": key[0], "source": "rule", "launches": False, "kernels": False, "grids": False, "times": []}
     if entry is None:
         return row
     modelled = measured.kernels(problem_of(key), entry, H200)
     row["source"] = str(entry.source)
-    roles = [named(k.name).role for k in modelled], [named(name).role for name, _, _ in recorded]
+    roles = [named(k.name).role for k in modelled], [named(name).role for name, _, _ in launches]
     row["launches"] = roles[0] == roles[1]
-    row["kernels"] = [family(k.name) for k in modelled] == [family(name) for name, _, _ in recorded]
+    row["kernels"] = [family(k.name) for k in modelled] == [family(name) for name, _, _ in launches]
     row["grids"] = row["kernels"] and all(
-        kernel.grid == tuple(grid) or not min(grid) for kernel, (_, grid, _) in zip(modelled, recorded, strict=True)
+        kernel.grid == tuple(grid) or not min(grid) for kernel, (_, grid, _) in zip(modelled, launches, strict=True)
     )
     total = sum(duration.model(kernel, H200).launch_ns for kernel in modelled)
-    row["call"] = abs(total / sum(ns for *_, ns in recorded) - 1)
+    row["call"] = abs(total / sum(ns for *_, ns in launches) - 1)
     if row["launches"]:
         times = (duration.model(kernel, H200).launch_ns for kernel in modelled)
-        row["times"] = [abs(own / ns - 1) for own, (*_, ns) in zip(times, recorded, strict=True)]
+        row["times"] = [abs(own / ns - 1) for own, (*_, ns) in zip(times, launches, strict=True)]
     return row
 
 
@@ -129,8 +129,8 @@ def main():
     if options.write:
         text = DOCS.read_text()
         begin, end = (text.index(mark) for mark in MARKS)
-        made = ["| " + " | ".join(line) + " |" for line in (COLUMN_NAMES, ["---"] * len(COLUMN_NAMES), *lines)]
-        DOCS.write_text(text[: begin + len(MARKS[0])] + "\n" + "\n".join(made) + "\n" + text[end:])
+        table_lines = ["| " + " | ".join(line) + " |" for line in (COLUMN_NAMES, ["---"] * len(COLUMN_NAMES), *lines)]
+        DOCS.write_text(text[: begin + len(MARKS[0])] + "\n" + "\n".join(table_lines) + "\n" + text[end:])
 
 
 if __name__ == "__main__":

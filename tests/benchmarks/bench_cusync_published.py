@@ -26,7 +26,7 @@ def main():
     points, llama = (points_of(name) for name in ("published", "llama"))
     c = cusync.calibrate(points)
     frame = cusync.predictions(points, c)
-    said(c)
+    sentence(c)
     correlations(points, c, frame)
     choices(frame)
     for key, rows in frame.groupby(["kind", "arch"], sort=False):
@@ -46,7 +46,7 @@ def points_of(name):
     return cusync.published(*(pd.read_csv(DATA / f"cusync_{what}.csv") for what in (f"{name}_times", "configurations")))
 
 
-def said(c):
+def sentence(c):
     print(
         f"host {c.host_us:.1f} us per pair of convolutions, of which cuSync spares {c.saved_us:.1f} us; "
         f"SM share {c.interference['v100'].sm:.2f}"
@@ -73,10 +73,10 @@ def correlations(points, c, frame):
     keys = list(
         zip(*(actual["waves alone, each point's own pace"][k] for k in ("kind", "arch", "policy")), strict=True)
     )
-    indexed = {name: a.set_index(["kind", "arch", "policy"]) for name, a in actual.items()}
+    by_kernel = {name: a.set_index(["kind", "arch", "policy"]) for name, a in actual.items()}
     rows = [
         [name, *(f"{a.loc[key, 'correlation']:.2f} ({a.loc[key, 'mean_error']:.1f})" for key in keys)]
-        for name, a in indexed.items()
+        for name, a in by_kernel.items()
     ]
     table(["", *(" ".join(key) for key in keys)], rows)
 
@@ -90,8 +90,8 @@ def without(points, c, *, own=False, waits=True, slowing=True, traffic=True):
     groups = [[p] for p in points] if own else [points]
     parts = []
     for group in groups:
-        rated = replace(c, rates=cusync.rates(group, c.interference), traffic=traffic)
-        parts.append(cusync.predictions(group, rated))
+        with_rates = replace(c, rates=cusync.rates(group, c.interference), traffic=traffic)
+        parts.append(cusync.predictions(group, with_rates))
     return pd.concat(parts, ignore_index=True)
 
 

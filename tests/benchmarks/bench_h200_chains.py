@@ -61,13 +61,13 @@ def main():
     lines = []
     for row in csv_rows:
         kernels = mlp(int(row["tokens"]))
-        measured = {name: float(row[f"{name}_us"]) for name in ("stream", *ways)}
-        lines += compared(f"GPT-3 MLP, {row['tokens']} tokens, 6 layers", kernels, 6, measured, ways, errors)
+        measurements = {name: float(row[f"{name}_us"]) for name in ("stream", *ways)}
+        lines += comparison(f"GPT-3 MLP, {row['tokens']} tokens, 6 layers", kernels, 6, measurements, ways, errors)
     show(lines)
     lines = []
     ways = {"unsynchronised": scheduler("pdl:prologue=1")}
-    for name, kernels, copies, measured in recorded_chains():
-        lines += compared(name, kernels, copies, measured, ways, errors)
+    for name, kernels, copies, measurements in recorded_chains():
+        lines += comparison(name, kernels, copies, measurements, ways, errors)
     show(lines)
     summary(errors)
 
@@ -91,26 +91,31 @@ def recorded_chains():
     times = {}
     for row in results:
         times.setdefault((row["chain"], row["instances"]), {})[row["row"]] = row["us"]
-    for (chain, instances), measured in times.items():
+    for (chain, instances), measurements in times.items():
         if chain.startswith("copy pair") and chain.endswith(" 8 KiB"):
             kernels = copies_of(int(chain.split()[2]))
         elif chain.startswith("GPT-3 MLP") and "ahead" not in chain:
             kernels = mlp(int(chain.split()[3]))
         else:
             continue
-        if not {"graph", "unsynchronised"} <= measured.keys():
+        if not {"graph", "unsynchronised"} <= measurements.keys():
             continue  # measured with other kernels than Triton's
-        yield chain, kernels, instances, {"stream": measured["graph"], "unsynchronised": measured["unsynchronised"]}
+        yield (
+            chain,
+            kernels,
+            instances,
+            {"stream": measurements["graph"], "unsynchronised": measurements["unsynchronised"]},
+        )
 
 
-def compared(name, kernels, copies, measured, ways, errors):
-    lives = calibrated(kernels, measured["stream"])
-    lines = [(name, "stream (calibrates)", f"{measured['stream']:.1f}", *["" for _ in MODELS])]
-    for way, chosen in ways.items():
-        predicted = {model: time_us(kernels, lives, copies, chosen, MODELS[model]) for model in MODELS}
-        lines.append(("", way, f"{measured[way]:.1f}", *(f"{p:.1f}" for p in predicted.values())))
+def comparison(name, kernels, copies, measurements, ways, errors):
+    lives = calibrated(kernels, measurements["stream"])
+    lines = [(name, "stream (calibrates)", f"{measurements['stream']:.1f}", *["" for _ in MODELS])]
+    for way, schedule_text in ways.items():
+        predicted = {model: time_us(kernels, lives, copies, schedule_text, MODELS[model]) for model in MODELS}
+        lines.append(("", way, f"{measurements[way]:.1f}", *(f"{p:.1f}" for p in predicted.values())))
         for model, time in predicted.items():
-            errors.setdefault((way, model), []).append((measured["stream"], measured[way], time))
+            errors.setdefault((way, model), []).append((measurements["stream"], measurements[way], time))
     return lines
 
 
@@ -137,12 +142,12 @@ def calibrated(kernels, stream_us):
     return [scale * t / w for t, w in zip(times, waves, strict=True)]
 
 
-def time_us(kernels, lives, copies, chosen, model):
+def time_us(kernels, lives, copies, schedule_text, model):
     chain, footprints, launches, links = kernels * copies, {}, [], []
-    for i, (tiles, resident, _, moved, flops, columns) in enumerate(chain):
+    for i, (tiles, resident, _, bytes_moved, flops, columns) in enumerate(chain):
         number = i % len(kernels)
         life = lives[number]
-        box = Boxes.of(tile=0, operand=0, mode=0, offset=0, length=moved)
+        box = Boxes.of(tile=0, operand=0, mode=0, offset=0, length=bytes_moved)
         footprints[number] = footprint(tiles, box, duration_ns=life)
         launches.append(
             {"footprint": number, "timing": "modelled", "block_x": 128, "blocks_per_sm": resident, "flops": flops,
@@ -152,7 +157,7 @@ def time_us(kernels, lives, copies, chosen, model):
             links.append((i - 1, i, rows_of(chain[i - 1][0], chain[i - 1][5], tiles, columns)))
     g = graph([k[0] for k in chain], links)
     g.recording = trace(launches, footprints, device=H200)
-    return Simulator(g, lives=model).run(chosen).time_ns / 1e3 / copies
+    return Simulator(g, lives=model).run(schedule_text).time_ns / 1e3 / copies
 
 
 def rows_of(producers, wide, consumers, columns):

@@ -52,10 +52,10 @@ def rows_of(program, folder):
         "launch"
     ]
     pair = [int(convolutions[module]) for module in PAIRS[program]]
-    graph, folded = fuse(whole, pair), overtaken_launches(whole, pair)
+    graph, folded_launches = fuse(whole, pair), overtaken_launches(whole, pair)
     policies = {kind: shipped_policy(Shipped(kind), graph, *pair) for kind in KINDS}
-    policies = {k: replace(p, stages=describe(whole, p.stages, folded)) for k, p in policies.items()}
-    policies["synthesised"] = synthesise(graph, pair, folded=folded)
+    policies = {k: replace(p, stages=describe(whole, p.stages, folded_launches)) for k, p in policies.items()}
+    policies["synthesised"] = synthesise(graph, pair, folded=folded_launches)
     for name, policy in policies.items():
         tiles = policy.stages[0].tiles
         halves = tiles // 2

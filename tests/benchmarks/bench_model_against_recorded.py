@@ -42,14 +42,14 @@ class Agreement:
     name: str
     launches: tuple[int, int]
     same_tiles: int
-    matched: int
+    matches: int
     pairs: tuple[int, int]
     both: int
     same_pattern: int
     different: Counter = field(default_factory=Counter)
 
     def row(self):
-        tiles = f"{self.same_tiles} of {self.matched}"
+        tiles = f"{self.same_tiles} of {self.matches}"
         return (
             self.name, f"{self.launches[0]} / {self.launches[1]}", tiles, f"{self.pairs[0]} / {self.pairs[1]}",
             f"{self.both}", f"{self.same_pattern} ({self.share():.0%})",
@@ -93,14 +93,14 @@ def side(trace):
     return Side(graph.launches, {(r.producer, r.consumer): r.pattern for r in true.itertuples()})
 
 
-def counterparts(modelled, recorded):
+def counterparts(modelled, recordings):
     """Launches of the recording by launches of the model, and both lists of keys: as many as can be matched in order,
     and of the ways to match so many one with the most equal numbers of tiles.
     """
-    keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in (modelled, recorded)]
+    keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in (modelled, recordings)]
     numbers = {key: n for n, key in enumerate(dict.fromkeys(keys[0] + keys[1]))}
     mine, theirs = (np.array([numbers[k] for k in some]) for some in keys)
-    tiles = [f.tiles.to_numpy() for f in (modelled, recorded)]
+    tiles = [f.tiles.to_numpy() for f in (modelled, recordings)]
     worth = (mine[:, None] == theirs) * (_MATCH + (tiles[0][:, None] == tiles[1]))
     best = np.zeros((len(mine) + 1, len(theirs) + 1), np.int64)
     for i in range(len(mine)):
@@ -120,13 +120,13 @@ def counterparts(modelled, recorded):
     return counterpart, keys
 
 
-def compare(name, modelled, recorded):
+def compare(name, modelled, recordings):
     """The `Agreement` of two `Side`s of one program."""
-    frames = [modelled.launches, recorded.launches]
+    frames = [modelled.launches, recordings.launches]
     counterpart, keys = counterparts(*frames)
-    pairs = [modelled.pairs, recorded.pairs]
-    moved = {(counterpart.get(p, f"m{p}"), counterpart.get(c, f"m{c}")): n for (p, c), n in pairs[0].items()}
-    both = moved.keys() & pairs[1].keys()
+    pairs = [modelled.pairs, recordings.pairs]
+    pair_counts = {(counterpart.get(p, f"m{p}"), counterpart.get(c, f"m{c}")): n for (p, c), n in pairs[0].items()}
+    both = pair_counts.keys() & pairs[1].keys()
     different = Counter()
     same_tiles = 0
     for mine, theirs in counterpart.items():
@@ -136,23 +136,24 @@ def compare(name, modelled, recorded):
             different[
                 f"{keys[1][theirs][0]}: {ours[0]} tiles modelled ({ours[1][:60]}), {real[0]} recorded ({real[1][:60]})"
             ] += 1
-    for side, frame, matched in (
+    for side, frame, matches in (
         ("model", frames[0], counterpart.keys()),
         ("recording", frames[1], counterpart.values()),
     ):
-        for i in set(range(len(frame))) - set(matched):
+        for i in set(range(len(frame))) - set(matches):
             different[f"only in the {side}: {frame.kernel[i][:60]} of {frame.op[i]}"] += 1
     for p, c in sorted(both):
-        if moved[p, c] != pairs[1][p, c]:
+        if pair_counts[p, c] != pairs[1][p, c]:
             ops = f"{keys[1][p][0]} to {keys[1][c][0]}"
-            different[f"{ops}: {moved[p, c]} modelled, {pairs[1][p, c]} recorded"] += 1
-    for side, only in (("model", moved.keys() - both), ("recording", pairs[1].keys() - both)):
+            different[f"{ops}: {pair_counts[p, c]} modelled, {pairs[1][p, c]} recorded"] += 1
+    for side, only in (("model", pair_counts.keys() - both), ("recording", pairs[1].keys() - both)):
         for p, c in only:
             ends = [keys[1][e][0] if not isinstance(e, str) else keys[0][int(e[1:])][0] for e in (p, c)]
             different[f"only the {side} has a dependency {ends[0]} to {ends[1]}"] += 1
     return Agreement(
-        name, (len(frames[0]), len(frames[1])), same_tiles, len(counterpart), (len(moved), len(pairs[1])), len(both),
-        sum(moved[p] == pairs[1][p] for p in both), different,
+        name, (len(frames[0]), len(frames[1])), same_tiles, len(counterpart), (len(pair_counts), len(pairs[1])),
+        len(both),
+        sum(pair_counts[p] == pairs[1][p] for p in both), different,
     )  # fmt: skip
 
 
@@ -164,16 +165,16 @@ def model(programs, name, folder):
     return load(path)
 
 
-def of_set(programs, recorded, names):
+def of_set(programs, recordings, names):
     """The agreements of a set's programs; they are printed."""
-    actual, skipped = [], []
+    actual, skips = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for path in sorted(recorded.glob("*.tileprof")):
+        for path in sorted(recordings.glob("*.tileprof")):
             name = path.name.removesuffix(".tileprof")
             if names and name not in names:
                 continue
             if name in WITHOUT_COUNTERPART:
-                skipped.append((name, WITHOUT_COUNTERPART[name]))
+                skips.append((name, WITHOUT_COUNTERPART[name]))
                 continue
             actual.append(compare(name, side(model(programs, name, folder)), side(load(path))))
     if not actual:
@@ -194,7 +195,7 @@ def of_set(programs, recorded, names):
           f"({same / max(1, either):.0%}); "
           f"of the {both} in both, {same / max(1, both):.0%}; of {true} recorded pairs {both} are modelled "
           f"({both / max(1, true):.0%})\n")  # fmt: skip
-    for name, why in skipped:
+    for name, why in skips:
         print(f"{name} is not compared: {why}")
     return actual
 

@@ -58,8 +58,8 @@ def of_random_graphs(seed):
         policy = synthesise(graph, launches)
         if dice.random() < 0.5:
             policy = exact_policy(graph, policy.stages, launches, renamed=True)
-        for kind, changed in mutants(policy, dice, OF_A_POLICY):
-            tally.add(kind, changed, graph)
+        for kind, mutant in mutants(policy, dice, OF_A_POLICY):
+            tally.add(kind, mutant, graph)
     return tally
 
 
@@ -95,8 +95,8 @@ def of_pairs(graph):
         part = part_of(graph, pair)
         policy = synthesise(graph, pair)
         for each in (policy, exact_policy(graph, policy.stages, pair, renamed=True)):
-            for kind, changed in mutants(each, dice, OF_A_PAIR):
-                tally.add(kind, changed, part)
+            for kind, mutant in mutants(each, dice, OF_A_PAIR):
+                tally.add(kind, mutant, part)
     return tally
 
 
@@ -125,16 +125,16 @@ def measure(kind, first, slices, file):
         if seed in present:
             continue
         counts = vars(SLICES[kind](seed))
-        counts["made"] = counts.pop("total")
-        slipped = [(name, str(policy)) for name, policy in counts.pop("slipped")]
-        line = {"kind": kind, "seed": seed, "date": f"{datetime.now(UTC):%Y-%m-%d}", "slipped": slipped, **counts}
+        counts["made"], counts["caught"] = counts.pop("total"), counts.pop("catches")
+        escapes = [(name, str(policy)) for name, policy in counts.pop("escapes")]
+        line = {"kind": kind, "seed": seed, "date": f"{datetime.now(UTC):%Y-%m-%d}", "slipped": escapes, **counts}
         with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
-        if slipped:
-            sys.exit(f"{kind} {seed}: harmful and not refused: {slipped[0]}")
+        if escapes:
+            sys.exit(f"{kind} {seed}: harmful and not refused: {escapes[0]}")
 
 
-def summed(lines):
+def sum_of_lines(lines):
     """Counts of all slices, by kind of graph."""
     matches = {}
     for kind in SLICES:
@@ -163,7 +163,7 @@ COLUMNS = (
 
 
 def table(results):
-    """The table of docs/verify.md."""
+    """The counts as Markdown; `python -m tests.integration.docs.docs_results --write` writes them into the pages."""
     rows = [["mutants of", *COLUMNS, "until"], ["---"] * (len(COLUMNS) + 2)]
     rows += [[NAMES[k], *(f"{v.get(c, 0):,}" for c in COLUMNS), v["date"]] for k, v in results.items()]
     rows.append(["all", *(f"{sum(v.get(c, 0) for v in results.values()):,}" for c in COLUMNS), ""])
@@ -174,8 +174,8 @@ def main():
     if len(sys.argv) <= 2:
         lines = lines_of(Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(summed(lines), indent=1) + "\n")
-        print(table(summed(lines)))
+        RESULTS.write_text(json.dumps(sum_of_lines(lines), indent=1) + "\n")
+        print(table(sum_of_lines(lines)))
     else:
         kind, first, slices, *file = sys.argv[1:]
         measure(kind, int(first), int(slices), Path(file[0]) if file else FILE)

@@ -63,12 +63,12 @@ def by_recorder(problem, device):
     """What the recorder says of a problem: shape, source, modelled time of all launches."""
     from tileprof.record.model import duration
 
-    launched = kernels(product(problem), device, op=problem.op, tf32=problem.dtype == TF32)
-    ns = sum(duration.model(kernel, device).launch_ns for kernel in launched)
-    return launched, ns
+    launches = kernels(product(problem), device, op=problem.op, tf32=problem.dtype == TF32)
+    ns = sum(duration.model(kernel, device).launch_ns for kernel in launches)
+    return launches, ns
 
 
-def judge(cases, device, *, rules, timed):
+def judge(cases, device, *, rules, with_times):
     """One row per case: type, source, whether the kernel is right, relative error of the time."""
     rows = []
     for problem, row, without in cases:
@@ -80,10 +80,10 @@ def judge(cases, device, *, rules, timed):
             rate = (
                 "tf32" if problem.dtype == TF32 else {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
             )
-            asked = {"itemsize": size, "out_itemsize": size, "rate": rate, "device": device}
-            choice = gemm_choice.choose(None, (problem.m, problem.n, problem.k), problem.batch, **asked)
+            facts = {"itemsize": size, "out_itemsize": size, "rate": rate, "device": device}
+            choice = gemm_choice.choose(None, (problem.m, problem.n, problem.k), problem.batch, **facts)
         error = None
-        if timed:
+        if with_times:
             ns = choice.main_ns + choice.rest_ns if choice.main_ns else by_recorder(problem, device)[1]
             error = abs(ns / total - 1)
         layout = LAYOUTS[2 * problem.column_a + problem.column_b]
@@ -126,7 +126,7 @@ def main():
     if options.without_library:
         library_heuristic.proposals = lambda *_: []
     cases = left_out(options.leave_one_out, device) if options.leave_one_out else held_out()
-    rows = judge(cases, device, rules=options.rules, timed=not options.no_times)
+    rows = judge(cases, device, rules=options.rules, with_times=not options.no_times)
     for name, key, count, right, error in table_rows(rows):
         print(f"{name:<7} {key:<18} {count:>5} {right:>7.1%} right  {error:>6.1%} median error of the time")
 
@@ -166,7 +166,7 @@ def write(device, *, timed):
         if proposals is None:
             continue
         library_heuristic.proposals = proposals
-        rows = table_rows(judge(cases(), device, rules=False, timed=timed))
+        rows = table_rows(judge(cases(), device, rules=False, with_times=timed))
         results[name] = [
             {"by": by, "of": of, "products": count, "right": round(right, 4), "error_of_time": round(error, 4)}
             for by, of, count, right, error in rows

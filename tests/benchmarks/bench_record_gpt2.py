@@ -24,34 +24,34 @@ def main():
     header("Recording GPT-2 small, 12 layers, 128 tokens")
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "gpt2.tileprof"
-        plain, recorded = in_turns(PROGRAM, trace, repetitions)
+        plain, recording = in_turns(PROGRAM, trace, repetitions)
         bytes_on_disk = folder_bytes(trace)
         passes = [[json.loads(c.stdout) for c in costs] for costs in in_turns(FORWARDS, trace, repetitions)]
-    walls = [[c.wall_s for c in costs] for costs in (plain, recorded)]
+    walls = [[c.wall_s for c in costs] for costs in (plain, recording)]
     firsts = [[seconds[0] for seconds in runs] for runs in passes]
     laters = [[median(seconds[1:]) for seconds in runs] for runs in passes]
     table(
         ("what", "plain", "recorded", "ratio"),
         [_row("process", *walls), _row("first forward pass", *firsts), _row("later forward passes", *laters)],
     )
-    peaks = [max(c.peak_bytes for c in costs) / 1e9 for costs in (plain, recorded)]
+    peaks = [max(c.peak_bytes for c in costs) / 1e9 for costs in (plain, recording)]
     print(f"{repetitions} repetitions: median (range); peak memory {peaks[0]:.2f} GB plain, {peaks[1]:.2f} GB recorded")
-    same = len({c.stdout for c in plain + recorded}) == 1
+    same = len({c.stdout for c in plain + recording}) == 1
     print(f"trace {bytes_on_disk / 1e6:.2f} MB; stdout {'the same' if same else 'DIFFERENT'}")
 
 
 def in_turns(program, trace, repetitions):
     """Costs of the plain and the recorded runs, the first of each left out: it fills caches."""
-    plain, recorded = [], []
+    plain, recording = [], []
     for _ in range(repetitions + 1):
         plain.append(run(*program))
-        recorded.append(tileprof("record", "--force", "-o", str(trace), "--", *program))
-    return plain[1:], recorded[1:]
+        recording.append(tileprof("record", "--force", "-o", str(trace), "--", *program))
+    return plain[1:], recording[1:]
 
 
-def _row(what, plain, recorded):
-    ratios = [r / p for p, r in zip(plain, recorded, strict=True)]
-    return what, spread(plain), spread(recorded), spread(ratios, "")
+def _row(what, plain, recording):
+    ratios = [r / p for p, r in zip(plain, recording, strict=True)]
+    return what, spread(plain), spread(recording), spread(ratios, "")
 
 
 if __name__ == "__main__":

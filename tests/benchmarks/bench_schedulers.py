@@ -34,15 +34,15 @@ def measure(path):
     graph = build_graph(load(path))
     simulators = [Simulator(graph, lives=model) for model in MODELS.values()]
     built_s = time.process_time() - begin
-    for chosen in SCHEDULERS.values():
-        simulators[0].run(chosen)  # compiles
+    for entry in SCHEDULERS.values():
+        simulators[0].run(entry)  # compiles
     rows, total_s = [], 0.0
-    for name, chosen in SCHEDULERS.items():
+    for name, entry in SCHEDULERS.items():
         begin = time.process_time()
-        times = [simulators[0].run(chosen).time_ns]
+        times = [simulators[0].run(entry).time_ns]
         took_s = time.process_time() - begin
         total_s += took_s
-        times += [under(simulator, chosen) for simulator in simulators[1:]]
+        times += [under(simulator, entry) for simulator in simulators[1:]]
         rows.append((name, *(f"{ns / 1e3:.1f}" for ns in times), f"{took_s:.2f}"))
     launches, tiles, edges = len(graph.launches), int(graph.tile_base[-1]), int(graph.links["edges"].sum())
     print(f"{launches:,} launches, {tiles:,} tiles, {edges:,} edges; graph built in {built_s:.2f} s\n")
@@ -52,10 +52,10 @@ def measure(path):
     )
 
 
-def under(simulator, chosen):
+def under(simulator, entry):
     """Time under another duration model; NaN for a scheduler that knows recorded lives alone."""
     try:
-        return simulator.run(chosen).time_ns
+        return simulator.run(entry).time_ns
     except UserError:
         return float("nan")
 

@@ -100,7 +100,7 @@ def busy_beside(work):
     return pairs / max(items, 1)
 
 
-def reached(measured_us, least_ns, time_of):
+def share_of_bound(measured_us, least_ns, time_of):
     """The nanoseconds, at least ``least_ns``, with which time_of() is as measured."""
     low, high = least_ns, 1e3 * measured_us
     if time_of(low) >= 1e3 * measured_us:
@@ -120,10 +120,10 @@ def calibrated(work, row, options):
         return spawn(with_times(work, times._replace(**changed)), options, rule).time_ns
 
     for _ in range(ROUNDS):
-        times = times._replace(item_ns=reached(row["flat_us"], 0.0, lambda ns: time_of("flat", item_ns=ns)))
+        times = times._replace(item_ns=share_of_bound(row["flat_us"], 0.0, lambda ns: time_of("flat", item_ns=ns)))
         times = times._replace(child_ns=max(0.0, row["always_child_ns"] - times.item_ns))
         if not bound:
-            base_ns = reached(row["always_us"], H200_BASE_NS, lambda ns: time_of("always", base_ns=ns))
+            base_ns = share_of_bound(row["always_us"], H200_BASE_NS, lambda ns: time_of("always", base_ns=ns))
             times = times._replace(base_ns=base_ns)
         if beside:
             share = (row["own_item_ns"] / times.item_ns - 1) / beside
@@ -142,9 +142,9 @@ def gains(times):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", metavar="PAGE", type=Path)
-    chosen = parser.parse_args()
+    arguments = parser.parse_args()
     results = json.loads(RESULTS.read_text())
-    lines, off, later = compared(results)
+    lines, off, later = comparison(results)
     ratios = [ratio for some in off.values() for ratio in some]
     near = [max(ratio, 1 / ratio) for ratio in ratios]
     sentence = (
@@ -157,10 +157,10 @@ def main():
     lines += textwrap.wrap(sentence, 118)
     for block, text in zip(BLOCKS, ("\n".join(measured_table(results)), "\n".join(lines)), strict=True):
         print(text, end="\n\n")
-        if chosen.write:
+        if arguments.write:
             begin, end = f"<!-- {block} -->\n", f"<!-- end of {block} -->"
-            head, rest = chosen.write.read_text().split(begin)
-            chosen.write.write_text(f"{head}{begin}{text}\n{end}{rest.split(end)[1]}")
+            head, rest = arguments.write.read_text().split(begin)
+            arguments.write.write_text(f"{head}{begin}{text}\n{end}{rest.split(end)[1]}")
 
 
 def within(ratios):
@@ -168,7 +168,7 @@ def within(ratios):
     return sum(abs(ratio - 1) <= 0.15 for ratio in ratios)
 
 
-def compared(results):
+def comparison(results):
     """Markdown of both scales; by rule the ratios of simulated times to measured ones that nothing was calibrated with,
     and of these those at scale 16.
     """
@@ -177,17 +177,17 @@ def compared(results):
         rows[0]["another_ns"] for rows in results.values() if isinstance(rows, list) and "another_ns" in rows[0]
     )
     for scale in (14, 16):
-        costs, *measured = results[f"scale {scale}"]
-        measured = {row["name"]: row for row in measured if "warp_us" in row and row["name"] not in LEFT_OUT}
+        costs, *measurements = results[f"scale {scale}"]
+        measurements = {row["name"]: row for row in measurements if "warp_us" in row and row["name"] not in LEFT_OUT}
         options = replace(
             H200, launch_ns=costs["first_ns"], another_ns=each_ns, serve_ns=each_ns, gap_ns=1e3 * costs["round_us"]
         )
-        works = sites(scale, measured)
+        works = sites(scale, measurements)
         if scale == 14:
-            times = {name: calibrated(work, measured[name], options) for name, work in works.items()}
-        shown = []
+            times = {name: calibrated(work, measurements[name], options) for name, work in works.items()}
+        rows_shown = []
         for name, work in works.items():
-            real = {rule: measured[name][key] for rule, key in MEASURED.items()}
+            real = {rule: measurements[name][key] for rule, key in MEASURED.items()}
             simulated = times_us(with_times(work, times[name]), options)
             for rule, us in simulated.items():
                 if scale == 16 or rule not in CALIBRATED:
@@ -196,8 +196,8 @@ def compared(results):
                     later.setdefault(rule, []).append(us / real[rule])
             item_ns = ITEM_NS * times[name].item_ns / times["bfs"].item_ns
             k20c = times_us(with_times(work, Times(item_ns, BASE_NS, CHILD_NS)), Spawning())
-            shown.append((name, *(gains(some) for some in (k20c, simulated, real))))
-        lines += [f"Scale {scale}, times as fast as flat:", "", *table(shown), ""]
+            rows_shown.append((name, *(gains(some) for some in (k20c, simulated, real))))
+        lines += [f"Scale {scale}, times as fast as flat:", "", *table(rows_shown), ""]
     return lines, off, later
 
 
@@ -213,18 +213,18 @@ def measured_table(results):
         times = [row[f"{key}_us"] for key in ("flat", "always", "threshold", "best", "spawn", "warp")]
         cells = [f"{us:,.0f}" for us in times]
         cells[3] += f" ({row['best_threshold']})"
-        launched = " / ".join(f"{row[f'{key}_launched']:,}" for key in ("always", "spawn", "warp"))
-        yield f"| {name}, {scale} | {' | '.join(cells)} | {launched} |"
+        launch_counts = " / ".join(f"{row[f'{key}_launched']:,}" for key in ("always", "spawn", "warp"))
+        yield f"| {name}, {scale} | {' | '.join(cells)} | {launch_counts} |"
 
 
-def table(shown):
+def table(rows_shown):
     """Markdown rows: per rule the K20c simulated, the H200 simulated, the H200 measured; geometric means last."""
     rules = ("always", "spawn", "warp")
     yield "| program | " + " | ".join(f"{rule}: K20c, H200 (simulated), H200 (measured)" for rule in rules) + " |"
     yield "|---|" + "---|" * len(rules)
-    for name, *columns in shown:
+    for name, *columns in rows_shown:
         yield f"| {name} | " + " | ".join(cell(column[rule] for column in columns) for rule in rules) + " |"
-    means = {rule: [geometric_mean(row[i][rule] for row in shown) for i in (1, 2, 3)] for rule in rules}
+    means = {rule: [geometric_mean(row[i][rule] for row in rows_shown) for i in (1, 2, 3)] for rule in rules}
     yield "| geometric mean | " + " | ".join(cell(means[rule]) for rule in rules) + " |"
     yield "| the paper's mean | " + " | ".join(f"{PAPER[rule]:.2f}" if rule in PAPER else "" for rule in rules) + " |"
 

@@ -60,7 +60,7 @@ def gather(tiles: int, seed: int) -> Footprint:
     return Footprint(block, boxes)
 
 
-def measured(folder: Path, shape: Callable[[int, int], Footprint], tiles: int) -> list[str]:
+def measurements(folder: Path, shape: Callable[[int, int], Footprint], tiles: int) -> list[str]:
     """One row of the table: rates of writing, loading and checking a trace of one shape."""
     footprints = [shape(tiles // _FOOTPRINTS, seed) for seed in range(_FOOTPRINTS)]
     boxes = sum(len(f.boxes) for f in footprints)
@@ -75,16 +75,16 @@ def measured(folder: Path, shape: Callable[[int, int], Footprint], tiles: int) -
             Launch(number, bound, shape.__name__, grid, (128, 1, 1), 1000, timing="modelled", coverage="exact")
         )
     path = writer.close()
-    written = time.perf_counter()
+    write_end = time.perf_counter()
     trace = load(path)
     for number in range(_FOOTPRINTS):
         trace.footprint(number)
-    loaded = time.perf_counter()
-    broken = validate(trace)
-    checked = time.perf_counter()
-    assert not broken, broken
+    load_end = time.perf_counter()
+    complaints = validate(trace)
+    check_end = time.perf_counter()
+    assert not complaints, complaints
     size = sum(p.stat().st_size for p in path.rglob("*.parquet"))
-    seconds = (written - begin, loaded - written, checked - loaded)
+    seconds = (write_end - begin, load_end - write_end, check_end - load_end)
     return [
         shape.__name__,
         f"{boxes:,}",
@@ -101,7 +101,7 @@ def main() -> None:
     tiles = parser.parse_args().tiles
     folder = Path(tempfile.mkdtemp())
     try:
-        rows = [measured(folder, shape, tiles) for shape in (matrix_product, gather)]
+        rows = [measurements(folder, shape, tiles) for shape in (matrix_product, gather)]
     finally:
         shutil.rmtree(folder)
     header = ["shape", "boxes", "write", "load", "validate", "boxes written", "on disk", "smaller than raw"]

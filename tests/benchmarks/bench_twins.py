@@ -19,7 +19,8 @@ of blocks. A tile's life there leaves out what a boundary of stages costs (`pred
 and a loader that waits fetches weights meanwhile.
 
 Other rows of the table of docs/simulate.md: chains of `tests/gpu/results/runtime.json`, predicted from each stage's
-time alone when they were measured.
+time alone when they were measured; steps of PyTorch programs from what a launch takes the host and the GPU
+(`bench_acs_eager.py`).
 """
 
 import argparse
@@ -27,6 +28,7 @@ import json
 import sys
 from dataclasses import replace
 
+import bench_acs_eager
 import bench_spawn
 import numpy as np
 from dealt_plans import Dealt
@@ -35,7 +37,7 @@ from measuring import ROOT, header
 sys.path.insert(0, str(ROOT / "tests/gpu/measuring"))  # the chains
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
 
-from measure_dealers import SMS, timed
+from measure_dealers import SMS, timed_chains
 
 from tests.support.synthetic_graphs import block, footprint, graph, trace
 from tileprof.analysis.simulate import Simulator, scheduler
@@ -61,7 +63,7 @@ CURVES = ROOT / "notebooks/data/ccks_twins.csv"
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
-    chosen = parser.parse_args()
+    arguments = parser.parse_args()
     header("Twins: measured on an H200 and simulated, us")
     rows, off, curves = chains_compared()
     columns = ["chain", "stages one by one", *ways(), *(f"{way}, rings" for way in DEALT)]
@@ -70,18 +72,18 @@ def main():
     summary = [*markdown(("scheduler", "workloads", "within 15%", "median error", "worst"), [*all_twins(off)])]
     for page, name, lines in (("ccks", "twins", by_chain), ("simulate", "all twins", summary)):
         print("\n".join(lines), end="\n\n")
-        if chosen.write:
+        if arguments.write:
             put(ROOT / f"docs/{page}.md", name, lines)
-    if chosen.write:
+    if arguments.write:
         CURVES.write_text("chain,scheduler,latency_us,simulated_us,measured_us\n" + "".join(curves))
 
 
 def chains_compared():
     """Rows of the table, errors by scheduler, and lines of the notebook's curves."""
-    measured = json.loads(RESULTS.read_text())["us"]
+    us_by_name = json.loads(RESULTS.read_text())["us"]
     rows, off, curves = [], {}, []
-    for name, chain in timed().items():
-        policy, us = chain.policy(), measured[name]
+    for name, chain in timed_chains().items():
+        policy, us = chain.policy(), us_by_name[name]
         whole = {cuts: plan_of(policy, chain, clusters=clusters_on(SMS), cuts=cuts) for cuts in (True, False)}
         life_factor = calibrated(whole[True], us["persistent-stages"])
         cells = [name, f"{us['persistent-stages']:.1f}"]
@@ -117,7 +119,11 @@ def all_twins(off):
     yield twin("`persistent`, as `export` predicts it", "chains", errors)
     for way, errors in off.items():
         yield twin(names[way], "chains of `measure_dealers.py`", errors)
-    *_, spawned = bench_spawn.compared(json.loads(bench_spawn.RESULTS.read_text()))
+    steps = bench_acs_eager.simulated()
+    for way, key in (("stream", "step_us"), ("graph", "graph_us")):
+        errors = bench_acs_eager.errors(steps, way, key)
+        yield twin(f"`{way}`, steps of PyTorch", "programs of `measure_bounds.py`", errors)
+    *_, spawned = bench_spawn.comparison(json.loads(bench_spawn.RESULTS.read_text()))
     for rule, ratios in spawned.items():
         yield twin(f"launches from kernels, {rule}", "programs at scale 16", [ratio - 1 for ratio in ratios])
 

@@ -82,9 +82,18 @@ def synthetic(shape, tiles):
     ]
 
 
-def row(page, what, measured, target, unit, slowest=None):
-    expected, met = ("-", "-") if target is None else (f"< {target:,} {unit}", "yes" if measured < target else "NO")
-    return page, what, f"{measured:.3g} {unit}", "" if slowest is None else f"{slowest:.0f} {unit}", expected, met
+def row(page, what, measurement, target, unit, slowest=None):
+    expected, verdict = (
+        ("-", "-") if target is None else (f"< {target:,} {unit}", "yes" if measurement < target else "NO")
+    )
+    return (
+        page,
+        what,
+        f"{measurement:.3g} {unit}",
+        "" if slowest is None else f"{slowest:.0f} {unit}",
+        expected,
+        verdict,
+    )
 
 
 def in_browser(page):
@@ -96,10 +105,10 @@ def in_browser(page):
         tab.goto(page.as_uri())
         tab.wait_for_selector("html[data-ready]")
         tab.evaluate(f"async () => {{ {DRAWN} }}")
-        opened = (time.perf_counter() - begin) * 1000
+        open_ms = (time.perf_counter() - begin) * 1000
         times = {name: [drawn_ms(tab, *action, k) for k in range(5)] for name, action in ACTIONS.items()}
         browser.close()
-    return opened, {name: (statistics.median(ms), max(ms)) for name, ms in times.items()}
+    return open_ms, {name: (statistics.median(ms), max(ms)) for name, ms in times.items()}
 
 
 def drawn_ms(tab, action, ready, k):

@@ -35,7 +35,7 @@ def llama(layers=16):
     return of_decoder(Handover(LLAMA, BLOCKS, 512), layers)
 
 
-def timed(name, make):
+def seconds_of(name, make):
     begin = time.perf_counter()
     plan = make()
     planned_at = time.perf_counter()
@@ -54,10 +54,10 @@ def timed(name, make):
 def main():
     counts = [int(a) for a in sys.argv[1:]] or [400, 80]
     print(header("Policies of whole models"))
-    blocks = timed("GPT-2, 128 tokens", gpt2)
-    timed("LLaMA-1B, one token", llama)
-    few = timed("LLaMA-1B, two layers", lambda: llama(2))
-    network = timed("a small residual network", lambda: of_network(plan_network(small(2), BLOCKS)))
+    blocks = seconds_of("GPT-2, 128 tokens", gpt2)
+    seconds_of("LLaMA-1B, one token", llama)
+    few = seconds_of("LLaMA-1B, two layers", lambda: llama(2))
+    network = seconds_of("a small residual network", lambda: of_network(plan_network(small(2), BLOCKS)))
     programs = (
         ("GPT-2", blocks, counts[0]),
         ("LLaMA-1B, two layers", few, counts[1]),

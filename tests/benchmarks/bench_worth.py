@@ -162,7 +162,7 @@ def graph_of(what, folder):
     return build_graph(load(path))
 
 
-def measured(progress: Callable[[str], None] = lambda _: None):
+def measurements(progress: Callable[[str], None] = lambda _: None):
     actual = {rule: [] for rule in RULES}
     with tempfile.TemporaryDirectory() as folder:
         for name, what in PROGRAMS.items():
@@ -200,7 +200,7 @@ def table(results):
 
 
 def main():
-    actual = measured(lambda text: print(text, flush=True))
+    actual = measurements(lambda text: print(text, flush=True))
     header = ("scheduler", "rule", "source", "here")
     results = [{**{name: getattr(rule, name) for name in header}, "worth": values} for rule, values in actual.items()]
     RESULTS.parent.mkdir(exist_ok=True)

@@ -37,12 +37,12 @@ class Dealt:
                 self.waiters[parent].append(task)
         self.place = places(plan, choices)
         self.not_done, self.not_sent = ([len(some) for some in self.parents] for _ in range(2))
-        self.sent, self.end = [False] * tasks, [None] * tasks
+        self.send_flags, self.end = [False] * tasks, [None] * tasks
         self.ready, self.sendable = [], []
         self.outstanding = [0] * plan.clusters
         self.ring = [[] for _ in range(plan.clusters)]
         self.busy, self.free = [False] * plan.clusters, [0.0] * plan.clusters
-        self.blocked = {}
+        self.blocked_since = {}
         self.events, self.number, self.turn, self.cpu = [], count(), 0, 0.0
 
     def run(self):
@@ -80,7 +80,7 @@ class Dealt:
         self.outstanding[cluster] -= 1
         for waiter in self.waiters[task]:
             self.not_done[waiter] -= 1
-            if not self.not_done[waiter] and not self.sent[waiter]:
+            if not self.not_done[waiter] and not self.send_flags[waiter]:
                 heapq.heappush(self.ready, (self.place[waiter], waiter))
 
     def deal(self, *, begin=False):
@@ -102,12 +102,12 @@ class Dealt:
     def take(self, heap):
         while heap:
             _, task = heapq.heappop(heap)
-            if not self.sent[task]:
+            if not self.send_flags[task]:
                 return task
         return None
 
     def send(self, cluster, task, when, *, ahead):
-        self.sent[task] = True
+        self.send_flags[task] = True
         self.outstanding[cluster] += 1
         self.push(when, ARRIVES, cluster, task, ahead)
         for waiter in self.waiters[task]:
@@ -119,12 +119,12 @@ class Dealt:
         """Begin the cluster's next task, if it has one; a task sent ahead waits until its inputs have known ends."""
         if self.busy[cluster] or not self.ring[cluster]:
             return
-        task, ahead, arrived = self.ring[cluster][0]
+        task, ahead, arrival = self.ring[cluster][0]
         unknown = [parent for parent in self.parents[task] if self.end[parent] is None] if ahead else []
         if unknown:
-            self.blocked.setdefault(unknown[0], []).append(cluster)
+            self.blocked_since.setdefault(unknown[0], []).append(cluster)
             return
-        begin = max(self.free[cluster], arrived) + self.read
+        begin = max(self.free[cluster], arrival) + self.read
         stage = int(self.plan.tasks[task, 0])
         life = self.lives[stage]
         late = max((self.end[p] + SIGNAL_US for p in self.parents[task]), default=0.0) - begin if ahead else 0.0
@@ -132,5 +132,5 @@ class Dealt:
         self.ring[cluster].pop(0)
         self.busy[cluster], self.end[task] = True, begin + max(late, 0.0) + rest
         self.push(self.end[task] + self.release, ENDS, cluster, task)
-        for waiting in self.blocked.pop(task, []):
+        for waiting in self.blocked_since.pop(task, []):
             self.start(waiting)

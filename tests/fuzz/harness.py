@@ -106,7 +106,7 @@ def kind_of(base: str) -> str:
     return base if base in VERBS else "trace"
 
 
-def drawn(seed: int, number: int, bases: Path) -> dict[str, Any]:
+def case_of(seed: int, number: int, bases: Path) -> dict[str, Any]:
     """Input ``number`` of a seed, as a line of the corpus holds it; no other input has a part in it."""
     dice = random.Random(f"{seed}:{number}")
     base, operations = draw(dice, bases)
@@ -140,7 +140,7 @@ def run(
     watch = Watch(readable=[inputs, *_bases_but_bait(bases), *typed], writable=[out, scratch])
     try:
         with (
-            _limited(),
+            _limits(),
             contextlib.chdir(out if base == "words" else inputs),  # `view` of a trace writes where it is called
             _temporary_files_in(scratch),
             warnings.catch_warnings(),
@@ -156,14 +156,14 @@ def run(
         return Outcome(None, f"took longer than {SECONDS} s")
     if next(scratch.iterdir(), None):
         gc.collect()  # what reads such a file removes it when it is itself collected
-    fault = _fault(code, stdout.getvalue(), stderr.getvalue(), _written(out))
+    fault = _fault(code, stdout.getvalue(), stderr.getvalue(), _output_text(out))
     if not fault and base != "words" and code == 2 and len(stderr.getvalue()) > MOST_CHARACTERS:
         fault = f"a message of {len(stderr.getvalue())} characters: {stderr.getvalue()[:300]}"
     if not fault and everywhere and watch.faults:
         fault = f"outside of its folders: {watch.faults[:3]}"
     if not fault and bait_times(bait) != times:
         fault = "files outside of the folders were read or changed"
-    return Outcome(code, fault or _moved(before, _listing(folder, out)))
+    return Outcome(code, fault or _difference(before, _listing(folder, out)))
 
 
 def _bases_but_bait(bases: Path) -> list[Path]:
@@ -201,7 +201,7 @@ def _fault(code: int | None, stdout: str, stderr: str, pages: str) -> str:
     return ""
 
 
-def _written(out: Path) -> str:
+def _output_text(out: Path) -> str:
     return "".join(path.read_text(errors="replace") for path in out.rglob("*.html"))
 
 
@@ -214,12 +214,12 @@ def _listing(folder: Path, out: Path) -> list[tuple[str, int]]:
     return sorted(matches)
 
 
-def _moved(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> str:
+def _difference(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> str:
     return "" if before == after else f"files changed outside of the output folder: {set(before) ^ set(after)}"
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
+def _limits() -> Iterator[None]:
     """Raise `_LateError` after `SECONDS` of this process's time or `WAITED_S` of the clock's."""
 
     def late(*_: object) -> None:

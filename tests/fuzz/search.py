@@ -30,7 +30,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.harness import SECONDS, VERBS, WAITED_S, drawn, kind_of, run
+from tests.fuzz.harness import SECONDS, VERBS, WAITED_S, case_of, kind_of, run
 from tests.fuzz.inputs import WEIGHTS, make_bases
 
 MEMORY_BYTES = 4 << 30
@@ -52,7 +52,7 @@ class Search:
         self.path, self.began = path, time.monotonic()
         self.outcomes: Counter[tuple[str, str, str]] = Counter()  # (kind, verb, exit code or "fault")
         self.faults: Counter[str] = Counter()
-        self.failed: list[int] = []
+        self.failures: list[int] = []
         self.slowest_s, self.most_bytes, self.seconds_before = 0.0, 0, 0.0
         self.seed, self.first, self.next, self.sources = seed, first, first, _sources()
         if path is not None and path.exists():
@@ -62,7 +62,7 @@ class Search:
         for name, here in (("seed", self.seed), ("first", self.first), ("sources", self.sources)):
             if records[name] != here:
                 sys.exit(f"{self.path} is of another search: {name} is {records[name]}, here {here}")
-        self.next, self.failed, self.seconds_before = records["next"], records["failed"], records["seconds"]
+        self.next, self.failures, self.seconds_before = records["next"], records["failed"], records["seconds"]
         self.slowest_s, self.most_bytes = records["slowest_s"], records["most_bytes"]
         self.faults.update(records["faults"])
         for row in records["outcomes"]:
@@ -78,7 +78,7 @@ class Search:
         place = _place(result["fault"])
         if place.startswith("took longer"):  # says nothing of where
             place += f", {one['verb'][0]} of {json.dumps(one['operations'])[:200]}"
-        self.failed.append(number)
+        self.failures.append(number)
         self.faults[place] += 1
         if self.faults[place] == 1:
             print(json.dumps(one))
@@ -96,7 +96,7 @@ class Search:
             "python": platform.python_version(), "date": time.strftime("%Y-%m-%d"),
             "seconds": round(self.seconds_before + time.monotonic() - self.began, 1),
             "slowest_s": round(self.slowest_s, 1), "most_bytes": self.most_bytes, "faults": dict(self.faults),
-            "failed": self.failed, "outcomes": rows,
+            "failed": self.failures, "outcomes": rows,
         }  # fmt: skip
         beside = self.path.with_suffix(".new")
         beside.write_text(json.dumps(snapshot, indent=1) + "\n", encoding="utf-8")
@@ -120,14 +120,14 @@ def main() -> int:
         batches = 0
         while search.next < end and time.monotonic() < deadline:
             numbers = range(search.next, min(search.next + BATCH, end))
-            for number, one, result in _tried(root, search.seed, numbers):
+            for number, one, result in _trials(root, search.seed, numbers):
                 search.add(number, one, result)
             search.next, batches = numbers.stop, batches + 1
             if batches % SAVED_EVERY == 0:
                 search.save()
     search.save()
     print(
-        f"seed {search.seed}, inputs {search.first:,} to {search.next - 1:,}: {len(search.failed)} failures at "
+        f"seed {search.seed}, inputs {search.first:,} to {search.next - 1:,}: {len(search.failures)} failures at "
         f"{len(search.faults)} places; slowest {search.slowest_s:.1f} s, {search.most_bytes / 1e9:.1f} GB"
     )
     for place, count in search.faults.most_common():
@@ -151,7 +151,7 @@ def _warm(root: Path) -> None:
     gc.freeze()  # children do not copy what they do not change
 
 
-def _tried(root: Path, seed: int, numbers: range) -> Iterator[tuple[int, Message, Message]]:
+def _trials(root: Path, seed: int, numbers: range) -> Iterator[tuple[int, Message, Message]]:
     """Every input of a batch with what it did; those that failed were tried twice."""
     at = numbers.start
     while at < numbers.stop:
@@ -160,7 +160,7 @@ def _tried(root: Path, seed: int, numbers: range) -> Iterator[tuple[int, Message
                 [alone] = _in_a_child(root, seed, range(at, at + 1))
                 company = f"only after inputs {numbers.start} to {at - 1}: {result['fault']}"
                 result = alone if alone["fault"] else result | {"fault": company}  # noqa: PLW2901 - the better account
-            yield at, drawn(seed, at, root / "bases"), result
+            yield at, case_of(seed, at, root / "bases"), result
             at += 1
 
 
@@ -202,7 +202,7 @@ def _serve(root: Path, seed: int, numbers: range, pipe: int) -> None:
         os.dup2(terminal, 1)
         os.dup2(terminal, 2)
         for number in numbers:
-            one, place = drawn(seed, number, root / "bases"), root / "one"
+            one, place = case_of(seed, number, root / "bases"), root / "one"
             shutil.rmtree(place, ignore_errors=True)
             began = time.process_time()
             _limit_time(began)

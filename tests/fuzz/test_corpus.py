@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.harness import drawn, run
+from tests.fuzz.harness import case_of, run
 
 CORPUS = [json.loads(line) for line in Path(__file__).with_name("corpus.jsonl").read_text().splitlines()]
 NEW = 250
@@ -23,7 +23,7 @@ def test_an_input_that_once_failed_is_refused_or_taken(bases: Path, tmp_path: Pa
 def test_other_inputs_end_with_0_1_or_2_and_without_a_warning(bases: Path, tmp_path: Path) -> None:
     codes = set()
     for number in range(NEW):
-        one = drawn(0, number, bases)
+        one = case_of(0, number, bases)
         outcome = run(bases, tmp_path / str(number), one["base"], one["operations"], one["verb"])
         assert not outcome.fault, json.dumps(one) + outcome.fault
         codes.add(outcome.code)

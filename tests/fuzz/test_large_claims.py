@@ -28,7 +28,7 @@ def everywhere(table: str, **values: Any) -> list[list[Any]]:
     return [["column", table, column, 0, value] for column, value in values.items()]
 
 
-def described(**changes: Any) -> str:
+def description(**changes: Any) -> str:
     tensors = [
         {"argument": name, "shape": HUGE, "strides": [100_000, 1], "dtype": "float16", "buffer": n,
          "offset": 0, "written": n == 2}
@@ -54,7 +54,7 @@ CLAIMS: dict[str, tuple[str, list[list[Any]]]] = {
     "a device of 1e6 SMs": ("tiny", [["manifest", ["device", "sms"], 10**6]]),
     "1e12 FLOP in a tile": ("tiny", everywhere("launches", flops=2**62)),
     "operators of 1e10 elements": (
-        "recording", [*everywhere("buffers", bytes=2**50), *everywhere("launches", call=described())],
+        "recording", [*everywhere("buffers", bytes=2**50), *everywhere("launches", call=description())],
     ),
 }  # fmt: skip
 

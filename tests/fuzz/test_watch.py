@@ -19,7 +19,7 @@ from tests.fuzz.watch import BAIT, SECRET
 GOOD = ["report", "IN"]
 
 
-def tried(bases: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> str:
+def trial(bases: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> str:
     """The fault that the harness finds in a verb that does this."""
     monkeypatch.setattr(harness, "main", lambda words: (act(), 0)[1])
     return harness.run(bases, folder / "one", "tiny", [], GOOD, everywhere=True).fault
@@ -53,7 +53,7 @@ def test_each_way_of_leaving_the_folders_is_a_fault(bases: Path, tmp_path: Path,
         del acts["read past Python"]
     faults = {}
     for number, (name, act) in enumerate(acts.items()):
-        faults[name] = tried(bases, tmp_path / str(number), monkeypatch, act)
+        faults[name] = trial(bases, tmp_path / str(number), monkeypatch, act)
     assert [name for name, fault in faults.items() if not fault] == []
 
 

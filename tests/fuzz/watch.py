@@ -42,7 +42,7 @@ class Watch:
     """Accesses outside of folders that may be read and written, within `with`."""
 
     current: Watch | None = None
-    hooked = False
+    is_hooked = False
 
     def __init__(self, readable: Sequence[Path], writable: Sequence[Path]) -> None:
         ours = Path(__file__).parents[2]
@@ -57,9 +57,9 @@ class Watch:
         self.faults: list[str] = []
 
     def __enter__(self) -> Self:
-        if not Watch.hooked:  # a hook stays until the process ends
-            sys.addaudithook(_heard)
-            Watch.hooked = True
+        if not Watch.is_hooked:  # a hook stays until the process ends
+            sys.addaudithook(_on_audit)
+            Watch.is_hooked = True
         Watch.current = self
         return self
 
@@ -76,19 +76,19 @@ class Watch:
             paths = arguments[: _WRITTEN[event]]
             folders = arguments[-len(paths) :] if event in _IN_AN_OPEN_FOLDER else (-1, -1)
             for path, folder in zip(paths, folders, strict=False):
-                opened = f"/proc/self/fd/{folder}/" if isinstance(folder, int) and folder >= 0 else ""
-                self._take(event, opened + os.fsdecode(path) if opened else path, writes=True)  # type: ignore[arg-type]
+                open_folder = f"/proc/self/fd/{folder}/" if isinstance(folder, int) and folder >= 0 else ""
+                self._take(event, open_folder + os.fsdecode(path) if open_folder else path, writes=True)  # type: ignore[arg-type]
 
     def _take(self, event: str, path: object, *, writes: bool) -> None:
         if not isinstance(path, str | bytes | os.PathLike):
             return  # an open file
         where = os.path.realpath(os.fsdecode(path))
-        allowed = (*self.writable, "/dev/null") if writes else self.readable
-        if not any(where == folder or where.startswith(folder.rstrip("/") + "/") for folder in allowed):
+        allowed_roots = (*self.writable, "/dev/null") if writes else self.readable
+        if not any(where == folder or where.startswith(folder.rstrip("/") + "/") for folder in allowed_roots):
             self.faults.append(f"{event} {where!r} {'written' if writes else 'read'}"[:300])
 
 
-def _heard(event: str, arguments: tuple[object, ...]) -> None:
+def _on_audit(event: str, arguments: tuple[object, ...]) -> None:
     watch = Watch.current
     if watch is not None and (event in _READ or event in _WRITTEN or event in _NEVER):
         Watch.current = None  # what this does itself is not a verb's

@@ -143,17 +143,17 @@ def draw(seed):
     for library, number in NUMBERS.items():
         names = sorted(candidates(library))
         chance.shuffle(names)
-        drawn = 0
+        draws = 0
         for name in names:
             dtype = "float32" if library == "torch_geometric" else chance.choice(TYPES)
             training = chance.random() < 0.25
             label = f"{library}_{name}".lower().replace("-", "_").replace(".", "_") + ("_step" if training else "")
             entry = {"name": label, "library": library, "model": name, "dtype": dtype, "training": training}
             if name not in KNOWN and runs(entry):
-                entries.append(entry | {"reserve": drawn >= number})
-                drawn += 1
-                sys.stderr.write(f"{label} {dtype}: {drawn} of {number}\n")
-            if drawn == number + RESERVE[library]:
+                entries.append(entry | {"reserve": draws >= number})
+                draws += 1
+                sys.stderr.write(f"{label} {dtype}: {draws} of {number}\n")
+            if draws == number + RESERVE[library]:
                 break
     LIST.write_text(json.dumps(entries, indent=1) + "\n")
 

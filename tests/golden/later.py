@@ -76,8 +76,8 @@ def mixture():
     def run():
         rows = x.index_select(0, index)
         left, right = rows.chunk(2, dim=1)
-        joined = torch.cat([left.cumsum(1), right.sigmoid()], dim=1)
-        scores = torch.bmm(joined.view(8, 16, 512), joined.view(8, 16, 512).transpose(1, 2).contiguous())
+        join = torch.cat([left.cumsum(1), right.sigmoid()], dim=1)
+        scores = torch.bmm(join.view(8, 16, 512), join.view(8, 16, 512).transpose(1, 2).contiguous())
         return scores.amax(-1) * scores.topk(4, dim=-1).values.sum(-1)
 
     return run

@@ -65,10 +65,10 @@ def gpt2_compiled():
 
 
 def gpt2_graph():
-    return graphed(gpt2())
+    return in_a_graph(gpt2())
 
 
-def graphed(run):
+def in_a_graph(run):
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):

@@ -239,13 +239,13 @@ def run(step, out, environment, limit_s):
             os.killpg(child.pid, signal.SIGKILL)
             code, timed_out = child.wait(), True
     lines = log.read_text(errors="replace").splitlines()
-    counted = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed|skipped|error)", line)), "")
+    summary_line = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed|skipped|error)", line)), "")
     return {
         "step": step.name,
         "seconds": round(time.monotonic() - began, 1),
         "code": code,
         "timed_out": timed_out,
-        "said": counted.strip("= ") or (lines[-1][:200] if lines else ""),
+        "said": summary_line.strip("= ") or (lines[-1][:200] if lines else ""),
         "failed": [text[:200] for text in lines if text.startswith(("FAILED", "ERROR"))],
     }
 
@@ -266,7 +266,7 @@ def machine():
     return {"gpu": gpu, "python": sys.version.split()[0], "packages": matches}
 
 
-def chosen(arguments):
+def selection(arguments):
     names = [step.name for step in STEPS]
     expected = (
         arguments.only.split(",")
@@ -354,7 +354,7 @@ def main():
             report({"steps": [row]})
             pack(out)
 
-    for _, several in itertools.groupby(chosen(options), lambda step: step.alone and step.name):
+    for _, several in itertools.groupby(selection(options), lambda step: step.alone and step.name):
         with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(one, several))
     sys.stdout.write("\n")

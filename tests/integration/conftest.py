@@ -108,15 +108,15 @@ class Tab:
 
 
 @pytest.fixture
-def tab(chromium, written):
-    """Opens a page, the module's ``written`` one unless told otherwise."""
+def tab(chromium, page_file):
+    """Opens a page, the module's ``page_file`` one unless told otherwise."""
     tabs = []
 
-    def opened(hash_="", path=written, **options):
+    def open_tab(hash_="", path=page_file, **options):
         tabs.append(Tab(chromium, path, hash_, **options))
         return tabs[-1]
 
-    yield opened
+    yield open_tab
     for each in tabs:
         each.page.close()
         assert each.complaints == []

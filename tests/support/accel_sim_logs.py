@@ -83,5 +83,5 @@ def random_accesses(random: Random, base: int, span: int):
     else:
         mask = random.getrandbits(32) | 1 << first
         addresses = [base + random.randrange(0, span // 16) * 16 for _ in range(mask.bit_count())]
-    touched = {byte for address in addresses for byte in range(address, address + width)}
-    return access(opcode, mask, addresses, form), mode, touched
+    touched_bytes = {byte for address in addresses for byte in range(address, address + width)}
+    return access(opcode, mask, addresses, form), mode, touched_bytes

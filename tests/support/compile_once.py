@@ -22,7 +22,7 @@ WARM_UP = (
 """Commands that compile what most tests need."""
 
 
-_held: set[str] = set()
+_locks: set[str] = set()
 
 
 def install() -> None:
@@ -34,18 +34,18 @@ def install() -> None:
     def compile_once(self: Any, sig: Any) -> Any:
         folder = self._cache.cache_path
         name = f"{self.py_func.__module__}.{self.py_func.__qualname__}.lock"
-        if folder is None or name in _held:
+        if folder is None or name in _locks:
             return plain(self, sig)
         Path(folder).mkdir(parents=True, exist_ok=True)
         # The lock between threads comes first. A function locks itself before those that it calls, none of which calls
         # it, so that no two processes wait for each other.
         with global_compiler_lock, (Path(folder) / name).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            _held.add(name)
+            _locks.add(name)
             try:
                 return plain(self, sig)
             finally:
-                _held.remove(name)
+                _locks.remove(name)
 
     replacement: Callable[..., Any] = compile_once
     replacement.compiles_once = True  # type: ignore[attr-defined]

@@ -80,7 +80,7 @@ def with_memory(arguments, fill=0):
     return real
 
 
-def brute_force(kernel, arguments, made):
+def brute_force(kernel, arguments, evaluation):
     """The bytes of each program: {(tile, mode): set of addresses}, with real tensors in Triton's interpreter."""
     from triton.runtime import interpreter
 
@@ -88,25 +88,25 @@ def brute_force(kernel, arguments, made):
     choice.index = next(
         n
         for n in range(len(choice.configs))
-        if kernels._grid(dataclasses.replace(choice, index=n), _named(choice, arguments)) == made.grid
+        if kernels._grid(dataclasses.replace(choice, index=n), _constants(choice, arguments)) == evaluation.grid
     )
     function = _interpreted(kernel)
-    named = _named(choice, arguments)
-    named |= {n: v for n, v in choice.constants.items() if n not in kernels._OPTIONS}
-    grid = kernels._grid(choice, named)
-    own = kernels._accepted(kernel.source, kernel.name, named)
+    constants = _constants(choice, arguments)
+    constants |= {n: v for n, v in choice.constants.items() if n not in kernels._OPTIONS}
+    grid = kernels._grid(choice, constants)
+    own = kernels._accepted(kernel.source, kernel.name, constants)
     with watching(interpreter.interpreter_builder) as watch, np.errstate(all="ignore"):
         function[grid](**own)
-    touched = {}
+    touched_bytes = {}
     for (x, y, z), log in zip(watch.at, watch.programs, strict=True):
         tile = x + grid[0] * (y + grid[1] * z)
         for mode, begin, end in log.accesses:
             for low, high in zip(begin.tolist(), end.tolist(), strict=True):
-                touched.setdefault((tile, mode), set()).update(range(low, high))
-    return touched
+                touched_bytes.setdefault((tile, mode), set()).update(range(low, high))
+    return touched_bytes
 
 
-def _named(choice, arguments):
+def _constants(choice, arguments):
     extra = list(choice.meta.get("extra_launcher_args", ()))
     return dict(zip([*choice.names, *extra], arguments, strict=True))
 
@@ -137,14 +137,14 @@ def _interpreted(kernel):
 
 def modelled(kernel, arguments, values=kernels.integers_of):
     """The bytes that `evaluate` says: the same form."""
-    made, _ = kernel.kernel(tuple(arguments), values)
+    evaluation, _ = kernel.kernel(tuple(arguments), values)
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
-    boxes, touched = made.footprint.boxes, {}
+    boxes, touched_bytes = evaluation.footprint.boxes, {}
     for n in range(len(boxes)):
-        base = tensors[made.operands[boxes.operand[n]].ref].data_ptr() + int(boxes.offset[n])
-        cells = touched.setdefault((int(boxes.tile[n]), int(boxes.mode[n])), set())
+        base = tensors[evaluation.operands[boxes.operand[n]].ref].data_ptr() + int(boxes.offset[n])
+        cells = touched_bytes.setdefault((int(boxes.tile[n]), int(boxes.mode[n])), set())
         for i in range(boxes.count_0[n]):
             for j in range(boxes.count_1[n]):
                 begin = base + i * int(boxes.stride_0[n]) + j * int(boxes.stride_1[n])
                 cells.update(range(begin, begin + int(boxes.length[n])))
-    return made, touched
+    return evaluation, touched_bytes

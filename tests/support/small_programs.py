@@ -94,7 +94,7 @@ class Program:
         grid = tuple(int(n) + 1 for n in footprint.block.max(axis=0)) if footprint.tiles else (1, 1, 1)
         options = {"timing": "modelled", "coverage": "exact", "blocks_per_sm": 1, "block": (128, 1, 1), "grid": grid}
         options |= more
-        launched = self.writer.add_launch(
+        launch_number = self.writer.add_launch(
             Launch(
                 footprint=number,
                 operands=tuple((b, 0) for b in buffers),
@@ -107,7 +107,7 @@ class Program:
             )
         )
         self.now += duration + 1_000
-        return launched
+        return launch_number
 
 
 def transformer(path, layers=4, **options):

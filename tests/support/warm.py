@@ -106,10 +106,10 @@ def _attend(caller: socket.socket) -> None:
     if copy == 0:
         caller.close()
         _become(files, *json.loads(text.decode("utf-8", "surrogateescape")))
-    ended = 0
-    while not ended:
-        ended, status = os.waitpid(copy, os.WNOHANG)
-        if not ended and select.select([caller], [], [], 0.02)[0]:  # the caller was killed
+    ended_copy = 0
+    while not ended_copy:
+        ended_copy, status = os.waitpid(copy, os.WNOHANG)
+        if not ended_copy and select.select([caller], [], [], 0.02)[0]:  # the caller was killed
             os.kill(copy, signal.SIGKILL)
             os._exit(0)
     caller.sendall(str(os.waitstatus_to_exitcode(status)).encode())

@@ -16,9 +16,9 @@ OTHER = 'namespace emulated { inline int state = 70; } extern "C" int state() { 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 def test_libraries_in_one_process_keep_their_own_state(tmp_path) -> None:
-    loaded = []
+    libraries = []
     for name, source in (("one", ONE), ("same", OTHER), ("other", OTHER)):
         (tmp_path / f"{name}.cpp").write_text(source)
         subprocess.run(["g++", "-std=c++17", *SHARED, f"{name}.cpp", "-o", f"{name}.so"], cwd=tmp_path, check=True)
-        loaded.append(ctypes.CDLL(str(tmp_path / f"{name}.so")))
-    assert [library.state() for library in (*loaded, *loaded)] == [4, 71, 71, 5, 72, 72]
+        libraries.append(ctypes.CDLL(str(tmp_path / f"{name}.so")))
+    assert [library.state() for library in (*libraries, *libraries)] == [4, 71, 71, 5, 72, 72]

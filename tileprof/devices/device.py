@@ -100,7 +100,7 @@ class Device:
     launch_gap_ns: float
     """Time from the end of a kernel to the begin of the next in its stream."""
     graph_gap_ns: float
-    """The same inside a CUDA graph."""
+    """The same figure inside a CUDA graph."""
     host_issue_ns: float = 3700.0
     """One host thread's time per launch, however many streams it launches into; the default is an H200's."""
     host_issue_shared_ns: float = 1400.0

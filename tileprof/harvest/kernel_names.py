@@ -1,4 +1,4 @@
-"""What the names of cuBLAS's kernels say: tile, pipeline, cluster, split-k.
+"""Facts in the names of cuBLAS's kernels: tile, pipeline, cluster, split-k.
 
 cuBLAS computes column-major: of a row-major result ``d[m, n]`` it makes the transpose, so its first size runs along n.
 Sizes here are as a trace has them: m down, n across. ::
@@ -32,7 +32,7 @@ _GEMM_SN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class KernelName:
-    """What a name says; 0 where it says nothing. ``cluster`` is blocks along m and n."""
+    """The facts in a name; 0 where it has none. ``cluster`` is blocks along m and n."""
 
     family: str
     m: int = 0

@@ -1,4 +1,4 @@
-"""Which algorithm cuBLASLt would choose, asked without launching: ``python -m tileprof.harvest.library_choices``.
+"""The algorithm that cuBLASLt would choose, without a launch: ``python -m tileprof.harvest.library_choices``.
 
 ``cublasLtMatmulAlgoGetHeuristic`` runs on the host, so that every core asks for itself: hundreds of thousands of
 problems in a minute. Answers are algorithms (tile, stages, split-k, cluster as cuBLASLt numbers them); which kernel one
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 ATTRIBUTES: Final = (
     "id", "tile", "split_k", "reduction", "swizzling", "custom", "stages", "inner_shape", "cluster",
 )  # fmt: skip
-"""In the order of ``cublasLtMatmulAlgoConfigAttributes_t``, from 0."""
+"""Attributes in the order of ``cublasLtMatmulAlgoConfigAttributes_t``, from 0."""
 _WIDE: Final = {"inner_shape": 2, "cluster": 2}
 _WORKSPACE: Final = 32 << 20
-"""What PyTorch gives cuBLAS on Hopper."""
+"""The workspace that PyTorch gives cuBLAS on Hopper."""
 _TYPES: Final = {Dtype.FP32: 0, Dtype.TF32: 0, Dtype.FP16: 2, Dtype.BF16: 14}
 _COMPUTE, _COMPUTE_TF32 = 68, 77
 _TRANSA, _TRANSB, _EPILOGUE, _BIAS_POINTER, _BIAS = 3, 4, 7, 8, 4

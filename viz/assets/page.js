@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: c86715bb33b297e4e6d105e15cc28512fd50ed67e2c1ccc4cb31e5f61150aa54
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 232ed79690c14bbc1d71e47c38bf40e1e0ef65010942883a0a526ae2a0512143
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -473,10 +473,11 @@ var ABOUT = {
   cusync: "cuSync: tiles wait for tiles through semaphores",
   dataflow: "each tile is dispatched when the tiles it needs have ended",
   list: "greedy, free launches: a tile is dispatched when its parents have ended",
-  persistent: "one kernel for the whole program, its tiles handed out on the GPU",
+  persistent: "one kernel for the whole program, whose workers have static lists of tiles",
+  "persistent-dynamic": "one kernel for the whole program, whose tiles are assigned on the GPU",
   inline: "a persistent kernel whose workers run the tiles that they make ready themselves, or spawn them",
-  ccks: "CCKS: a persistent kernel whose tiles the CPU hands out",
-  blockmaestro: "BlockMaestro: kernels launched early, their blocks held back by a hardware scheduler",
+  ccks: "CCKS: a persistent kernel whose tiles the CPU assigns",
+  blockmaestro: "BlockMaestro: kernels launched early, whose blocks a hardware scheduler delays",
   wireframe: "Wireframe: a task graph in hardware with room for some of its nodes",
   "dataflow-bloom": "dataflow, its dependencies kept in a Bloom filter"
 };
@@ -484,11 +485,11 @@ var WORDS = {
   tightness: "edges of the pair over the edges of the smallest boxes around each tile's parents: 1 where the parents are boxes",
   "start early": "share of the consumer's tiles whose producers all end before the producer launch does, in stream order",
   "one wave": "the producer's tiles run side by side and end together: no consumer tile can start early, and what overlap gains is the launch gap and the slots that the wave leaves idle",
-  "gain each": "recorded time of two launches and the gap between them, less the bound on both; of one copy",
+  "gain each": "recorded time of two launches and the gap between them, minus the bound on both; for one copy",
   "gain in all": "the same for all copies of a repeated layer together",
   exact: "every byte that a tile touches was observed or follows from the kernel",
-  inferred: "reasoned from other accesses, not observed",
-  conservative: "a superset: what the kernel really touches is unknown, so it depends on more than it needs",
+  inferred: "derived from other accesses, not observed",
+  conservative: "a superset: the exact accesses of the kernel are unknown, so that some dependencies may not exist",
   wave: "as many tiles as the GPU holds at a time; the last wave of a launch is often partly empty",
   slot: "room for one tile on an SM",
   bound: "no schedule is faster, under the assumptions that tileprof report prints",
@@ -1049,7 +1050,7 @@ function showGain() {
 function noGain() {
   if (!launchCount) return "This trace holds no launches: there is nothing to gain.";
   if (doc.summary.dependencies_known === false) {
-    return "The trace holds no accesses: dependencies between launches are unknown, and so is what there is to gain.";
+    return "The trace holds no accesses: dependencies between launches and gains are unknown.";
   }
   return timed ? "This page was made without bounds." : "This trace holds no times, so no gain can be worked out.";
 }
@@ -2221,7 +2222,7 @@ var HEAD_TITLES = {
   "start early": "Share of the consumer's tiles whose producers all end before the producer launch does, in stream order: they could start early",
   "gain each": "Recorded time of the two launches and the gap between them, less the bound on both: no overlap of the two saves more. Of one copy",
   "gain in all": "The same for all copies together: what the pairs are ordered by",
-  copies: "Pairs of repeated layers that this row stands for"
+  copies: "Pairs of repeated layers in this row"
 };
 var oneWave = (i) => !(pairs.early[i] > 0) && waves(pairs.producer[i]) <= 1;
 function earlyWords(i) {
@@ -3173,7 +3174,7 @@ function drawArrow(c, a, b, colour) {
 }
 function sayLanes() {
   const measured = doc.summary.measured_tiles > 0;
-  const says = state.time !== null && launchCount ? [runningWords()] : [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
+  const says = state.time !== null && launchCount ? [runningWords()] : [measured ? "measured tiles" : "modelled: tiles in dispatch order", "idle slots shaded"];
   if (aggregation.any)
     says.push(
       `aggregated: ${aggregation.simulated ? "bars" : "shades"} are shares of busy slots, zoom in for single tiles`
@@ -4308,9 +4309,9 @@ function edgeLines(edge) {
   ];
   if (pairs.gain_ns[i] > 0) lines.push(`could gain up to ${duration(pairs.gain_ns[i])}`);
   if (edge.pairs.some(missesSome)) lines.push("the policy misses waits here");
-  if (pairs.reuse_only[i]) lines.push("only because memory was handed out again");
+  if (pairs.reuse_only[i]) lines.push("only because the allocator reused memory");
   if (edge.around) lines.push("from one copy of the layer to a later one");
-  if (edge.pairs.length > 1) lines.push(`stands for ${number(edge.pairs.length)} pairs, ${size(edge.bytes)}`);
+  if (edge.pairs.length > 1) lines.push(`${number(edge.pairs.length)} pairs, ${size(edge.bytes)}`);
   return lines;
 }
 function hazardWords(i) {

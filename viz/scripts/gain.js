@@ -1,4 +1,4 @@
-// View 4: what there is to gain. The recorded time step by step, and every scheduler on the same scale.
+// The view Gain: the recorded time step by step, and every scheduler on the same scale.
 
 import { INK, make } from "./canvas.js";
 import { doc, duration, hasLanes, launchCount, served, timed } from "./data.js";
@@ -121,7 +121,7 @@ export function showGain() {
 function noGain() {
   if (!launchCount) return "This trace holds no launches: there is nothing to gain.";
   if (doc.summary.dependencies_known === false) {
-    return "The trace holds no accesses: dependencies between launches are unknown, and so is what there is to gain.";
+    return "The trace holds no accesses: dependencies between launches and gains are unknown.";
   }
   return timed ? "This page was made without bounds." : "This trace holds no times, so no gain can be worked out.";
 }

@@ -1,4 +1,4 @@
-// View 1: launches as nodes, dependent pairs as edges.
+// The view Launches: launches as nodes, dependent pairs as edges.
 
 import { DASHES, FONT, fitted, INK, make, PALETTE, patternColour, patternMark, Surface } from "./canvas.js";
 import {
@@ -372,9 +372,9 @@ function edgeLines(edge) {
   ];
   if (pairs.gain_ns[i] > 0) lines.push(`could gain up to ${duration(pairs.gain_ns[i])}`);
   if (edge.pairs.some(missesSome)) lines.push("the policy misses waits here");
-  if (pairs.reuse_only[i]) lines.push("only because memory was handed out again");
+  if (pairs.reuse_only[i]) lines.push("only because the allocator reused memory");
   if (edge.around) lines.push("from one copy of the layer to a later one");
-  if (edge.pairs.length > 1) lines.push(`stands for ${number(edge.pairs.length)} pairs, ${size(edge.bytes)}`);
+  if (edge.pairs.length > 1) lines.push(`${number(edge.pairs.length)} pairs, ${size(edge.bytes)}`);
   return lines;
 }
 

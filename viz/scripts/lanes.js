@@ -1,4 +1,4 @@
-// View 3: lanes of SMs over time. Tiles as measured, or as the block scheduler would hand them out.
+// The view Timeline: lanes of SMs over time, with tiles as measured or as the block scheduler would assign them.
 
 import { drawLaneAxes } from "./axes.js";
 import { FONT, fitted, INK, Surface } from "./canvas.js";
@@ -465,7 +465,7 @@ function sayLanes() {
   const says =
     state.time !== null && launchCount
       ? [runningWords()]
-      : [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
+      : [measured ? "measured tiles" : "modelled: tiles in dispatch order", "idle slots shaded"];
   if (aggregation.any)
     says.push(
       `aggregated: ${aggregation.simulated ? "bars" : "shades"} are shares of busy slots, zoom in for single tiles`,

@@ -1,4 +1,4 @@
-// View 2: the tiles of a pair, producers down and consumers across.
+// The view Pairs: the tiles of a pair, producers down and consumers across.
 
 import { FONT, fitted, INK, make, niceStep, patternMark, Surface } from "./canvas.js";
 import {

@@ -143,7 +143,7 @@ const HEAD_TITLES = {
     "Recorded time of the two launches and the gap between them, less the bound on both: no overlap of the two saves " +
     "more. Of one copy",
   "gain in all": "The same for all copies together: what the pairs are ordered by",
-  copies: "Pairs of repeated layers that this row stands for",
+  copies: "Pairs of repeated layers in this row",
 };
 
 // Nothing can start early where the producer's tiles all end together: then a gain is the launch gap and idle slots.

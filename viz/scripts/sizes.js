@@ -1,4 +1,4 @@
-// View 5: what if the GPU had another size, or a scheduler other options. By slider: a file has the runs that were
+// The view What if: the GPU had another size, or a scheduler other options. By slider: a file has the runs that were
 // worked out beforehand, which move one slider at a time; a served page runs any combination.
 
 import { INK, make, niceStep } from "./canvas.js";

@@ -1,4 +1,4 @@
-// View 4: the bytes that a tile reads and writes, on the axes of the tensor that they belong to.
+// The view Tensor: the bytes that a tile reads and writes, on the axes of the tensor that they belong to.
 
 import { FONT, fitted, INK, make, niceStep, Surface } from "./canvas.js";
 import {

@@ -1,4 +1,4 @@
-// View 3: the tiles of a chain of launches as nodes, a column for each launch, an edge for each dependency.
+// The view Tile graph: the tiles of a chain of launches as nodes, a column for each launch, an edge for each dependency.
 
 import { FONT, fitted, INK, make, Surface } from "./canvas.js";
 import {

@@ -1,4 +1,4 @@
-"""What launching costs, and the GPU."""
+"""Options of a launching program: the costs of launches, and the GPU."""
 
 from __future__ import annotations
 

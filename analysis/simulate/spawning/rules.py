@@ -1,4 +1,4 @@
-"""Whether a thread launches at a site: rules for each thread by itself, and the one for whole warps."""
+"""Rules that decide whether a thread launches at a site: for each thread by itself, and for whole warps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiled loop knows while it runs."""
+"""The state of the compiled loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a tile lives, and what its threads launch."""
+"""The life of a tile, and the launches of its threads."""
 
 from __future__ import annotations
 

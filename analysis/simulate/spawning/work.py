@@ -1,4 +1,4 @@
-"""What a program with launch sites does: rounds of parent threads, and the items of each."""
+"""The work of a program with launch sites: rounds of parent threads, and the items of each."""
 
 from __future__ import annotations
 

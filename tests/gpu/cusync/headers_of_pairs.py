@@ -37,7 +37,7 @@ def exported(out, traces):
     return matches
 
 
-def built(folder, name, *words):
+def build(folder, name, *words):
     """The example beside a header as a program, or the compiler's words."""
     program = folder / name
     command = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "-I", folder, *words, folder / "example.cu", "-o", program]
@@ -60,9 +60,9 @@ def main():
     root = Path(os.environ["CUSYNC_PATH"])
     folders = exported(out, traces) if traces else sorted(path.parent for path in out.glob("*/policy.h"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        ours = [pool.submit(built, folder, "ours", "-I", INCLUDE) for folder in folders]
+        ours = [pool.submit(build, folder, "ours", "-I", INCLUDE) for folder in folders]
         others = [
-            pool.submit(built, folder, "cusync", "-I", root / "src" / "include", root / "src" / "cusync.cu")
+            pool.submit(build, folder, "cusync", "-I", root / "src" / "include", root / "src" / "cusync.cu")
             for folder in folders
         ]
     gpu, same = shutil.which("nvidia-smi") is not None, 0

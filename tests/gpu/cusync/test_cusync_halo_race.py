@@ -36,7 +36,7 @@ def exported(dependencies: str, folder: Path) -> Path:
     return folder
 
 
-def built(source: Path, folder: Path, *words: str | Path) -> Path:
+def build(source: Path, folder: Path, *words: str | Path) -> Path:
     program = folder / source.stem
     subprocess.run(["nvcc", "-std=c++17", "-arch=native", "-I", folder, source, *words, "-o", program], check=True)
     return program
@@ -53,14 +53,14 @@ def rows_of(program: Path) -> tuple[int, dict[tuple[str, float], int], str]:
 @pytest.mark.parametrize("dependencies", ["halo_race.dep", "halo_omitted.dep"])
 def test_the_example_that_is_exported_runs_and_no_tile_goes_on_too_early(dependencies, tmp_path):
     folder = exported(dependencies, tmp_path)
-    code, _, output = rows_of(built(folder / "example.cu", folder, "-I", INCLUDE))
+    code, _, output = rows_of(build(folder / "example.cu", folder, "-I", INCLUDE))
     assert code == 0, output
     assert "0 went on too early" in output
 
 
 def test_a_late_block_is_harmless_where_the_halo_is_awaited(tmp_path):
     folder = exported("halo_race.dep", tmp_path)
-    code, wrong, output = rows_of(built(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
+    code, wrong, output = rows_of(build(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
     assert code == 0, output
     assert len(wrong) == 5
     assert sum(wrong.values()) == 0
@@ -68,7 +68,7 @@ def test_a_late_block_is_harmless_where_the_halo_is_awaited(tmp_path):
 
 def test_a_late_block_makes_the_result_wrong_where_the_halo_is_omitted(tmp_path):
     folder = exported("halo_omitted.dep", tmp_path)
-    code, wrong, output = rows_of(built(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
+    code, wrong, output = rows_of(build(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
     assert code == 1, output
     assert max(count for (_, late), count in wrong.items() if late == 1000.0) > 0
 
@@ -76,7 +76,7 @@ def test_a_late_block_makes_the_result_wrong_where_the_halo_is_omitted(tmp_path)
 @needs_cusync
 def test_cusync_itself_runs_the_example(tmp_path):
     folder = exported("halo_race.dep", tmp_path)
-    program = built(folder / "example.cu", folder, "-I", f"{CUSYNC}/src/include", f"{CUSYNC}/src/cusync.cu")
+    program = build(folder / "example.cu", folder, "-I", f"{CUSYNC}/src/include", f"{CUSYNC}/src/cusync.cu")
     code, _, output = rows_of(program)
     assert code == 0, output
     assert "0 went on too early" in output
@@ -85,7 +85,7 @@ def test_cusync_itself_runs_the_example(tmp_path):
 @needs_cusync
 def test_a_late_block_makes_the_shipped_policies_wrong_and_not_the_one_with_the_halo(tmp_path):
     folder = exported("halo_race.dep", tmp_path)
-    program = built(HERE / "halo_race.cu", folder, "-I", f"{CUSYNC}/src/include", f"{CUSYNC}/src/cusync.cu")
+    program = build(HERE / "halo_race.cu", folder, "-I", f"{CUSYNC}/src/include", f"{CUSYNC}/src/cusync.cu")
     code, wrong, output = rows_of(program)
     assert code == 0, output
     assert sum(count for (name, _), count in wrong.items() if name == "with the halo") == 0

@@ -99,19 +99,19 @@ def convolutions(build: Callable[[], Any], inputs: Callable[[], Any]) -> list[tu
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    found: dict[tuple[int, ...], None] = {}
+    distinct: dict[tuple[int, ...], None] = {}
 
     class Convolutions(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function.overloadpacket in {torch.ops.aten.convolution, torch.ops.aten._convolution}:
-                found[layer(*args[:2], *args[3:9])] = None
+                distinct[layer(*args[:2], *args[3:9])] = None
             return function(*args, **(kwargs or {}))
 
     with torch.device("meta"):
-        model, given = build().eval(), inputs()
+        model, arguments = build().eval(), inputs()
         with torch.no_grad(), Convolutions():
-            _ = model(*given) if isinstance(given, tuple) else model(**given)
-    return list(found)
+            _ = model(*arguments) if isinstance(arguments, tuple) else model(**arguments)
+    return list(distinct)
 
 
 def layer(
@@ -138,7 +138,7 @@ def _empty(*shape: int) -> Any:
     return torch.empty(*shape)
 
 
-def _collected(cache: Path) -> dict[str, list[tuple[int, ...]]]:
+def _collection(cache: Path) -> dict[str, list[tuple[int, ...]]]:
     """Return the layers of all models; what ``cache`` has is not built again."""
     layers: dict[str, list[tuple[int, ...]]] = {}
     if cache.exists():
@@ -167,8 +167,8 @@ def _held_out_models() -> set[str]:
 
 def write(layers: dict[str, list[tuple[int, ...]]], path: Path) -> None:
     """Write the list of layers with the number of models that have each, without held-out models."""
-    held = _held_out_models()
-    models = Counter(one for name, some in layers.items() if name not in held for one in set(some))
+    held_out_models = _held_out_models()
+    models = Counter(one for name, some in layers.items() if name not in held_out_models for one in set(some))
     widths, patches, sizes = _EMBEDDINGS
     for width in widths:
         for patch in patches:
@@ -190,7 +190,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    layers = _collected(options.cache)
+    layers = _collection(options.cache)
     write(layers, options.output)
     sys.stderr.write(f"{len(layers)} models, {sum(map(len, layers.values())):,} layers: {options.output}\n")
 

@@ -112,7 +112,7 @@ def _of_diffusers() -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any]]
             yield (
                 f"diffusers/{name}-{size}",
                 partial(library.UNet2DConditionModel, cross_attention_dim=width, **options),
-                partial(_conditioned, size, width),
+                partial(_conditional_inputs, size, width),
             )
     small = {
         "block_out_channels": (128, 256, 256, 256),
@@ -151,7 +151,7 @@ def _tuple(*shape: int) -> tuple[Any]:
     return (_empty(*shape),)
 
 
-def _conditioned(size: int, width: int) -> dict[str, Any]:
+def _conditional_inputs(size: int, width: int) -> dict[str, Any]:
     return {
         "sample": _empty(1, 4, size, size), "timestep": _empty(1), "encoder_hidden_states": _empty(1, 77, width),
     }  # fmt: skip

@@ -43,7 +43,7 @@ def readable(names):
     return short
 
 
-def collected(folders):
+def collection(folders):
     """Return all measured cases: launches as tuples by case, and what the slices hold for."""
     cases, about = {}, {}
     for folder in folders:
@@ -88,17 +88,17 @@ def build(cases, about, path):
         "name": np.array([short[name] for name, _ in kernels], np.str_),
         "shape": np.array([shape for _, shape in kernels], np.int32),
     }  # fmt: skip
-    held = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas")}
+    held_out_cases = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas")}
     version = about["cudnn"]
-    held |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
-    write(path, held, COLUMNS, np.array(keys, np.int64), columns)
+    held_out_cases |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
+    write(path, held_out_cases, COLUMNS, np.array(keys, np.int64), columns)
 
 
 def roles(launches):
     return tuple(named(one.name).role for one in launches)
 
 
-def checked(path, count):
+def check(path, count):
     """Print how often an entry's nearest other entry launches the same kernels."""
     table = read(path)
     rows = np.random.default_rng(0).permutation(len(table))[:count]
@@ -128,8 +128,8 @@ def main():
     parser.add_argument("--check", type=int, default=0, metavar="N", help="leave N entries out, one by one")
     options = parser.parse_args()
     if options.folders:
-        cases, about = collected(options.folders)
-        held = {tuple(row) for row in held_out().tolist()}
+        cases, about = collection(options.folders)
+        held_out_cases = {tuple(row) for row in held_out().tolist()}
         results = [
             {"case": list(case), "launches": [[name, list(grid), ns] for name, _, grid, ns in cases[case]]}
             for case in map(tuple, held_out().tolist())
@@ -138,11 +138,11 @@ def main():
         HELD_OUT_RESULTS.write_text(
             json.dumps({"gpu": about["gpu"], "torch": about["torch"], "cudnn": about["cudnn"], "calls": results})
         )
-        kept = {case: some for case, some in cases.items() if case not in held}
-        build(kept, about, options.output)
-        print(f"{len(kept):,} cases, {len(results)} held out; {options.output.stat().st_size:,} bytes")
+        remaining = {case: some for case, some in cases.items() if case not in held_out_cases}
+        build(remaining, about, options.output)
+        print(f"{len(remaining):,} cases, {len(results)} held out; {options.output.stat().st_size:,} bytes")
     if options.check:
-        checked(options.output, options.check)
+        check(options.output, options.check)
 
 
 if __name__ == "__main__":

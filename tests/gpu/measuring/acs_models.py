@@ -152,12 +152,12 @@ def _training(network: torch.nn.Module, forward: Step, kind: str) -> Step:
 def _moving(step: Step, inputs: list[torch.Tensor]) -> Step:
     """``step`` with other inputs each time, so that what a step left in memory is not what the next one writes."""
 
-    def moved() -> torch.Tensor:
+    def next_input() -> torch.Tensor:
         for tensor in inputs:
             tensor.copy_(tensor.roll(1, dims=-1))
         return step()
 
-    return moved
+    return next_input
 
 
 def main(argv: Sequence[str] | None = None) -> None:

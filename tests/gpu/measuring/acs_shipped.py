@@ -63,7 +63,7 @@ def package(path: Path, model: torch.nn.Module, example: torch.Tensor, kind: str
             inductor.aoti_compile_and_package(torch.export.export(model, (example,)), package_path=str(path))
 
 
-def loaded(path: Path, kind: str, device: str) -> Any:
+def load(path: Path, kind: str, device: str) -> Any:
     """A function of the model's input."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         model, example = PROGRAMS[values.name]()
         if not values.package.exists():
             package(values.package, model.eval().requires_grad_(requires_grad=False), example, values.kind)
-    call = loaded(values.package, values.kind, values.device)
+    call = load(values.package, values.kind, values.device)
     print_result(values.name, stepped(f"{values.name} as {values.kind}", values, lambda: call(example)))
 
 

@@ -56,7 +56,7 @@ def unknown(counts: dict[str, Any], count: int) -> list[int]:
     return [at - begin for at in counts.get("unknown_at", []) if 0 <= at - begin < count]
 
 
-def rested(count: int, plain_us: float) -> float:
+def idle_us(count: int, plain_us: float) -> float:
     """Microseconds of a step of so many launches whose host is busy all the time, with a thread that issues."""
     return plain_us - count * (devices.get("H200").issue_ns() - QUEUE_NS) / 1e3
 
@@ -75,7 +75,7 @@ def of_eager(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         plain, acs = (statistics.median(times[mode]) for mode in ("plain", "thread"))
         if sum(kernels) < plain / 2:
             row = {"program": words, "plain_us": plain, "acs_us": acs, "kernels": len(kernels)}
-            actual.append({**row, "plain": plain, "acs": rested(len(kernels), plain), "rests": True})
+            actual.append({**row, "plain": plain, "acs": idle_us(len(kernels), plain), "rests": True})
     return actual
 
 
@@ -95,9 +95,9 @@ def foretold(
     trace = tileprof.load(path)
     count = len(kernels)
     times = np.array([kernel["us"] for kernel in kernels]) * 1e3
-    said = {"kernels": count, "kernels_us": float(times.sum() / 1e3), "unknown": len(barriers)}
+    facts = {"kernels": count, "kernels_us": float(times.sum() / 1e3), "unknown": len(barriers)}
     if not captured and times.sum() < plain_us * 1e3 / 2:
-        return {**said, "plain": plain_us, "acs": rested(count, plain_us), "rests": True}
+        return {**facts, "plain": plain_us, "acs": idle_us(count, plain_us), "rests": True}
     of_kernels = np.flatnonzero(trace.launches["tiles"].to_numpy() > 0)
     names = trace.launches["kernel"].to_numpy()
     of_kernels = of_kernels[[not str(names[row]).startswith(("memcpy", "memset")) for row in of_kernels]]
@@ -112,17 +112,15 @@ def foretold(
     coverage[mine[barriers]] = "conservative"
     trace.launches["duration_ns"], trace.launches["coverage"] = duration, coverage
     simulator = Simulator(trace.graph())
-    chosen = range(int(mine[0]), int(mine[-1]) + 1)
+    picks = range(int(mine[0]), int(mine[-1]) + 1)
     each = plain_us * 1e3 / count
     gap = max(0.0, (plain_us * 1e3 - times.sum()) / count)
     if captured:
         order, ours = Graph(gap_ns=gap), AcsSoftware(captured=1, window=WINDOW, gap_ns=gap, hop_ns=join_ns)
     else:
         order, ours = Graph(gap_ns=gap), AcsSoftware(events=1, queued=1, window=WINDOW, issue_ns=each)
-    actual = {
-        name: simulator.run(way, launches=chosen).time_ns / 1e3 for name, way in (("plain", order), ("acs", ours))
-    }
-    return {**said, "gap_ns": gap, **actual}
+    actual = {name: simulator.run(way, launches=picks).time_ns / 1e3 for name, way in (("plain", order), ("acs", ours))}
+    return {**facts, "gap_ns": gap, **actual}
 
 
 def main() -> None:
@@ -131,9 +129,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", type=Path)
     options = parser.parse_args()
-    measured = json.loads((options.folder / "rows.json").read_text())
+    measured_rows = json.loads((options.folder / "rows.json").read_text())
     rows = []
-    gaps = measured["graph gaps, us"]
+    gaps = measured_rows["graph gaps, us"]
     join = max(0.0, gaps["two crossed: per kernel"] - gaps["two: per kernel"]) * 1e3
     print(f"a join costs {join:.0f} ns")
     print(
@@ -143,8 +141,8 @@ def main() -> None:
         for path in options.folder.glob("*.tar.xz"):
             with tarfile.open(path) as tar:
                 tar.extractall(place, filter="data")
-        for words in dict.fromkeys(row["program"] for row in measured["rows"]):
-            mine = [row for row in measured["rows"] if row["program"] == words]
+        for words in dict.fromkeys(row["program"] for row in measured_rows["rows"]):
+            mine = [row for row in measured_rows["rows"] if row["program"] == words]
             times = {
                 mode: [row["us"] for row in mine if row["mode"] == mode and row["us"]] for mode in ("plain", "streams")
             }

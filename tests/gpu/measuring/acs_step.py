@@ -90,7 +90,7 @@ def kernels(step: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _timed(step: Any, count: int) -> float:
+def _step_seconds(step: Any, count: int) -> float:
     """Seconds of a step among so many."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -114,7 +114,7 @@ def main() -> None:
     name = values.words[0]
     module = importlib.import_module(name if name.startswith("acs_") else f"tileprof.examples.{name}")
 
-    def measured(_name: str, request: Any, step: Any) -> Any:
+    def measurement(_name: str, request: Any, step: Any) -> Any:
         with torch.no_grad():  # around the capture too: autograd would keep what the caching allocator else recycles
             if getattr(request, "keep", False):
                 step = common._keeping(step)
@@ -126,20 +126,20 @@ def main() -> None:
             if values.ready is not None:
                 values.ready.touch()
             with alone(values.lock):
-                each = values.each or max(3, round(ROUND_S / _timed(step, 5)))
-                _timed(step, each)
-                times = [_timed(step, each) * 1e6 for _ in range(values.rounds)]
+                each = values.each or max(3, round(ROUND_S / _step_seconds(step, 5)))
+                _step_seconds(step, each)
+                times = [_step_seconds(step, each) * 1e6 for _ in range(values.rounds)]
                 sys.stderr.write(f"step: {statistics.median(times):.1f} us per step\n")
                 result = step()
-                said = result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-                print(hashlib.sha256(said).hexdigest())
+                digest_bytes = result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                print(hashlib.sha256(digest_bytes).hexdigest())
                 if values.kernels is not None:
                     values.kernels.write_text(json.dumps(kernels(step)))
                 if values.timeline is not None:
                     values.timeline.write_text(json.dumps(timeline(step)))
         return result
 
-    module.stepped = measured
+    module.stepped = measurement
     module.main([*values.words[1:], "--device", "cuda", "--steps", "3"])
 
 

@@ -208,9 +208,9 @@ def main() -> None:
             else None
         )
         if "digest" in mine and "delayed" in mine:
-            ended = mine["digest"]["code"] == mine["delayed"]["code"] == 0
+            both_succeeded = mine["digest"]["code"] == mine["delayed"]["code"] == 0
             alike = "bits of stream order" if mine["digest"]["said"] == mine["delayed"]["said"] else "OTHER BITS"
-            print(f"{name:16s} {options.steps} steps with delays: {alike if ended else 'no end'}")
+            print(f"{name:16s} {options.steps} steps with delays: {alike if both_succeeded else 'no end'}")
         print(f"{name:16s} {plain or 0:9.1f}  {gains[0]:7s} {gains[1]:7s} {gains[2]:6s}  {same}")
 
 

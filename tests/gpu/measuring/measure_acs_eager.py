@@ -79,20 +79,22 @@ def tabulate(words: str, folder: Path) -> str:
         if words == "islands":
             program = folder / "islands-program"
             subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", str(ISLANDS), "-o", str(program)], check=True)
-            recorded: tuple[str, ...] = (str(program), "4")
+            recorded_command: tuple[str, ...] = (str(program), "4")
         else:
-            recorded = command(words, folder, "--each", "1")
+            recorded_command = command(words, folder, "--each", "1")
         if ".package" in words:  # made by a plain run
-            subprocess.run(recorded, check=True, capture_output=True)
-        made = time.monotonic() - begin
-        table = record_table(recorded, place, acs.build())
+            subprocess.run(recorded_command, check=True, capture_output=True)
+        table_s = time.monotonic() - begin
+        table = record_table(recorded_command, place, acs.build())
     except Exception:
         return f"{words}: no table\n{traceback.format_exc()[-1500:]}"
     table.write(place / "table.half")
     (place / "table.half").replace(place / "table")
-    lost = sum(table.without.values())
+    loss_count = sum(table.without.values())
     took = time.monotonic() - begin
-    return f"{words}: {table.launches} launches known, {lost} not, {took:.0f} s, {made:.0f} s of them to make it"
+    return (
+        f"{words}: {table.launches} launches known, {loss_count} not, {took:.0f} s, {table_s:.0f} s of them to make it"
+    )
 
 
 def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | None:
@@ -235,9 +237,9 @@ def main() -> None:
         return
     path = options.out / "eager.json"
     rows = json.loads(path.read_text()) if path.exists() else []
-    known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
+    with_tables = [words for words in chosen if (folder / name_of(words) / "table").exists()]
     for pair in range(options.pairs):
-        jobs = left([(words, mode) for words in known for mode in modes], pair, rows)
+        jobs = left([(words, mode) for words in with_tables for mode in modes], pair, rows)
         if not jobs or time.monotonic() - begin > options.seconds:
             continue
         for each in turn(jobs, pair, folder, library, begin + options.seconds):

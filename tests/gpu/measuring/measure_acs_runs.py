@@ -84,16 +84,16 @@ def lacking(table: Path, number: int, out: Path) -> str:
     for line in lines:
         kernel = line if line.startswith("kernel") else kernel
         counts[kernel] += line.startswith("write")
-    ranked = [name for name, count in counts.most_common() if count]
-    if number >= len(ranked):
+    ranking = [name for name, count in counts.most_common() if count]
+    if number >= len(ranking):
         return ""
     records = []
     for line in lines:
         kernel = line if line.startswith("kernel") else kernel
-        if kernel != ranked[number] or not line.startswith("write"):
+        if kernel != ranking[number] or not line.startswith("write"):
             records.append(line)
     out.write_text("\n".join(records) + "\n")
-    return ranked[number].removeprefix("kernel ")
+    return ranking[number].removeprefix("kernel ")
 
 
 def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple[int, str]:
@@ -200,9 +200,9 @@ def main() -> None:
     ends = time.time() + options.seconds
     folder = (options.folder or options.out.resolve().parent / "acs-runs").resolve()
     rows = json.loads(options.out.read_text()) if options.out.exists() else []
-    done = {row["program"] for row in rows}
+    finished_programs = {row["program"] for row in rows}
     names = options.only.split(",") if options.only else ["islands", *EXAMPLES, *LIBRARIES]
-    names = [name for name in names if name not in done]
+    names = [name for name in names if name not in finished_programs]
     library = acs.build()
     limits = Limits(options.steps, ends, options.threads)
     with ProcessPoolExecutor(options.together, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:

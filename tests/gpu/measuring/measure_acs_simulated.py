@@ -67,7 +67,7 @@ def graph_gaps() -> dict[str, float]:
     wait for each other, and of several of which each kernel waits for the one before it on the next branch as well.
     """
 
-    def timed(lanes: int, *, crossed: bool, cycles: int) -> float:
+    def time_us(lanes: int, *, crossed: bool, cycles: int) -> float:
         own = torch.cuda.Stream()
         streams = [torch.cuda.Stream() for _ in range(lanes)]
         graph = torch.cuda.CUDAGraph()
@@ -102,7 +102,7 @@ def graph_gaps() -> dict[str, float]:
         ("one", 1, False), ("two", 2, False), ("several", LANES, False), ("two crossed", 2, True),
         ("several crossed", LANES, True),
     ):  # fmt: skip
-        each = timed(lanes, crossed=crossed, cycles=CYCLES)
+        each = time_us(lanes, crossed=crossed, cycles=CYCLES)
         actual[f"{name}: replay"], actual[f"{name}: per kernel"] = each, each / DEPTH
     return actual
 
@@ -132,8 +132,8 @@ def tabulate(words: str, place: Path) -> str:
         return f"{words}: no table\n{traceback.format_exc()[-1500:]}"
     table.write(place / "table.half")
     (place / "table.half").replace(place / "table")
-    lost = sum(table.without.values())
-    return f"{words}: {table.launches} launches known, {lost} not, {time.monotonic() - begin:.0f} s"
+    loss_count = sum(table.without.values())
+    return f"{words}: {table.launches} launches known, {loss_count} not, {time.monotonic() - begin:.0f} s"
 
 
 def record(chosen: list[str], folder: Path, out: Path) -> None:
@@ -229,14 +229,14 @@ def main() -> None:
         actual["costs, ns"] = costs.measure()
     print(json.dumps({k: actual[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
     keep()
-    known = [words for words in chosen if (folder / name_of(words) / "table").exists()]
+    with_tables = [words for words in chosen if (folder / name_of(words) / "table").exists()]
     for number in range(values.rounds):
         actual["rows"] = [row for row in actual["rows"] if row["us"] is not None]
         done = {(row["program"], row["mode"], row["number"]) for row in actual["rows"]}
         left = values.budget - (time.monotonic() - begin)
         jobs = [
             (words, folder / name_of(words), mode, number)
-            for words in known
+            for words in with_tables
             for mode in ("plain", "streams", *(() if "--graph" in words else ("thread", "graph")))
             if (words, mode, number) not in done
         ]

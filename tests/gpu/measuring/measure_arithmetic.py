@@ -119,26 +119,26 @@ def run_once():
         torch.cuda.profiler.stop()
 
 
-def counted(seconds):
+def counts(seconds):
     """Percent of peak by counter, per shape; and what Nsight Compute is."""
-    asked = subprocess.run(["ncu", "--query-metrics", "--chip", "gh100"], capture_output=True, text=True, check=True)
-    known = {line.split()[0] for line in asked.stdout.splitlines() if line.strip()}
-    names = {key: next((c for c in some if c.split(".")[0] in known), None) for key, some in COUNTERS.items()}
+    query = subprocess.run(["ncu", "--query-metrics", "--chip", "gh100"], capture_output=True, text=True, check=True)
+    metric_names = {line.split()[0] for line in query.stdout.splitlines() if line.strip()}
+    names = {key: next((c for c in some if c.split(".")[0] in metric_names), None) for key, some in COUNTERS.items()}
     names = {key: name for key, name in names.items() if name}
     words = ["ncu", "--csv", "--page", "raw", "--profile-from-start", "off", "--metrics", ",".join(names.values())]
     words += ["--print-units", "base", "--cache-control", "none", "--clock-control", "none", sys.executable, __file__]
-    done = subprocess.run([*words, "--once", "-"], capture_output=True, text=True, check=False, timeout=seconds)
-    text = done.stdout[done.stdout.find('"ID"') :]
+    run_result = subprocess.run([*words, "--once", "-"], capture_output=True, text=True, check=False, timeout=seconds)
+    text = run_result.stdout[run_result.stdout.find('"ID"') :]
     if not text.startswith('"ID"'):
-        raise SystemExit(f"ncu gave no table: {done.stdout[-1500:]} {done.stderr[-1500:]}")
-    found, rows = [], list(csv.DictReader(io.StringIO(text)))
+        raise SystemExit(f"ncu gave no table: {run_result.stdout[-1500:]} {run_result.stderr[-1500:]}")
+    lines, rows = [], list(csv.DictReader(io.StringIO(text)))
     for row in rows[1:]:  # the first has units
         if MARK in row["Kernel Name"]:
-            found.append([])
+            lines.append([])
         else:
-            found[-1].append({key: float(row[name].replace(",", "")) for key, name in names.items()})
+            lines[-1].append({key: float(row[name].replace(",", "")) for key, name in names.items()})
     means = []
-    for kernels in found:
+    for kernels in lines:
         ns = sum(k["ns"] for k in kernels)
         means.append({key: sum(k[key] * k["ns"] for k in kernels) / ns for key in names if key != "ns"} | {"ns": ns})
     return {"counters": names, "shapes": means}
@@ -155,13 +155,13 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--counters", action="store_true")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.once:
+    arguments = parser.parse_args()
+    if arguments.once:
         run_once()
         return
     name = torch.cuda.get_device_name()
     peak = get(next(word for word in name.split() if word in ("H200", "H100", "A100", "V100"))).peak_flops["fp16"]
-    rows, end = [], time.monotonic() + chosen.seconds
+    rows, end = [], time.monotonic() + arguments.seconds
     result = {"device": name, "driver, MHz at rest": driver(), "torch": torch.__version__, "peak": peak, "rows": rows}
     for kind, shape, flops, run in all_shapes():
         if time.monotonic() > end:
@@ -169,10 +169,10 @@ def main():
         us = time_us(run)
         rows.append({"kind": kind, "shape": shape, "us": round(us, 2), "share": flops / (us * 1e-6 * peak)})
     result["MHz after"] = driver()
-    chosen.output.write_text(json.dumps(result))
-    if chosen.counters:
-        result["counted"] = counted(chosen.seconds)
-        chosen.output.write_text(json.dumps(result))
+    arguments.output.write_text(json.dumps(result))
+    if arguments.counters:
+        result["counted"] = counts(arguments.seconds)
+        arguments.output.write_text(json.dumps(result))
         print(result["counted"]["counters"], len(result["counted"]["shapes"]), result["counted"]["shapes"][:3])
     for kind in dict.fromkeys(row["kind"] for row in rows):
         shares = sorted(row["share"] for row in rows if row["kind"] == kind)

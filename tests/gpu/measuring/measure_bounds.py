@@ -23,21 +23,21 @@ import torch
 STEPS = 5
 
 
-def timed(step: Any) -> tuple[float, float]:
+def step_times(step: Any) -> tuple[float, float]:
     """Median microseconds of a step until its last call returned, and until the GPU was done."""
     until_issued, until_done = [], []
     for _ in range(STEPS):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         step()
-        issued = time.perf_counter()
+        issue_s = time.perf_counter()
         torch.cuda.synchronize()
-        until_issued.append((issued - begin) * 1e6)
+        until_issued.append((issue_s - begin) * 1e6)
         until_done.append((time.perf_counter() - begin) * 1e6)
     return statistics.median(until_issued), statistics.median(until_done)
 
 
-def streamed(step: Any) -> float:
+def stream_time(step: Any) -> float:
     """Microseconds of a step among many."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -74,7 +74,7 @@ def replayed(step: Any) -> float | None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
-        return streamed(graph.replay)
+        return stream_time(graph.replay)
     except (RuntimeError, torch.AcceleratorError):
         torch.cuda.synchronize()
         return None
@@ -82,12 +82,12 @@ def replayed(step: Any) -> float | None:
 
 def of_step(step: Any, *, capturable: bool) -> dict[str, Any]:
     """All numbers of a step that has run before."""
-    issued, alone = timed(step)
-    each = streamed(step)
+    issue_s, alone = step_times(step)
+    each = stream_time(step)
     actual = kernels(step)
     times = [kernel["us"] for kernel in actual]
     return {
-        "issued_us": issued,
+        "issued_us": issue_s,
         "alone_us": alone,
         "step_us": each,
         "graph_us": replayed(step) if capturable else None,
@@ -105,14 +105,14 @@ def bounds(words: list[str]) -> dict[str, Any]:
     module = importlib.import_module(f"tileprof.examples.{words[0]}")
     row: dict[str, Any] = {"program": " ".join(words)}
 
-    def measured(_name: str, options: Any, step: Any) -> Any:
+    def measurement(_name: str, options: Any, step: Any) -> Any:
         with torch.no_grad():
             for _ in range(3):
                 result = step()
             row.update(of_step(step, capturable=hasattr(options, "graph")))
         return result
 
-    module.stepped = measured
+    module.stepped = measurement
     module.main([*words[1:], "--device", "cuda", "--steps", "3"])
     return row
 

@@ -49,9 +49,9 @@ def one(name, script, out):
     settings = Settings(passes=("accesses",), capture_only=True, granule=GRANULE, arena_bytes=ARENA_BYTES)
     began = time.monotonic()
     code = recording.record(Options(program=program, output=path, force=True), settings)
-    recorded = time.monotonic() - began
+    record_s = time.monotonic() - began
     save(out, name, build_graph(load(path)))
-    sys.stdout.write(f"{name}: exit {code}, recorded in {recorded:.0f} s, {time.monotonic() - began:.0f} s in all\n")
+    sys.stdout.write(f"{name}: exit {code}, recorded in {record_s:.0f} s, {time.monotonic() - began:.0f} s in all\n")
 
 
 def save(out, name, graph):
@@ -99,17 +99,17 @@ def times(out, names):
         try:
             with torch.set_grad_enabled(name.endswith("_step")):
                 run = clients.make(makers[name])
-                rows = profiled(torch, run, out)
+                rows = profile_of(torch, run, out)
             (out / f"{name}.times.json").write_text(json.dumps(rows))
             total = sum(r["us"] for r in rows)
-            said = f"{len(rows)} kernels, {total:.1f} us"
+            sentence = f"{len(rows)} kernels, {total:.1f} us"
         except Exception:
-            said = traceback.format_exc()[-300:]
-        sys.stdout.write(f"{name}: {said}, {time.monotonic() - began:.0f} s\n")
+            sentence = traceback.format_exc()[-300:]
+        sys.stdout.write(f"{name}: {sentence}, {time.monotonic() - began:.0f} s\n")
         sys.stdout.flush()
 
 
-def profiled(torch, run, out):
+def profile_of(torch, run, out):
     """The kernels, copies and memsets of a run, in order of their start, each with the median of its durations."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -169,9 +169,9 @@ def main(*words):
         join(*map(Path, words[1:4]))
         return
     timed = words[0] == "--times"
-    out, *wanted = words[timed:]
+    out, *wishes = words[timed:]
     Path(out).mkdir(parents=True, exist_ok=True)
-    chosen = {n: s for n, s in programs().items() if not wanted or n in wanted}
+    chosen = {n: s for n, s in programs().items() if not wishes or n in wishes}
     (times if timed else record_all)(Path(out), chosen)
 
 

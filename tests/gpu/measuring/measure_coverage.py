@@ -126,20 +126,20 @@ def one(name, out):
     rows, total, notes = Counter(), Counter(), {}
     examine = decode.examine
 
-    def counted(records, launch, reason):
-        examined = examine(records, launch, reason)
-        size = 0 if reason else examined.bytes_written
-        total[examined.coverage] += size
-        if examined.coverage != "exact":
-            key = examined.coverage, launch.kernel["name"]
+    def counts(records, launch, reason):
+        report = examine(records, launch, reason)
+        size = 0 if reason else report.bytes_written
+        total[report.coverage] += size
+        if report.coverage != "exact":
+            key = report.coverage, launch.kernel["name"]
             rows[key] += size
-            notes.setdefault(key, Counter())["; ".join(examined.notes)] += 1
-            if examined.coverage == "conservative" and len(notes[key]) <= MOST_KEPT:
+            notes.setdefault(key, Counter())["; ".join(report.notes)] += 1
+            if report.coverage == "conservative" and len(notes[key]) <= MOST_KEPT:
                 packed = lzma.compress(launch.entries[:MOST_ENTRIES].tobytes(), preset=0)
                 (out / f"launch-{launch.event['launch']}.bin.xz").write_bytes(packed)
-        return examined
+        return report
 
-    decode.examine = counted
+    decode.examine = counts
     result = {"program": name}
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "raw"
@@ -168,7 +168,7 @@ def keep(raw, out):
                 (out / f"{path.parent.name}-{path.name}.xz").write_bytes(packed)
 
 
-def said(result):
+def summary(result):
     """Lines of a short table."""
     total = sum(result["bytes"].values()) or 1
     shares = ", ".join(f"{level} {size / total:.1%}" for level, size in result["bytes"].items())
@@ -196,10 +196,14 @@ def main(path, *names):
             process.wait(max(1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
-        done = out / "result.json"
-        results.append(json.loads(done.read_text()) if done.exists() else {"program": name, "cut": True})
+        result_file = out / "result.json"
+        results.append(json.loads(result_file.read_text()) if result_file.exists() else {"program": name, "cut": True})
         path.write_text(json.dumps(results, indent=1) + "\n")
-        lines = said(results[-1]) if done.exists() else [f"{name}: no result", (out / "log.txt").read_text()[-1500:]]
+        lines = (
+            summary(results[-1])
+            if result_file.exists()
+            else [f"{name}: no result", (out / "log.txt").read_text()[-1500:]]
+        )
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 

@@ -74,8 +74,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("output", type=Path)
     parser.add_argument("--compile", action="store_true")
-    chosen = parser.parse_args()
-    if chosen.compile:
+    values = parser.parse_args()
+    if values.compile:
         compile_all()
         return
     rows = []
@@ -94,7 +94,7 @@ def main():
             ends_us = pipeline._counts[-1].ended_us()
             row[order] = {"right": right, "whole_us": whole_us, "ends_us": ends_us}
             print(name, order, "right" if right else "WRONG", round(whole_us, 1), [round(us, 1) for us in ends_us])
-            chosen.output.write_text(json.dumps(rows, indent=1))
+            values.output.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ RIGHT = {
 }
 
 
-def timed() -> dict[str, Chain]:
+def timed_chains() -> dict[str, Chain]:
     """What is timed, in tiles for the persistent kernel."""
     plain = {
         "GPT-2 MLP, 512 tokens": gelu_mlp(512, (128, 128), (128, 128), 768, 3072),
@@ -131,7 +131,7 @@ def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
     sys.path.append(str(Path(__file__).parents[1] / "runtime"))
     import replays
 
-    started, policy = time.time(), chain.policy()
+    start_s, policy = time.time(), chain.policy()
     pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=DELAY_NS, timeout_ns=TIMEOUT_NS, unchecked=True)
     inputs = pipeline.example()
     expected = replays.bits(GpuPipeline(policy, schedule="persistent-stages", unchecked=True)(**inputs)).clone()
@@ -150,7 +150,7 @@ def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
         if number % 100 == 0:
             pipeline.check()
     pipeline.check()
-    return {"wrong": int(actual), "runs": runs, "seconds": round(time.time() - started, 1)}
+    return {"wrong": int(actual), "runs": runs, "seconds": round(time.time() - start_s, 1)}
 
 
 def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
@@ -185,14 +185,14 @@ def main() -> None:
     parser.add_argument("--rows", type=lambda text: tuple(text.split(",")), default=ROWS)
     parser.add_argument("--only", choices=("times", "right"))
     chosen = parser.parse_args()
-    out, chains, rows = chosen.output, timed(), chosen.rows
+    out, chains, rows = chosen.output, timed_chains(), chosen.rows
     schedulers = [schedule for schedule in reversed(SCHEDULERS) if schedule in rows]
-    started = time.time()
+    start_s = time.time()
     compile_all(RIGHT, DELAY_NS, rows)
     compile_all(chains, 0, rows)
     if chosen.compile:
         return
-    print(f"compiled in {time.time() - started:.0f} s", flush=True)
+    print(f"compiled in {time.time() - start_s:.0f} s", flush=True)
     results: dict[str, object] = {"device": torch.cuda.get_device_name(), "right": {}, "us": {}, "counts": {}}
     for schedule in schedulers:
         for name, chain in RIGHT.items() if chosen.only != "times" else ():

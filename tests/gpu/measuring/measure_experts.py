@@ -64,15 +64,15 @@ def inputs(shape: ExpertsShape, *, uneven: bool, seed: int = 0):
     down = numbers(shape.experts, shape.width, shape.inner, scale=shape.inner**-0.5)
     x = numbers(shape.tokens, shape.width, scale=1.0)
     if uneven:
-        liked = torch.linspace(1.5, -1.5, shape.experts, device="cuda")
+        bias = torch.linspace(1.5, -1.5, shape.experts, device="cuda")
         direction = torch.randn(shape.width, device="cuda")
         direction /= direction.norm()
         x += (direction * 3.0).to(x.dtype)
-        router += (liked[:, None] * direction).to(router.dtype)
+        router += (bias[:, None] * direction).to(router.dtype)
     return (router, up, down), x
 
 
-def routed(weights, x, top, *, exact=False):
+def route(weights, x, top, *, exact=False):
     """Gates and experts of each token. ``exact``: by scores that are not rounded to 16 bits, after which a few tokens
     go to other experts.
     """
@@ -83,7 +83,7 @@ def routed(weights, x, top, *, exact=False):
 
 def by_loops(weights, x, top, *, exact=False):
     """PyTorch, expert by expert, as models are written: the host waits for the routing."""
-    gates, chosen = routed(weights, x, top, exact=exact)
+    gates, chosen = route(weights, x, top, exact=exact)
     inner = weights[2].shape[-1]
     result = torch.zeros_like(x)
     for expert in range(len(weights[0])):
@@ -97,7 +97,7 @@ def by_loops(weights, x, top, *, exact=False):
 
 def by_groups(weights, x, top):
     """PyTorch's grouped products, whose ends are read on the GPU: no wait of the host, and it can be captured."""
-    gates, chosen = routed(weights, x, top)
+    gates, chosen = route(weights, x, top)
     inner, experts = weights[2].shape[-1], len(weights[0])
     order = chosen.view(-1).argsort(stable=True)
     ends = (chosen.view(-1)[:, None] == torch.arange(experts, device=x.device)).sum(0).cumsum(0).to(torch.int32)
@@ -116,7 +116,7 @@ def error(actual, expected):
 
 def wrong(shape, schedule, runs):
     """Delayed replays of which some bit is not that of one kind after the other; the tokens change every time."""
-    started = time.time()
+    start_s = time.time()
     weights, x = inputs(shape, uneven=True)
     layer = Experts(
         *weights,
@@ -142,13 +142,13 @@ def wrong(shape, schedule, runs):
         if number % 100 == 0:
             layer.check()
     layer.check()
-    return {"wrong": int(count), "runs": runs, "seconds": round(time.time() - started, 1)}
+    return {"wrong": int(count), "runs": runs, "seconds": round(time.time() - start_s, 1)}
 
 
 def times(shape, *, uneven):
     """Microseconds per call, of each schedule, in a CUDA graph; of PyTorch without one where the host waits."""
     sets = [inputs(shape, uneven=uneven, seed=seed) for seed in range(COPIES)]
-    counts = torch.bincount(routed(sets[0][0], sets[0][1], shape.top)[1].view(-1), minlength=shape.experts).tolist()
+    counts = torch.bincount(route(sets[0][0], sets[0][1], shape.top)[1].view(-1), minlength=shape.experts).tolist()
     result = {"rows of experts": counts, "tiles": sum(-(-n // 64) for n in counts), "of at most": shape.most_tiles}
     expected = by_loops(*sets[0], shape.top, exact=True)
     layers = {}

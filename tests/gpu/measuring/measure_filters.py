@@ -94,19 +94,19 @@ def chain(recording, source, memory, size=256, rounds=3):
     product, turn, add = (recording.compile(source, name) for name in ("product<false>", "transposed", "add"))
     random = np.random.default_rng(2)
     x, y = (memory(random.standard_normal((size, size), np.float32) / 16) for _ in range(2))
-    result, turned = (memory(np.zeros((size, size), np.float32)) for _ in range(2))
+    result, rotated = (memory(np.zeros((size, size), np.float32)) for _ in range(2))
     tiles = (size // 16, size // 16)
     for _ in range(rounds):
         recording.launch(product, tiles, (16, 16), x, y, x, y, result, size, size, size)
-        recording.launch(turn, tiles, (16, 16), result, turned, size)
-        recording.launch(add, size * size // 128, 128, turned, x, x, size * size)
+        recording.launch(turn, tiles, (16, 16), result, rotated, size)
+        recording.launch(add, size * size // 128, 128, rotated, x, x, size * size)
 
 
 def lives(times):
     return (times["end_ns"] - times["begin_ns"]).astype(np.float64)
 
 
-def measured(program, how, machine):
+def measurement(program, how, machine):
     source, memory = KERNELS, np.array
     if machine == "host":
         source = HOST_EXP + KERNELS
@@ -127,8 +127,8 @@ def measured(program, how, machine):
         for f in recording.filtered:
             if f.times is not None:
                 name = trace.launches.kernel[f.launch]
-                plain, filled = np.median(lives(f.times)), np.median(lives(f.filtered_times))
-                kinds.setdefault(name, []).append((plain, filled))
+                plain, filtered_ns = np.median(lives(f.times)), np.median(lives(f.filtered_times))
+                kinds.setdefault(name, []).append((plain, filtered_ns))
     costs = {name: [float(np.median(column)) for column in zip(*rows, strict=True)] for name, rows in kinds.items()}
     return {
         "program": program.__name__, "bits": how.bits, "granule": how.granule, "launches": len(words),
@@ -142,16 +142,16 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--machine", default="gpu", choices=("gpu", "host"))
     parser.add_argument("output", type=Path)
-    chosen = parser.parse_args()
+    arguments = parser.parse_args()
     results = []
     for program in (recurrent, chain):
         for how in SIZES:
-            results.append(measured(program, how, chosen.machine))
-            chosen.output.write_text(json.dumps(results, indent=1))
+            results.append(measurement(program, how, arguments.machine))
+            arguments.output.write_text(json.dumps(results, indent=1))
             row = results[-1]
             print(*(f"{key}={row[key]}" for key in row if key != "block_ns"))
-            for name, (plain, filled) in row["block_ns"].items():
-                print(f"   {name}: a block lives {plain:.0f} ns, {filled:.0f} ns with filters")
+            for name, (plain, filtered_ns) in row["block_ns"].items():
+                print(f"   {name}: a block lives {plain:.0f} ns, {filtered_ns:.0f} ns with filters")
     return any(row["missed"] or row["unequal"] for row in results)
 
 

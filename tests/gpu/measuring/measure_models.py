@@ -157,7 +157,7 @@ def machine() -> dict[str, str]:
     import torch
 
     packages = ("torch", "triton", "transformers", "timm", "torchvision")
-    actual = {name: metadata.version(name) for name in packages if _installed(name)}
+    actual = {name: metadata.version(name) for name in packages if _is_installed(name)}
     if torch.cuda.is_available():
         output = subprocess.run(
             ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
@@ -169,7 +169,7 @@ def machine() -> dict[str, str]:
     return actual
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     from importlib import metadata
 
     try:
@@ -374,12 +374,12 @@ def table(result: dict[str, Any]) -> list[str]:
     from model_cases import HELD_OUT, TABLE
 
     rows = {name: result["rows"][name] for name in (*TABLE, *HELD_OUT) if name in result["rows"]}
-    tuned = any("autotuned" in row.get("us", {}) for row in rows.values())
+    has_autotuned = any("autotuned" in row.get("us", {}) for row in rows.values())
     heads = [
         "model",
         "eager",
         "Inductor",
-        *(["max-autotune"] if tuned else []),
+        *(["max-autotune"] if has_autotuned else []),
         "tileprof",
         "predicted",
         "Inductor / tileprof",
@@ -390,7 +390,7 @@ def table(result: dict[str, Any]) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for name, row in rows.items():
         times, errors = row.get("us", {}), row.get("error", {})
-        cells = [f"{times[v][0]:.0f}" if v in times else "" for v in VARIANTS if v != "autotuned" or tuned]
+        cells = [f"{times[v][0]:.0f}" if v in times else "" for v in VARIANTS if v != "autotuned" or has_autotuned]
         ratio = f"{times['inductor'][0] / times['tileprof'][0]:.2f}" if {"inductor", "tileprof"} <= set(times) else ""
         off = f"{errors['tileprof']:.1e}, {errors['inductor']:.1e}" if {"inductor", "tileprof"} <= set(errors) else ""
         peaks = row.get("peak_mb", {})
@@ -403,9 +403,9 @@ def table(result: dict[str, Any]) -> list[str]:
 
 def what_ran(row: dict[str, Any]) -> str:
     """Which program the backend kept, by its log."""
-    decided = [line for line in row.get("log", ()) if line.startswith("whole program: ")]
-    if decided and "kept ours" in decided[-1]:
-        return decided[-1].split("kept ours (", 1)[1].removesuffix(")")
+    decisions = [line for line in row.get("log", ()) if line.startswith("whole program: ")]
+    if decisions and "kept ours" in decisions[-1]:
+        return decisions[-1].split("kept ours (", 1)[1].removesuffix(")")
     return "Inductor" if row.get("log") else ""
 
 

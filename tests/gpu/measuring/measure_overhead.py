@@ -91,7 +91,7 @@ def gpu_time(torch, run):
     return {"ms": statistics.median(times[-COUNTED:]), "checksum": out.float().abs().sum().item()}
 
 
-def measured(environment, prefix=()):
+def measurements(environment, prefix=()):
     """Rows of one mode by program, as they come; those that come within the limit."""
     command = [*prefix, sys.executable, __file__, "--child", *(p.__name__ for p in PROGRAMS)]
     with subprocess.Popen(
@@ -177,7 +177,7 @@ def overheads(result, names, write):
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             ways = mode(name, folder)
-            for program, row in measured(*ways) if ways else ():
+            for program, row in measurements(*ways) if ways else ():
                 if name != "plain" and program not in rows:
                     continue
                 rows.setdefault(program, {})[name] = row

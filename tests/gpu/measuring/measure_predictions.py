@@ -83,8 +83,8 @@ def row_of(walk):
     if predicted is None or not all(actual.values()):
         return None
     stream, policy = (float(figure) for figure in predicted.groups())
-    measured = {name: float(match.group(1)) for name, match in actual.items()}
-    return {"predicted_stream_us": stream, "predicted_policy_us": policy, **measured}
+    times_by_name = {name: float(match.group(1)) for name, match in actual.items()}
+    return {"predicted_stream_us": stream, "predicted_policy_us": policy, **times_by_name}
 
 
 def write(folder, out):
@@ -102,19 +102,19 @@ def main():
     parser.add_argument("--budget", type=float, default=420, metavar="SECONDS")
     parser.add_argument("--read", action="store_true", help="only read what --folder has")
     options = parser.parse_args()
-    begun = time.monotonic()
+    start_s = time.monotonic()
     one_road.PROGRAMS.update(SIZES | HELD_OUT)
     names = options.only or list(HELD_OUT if options.held_out else SIZES)
     if not options.read:
         walks = [one_road.Walk(name, options.folder) for name in names]
         for first in range(0, len(walks), AT_ONCE):
             some = walks[first : first + AT_ONCE]
-            if time.monotonic() - begun > options.budget:
+            if time.monotonic() - start_s > options.budget:
                 break
             with ThreadPoolExecutor(len(some)) as pool:
                 list(pool.map(one_road.Walk.prepare, some))
             for walk in some:
-                if walk.codes.get("verify") == 0 and time.monotonic() - begun < options.budget:
+                if walk.codes.get("verify") == 0 and time.monotonic() - start_s < options.budget:
                     walk.do("run")
                     write(options.folder, options.out)
     write(options.folder, options.out)

@@ -55,21 +55,21 @@ def in_order(cases):
     return sorted(range(len(cases)), key=lambda n: (not cases[n].thorough, n % 3, n))
 
 
-def warmed(cases, held, budget_s):
-    """Numbers of the chains not ``held`` whose kernels compile in time; reasons for leaving out others."""
-    begun, ready, left = time.monotonic(), [], {}
-    order = [number for number in in_order(cases) if cases[number].name not in held]
+def warm_cases(cases, done_chains, budget_s):
+    """Numbers of the chains not ``done_chains`` whose kernels compile in time; reasons for leaving out others."""
+    start_s, ready, left = time.monotonic(), [], {}
+    order = [number for number in in_order(cases) if cases[number].name not in done_chains]
     pool = ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
-    for done in as_completed([pool.submit(compiled, n) for n in order]):
-        number, reason = done.result()
+    for future in as_completed([pool.submit(compiled, n) for n in order]):
+        number, reason = future.result()
         if reason:
             left[cases[number].name] = reason
         else:
             ready.append(number)
-        if time.monotonic() - begun > budget_s:
+        if time.monotonic() - start_s > budget_s:
             break
     pool.shutdown(wait=True, cancel_futures=True)
-    print(f"{len(ready)} of {len(order)} chains are compiled, {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"{len(ready)} of {len(order)} chains are compiled, {time.monotonic() - start_s:.0f} s", flush=True)
     return sorted(ready), left
 
 
@@ -100,7 +100,7 @@ def main():
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS")
     parser.add_argument("--part", choices=("all", "compile", "measure"), default="all")
     options = parser.parse_args()
-    begun = time.monotonic()
+    start_s = time.monotonic()
 
     import torch
 
@@ -109,12 +109,12 @@ def main():
 
     all_cases = list(cases())
     results = json.loads(options.out.read_text()) if options.out.exists() else {**measured_on(), "rows": []}
-    held = {row["chain"] for row in results["rows"]}
+    done_chains = {row["chain"] for row in results["rows"]}
     share = {"all": 0.6, "compile": 1.0}
     ready, left = (
         (in_order(all_cases), {})
         if options.part == "measure"
-        else warmed(all_cases, held, share[options.part] * options.budget)
+        else warm_cases(all_cases, done_chains, share[options.part] * options.budget)
     )
     if options.part == "compile":
         for name, reason in left.items():
@@ -122,9 +122,9 @@ def main():
         return
     for number in ready:
         case = all_cases[number]
-        if case.name in held:
+        if case.name in done_chains:
             continue
-        if time.monotonic() - begun > options.budget:
+        if time.monotonic() - start_s > options.budget:
             break
         try:
             rows = rows_of(case)

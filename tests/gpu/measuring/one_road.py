@@ -74,9 +74,9 @@ class Walk:
 
     def __init__(self, name, folder):
         self.name, self.folder, self.codes = name, folder / name, {}
-        self.kept = self.folder / "walk.json"
-        if self.kept.exists():
-            self.codes = {step: code for step, (code, _) in json.loads(self.kept.read_text()).items()}
+        self.state_file = self.folder / "walk.json"
+        if self.state_file.exists():
+            self.codes = {step: code for step, (code, _) in json.loads(self.state_file.read_text()).items()}
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         program = COMPILED if name == "compiled" else PROGRAMS[name]
@@ -92,23 +92,23 @@ class Walk:
     def do(self, command):
         """One command: its exit code, what it printed and the seconds it took go into the log at once."""
         words, limit_s = COMMANDS[command]
-        begun = time.monotonic()
+        start_s = time.monotonic()
         try:
-            ended = subprocess.run(
+            result = subprocess.run(
                 [sys.executable, "-P", "-m", "tileprof", *words], cwd=self.folder, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=False,
             )  # fmt: skip
-            code, text = ended.returncode, ended.stdout
+            code, text = result.returncode, result.stdout
         except subprocess.TimeoutExpired as error:
             code, text = 124, (error.stdout or b"").decode(errors="replace")
         self.codes[command] = code
-        seconds = round(time.monotonic() - begun, 1)
-        done = json.loads(self.kept.read_text()) if self.kept.exists() else {}
-        self.kept.write_text(json.dumps({**done, command: (code, seconds)}) + "\n")
+        seconds = round(time.monotonic() - start_s, 1)
+        done = json.loads(self.state_file.read_text()) if self.state_file.exists() else {}
+        self.state_file.write_text(json.dumps({**done, command: (code, seconds)}) + "\n")
         with (self.folder / "walk.txt").open("a") as file:
             file.write(f"$ tileprof {' '.join(words)}\n{text}[exit code {code}, {seconds} s]\n")
-        shown = text[-5000:] if command != "report" else text[:1800]
-        print(f"--- {self.name} $ tileprof {' '.join(words)}: exit {code}, {seconds} s\n{shown}", flush=True)
+        excerpt = text[-5000:] if command != "report" else text[:1800]
+        print(f"--- {self.name} $ tileprof {' '.join(words)}: exit {code}, {seconds} s\n{excerpt}", flush=True)
 
 
 def main():
@@ -118,13 +118,13 @@ def main():
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS")
     parser.add_argument("--part", choices=("all", "prepare", "run"), default="all")
     options = parser.parse_args()
-    begun = time.monotonic()
+    start_s = time.monotonic()
     walks = [Walk(name, options.out) for name in options.only]
     if options.part != "run":
         with ThreadPoolExecutor(len(walks)) as pool:
             list(pool.map(Walk.prepare, walks))
     for walk in walks if options.part != "prepare" else ():
-        if time.monotonic() - begun < options.budget and walk.codes.get("verify") == 0:
+        if time.monotonic() - start_s < options.budget and walk.codes.get("verify") == 0:
             walk.do("run")
     for walk in walks:
         print(f"{walk.name:14}", "  ".join(f"{step}: {code}" for step, code in walk.codes.items()), flush=True)

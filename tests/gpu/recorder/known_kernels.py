@@ -138,7 +138,7 @@ def element_async() -> Case:
     return Case("element_async", (2,), (64,), (values, np.zeros_like(values), n), touches)
 
 
-def named() -> Case:
+def named_barriers() -> Case:
     def touches(block, thread):
         at = 256 * (block[0] + 2 * (block[1] + 3 * block[2]))
         row = 64 * (thread[1] // 2)
@@ -200,7 +200,7 @@ CASES = [
     tile_2d(asynchronous=True),
     tile_3d(),
     element_async(),
-    named(),
+    named_barriers(),
     matmul(),
 ]
 

@@ -23,33 +23,33 @@ BYTES = {"in": 4 * PARENTS * CHILDREN * BLOCKS * THREADS, "count": 4 * PARENTS}
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    made = tmp_path_factory.mktemp("children") / "children"
+    program_file = tmp_path_factory.mktemp("children") / "children"
     architecture = f"-arch={gpu.gpus()[0].architecture}"
-    words = [locate.nvcc(), architecture, "-rdc=true", HERE / "children.cu", "-lcudadevrt", "-o", made]
+    words = [locate.nvcc(), architecture, "-rdc=true", HERE / "children.cu", "-lcudadevrt", "-o", program_file]
     subprocess.run(words, check=True)
-    return made
+    return program_file
 
 
 def test_a_launch_stands_for_what_its_children_touch_and_for_nothing_else(record, program):
-    done = record(program, passes=("accesses",), granule=4, verify=True)
-    assert (done.code, done.output.split()[-1]) == (0, "right")
-    assert ", 0 of them outside every recorded write" in done.said
-    trace = load(done.path)
+    result = record(program, passes=("accesses",), granule=4, verify=True)
+    assert (result.code, result.output.split()[-1]) == (0, "right")
+    assert ", 0 of them outside every recorded write" in result.said
+    trace = load(result.path)
     assert validate(trace) == []
-    where = selftest.buffers(done.output)
+    where = selftest.buffers(result.output)
     names = trace.launches.kernel.str.partition("(")[0]
     parents = trace.launches.index[names == "parent"].tolist()
     assert len(parents) == 2
     for number in parents:
-        touched = {}
+        bytes_by_launch = {}
         for _, mode, granule in selftest.granules(trace, number, 4):
             for name, start in where.items():
                 if start <= 4 * granule < start + BYTES.get(name, BYTES["in"]):
-                    touched.setdefault(mode, Counter())[name] += 1
-        assert touched[READ]["in"] == BYTES["in"] // 4, "children read it"
-        assert touched[WRITE]["out"] == BYTES["in"] // 4, "children write it"
-        assert touched[WRITE]["count"] == PARENTS
-        assert all("copy" not in mode for mode in touched.values())
+                    bytes_by_launch.setdefault(mode, Counter())[name] += 1
+        assert bytes_by_launch[READ]["in"] == BYTES["in"] // 4, "children read it"
+        assert bytes_by_launch[WRITE]["out"] == BYTES["in"] // 4, "children write it"
+        assert bytes_by_launch[WRITE]["count"] == PARENTS
+        assert all("copy" not in mode for mode in bytes_by_launch.values())
         note = trace.launches.note[number]
         blocks = sorted(int(n) for n in re.findall(r"(\d+) of a kernel that the host did not launch", note))
         assert blocks == [PARENTS * CHILDREN, PARENTS * CHILDREN * BLOCKS], note  # grandchildren, children
@@ -78,11 +78,11 @@ def test_the_library_reports_no_launch_of_a_child_and_gives_it_its_parents_data(
         "PROBE_PATCHES": str(patches),
         "TILEPROF_SANITIZER": str(locate.sanitizer().library),
     }
-    done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
-    assert "refused" not in done.stdout, done.stdout
-    launches = re.findall(r"launch (\S+) source (\d+)", done.stdout)
+    result = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
+    assert "refused" not in result.stdout, result.stdout
+    launches = re.findall(r"launch (\S+) source (\d+)", result.stdout)
     assert [name for name, _ in launches] == ["_Z6parentPKiPiS1_"] * 2 + ["_Z5afterPKiPi"]
-    blocks = re.findall(r"block \d+ of \d+ grid (-?\d+) pc (\w+) source (\d+)", done.stdout)
+    blocks = re.findall(r"block \d+ of \d+ grid (-?\d+) pc (\w+) source (\d+)", result.stdout)
     children = [(pc, source) for grid, pc, source in blocks if int(grid) < 0]
     each = PARENTS * CHILDREN * (BLOCKS + 1)
     assert Counter(source for _, source in children) == {source: each for _, source in launches[:2]}

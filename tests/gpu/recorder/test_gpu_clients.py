@@ -12,10 +12,10 @@ PROGRAMS = Path(__file__).parents[1] / "measuring" / "measure_coverage.py"
 
 @pytest.mark.parametrize(("name", "coarse"), [("grouped_mm", 0), ("unet", 1)])
 def test_what_changed_is_recorded_and_at_most_so_many_launches_stand_for_whole_tensors(record, name, coarse):
-    done = record(sys.executable, PROGRAMS, "--child", name, capture_only=True, verify=True, passes=("accesses",))
-    assert done.code == 0
-    assert ", 0 of them outside every recorded write" in done.said
-    trace = load(done.path)
+    result = record(sys.executable, PROGRAMS, "--child", name, capture_only=True, verify=True, passes=("accesses",))
+    assert result.code == 0
+    assert ", 0 of them outside every recorded write" in result.said
+    trace = load(result.path)
     assert validate(trace) == []
     assert (trace.launches.coverage == "conservative").sum() <= coarse
 
@@ -32,9 +32,9 @@ def test_items_of_a_grouped_product_are_its_tiles(record):
 
 
 def test_a_training_step_of_a_resnet_is_recorded(record):
-    done = record(sys.executable, PROGRAMS, "--child", "resnet50_step", capture_only=True, passes=("accesses",))
-    assert done.code == 0
-    trace = load(done.path)
+    result = record(sys.executable, PROGRAMS, "--child", "resnet50_step", capture_only=True, passes=("accesses",))
+    assert result.code == 0
+    trace = load(result.path)
     assert len(trace.launches) > 500
     products = trace.launches[trace.launches.kernel.str.contains("nvjet|fprop")]
     assert "conservative" not in set(products.coverage)

@@ -36,7 +36,7 @@ def recorder(folder, name, *command):
     return process
 
 
-def ended(process):
+def outcome(process):
     """What a recorder wrote until its end; after `LONGEST_S` it is killed, and its program with it."""
     began = time.monotonic()
     try:
@@ -84,7 +84,7 @@ def test_a_recorder_killed_at_a_random_time_leaves_no_process_and_a_trace_that_v
     time.sleep(dice.uniform(0, 2))
     say(f"{number.name}{' of a program that runs' if seed % 2 else ''}")
     process.send_signal(number)
-    _, stderr = ended(process)
+    _, stderr = outcome(process)
     assert process.returncode in (-number, 128 + number)
     assert "Traceback" not in stderr
     assert "bug in tileprof" not in stderr
@@ -100,7 +100,7 @@ def test_a_recorder_killed_at_a_random_time_leaves_no_process_and_a_trace_that_v
 
 def test_two_recorders_at_once_record_what_one_does(program, tmp_path):
     both = [recorder(tmp_path, name, program, "run") for name in ("first", "second")]
-    outputs = [ended(process)[0] for process in both]
+    outputs = [outcome(process)[0] for process in both]
     assert outputs == ["begin\n40\n"] * 2
     assert [process.returncode for process in both] == [0, 0]
     assert grids(tmp_path / "first.tileprof") == grids(tmp_path / "second.tileprof")
@@ -111,7 +111,7 @@ def test_a_program_that_forks_after_cuda_has_started_is_recorded_to_its_end(prog
     plain = subprocess.run([program, "fork"], capture_output=True, text=True, check=True, timeout=LONGEST_S)
     say(plain.stdout)
     process = recorder(tmp_path, "forks", program, "fork")
-    out, stderr = ended(process)
+    out, stderr = outcome(process)
     assert (out, process.returncode) == (plain.stdout, 0), stderr
     assert "the child ended with 5" in out
     assert grids(tmp_path / "forks.tileprof") == [1 + i % 7 for _ in range(2) for i in range(20)]

@@ -76,9 +76,9 @@ def test_the_self_test_of_older_gpus_is_seen_as_expected(record, tmp_path):
     """Compiled for sm_80, it leaves out what came with sm_90; a newer GPU runs that, too."""
     program = selftest.program(tmp_path, "sm_80")
     result = record(program, passes=("accesses",), verify=True)
-    different, compared = selftest.compare(load(result.path), selftest.buffers(result.output))
+    different, comparisons = selftest.compare(load(result.path), selftest.buffers(result.output))
     assert different == []
-    assert len(compared) == selftest.launches("sm_80")
+    assert len(comparisons) == selftest.launches("sm_80")
     assert ", 0 of them outside every recorded write" in result.said
 
 

@@ -16,7 +16,7 @@ ELEMENT = 4
 
 
 @pytest.fixture
-def recorded(record, tmp_path):
+def recording(record, tmp_path):
     """A recording of the program, what its loads fetched (tensor and elements by case and block), and its maps."""
     if int(gpu.gpus()[0].architecture[3:-1]) < tensormap.FIRST_MAJOR:
         pytest.skip("needs a GPU with tensor maps")
@@ -36,7 +36,7 @@ def recorded(record, tmp_path):
     return result, reads, maps
 
 
-def touched(boxes, of):
+def touched_bytes(boxes, of):
     """Bytes of the boxes whose load or tile is ``of``."""
     out = set()
     for i in np.flatnonzero(boxes.load == of):
@@ -47,8 +47,8 @@ def touched(boxes, of):
     return out
 
 
-def test_what_the_decoder_says_of_every_load_is_what_it_fetched(recorded, tmp_path):
-    _, reads, maps = recorded
+def test_what_the_decoder_says_of_every_load_is_what_it_fetched(recording, tmp_path):
+    _, reads, maps = recording
     [process] = raw.processes(tmp_path / "raw0" / "accesses")
     launches = [e for e in process.events if e["e"] == "launch"]
     assert len(launches) == len(maps)
@@ -67,12 +67,12 @@ def test_what_the_decoder_says_of_every_load_is_what_it_fetched(recorded, tmp_pa
         for load_, block in enumerate(heads["block"].tolist()):
             base, elements = reads[case, block]
             expected = {base + e * ELEMENT + b for e in elements for b in range(ELEMENT)}
-            assert touched(boxes, load_) == expected, (case, block, coordinates[load_], hex(offsets[load_]))
+            assert touched_bytes(boxes, load_) == expected, (case, block, coordinates[load_], hex(offsets[load_]))
 
 
-def test_the_trace_of_such_loads_holds_no_other_bytes_of_the_tensor(recorded):
-    done, reads, _ = recorded
-    trace = load(done.path)
+def test_the_trace_of_such_loads_holds_no_other_bytes_of_the_tensor(recording):
+    run_result, reads, _ = recording
+    trace = load(run_result.path)
     assert validate(trace) == []
     kernels = trace.launches[trace.launches.kernel.str.contains("load_pixels")]
     assert set(kernels.coverage) == {"exact"}

@@ -18,9 +18,9 @@ def test_every_instruction_class_is_seen_exactly(record, program, granule):
     assert "copied right" in result.output
     trace = load(result.path)
     assert validate(trace) == []
-    different, compared = selftest.compare(trace, selftest.buffers(result.output))
+    different, comparisons = selftest.compare(trace, selftest.buffers(result.output))
     assert different == []
-    assert len(compared) == 16
+    assert len(comparisons) == 16
     assert ", 0 of them outside every recorded write" in result.said
 
 

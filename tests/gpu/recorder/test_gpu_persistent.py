@@ -102,7 +102,7 @@ torch.testing.assert_close(out, expected, atol=2e-1, rtol=2e-2)
 '''
 
 
-def recorded(record, tmp_path, name):
+def trace_of(record, tmp_path, name):
     script = tmp_path / "program.py"
     script.write_text(HEAD)
     result = record(sys.executable, script, name, capture_only=True, verify=True, passes=("accesses",))
@@ -119,7 +119,7 @@ def kernel(trace, name):
 
 
 def test_an_attention_kernel_writes_a_block_of_queries_a_tile(record, tmp_path):
-    row, boxes = kernel(recorded(record, tmp_path, "attention"), "attention_kernel")
+    row, boxes = kernel(trace_of(record, tmp_path, "attention"), "attention_kernel")
     assert row["coverage"] == "exact"
     assert row["tiles"] == 32
     writes = boxes.take(boxes.mode == WRITE)
@@ -127,7 +127,7 @@ def test_an_attention_kernel_writes_a_block_of_queries_a_tile(record, tmp_path):
 
 
 def test_blocks_that_take_tiles_in_a_fixed_order_are_split_into_them(record, tmp_path):
-    row, boxes = kernel(recorded(record, tmp_path, "static"), "product_static")
+    row, boxes = kernel(trace_of(record, tmp_path, "static"), "product_static")
     assert row["coverage"] in {"exact", "inferred"}, row["note"]
     assert row["tiles"] == 48, row["note"]
     writes = boxes.take(boxes.mode == WRITE)
@@ -135,7 +135,7 @@ def test_blocks_that_take_tiles_in_a_fixed_order_are_split_into_them(record, tmp
 
 
 def test_blocks_that_take_tiles_from_a_counter_are_split_into_them_and_marked(record, tmp_path):
-    row, boxes = kernel(recorded(record, tmp_path, "dynamic"), "product_dynamic")
+    row, boxes = kernel(trace_of(record, tmp_path, "dynamic"), "product_dynamic")
     assert row["coverage"] == "inferred", row["note"]
     assert row["tiles"] == 48, row["note"]
     writes = boxes.take(boxes.mode == WRITE)
@@ -145,7 +145,7 @@ def test_blocks_that_take_tiles_from_a_counter_are_split_into_them_and_marked(re
 
 def test_a_large_product_of_cublas_is_split_into_tiles_that_cover_the_result(record, tmp_path):
     """The library's choice: with 13.0 on an H200 blocks that take tiles from a counter, which it clears before."""
-    row, boxes = kernel(recorded(record, tmp_path, "cublas"), "nvjet")
+    row, boxes = kernel(trace_of(record, tmp_path, "cublas"), "nvjet")
     assert row["coverage"] in {"exact", "inferred"}, row["note"]
     assert row["tiles"] * 256 * 256 >= 4096 * 3072, row["note"]
     writes = boxes.take(boxes.mode == WRITE)

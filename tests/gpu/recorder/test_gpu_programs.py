@@ -18,14 +18,14 @@ def work(n):
 """
 
 
-def written(tmp_path, text):
+def script_file(tmp_path, text):
     script = tmp_path / "program.py"
     script.write_text(WORK + text)
     return script
 
 
 def test_each_process_that_uses_the_gpu_gets_a_trace(record, tmp_path):
-    script = written(
+    script = script_file(
         tmp_path,
         """
 import subprocess
@@ -46,7 +46,7 @@ else:
 
 
 def test_a_program_that_profiles_itself_runs_as_without_and_is_recorded(record, tmp_path):
-    script = written(
+    script = script_file(
         tmp_path,
         """
 work(64)
@@ -68,7 +68,7 @@ print("profiled", any(e.key == "aten::mm" for e in profile.key_averages()))
 def test_a_program_whose_memory_runs_out_ends_as_without(record, tmp_path):
     text = "work(64)\ntry:\n    torch.empty(1 << 50, device='cuda')\n"
     text += "except torch.OutOfMemoryError:\n    print('out of memory')\n    sys.exit(3)\n"
-    result = record(sys.executable, written(tmp_path, text), passes=("accesses",))
+    result = record(sys.executable, script_file(tmp_path, text), passes=("accesses",))
     assert (result.code, result.output) == (3, "out of memory\n")
     assert validate(load(result.path)) == []
 
@@ -79,6 +79,6 @@ work(64); torch.cuda.synchronize()
 torch._assert_async(torch.zeros(1, device="cuda"))
 torch.cuda.synchronize()
 """
-    result = record(sys.executable, written(tmp_path, text), passes=("accesses",))
+    result = record(sys.executable, script_file(tmp_path, text), passes=("accesses",))
     assert result.code == 1
     assert "partial" in result.said or "ended early" in result.said

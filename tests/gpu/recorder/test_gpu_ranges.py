@@ -79,7 +79,7 @@ class Program:
         return self.process.wait(60)
 
 
-def measured(programs):
+def measurements(programs):
     """Microseconds a forward, ``{kind: [turns, 2]}``: in turns, the fastest process of each kind in each turn."""
     actual = {kind: [] for kind in programs}
     for _ in range(TURNS):
@@ -93,10 +93,10 @@ def measured(programs):
 def in_turns(script, environments):
     """Microseconds a forward by kind and time, one for each turn."""
     programs = {k: [Program(script, e) for _ in range(PROCESSES)] for k, e in environments.items()}
-    before = measured(programs)
+    before = measurements(programs)
     for several in programs.values():
         assert [p.ask("region") for p in several] == ["done\n"] * PROCESSES
-    after = measured(programs)
+    after = measurements(programs)
     assert [p.end() for several in programs.values() for p in several] == [0] * PROCESSES * len(programs)
     return {
         kind: dict(

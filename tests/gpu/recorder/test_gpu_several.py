@@ -85,7 +85,7 @@ sys.stdout.write(f"{(y.view(1024, 1024) @ y.view(1024, 1024)).abs().sum().item()
 
 
 @pytest.fixture
-def recorded(record, plain, tmp_path):
+def recording(record, plain, tmp_path):
     """A recording of a program whose output is that of the program alone; and its trace, which is valid."""
 
     def run(text, *, words=(), **settings):
@@ -108,8 +108,8 @@ def raw_pairs(trace):
     return set(map(tuple, pairs[pairs.raw > 0][["producer", "consumer"]].to_numpy().tolist()))
 
 
-def test_a_model_on_two_gpus_is_one_graph(recorded):
-    _, trace = recorded(HEAD + PIPELINE, passes=("accesses", "blocks", "time"))
+def test_a_model_on_two_gpus_is_one_graph(recording):
+    _, trace = recording(HEAD + PIPELINE, passes=("accesses", "blocks", "time"))
     launches = trace.launches
     assert set(launches.device) == {"", "0", "1"}  # copies have no device
     assert "conservative" not in set(launches.coverage), launches[launches.coverage == "conservative"].note.unique()
@@ -118,13 +118,13 @@ def test_a_model_on_two_gpus_is_one_graph(recorded):
     copies = launches[launches.kernel.str.startswith("memcpy device to device")].launch
     across = [c for c in copies if any(p == c and device[q] == "1" for p, q in actual)]
     assert any(device[p] == "0" for p, q in actual if q in across), launches[["kernel", "device", "note"]].to_string()
-    timed = launches[launches.device != ""]
-    assert (timed.duration_ns > 0).all()
-    assert (timed.groupby("device").begin_ns.max() < 60e9).all()
+    with_times = launches[launches.device != ""]
+    assert (with_times.duration_ns > 0).all()
+    assert (with_times.groupby("device").begin_ns.max() < 60e9).all()
 
 
-def test_a_kernel_that_reads_and_writes_memory_of_another_gpu_is_exact(recorded):
-    result, trace = recorded(HEAD + PEER, verify=True)
+def test_a_kernel_that_reads_and_writes_memory_of_another_gpu_is_exact(recording):
+    result, trace = recording(HEAD + PEER, verify=True)
     launches = trace.launches
     assert ", 0 of them outside every recorded write" in result.said
     [adds] = launches[launches.kernel.str.startswith("adds")].launch
@@ -135,8 +135,8 @@ def test_a_kernel_that_reads_and_writes_memory_of_another_gpu_is_exact(recorded)
 
 
 @pytest.mark.parametrize("text", [NCCL, PARALLEL], ids=["nccl", "data parallel"])
-def test_collectives_in_one_process_are_left_alone_and_stand_for_all_memory(recorded, text):
-    result, trace = recorded(HEAD + text)
+def test_collectives_in_one_process_are_left_alone_and_stand_for_all_memory(recording, text):
+    result, trace = recording(HEAD + text)
     launches = trace.launches
     spinning = launches[launches.kernel.str.contains("nccl")]
     assert len(spinning) >= 2, launches.kernel.to_string()
@@ -148,19 +148,19 @@ def test_collectives_in_one_process_are_left_alone_and_stand_for_all_memory(reco
     assert "has not ended" not in result.said
 
 
-def test_collectives_in_one_process_end_even_where_they_are_recorded(recorded):
+def test_collectives_in_one_process_end_even_where_they_are_recorded(recording):
     """The first is waited for in vain, and then the second can be launched."""
-    _, trace = recorded(HEAD + NCCL, include="nccl", wait_s=2)
+    _, trace = recording(HEAD + NCCL, include="nccl", wait_s=2)
     spinning = trace.launches[trace.launches.kernel.str.contains("nccl")]
     assert len(spinning) >= 2
     assert "exact" not in set(spinning.coverage) or not spinning.note.str.contains("left alone").any()
 
 
 @pytest.mark.parametrize("include", [None, "nccl"])
-def test_collectives_of_two_processes_leave_a_trace_each(recorded, tmp_path, include):
+def test_collectives_of_two_processes_leave_a_trace_each(recording, tmp_path, include):
     port = "29511" if include else "29512"
     words = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}")
-    recorded(HEAD.partition("a, b")[0] + RANKS, words=words, include=include)
+    recording(HEAD.partition("a, b")[0] + RANKS, words=words, include=include)
     assert (tmp_path / "rank0").read_text() == (tmp_path / "rank1").read_text()
     traces = [load(path) for path in tmp_path.glob("*.tileprof")]
     assert len(traces) == 2
@@ -171,9 +171,9 @@ def test_collectives_of_two_processes_leave_a_trace_each(recorded, tmp_path, inc
         assert set(spinning.coverage) == ({"exact"} if include else {"conservative"})
 
 
-def test_the_second_gpu_alone_is_the_only_one(recorded, monkeypatch):
+def test_the_second_gpu_alone_is_the_only_one(recording, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    result, trace = recorded(WORK, passes=("accesses", "blocks", "time"), verify=False)
+    result, trace = recording(WORK, passes=("accesses", "blocks", "time"), verify=False)
     assert result.output.endswith(" 0")
     assert set(trace.launches.device) == {""}
     assert "conservative" not in set(trace.launches.coverage)

@@ -14,7 +14,7 @@ SIZES = {"flag": 64, "scale": 64}
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def binaries(tmp_path_factory):
     """A program of this folder, compiled for the GPU that is here."""
     folder = tmp_path_factory.mktemp("unusual")
 
@@ -27,12 +27,12 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def program(built):
-    return built("unusual")
+def program(binaries):
+    return binaries("unusual")
 
 
 @pytest.fixture
-def recorded(record, program):
+def recording(record, program):
     """The trace of the program, and the named buffers that launches of each kernel touch, by mode."""
     result = record(program, passes=("accesses",), granule=4, verify=True)
     assert (result.code, result.output.split()[-1]) == (0, "right")
@@ -40,25 +40,25 @@ def recorded(record, program):
     trace = load(result.path)
     assert validate(trace) == []
     where = selftest.buffers(result.output)
-    touched = {}
+    true_bytes = {}
     for launch, kernel in enumerate(trace.launches.kernel.tolist()):
         for _, mode, granule in selftest.granules(trace, launch, 4):
             actual = [name for name, start in where.items() if start <= 4 * granule < start + SIZES.get(name, 4096)]
-            touched.setdefault((kernel.partition("(")[0], mode), set()).update(actual)
-    return trace, touched
+            true_bytes.setdefault((kernel.partition("(")[0], mode), set()).update(actual)
+    return trace, true_bytes
 
 
-def test_constant_memory_and_words_of_streams(recorded):
-    _, touched = recorded
-    assert touched["scaled", READ] == {"in", "scale"}
-    assert touched["flagged", READ] == {"flag", "out", "scale"}, "any kernel of a module may read its constants"
-    assert touched["stream write value", WRITE] == touched["stream wait value", READ] == {"flag"}
+def test_constant_memory_and_words_of_streams(recording):
+    _, true_bytes = recording
+    assert true_bytes["scaled", READ] == {"in", "scale"}
+    assert true_bytes["flagged", READ] == {"flag", "out", "scale"}, "any kernel of a module may read its constants"
+    assert true_bytes["stream write value", WRITE] == true_bytes["stream wait value", READ] == {"flag"}
 
 
-def test_copies_of_arrays(recorded):
-    trace, touched = recorded
-    assert touched["memcpy of an array", READ] == {"last"}
-    assert touched["memcpy of an array", WRITE] == {"in"}
+def test_copies_of_arrays(recording):
+    trace, true_bytes = recording
+    assert true_bytes["memcpy of an array", READ] == {"last"}
+    assert true_bytes["memcpy of an array", WRITE] == {"in"}
     copies = trace.launches.index[trace.launches.kernel == "memcpy of an array"]
     assert len(copies) == 3
     pairs = build_graph(trace).pairs
@@ -79,8 +79,8 @@ def test_a_graph_that_copies_an_array_and_the_kernels_of_a_graph_inside(record, 
     assert set(inside.coverage) == {"exact"}
 
 
-def test_copies_in_graphs_are_exact_or_stand_for_all_memory(record, built):
-    result = record(built("graph_copies"), passes=("accesses",), granule=4, verify=True)
+def test_copies_in_graphs_are_exact_or_stand_for_all_memory(record, binaries):
+    result = record(binaries("graph_copies"), passes=("accesses",), granule=4, verify=True)
     assert result.code == 0
     *lines, right = result.output.splitlines()
     assert right == "right"
@@ -105,8 +105,8 @@ def test_copies_in_graphs_are_exact_or_stand_for_all_memory(record, built):
     assert sizes == [64 * 16] * 2
 
 
-def test_memory_with_several_addresses_is_one_memory(record, built):
-    result = record(built("mapped"), passes=("accesses",), granule=4, verify=True)
+def test_memory_with_several_addresses_is_one_memory(record, binaries):
+    result = record(binaries("mapped"), passes=("accesses",), granule=4, verify=True)
     assert (result.code, result.output.split()[-1]) == (0, "right")
     trace = load(result.path)
     assert validate(trace) == []

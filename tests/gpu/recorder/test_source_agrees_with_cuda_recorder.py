@@ -29,10 +29,10 @@ def disagreement(folder: Path) -> dict[str, int]:
     names = {case.kernel.split("<")[0] for case in CASES + GPU_CASES}
     settings = Settings(passes=("accesses",), granule=1, kernel=rf"\b({'|'.join(sorted(names))})\b")
     assert record(options, settings) == 0
-    return compared(load(folder / "cuda.tileprof"), json.loads(message.read_text()))
+    return comparison(load(folder / "cuda.tileprof"), json.loads(message.read_text()))
 
 
-def compared(trace, addresses: list[list[int]]) -> dict[str, int]:
+def comparison(trace, addresses: list[list[int]]) -> dict[str, int]:
     launches = iter(range(len(trace.launches)))
     matches = {}
     for case, bases in zip(CASES + GPU_CASES, addresses, strict=True):
@@ -42,8 +42,8 @@ def compared(trace, addresses: list[list[int]]) -> dict[str, int]:
             matches[case.kernel] = -1
             continue
         truth = defaultdict(set)
-        for (tile, array, mode), touched in true_sets(case).items():
-            truth[tile, mode].update(bases[array] + byte for byte in touched)
+        for (tile, array, mode), true_set in true_sets(case).items():
+            truth[tile, mode].update(bases[array] + byte for byte in true_set)
         actual = absolute(trace, launch)
         matches[case.kernel] = sum(
             len(truth.get(k, set()) ^ actual.get(k, set())) for k in truth.keys() | actual.keys()

@@ -196,6 +196,6 @@ def results(folder: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        found = results(Path(name))
-    Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n")
-    sys.exit(0 if found["all_bytes_right"] else 1)
+        result_words = results(Path(name))
+    Path(sys.argv[1]).write_text(json.dumps(result_words, indent=1) + "\n")
+    sys.exit(0 if result_words["all_bytes_right"] else 1)

@@ -44,7 +44,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def timed(launcher: Launcher, arguments: dict[str, torch.Tensor]) -> tuple[float, float]:
+def run_times(launcher: Launcher, arguments: dict[str, torch.Tensor]) -> tuple[float, float]:
     """Median and least of the microseconds of a replay of one launch."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -98,7 +98,7 @@ def stages_of(launcher: Launcher) -> None:
         say(f"    {name:32} x{len(times):3} " + " ".join(f"{t / 1e3:8.2f}" for t in medians))
 
 
-def planned(case: str) -> tuple[Plan, dict[str, int]]:
+def plan_and_options(case: str) -> tuple[Plan, dict[str, int]]:
     """The plan of a case, and its options."""
     name, *options = case.split(":")
     chosen = {key: int(value or 1) for key, _, value in (option.partition("=") for option in options)}
@@ -120,7 +120,7 @@ def given_to(name: str, program: Program) -> dict[str, torch.Tensor]:
 
 
 def one(case: str) -> str:
-    plan, chosen = planned(case)
+    plan, chosen = plan_and_options(case)
     program = plan.program
     inputs = given_to(case.split(":", maxsplit=1)[0], program)
     memory = memory_of(plan, reuse="sets" not in chosen, stages=chosen.get("stages", 3))
@@ -130,17 +130,19 @@ def one(case: str) -> str:
     expected = reference.run(program, inputs)["out"].float()
     error = ((out.float() - expected).norm() / expected.norm()).item()
     same = all(torch.equal(launcher(inputs)[0], out) for _ in range(20))
-    median, least = timed(launcher, inputs)
+    median, least = run_times(launcher, inputs)
     tasks = max(map(len, plan.blocks))
     line = f"{case:36} {median:7.1f} us (least {least:.1f}), {len(plan.blocks)} blocks, width {plan.width}, "
     line += f"{memory.bytes / 1e6:.1f} MB, at most {tasks} tasks, error {error:.1e}, same bits {same}"
     say(line)
     if "stamps" in chosen:
-        stamped = Launcher(plan, torch.device("cuda"), Options(stamps=True, wiping_warp="wipe" in chosen), memory)
+        stamp_launcher = Launcher(
+            plan, torch.device("cuda"), Options(stamps=True, wiping_warp="wipe" in chosen), memory
+        )
         for _ in range(3):
-            stamped(inputs)
-        report(stamped)
-        stages_of(stamped)
+            stamp_launcher(inputs)
+        report(stamp_launcher)
+        stages_of(stamp_launcher)
     return line
 
 
@@ -181,7 +183,7 @@ def whole(case: str) -> str:
 
 
 def main(cases: list[str]) -> None:
-    plans = [planned(case) for case in cases if not case.startswith("whole:")]
+    plans = [plan_and_options(case) for case in cases if not case.startswith("whole:")]
     headers = {header(plan, Options(wiping_warp="wipe" in chosen)) for plan, chosen in plans}
     headers |= {
         header(plan, Options(stamps=True, wiping_warp="wipe" in chosen)) for plan, chosen in plans if "stamps" in chosen

@@ -91,7 +91,7 @@ def checks():
     yield Case("one buffer", small("float16", "gelu", 4, (64, 192), 64, 1096, 584, 1000), 4, (one,))
 
 
-def fitted(columns, split, most, step=16):
+def fit_line(columns, split, most, step=16):
     """The narrowest tiles with the fewest rounds over the clusters."""
     clusters = max_clusters(split)
     for rounds in range(1, 1000):
@@ -118,7 +118,7 @@ def products(tune):
             most, rows = 256 // sides, min(tokens, 256)
             for split in (2, 4) if tokens <= 128 else (2,):
                 if tokens <= 256:
-                    up, down = fitted(inner, split, most, 16 // sides), fitted(width, split, 256)
+                    up, down = fit_line(inner, split, most, 16 // sides), fit_line(width, split, 256)
                 else:
                     up, down = best(inner, tokens, most, sides), best(width, tokens, 256, 1)
                 more = TUNED if tune and tokens in {16, 64, 128} and split == 2 else ()
@@ -208,7 +208,7 @@ class Run:
 
     def __init__(self, chain, plans, flat, options, delay_ns=0):
         inputs = roles(chain, flat)
-        self.given = inputs
+        self.inputs = inputs
         self.launchers = [Launcher(p, "cuda", timeout_ns=TIMEOUT_NS, delay_ns=delay_ns, options=options) for p in plans]
         self.seed, self.record = (torch.zeros(n, dtype=torch.int32, device="cuda") for n in (1, 8))
         flags = torch.zeros(max(plan.flag_words for plan in plans), dtype=torch.int32, device="cuda")
@@ -218,7 +218,7 @@ class Run:
 
     def launch(self):
         for launcher, shared in zip(self.launchers, self.shared, strict=True):
-            launcher.launch(self.given, shared)
+            launcher.launch(self.inputs, shared)
 
     def check(self):
         torch.cuda.synchronize()
@@ -291,7 +291,7 @@ def medians(graphs):
     return [statistics.median(result) for result in times]
 
 
-def measured(case):
+def measurement(case):
     count = max(8, instances(case.chain))
     flats = [storage(case.chain, seed) for seed in range(min(count, 2))]
     flats += [{n: t.clone() for n, t in flats[0].items()} for _ in range(count - len(flats))]
@@ -328,19 +328,19 @@ def measured(case):
 
 def precompile(cases):
     """Compile everything at once, on all cores."""
-    delayed = {case.name for case in checks()}
+    delayed_names = {case.name for case in checks()}
     expected = [
         partial(compiled, plans_of(case)[0][0], replace(options, delay_ns=delay_ns, timeout_ns=TIMEOUT_NS))
         for case in cases  # a stage's launches are of the same kernel
         for options in case.options
-        for delay_ns in ((0, DELAY_NS) if case.name in delayed else (0,))
+        for delay_ns in ((0, DELAY_NS) if case.name in delayed_names else (0,))
     ]
     with ThreadPoolExecutor(16) as pool:
         for future in [pool.submit(work) for work in expected]:
             future.result()
 
 
-def checked(cases):
+def check_all(cases):
     """One row per case, and lines of the table."""
     for case in cases:
         for options in case.options:
@@ -378,11 +378,11 @@ def main():
     sys.stdout.write(f"clusters: { {s: max_clusters(s) for s in (1, 2, 4, 8)} }\n")
     precompile([case for some in cases.values() for case in some])
     rows, lines = [], []
-    for row, text in checked(cases.pop("check", [])):
+    for row, text in check_all(cases.pop("check", [])):
         rows.append(row)
         lines.append(text)
     for case in (case for some in cases.values() for case in some):
-        for row in measured(case):
+        for row in measurement(case):
             rows.append(row)
             lines.append(line(row))
         torch.cuda.empty_cache()

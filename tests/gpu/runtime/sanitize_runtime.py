@@ -51,7 +51,7 @@ def options():
     return parser.parse_args()
 
 
-def wanted(arguments):
+def selection(arguments):
     """(chain's name, chain, scheduler), Triton's chains under Triton's schedulers and those of the persistent kernel
     under its own.
     """
@@ -65,7 +65,7 @@ def wanted(arguments):
 
 def run_chains(arguments):
     """What the tool watches."""
-    for name, chain, schedule in wanted(arguments):
+    for name, chain, schedule in selection(arguments):
         with warnings.catch_warnings(record=True) as message:
             warnings.simplefilter("always")
             try:

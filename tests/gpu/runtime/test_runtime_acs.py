@@ -74,7 +74,7 @@ class Tabulated:
         return result.stdout, result.stderr
 
 
-def tabulated(command: tuple[str, ...], folder: Path, *, fine: bool = False) -> Tabulated:
+def table_of(command: tuple[str, ...], folder: Path, *, fine: bool = False) -> Tabulated:
     folder.mkdir(exist_ok=True)
     record_table(command, folder, acs.build(), fine=fine).write(folder / "table")
     return Tabulated(command, folder)
@@ -85,7 +85,7 @@ def islands(tmp_path_factory: pytest.TempPathFactory) -> Tabulated:
     """The program of CUDA alone, compiled."""
     folder = tmp_path_factory.mktemp("islands")
     subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", ISLANDS, "-o", folder / "program"], check=True)
-    return tabulated((str(folder / "program"), "10"), folder / "acs")
+    return table_of((str(folder / "program"), "10"), folder / "acs")
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -110,16 +110,16 @@ def test_launches_that_begin_late_change_no_bit(islands: Tabulated) -> None:
 def test_check_notices_ranges_that_the_table_lacks(islands: Tabulated, tmp_path: Path, word: str) -> None:
     assert islands.under("check")[1]["differing"] == 0
     rows = [line for line in islands.table.read_text().splitlines() if not line.startswith(word)]
-    broken = tmp_path / "table"
-    broken.write_text("\n".join(rows) + "\n")
-    output, counts = islands.under("check", broken, orders=8)
+    broken_table = tmp_path / "table"
+    broken_table.write_text("\n".join(rows) + "\n")
+    output, counts = islands.under("check", broken_table, orders=8)
     assert output == islands.plain()  # the program goes on with what stream order gives
     assert counts["differing"] > 0
 
 
 def test_the_table_of_another_program_leaves_stream_order(islands: Tabulated, tmp_path: Path) -> None:
     path = tmp_path / "cloth"
-    other = tabulated((sys.executable, "-m", "tileprof.examples.cloth", "--device", "cuda", "--steps", "3"), path)
+    other = table_of((sys.executable, "-m", "tileprof.examples.cloth", "--device", "cuda", "--steps", "3"), path)
     output, counts = islands.under("streams", other.table)
     assert output == islands.plain()
     assert counts["spread"] == 0
@@ -140,7 +140,7 @@ def test_a_table_knows_its_program_in_another_process(tmp_path: Path, name: str)
         "4",
         "--digest",
     )
-    program = tabulated(command, tmp_path / "acs")
+    program = table_of(command, tmp_path / "acs")
     output, counts = program.under("streams", delay_us=20)
     assert output == program.plain()
     other = sum(count for why, count in counts["reasons"].items() if "other parameters" in why)
@@ -151,7 +151,7 @@ def test_a_table_knows_its_program_in_another_process(tmp_path: Path, name: str)
 def test_a_fine_table_passes_its_check(islands: Tabulated, tmp_path: Path) -> None:
     tree = (sys.executable, "-m", "tileprof.examples.tree_lstm", "--device", "cuda", "--steps", "3")
     for number, command in enumerate((islands.command, tree)):
-        program = tabulated(command, tmp_path / str(number), fine=True)
+        program = table_of(command, tmp_path / str(number), fine=True)
         output, counts = program.under("check", orders=4)
         assert output == program.plain()
         assert counts["checked"] > counts["launches"] / 2
@@ -171,7 +171,7 @@ def test_captured_launches_of_a_tree_are_known(tmp_path: Path) -> None:
         "4",
         "--digest",
     )
-    program = tabulated(command, tmp_path / "acs")
+    program = table_of(command, tmp_path / "acs")
     output, counts = program.under("streams", delay_us=20)
     assert output == program.plain()
     assert counts["captured"] > 0
@@ -183,7 +183,7 @@ def test_training_steps_keep_their_bits(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     path = tmp_path / "training.py"
     path.write_text(TRAINING)
-    program = tabulated((sys.executable, str(path)), tmp_path / "acs")
+    program = table_of((sys.executable, str(path)), tmp_path / "acs")
     modes: tuple[tuple[acs.Mode, int], ...] = (("streams", 0), ("streams", 1), ("graph", 1), ("check", 0))
     for mode, threads in modes:
         output, counts = program.under(mode, threads=threads)

@@ -66,13 +66,15 @@ class Model:
             "cosine": angles.cos().to(embedding.dtype),
             "sine": angles.sin().to(embedding.dtype),
         }
-        allowed = torch.arange(shape.cache, device="cuda") <= position
+        mask_bits = torch.arange(shape.cache, device="cuda") <= position
         if shape.masked is not None:
-            allowed = allowed & (torch.rand(shape.batch, shape.cache, device="cuda", generator=self.generator) < 0.7)
-            self.tensors["mask"] = allowed
+            mask_bits = mask_bits & (
+                torch.rand(shape.batch, shape.cache, device="cuda", generator=self.generator) < 0.7
+            )
+            self.tensors["mask"] = mask_bits
         else:
             self.tensors["last"] = self.layers[0]["counter"]
-        self.allowed = allowed.expand(shape.batch, shape.cache)
+        self.allowed = mask_bits.expand(shape.batch, shape.cache)
 
     def random(self, *sizes: int, scale: float = 0.0) -> torch.Tensor:
         values = torch.randn(*sizes, generator=self.generator, device="cuda") * (scale or sizes[-1] ** -0.5)
@@ -128,14 +130,14 @@ class Model:
             )
             if shape.head_norms:
                 q, k = rms(q, layer["query_norm"], shape), rms(k, layer["key_norm"], shape)
-            q, k = (t * tensors["cosine"] + turned(t) * tensors["sine"] for t in (q, k))
+            q, k = (t * tensors["cosine"] + rotated_half(t) * tensors["sine"] for t in (q, k))
             keys, values = layer["keys"].clone(), layer["values"].clone()
             keys[:, :, position], values[:, :, position] = k, v
             keys, values = (t.repeat_interleave(shape.sharers, 1) for t in (keys, values))
-            attended = F.scaled_dot_product_attention(
+            attention_out = F.scaled_dot_product_attention(
                 q[:, :, None], keys, values, self.allowed[:, None, None], scale=shape.scale
             )
-            x = x + F.linear(attended.reshape(shape.batch, -1), layer["output"])
+            x = x + F.linear(attention_out.reshape(shape.batch, -1), layer["output"])
             h = rms(x, layer["middle_norm"], shape)
             x = x + F.linear(F.silu(F.linear(h, layer["gate"])) * F.linear(h, layer["up"]), layer["down"])
         return F.linear(rms(x, tensors["norm"], shape), tensors["head"])
@@ -145,7 +147,7 @@ def rms(x: torch.Tensor, weight: torch.Tensor, shape: DecoderShape) -> torch.Ten
     return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + shape.epsilon)
 
 
-def turned(x: torch.Tensor) -> torch.Tensor:
+def rotated_half(x: torch.Tensor) -> torch.Tensor:
     first, second = x.chunk(2, -1)
     return torch.cat((-second, first), -1)
 
@@ -163,8 +165,8 @@ def test_results_are_pytorchs(name):
     for layer, old in zip(model.layers, before, strict=True):
         assert int(layer["counter"]) == position + 1
         for role, cache in old.items():
-            changed = (layer[role] != cache).any(-1).any(0).any(0).nonzero().flatten().tolist()
-            assert changed == [position]
+            written_positions = (layer[role] != cache).any(-1).any(0).any(0).nonzero().flatten().tolist()
+            assert written_positions == [position]
 
 
 @pytest.mark.parametrize("name", ["LLaMA-1B's layer", "Qwen3"])
@@ -230,7 +232,7 @@ def test_what_the_kernel_does_not_take_is_refused_with_a_sentence():
         Decoder(replace(SMALL, batch=9), "cuda")
 
 
-def decoded(
+def tokens_of(
     model: Any, step: Any, ids: torch.Tensor, count: int, forced: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens decoded greedily, and how far the best logit of each is above the second; ``forced``: tokens to go on with
@@ -267,9 +269,9 @@ def test_a_whole_model_decodes_eagers_tokens(kind, dtype):
     )
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(getattr(torch, dtype)).cuda().eval()
     ids = torch.randint(0, 2048, (1, 17), device="cuda")
-    expected, margins = decoded(model, model, ids, 256)
+    expected, margins = tokens_of(model, model, ids, 256)
     compiled = torch.compile(model, backend="tileprof", dynamic=False, options={"use": "always"})
-    actual, _ = decoded(model, compiled, ids, 256, expected)
+    actual, _ = tokens_of(model, compiled, ids, 256, expected)
     assert len(expected.unique()) > 150
     tie, agreeing = {"float16": (2e-3, 0.98), "bfloat16": (2e-2, 0.9)}[dtype]
     assert (margins[actual != expected] < tie).all()

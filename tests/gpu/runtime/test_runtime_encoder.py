@@ -43,12 +43,12 @@ def plan(case: str) -> Plan:
 
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_those_of_the_reference_and_the_same_bits_in_every_run(case: str) -> None:
-    planned = plan(case)
-    inputs = inputs_of(planned.program, "cuda")
-    launcher = Launcher(planned, torch.device("cuda"))
+    encoder_plan = plan(case)
+    inputs = inputs_of(encoder_plan.program, "cuda")
+    launcher = Launcher(encoder_plan, torch.device("cuda"))
     (first,) = launcher(inputs)
     report(launcher)
-    expected = reference.run(planned.program, inputs)["out"].float()
+    expected = reference.run(encoder_plan.program, inputs)["out"].float()
     assert (first.float() - expected).norm() / expected.norm() < (1e-2 if first.dtype == torch.float16 else 5e-2)
     assert all(torch.equal(launcher(inputs)[0], first) for _ in range(100))
 
@@ -56,15 +56,15 @@ def test_results_are_those_of_the_reference_and_the_same_bits_in_every_run(case:
 @pytest.mark.parametrize("wiping_warp", [False, True])
 @pytest.mark.parametrize(("build", "hidden", "layers"), [(pre_norm, 768, 1), (post_norm, 768, 1), (pre_norm, 256, 6)])
 def test_ten_thousand_delayed_replays_give_the_same_bits(build, hidden, layers, wiping_warp) -> None:
-    planned = plan_of(build(128, hidden, layers), torch.cuda.get_device_properties(0).multi_processor_count, 2)
-    inputs = inputs_of(planned.program, "cuda")
+    encoder_plan = plan_of(build(128, hidden, layers), torch.cuda.get_device_properties(0).multi_processor_count, 2)
+    inputs = inputs_of(encoder_plan.program, "cuda")
     signs = [{**inputs, "x": sign * inputs["x"]} for sign in (1, -1)]
-    undelayed = Launcher(planned, torch.device("cuda"))
-    expected = [undelayed(each)[0] for each in signs]
-    memory = memory_of(planned, stages=3)
+    plain_launcher = Launcher(encoder_plan, torch.device("cuda"))
+    expected = [plain_launcher(each)[0] for each in signs]
+    memory = memory_of(encoder_plan, stages=3)
     assert layers == 1 or all(ring.slots < len(ring.names) for ring in memory.rings)  # used again within a run
     options = Options(delay_ns=5_000, wiping_warp=wiping_warp)
-    launcher = Launcher(planned, torch.device("cuda"), options, memory)
+    launcher = Launcher(encoder_plan, torch.device("cuda"), options, memory)
     graphs = []
     for each in signs:
         launcher(each)
@@ -83,14 +83,14 @@ def test_ten_thousand_delayed_replays_give_the_same_bits(build, hidden, layers, 
 
 
 def test_a_wait_that_cannot_end_is_reported_and_the_next_launcher_is_right() -> None:
-    planned = plan("GPT-2, blocks alone")
-    inputs = inputs_of(planned.program, "cuda")
-    attention = next(n for n, task in enumerate(planned.tasks) if planned.stages[task.stage].name == "att_0")
-    launcher = Launcher(without_task(planned, attention), torch.device("cuda"), Options(timeout_ns=1_000_000))
+    encoder_plan = plan("GPT-2, blocks alone")
+    inputs = inputs_of(encoder_plan.program, "cuda")
+    attention = next(n for n, task in enumerate(encoder_plan.tasks) if encoder_plan.stages[task.stage].name == "att_0")
+    launcher = Launcher(without_task(encoder_plan, attention), torch.device("cuda"), Options(timeout_ns=1_000_000))
     launcher(inputs)
     with pytest.raises(RuntimeError, match="gave up waiting for what proj_0"):
         report(launcher)
-    assert torch.isfinite(Launcher(planned, torch.device("cuda"))(inputs)[0]).all()
+    assert torch.isfinite(Launcher(encoder_plan, torch.device("cuda"))(inputs)[0]).all()
 
 
 def test_a_model_through_torch_compile() -> None:

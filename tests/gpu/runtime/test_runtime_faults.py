@@ -92,11 +92,11 @@ def test_a_semaphore_that_somebody_overwrote_is_named_within_the_bound_and_the_n
     pipeline.check()
     pipeline._counts[0].fill_(-1_000_000)
     torch.cuda.synchronize()
-    begun = time.monotonic()
+    start_s = time.monotonic()
     pipeline(**inputs)
     with pytest.raises(WaitTimeoutError, match=r"stage 1 \(down\), tile \d+: semaphore \d+ did not reach its value"):
         pipeline.check()
-    assert time.monotonic() - begun < BOUND_S
+    assert time.monotonic() - start_s < BOUND_S
     assert torch.equal(pipeline(**inputs), expected)
     pipeline.check()
 
@@ -106,12 +106,12 @@ def test_a_wait_that_never_comes_is_named_within_the_bound_and_the_next_pipeline
     inputs = pipeline.example()
     pipeline(**inputs)
     torch.cuda.synchronize()
-    begun = time.monotonic()
+    start_s = time.monotonic()
     for _ in range(3):
         with pytest.raises(WaitTimeoutError, match=r"stage 1 \(down\), tile \d+: semaphore \d+"):
             pipeline.check()
         pipeline.launch(inputs)
-    assert time.monotonic() - begun < BOUND_S
+    assert time.monotonic() - start_s < BOUND_S
     right = GpuPipeline(policy_for(schedule), schedule=schedule)
     assert close(right(**inputs), right.reference(inputs)["y"])
 
@@ -155,7 +155,7 @@ def test_two_graphs_of_one_pipeline_replayed_at_once_end_within_the_bound_and_th
     graphs = [graph_of(pipeline, inputs) for _ in range(2)]
     streams = [torch.cuda.Stream() for _ in graphs]
     torch.cuda.synchronize()
-    begun, gave_up = time.monotonic(), 0
+    start_s, gave_up = time.monotonic(), 0
     for _ in range(20):
         for graph, stream in zip(graphs, streams, strict=True):
             with torch.cuda.stream(stream):
@@ -166,7 +166,7 @@ def test_two_graphs_of_one_pipeline_replayed_at_once_end_within_the_bound_and_th
         except WaitTimeoutError as error:
             assert "stage " in str(error)  # noqa: PT017 - either end is allowed
             gave_up += 1
-    assert time.monotonic() - begun < 20 * BOUND_S
+    assert time.monotonic() - start_s < 20 * BOUND_S
     sys.stdout.write(f"{schedule}: {gave_up} of 20 gave up\n")
     assert torch.equal(pipeline(**inputs), expected)
     pipeline.check()
@@ -209,10 +209,10 @@ def test_gradients_are_left_to_pytorch(schedule) -> None:
 def test_a_misaligned_input_is_left_to_pytorch(schedule) -> None:
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule)
     inputs = pipeline.example()
-    shifted = torch.empty(inputs["x"].numel() + 1, dtype=torch.float16, device="cuda")[1:].view_as(inputs["x"])
-    shifted.copy_(inputs["x"])
+    misaligned = torch.empty(inputs["x"].numel() + 1, dtype=torch.float16, device="cuda")[1:].view_as(inputs["x"])
+    misaligned.copy_(inputs["x"])
     with pytest.warns(FellBackWarning, match="input x begins at an address that 16 does not divide"):
-        assert close(pipeline(**{**inputs, "x": shifted}), pipeline.reference(inputs)["y"])
+        assert close(pipeline(**{**inputs, "x": misaligned}), pipeline.reference(inputs)["y"])
 
 
 def test_memory_that_is_not_there_is_said_and_the_next_pipeline_runs(schedule) -> None:

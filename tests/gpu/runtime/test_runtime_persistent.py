@@ -159,11 +159,11 @@ def test_kernels_that_compete_for_sms_all_end_at_one_priority_or_if_they_start_a
     """
     policy = gelu_mlp(64, (64, 48), (64, 96), 4096, 6144).policy()
 
-    def made(split, **more):
+    def plan_for(split, **more):
         monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split))
         return GpuPipeline(policy, schedule="persistent", unchecked=True, whole=whole, **more)
 
-    pipelines = made(2, delay_ns=200_000), *(made(split, timeout_ns=50_000_000) for split in splits)
+    pipelines = plan_for(2, delay_ns=200_000), *(plan_for(split, timeout_ns=50_000_000) for split in splits)
     streams = *(torch.cuda.Stream() for _ in splits), torch.cuda.Stream(priority=priority)
     inputs = pipelines[0].example()
     expected = pipelines[0].reference(inputs)["y"].double()

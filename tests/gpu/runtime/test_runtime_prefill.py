@@ -54,7 +54,7 @@ CASES: dict[str, PrefillShape] = {
 }
 
 
-def launched(model: HostModel, prefill: Prefill) -> torch.Tensor:
+def logits_of(model: HostModel, prefill: Prefill) -> torch.Tensor:
     logits = model.logits()
     prefill.launch(model.layers, model.tensors, logits)
     return logits
@@ -69,7 +69,7 @@ def test_results_are_pytorchs_and_the_same_bits_in_every_launch(name):
     shape = CASES[name]
     model, prefill = HostModel(shape, "cuda"), Prefill(shape, "cuda")
     expected, cache = model.expected()
-    first = launched(model, prefill)
+    first = logits_of(model, prefill)
     tolerance = {"float16": 5e-3, "bfloat16": 3e-2}[shape.dtype]
     assert error(first, expected) < tolerance
     if shape.cache:
@@ -78,14 +78,14 @@ def test_results_are_pytorchs_and_the_same_bits_in_every_launch(name):
                 assert error(layer[role][:, :, : shape.length], rows) < tolerance
                 assert layer[role][:, :, shape.length :].isnan().all()
     for _ in range(5):
-        assert torch.equal(launched(model, prefill), first)
+        assert torch.equal(logits_of(model, prefill), first)
     prefill.check()
 
 
 def test_ten_thousand_delayed_launches_give_the_same_bits():
     shape = replace(LLAMA_1B, layers=1, cache=0)
     model = HostModel(shape, "cuda")
-    plain = launched(model, Prefill(shape, "cuda"))
+    plain = logits_of(model, Prefill(shape, "cuda"))
     prefill, logits = Prefill(shape, "cuda", LaunchOptions(delay_ns=20_000)), model.logits()
     different = torch.zeros((), dtype=torch.int64, device="cuda")
 
@@ -107,19 +107,19 @@ def test_ten_thousand_delayed_launches_give_the_same_bits():
 
 def test_a_wait_that_cannot_end_is_named_and_the_next_launch_is_right():
     model = HostModel(SMALL, "cuda")
-    plain = launched(model, Prefill(SMALL, "cuda"))
+    plain = logits_of(model, Prefill(SMALL, "cuda"))
     prefill = Prefill(SMALL, "cuda", LaunchOptions(timeout_ns=20_000_000, delay_ns=200_000_000))
-    launched(model, prefill)
+    logits_of(model, prefill)
     with pytest.raises(RuntimeError, match=r"stage \w+ of layer \d.* waited for (flag|vector) \d+ of "):
         prefill.check()
-    assert torch.equal(launched(model, Prefill(SMALL, "cuda")), plain)
+    assert torch.equal(logits_of(model, Prefill(SMALL, "cuda")), plain)
     prefill.check()
 
 
 def test_two_streams_have_prefills_of_their_own():
     shape = replace(LLAMA_1B, cache=0)
     model = HostModel(shape, "cuda")
-    expected = launched(model, Prefill(shape, "cuda"))
+    expected = logits_of(model, Prefill(shape, "cuda"))
     streams = [torch.cuda.Stream() for _ in range(2)]
     twins = [Prefill(shape, "cuda") for _ in streams]
     torch.cuda.synchronize()
@@ -127,7 +127,7 @@ def test_two_streams_have_prefills_of_their_own():
     for _ in range(20):
         for stream, twin in zip(streams, twins, strict=True):
             with torch.cuda.stream(stream):
-                results.append(launched(model, twin))
+                results.append(logits_of(model, twin))
     torch.cuda.synchronize()
     for twin in twins:
         twin.check()
@@ -162,12 +162,12 @@ def test_a_whole_model_is_taken_and_right(cached):
 
     launch = Prefill.launch
 
-    def counted(self: Prefill, *args: Any) -> None:
+    def count_launch(self: Prefill, *args: Any) -> None:
         kinds.append("prefill")
         launch(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Prefill, "launch", counted)
+        patch.setattr(Prefill, "launch", count_launch)
         actual = call(torch.compile(model, backend="tileprof", dynamic=False, options={"use": "always"}))
     assert kinds
     eager, exact = call(model), call(model.float())

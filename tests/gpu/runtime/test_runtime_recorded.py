@@ -54,15 +54,15 @@ def tileprof(folder, *words):
     )  # fmt: skip
 
 
-def recorded(folder, program, kernel=None):
+def policy_of(folder, program, kernel=None):
     """Recorded, exported and verified in a folder; ``kernel``: its launches are the stages."""
     (folder / "infer.py").write_text(program)
     result = tileprof(folder, "record", "--", sys.executable, "infer.py")
     assert result.returncode == 0, result.stdout + result.stderr
     launches = load(folder / "infer.tileprof").launches
-    named = launches.index[launches["kernel"] == kernel].tolist()
-    chosen = ["--launches", ",".join(map(str, named))] if kernel else []
-    for words in (["export", *chosen, "infer.tileprof"], ["verify", "infer-json/policy.json", "infer.tileprof"]):
+    launch_numbers = launches.index[launches["kernel"] == kernel].tolist()
+    selection = ["--launches", ",".join(map(str, launch_numbers))] if kernel else []
+    for words in (["export", *selection, "infer.tileprof"], ["verify", "infer-json/policy.json", "infer.tileprof"]):
         result = tileprof(folder, *words)
         assert result.returncode == 0, result.stdout + result.stderr
         if words[0] == "export":
@@ -74,7 +74,7 @@ def recorded(folder, program, kernel=None):
 def road(request, tmp_path_factory):
     """The name of a program, and the folder of its recording and policy."""
     folder = tmp_path_factory.mktemp(request.param)
-    return request.param, recorded(folder, BEGIN + PROGRAMS[request.param] + END)
+    return request.param, policy_of(folder, BEGIN + PROGRAMS[request.param] + END)
 
 
 def network(name):
@@ -163,7 +163,7 @@ def test_bad_input_is_a_sentence_and_nothing_runs(road, tmp_path):
 
 
 def test_a_kernel_without_an_operator_is_one_for_the_synchroniser(tmp_path):
-    recorded(tmp_path, KERNELS, "scale")
+    policy_of(tmp_path, KERNELS, "scale")
     result = tileprof(tmp_path, "run", "infer-json/policy.json")
     assert result.returncode == 2, result.stdout + result.stderr
     assert "tile = enter(sync, tl.program_id(0))" in result.stderr

@@ -18,8 +18,8 @@ def traces(tmp_path_factory):
 
 def diff(capsys, *arguments):
     code = main(["diff", *arguments])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
+    output = capsys.readouterr()
+    return code, output.out, output.err
 
 
 def test_a_trace_differs_from_itself_in_nothing(traces, capsys):

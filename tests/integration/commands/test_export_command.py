@@ -31,12 +31,12 @@ def hand(tmp_path):
 def test_every_format_writes_its_files_and_no_others(mlp, tmp_path, form, capsys):
     out = tmp_path / "out"
     assert main(["export", str(mlp), "--format", form, "-o", str(out)]) == 0
-    shown = capsys.readouterr()
+    printed_text = capsys.readouterr()
     assert sorted(p.name for p in out.iterdir()) == sorted(FORMATS[form])
-    assert shown.out.split() == [str(out / name) for name in FORMATS[form]]
+    assert printed_text.out.split() == [str(out / name) for name in FORMATS[form]]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     if form in ("json", "cusync", "counters"):
-        assert "the first pair of `tileprof report`" in shown.err
+        assert "the first pair of `tileprof report`" in printed_text.err
 
 
 def test_the_policy_written_is_sound_and_says_what_it_gains(mlp, tmp_path, capsys):
@@ -209,9 +209,9 @@ def test_what_cannot_be_exported_is_one_sentence_exit_2_and_nothing_written(
     before = sorted(tmp_path.rglob("*"))
     capsys.readouterr()
     assert main(["export", *line]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.out == ""
+    printed_text = capsys.readouterr()
+    assert message in printed_text.err
+    assert printed_text.out == ""
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -53,7 +53,7 @@ def export(trace: Path, form: str, *more: str) -> Path:
     return out
 
 
-def shown(capsys: pytest.CaptureFixture[str]) -> str:
+def terminal_text(capsys: pytest.CaptureFixture[str]) -> str:
     captured = capsys.readouterr()
     return captured.out + captured.err
 
@@ -66,7 +66,7 @@ def test_files_for_other_tools_are_well_formed(trace: Path, capsys: pytest.Captu
     assert json.loads((export(trace, "counters", *pair) / "counters.json").read_text())
     policy = json.loads((export(trace, "json", *pair) / "policy.json").read_text())
     assert len(policy["stages"]) == 2
-    assert not [c for c in shown(capsys) if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t"]
+    assert not [c for c in terminal_text(capsys) if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t"]
 
 
 def test_headers_hold_no_code_from_names(trace: Path) -> None:
@@ -136,14 +136,14 @@ def test_a_notebook_shows_no_element_from_a_name(tmp_path: Path) -> None:
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("load(path)", outputs=[cell])])
         file = path.with_suffix(".ipynb")
         nbformat.write(notebook, file)
-        [opened] = nbformat.read(file, as_version=4).cells
-        tags.feed(opened.outputs[0]["data"]["text/html"])
+        [notebook_cell] = nbformat.read(file, as_version=4).cells
+        tags.feed(notebook_cell.outputs[0]["data"]["text/html"])
     assert (actual.tags, actual.handlers) == (expected.tags, expected.handlers)
     assert {"table", "td"} <= set(actual.tags)
 
 
 @pytest.fixture
-def written() -> None:
+def page_file() -> None:
     """Each test opens pages of its own."""
 
 

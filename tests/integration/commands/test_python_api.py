@@ -19,7 +19,7 @@ def compute():
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
+def block_recording(tmp_path_factory):
     path = tmp_path_factory.mktemp("api") / "block.tileprof"
     with tileprof.record(path, device="H100"):
         compute()
@@ -27,22 +27,22 @@ def recorded(tmp_path_factory):
     return tileprof.load(path)
 
 
-def test_a_block_is_recorded_and_nothing_behind_it(recorded):
-    assert recorded.complete
-    assert recorded.device.name.startswith("H100")
-    assert list(recorded.launches["op"].astype(str))[-2:] == ["aten::mm", "aten::relu"]
-    assert (recorded.launches["op"].astype(str) == "aten::mm").sum() == 1
+def test_a_block_is_recorded_and_nothing_behind_it(block_recording):
+    assert block_recording.complete
+    assert block_recording.device.name.startswith("H100")
+    assert list(block_recording.launches["op"].astype(str))[-2:] == ["aten::mm", "aten::relu"]
+    assert (block_recording.launches["op"].astype(str) == "aten::mm").sum() == 1
 
 
-def test_a_trace_answers_with_its_graph_its_report_and_its_page(recorded, tmp_path):
-    assert recorded.graph() is recorded.graph()
-    assert repr(recorded.graph()).startswith("<TileGraph: ")
-    summary = recorded.report()
+def test_a_trace_answers_with_its_graph_its_report_and_its_page(block_recording, tmp_path):
+    assert block_recording.graph() is block_recording.graph()
+    assert repr(block_recording.graph()).startswith("<TileGraph: ")
+    summary = block_recording.report()
     assert summary.guidance.verdict.sentence in repr(summary)
     assert "Dependent launches" in str(summary)
-    assert "<table>" in recorded._repr_html_()
-    assert "aten::mm → aten::relu" in recorded.graph()._repr_html_()
-    page = recorded.show(tmp_path / "page.html", browser=False)
+    assert "<table>" in block_recording._repr_html_()
+    assert "aten::mm → aten::relu" in block_recording.graph()._repr_html_()
+    page = block_recording.show(tmp_path / "page.html", browser=False)
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
@@ -68,8 +68,8 @@ def test_a_step_counter_of_an_optimizer_is_no_read_from_the_gpu(tmp_path):
     assert any("read a value" in note for note in reading.notes)
 
 
-def test_pairs_know_their_gain_and_a_graph_draws_itself(recorded):
-    graph = recorded.graph()
+def test_pairs_know_their_gain_and_a_graph_draws_itself(block_recording):
+    graph = block_recording.graph()
     pairs = graph.pairs
     assert (pairs["gain_ns"] > 0).any()
     assert set(zip(pairs["producer"], pairs["consumer"], strict=True)) == set(
@@ -87,18 +87,18 @@ def test_pairs_know_their_gain_and_a_graph_draws_itself(recorded):
         assert figure.layout.title.text
         assert len(figure.to_json()) > 500
     gains = graph.plot_gain().data[0]
-    assert sum(gains.x) == pytest.approx(recorded.report().report.groups["gain_ns"].sum() / 1e3)
+    assert sum(gains.x) == pytest.approx(block_recording.report().report.groups["gain_ns"].sum() / 1e3)
     timeline = graph.plot_timeline()
-    assert sum(map(len, (bar.x for bar in timeline.data))) == len(recorded.launches)
+    assert sum(map(len, (bar.x for bar in timeline.data))) == len(block_recording.launches)
 
 
 @pytest.mark.parametrize("library", ["duckdb", "polars"])
-def test_the_documented_line_reads_the_tables(recorded, library, monkeypatch):
+def test_the_documented_line_reads_the_tables(block_recording, library, monkeypatch):
     module = pytest.importorskip(library)
-    documented = (Path(__file__).parents[3] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
-    (line,) = re.findall(rf"`({library}\.[^`]*)`", documented)
-    monkeypatch.chdir(recorded.path.parent)
-    rows = eval(line.replace("step.tileprof", recorded.path.name), {library: module})
+    reference_page = (Path(__file__).parents[3] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"`({library}\.[^`]*)`", reference_page)
+    monkeypatch.chdir(block_recording.path.parent)
+    rows = eval(line.replace("step.tileprof", block_recording.path.name), {library: module})
     assert len(rows) > 0
 
 
@@ -121,8 +121,8 @@ def test_a_block_that_raises_leaves_a_partial_trace(tmp_path):
     assert "RuntimeError: " in trace.manifest["reason"]
 
 
-def test_a_trace_that_exists_is_not_overwritten_without_being_told(recorded):
-    with pytest.raises(UserError, match="force"), tileprof.record(recorded.path):
+def test_a_trace_that_exists_is_not_overwritten_without_being_told(block_recording):
+    with pytest.raises(UserError, match="force"), tileprof.record(block_recording.path):
         compute()
 
 

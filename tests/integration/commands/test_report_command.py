@@ -156,9 +156,9 @@ def test_a_plain_report_is_ascii_and_its_tables_stay_straight(mlp, options, envi
 
 
 def test_a_map_is_never_cut(mlp):
-    piped = report(mlp).stdout
+    plain_text = report(mlp).stdout
     for pair in json.loads(report(mlp, "--json").stdout)["pairs"]:
-        assert pair["map"] in piped
+        assert pair["map"] in plain_text
 
 
 LAYER = """
@@ -220,8 +220,8 @@ def test_a_watch_of_nothing_and_a_watch_for_programs_are_refused(mlp, tmp_path):
 
 def test_what_a_recorder_on_a_gpu_cannot_know_is_not_called_nought(mlp):
     golden = Path(__file__).parents[2] / "golden" / "gemm_pair.tileprof"
-    recorded, modelled = report(golden).stdout, report(mlp).stdout
-    assert "arithmetic not recorded" in recorded
-    assert not re.search(r"^compute ", recorded, re.MULTILINE)
+    golden_report, modelled = report(golden).stdout, report(mlp).stdout
+    assert "arithmetic not recorded" in golden_report
+    assert not re.search(r"^compute ", golden_report, re.MULTILINE)
     assert re.search(r"^work +[\d.]+ [GT]FLOP", modelled, re.MULTILINE)
     assert re.search(r"^compute ", modelled, re.MULTILINE)

@@ -32,7 +32,7 @@ def good(mlp, tmp_path_factory):
     return path
 
 
-def changed(good, path, change):
+def changed_copy(good, path, change):
     value = json.loads(good.read_text())
     change(value)
     path.write_text(json.dumps(value))
@@ -53,7 +53,7 @@ def test_a_sound_policy_exits_with_0_and_says_what_it_costs(mlp, good, capsys):
 
 
 def test_an_unsound_policy_exits_with_1_and_names_tiles_and_bytes(mlp, good, tmp_path, capsys):
-    bad = changed(good, tmp_path / "bad.json", lambda v: v.update(edges=[]))
+    bad = changed_copy(good, tmp_path / "bad.json", lambda v: v.update(edges=[]))
     assert main(["verify", str(bad), str(mlp), "--first", "2"]) == 1
     output = capsys.readouterr().out
     assert "UNSOUND: " in output
@@ -75,7 +75,7 @@ def test_a_policy_whose_waits_never_end_gets_no_time(mlp, good, tmp_path, capsys
     def forever(value):
         value["edges"][0]["value"] = "1000"
 
-    endless = changed(good, tmp_path / "endless.json", forever)
+    endless = changed_copy(good, tmp_path / "endless.json", forever)
     assert main(["verify", str(endless), str(mlp)]) == 1
     output = capsys.readouterr().out
     assert "waits never end" in output
@@ -90,7 +90,7 @@ def test_a_policy_whose_waits_never_end_gets_no_time(mlp, good, tmp_path, capsys
 def test_the_command_that_is_proposed_writes_a_policy_that_is_sound(mlp, good, tmp_path, capsys, monkeypatch, fuse):
     monkeypatch.chdir(tmp_path)
     trace = shutil.copytree(mlp, tmp_path / "my trace.tileprof")
-    bad = changed(good, tmp_path / "bad.json", lambda v: v.update(edges=[]))
+    bad = changed_copy(good, tmp_path / "bad.json", lambda v: v.update(edges=[]))
     assert main(["verify", str(bad), trace.name, "--launches", "2,3", *fuse]) == 1
     program, *words = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert program == "tileprof"
@@ -106,7 +106,7 @@ def test_waits_that_leave_the_grid_are_refused_with_the_name_of_the_file(
     mlp, good, tmp_path, capsys, monkeypatch, words
 ):
     monkeypatch.chdir(tmp_path)
-    changed(good, tmp_path / "away.json", lambda v: v["edges"][0].update(waits=["0", "y + 9", "0"]))
+    changed_copy(good, tmp_path / "away.json", lambda v: v["edges"][0].update(waits=["0", "y + 9", "0"]))
     assert main([{"POLICY": "away.json", "TRACE": str(mlp)}.get(word, word) for word in words]) == 2
     assert capsys.readouterr().err.startswith("tileprof: away.json: edge 0, awaited by stage 1 (")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["away.json"]
@@ -114,7 +114,7 @@ def test_waits_that_leave_the_grid_are_refused_with_the_name_of_the_file(
 
 @pytest.mark.parametrize(("name", "value"), [("shape", [3, 5]), ("dtype", "int3"), ("strides", [7]), ("offset", 64)])
 def test_a_policy_for_other_operands_is_refused(mlp, good, tmp_path, capsys, name, value):
-    bad = changed(good, tmp_path / "bad.json", lambda v: v["guard"]["operands"][1][0].update({name: value}))
+    bad = changed_copy(good, tmp_path / "bad.json", lambda v: v["guard"]["operands"][1][0].update({name: value}))
     assert main(["verify", str(bad), str(mlp)]) == 2
     output = capsys.readouterr().err
     assert f"operand 0: {name} is " in output
@@ -122,48 +122,50 @@ def test_a_policy_for_other_operands_is_refused(mlp, good, tmp_path, capsys, nam
 
 
 def test_another_device_and_a_missing_guard_are_said(mlp, good, tmp_path, capsys):
-    other = changed(
+    other = changed_copy(
         good,
         tmp_path / "other.json",
         lambda v: (v["guard"].update(device="V9000"), v["options"].update(wait_kernel=True)),
     )
     assert main(["verify", str(other), str(mlp)]) == 0
     assert "the policy was verified for device V9000; this trace is of " in capsys.readouterr().out
-    resident = changed(other, tmp_path / "resident.json", lambda v: v["options"].update(wait_kernel=False))
+    resident = changed_copy(other, tmp_path / "resident.json", lambda v: v["options"].update(wait_kernel=False))
     assert main(["verify", str(resident), str(mlp)]) == 1
     assert "without a wait kernel because of what resides on 'V9000'" in capsys.readouterr().out
     folder = tmp_path / "header"
     assert main(["export", "--format", "cusync", "--policy", str(resident), "-o", str(folder), str(mlp)]) == 2
     assert not folder.exists()
-    bare = changed(good, tmp_path / "bare.json", lambda v: v["guard"].pop("operands"))
+    bare = changed_copy(good, tmp_path / "bare.json", lambda v: v["guard"].pop("operands"))
     assert main(["verify", str(bare), str(mlp)]) == 0
     assert "does not say for which operands" in capsys.readouterr().out
 
 
 def test_addresses_aligned_to_less_are_refused(mlp, good, tmp_path, capsys):
-    stricter = changed(good, tmp_path / "stricter.json", lambda v: v["guard"]["operands"][1][0].update(alignment=16))
+    stricter = changed_copy(
+        good, tmp_path / "stricter.json", lambda v: v["guard"]["operands"][1][0].update(alignment=16)
+    )
     assert main(["verify", str(stricter), str(mlp)]) == 0
     value = json.loads(good.read_text())
     value["guard"]["operands"][1][0]["offset"] = 4
     trace = load(mlp)
-    moved = trace.operands.copy()
-    moved.loc[(moved["launch"] == 1) & (moved["operand"] == 0), "offset"] = 4
-    trace.__dict__["operands"] = moved
+    operands = trace.operands.copy()
+    operands.loc[(operands["launch"] == 1) & (operands["operand"] == 0), "offset"] = 4
+    trace.__dict__["operands"] = operands
     with pytest.raises(PolicyError, match="aligned to 16 bytes, launch 1 has 4"):
         check_operands(from_dict(value), trace, [0, 1])
 
 
 def test_another_granule_and_other_allocations_are_said(mlp, good, tmp_path, capsys):
-    coarse = changed(good, tmp_path / "coarse.json", lambda v: v["guard"].update(granule=512))
+    coarse = changed_copy(good, tmp_path / "coarse.json", lambda v: v["guard"].update(granule=512))
     assert main(["verify", str(coarse), str(mlp)]) == 0
     assert "made from accesses at a granule of 512 bytes; this trace's are at 1" in capsys.readouterr().out
-    larger = changed(good, tmp_path / "larger.json", lambda v: v["guard"]["operands"][0][0].update(bytes=1 << 40))
+    larger = changed_copy(good, tmp_path / "larger.json", lambda v: v["guard"]["operands"][0][0].update(bytes=1 << 40))
     assert main(["verify", str(larger), str(mlp)]) == 0
     assert "1 operands lie in allocations of another size than in the guard" in capsys.readouterr().out
 
 
 def test_executing_over_a_trace_of_other_operands_is_refused(mlp, good, tmp_path, capsys):
-    bad = changed(good, tmp_path / "bad.json", lambda v: v["guard"]["operands"][1][0].update(strides=[7]))
+    bad = changed_copy(good, tmp_path / "bad.json", lambda v: v["guard"]["operands"][1][0].update(strides=[7]))
     assert main(["run", str(bad), "--trace", str(mlp)]) == 2
     assert "the policy is for another shape" in capsys.readouterr().err
 
@@ -172,7 +174,7 @@ def test_a_wait_that_never_ends_is_unsound(mlp, good, tmp_path, capsys):
     def raise_value(value):
         value["edges"][0]["value"] = "99999"
 
-    bad = changed(good, tmp_path / "bad.json", raise_value)
+    bad = changed_copy(good, tmp_path / "bad.json", raise_value)
     assert main(["verify", str(bad), str(mlp)]) == 1
     assert "waits never end" in capsys.readouterr().out
 
@@ -239,14 +241,14 @@ def test_what_cannot_be_checked_is_one_sentence_and_exit_2(mlp, good, tmp_path, 
     (tmp_path / "hand.dep").write_text(HEAD + "grid a 2\ngrid b 2\ndep b on a(x)\n")
     (tmp_path / "wrong.dep").write_text(HEAD + "grid a 2\ngrid b 2\ndep b on a(x + 1)\n")
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    changed(good, tmp_path / "old.json", lambda v: v.update(tileprof_policy=9))
+    changed_copy(good, tmp_path / "old.json", lambda v: v.update(tileprof_policy=9))
     (tmp_path / "digits.json").write_text('{"tileprof_policy": ' + "1" * 6000 + "}")
     (tmp_path / "text.json").write_text("a policy")
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate(300 * 2**20)
     overflow, outside = ["x * 4611686018427387904 * 4", "0", "0"], ["x + 1000", "0", "0"]
-    changed(good, tmp_path / "overflow.json", lambda v: v["edges"][0].update(waits=overflow))
-    changed(good, tmp_path / "outside.json", lambda v: v["edges"][0].update(waits=outside))
+    changed_copy(good, tmp_path / "overflow.json", lambda v: v["edges"][0].update(waits=overflow))
+    changed_copy(good, tmp_path / "outside.json", lambda v: v["edges"][0].update(waits=outside))
     names = {"MLP": mlp, "GOOD": good} | {
         n.upper(): tmp_path / f
         for n, f in (
@@ -258,11 +260,11 @@ def test_what_cannot_be_checked_is_one_sentence_and_exit_2(mlp, good, tmp_path, 
         )
     }
     assert main(["verify", *(str(names.get(a, a)) for a in arguments)]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    assert "Traceback" not in shown.err
+    printed_text = capsys.readouterr()
+    assert message in printed_text.err
+    assert printed_text.out == ""
+    assert printed_text.err.count("\n") == 1
+    assert "Traceback" not in printed_text.err
 
 
 def test_the_command_runs_as_a_process(mlp, good):

@@ -25,7 +25,7 @@ NETWORKS = {"resnet38": ("stage1.0.conv1", "stage1.0.conv2"), "vgg19": ("stage1.
 
 
 @pytest.fixture(scope="module", params=NETWORKS)
-def recorded(request, tmp_path_factory):
+def recording(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("halo") / f"{request.param}.tileprof"
     program = [sys.executable, "-m", f"tileprof.examples.{request.param}", "--channels-last"]
     command = [sys.executable, "-m", "tileprof.cli", "record", "-o", path, "--tile", TILE, "--", *program]
@@ -49,8 +49,8 @@ def halo(rows):
 
 
 @pytest.mark.parametrize("kind", ["conv2dtile", "rowsync", "tilesync"])
-def test_the_missing_dependencies_are_the_halo(recorded, kind):
-    path, pair = recorded
+def test_the_missing_dependencies_are_the_halo(recording, kind):
+    path, pair = recording
     graph = fuse(build_graph(load(path)), pair)
     policy = shipped_policy(Shipped(kind), graph, *pair)
     verdict = verify(policy, graph, pair)
@@ -64,8 +64,8 @@ def test_the_missing_dependencies_are_the_halo(recorded, kind):
     assert (verdict.missing["bytes"] > 0).all()
 
 
-def test_the_corrected_policy_waits_for_the_halo_and_costs_next_to_nothing(recorded):
-    path, pair = recorded
+def test_the_corrected_policy_waits_for_the_halo_and_costs_next_to_nothing(recording):
+    path, pair = recording
     graph = fuse(build_graph(load(path)), pair)
     assessment = assess(shipped_policy(Shipped("conv2dtile"), graph, *pair), graph, pair)
     assert not assessment.verdict.sound
@@ -74,8 +74,8 @@ def test_the_corrected_policy_waits_for_the_halo_and_costs_next_to_nothing(recor
     assert assessment.policy_us < assessment.stream_us
 
 
-def test_the_command_names_the_tiles(recorded):
-    path, (producer, consumer) = recorded
+def test_the_command_names_the_tiles(recording):
+    path, (producer, consumer) = recording
     if load(path).launches["module"].iloc[producer] != "stage1.0":
         pytest.skip("one network is enough for the command line")
     command = [

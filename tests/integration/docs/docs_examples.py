@@ -106,7 +106,7 @@ def fits(expected: str, actual: str) -> bool:
 
 def matches(expected: tuple[str, ...], actual: list[str]) -> bool:
     """Whether the lines are what the page says; blank lines at both ends do not count."""
-    want, have = _trimmed(list(expected)), _trimmed(actual)
+    want, have = _without_blank_ends(list(expected)), _without_blank_ends(actual)
     reach = [True] + [False] * len(have)
     for line in want:
         if line.strip() == ANY_LINES:
@@ -116,7 +116,7 @@ def matches(expected: tuple[str, ...], actual: list[str]) -> bool:
     return reach[-1]
 
 
-def _trimmed(lines: list[str]) -> list[str]:
+def _without_blank_ends(lines: list[str]) -> list[str]:
     rows = [line.rstrip() for line in lines]
     while rows and not rows[-1]:
         rows.pop()
@@ -128,9 +128,9 @@ def _trimmed(lines: list[str]) -> list[str]:
 # ---- writing anew
 
 
-def renewed(expected: tuple[str, ...], actual: list[str]) -> list[str]:
+def renewal(expected: tuple[str, ...], actual: list[str]) -> list[str]:
     """The actual lines, with the page's ellipses kept where what surrounds them is still there."""
-    want, have = _trimmed(list(expected)), _trimmed(actual)
+    want, have = _without_blank_ends(list(expected)), _without_blank_ends(actual)
     if not want:
         return have
     steps = _aligned(want, have)
@@ -214,16 +214,16 @@ class Recordings:
         if selection.is_dir() and not before & {p.name for p in (selection / "left").iterdir()}:
             shutil.copytree(selection / "left", where, dirs_exist_ok=True)
             return (selection / "printed").read_text(encoding="utf-8").splitlines()
-        printed = self.bash(command, where)
+        output_text = self.bash(command, where)
         making = Path(tempfile.mkdtemp(dir=self.folder))
         (making / "left").mkdir()
         for new in where.iterdir():
             if new.name not in before and new.is_dir():
                 shutil.copytree(new, making / "left" / new.name)
-        (making / "printed").write_text("\n".join(printed), encoding="utf-8")
+        (making / "printed").write_text("\n".join(output_text), encoding="utf-8")
         with contextlib.suppress(OSError):  # another process was faster
             making.rename(selection)
-        return printed
+        return output_text
 
     def bash(self, command: str, where: Path) -> list[str]:
         """What a command prints, whatever it is."""
@@ -258,24 +258,24 @@ class Page:
             return run(command, self._folder)
 
     def _python(self, example: Example) -> list[str]:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        output_text = io.StringIO()
+        with contextlib.redirect_stdout(output_text):
             try:
                 exec(compile(example.source + "\n", f"line {example.line}", "single"), self._names)
             except Exception as error:  # noqa: BLE001 - pages show errors too
-                printed.write("".join(traceback.format_exception_only(error)))
-        return printed.getvalue().splitlines()
+                output_text.write("".join(traceback.format_exception_only(error)))
+        return output_text.getvalue().splitlines()
 
 
 def _in_process(arguments: list[str]) -> list[str]:
     """As the command line would, without a new interpreter: starting one takes longer than most commands."""
     from tileprof.cli.entry import main
 
-    with io.BytesIO() as buffer, io.TextIOWrapper(buffer, encoding="utf-8", write_through=True) as printed:
+    with io.BytesIO() as buffer, io.TextIOWrapper(buffer, encoding="utf-8", write_through=True) as output_text:
         with (
             mock.patch.dict(os.environ, _ENVIRONMENT),
-            contextlib.redirect_stdout(printed),
-            contextlib.redirect_stderr(printed),
+            contextlib.redirect_stdout(output_text),
+            contextlib.redirect_stderr(output_text),
         ):
             try:
                 code = main(arguments)
@@ -284,8 +284,8 @@ def _in_process(arguments: list[str]) -> list[str]:
         return _with_code(buffer.getvalue().decode(), code)
 
 
-def _with_code(printed: str, code: int) -> list[str]:
-    return printed.splitlines() + ([_EXIT.format(code)] if code else [])
+def _with_code(output_text: str, code: int) -> list[str]:
+    return output_text.splitlines() + ([_EXIT.format(code)] if code else [])
 
 
 def check(path: Path, recordings: Recordings) -> list[str]:
@@ -297,7 +297,7 @@ def check(path: Path, recordings: Recordings) -> list[str]:
             actual = page.run(example)
             if not matches(example.expected, actual):
                 message = difflib.unified_diff(
-                    _trimmed(list(example.expected)), _trimmed(actual), "page", "now", lineterm=""
+                    _without_blank_ends(list(example.expected)), _without_blank_ends(actual), "page", "now", lineterm=""
                 )
                 wrong.append("\n".join([f"{path}, line {example.line}: {example.source}", *message]))
     return wrong
@@ -313,7 +313,7 @@ def write(path: Path, recordings: Recordings) -> int:
         for example in examples(text):
             actual = page.run(example)
             if not matches(example.expected, actual):
-                new = renewed(example.expected, actual)
+                new = renewal(example.expected, actual)
                 changes.append((example, ["...." if example.kind == "pycon" and x == "..." else x for x in new]))
     for example, new in reversed(changes):
         lines[example.begin : example.end] = new
@@ -327,7 +327,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write what they print into the pages")
     parser.add_argument("pages", nargs="+", type=Path)
     options = parser.parse_args()
-    failed = False
+    any_failure = False
     with tempfile.TemporaryDirectory() as folder:
         recordings = Recordings(Path(folder))
         for path in options.pages:
@@ -335,9 +335,9 @@ def main() -> int:
                 print(f"{path}: {write(path, recordings)} examples written anew", flush=True)  # noqa: T201
                 continue
             wrong = check(path, recordings)
-            failed |= bool(wrong)
+            any_failure |= bool(wrong)
             print("\n\n".join(wrong) or f"{path}: as it says", flush=True)  # noqa: T201
-    return int(failed)
+    return int(any_failure)
 
 
 if __name__ == "__main__":

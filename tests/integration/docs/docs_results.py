@@ -161,20 +161,20 @@ def bloom() -> list[str]:
         runs = {run["mode"]: run for run in row["runs"]}
         filters = runs["filters"]
         costs = [f"{row['insert_ns']} ns", f"{row['look_up_ns']:,} ns"]
-        answered = f"{filters['found']:,} of {filters['asked']:,}"
+        answers = f"{filters['found']:,} of {filters['asked']:,}"
         times = [f"{runs[mode]['us']:,.0f}" for mode in ("kernels", "exact", "filters")]
-        rows.append([f"{row['bits']:,}", row["seed"], *costs, answered, *times])
+        rows.append([f"{row['bits']:,}", row["seed"], *costs, answers, *times])
     head = ["bits per filter", "program", "inserted", "looked up", "answered yes"]
     return markdown([*head, "kernel after kernel", "exact graph", "filters"], rows)
 
 
 def filters() -> list[str]:
     """Return what the filters of instrumented kernels answered."""
-    shown = {"recurrent": ((2048, 512), (8192, 512), (8192, 128), (32768, 128))}
-    shown["chain"] = shown["recurrent"]
+    sizes = {"recurrent": ((2048, 512), (8192, 512), (8192, 128), (32768, 128))}
+    sizes["chain"] = sizes["recurrent"]
     rows = []
     for row in results("filters"):
-        if (row["bits"], row["granule"]) in shown[row["program"]]:
+        if (row["bits"], row["granule"]) in sizes[row["program"]]:
             numbers = [f"{row[key]:,}" for key in ("pairs", "dependent", "answered", "false", "granular", "missed")]
             rows.append([row["program"], f"{row['bits']:,}, {row['granule']}", *numbers])
     head = ["program", "bits, granule", "pairs asked", "dependent", "answered yes", "false", "of one granule", "missed"]
@@ -184,7 +184,7 @@ def filters() -> list[str]:
 DEALT = ("persistent", "persistent-dynamic", "ccks", "ccks-ready")
 
 
-def dealt() -> list[str]:
+def dealers_table() -> list[str]:
     """Return the times of chains under schedulers that hand tiles out."""
     us = results("dealers")["us"]
     rows = [[name, *(f"{row[way]:.1f}" for way in ("persistent-stages", *DEALT))] for name, row in us.items()]
@@ -326,7 +326,7 @@ def bytes_written() -> list[str]:
 TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "acs": {"programs that gain": acs},
     "bloom": {"found by filters": bloom, "filters in kernels": filters},
-    "ccks": {"dealt": dealt, "ways over the link": link_ways, "deadlines": deadlines},
+    "ccks": {"dealt": dealers_table, "ways over the link": link_ways, "deadlines": deadlines},
     "exported-headers": {"kernels with exported headers": exported_headers},
     "limits": {"bytes written": bytes_written, "accesses pass": accesses_pass},
     "measured": {"chains": chains, "two streams": streams_by_kind, "two streams by chain": streams_by_chain},
@@ -343,10 +343,10 @@ def marks(name: str) -> tuple[str, str]:
 
 def with_tables(text: str, tables: Mapping[str, Callable[[], list[str]]]) -> str:
     """Return a page with its tables made anew."""
-    for name, made in tables.items():
+    for name, rewrites in tables.items():
         begin, end = marks(name)
         head, rest = text.split(begin + "\n")
-        text = f"{head}{begin}\n" + "\n".join(made()) + f"\n{end}" + rest.split(end, maxsplit=1)[1]
+        text = f"{head}{begin}\n" + "\n".join(rewrites()) + f"\n{end}" + rest.split(end, maxsplit=1)[1]
     return text
 
 
@@ -367,10 +367,10 @@ def figures() -> list[Figure]:
 
 
 def _of_mutants() -> Iterator[Figure]:
-    made, harmful, harmless = (f"{sum_of_mutants(kind):,}" for kind in ("made", "harmful", "harmless"))
+    rewrites, harmful, harmless = (f"{sum_of_mutants(kind):,}" for kind in ("made", "harmful", "harmless"))
     yield Figure(r"([\d,]+) harmful(?:,| mutants| ones)", (harmful,))
     yield Figure(r"([\d,]+) harmless(?:,| mutants)", (harmless,))
-    yield Figure(r"\[([\d,]+)\]\((?:docs/)?verify\.md#limits\)", (made,))
+    yield Figure(r"\[([\d,]+)\]\((?:docs/)?verify\.md#limits\)", (rewrites,))
     late = {
         (row["policy"], row["late_us"]): row for row in results("halo")["rows"] if row["synchronised_by"] == "cuSync"
     }
@@ -470,13 +470,13 @@ def disagreements(texts: Mapping[str, str]) -> list[str]:
     """Return where a page gives a figure other than its results file, and figures that no page gives."""
     wrong: list[str] = []
     for figure in figures():
-        found = [(name, match) for name, text in texts.items() for match in matches(figure, text)]
+        occurrences = [(name, match) for name, text in texts.items() for match in matches(figure, text)]
         wrong += [
             f"{name}: {' '.join(match.group().split())!r} should have {figure.values}"
-            for name, match in found
+            for name, match in occurrences
             if match.groups() != figure.values
         ]
-        if not found:
+        if not occurrences:
             wrong.append(f"no page has {figure.sentence!r}, which is {figure.values}")
     return wrong
 
@@ -532,12 +532,14 @@ def main() -> int:
             for line, number, sourced in other_numbers(text):
                 sys.stdout.write(f"{' ' if sourced else '!'} {name}:{line}: {number}\n")
         return 0
-    made = {name: with_figures(with_tables(text, TABLES.get(Path(name).stem, {}))) for name, text in texts.items()}
-    wrong = disagreements(texts) + [f"{name}: a table is not up to date" for name in texts if texts[name] != made[name]]
+    rewrites = {name: with_figures(with_tables(text, TABLES.get(Path(name).stem, {}))) for name, text in texts.items()}
+    wrong = disagreements(texts) + [
+        f"{name}: a table is not up to date" for name in texts if texts[name] != rewrites[name]
+    ]
     if options.write:
         for name in texts:
-            (ROOT / name).write_text(made[name], encoding="utf-8")
-        wrong = disagreements(made)
+            (ROOT / name).write_text(rewrites[name], encoding="utf-8")
+        wrong = disagreements(rewrites)
     sys.stdout.write("".join(f"{line}\n" for line in wrong))
     return int(bool(wrong))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.docs import docs_examples
-from tests.integration.docs.docs_examples import Recordings, check, examples, matches, renewed
+from tests.integration.docs.docs_examples import Recordings, check, examples, matches, renewal
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -76,5 +76,5 @@ def test_an_ellipsis_stands_for_any_text_or_any_lines(expected, actual, fit):
     ],
 )  # fmt: skip
 def test_written_anew_a_page_keeps_its_ellipses(expected, actual, new):
-    assert renewed(tuple(expected), actual) == new
+    assert renewal(tuple(expected), actual) == new
     assert matches(tuple(new), actual)

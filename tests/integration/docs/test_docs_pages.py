@@ -32,7 +32,7 @@ def actions_of(verb):
     return [a for a in parser_of(verb)._actions if a.option_strings and "--help" not in a.option_strings]
 
 
-def documented(verb):
+def documented_options(verb):
     """Option to default, from the first two columns of the tables of options on a verb's page."""
     matches = {}
     text = (ROOT / "docs" / f"{verb}.md").read_text()
@@ -46,12 +46,12 @@ def documented(verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_of_a_verb_stands_on_its_page_and_no_other(verb):
-    assert set(documented(verb)) == {option for action in actions_of(verb) for option in action.option_strings}
+    assert set(documented_options(verb)) == {option for action in actions_of(verb) for option in action.option_strings}
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_defaults_on_a_page_are_those_of_the_program(verb):
-    defaults = documented(verb)
+    defaults = documented_options(verb)
     for action in actions_of(verb):
         if action.default and isinstance(action.default, str | int):
             assert f"`{action.default}`" in defaults[action.option_strings[-1]], action.option_strings
@@ -88,8 +88,8 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
     }
     for page in PAGES:
         text = re.sub(r"^\$ (?!tileprof|.*-m tileprof).*$", "", page.read_text(), flags=re.MULTILINE)
-        spoken = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
-        assert spoken <= reference | examples | ELSEWHERE | {"--list", "--write"}, page.name
+        options_in_text = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
+        assert options_in_text <= reference | examples | ELSEWHERE | {"--list", "--write"}, page.name
 
 
 def test_the_page_of_simulate_names_every_scheduler():
@@ -105,8 +105,8 @@ def test_the_page_of_run_names_every_scheduler_of_the_runtime():
 
 
 def test_the_page_of_notebooks_names_every_notebook():
-    named = set(re.findall(r"\(\.\./notebooks/([a-z_]+)\.py\)", (ROOT / "docs" / "notebooks.md").read_text()))
-    assert named == {path.stem for path in (ROOT / "notebooks").glob("*.py")}
+    notebook_names = set(re.findall(r"\(\.\./notebooks/([a-z_]+)\.py\)", (ROOT / "docs" / "notebooks.md").read_text()))
+    assert notebook_names == {path.stem for path in (ROOT / "notebooks").glob("*.py")}
 
 
 @pytest.mark.parametrize("page", ["acs", "bloom", "ccks", "cusync", "spawn"])
@@ -147,6 +147,34 @@ def test_every_file_that_a_page_names_exists(page):
         assert any((folder / name).exists() for folder in places), name
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_every_module_that_a_page_names_exists(page):
+    for name in re.findall(r"\btileprof(?:\.[a-z_]+){2,}", page.read_text()):
+        parts = name.replace("tileprof.analysis", "analysis").replace("tileprof.viz", "viz").split(".")
+        paths = [ROOT.joinpath(*parts[:length]) for length in range(len(parts) - 1, len(parts) + 1)]
+        assert any(path.is_dir() or path.with_suffix(".py").exists() for path in paths), name
+
+
+GROUNDS = {"record", "runtime", "policy", "cli", "trace", "devices"}
+"""Folders of `tileprof` within which a short name of a file is unambiguous."""
+
+
+def test_short_names_of_files_in_contributing_are_near_the_path_before_them():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for row in re.findall(r"^\|.*`(?:tileprof|analysis|viz)/.*\|$", text, re.MULTILINE):
+        names = re.findall(r"`([\w/.]+\.(?:py|js|cu|cpp|toml)|(?:tileprof|analysis|viz)/[\w/]+)`", row)
+        first = Path(names[0])
+        ground = ROOT.joinpath(*first.parts[: 1 + (first.parts[0] == "tileprof" and first.parts[1] in GROUNDS)])
+        near = {path.name for path in ground.rglob("*")}
+        for name in names:
+            assert (ROOT / name).exists() or Path(name).name in near, f"{name} beside {first}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_a_page_has_no_archaic_words(page):
+    assert re.findall(r"\b(?:whoever|nobody|likewise|by and by|lest)\b", page.read_text(), re.IGNORECASE) == []
+
+
 def test_no_image_is_left_over():
     uses = {Path(t).name for p in PAGES for t in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", p.read_text())}
     assert uses >= {p.name for p in (ROOT / "docs" / "images").iterdir() if p.suffix in {".png", ".svg"}}
@@ -177,7 +205,7 @@ def test_the_picture_of_patterns_shows_what_the_analysis_calls_so(drawing):
         width = drawing["GRID_OF"].get(name, (tiles, 1))[0]
         number = np.arange(tiles)
         at = np.stack([number % width, number // width, 0 * number], axis=1).astype(np.int32)
-        written = Boxes.of(tile=number, operand=0, mode=WRITE, offset=4 * number, length=4)
+        write_boxes = Boxes.of(tile=number, operand=0, mode=WRITE, offset=4 * number, length=4)
         line = np.stack([np.arange(len(children)), *np.zeros((2, len(children)), int)], axis=1).astype(np.int32)
         counts = [len(parents(c)) for c in children]
         block = EdgeBlock(
@@ -188,7 +216,7 @@ def test_the_picture_of_patterns_shows_what_the_analysis_calls_so(drawing):
             last=np.full(sum(counts), np.nan, np.float32),
             first=np.full(sum(counts), np.nan, np.float32),
         )
-        pattern = classify(block, Footprint(at, written), Footprint(line, Boxes.concat([])))
+        pattern = classify(block, Footprint(at, write_boxes), Footprint(line, Boxes.concat([])))
         assert pattern.name == name
 
 

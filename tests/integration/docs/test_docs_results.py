@@ -38,11 +38,11 @@ def test_a_figure_that_differs_is_noticed_and_written_anew():
 
 
 def test_every_measured_number_has_a_source_in_its_section():
-    unsourced = [
+    without_source = [
         f"{name}:{line}: {number}"
         for name, text in TEXTS.items()
         if name not in LIMITS_AND_HISTORY
         for line, number, sourced in docs_results.other_numbers(text)
         if not sourced and number not in RULES_AND_EXAMPLES.get(name, ())
     ]
-    assert unsourced == []
+    assert without_source == []

@@ -54,7 +54,7 @@ def sources(notebook) -> list[tuple[str, str]]:
     return [(cell.cell_type, cell.source) for cell in notebook.cells]
 
 
-def shown(cells, kind: str) -> list:
+def outputs_of(cells, kind: str) -> list:
     return [
         output["data"][kind] for cell in cells for output in cell.get("outputs", []) if kind in output.get("data", {})
     ]
@@ -71,8 +71,8 @@ def test_the_notebook_and_its_text_form_are_the_same(path: Path) -> None:
     assert sources(notebook) == sources(jupytext.read(path)), "run `make notebooks`"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)], "run `make notebooks`"
-    assert shown(code, FIGURE)
-    assert re.search(r"\d", "".join(shown(code[-2:], TEXT))), "the answer's numbers are among the outputs"
+    assert outputs_of(code, FIGURE)
+    assert re.search(r"\d", "".join(outputs_of(code[-2:], TEXT))), "the answer's numbers are among the outputs"
     assert not [o for cell in code for o in cell.outputs if o.output_type in {"stream", "error"}]
 
 
@@ -108,9 +108,9 @@ def test_the_notebook_runs_and_ends_with_an_answer_that_it_computed(
     NotebookClient(notebook, kernel_manager_class=WarmKernel, timeout=540, resources=where).execute()
     assert not list(tmp_path.iterdir()), "a notebook leaves nothing where it runs"
     assert "**Answer.**" in notebook.cells[-1].source
-    answer = "".join(shown(notebook.cells[-2:], TEXT))
+    answer = "".join(outputs_of(notebook.cells[-2:], TEXT))
     assert re.search(r"\d", answer), "the answer's numbers are displayed by the last cells"
     assert not re.search(r"\b(nan|None|inf)\b", answer), answer
-    figures = shown(notebook.cells, FIGURE)
+    figures = outputs_of(notebook.cells, FIGURE)
     assert figures
     assert all(figure["data"] and figure["layout"]["title"]["text"] for figure in figures), "a figure says its finding"

@@ -36,7 +36,7 @@ def example(name):
     return import_module(f"tileprof.examples.{name}")
 
 
-def printed(name, argv, capsys):
+def output_of(name, argv, capsys):
     """What an example prints."""
     example(name).main(argv)
     return capsys.readouterr().out
@@ -44,10 +44,10 @@ def printed(name, argv, capsys):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_an_example_prints_one_line_with_a_checksum_that_repeats(name, capsys):
-    first = printed(name, SMALL[name], capsys)
+    first = output_of(name, SMALL[name], capsys)
     assert re.fullmatch(LINE.format(name), first)
-    assert printed(name, SMALL[name], capsys) == first
-    assert printed(name, [*SMALL[name], "--seed", "1"], capsys) != first
+    assert output_of(name, SMALL[name], capsys) == first
+    assert output_of(name, [*SMALL[name], "--seed", "1"], capsys) != first
 
 
 @pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.nightly), "gru"])
@@ -59,7 +59,7 @@ def test_an_example_runs_as_a_module_and_keeps_stdout_to_its_line(name, tmp_path
 
 
 def test_gpt2_trains_one_step(capsys):
-    line = printed("gpt2", ["--layers", "1", "--tokens", "8", "--train"], capsys)
+    line = output_of("gpt2", ["--layers", "1", "--tokens", "8", "--train"], capsys)
     # Random weights know nothing: the loss is close to ln(50257) = 10.8.
     assert float(line.split()[-1]) == pytest.approx(10.8, abs=1)
 
@@ -68,7 +68,7 @@ def test_llama_70b_runs_on_fake_tensors(capsys):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        line = printed("llama", ["--preset", "70b", "--layers", "2", "--tokens", "64"], capsys)
+        line = output_of("llama", ["--preset", "70b", "--layers", "2", "--tokens", "64"], capsys)
     assert line == "llama: output 1x64x32000 bfloat16, checksum none (tensors without values)\n"
 
 
@@ -77,7 +77,7 @@ def test_an_example_without_data_dependence_runs_on_fake_tensors(name, capsys):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        assert "without values" in printed(name, SMALL[name], capsys)
+        assert "without values" in output_of(name, SMALL[name], capsys)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
@@ -98,9 +98,9 @@ def test_without_transformers_an_example_says_what_to_type(name, monkeypatch):
     ],
 )
 def test_a_bad_option_ends_in_a_sentence(name, argv, complaint, capsys):
-    with pytest.raises(SystemExit) as raised:
+    with pytest.raises(SystemExit) as error:
         example(name).main(argv)
-    assert raised.value.code == 2
+    assert error.value.code == 2
     assert complaint in capsys.readouterr().err
 
 

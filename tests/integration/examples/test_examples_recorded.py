@@ -34,7 +34,7 @@ def record(warm, path, name, *options, fake=False):
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory, warm):
+def recording(tmp_path_factory, warm):
     """What recording an example gives, (trace, stdout), recorded once."""
     results = {}
 
@@ -50,8 +50,8 @@ def recorded(tmp_path_factory, warm):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_recorded_example_prints_what_it_prints_plain_and_leaves_a_whole_exact_trace(name, recorded, capsys):
-    trace, stdout = recorded(name)
+def test_a_recorded_example_prints_what_it_prints_plain_and_leaves_a_whole_exact_trace(name, recording, capsys):
+    trace, stdout = recording(name)
     import_module(f"tileprof.examples.{name}").main(PROGRAMS[name])
     assert stdout == capsys.readouterr().out
     assert trace.complete
@@ -62,14 +62,14 @@ def test_a_recorded_example_prints_what_it_prints_plain_and_leaves_a_whole_exact
     assert build_graph(trace).pairs.raw.sum() > 0
 
 
-def test_only_what_runs_inside_capture_is_kept(recorded):
-    trace, _ = recorded("gru")
+def test_only_what_runs_inside_capture_is_kept(recording):
+    trace, _ = recording("gru")
     # Weights and inputs are drawn before the region, the checksum is taken after it.
     assert [op for op in trace.launches.op if "uniform_" in op or "normal_" in op or "abs" in op] == []
 
 
-def test_a_repeated_layer_is_stored_once_and_each_launch_carries_its_module(recorded):
-    launches = recorded("gpt2")[0].launches
+def test_a_repeated_layer_is_stored_once_and_each_launch_carries_its_module(recording):
+    launches = recording("gpt2")[0].launches
     assert {f"transformer.h.{layer}.mlp.c_fc" for layer in range(3)} <= set(launches.module)
     layers = launches[launches.module.str.startswith("transformer.h.")]
     footprints = layers.groupby(layers.module.str.split(".").str[2]).footprint.apply(tuple)

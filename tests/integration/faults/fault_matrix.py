@@ -40,16 +40,16 @@ Matrix = dict[str, dict[str, dict[str, int]]]
 """Python, fault, outcome (passed, skipped, failed): tests."""
 
 
-def counted(path: Path) -> dict[str, dict[str, int]]:
+def counts(path: Path) -> dict[str, dict[str, int]]:
     """Outcomes by fault of one file of results. Raises `ValueError` for a test that is in no row."""
     rows: dict[str, Counter[str]] = {row: Counter() for row in ROWS}
     for case in ET.parse(path).iter("testcase"):
-        matched = [row for row, pattern in ROWS.items() if re.search(pattern, case.get("name", ""))]
-        if len(matched) != 1:
-            raise ValueError(f"{case.get('name')} belongs to {matched or 'no row'}")
+        matching_rows = [row for row, pattern in ROWS.items() if re.search(pattern, case.get("name", ""))]
+        if len(matching_rows) != 1:
+            raise ValueError(f"{case.get('name')} belongs to {matching_rows or 'no row'}")
         tags = {child.tag for child in case}
         outcome = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
-        rows[matched[0]][outcome] += 1
+        rows[matching_rows[0]][outcome] += 1
     return {row: dict(sorted(outcomes.items())) for row, outcomes in rows.items()}
 
 
@@ -74,7 +74,7 @@ def main() -> int:
     document = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"tests": {}}
     for argument in sys.argv[1:]:
         version, _, path = argument.partition("=")
-        document["tests"][version] = counted(Path(path))
+        document["tests"][version] = counts(Path(path))
     document["date"] = time.strftime("%Y-%m-%d")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")

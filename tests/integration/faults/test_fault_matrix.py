@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.faults.fault_matrix import RESULTS, ROWS, counted, table
+from tests.integration.faults.fault_matrix import RESULTS, ROWS, counts, table
 
 PAGE = Path(__file__).parents[3] / "docs" / "robustness.md"
 FAULTS = Path(__file__).with_name("test_faults.py")
@@ -40,9 +40,9 @@ def test_results_are_counted_by_fault(tmp_path: Path) -> None:
         '<testcase name="test_another_user_reads"><skipped/></testcase>'
         "</testsuite></testsuites>"
     )
-    rows = {row: outcomes for row, outcomes in counted(path).items() if outcomes}
+    rows = {row: outcomes for row, outcomes in counts(path).items() if outcomes}
     assert list(rows.values()) == [{"failed": 1, "passed": 1}, {"skipped": 1}]
-    assert "| 1 of 2 |" in table({"tests": {"3.14.1": counted(path)}})
+    assert "| 1 of 2 |" in table({"tests": {"3.14.1": counts(path)}})
     path.write_text('<testsuite><testcase name="test_of_something_else"/></testsuite>')
     with pytest.raises(ValueError, match="no row"):
-        counted(path)
+        counts(path)

@@ -63,9 +63,9 @@ def program(folder: Path, steps: int = 5) -> Path:
     return path
 
 
-def environment(changed: dict[str, str | None]) -> dict[str, str]:
-    snapshot = {name: value for name, value in os.environ.items() if name not in changed}
-    return snapshot | {name: value for name, value in changed.items() if value is not None}
+def environment(variables: dict[str, str | None]) -> dict[str, str]:
+    snapshot = {name: value for name, value in os.environ.items() if name not in variables}
+    return snapshot | {name: value for name, value in variables.items() if value is not None}
 
 
 def tileprof(
@@ -87,13 +87,13 @@ def of_the_program(stderr: bytes) -> list[bytes]:
     return [line for line in stderr.splitlines() if not line.startswith(b"tileprof: ")]
 
 
-@pytest.mark.parametrize("changed", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-def test_the_program_is_as_it_is_without_tileprof(tmp_path: Path, changed: dict[str, str | None]) -> None:
-    script, env = program(tmp_path), environment(changed)
+@pytest.mark.parametrize("variables", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_the_program_is_as_it_is_without_tileprof(tmp_path: Path, variables: dict[str, str | None]) -> None:
+    script, env = program(tmp_path), environment(variables)
     plain = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, check=False, env=env)
-    recorded = tileprof("record", "--", sys.executable, script, folder=tmp_path, env=env)
-    assert (recorded.returncode, recorded.stdout) == (plain.returncode, plain.stdout)
-    assert of_the_program(recorded.stderr) == plain.stderr.splitlines()
+    recording = tileprof("record", "--", sys.executable, script, folder=tmp_path, env=env)
+    assert (recording.returncode, recording.stdout) == (plain.returncode, plain.stdout)
+    assert of_the_program(recording.stderr) == plain.stderr.splitlines()
     assert validate(load(tmp_path / "infer.tileprof")) == []
     result = tileprof("report", "infer.tileprof", folder=tmp_path, env=env)
     assert (result.returncode, b"Traceback" in result.stderr) == (0, False), result.stderr
@@ -153,10 +153,8 @@ def test_files_that_may_not_grow_cost_the_trace_and_not_the_program(tmp_path: Pa
 def test_a_full_disk_costs_the_trace_and_not_the_program(tmp_path: Path, warm: Commands) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", disk], capture_output=True, check=False
-    )
-    if mounted.returncode:
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", disk], capture_output=True, check=False)
+    if mount.returncode:
         pytest.skip("no small disk can be mounted here")
     try:
         words = ("record", "-o", disk / "run", "--", sys.executable, program(tmp_path))
@@ -248,17 +246,19 @@ def test_another_user_reads_a_trace_and_may_not_write_beside_it(tmp_path: Path) 
 def test_a_stdout_that_nobody_reads_is_the_programs_own_matter(tmp_path: Path, way: str) -> None:
     script = program(tmp_path)
     shell = {"closed": "{} >&-", "unread": "{} | true; exit ${{PIPESTATUS[0]}}"}[way]
-    plain, recorded = (
+    plain, recording = (
         subprocess.run(["bash", "-c", shell.format(command)], cwd=tmp_path, capture_output=True, check=False)
         for command in (
             f"{sys.executable} {script}",
             f"{sys.executable} -m tileprof.cli record -- {sys.executable} {script}",
         )
     )
-    assert recorded.returncode == plain.returncode
-    assert of_the_program(recorded.stderr) == plain.stderr.splitlines()
-    written = [tmp_path / name for name in ("infer.tileprof", "infer.tileprof.partial") if (tmp_path / name).exists()]
-    assert [validate(load(path)) for path in written] == [[]]
+    assert recording.returncode == plain.returncode
+    assert of_the_program(recording.stderr) == plain.stderr.splitlines()
+    partial_files = [
+        tmp_path / name for name in ("infer.tileprof", "infer.tileprof.partial") if (tmp_path / name).exists()
+    ]
+    assert [validate(load(path)) for path in partial_files] == [[]]
 
 
 def test_two_processes_with_a_cold_cache_build_once_and_both_run(tmp_path: Path) -> None:

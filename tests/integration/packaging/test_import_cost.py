@@ -31,9 +31,9 @@ def python(source, cwd):
 
 
 def test_importing_tileprof_imports_no_heavy_library(tmp_path):
-    loaded = python("import sys, tileprof; print(*sys.modules)", tmp_path).split()
-    assert "tileprof" in loaded
-    assert sorted(set(HEAVY) & set(loaded)) == []
+    module_names = python("import sys, tileprof; print(*sys.modules)", tmp_path).split()
+    assert "tileprof" in module_names
+    assert sorted(set(HEAVY) & set(module_names)) == []
 
 
 def test_importing_tileprof_imports_few_modules(tmp_path):
@@ -53,8 +53,8 @@ def test_importing_tileprof_imports_few_modules(tmp_path):
     ],
 )
 def test_everything_but_the_recorders_imports_without_torch(tmp_path, statement):
-    blocked = "import sys; sys.modules.update(dict.fromkeys(['torch', 'triton', 'transformers', 'cupti']));"
-    assert python(f"{blocked} {statement}; print('imported')", tmp_path) == "imported\n"
+    preamble = "import sys; sys.modules.update(dict.fromkeys(['torch', 'triton', 'transformers', 'cupti']));"
+    assert python(f"{preamble} {statement}; print('imported')", tmp_path) == "imported\n"
 
 
 def test_an_unknown_name_is_an_attribute_error(tmp_path):

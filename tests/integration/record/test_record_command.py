@@ -189,7 +189,7 @@ def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path):
     main, other = pty.openpty()
     process = subprocess.Popen([*RECORD, script], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=other)
     os.close(other)
-    shown = b""
+    terminal_bytes = b""
     while True:
         try:
             piece = os.read(main, 4096)
@@ -197,11 +197,11 @@ def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path):
             break
         if not piece:
             break
-        shown += piece
+        terminal_bytes += piece
     os.close(main)
     assert process.wait(200) == 0
-    assert b"launches, " in shown.partition(b"wrote")[0]
-    assert b"\x1b[2K" in shown
+    assert b"launches, " in terminal_bytes.partition(b"wrote")[0]
+    assert b"\x1b[2K" in terminal_bytes
 
 
 def test_a_full_disk_stops_the_recording_and_not_the_program(tmp_path, warm):

@@ -39,8 +39,8 @@ def record(folder, *words):
 def test_triton_kernels_are_launches_between_the_operators(tmp_path):
     pytest.importorskip("triton")
     (tmp_path / "net.py").write_text(TRITON)
-    ended = record(tmp_path, "net.py")
-    assert (ended.returncode, ended.stdout) == (0, "360.0\n"), ended.stderr
+    result = record(tmp_path, "net.py")
+    assert (result.returncode, result.stdout) == (0, "360.0\n"), result.stderr
     trace = tileprof.load(tmp_path / "net.tileprof")
     assert validate(trace) == []
     launches = trace.launches
@@ -64,9 +64,9 @@ def test_dictated_tiles_give_the_grid_of_the_cusync_paper(tmp_path):
     ]
     words = [w for tile in tiles for w in ("--tile", tile)]
     program = [sys.executable, "-m", "tileprof.examples.mlp", "--tokens", "512"]
-    ended = record(tmp_path, "--fake", "--device", "V100", *words, "-o", "mlp", "--", *program)
-    assert ended.returncode == 0, ended.stderr
-    assert "Tiles were dictated" in ended.stderr
+    result = record(tmp_path, "--fake", "--device", "V100", *words, "-o", "mlp", "--", *program)
+    assert result.returncode == 0, result.stderr
+    assert "Tiles were dictated" in result.stderr
     trace = tileprof.load(tmp_path / "mlp.tileprof")
     products = trace.launches[trace.launches["kernel"].str.startswith("gemm")]
     assert products["tiles"].tolist() == [2 * 24 * 2, 2 * 48]
@@ -76,7 +76,7 @@ def test_dictated_tiles_give_the_grid_of_the_cusync_paper(tmp_path):
 
 def test_a_word_that_is_no_tile_is_refused_before_the_program_runs(tmp_path):
     (tmp_path / "net.py").write_text("print('ran')")
-    ended = record(tmp_path, "--tile", "gemm=1x1", "net.py")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "3 sizes, not 2" in ended.stderr
+    result = record(tmp_path, "--tile", "gemm=1x1", "net.py")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "3 sizes, not 2" in result.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["net.py"]

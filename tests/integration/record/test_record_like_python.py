@@ -80,9 +80,9 @@ def _both(
     return run([sys.executable, *program]), run([sys.executable, "-c", IN_PROCESS, sys.executable, *program])
 
 
-def _assert_same(plain, recorded):
-    assert (recorded.returncode, recorded.stdout) == (plain.returncode, plain.stdout)
-    assert recorded.stderr.decode() == plain.stderr.decode()
+def _assert_same(plain, under_record):
+    assert (under_record.returncode, under_record.stdout) == (plain.returncode, plain.stdout)
+    assert under_record.stderr.decode() == plain.stderr.decode()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

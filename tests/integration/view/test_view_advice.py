@@ -22,19 +22,19 @@ def guidance(graph):
 
 
 @pytest.fixture(scope="module")
-def written(graph, guidance, tmp_path_factory):
+def page_file(graph, guidance, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "page.html"
     path.write_text(page(graph, build_report(graph), guidance=guidance), encoding="utf-8")
     return path
 
 
 def test_the_page_opens_with_the_verdict_the_actions_and_the_ladder(tab, guidance):
-    shown = tab().page
-    text = shown.inner_text("#advice")
+    open_page = tab().page
+    text = open_page.inner_text("#advice")
     assert guidance.verdict.sentence[1:] in text
-    assert shown.locator("#advice li").count() == min(len(guidance.actions), 6)
+    assert open_page.locator("#advice li").count() == min(len(guidance.actions), 6)
     assert guidance.actions[0].command in text
-    assert shown.locator("#advice tbody tr").count() == len(guidance.ladder)
+    assert open_page.locator("#advice tbody tr").count() == len(guidance.ladder)
 
 
 def test_an_action_tells_its_reason_and_shows_its_launches(tab, guidance):

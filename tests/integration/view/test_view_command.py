@@ -30,9 +30,9 @@ def test_the_page_is_written_beside_the_user_and_its_path_said(trace, tmp_path):
 def test_nothing_is_overwritten_without_force(trace, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("mine")
-    refused = view(trace, "-o", page, "--quick")
-    assert refused.returncode == 2
-    assert "without --force" in refused.stderr
+    refusal = view(trace, "-o", page, "--quick")
+    assert refusal.returncode == 2
+    assert "without --force" in refusal.stderr
     assert page.read_text() == "mine"
     assert view(trace, "-o", page, "--force", "--quick").returncode == 0
     assert page.read_text(encoding="utf-8") != "mine"

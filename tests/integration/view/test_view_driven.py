@@ -16,7 +16,7 @@ MATRIX = "(pair) => tileprof.matrix.parts.length > 0 && tileprof.matrix.key === 
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def page_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("driven")
     (folder / "low.dep").write_text(POLICY)
     trace = transformer(folder / "t", layers=6)
@@ -24,7 +24,7 @@ def written(tmp_path_factory):
     return folder / "page.html"
 
 
-def test_every_view_follows_the_selection_and_the_address_keeps_it(tab, written):
+def test_every_view_follows_the_selection_and_the_address_keeps_it(tab, page_file):
     view = tab()
     page = view.page
     nodes = "() => tileprof.drawing().nodes.length"
@@ -87,8 +87,8 @@ def test_every_view_follows_the_selection_and_the_address_keeps_it(tab, written)
 def test_arrows_lead_to_the_selected_tile_in_both_timelines(tab):
     tile = 3 + 24 * 4
     window = {"color_scheme": "light", "viewport": {"width": 1280, "height": 1000}}  # rows that arrows do not share
-    followed = tab(f"#pair={NORM},{GEMM}&tile={GEMM},{tile}&beside=list", **window)
-    followed.until("() => tileprof.flow.ready && tileprof.simulated()?.top")
+    linked = tab(f"#pair={NORM},{GEMM}&tile={GEMM},{tile}&beside=list", **window)
+    linked.until("() => tileprof.flow.ready && tileprof.simulated()?.top")
     bare = tab(f"#pair={NORM},{GEMM}&beside=list", **window)
     bare.until("([i]) => tileprof.simulated()?.top && tileprof.laneTables.ready(tileprof.laneOf[i])", [GEMM])
     heads = """([i, t]) => { const l = tileprof.laneTables.ready(tileprof.laneOf[i]), s = tileprof.simulated();
@@ -97,10 +97,10 @@ def test_arrows_lead_to_the_selected_tile_in_both_timelines(tab):
         const shift = tileprof.startOf(first) - s.open[first];
         return [[tileprof.startOf(i) + l.begin[t] / 10 - 3 / kx, l.sm[t] + 0.5],
             [s.begin[all] + shift - 3 / kx, tileprof.simulatedRow() + s.sm[all] + s.top[all] + 0.5]]; }"""
-    places = followed.ask(heads, [GEMM, tile])
+    places = linked.ask(heads, [GEMM, tile])
     assert places == bare.ask(heads, [GEMM, tile])
     elsewhere = [[x, row - 20] for x, row in places]
-    arrow = followed.pixels("lanes", places)
+    arrow = linked.pixels("lanes", places)
     assert (arrow != bare.pixels("lanes", places)).any(axis=1).all()
     assert np.abs(arrow - np.array([0, 114, 178])).max() < 60  # the producer's colour, a little of what is below it
-    np.testing.assert_array_equal(followed.pixels("lanes", elsewhere), bare.pixels("lanes", elsewhere))
+    np.testing.assert_array_equal(linked.pixels("lanes", elsewhere), bare.pixels("lanes", elsewhere))

@@ -19,21 +19,21 @@ def graph(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def studied(graph):
+def schedule_study(graph):
     return study(graph)
 
 
 @pytest.fixture(scope="module")
-def written(graph, studied, tmp_path_factory):
+def page_file(graph, schedule_study, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "page.html"
-    path.write_text(page(graph, build_report(graph), studied), encoding="utf-8")
+    path.write_text(page(graph, build_report(graph), schedule_study), encoding="utf-8")
     return path
 
 
-def test_every_scheduler_stands_between_the_bound_and_what_it_takes(tab, studied):
+def test_every_scheduler_stands_between_the_bound_and_what_it_takes(tab, schedule_study):
     view = tab("#view=gain")
     shown = view.page.inner_text("#schedulers")
-    for schedule in studied.schedules:
+    for schedule in schedule_study.schedules:
         assert schedule.scheduler in shown
     assert "bound" in shown
     waterfall = view.page.inner_text("#waterfall")
@@ -43,7 +43,7 @@ def test_every_scheduler_stands_between_the_bound_and_what_it_takes(tab, studied
         "() => [...document.querySelectorAll('#schedulers svg')].map((s) => "
         "[...s.querySelectorAll('rect')].reduce((w, r) => w + r.width.baseVal.value, 0))"
     )
-    times = [s.time_ns for s in studied.schedules]
+    times = [s.time_ns for s in schedule_study.schedules]
     assert widths[: len(times)] == pytest.approx([w * widths[0] / times[0] for w in times], rel=0.02)
 
 
@@ -53,7 +53,7 @@ def test_the_waterfall_ends_at_the_work(tab):
     assert left == pytest.approx(gain["work_ns"], rel=0.01)
 
 
-def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, studied):
+def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, schedule_study):
     view = tab("#view=gain")
     assert "bound" in view.page.inner_text("#bracket")
     assert "recorded" in view.page.inner_text("#bracket")
@@ -61,38 +61,38 @@ def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, studied):
     zones = view.ask(
         "() => [...document.querySelectorAll('#bracket rect')].map((r) => [r.x.baseVal.value, r.width.baseVal.value])"
     )
-    longest = max(gain["recorded_ns"], *(s.time_ns for s in studied.schedules))
-    best = min(s.time_ns for s in studied.schedules)
+    longest = max(gain["recorded_ns"], *(s.time_ns for s in schedule_study.schedules))
+    best = min(s.time_ns for s in schedule_study.schedules)
     scale = sum(width for _, width in zones) / longest
     assert scale * longest > 200
     # The bars below stand in the same column, on the same scale.
     column, bar = view.ask("""() => { const column = document.querySelector('#bracket svg').getBoundingClientRect();
         const bar = document.querySelector('#waterfall rect').getBoundingClientRect(); return [column.x, bar.x]; }""")
     assert abs(column - bar) < 3
-    drawn = view.ask("() => document.querySelector('#waterfall rect').getBoundingClientRect().width")
+    bar_width = view.ask("() => document.querySelector('#waterfall rect').getBoundingClientRect().width")
     wide = view.ask("() => document.querySelector('#bracket svg').getBoundingClientRect().width")
-    viewed = view.ask("() => document.querySelector('#bracket svg').viewBox.baseVal.width")
-    assert drawn == pytest.approx(scale * gain["recorded_ns"] * wide / viewed, abs=4)
+    box_width = view.ask("() => document.querySelector('#bracket svg').viewBox.baseVal.width")
+    assert bar_width == pytest.approx(scale * gain["recorded_ns"] * wide / box_width, abs=4)
     assert zones[0] == pytest.approx([1, gain["bound_ns"] * scale], rel=0.01)
     assert zones[1] == pytest.approx([1 + gain["bound_ns"] * scale, (best - gain["bound_ns"]) * scale], rel=0.01)
 
 
-def test_every_mark_of_the_bracket_has_a_name_and_no_name_lies_on_another(tab, studied):
+def test_every_mark_of_the_bracket_has_a_name_and_no_name_lies_on_another(tab, schedule_study):
     view = tab("#view=gain")
     names = view.page.inner_text("#bracket")
-    assert all(s.scheduler in names for s in studied.schedules)
+    assert all(s.scheduler in names for s in schedule_study.schedules)
     assert view.ask("""() => {
         const boxes = [...document.querySelectorAll('#bracket text')].map((t) => t.getBoundingClientRect());
         const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom - 3 && b.top < a.bottom - 3;
         return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => overlap(a, b))).length; }""") == 0  # fmt: skip
 
 
-def test_gains_are_against_simulated_stream_order_and_shown_whole(tab, studied):
+def test_gains_are_against_simulated_stream_order_and_shown_whole(tab, schedule_study):
     view = tab("#view=gain")
-    stream = next(s.time_ns for s in studied.schedules if s.scheduler == "stream")
+    stream = next(s.time_ns for s in schedule_study.schedules if s.scheduler == "stream")
     assert "against simulated stream order" in view.page.inner_text("#against")
     cells = view.ask("() => [...document.querySelectorAll('#schedulers > *')].map((e) => e.textContent)")
-    for schedule in studied.schedules:
+    for schedule in schedule_study.schedules:
         share = round(100 * (schedule.time_ns / stream - 1))
         shown = cells[cells.index(schedule.scheduler) + 3].replace("\N{MINUS SIGN}", "-")
         assert shown == (f"{share:+}%" if share else "±0%")
@@ -102,22 +102,22 @@ def test_gains_are_against_simulated_stream_order_and_shown_whole(tab, studied):
     )
 
 
-def test_the_chosen_schedulers_time_falls_into_parts_too(tab, studied):
+def test_the_chosen_schedulers_time_falls_into_parts_too(tab, schedule_study):
     view = tab("#view=gain&beside=cusync")
     words = view.page.inner_text("#waterfall-beside")
     assert "tiles that wait" in words
-    cusync = next(s for s in studied.schedules if s.scheduler == "cusync")
+    cusync = next(s for s in schedule_study.schedules if s.scheduler == "cusync")
     assert cusync.waiting_ns > 0
     assert not tab("#view=gain").page.query_selector("#waterfall-beside")
 
 
-def test_choosing_a_scheduler_shows_it_beside_the_recorded_lanes(tab, studied):
+def test_choosing_a_scheduler_shows_it_beside_the_recorded_lanes(tab, schedule_study):
     view = tab(f"#pair={GEMM},{ATTENTION}")
     view.page.keyboard.press("5")
     view.page.click("#schedulers button:has-text('list')")
     assert "beside=list" in view.hash()
     view.until("() => tileprof.simulated()?.top")
-    begin = next(s for s in studied.schedules if s.scheduler == "list").begin_ns
+    begin = next(s for s in schedule_study.schedules if s.scheduler == "list").begin_ns
     shown = view.ask("() => Array.from(tileprof.simulated().begin)")
     assert shown == pytest.approx(begin.tolist(), abs=1.5)
     where = """(i) => { const s = tileprof.simulated();
@@ -158,13 +158,13 @@ def test_scrubbing_along_the_axis_keeps_a_moment_and_counts_its_tiles(tab):
     assert "time=" not in view.hash()
 
 
-def test_the_key_b_goes_through_the_schedulers(tab, studied):
+def test_the_key_b_goes_through_the_schedulers(tab, schedule_study):
     view = tab()
     records = []
-    for _ in range(len(studied.schedules) + 1):
+    for _ in range(len(schedule_study.schedules) + 1):
         view.page.keyboard.press("b")
         records.append(view.ask("() => tileprof.state.beside"))
-    assert records == [*[s.scheduler for s in studied.schedules], ""]
+    assert records == [*[s.scheduler for s in schedule_study.schedules], ""]
 
 
 @pytest.mark.parametrize("name", ["gain", "sizes", "tiles"])
@@ -205,8 +205,8 @@ def test_an_address_that_asks_for_what_is_not_there_changes_nothing(tab, address
 
 
 @pytest.mark.parametrize("view", ["pairs", "tiles", "gain", "what-if"])
-def test_a_link_opens_the_page_where_it_says(tab, written, view):
-    address = link(written, pair=(GEMM, ATTENTION), view=view, scheduler="list")
-    opened = tab(path=address.removeprefix("file://"))
-    assert opened.ask("() => [tileprof.state.pair, tileprof.state.beside]") == [[GEMM, ATTENTION], "list"]
-    assert opened.page.is_visible({"pairs": "#matrix", "what-if": "#sizes"}.get(view, f"#{view}"))
+def test_a_link_opens_the_page_where_it_says(tab, page_file, view):
+    address = link(page_file, pair=(GEMM, ATTENTION), view=view, scheduler="list")
+    linked = tab(path=address.removeprefix("file://"))
+    assert linked.ask("() => [tileprof.state.pair, tileprof.state.beside]") == [[GEMM, ATTENTION], "list"]
+    assert linked.page.is_visible({"pairs": "#matrix", "what-if": "#sizes"}.get(view, f"#{view}"))

@@ -22,13 +22,13 @@ def graph(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def written(graph, tmp_path_factory):
+def page_file(graph, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "page.html"
     path.write_text(page(graph), encoding="utf-8")
     return path
 
 
-def related(graph, producer, consumer):
+def are_related(graph, producer, consumer):
     """``[producer tiles, consumer tiles]`` whether one needs the other."""
     counts = np.diff(graph.tile_base)
     edges = graph.edges
@@ -43,7 +43,7 @@ def centres(columns, rows):
     return np.stack([x.ravel(), y.ravel()], axis=1)
 
 
-def opened(tab, pair, **options):
+def pair_tab(tab, pair, **options):
     view = tab(f"#pair={pair[0]},{pair[1]}", color_scheme="light", viewport={"width": 1600, "height": 1000}, **options)
     view.until("(pair) => tileprof.matrix.parts.length > 0 && tileprof.matrix.key === pair.join(',')", list(pair))
     view.page.click("#matrix button[title^='This view alone']")
@@ -52,8 +52,8 @@ def opened(tab, pair, **options):
 
 
 def test_every_cell_of_a_matrix_has_the_colour_of_its_dependency(tab, graph):
-    view = opened(tab, (GEMM, ATTENTION))
-    relation = related(graph, GEMM, ATTENTION)
+    view = pair_tab(tab, (GEMM, ATTENTION))
+    relation = are_related(graph, GEMM, ATTENTION)
     assert 0.05 < relation.mean() < 0.95
     colours = view.pixels("matrix", centres(range(64), range(192)))
     expected = np.where(relation.reshape(-1, 1), RAW, GAP)
@@ -85,8 +85,8 @@ def wide(tmp_path_factory):
 def test_cells_that_stand_for_many_tiles_are_as_dark_as_their_share_of_dependencies(tab, wide, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(page(wide), encoding="utf-8")
-    view = opened(tab, (1, 2), path=path)
-    relation = related(wide, 1, 2)
+    view = pair_tab(tab, (1, 2), path=path)
+    relation = are_related(wide, 1, 2)
     for zooms in range(3):
         cell = view.ask("() => { const v = tileprof.views.matrix.view; const t = (k) => k >= 1 ? 1 : 2 ** "
                         "Math.ceil(Math.log2(1 / k)); return [t(v.kx), t(v.ky)]; }")  # fmt: skip

@@ -31,15 +31,15 @@ def policies(tmp_path_factory):
     return folder
 
 
-def shown(trace, policy, folder):
+def page_of(trace, policy, folder):
     target = folder / f"{policy.stem}.html"
     assert main(["view", str(trace), str(policy), "-o", str(target), "--quick", "--force"]) == 0
     return target
 
 
 @pytest.fixture(scope="module")
-def written(trace, policies):
-    return shown(trace, policies / "low.dep", policies)
+def page_file(trace, policies):
+    return page_of(trace, policies / "low.dep", policies)
 
 
 def cell(consumer_x, consumer_y, producer):
@@ -81,7 +81,7 @@ def test_missing_waits_are_red_and_excess_waits_grey(tab):
 
 
 def test_a_sound_policy_is_called_sound_and_shows_no_red(tab, trace, policies):
-    view = tab(f"#pair={NORM},{GEMM}", path=shown(trace, policies / "exact.dep", policies), color_scheme="light")
+    view = tab(f"#pair={NORM},{GEMM}", path=page_of(trace, policies / "exact.dep", policies), color_scheme="light")
     view.until("() => tileprof.matrix.parts.length > 0")
     assert view.page.inner_text("#verdict") == "exact.dep: sound"
     assert MISSING not in view.palette("matrix")
@@ -100,8 +100,8 @@ def test_a_policy_of_another_trace_has_a_page_that_says_so(tab, trace, tmp_path,
 
 
 def test_a_policy_that_is_none_is_refused_before_anything_is_written(trace, tmp_path, capsys):
-    broken = tmp_path / "broken.dep"
-    broken.write_text("tileprof dependencies 1\nnonsense\n")
-    assert main(["view", str(trace), str(broken), "-o", str(tmp_path / "page.html")]) == 2
+    broken_file = tmp_path / "broken.dep"
+    broken_file.write_text("tileprof dependencies 1\nnonsense\n")
+    assert main(["view", str(trace), str(broken_file), "-o", str(tmp_path / "page.html")]) == 2
     assert "broken.dep" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()

@@ -49,7 +49,7 @@ def server(graph):
 
 
 @pytest.fixture
-def written():
+def page_file():
     """Nothing is: the page is served."""
 
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_answered_is_said(server, path, says):
 
 
 @pytest.fixture
-def cramped(graph, monkeypatch):
+def small_budget(graph, monkeypatch):
     """A server whose page had no room for relations, lanes or coordinates; gone after the test."""
     monkeypatch.setattr(relations, "_TOO_MANY", 100)
     monkeypatch.setattr(lanes, "_TOO_MANY", 10)
@@ -152,11 +152,11 @@ def cramped(graph, monkeypatch):
     thread.join()
 
 
-def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph, cramped):
+def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph, small_budget):
     document = documents.document(graph)
     assert any("counts" in b for b in document["blocks"])
     assert any("share" in table for table in document["lanes"])
-    view = tab(f"#pair={GEMM},{ATTENTION}", path=cramped.url, allowed=cramped.url)
+    view = tab(f"#pair={GEMM},{ATTENTION}", path=small_budget.url, allowed=small_budget.url)
     view.until("() => tileprof.matrix.parts.length > 0")
     assert view.ask("() => tileprof.matrix.parts.every((p) => p.block.parent)")
     view.until("(i) => tileprof.laneTables.ready(tileprof.laneOf[i])?.sm", ATTENTION)
@@ -168,8 +168,8 @@ def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph
     assert f"consumer tile 20 ({x}, {y}, 0)" in view.tip("matrix", where, [20, 3])
 
 
-def test_a_scheduler_with_options_is_run_and_found_again_after_a_reload(tab, cramped):
-    view = tab("#view=gain", path=cramped.url, allowed=cramped.url)
+def test_a_scheduler_with_options_is_run_and_found_again_after_a_reload(tab, small_budget):
+    view = tab("#view=gain", path=small_budget.url, allowed=small_budget.url)
     view.page.fill("#wanted", "stream:gap_ns=1")
     view.page.click("button:has-text('Simulate')")
     view.page.wait_for_selector("#schedulers button:has-text('stream:gap_ns=1')")
@@ -180,8 +180,8 @@ def test_a_scheduler_with_options_is_run_and_found_again_after_a_reload(tab, cra
     assert view.ask("() => tileprof.state.beside") == "stream:gap_ns=1"
 
 
-def test_sliders_of_a_served_page_reach_any_combination(tab, graph, cramped):
-    view = tab("#view=sizes&if=cusync@132,0", path=cramped.url, allowed=cramped.url)
+def test_sliders_of_a_served_page_reach_any_combination(tab, graph, small_budget):
+    view = tab("#view=sizes&if=cusync@132,0", path=small_budget.url, allowed=small_budget.url)
     for slider, key in (("sms", "Home"), ("occupancy", "ArrowRight"), ("poll_ns", "End"), ("window", "End")):
         view.page.focus(f"#slide-{slider}")
         view.page.keyboard.press(key)

@@ -66,13 +66,13 @@ def graph(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def written(graph, tmp_path_factory):
+def page_file(graph, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "page.html"
     path.write_text(page(graph, build_report(graph)), encoding="utf-8")
     return path
 
 
-def drawn(view):
+def drawing(view):
     """Elements that the ranges of the picture hold, as an array of the tensor's shape."""
     cells = np.zeros(SHAPE, int)
     for (a, b), (c, d), (e, f), (g, h) in view.ask("() => tileprof.picture.ranges"):
@@ -86,12 +86,12 @@ def test_a_tile_is_drawn_where_it_reads(tab, graph, launch, strides):
     view.until(READY)
     expected = np.zeros(SHAPE, int)
     expected[:, :, 2:7] = 1
-    np.testing.assert_array_equal(drawn(view), expected)
+    np.testing.assert_array_equal(drawing(view), expected)
     assert view.ask("() => tileprof.picture.axes") == [2, 3]
     cells = np.array(view.ask("() => Array.from(tileprof.picture.cells.share)")).reshape(ROWS, COLUMNS)
     np.testing.assert_allclose(cells, expected[0, 0])
-    shown = view.pixels("tensor", [(8.5, 4.5), (8.5, 9.5)])
-    assert (shown[0] != shown[1]).any()
+    colours = view.pixels("tensor", [(8.5, 4.5), (8.5, 9.5)])
+    assert (colours[0] != colours[1]).any()
     assert "all 8" in view.page.inner_text("#tensor-axes")
 
 
@@ -123,7 +123,7 @@ def test_another_tensor_tile_and_axis_are_a_choice_away(tab):
     view.until("() => tileprof.picture.bit === 2 && tileprof.picture.cells")
     expected = np.zeros(SHAPE, int)
     expected[:, :, 3:6] = 1
-    np.testing.assert_array_equal(drawn(view), expected)
+    np.testing.assert_array_equal(drawing(view), expected)
     view.page.fill('#tensor-choice input[aria-label="Tile"]', "3")
     view.page.keyboard.press("Tab")
     view.until("() => tileprof.picture.tile === 3 && tileprof.picture.cells")

@@ -22,7 +22,7 @@ def graph(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def written(graph, tmp_path_factory):
+def page_file(graph, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "page.html"
     path.write_text(page(graph, build_report(graph), study(graph)), encoding="utf-8")
     return path
@@ -130,7 +130,7 @@ def test_chains_beyond_what_can_be_drawn_say_so(tab, tmp_path):
 
 
 @pytest.fixture
-def recycled(tmp_path):
+def reused_memory(tmp_path):
     """Two launches of eight tiles: the second reads what the first wrote, and writes, in another order, where the
     first one's input was.
     """
@@ -138,18 +138,18 @@ def recycled(tmp_path):
     at = np.arange(8)
     grid = tile_grid(8, 1)
 
-    def moved(to):
+    def move(to):
         reads = Boxes.of(tile=at, operand=0, mode=READ, offset=at * 1024, length=1024)
         writes = Boxes.of(tile=at, operand=1, mode=WRITE, offset=to * 1024, length=1024)
         return Footprint(grid, Boxes.concat([reads, writes]), np.full(8, 900.0))
 
     base = 1 << 30
-    freed = program.writer.add_buffer(base=base, bytes=8192, kind="activation")
+    buffer = program.writer.add_buffer(base=base, bytes=8192, kind="activation")
     between = program.writer.add_buffer(base=base + 65536, bytes=8192, kind="activation")
-    program.launch("first", moved(at), (freed, between))
-    program.writer.free_buffer(freed)
+    program.launch("first", move(at), (buffer, between))
+    program.writer.free_buffer(buffer)
     again = program.writer.add_buffer(base=base, bytes=8192, kind="activation")
-    program.launch("second", moved(7 - at), (between, again))
+    program.launch("second", move(7 - at), (between, again))
     graph = build_graph(load(program.writer.close()))
     assert sorted(graph.links["reuse"]) == [False, True]
     path = tmp_path / "page.html"
@@ -157,8 +157,8 @@ def recycled(tmp_path):
     return path
 
 
-def test_no_view_counts_or_draws_memory_reuse_until_it_is_asked_for(tab, recycled):
-    view = tab("#pair=0,1&tile=1,2", path=recycled, color_scheme="light")
+def test_no_view_counts_or_draws_memory_reuse_until_it_is_asked_for(tab, reused_memory):
+    view = tab("#pair=0,1&tile=1,2", path=reused_memory, color_scheme="light")
     counts = "() => [tileprof.flow.parents.length, tileprof.flow.ready]"
     view.until("() => tileprof.flow.ready && tileprof.matrix.parts.length > 0")
     assert view.ask(counts) == [1, True]

@@ -25,7 +25,7 @@ def sliders(graph):
 
 
 @pytest.fixture(scope="module")
-def written(graph, sliders, tmp_path_factory):
+def page_file(graph, sliders, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "page.html"
     path.write_text(page(graph, build_report(graph), study(graph), None, sliders), encoding="utf-8")
     return path

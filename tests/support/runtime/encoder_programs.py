@@ -36,7 +36,7 @@ def pre_norm(
         names += [g1, b1, wq, bq, wp, bp, g2, b2, wf, bf, wd, bd]
         wide = hidden + 2 * key_columns
         qkv = [Matrix(f"qkv{layer}", wide, column) for column in (0, hidden, hidden + key_columns)]
-        attended, middle, inner = (
+        attention_out, middle, inner = (
             Matrix(f"att{layer}", hidden),
             Matrix(f"mid{layer}", hidden),
             Matrix(f"h{layer}", 4 * hidden),
@@ -50,11 +50,11 @@ def pre_norm(
                 heads,
                 key_heads or heads,
                 *qkv,
-                attended,
+                attention_out,
                 0.125,
                 causal,
             ),
-            Product(f"proj_{layer}", rows, hidden, hidden, attended, wp, k_major, middle, bp, residual=x),
+            Product(f"proj_{layer}", rows, hidden, hidden, attention_out, wp, k_major, middle, bp, residual=x),
             Product(
                 f"fc_{layer}", rows, 4 * hidden, hidden, middle, wf, k_major, inner, bf, Norm(g2, b2, 1e-5), epilogue
             ),
@@ -80,7 +80,7 @@ def post_norm(rows: int, hidden: int, layers: int, *, length: int | None = None,
         parts = "wq", "bq", "wk", "bk", "wv", "bv", "wp", "bp", "g1", "b1", "wf", "bf", "wd", "bd", "g2", "b2"
         wq, bq, wk, bk, wv, bv, wp, bp, g1, b1, wf, bf, wd, bd, g2, b2 = (f"{part}{layer}" for part in parts)
         names += [wq, bq, wk, bk, wv, bv, wp, bp, g1, b1, wf, bf, wd, bd]
-        q, k, v, attended, middle, outputs = (
+        q, k, v, attention_out, middle, outputs = (
             Matrix(f"{part}{layer}", hidden) for part in ("q", "k", "v", "att", "mid", "kept")
         )
         x = source if norm is None else Matrix(f"normed{layer - 1}", hidden)
@@ -90,8 +90,8 @@ def post_norm(rows: int, hidden: int, layers: int, *, length: int | None = None,
             stages.append(Product(f"{out.tensor}_", rows, hidden, hidden, source, weight, True, out, bias, own))
         inner = Matrix(f"h{layer}", 4 * hidden)
         stages += [
-            Attention(f"att_{layer}", rows, length, heads, heads, q, k, v, attended, 0.125, mask=mask),
-            Product(f"proj_{layer}", rows, hidden, hidden, attended, wp, True, middle, bp, residual=x),
+            Attention(f"att_{layer}", rows, length, heads, heads, q, k, v, attention_out, 0.125, mask=mask),
+            Product(f"proj_{layer}", rows, hidden, hidden, attention_out, wp, True, middle, bp, residual=x),
             Product(
                 f"fc_{layer}",
                 rows,

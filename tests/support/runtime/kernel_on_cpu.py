@@ -172,8 +172,8 @@ class HostKernel:
     pilot: Copilot | None = None
 
     def __post_init__(self) -> None:
-        loaded = ctypes.CDLL(str(self.library))
-        self._run = loaded.run_kernel
+        loaded_library = ctypes.CDLL(str(self.library))
+        self._run = loaded_library.run_kernel
         self._run.restype = ctypes.c_char_p
         self.tensors: dict[str, torch.Tensor] = {}
         self.begin_anew()
@@ -221,16 +221,16 @@ class HostKernel:
                     at = -(flat.data_ptr() // 2) % 64
                     self.tensors[view.tensor] = flat[at : at + view.elements + view.offset]
         bound = [
-            {role: self._seen(view) for role, view in stage.operator.views().items()} for stage in self.plan.stages
+            {role: self._as_view(view) for role, view in stage.operator.views().items()} for stage in self.plan.stages
         ]
         views = {v.tensor: v for stage in self.plan.stages for v in stage.operator.views().values()}
         for name, tensor in arguments.items():
-            self._seen(views[name]).copy_(tensor)
+            self._as_view(views[name]).copy_(tensor)
         launcher: Any = object.__new__(launch.Launcher)
         launcher.plan = self.plan
         self._bound, self._launcher = bound, launcher
 
-    def _seen(self, view: View) -> torch.Tensor:
+    def _as_view(self, view: View) -> torch.Tensor:
         memory = self.tensors[view.tensor]
         return memory.as_strided(view.shape, view.strides, memory.storage_offset() + view.offset)
 

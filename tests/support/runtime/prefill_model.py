@@ -58,11 +58,11 @@ class HostModel:
                 F.linear(h, layer[r]).view(shape.batch, shape.length, -1, shape.head_dim).transpose(1, 2)
                 for r in ("query", "key", "value")
             )
-            q, k = (t * tensors["cosine"] + _turned(t) * tensors["sine"] for t in (q, k))
+            q, k = (t * tensors["cosine"] + _rotated_half(t) * tensors["sine"] for t in (q, k))
             records.append((k, v))
             keys, values = (t.repeat_interleave(shape.heads // shape.kv_heads, 1) for t in (k, v))
-            attended = F.scaled_dot_product_attention(q, keys, values, is_causal=True, scale=shape.scale)
-            x = x + F.linear(attended.transpose(1, 2).reshape(shape.batch, shape.length, -1), layer["output"])
+            attention_out = F.scaled_dot_product_attention(q, keys, values, is_causal=True, scale=shape.scale)
+            x = x + F.linear(attention_out.transpose(1, 2).reshape(shape.batch, shape.length, -1), layer["output"])
             h = self._rms(x, layer["middle_norm"])
             x = x + F.linear(F.silu(F.linear(h, layer["gate"])) * F.linear(h, layer["up"]), layer["down"])
         return F.linear(self._rms(x, tensors["norm"]), tensors["head"]).view(shape.rows, -1), records
@@ -94,7 +94,7 @@ class HostModel:
         return layer
 
 
-def _turned(x: torch.Tensor) -> torch.Tensor:
+def _rotated_half(x: torch.Tensor) -> torch.Tensor:
     first, second = x.chunk(2, -1)
     return torch.cat((-second, first), -1)
 

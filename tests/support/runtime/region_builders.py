@@ -60,8 +60,8 @@ def between(graph, first, last):
     nodes = list(graph.nodes)
     begin = next(i for i, n in enumerate(nodes) if aten.calls(n, first))
     end = max(i for i, n in enumerate(nodes) if aten.calls(n, last))
-    turned = {n for n in nodes if aten.calls(n, aten.ATEN.t.default) and aten.parameter(n.args[0])}
-    return [n for n in nodes[begin : end + 1] if n.op == "call_function" and n not in turned]
+    transposes = {n for n in nodes if aten.calls(n, aten.ATEN.t.default) and aten.parameter(n.args[0])}
+    return [n for n in nodes[begin : end + 1] if n.op == "call_function" and n not in transposes]
 
 
 def replaced(module, *finders):

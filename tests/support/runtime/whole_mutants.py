@@ -29,10 +29,10 @@ def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[s
     while result < count:
         kind = KINDS[result % len(KINDS)]
         number = dice.randrange(len(policy.edges))
-        changed = _mutant(policy, kind, number, dice)
-        if changed is not None:
+        mutant = _mutant(policy, kind, number, dice)
+        if mutant is not None:
             result += 1
-            yield kind, policy.edges[number].consumer, changed
+            yield kind, policy.edges[number].consumer, mutant
 
 
 def _mutant(policy: Policy, kind: str, number: int, dice: random.Random) -> Policy | None:
@@ -79,7 +79,7 @@ class Oracle:
     def __init__(self, plan: WholePlan, policy: Policy) -> None:
         self._plan, self._policy = plan, policy
         self._span = max(consumer - producer for producer, consumer in plan.needed)
-        self._lowered: dict[int, Waits] = {}
+        self._waits_of_edge: dict[int, Waits] = {}
 
     def harmful(self, policy: Policy, stage: int) -> bool:
         """Whether a tile can run before one that it needs, or one never runs. ``stage`` is the one whose waits were
@@ -88,17 +88,21 @@ class Oracle:
         begin, end = max(0, stage - 2 * self._span), min(len(self._plan.tiles), stage + self._span + 1)
         starts = np.cumsum([0, *self._plan.tiles[begin:end]])
         rows = int(starts[-1]) + 1  # row n: tile n of the window is held back; the last: none is
-        done = {s: np.ones((rows, self._plan.tiles[s]), bool) for s in range(begin, end)}
+        finished_rows = {s: np.ones((rows, self._plan.tiles[s]), bool) for s in range(begin, end)}
         for s in range(begin, end):
             tiles = np.arange(self._plan.tiles[s])
-            done[s][starts[s - begin] + tiles, tiles] = False
+            finished_rows[s][starts[s - begin] + tiles, tiles] = False
         edges = [(n, e) for n, e in enumerate(policy.edges) if e.producer >= begin and e.consumer < end]
         for number, edge in sorted(edges, key=lambda item: item[1].consumer):
-            done[edge.consumer] &= self._ready(done[edge.producer], self._lower(policy, number))
-        if not all(d[-1].all() for d in done.values()):
+            finished_rows[edge.consumer] &= self._ready(finished_rows[edge.producer], self._lower(policy, number))
+        if not all(d[-1].all() for d in finished_rows.values()):
             return True
         for (producer, consumer), (parent, child) in self._plan.needed.items():
-            if producer >= begin and consumer < end and done[consumer][starts[producer - begin] + parent, child].any():
+            if (
+                producer >= begin
+                and consumer < end
+                and finished_rows[consumer][starts[producer - begin] + parent, child].any()
+            ):
                 return True
         return False
 
@@ -107,22 +111,22 @@ class Oracle:
         same = number < len(self._policy.edges) and edge is self._policy.edges[number]
         if not same or policy.semaphores[edge.semaphores] is not self._policy.semaphores[edge.semaphores]:
             return lower_edge(policy, number)
-        if number not in self._lowered:
-            self._lowered[number] = lower_edge(policy, number)
-        return self._lowered[number]
+        if number not in self._waits_of_edge:
+            self._waits_of_edge[number] = lower_edge(policy, number)
+        return self._waits_of_edge[number]
 
     @staticmethod
-    def _ready(produced, waits: Waits):
-        posted = np.zeros((len(produced), len(waits.posts)), np.int32)
-        for column in range(produced.shape[1]) if len(waits.posts) < produced.shape[1] else ():
-            posted[:, waits.of[column]] += produced[:, column]
-        if len(waits.posts) >= produced.shape[1]:
-            np.add.at(posted.T, waits.of, produced.T)
+    def _ready(producer_rows, waits: Waits):
+        post_counts = np.zeros((len(producer_rows), len(waits.posts)), np.int32)
+        for column in range(producer_rows.shape[1]) if len(waits.posts) < producer_rows.shape[1] else ():
+            post_counts[:, waits.of[column]] += producer_rows[:, column]
+        if len(waits.posts) >= producer_rows.shape[1]:
+            np.add.at(post_counts.T, waits.of, producer_rows.T)
         group, first = equal_lists(waits.indptr, (waits.semaphore, waits.value))
-        ready = np.empty((len(produced), len(first)), bool)
+        ready = np.empty((len(producer_rows), len(first)), bool)
         for n, tile in enumerate(first):
             of = slice(waits.indptr[tile], waits.indptr[tile + 1])
-            ready[:, n] = (posted[:, waits.semaphore[of]] >= waits.value[of]).all(axis=1)
+            ready[:, n] = (post_counts[:, waits.semaphore[of]] >= waits.value[of]).all(axis=1)
         return ready[:, group]
 
 
@@ -132,24 +136,24 @@ class Tally:
 
     counts: Counter[str] = field(default_factory=Counter)
     harmful: Counter[str] = field(default_factory=Counter)
-    slipped: Counter[str] = field(default_factory=Counter)
+    escapes: Counter[str] = field(default_factory=Counter)
     cautious: Counter[str] = field(default_factory=Counter)
 
     def add(self, plan: WholePlan, count: int, seed: int = 0) -> None:
         policy, graph = plan.policy(), plan.graph()
         oracle = Oracle(plan, policy)
-        for kind, stage, changed in mutants(policy, random.Random(seed), count):
-            refused = not verify(changed, graph, range(len(plan.names)), excess=False).sound
-            harmful = oracle.harmful(changed, stage)
+        for kind, stage, mutant in mutants(policy, random.Random(seed), count):
+            is_refused = not verify(mutant, graph, range(len(plan.names)), excess=False).sound
+            harmful = oracle.harmful(mutant, stage)
             self.counts[kind] += 1
             self.harmful[kind] += harmful
-            self.slipped[kind] += harmful and not refused
-            self.cautious[kind] += refused and not harmful
+            self.escapes[kind] += harmful and not is_refused
+            self.cautious[kind] += is_refused and not harmful
 
     def __str__(self) -> str:
         harmful, result = self.harmful.total(), self.counts.total()
         parts = ", ".join(f"{kind} {self.harmful[kind]} of {n}" for kind, n in self.counts.items())
         return (
-            f"{result} mutants, {harmful} harmful ({parts}); {self.slipped.total()} of them accepted, "
+            f"{result} mutants, {harmful} harmful ({parts}); {self.escapes.total()} of them accepted, "
             f"{self.cautious.total()} of {result - harmful} harmless refused {dict(+self.cautious) or ''}"
         )

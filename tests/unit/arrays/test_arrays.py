@@ -64,8 +64,8 @@ def greedy(begin, alike):
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 1) | st.just(0)), max_size=24))
 def test_runs_are_folded_as_a_greedy_loop_folds_them(rows):
     begin, alike = np.cumsum([step for step, _ in rows], dtype=np.int64), [kind for _, kind in rows]
-    folded = boxes.fold(begin, np.array(alike, np.int64))
-    assert list(zip(*(c.tolist() for c in folded), strict=True)) == greedy(begin.tolist(), alike)
+    folds = boxes.fold(begin, np.array(alike, np.int64))
+    assert list(zip(*(c.tolist() for c in folds), strict=True)) == greedy(begin.tolist(), alike)
 
 
 def test_boxes_are_written_out_run_by_run():

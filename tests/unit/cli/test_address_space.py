@@ -20,12 +20,12 @@ def test_a_limit_that_is_too_small_is_named(monkeypatch, limit, words):
 def test_a_verb_of_ours_is_not_begun_there():
     command = [sys.executable, "-m", "tileprof", "report", "none.tileprof"]
     least = (1 << 30, 1 << 30)
-    ended = subprocess.run(
+    result = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=100,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, least),
     )  # fmt: skip
-    assert ended.returncode == entry.BAD_USAGE
-    assert ended.stderr == (
+    assert result.returncode == entry.BAD_USAGE
+    assert result.stderr == (
         "tileprof: processes here may have 1.0 GiB of addresses (ulimit -v), and tileprof needs 3: raise that limit\n"
     )
 

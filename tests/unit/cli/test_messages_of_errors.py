@@ -9,7 +9,7 @@ from tileprof.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("message", "terminal_text"),
     [
         ("stage \x1b[31mred\x07", r"stage \x1b[31mred\x07"),
         ("turned \u202eround", r"turned \u202eround"),
@@ -17,13 +17,13 @@ from tileprof.errors import UserError
         ("two\nlines\tand ümlaut", "two\nlines\tand ümlaut"),
     ],
 )
-def test_an_error_is_printed_without_what_a_terminal_obeys(monkeypatch, capsys, message, shown) -> None:
+def test_an_error_is_printed_without_what_a_terminal_obeys(monkeypatch, capsys, message, terminal_text) -> None:
     def fail(_: list[str]) -> int:
         raise UserError(message)
 
     monkeypatch.setattr(entry, "_run", fail)
     assert entry.main(["verify"]) == 2
-    assert capsys.readouterr().err == f"tileprof: {shown}\n"
+    assert capsys.readouterr().err == f"tileprof: {terminal_text}\n"
 
 
 @pytest.mark.parametrize("verb", ["view", "export"])

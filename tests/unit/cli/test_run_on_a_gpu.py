@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.runtime.chains import mlp
 from tileprof.cli.entry import main
 from tileprof.cli.running import run_gpu
 from tileprof.errors import UserError
@@ -40,9 +41,13 @@ def test_a_policy_that_relies_on_what_resides_is_for_one_device() -> None:
     run_gpu.check_device(replace(alone, guard={}))
 
 
-def test_without_a_gpu_a_policy_for_any_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_a_policy_for_any_is_executed(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    run_gpu.check_device(replace(POLICY, guard={"architecture": "sm_80"}))
+    path = tmp_path / "policy.json"
+    policy = mlp().policy()
+    replace(policy, guard={**policy.guard, "architecture": "sm_80"}).save(path)
+    assert main(["run", str(path)]) == 0
+    assert "found neither race nor deadlock" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("gpu")
@@ -56,7 +61,7 @@ def test_the_verb_refuses_with_exit_code_2(tmp_path, capsys, more) -> None:
     assert not output.out
 
 
-def found(**us: float):
+def comparison_of(**us: float):
     rows = [
         {"row": name.replace("_", "-"), "us": value, "correct": True} for name, value in us.items() if name != "torch"
     ]
@@ -84,6 +89,6 @@ def found(**us: float):
     ],
 )  # fmt: skip
 def test_times_end_with_a_verdict(us, verdict) -> None:
-    message = "\n".join(run_gpu.sentences(found(**us)))
+    message = "\n".join(run_gpu.sentences(comparison_of(**us)))
     assert verdict in message
     assert f"{us['persistent']:.1f} us" in message

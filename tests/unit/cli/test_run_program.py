@@ -72,16 +72,16 @@ def test_what_torch_compile_wraps_counts_as_what_it_wraps_and_all_is_put_back() 
 
 
 def test_threads_do_not_hide_each_others_models() -> None:
-    model, entered, found_inside = nn.Linear(8, 8), threading.Event(), []
+    model, entry_event, found_inside = nn.Linear(8, 8), threading.Event(), []
 
     class Waits(nn.Module):
         def forward(self, x):
-            entered.set()
+            entry_event.set()
             thread.join()
             return x
 
     def work() -> None:
-        entered.wait()
+        entry_event.wait()
         with torch.no_grad():
             model(torch.ones(2, 8))
 
@@ -99,7 +99,7 @@ def test_tensors_are_found_inside_of_caches() -> None:
     assert sorted(t.numel() for t in calls.tensors_in((cache, 3, "text"))) == [2, 3]
 
 
-def measured(call, times):
+def measurement(call, times):
     """`compare` with compilers and clock played."""
     records = []
 
@@ -116,7 +116,7 @@ def test_what_a_call_changes_is_put_back_between_the_variants(monkeypatch) -> No
     cache = Cache()
     cache.store = torch.ones(2, 2)
     monkeypatch.setattr(compare, "_compiled", lambda model, _: model)
-    actual, observed_value = measured(calls.Call(Cached(), (torch.ones(2, 2), cache), {}, 5), [3.0, 2.0, 1.0])
+    actual, observed_value = measurement(calls.Call(Cached(), (torch.ones(2, 2), cache), {}, 5), [3.0, 2.0, 1.0])
     assert all(torch.equal(s, torch.full((2, 2), 4.0)) for s in observed_value)
     assert torch.equal(cache.store, torch.ones(2, 2))
     assert actual.us == {"eager": 3.0, "inductor": 2.0, "tileprof": 1.0}
@@ -130,7 +130,7 @@ def test_a_compiler_that_fails_costs_its_own_column_only(monkeypatch) -> None:
         return model
 
     monkeypatch.setattr(compare, "_compiled", compiled)
-    actual, _ = measured(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 1.0])
+    actual, _ = measurement(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 1.0])
     assert actual.failures == {"inductor": "RuntimeError: no such kernel"}
     assert set(actual.us) == {"eager", "tileprof"}
     assert any("inductor failed: RuntimeError: no such kernel" in s for s in run_program.sentences(actual))
@@ -146,7 +146,7 @@ def test_what_is_left_is_told_with_its_share_of_the_time(monkeypatch) -> None:
 
     monkeypatch.setattr(compare, "_compiled", compiled)
     monkeypatch.setattr(compare, "_shares", lambda _: {"addmm": 0.75, "softmax": 0.05, "relu": 0.2})
-    actual, _ = measured(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 2.0, 1.0])
+    actual, _ = measurement(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 2.0, 1.0])
     message = run_program.sentences(actual)
     assert message[0] == "in kernels of tileprof: a decoder"
     assert message[1] == "not taken: addmm (1, 75% of eager PyTorch's time), softmax (2, 5% of eager PyTorch's time)"
@@ -181,8 +181,8 @@ def test_stdout_and_exit_code_are_the_programs_and_the_table_goes_to_stderr(
     assert "2.00x" in err
     assert "nothing runs in kernels of tileprof" in err
     with (tmp_path / "rows.csv").open() as file:
-        (written,) = csv.DictReader(file)
-    assert (written["calls"], written["tileprof_us"]) == ("3", "10.0")
+        (csv_row,) = csv.DictReader(file)
+    assert (csv_row["calls"], csv_row["tileprof_us"]) == ("3", "10.0")
 
 
 def test_a_model_that_is_called_once_is_measured_with_the_inputs_of_that_call(
@@ -235,4 +235,4 @@ def test_without_a_gpu_nothing_runs(monkeypatch) -> None:
 
 def test_a_call_that_makes_its_cache_cannot_be_repeated_and_says_so() -> None:
     with pytest.raises(UserError, match="makes tensors that later calls go on with"):
-        measured(calls.Call(Cached(), (torch.ones(2), Cache()), {}), (1.0, 2.0, 3.0))
+        measurement(calls.Call(Cached(), (torch.ones(2), Cache()), {}), (1.0, 2.0, 3.0))

@@ -77,10 +77,10 @@ class Terminal(StringIO):
         return True
 
 
-def update_and_draw(shown: Progress, *words: object, update=Progress.update, **named: object) -> None:
+def update_and_draw(progress: Progress, *words: object, update=Progress.update, **options: object) -> None:
     """Every step is drawn, not only those that last until the next tenth of a second."""
-    update(shown, *words, **named)
-    shown.refresh()
+    update(progress, *words, **options)
+    progress.refresh()
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
@@ -94,11 +94,11 @@ def test_a_terminal_is_told_where_it_is_and_what_is_printed_stays_the_same(
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(Progress, "update", update_and_draw)
     run(tmp_path / "p.json", *words)
-    shown = sys.stderr.getvalue()
+    progress = sys.stderr.getvalue()
     assert capsys.readouterr().out == quiet.out
-    assert "watching accesses, execution 30 of 30" in shown
-    assert "computing the stages by PyTorch" in shown
-    assert "computing every tile, order 3 of 3" in shown
+    assert "watching accesses, execution 30 of 30" in progress
+    assert "computing the stages by PyTorch" in progress
+    assert "computing every tile, order 3 of 3" in progress
 
 
 def test_a_search_says_how_many_executions_there_are() -> None:

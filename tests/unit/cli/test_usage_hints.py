@@ -14,14 +14,14 @@ from tileprof.errors import UserError
 
 
 def test_a_misspelt_option_is_answered_with_the_one_that_may_be_meant(capsys):
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main(["report", "--devise", "H100", "x.tileprof"])
-    assert ended.value.code == 2
+    assert exit_info.value.code == 2
     assert "did you mean --device?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("program", "hinted"),
+    ("program", "option"),
     [
         (["python", "x.py", "--fake"], "--fake"),
         (["python", "x.py", "--device=H100"], "--device=H100"),
@@ -29,10 +29,10 @@ def test_a_misspelt_option_is_answered_with_the_one_that_may_be_meant(capsys):
         (["python", "x.py", "--help"], None),
     ],
 )
-def test_an_option_of_ours_behind_the_program_is_pointed_out(program, hinted, capsys):
+def test_an_option_of_ours_behind_the_program_is_pointed_out(program, option, capsys):
     _hint_at_own_options(program)
     output = capsys.readouterr().err
-    assert output == "" if hinted is None else f"{hinted} goes to the program" in output
+    assert output == "" if option is None else f"{option} goes to the program" in output
 
 
 def test_a_folder_of_traces_is_answered_with_their_names(tmp_path):
@@ -59,9 +59,9 @@ def test_a_scheduler_is_checked_before_a_gpu_is_missed(arguments, message, capsy
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_explains_every_verb(verb, capsys):
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main(["help", verb])
-    assert ended.value.code == 0
+    assert exit_info.value.code == 0
     assert f"usage: tileprof {verb}" in capsys.readouterr().out
 
 
@@ -78,8 +78,8 @@ def test_completion_is_a_script_that_the_shell_takes(capsys):
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     assert "--fail-if" in script
-    checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
-    assert (checked.returncode, checked.stderr) == (0, "")
+    syntax_check = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert (syntax_check.returncode, syntax_check.stderr) == (0, "")
 
 
 def test_completion_of_an_unknown_shell_says_which_are_known(capsys):

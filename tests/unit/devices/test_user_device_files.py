@@ -10,8 +10,8 @@ from tileprof.errors import UserError
 def describe(tmp_path):
     """Write a device file; what is not given is as on an H200. None removes a key."""
 
-    def write(**changed):
-        values = {**devices.get("H200").to_dict(), **changed}
+    def write(**entries):
+        values = {**devices.get("H200").to_dict(), **entries}
         path = tmp_path / "mine.json"
         path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
         return path
@@ -63,7 +63,7 @@ def test_a_link_takes_half_its_round_trip_one_way_in_proportion_between_measured
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("entries", "words"),
     [
         ({"sm": 3}, ["unknown key 'sm'", "did you mean sms?"]),
         ({"sms": None, "l2_bytes": None}, ["missing sms, l2_bytes"]),
@@ -94,8 +94,8 @@ def test_a_link_takes_half_its_round_trip_one_way_in_proportion_between_measured
         ({"link_trip_ns": {"host": {"1": 1e300}}}, ["link_trip_ns.host.1 is 1e+300", "from 0 to 1e+12"]),
     ],
 )
-def test_a_wrong_description_is_refused_with_the_key(describe, changed, words):
-    message = refusal(describe(**changed))
+def test_a_wrong_description_is_refused_with_the_key(describe, entries, words):
+    message = refusal(describe(**entries))
     assert "mine.json" in message
     assert all(word in message for word in words), message
 

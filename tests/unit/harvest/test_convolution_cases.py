@@ -8,9 +8,9 @@ def test_the_list_is_the_same_every_time_and_has_no_held_out_case():
     once, again = convolution_cases.harvested(3000), convolution_cases.harvested(3000)
     assert np.array_equal(once, again)
     assert len({tuple(row) for row in once.tolist()}) == 3000
-    held = {tuple(row) for row in held_out().tolist()}
-    assert len(held) == convolution_cases.HELD_OUT
-    assert not held & {tuple(row) for row in once.tolist()}
+    held_out_cases = {tuple(row) for row in held_out().tolist()}
+    assert len(held_out_cases) == convolution_cases.HELD_OUT
+    assert not held_out_cases & {tuple(row) for row in once.tolist()}
 
 
 def test_sizes_of_results_are_those_of_pytorch():

@@ -51,7 +51,7 @@ def _no_gpu(monkeypatch):
     monkeypatch.setattr(slices, "_machine", lambda: {"gpu": "none"})
 
 
-def loaded(folder):
+def tables_of(folder):
     return [(first, after, dict(np.load(path))) for first, after, path in slices.slices(folder, "squares")]
 
 
@@ -59,17 +59,17 @@ def test_a_harvest_that_is_cut_goes_on_behind_its_last_slice(tmp_path, monkeypat
     clock = iter(range(0, 10_000, 5))
     monkeypatch.setattr(slices.time, "monotonic", lambda: next(clock))
     assert not slices.harvest(Squares(), tmp_path, 12, Runner)
-    assert 0 < loaded(tmp_path)[-1][1] < 600
+    assert 0 < tables_of(tmp_path)[-1][1] < 600
     while not slices.harvest(Squares(), tmp_path, 12, Runner):
         pass
-    parts = loaded(tmp_path)
+    parts = tables_of(tmp_path)
     assert [part[0] for part in parts] == [0, *(part[1] for part in parts[:-1])]
     assert np.concatenate([part[2]["cases"][:, 0] for part in parts]).tolist() == list(range(600))
 
 
 def test_launches_belong_to_their_cases_and_last_the_median_of_warm_repetitions(tmp_path):
     assert slices.harvest(Squares(20), tmp_path, 60, Runner)
-    ((_, _, part),) = loaded(tmp_path)
+    ((_, _, part),) = tables_of(tmp_path)
     assert part["case"].tolist() == [size for size in range(20) if size != 3]
     assert part["grid"][:, 0].tolist() == part["case"].tolist()
     assert set(part["ns"].tolist()) == {7.0}
@@ -78,7 +78,7 @@ def test_launches_belong_to_their_cases_and_last_the_median_of_warm_repetitions(
 
 def test_a_call_that_is_refused_is_kept_with_what_it_said(tmp_path):
     slices.harvest(Squares(20), tmp_path, 60, Runner)
-    ((_, _, part),) = loaded(tmp_path)
+    ((_, _, part),) = tables_of(tmp_path)
     assert part["error"].tolist() == ["ValueError: no squares of 3" if size == 3 else "" for size in range(20)]
 
 

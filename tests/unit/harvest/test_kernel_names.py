@@ -29,5 +29,5 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_says_tile_pipeline_cluster_and_slices(name):
-    said = parse(name)
-    assert (said.family, said.m, said.n, said.k, said.stages, said.cluster, said.split) == NAMES[name]
+    parts = parse(name)
+    assert (parts.family, parts.m, parts.n, parts.k, parts.stages, parts.cluster, parts.split) == NAMES[name]

@@ -52,7 +52,7 @@ def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence
     return Policy(stages, tuple(semaphores), tuple(edges), guard={"renamed": renamed})
 
 
-def tabled(policy: Policy) -> dict[str, Any]:
+def with_tables(policy: Policy) -> dict[str, Any]:
     """The policy as JSON with every wait and every post written out, so that each can be changed alone."""
     value = to_dict(policy)
     for edge, waits in zip(value["edges"], lower(policy), strict=True):
@@ -64,56 +64,56 @@ def tabled(policy: Policy) -> dict[str, Any]:
 
 def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | None:
     """A policy that differs from the `tabled` one in one place; None where there is no such place."""
-    changed = {**value, "edges": [{**e} for e in value["edges"]], "semaphores": [{**s} for s in value["semaphores"]]}
-    number = dice.randrange(len(changed["edges"]))
-    edge = changed["edges"][number]
+    mutation = {**value, "edges": [{**e} for e in value["edges"]], "semaphores": [{**s} for s in value["semaphores"]]}
+    number = dice.randrange(len(mutation["edges"]))
+    edge = mutation["edges"][number]
     if kind == "early":
-        return policy_of({**changed, "options": {"wait_kernel": False}})
+        return policy_of({**mutation, "options": {"wait_kernel": False}})
     if kind == "edge":
-        return policy_of({**changed, "edges": [e for n, e in enumerate(changed["edges"]) if n != number]})
+        return policy_of({**mutation, "edges": [e for n, e in enumerate(mutation["edges"]) if n != number]})
     if kind == "order":
-        stage = dice.randrange(len(changed["stages"]))
-        tiles = int(np.prod(changed["stages"][stage]["grid"]))
-        stages = [*changed["stages"]]
+        stage = dice.randrange(len(mutation["stages"]))
+        tiles = int(np.prod(mutation["stages"][stage]["grid"]))
+        stages = [*mutation["stages"]]
         stages[stage] = {**stages[stage], "order": dice.sample(range(tiles), tiles)}
-        return policy_of({**changed, "stages": stages})
+        return policy_of({**mutation, "stages": stages})
     if kind == "alias":
-        array = changed["semaphores"][edge["semaphores"]] = {**changed["semaphores"][edge["semaphores"]]}
-        array["of"] = _replaced(array["of"], dice, array["grid"][0] * array["grid"][1] * array["grid"][2])
-        return policy_of(changed) if array["of"] else None
+        array = mutation["semaphores"][edge["semaphores"]] = {**mutation["semaphores"][edge["semaphores"]]}
+        array["of"] = _with_another_value(array["of"], dice, array["grid"][0] * array["grid"][1] * array["grid"][2])
+        return policy_of(mutation) if array["of"] else None
     if kind == "merge":
-        return _merged(changed, edge["semaphores"], dice)
-    return _of_waits(changed, edge, kind, dice)
+        return _with_merged_semaphores(mutation, edge["semaphores"], dice)
+    return _of_waits(mutation, edge, kind, dice)
 
 
-def _merged(changed: dict[str, Any], number: int, dice: random.Random) -> Policy | None:
+def _with_merged_semaphores(mutation: dict[str, Any], number: int, dice: random.Random) -> Policy | None:
     """All posts and waits of one semaphore go to another instead."""
-    array = changed["semaphores"][number]
+    array = mutation["semaphores"][number]
     uses = sorted(set(array["of"]))
     if len(uses) < 2:
         return None
     merged_from, merged_into = dice.sample(uses, 2)
     array["of"] = [merged_into if n == merged_from else n for n in array["of"]]
-    for edge in changed["edges"]:
+    for edge in mutation["edges"]:
         if edge["semaphores"] == number:
             waits = edge["waits"]
             edge["waits"] = {**waits, "semaphore": [merged_into if n == merged_from else n for n in waits["semaphore"]]}
-    return policy_of(changed)
+    return policy_of(mutation)
 
 
-def _of_waits(changed: dict[str, Any], edge: dict[str, Any], kind: str, dice: random.Random) -> Policy | None:
+def _of_waits(mutation: dict[str, Any], edge: dict[str, Any], kind: str, dice: random.Random) -> Policy | None:
     indptr, semaphore = list(edge["waits"]["indptr"]), list(edge["waits"]["semaphore"])
     values = list(edge["value"])
     if not semaphore:
         return None
-    count = np.prod(changed["semaphores"][edge["semaphores"]]["grid"])
+    count = np.prod(mutation["semaphores"][edge["semaphores"]]["grid"])
     place = dice.randrange(len(semaphore))
     match kind:
         case "drop":
             del semaphore[place], values[place]
             indptr = [n - (n > place) for n in indptr]
         case "shift":
-            semaphore = _replaced(semaphore, dice, int(count), place)
+            semaphore = _with_another_value(semaphore, dice, int(count), place)
         case "shift all":
             # Every tile awaits what its neighbour did.
             rows = [slice(indptr[t], indptr[t + 1]) for t in range(len(indptr) - 1)]
@@ -127,10 +127,10 @@ def _of_waits(changed: dict[str, Any], edge: dict[str, Any], kind: str, dice: ra
     if not semaphore:
         return None
     edge["waits"], edge["value"] = {"indptr": indptr, "semaphore": semaphore}, values
-    return policy_of(changed)
+    return policy_of(mutation)
 
 
-def _replaced(values: list[int], dice: random.Random, count: int, place: int | None = None) -> list[int]:
+def _with_another_value(values: list[int], dice: random.Random, count: int, place: int | None = None) -> list[int]:
     """The list with one value changed to another below ``count``; empty where there is no other."""
     if count < 2:
         return []
@@ -146,7 +146,7 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
     held back, everything must run. Without a wait kernel, waiting blocks of all stages may come first: they must leave
     room (`progress.hangs`).
     """
-    lowered = lower(policy)
+    edge_waits = lower(policy)
     absent = [(-1, -1)]
     needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
     columns = (graph.links[name].tolist() for name in ("producer", "consumer", "block"))
@@ -158,15 +158,15 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
     runs: list[np.ndarray] = []
     for stage, description in enumerate(policy.stages):
         is_done = np.ones((len(absent), description.tiles), bool)
-        for waits in (w for w in lowered if w.edge.consumer == stage):
-            posted = np.zeros((len(absent), len(waits.posts)), np.int64)
+        for waits in (w for w in edge_waits if w.edge.consumer == stage):
+            post_counts = np.zeros((len(absent), len(waits.posts)), np.int64)
             for tile, semaphore in enumerate(waits.of.tolist()):
-                posted[:, semaphore] += runs[waits.edge.producer][:, tile]
+                post_counts[:, semaphore] += runs[waits.edge.producer][:, tile]
             for tile in range(description.tiles):
                 for k in range(waits.indptr[tile], waits.indptr[tile + 1]):
-                    is_done[:, tile] &= posted[:, waits.semaphore[k]] >= waits.value[k]
-        for row, (held, tile) in enumerate(absent):
-            if held == stage:
+                    is_done[:, tile] &= post_counts[:, waits.semaphore[k]] >= waits.value[k]
+        for row, (stage_held, tile) in enumerate(absent):
+            if stage_held == stage:
                 is_done[row, tile] = False
         runs.append(is_done)
     if not all(is_done[0].all() for is_done in runs):
@@ -186,34 +186,34 @@ def residency_mutants(
     early = replace(policy, options=replace(policy.options, wait_kernel=False))
     sms, name = graph.device.sms, graph.device.name
     yield "no wait kernel", early, graph
-    forged = tuple(replace(stage, blocks_per_sm=dice.choice([0, 1, 2, 4, 32, 1024])) for stage in early.stages)
-    yield "occupancy", replace(early, stages=forged), graph
+    forged_stages = tuple(replace(stage, blocks_per_sm=dice.choice([0, 1, 2, 4, 32, 1024])) for stage in early.stages)
+    yield "occupancy", replace(early, stages=forged_stages), graph
     yield "SM count", early, on(sms=max(1, sms + dice.choice([-2, -1, 1, 2])), device=name)
     other = dice.choice([d for d in ("V100", "A100", "H100", "B200") if d != name])
-    moved = on(sms=sms, device=other)
-    if (moved.launches["blocks_per_sm"] > 0).all():
-        yield "device", early, moved
+    other_graph = on(sms=sms, device=other)
+    if (other_graph.launches["blocks_per_sm"] > 0).all():
+        yield "device", early, other_graph
         yield "device name", replace(early, guard={**early.guard, "device": other}), graph
 
 
 @dataclass
 class Tally:
-    """The fate of the mutants. ``slipped`` holds harmful ones that the verifier let pass; the counters are by kind."""
+    """The fate of the mutants. ``escapes`` holds harmful ones that the verifier let pass; the counters are by kind."""
 
     total: int = 0
     harmless: int = 0
-    caught: int = 0
+    catches: int = 0
     cautious: int = 0
     by_rule: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     harmful_kinds: Counter[str] = field(default_factory=Counter)
     cautious_kinds: Counter[str] = field(default_factory=Counter)
-    slipped: list[tuple[str, Policy]] = field(default_factory=list)
+    escapes: list[tuple[str, Policy]] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
-            f"{self.total:,} mutants: {self.caught:,} harmful and caught, "
-            f"{len(self.slipped):,} harmful and not caught, "
+            f"{self.total:,} mutants: {self.catches:,} harmful and caught, "
+            f"{len(self.escapes):,} harmful and not caught, "
             f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused, "
             f"{self.by_rule:,} refused by rule for another device "
             "(harmful of all: "
@@ -230,19 +230,19 @@ class Tally:
         self.total += 1
         self.kinds[kind] += 1
         if bad and sound:
-            self.slipped.append((kind, policy))
-        self.caught += bad and not sound
+            self.escapes.append((kind, policy))
+        self.catches += bad and not sound
         self.harmless += not bad and sound
-        refused = not bad and not sound
-        self.by_rule += refused and kind in BY_RULE
-        self.cautious += refused and kind not in BY_RULE
+        is_refused = not bad and not sound
+        self.by_rule += is_refused and kind in BY_RULE
+        self.cautious += is_refused and kind not in BY_RULE
         self.harmful_kinds[kind] += bad
-        self.cautious_kinds[kind] += refused and kind not in BY_RULE
+        self.cautious_kinds[kind] += is_refused and kind not in BY_RULE
 
 
 def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[str, Policy]]:
     """``count`` mutants, of every kind in turn."""
-    value = tabled(policy)
+    value = with_tables(policy)
     if not value["edges"]:
         return
     for number in range(count):

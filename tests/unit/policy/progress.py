@@ -27,18 +27,18 @@ def hangs(policy: Policy, graph: TileGraph) -> bool:
 
     Stage n is launch n. Raises AssertionError where the search claims so and running its dispatch shows otherwise.
     """
-    lowered = lower(policy)
+    edge_waits = lower(policy)
     needs, capacity = _needs(graph), _capacity(graph)
-    producers = sorted({waits.edge.producer for waits in lowered})
+    producers = sorted({waits.edge.producer for waits in edge_waits})
     for absent in chain.from_iterable(combinations(producers, n) for n in range(1, len(producers) + 1)):
-        waiting = _waiting(policy, lowered, set(absent))
+        waiting = _waiting(policy, edge_waits, set(absent))
         count = tuple(len(tiles) for tiles in waiting)
-        plan = _filled(needs, capacity, count, absent, int(graph.device.sms))
+        plan = _fillings(needs, capacity, count, absent, int(graph.device.sms))
         if plan is not None:
             supply = [iter(tiles) for tiles in waiting]
             first = [[(stage, next(supply[stage])) for stage in sm] for sm in plan]
-            finished = _run(policy, lowered, needs, capacity, first)
-            assert not finished, f"the dispatch {first} was to hang, and ends"
+            is_finished = _run(policy, edge_waits, needs, capacity, first)
+            assert not is_finished, f"the dispatch {first} was to hang, and ends"
             return True
     return False
 
@@ -64,7 +64,7 @@ def _needs(graph: TileGraph) -> list[Vector]:
     return matches
 
 
-def _waiting(policy: Policy, lowered: list[Waits], absent: set[int]) -> list[list[int]]:
+def _waiting(policy: Policy, edge_waits: list[Waits], absent: set[int]) -> list[list[int]]:
     """Tiles by stage that wait for ever where no tile of the ``absent`` stages runs and every other has all the room it
     wants.
     """
@@ -72,18 +72,18 @@ def _waiting(policy: Policy, lowered: list[Waits], absent: set[int]) -> list[lis
     waiting: list[list[int]] = []
     for number, stage in enumerate(policy.stages):
         may = np.ones(stage.tiles, bool)
-        for waits in (w for w in lowered if w.edge.consumer == number):
-            posted = np.bincount(waits.of[is_done[waits.edge.producer]], minlength=len(waits.posts))
+        for waits in (w for w in edge_waits if w.edge.consumer == number):
+            post_counts = np.bincount(waits.of[is_done[waits.edge.producer]], minlength=len(waits.posts))
             for tile in range(stage.tiles):
                 rows = slice(waits.indptr[tile], waits.indptr[tile + 1])
-                may[tile] &= bool((posted[waits.semaphore[rows]] >= waits.value[rows]).all())
+                may[tile] &= bool((post_counts[waits.semaphore[rows]] >= waits.value[rows]).all())
         waiting.append(np.flatnonzero(~may).tolist())
         if number not in absent:
             is_done[number] = may
     return waiting
 
 
-def _filled(
+def _fillings(
     needs: list[Vector], capacity: Vector, count: tuple[int, ...], absent: tuple[int, ...], sms: int
 ) -> list[list[int]] | None:
     """Stages of the blocks on each SM that leave no room for a block of any absent stage; None where there are too few
@@ -103,10 +103,10 @@ def _filled(
                     return number, *more
         return None
 
-    chosen = fill(count, 0, sms) if sum(count) >= sms else None
-    if chosen is None:
+    filling = fill(count, 0, sms) if sum(count) >= sms else None
+    if filling is None:
         return None
-    return [[stage for stage, blocks in enumerate(mixtures[n]) for _ in range(blocks)] for n in chosen]
+    return [[stage for stage, blocks in enumerate(mixtures[n]) for _ in range(blocks)] for n in filling]
 
 
 def _mixtures(
@@ -134,36 +134,38 @@ def _mixtures(
                 yield blocks
 
 
-def _run(policy: Policy, lowered: list[Waits], needs: list[Vector], capacity: Vector, first: list[list[Tile]]) -> bool:
+def _run(
+    policy: Policy, edge_waits: list[Waits], needs: list[Vector], capacity: Vector, first: list[list[Tile]]
+) -> bool:
     """Whether all tiles end where the ``first`` ones are dispatched onto their SMs and then whatever finds room."""
     room = [np.array(capacity) - sum((np.array(needs[s]) for s, _ in tiles), np.zeros(4, int)) for tiles in first]
     assert all((left >= 0).all() for left in room)
     resident = {tile: sm for sm, tiles in enumerate(first) for tile in tiles}
-    undispatched = [
+    waiting_tiles = [
         (s, t) for s, stage in enumerate(policy.stages) for t in range(stage.tiles) if (s, t) not in resident
     ]
-    posted = [np.zeros(len(waits.posts), int) for waits in lowered]
-    moved = True
-    while moved:
-        moved = False
+    post_counts = [np.zeros(len(waits.posts), int) for waits in edge_waits]
+    any_progress = True
+    while any_progress:
+        any_progress = False
         for stage, tile in list(resident):
             ready = all(
-                posted[n][waits.semaphore[k]] >= waits.value[k]
-                for n, waits in enumerate(lowered)
+                post_counts[n][waits.semaphore[k]] >= waits.value[k]
+                for n, waits in enumerate(edge_waits)
                 if waits.edge.consumer == stage
                 for k in range(waits.indptr[tile], waits.indptr[tile + 1])
             )
             if ready:
                 room[resident.pop((stage, tile))] += needs[stage]
-                for n, waits in enumerate(lowered):
+                for n, waits in enumerate(edge_waits):
                     if waits.edge.producer == stage:
-                        posted[n][waits.of[tile]] += 1
-                moved = True
-        for one in list(undispatched):
+                        post_counts[n][waits.of[tile]] += 1
+                any_progress = True
+        for one in list(waiting_tiles):
             place = next((sm for sm, left in enumerate(room) if (left >= needs[one[0]]).all()), None)
             if place is not None:
                 room[place] -= needs[one[0]]
                 resident[one] = place
-                undispatched.remove(one)
-                moved = True
-    return not resident and not undispatched
+                waiting_tiles.remove(one)
+                any_progress = True
+    return not resident and not waiting_tiles

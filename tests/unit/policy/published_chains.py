@@ -137,14 +137,14 @@ def _pair(chain: Chain, whole: TileGraph, pair: tuple[int, int], number: int) ->
     shipped_us, missing = {}, {}
     for kind in CONVOLUTION_KINDS if chain.convolutions else KINDS:
         try:
-            shipped = shipped_policy(Shipped(kind), graph, *pair)
+            shipped_waits = shipped_policy(Shipped(kind), graph, *pair)
         except UserError:  # a stride that does not divide the columns
             continue
         # As cuSync's users do, with an order of tiles that suits the kind: that of the synthesised policy, or
         # ascending.
-        orders = (policy.stages, shipped.stages)
-        shipped_us[kind] = min(predict(replace(shipped, stages=s), pair).policy_ns for s in orders) / 1000
-        missing[kind] = len(verify(shipped, graph, pair).missing)
+        orders = (policy.stages, shipped_waits.stages)
+        shipped_us[kind] = min(predict(replace(shipped_waits, stages=s), pair).policy_ns for s in orders) / 1000
+        missing[kind] = len(verify(shipped_waits, graph, pair).missing)
     edge = policy.edges[0]
     names = f"{chain.rows[number].op} -> {chain.rows[number + 1].op}"
     return Found(

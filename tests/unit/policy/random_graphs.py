@@ -75,8 +75,8 @@ def residency_tally(dice: random.Random, count: int, synthesised: float = 0.2) -
             stages = tuple(stage_of(graph, launch) for launch in launches)
             policy = exact_policy(graph, stages, launches, renamed=True)
             policy = replace(policy, guard={**policy.guard, **guard_of(graph, launches)})
-        for kind, changed, where in residency_mutants(policy, graph, on, dice):
-            tally.add(kind, changed, where)
+        for kind, mutant, where in residency_mutants(policy, graph, on, dice):
+            tally.add(kind, mutant, where)
     return tally
 
 

@@ -13,30 +13,30 @@ Grid = tuple[int, int, int]
 
 def runs_without(policy: Policy, absent: tuple[int, int]) -> set[tuple[int, int]]:
     """Every (stage, tile) that can run if the tile ``absent`` never does."""
-    lowered = lower(policy)
+    edge_waits = lower(policy)
     ended_tasks: set[tuple[int, int]] = set()
-    changed = True
-    while changed:
-        changed = False
-        posted = [
+    any_change = True
+    while any_change:
+        any_change = False
+        post_counts = [
             {
                 s: sum((w.edge.producer, t) in ended_tasks for t, of in enumerate(w.of) if of == s)
                 for s in set(w.semaphore.tolist())
             }
-            for w in lowered
+            for w in edge_waits
         ]
         for stage, description in enumerate(policy.stages):
             for tile in range(description.tiles):
                 if (stage, tile) in ended_tasks or (stage, tile) == absent:
                     continue
                 ready = all(
-                    posted[n][int(w.semaphore[k])] >= w.value[k]
-                    for n, w in enumerate(lowered) if w.edge.consumer == stage
+                    post_counts[n][int(w.semaphore[k])] >= w.value[k]
+                    for n, w in enumerate(edge_waits) if w.edge.consumer == stage
                     for k in range(w.indptr[tile], w.indptr[tile + 1])
                 )  # fmt: skip
                 if ready:
                     ended_tasks.add((stage, tile))
-                    changed = True
+                    any_change = True
     return ended_tasks
 
 

@@ -22,7 +22,7 @@ HEAD = "tileprof dependencies 1\n"
 UP_DOWN = HEAD + "grid up 24 x 4\ngrid down 48 x 4\n"
 
 
-def awaited(policy: Policy) -> set[tuple[int, int, int, int]]:
+def awaited_tiles(policy: Policy) -> set[tuple[int, int, int, int]]:
     """(producer stage, tile, consumer stage, tile) that the policy waits for itself."""
     actual = set()
     for waits in lower(policy):
@@ -83,7 +83,7 @@ def test_two_grids_wait_for_exactly_what_is_written(data: st.DataObject) -> None
                 columns = range(first, min(px - 1, first + wide) + 1, step)
                 expected |= {(0, k + px * ((b * y + x) % py), 1, x + cx * y) for k in columns}
     text = HEAD + f"grid p {px} x {py}\ngrid c {cx} x {cy}\n" + "\n".join(lines)
-    assert awaited(parse_dependencies(text).policy()) == expected
+    assert awaited_tiles(parse_dependencies(text).policy()) == expected
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_two_grids_wait_for_exactly_what_is_written(data: st.DataObject) -> None
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(line: str, message: str) -> None:
-    with pytest.raises(DependencyError, match=message) as caught:
+    with pytest.raises(DependencyError, match=message) as refusal:
         parse_dependencies(UP_DOWN + line)
-    assert "line 4" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 500
+    assert "line 4" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 500
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_what_is_wrong_is_said_with_its_line(line: str, message: str) -> None:
 def test_what_is_no_file_of_dependencies_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "hand.dep"
     path.write_text(text)
-    with pytest.raises(DependencyError, match=message) as caught:
+    with pytest.raises(DependencyError, match=message) as refusal:
         load_dependencies(path)
-    assert "hand.dep" in str(caught.value)
+    assert "hand.dep" in str(refusal.value)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, 
     policy = policy_of(TEXTS[name], order=name == "join")
     texts, result = cusync_files(policy, several=several)
     calls, expected = [], set()
-    lowered = {(w.edge.producer, w.edge.consumer): w for w in lower(result.policy)}
+    waits_of_pair = {(w.edge.producer, w.edge.consumer): w for w in lower(result.policy)}
     for number, (stage, title) in enumerate(
         zip(result.policy.stages, identifiers([s.name for s in policy.stages]), strict=True)
     ):
@@ -176,11 +176,11 @@ def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, 
         if stage.order is not None:
             calls.append(f"if ({title}Order().blockIndex({grid}, dim3(0, 0, 0)) != {stage.tiles - 1}) return 1;")
         if out := result.edge_from(number):
-            of = lowered[out.producer, out.consumer].of
+            of = waits_of_pair[out.producer, out.consumer].of
             expected |= {("post", number, tile, int(s), 1) for tile, s in enumerate(of)}
             calls.append(f'show("post", {number}, {_host(title + "Posts", texts)}, {grid}, 1);')
         if into := result.edge_into(number):
-            w = lowered[into.producer, number]
+            w = waits_of_pair[into.producer, number]
             most = int(np.diff(w.indptr).max())
             tiles = np.repeat(np.arange(stage.tiles), np.diff(w.indptr))
             expected |= {

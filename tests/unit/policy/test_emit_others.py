@@ -52,28 +52,28 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> TileGraph:
 def test_running_the_task_groups_runs_every_task_after_what_its_policy_awaits(text: str) -> None:
     policy = parse_dependencies("tileprof dependencies 1\n" + text).policy()
     result = json.loads(json.dumps(counters(policy)))
-    reached = [0] * len(result["counters"])
+    counter_values = [0] * len(result["counters"])
     ended_tasks: set[tuple[int, int]] = set()
-    awaited = {(s, t): set() for s, stage in enumerate(policy.stages) for t in range(stage.tiles)}
+    producers_of = {(s, t): set() for s, stage in enumerate(policy.stages) for t in range(stage.tiles)}
     for waits in lower(policy):
         for tile in range(len(waits.indptr) - 1):
             for k in range(waits.indptr[tile], waits.indptr[tile + 1]):
-                awaited[waits.edge.consumer, tile] |= {
+                producers_of[waits.edge.consumer, tile] |= {
                     (waits.edge.producer, p) for p, s in enumerate(waits.of) if s == waits.semaphore[k]
                 }
     left = list(result["groups"])
     while left:
-        ready = [g for g in left if all(reached[c] >= v for c, v in g["waits"])]
+        ready = [g for g in left if all(counter_values[c] >= v for c, v in g["waits"])]
         assert ready, "nothing can run"
         for group in ready:
             left.remove(group)
             for tile in (t for begin, end in group["tiles"] for t in range(begin, end)):
-                assert awaited[group["stage"], tile] <= ended_tasks
+                assert producers_of[group["stage"], tile] <= ended_tasks
                 ended_tasks.add((group["stage"], tile))
                 for column in result["stages"][group["stage"]]["posts"]:
-                    reached[column[tile]] += 1
-    assert ended_tasks == set(awaited)
-    assert reached == result["counters"]
+                    counter_values[column[tile]] += 1
+    assert ended_tasks == set(producers_of)
+    assert counter_values == result["counters"]
 
 
 def test_graphml_holds_every_launch_and_pair(graph: TileGraph) -> None:
@@ -108,14 +108,14 @@ def test_perfetto_holds_every_tile_on_a_lane_of_its_own(graph: TileGraph) -> Non
         for spans in by_lane.values():
             spans.sort()
             assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(spans))
-    named = {e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
-    assert {e["tid"] for e in tiles} == named
+    thread_ids = {e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
+    assert {e["tid"] for e in tiles} == thread_ids
 
 
 def test_perfetto_nests_launches_in_slices_of_their_modules() -> None:
     graph = build_graph(load(GOLDEN / "gpt2.tileprof"))
-    chosen = range(40)
-    events = json.loads(perfetto_files(graph, chosen)["perfetto.json"])["traceEvents"]
+    launch_range = range(40)
+    events = json.loads(perfetto_files(graph, launch_range)["perfetto.json"])["traceEvents"]
     slices = [e for e in events if e.get("cat") in ("module", "launch")]
     launches = [e for e in slices if e["cat"] == "launch"]
     assert len({e["name"] for e in launches}) > 5
@@ -175,10 +175,10 @@ def test_perfetto_leaves_out_tiles_that_were_not_measured_where_others_were(tmp_
     program.launch("row", norm(), buffers[1:], duration=600)
     program.writer.add_times(first, [5, 2], [7, 9], [100, 200], [300, 400])
     events = json.loads(perfetto_files(build_graph(load(program.writer.close())))["perfetto.json"])["traceEvents"]
-    shown = {
+    shown_threads = {
         e["args"]["tile"]: e["tid"] // 64 for e in events if e.get("cat") == "tile" and e["args"]["launch"] == first
     }
-    assert shown == {2: 9, 5: 7}
+    assert shown_threads == {2: 9, 5: 7}
     assert sum(e["ph"] == "s" for e in events) == 2
 
 

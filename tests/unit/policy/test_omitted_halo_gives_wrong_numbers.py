@@ -25,9 +25,9 @@ def pair(tmp_path_factory):
     """Two 3 x 3 convolutions of one size with a ReLU between them, which is the first one's epilogue."""
     module, x, whole = recorded("convolutions", tmp_path_factory.mktemp("halo") / "t.tileprof")
     launches = [0, 2]
-    folded = overtaken_launches(whole, launches)
+    folded_launches = overtaken_launches(whole, launches)
     graph = fuse(whole, launches)
-    return module(x).detach(), x, module, whole, graph, launches, folded
+    return module(x).detach(), x, module, whole, graph, launches, folded_launches
 
 
 def outputs(pair, policy, order) -> torch.Tensor:
@@ -49,9 +49,9 @@ def wrong_pixels(pair, policy, order) -> int:
 
 @pytest.mark.parametrize("kind", ["conv2dtile", "rowsync", "tilesync"])
 def test_a_tile_held_back_makes_the_shipped_policies_wrong(pair, kind) -> None:
-    _, _, _, whole, graph, launches, folded = pair
+    _, _, _, whole, graph, launches, folded_launches = pair
     policy = shipped_policy(Shipped(kind), graph, *launches)
-    policy = replace(policy, stages=describe(whole, policy.stages, folded))
+    policy = replace(policy, stages=describe(whole, policy.stages, folded_launches))
     assert wrong_pixels(pair, policy, stream) == 0, "in stream order the omission does not show"
     held_back = policy.stages[0].tiles // 2
     wrong = wrong_pixels(pair, policy, lambda program: delaying(program, held_back))
@@ -62,7 +62,7 @@ def test_a_tile_held_back_makes_the_shipped_policies_wrong(pair, kind) -> None:
 
 
 def test_the_policy_from_the_trace_is_right_whatever_tile_is_held_back(pair) -> None:
-    _, _, _, _, graph, launches, folded = pair
-    policy = synthesise(graph, launches, folded=folded)
+    _, _, _, _, graph, launches, folded_launches = pair
+    policy = synthesise(graph, launches, folded=folded_launches)
     for tile in range(policy.stages[0].tiles):
         assert wrong_pixels(pair, policy, lambda program, tile=tile: delaying(program, tile)) == 0

@@ -63,14 +63,14 @@ def test_the_stages_touch_what_the_launches_touched(program) -> None:
     policy = synthesise(graph, range(len(graph.launches)))
     for stage, operator in zip(policy.stages, Chain.of_policy(policy).operators, strict=True):
         tensors = {view.tensor: n for n, view in enumerate(operator.views().values())}
-        touched = operator.touches(tensors)
+        access = operator.touches(tensors)
         footprint = graph.footprint(int(graph.launches["footprint"].iloc[stage.launch]))
         number = tile_numbers(graph, stage.launch)
         read, written = (np.zeros(stage.tiles, np.int64) for _ in range(2))
         read[number], written[number] = bytes_by_tile(footprint.boxes.tile, footprint.boxes, footprint.tiles)
         boxes = Boxes.of(
-            tile=touched.tile, operand=touched.buffer, mode=touched.mode, offset=touched.offset, length=touched.length,
-            count_0=touched.count_0, stride_0=touched.stride_0, count_1=touched.count_1, stride_1=touched.stride_1,
+            tile=access.tile, operand=access.buffer, mode=access.mode, offset=access.offset, length=access.length,
+            count_0=access.count_0, stride_0=access.stride_0, count_1=access.count_1, stride_1=access.stride_1,
         )  # fmt: skip
         assert (boxes.mode <= WRITE).all()
         assert (boxes.mode >= READ).all()
@@ -86,9 +86,9 @@ def test_the_stages_touch_what_the_launches_touched(program) -> None:
 def test_launches_taken_as_epilogues_are_epilogues(name, epilogues, tmp_path) -> None:
     module, x, graph = recorded(name, tmp_path / "t.tileprof")
     products = [n for n, k in enumerate(graph.launches["kernel"]) if "elementwise" not in k]
-    folded = overtaken_launches(graph, products)
-    assert folded
-    policy = synthesise(fuse(graph, products), products, folded=folded)
+    folded_launches = overtaken_launches(graph, products)
+    assert folded_launches
+    policy = synthesise(fuse(graph, products), products, folded=folded_launches)
     assert [s.operator["parameters"].get("epilogue", "none") for s in policy.stages] == epilogues
     pipeline = Pipeline(policy)
     assert pipeline.verdict.sound

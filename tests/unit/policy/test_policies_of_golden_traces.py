@@ -32,6 +32,6 @@ def test_a_golden_trace_is_valid_and_its_policy_sound(path: Path) -> None:
     assert not graph.links.empty
     policy = synthesise(graph, launches)
     assert verify(from_dict(to_dict(policy)), graph).sound
-    weakened = to_dict(policy)
-    del weakened["edges"][0]
-    assert not verify(from_dict(weakened), graph).sound
+    weaker_policy = to_dict(policy)
+    del weaker_policy["edges"][0]
+    assert not verify(from_dict(weaker_policy), graph).sound

@@ -25,8 +25,8 @@ def theirs(mlp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Pat
     return tmp_path / "made" / "policy.json"
 
 
-def change(path: Path, **changed: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+def change(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def exported(mlp: Path, theirs: Path, tmp_path: Path, *options: str) -> dict[str, Any]:
@@ -68,12 +68,12 @@ def test_names_and_notes_reach_the_terminal_as_one_plain_line(
     theirs.write_text(json.dumps(value))
     assert main(["verify", str(theirs), str(mlp)]) == 0
     exported(mlp, theirs, tmp_path)
-    shown = capsys.readouterr()
+    output = capsys.readouterr()
     plain = r"up\x1b[2J\nDependencies: 0\ud800"
-    assert f"launch 0: {plain}, " in shown.out
-    assert f"  {plain}\n" in shown.out
-    assert f"{plain} (0): {plain}." in shown.err
-    assert "\x1b" not in shown.out + shown.err
+    assert f"launch 0: {plain}, " in output.out
+    assert f"  {plain}\n" in output.out
+    assert f"{plain} (0): {plain}." in output.err
+    assert "\x1b" not in output.out + output.err
 
 
 def test_a_trace_where_a_policy_belongs_is_told_from_any_folder(

@@ -41,9 +41,9 @@ def test_awaited_missing_and_excess_are_those_of_single_waits(case):
     except PolicyError:
         return
     actual = {(w.producer, w.consumer): w for w in pair_waits(policy, graph, verdict)}
-    awaited = awaited_one_by_one(policy)
-    for key in {*actual, *(k for k, pairs in awaited.items() if pairs)}:
-        assert edges(actual[key].awaited) == awaited.get(key, set())
-        assert actual[key].excess == len(awaited.get(key, set()) - relation.get(key, set()))
+    awaited_tiles = awaited_one_by_one(policy)
+    for key in {*actual, *(k for k, pairs in awaited_tiles.items() if pairs)}:
+        assert edges(actual[key].awaited) == awaited_tiles.get(key, set())
+        assert actual[key].excess == len(awaited_tiles.get(key, set()) - relation.get(key, set()))
         rows = verdict.missing[(verdict.missing["producer"] == key[0]) & (verdict.missing["consumer"] == key[1])]
         assert edges(actual[key].missing) == set(zip(rows["producer_tile"], rows["consumer_tile"], strict=True))

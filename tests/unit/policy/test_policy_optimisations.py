@@ -89,8 +89,8 @@ def products(tmp_path_factory):
 
 
 def test_loads_are_reordered_where_a_waiting_product_also_reads_weights(products) -> None:
-    whole, fused, folded = products
-    policy = synthesise(fused, [0, 2], folded=folded)
+    whole, fused, folded_launches = products
+    policy = synthesise(fused, [0, 2], folded=folded_launches)
     assert policy.options.reordered_loads
     assert "reads what no launch writes" in policy.options.reasons["reordered_loads"]
     header = cusync_files(policy)[0]["policy.h"]
@@ -101,8 +101,8 @@ def test_loads_are_reordered_where_a_waiting_product_also_reads_weights(products
 
 
 def test_loads_are_in_order_where_every_producer_fills_its_last_wave(products) -> None:
-    _, fused, folded = products
-    policy = synthesise(fused, [0, 2], folded=folded)
+    _, fused, folded_launches = products
+    policy = synthesise(fused, [0, 2], folded=folded_launches)
     full = replace(policy, stages=(replace(policy.stages[0], blocks_per_sm=1, grid=(132, 1, 1)), policy.stages[1]))
     options = choose_options(full, fused, [0, 2])
     assert not options.reordered_loads

@@ -32,7 +32,7 @@ def test_missing_is_exactly_what_can_run_too_early(case: tuple[Policy, list[Grid
     assert verdict.covered == verdict.needed - len(expected)
 
 
-def row_policy(**changed: object) -> dict:
+def row_policy(**options: object) -> dict:
     edge = {
         "producer": 0,
         "consumer": 1,
@@ -46,9 +46,9 @@ def row_policy(**changed: object) -> dict:
         "tileprof_policy": 1,
         "stages": [{"name": "up", "grid": [4, 3, 1], "launch": 0}, {"name": "down", "grid": [2, 3, 1], "launch": 1}],
         "semaphores": [{"producer": 0, "grid": [1, 3, 1], "of": ["0", "y", "0"]}],
-        "edges": [edge | {k: v for k, v in changed.items() if k in edge}],
+        "edges": [edge | {k: v for k, v in options.items() if k in edge}],
     }
-    return value | {k: v for k, v in changed.items() if k not in edge}
+    return value | {k: v for k, v in options.items() if k not in edge}
 
 
 def rows() -> Relation:
@@ -62,7 +62,7 @@ def test_a_row_policy_covers_rows_and_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "lost"),
+    ("change", "loss_count"),
     [
         ({"value": "3"}, 24),
         ({"waits": ["0", "min(2, y + 1)", "0"]}, 16),
@@ -70,15 +70,15 @@ def test_a_row_policy_covers_rows_and_nothing_more() -> None:
         ({"waits": ["0", "0..y - 1", "0"]}, 24),
     ],
 )
-def test_a_weakened_policy_loses_dependencies(change: dict, lost: int) -> None:
+def test_a_weakened_policy_loses_dependencies(change: dict, loss_count: int) -> None:
     verdict = verify(from_dict(row_policy(**change)), graph_of([(4, 3, 1), (2, 3, 1)], rows()))
     assert not verdict.sound
-    assert len(verdict.missing) == lost
+    assert len(verdict.missing) == loss_count
 
 
 def test_waits_for_the_wrong_row_are_all_excess() -> None:
-    shifted = from_dict(row_policy(waits=["0", "(y + 1) % 3", "0"]))
-    (excess,) = verify(shifted, graph_of([(4, 3, 1), (2, 3, 1)], rows())).excess.to_dict("records")
+    shifted_policy = from_dict(row_policy(waits=["0", "(y + 1) % 3", "0"]))
+    (excess,) = verify(shifted_policy, graph_of([(4, 3, 1), (2, 3, 1)], rows())).excess.to_dict("records")
     assert (excess["idle_waits"], excess["awaited_tiles"], excess["excess_tiles"]) == (6, 24, 24)
 
 
@@ -209,9 +209,9 @@ def test_json_round_trip_is_equal(tmp_path) -> None:
 def test_a_table_of_a_million_waits_is_read_in_seconds() -> None:
     value = row_policy()
     value["edges"][0] |= {"waits": {"indptr": [0] * 6 + [2_000_000], "semaphore": [2] * 2_000_000}, "value": "4"}
-    begun = time.process_time()
+    start_s = time.process_time()
     assert len(lower(from_dict(value))[0].semaphore) == 2_000_000
-    assert time.process_time() - begun < 4  # 10 s one number at a time
+    assert time.process_time() - start_s < 4  # 10 s one number at a time
     value["edges"][0]["waits"]["semaphore"][1_999_999] = -1
     with pytest.raises(PolicyError, match=r"semaphore\[1999999\]: -1 is less than the minimum"):
         from_dict(value)

@@ -50,8 +50,8 @@ def test_products_of_matrices_are_covered_exactly(kind: str, row: int, size: tup
 def test_a_stride_covers_columns_that_lie_so_far_apart() -> None:
     edges = {(y * 12 + c, y * 4 + x) for y in range(3) for x in range(4) for c in (x, x + 4, x + 8)}
     graph = graph_of([(12, 3, 1), (4, 3, 1)], {(0, 1): edges})
-    for shipped in (Shipped.parse("cusync:stridedsync:4"), Shipped.parse("cusync:stridedsync")):
-        assert verify(shipped_policy(shipped, graph, 0, 1), graph).sound
+    for shipped_kind in (Shipped.parse("cusync:stridedsync:4"), Shipped.parse("cusync:stridedsync")):
+        assert verify(shipped_policy(shipped_kind, graph, 0, 1), graph).sound
     assert not verify(shipped_policy(Shipped.parse("cusync:stridedsync:6"), graph, 0, 1), graph).sound
     with pytest.raises(UserError, match="a stride must divide the columns"):
         shipped_policy(Shipped("stridedsync", 5, "yy"), graph, 0, 1)
@@ -141,8 +141,8 @@ def test_what_a_launch_in_between_needs_its_stage_needs_too() -> None:
     for row in fused.links.itertuples():
         parent, child, _ = fused.blocks[row.block].edges()
         needs[row.producer, row.consumer] = set(zip(parent.tolist(), child.tolist(), strict=True))
-    crossed = {(t, 3 - t) for t in range(4)}
-    assert needs == {(0, 1): crossed, (0, 3): crossed, (1, 3): same}
+    crossing_edges = {(t, 3 - t) for t in range(4)}
+    assert needs == {(0, 1): crossing_edges, (0, 3): crossing_edges, (1, 3): same}
     policy = synthesise(fused, [0, 1, 3])
     assert [(e.producer, e.consumer) for e in policy.edges] == [(0, 1), (1, 2)]
 
@@ -157,22 +157,22 @@ def test_fused_needs_are_those_of_tiles_followed_one_by_one(data: st.DataObject)
     pairs = st.sets(st.tuples(st.integers(0, tiles - 1), st.integers(0, tiles - 1)), max_size=4)
     relation = {(p, c): data.draw(pairs) for c in range(count) for p in range(c)}
     graph = graph_of([(tiles, 1, 1)] * count, relation)
-    chosen = data.draw(st.lists(st.integers(0, count - 1), unique=True, min_size=2, max_size=count).map(sorted))
-    folded = overtaken_launches(graph, chosen)
+    picks = data.draw(st.lists(st.integers(0, count - 1), unique=True, min_size=2, max_size=count).map(sorted))
+    folded_launches = overtaken_launches(graph, picks)
     records: dict[Tile, set[Tile]] = {}  # what a tile needs of the stages
-    host = {launch: launch for launch in chosen}
+    host = {launch: launch for launch in picks}
     expected: set[tuple[Tile, Tile]] = set()
-    for launch in sorted({*chosen, *folded}):
+    for launch in sorted({*picks, *folded_launches}):
         given_by = [p for p in host if relation.get((p, launch))]
         for tile in range(tiles):
             parents = {(p, t) for p in given_by for t, c in relation[p, launch] if c == tile}
-            records[launch, tile] = {s for p in parents for s in ({p} if p[0] in chosen else records[p])}
+            records[launch, tile] = {s for p in parents for s in ({p} if p[0] in picks else records[p])}
         host.setdefault(launch, max((host[p] for p in given_by), default=-1))
         for tile in range(tiles):
             need = records[launch, tile]
-            own = {(launch, tile)} if launch in chosen else {s for s in need if s[0] == host[launch]}
+            own = {(launch, tile)} if launch in picks else {s for s in need if s[0] == host[launch]}
             expected |= {(s, mine) for mine in own for s in need if s[0] != mine[0]}
-    fused = fuse(graph, chosen)
+    fused = fuse(graph, picks)
     actual = set()
     for row in fused.links.itertuples():
         parent, child, _ = fused.blocks[row.block].edges()

@@ -83,7 +83,7 @@ def writer(tmp_path):
 
 
 @pytest.fixture
-def recorded(writer, layers):
+def whole_trace(writer, layers):
     """A whole trace of three layers, loaded."""
     trace_writer = writer()
     layers(trace_writer)

@@ -24,7 +24,7 @@ def boxes_of(rows):
     return Boxes.of(**{name: [row[name] for row in rows] for name in rows[0]})
 
 
-def touched(boxes, row):
+def touched_bytes(boxes, row):
     """The bytes of one box, one by one."""
     return {
         int(boxes.offset[row] + i * boxes.stride_0[row] + j * boxes.stride_1[row] + byte)
@@ -38,7 +38,7 @@ def counted_byte_by_byte(boxes, tiles):
     actual = {(tile, kind): set() for tile in range(tiles) for kind in (0, 1)}
     for row in range(len(boxes)):
         kind = int(boxes.mode[row] != READ)
-        actual[boxes.tile[row], kind] |= {(boxes.operand[row], byte) for byte in touched(boxes, row)}
+        actual[boxes.tile[row], kind] |= {(boxes.operand[row], byte) for byte in touched_bytes(boxes, row)}
     return [[len(actual[tile, kind]) for tile in range(tiles)] for kind in (0, 1)]
 
 
@@ -68,7 +68,7 @@ def test_small_batches_give_the_same(rows, runs):
 def test_a_normalised_box_holds_the_same_bytes_in_ordered_levels(row):
     boxes = boxes_of([row])
     normal = boxes.normalised()
-    assert touched(normal, 0) == touched(boxes, 0)
+    assert touched_bytes(normal, 0) == touched_bytes(boxes, 0)
     c0, s0, c1, s1 = (int(getattr(normal, n)[0]) for n in ("count_0", "stride_0", "count_1", "stride_1"))
     assert (s0 > normal.length[0]) if c0 > 1 else s0 == 0
     assert (s1 >= s0 and c0 > 1) if c1 > 1 else s1 == 0

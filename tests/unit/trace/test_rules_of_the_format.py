@@ -51,16 +51,16 @@ def change(trace, table, column, row, value):
 
 
 @pytest.mark.parametrize(("rule", "table", "column", "row", "value", "words"), CHANGES)
-def test_a_rule_objects_to_what_it_forbids(recorded, rule, table, column, row, value, words):
-    change(recorded, table, column, row, value)
-    messages = [v for v in validate(recorded) if v.rule == rule]
+def test_a_rule_objects_to_what_it_forbids(whole_trace, rule, table, column, row, value, words):
+    change(whole_trace, table, column, row, value)
+    messages = [v for v in validate(whole_trace) if v.rule == rule]
     assert any(words in v.message for v in messages), messages
     assert {v.table for v in messages} == {RULES[rule].table}
 
 
-def test_an_operand_that_is_not_bound_is_found(recorded):
-    change(recorded, "accesses", "operand", 1, 2)
-    actual = [v for v in validate(recorded) if v.rule == "bound"]
+def test_an_operand_that_is_not_bound_is_found(whole_trace):
+    change(whole_trace, "accesses", "operand", 1, 2)
+    actual = [v for v in validate(whole_trace) if v.rule == "bound"]
     assert [v.row for v in actual] == [0, 1]
     assert actual[0].message == "its footprint has 3 operands, bound are 2"
 
@@ -69,10 +69,10 @@ def test_every_rule_has_a_change_that_breaks_it():
     assert {rule for rule, *_ in CHANGES} | {"bound"} == set(RULES)
 
 
-def test_many_broken_rows_are_shown_in_part_and_counted(recorded):
-    rows = recorded.columns("accesses")
+def test_many_broken_rows_are_shown_in_part_and_counted(whole_trace):
+    rows = whole_trace.columns("accesses")
     rows["length"] = np.zeros_like(rows["length"])
-    actual = [v for v in validate(recorded) if v.rule == "box-sizes"]
+    actual = [v for v in validate(whole_trace) if v.rule == "box-sizes"]
     assert len(actual) == 5
     assert actual[-1].message.endswith("and 19 more rows")
 

@@ -13,11 +13,11 @@ from tileprof.trace import ATOMIC, READ, Boxes, Footprint, load, schema, validat
 from tileprof.trace import writer as writing
 
 
-def test_every_table_has_the_schemas_columns_in_order(recorded):
+def test_every_table_has_the_schemas_columns_in_order(whole_trace):
     for table in schema.TABLES.values():
-        frame = getattr(recorded, table.name)
+        frame = getattr(whole_trace, table.name)
         assert list(frame.columns) == [c.name for c in table.columns]
-        assert len(frame) == recorded.manifest["rows"][table.name] > 0
+        assert len(frame) == whole_trace.manifest["rows"][table.name] > 0
         for column in table.columns:
             if column.type == "enum":
                 assert tuple(frame[column.name].cat.categories) == column.values
@@ -25,9 +25,9 @@ def test_every_table_has_the_schemas_columns_in_order(recorded):
                 assert frame[column.name].dtype == column.type
 
 
-def test_a_valid_trace_breaks_no_rule(recorded):
-    assert validate(recorded) == []
-    assert recorded.complete
+def test_a_valid_trace_breaks_no_rule(whole_trace):
+    assert validate(whole_trace) == []
+    assert whole_trace.complete
 
 
 def test_a_launch_comes_back_field_by_field(writer, footprint, launch):
@@ -92,23 +92,23 @@ def test_a_footprint_comes_back_with_its_boxes_sorted_by_tile(writer, launch):
         np.testing.assert_array_equal(values, inputs[[1, 0, 2]])
 
 
-def test_footprints_without_modelled_durations_say_none(recorded):
-    assert recorded.footprint(1).duration_ns is None
-    assert recorded.footprint(1) is recorded.footprint(1)
+def test_footprints_without_modelled_durations_say_none(whole_trace):
+    assert whole_trace.footprint(1).duration_ns is None
+    assert whole_trace.footprint(1) is whole_trace.footprint(1)
     with pytest.raises(IndexError, match="no footprint 3"):
-        recorded.footprint(3)
+        whole_trace.footprint(3)
     with pytest.raises(IndexError):
-        recorded.footprint(-1)
+        whole_trace.footprint(-1)
 
 
-def test_operands_of_a_launch_are_its_bindings(recorded):
-    buffer, offset = recorded.operands_of(5)
+def test_operands_of_a_launch_are_its_bindings(whole_trace):
+    buffer, offset = whole_trace.operands_of(5)
     np.testing.assert_array_equal(buffer, [5, 6])
     np.testing.assert_array_equal(offset, [0, 0])
 
 
-def test_buffers_live_from_allocation_to_free(recorded):
-    frame = recorded.buffers
+def test_buffers_live_from_allocation_to_free(whole_trace):
+    frame = whole_trace.buffers
     assert list(frame["allocated_at"]) == [-1, 0, 1, 2, 3, 4, 5]
     assert list(frame["freed_at"]) == [-1, 2, 3, 4, 5, 6, -1]
     assert frame["kind"].tolist() == ["input"] + ["activation"] * 6
@@ -137,25 +137,25 @@ def test_times_added_in_any_order_are_sorted(writer, footprint, launch):
     assert frame[["launch", "tile", "begin_ns"]].to_numpy().tolist() == [[0, 2, 1], [1, 1, 6], [1, 3, 5]]
 
 
-def test_expanded_accesses_join_launches_to_buffers(recorded):
-    frame = recorded.expanded_accesses()
-    joined = (
-        recorded.launches[["launch", "footprint"]]
-        .merge(recorded.accesses, on="footprint")
-        .merge(recorded.operands, on=["launch", "operand"], suffixes=("", "_bound"))
+def test_expanded_accesses_join_launches_to_buffers(whole_trace):
+    frame = whole_trace.expanded_accesses()
+    join = (
+        whole_trace.launches[["launch", "footprint"]]
+        .merge(whole_trace.accesses, on="footprint")
+        .merge(whole_trace.operands, on=["launch", "operand"], suffixes=("", "_bound"))
     )
-    joined["offset"] += joined["offset_bound"]
+    join["offset"] += join["offset_bound"]
     columns = ["launch", "tile", "buffer", "mode", "offset", "length", "first", "last"]
     pd.testing.assert_frame_equal(
         frame[columns].sort_values(columns[:4], ignore_index=True),
-        joined[columns].sort_values(columns[:4], ignore_index=True),
+        join[columns].sort_values(columns[:4], ignore_index=True),
     )
 
 
-def test_expanded_accesses_refuse_to_fill_the_memory(recorded, monkeypatch):
+def test_expanded_accesses_refuse_to_fill_the_memory(whole_trace, monkeypatch):
     monkeypatch.setattr("tileprof.trace.recording.EXPANDED_ROWS_LIMIT", 47)
     with pytest.raises(UserError, match="48 accesses over all launches, more than 47"):
-        recorded.expanded_accesses()
+        whole_trace.expanded_accesses()
 
 
 def test_the_tables_are_the_same_in_one_part_and_in_many(writer, layers, monkeypatch):
@@ -171,20 +171,20 @@ def test_the_tables_are_the_same_in_one_part_and_in_many(writer, layers, monkeyp
         pd.testing.assert_frame_equal(getattr(one, name), getattr(many, name))
 
 
-def test_plain_parquet_readers_see_the_same_rows(recorded):
-    frame = pq.read_table(recorded.path / "accesses").to_pandas()
-    assert frame["mode"].astype(str).tolist() == recorded.accesses["mode"].astype(str).tolist()
+def test_plain_parquet_readers_see_the_same_rows(whole_trace):
+    frame = pq.read_table(whole_trace.path / "accesses").to_pandas()
+    assert frame["mode"].astype(str).tolist() == whole_trace.accesses["mode"].astype(str).tolist()
 
 
-def test_shared_arrays_cannot_be_changed_by_accident(recorded):
+def test_shared_arrays_cannot_be_changed_by_accident(whole_trace):
     with pytest.raises(ValueError, match="read-only"):
-        recorded.footprint(0).boxes.offset[0] = 1
+        whole_trace.footprint(0).boxes.offset[0] = 1
 
 
 def test_the_manifest_tells_how_the_trace_came_about(writer, layers):
     trace_writer = writer(granule=32)
-    begun = json.loads((trace_writer.partial_path / "manifest.json").read_text())
-    assert (begun["complete"], begun["writer"]["pid"]) == (False, os.getpid())
+    first_manifest = json.loads((trace_writer.partial_path / "manifest.json").read_text())
+    assert (first_manifest["complete"], first_manifest["writer"]["pid"]) == (False, os.getpid())
     layers(trace_writer)
     trace_writer.note("2 kernels had no model")
     trace_writer.note("2 kernels had no model")
@@ -217,6 +217,6 @@ def test_text_that_utf8_cannot_hold_is_replaced(writer, footprint, launch):
 
 
 @pytest.mark.parametrize("path", ["run", "run.tileprof"])
-def test_a_trace_is_found_with_and_without_its_suffix(recorded, path):
-    assert load(recorded.path.parent / path).path == recorded.path
-    assert load(str(recorded.path.parent / path) + "/").path == recorded.path
+def test_a_trace_is_found_with_and_without_its_suffix(whole_trace, path):
+    assert load(whole_trace.path.parent / path).path == whole_trace.path
+    assert load(str(whole_trace.path.parent / path) + "/").path == whole_trace.path

@@ -34,9 +34,9 @@ def change_table(trace, name, change):
 
 
 @pytest.mark.parametrize(("version", "advice"), [(2, "use a newer tileprof"), (0, "record it again"), ("1", "record")])
-def test_another_format_version_is_refused_with_both_numbers(recorded, version, advice):
-    change_manifest(recorded, version=version)
-    message = refusal(recorded.path)
+def test_another_format_version_is_refused_with_both_numbers(whole_trace, version, advice):
+    change_manifest(whole_trace, version=version)
+    message = refusal(whole_trace.path)
     assert f"trace format {version!r}" in message
     assert "reads 1" in message
     assert advice in message
@@ -53,11 +53,11 @@ def test_another_format_version_is_refused_with_both_numbers(recorded, version, 
         (" " * (17 << 20), "larger than"),
     ],
 )
-def test_a_broken_manifest_is_named(recorded, text, words):
-    (recorded.path / manifest.FILE_NAME).write_text(text)
-    message = refusal(recorded.path)
+def test_a_broken_manifest_is_named(whole_trace, text, words):
+    (whole_trace.path / manifest.FILE_NAME).write_text(text)
+    message = refusal(whole_trace.path)
     assert words in message
-    assert str(recorded.path) in message
+    assert str(whole_trace.path) in message
 
 
 @pytest.mark.parametrize(
@@ -76,49 +76,49 @@ def test_a_broken_manifest_is_named(recorded, text, words):
         ("exit_code", 10**40, "exit_code is 1000000"),
     ],
 )
-def test_a_manifest_of_a_wrong_shape_is_refused(recorded, key, value, words):
-    change_manifest(recorded, **{key: value})
-    assert words in refusal(recorded.path)
+def test_a_manifest_of_a_wrong_shape_is_refused(whole_trace, key, value, words):
+    change_manifest(whole_trace, **{key: value})
+    assert words in refusal(whole_trace.path)
 
 
 @pytest.mark.parametrize("value", [10**40, 10**400, -1, 0, "4", None, 1e300])
 @pytest.mark.parametrize("key", ["registers_per_sm", "sms", "clock_mhz", "dram_bytes_per_s"])
-def test_a_number_that_no_device_has_is_refused(recorded, key, value):
-    change_manifest(recorded, device={**recorded.manifest["device"], key: value})
-    assert f"its device: {key} is " in refusal(recorded.path)
+def test_a_number_that_no_device_has_is_refused(whole_trace, key, value):
+    change_manifest(whole_trace, device={**whole_trace.manifest["device"], key: value})
+    assert f"its device: {key} is " in refusal(whole_trace.path)
 
 
-def test_more_rows_than_there_is_memory_are_refused_unread(recorded, monkeypatch):
+def test_more_rows_than_there_is_memory_are_refused_unread(whole_trace, monkeypatch):
     monkeypatch.setattr("tileprof.trace.parts.MOST_ROWS", 20)
-    assert "accesses has 24 rows; at most 20 are read" in refusal(recorded.path)
+    assert "accesses has 24 rows; at most 20 are read" in refusal(whole_trace.path)
 
 
-def test_more_tiles_than_there_is_memory_are_refused(recorded, monkeypatch):
+def test_more_tiles_than_there_is_memory_are_refused(whole_trace, monkeypatch):
     monkeypatch.setattr("tileprof.trace.structure.MOST_TILES", 20)
-    assert "its launches have 24 tiles; at most 20 are read" in refusal(recorded.path)
+    assert "its launches have 24 tiles; at most 20 are read" in refusal(whole_trace.path)
 
 
-def test_a_folder_whose_name_is_not_utf_8_holds_a_trace(recorded, tmp_path):
+def test_a_folder_whose_name_is_not_utf_8_holds_a_trace(whole_trace, tmp_path):
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/run-\xff.tileprof")
-    before = recorded.launches
-    shutil.move(recorded.path, folder)
+    before = whole_trace.launches
+    shutil.move(whole_trace.path, folder)
     assert load(folder).launches.equals(before)
 
 
 @pytest.mark.parametrize("name", schema.TABLES)
 @pytest.mark.parametrize("records", [0, 3, 0.5, 0.99])
-def test_a_truncated_part_is_named(recorded, name, records):
-    path = recorded.path / name / "000000.parquet"
+def test_a_truncated_part_is_named(whole_trace, name, records):
+    path = whole_trace.path / name / "000000.parquet"
     data = path.read_bytes()
     path.write_bytes(data[: records if isinstance(records, int) else int(len(data) * records)])
-    message = refusal(recorded.path)
+    message = refusal(whole_trace.path)
     assert f"{name}/000000.parquet is damaged" in message
     assert "record the trace again" in message
 
 
 @pytest.mark.parametrize("name", schema.TABLES)
-def test_noise_in_a_part_is_refused_or_read_but_never_crashes(recorded, name):
-    path = recorded.path / name / "000000.parquet"
+def test_noise_in_a_part_is_refused_or_read_but_never_crashes(whole_trace, name):
+    path = whole_trace.path / name / "000000.parquet"
     data = bytearray(path.read_bytes())
     random = np.random.default_rng(5)
     for _ in range(40):
@@ -127,23 +127,23 @@ def test_noise_in_a_part_is_refused_or_read_but_never_crashes(recorded, name):
             noisy[at] = random.integers(256)
         path.write_bytes(noisy)
         try:
-            validate(load(recorded.path))
+            validate(load(whole_trace.path))
         except TraceError as error:
-            assert str(recorded.path) in str(error)  # noqa: PT017 - some noise is harmless
+            assert str(whole_trace.path) in str(error)  # noqa: PT017 - some noise is harmless
 
 
 @pytest.mark.parametrize("name", schema.TABLES)
-def test_a_missing_table_is_named(recorded, name):
-    shutil.rmtree(recorded.path / name)
-    assert f"has no table {name}" in refusal(recorded.path)
+def test_a_missing_table_is_named(whole_trace, name):
+    shutil.rmtree(whole_trace.path / name)
+    assert f"has no table {name}" in refusal(whole_trace.path)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "tiles/000000.parquet", "tiles"])
-def test_a_trace_does_not_lead_to_other_files(recorded, tmp_path, name):
-    here = recorded.path / name
+def test_a_trace_does_not_lead_to_other_files(whole_trace, tmp_path, name):
+    here = whole_trace.path / name
     elsewhere = here.rename(tmp_path / "elsewhere")
     here.symlink_to(elsewhere)
-    assert "link" in refusal(recorded.path)
+    assert "link" in refusal(whole_trace.path)
 
 
 def test_a_missing_part_is_noticed(writer, layers, monkeypatch):
@@ -155,32 +155,32 @@ def test_a_missing_part_is_noticed(writer, layers, monkeypatch):
     assert "a part is missing" in refusal(path)
 
 
-def test_a_missing_column_is_named(recorded):
-    change_table(recorded, "tiles", lambda c: {k: v for k, v in c.items() if k != "block_y"})
-    assert "has no column block_y" in refusal(recorded.path)
+def test_a_missing_column_is_named(whole_trace):
+    change_table(whole_trace, "tiles", lambda c: {k: v for k, v in c.items() if k != "block_y"})
+    assert "has no column block_y" in refusal(whole_trace.path)
 
 
-def test_a_column_of_another_type_is_named(recorded):
-    change_table(recorded, "tiles", lambda c: {**c, "tile": c["tile"].cast(pa.int64())})
-    assert "column tile is int64, expected int32" in refusal(recorded.path)
+def test_a_column_of_another_type_is_named(whole_trace):
+    change_table(whole_trace, "tiles", lambda c: {**c, "tile": c["tile"].cast(pa.int64())})
+    assert "column tile is int64, expected int32" in refusal(whole_trace.path)
 
 
-def test_an_unknown_mode_is_named(recorded):
-    rows = recorded.manifest["rows"]["accesses"]
-    change_table(recorded, "accesses", lambda c: {**c, "mode": pa.array(["read"] * (rows - 1) + ["erase"])})
-    assert "mode is 'erase', expected one of read, write, atomic" in refusal(recorded.path)
+def test_an_unknown_mode_is_named(whole_trace):
+    rows = whole_trace.manifest["rows"]["accesses"]
+    change_table(whole_trace, "accesses", lambda c: {**c, "mode": pa.array(["read"] * (rows - 1) + ["erase"])})
+    assert "mode is 'erase', expected one of read, write, atomic" in refusal(whole_trace.path)
 
 
-def test_modes_as_plain_strings_are_read(recorded):
-    before = recorded.accesses["mode"].tolist()
-    change_table(recorded, "accesses", lambda c: {**c, "mode": c["mode"].cast(pa.string())})
-    assert load(recorded.path).accesses["mode"].tolist() == before
+def test_modes_as_plain_strings_are_read(whole_trace):
+    before = whole_trace.accesses["mode"].tolist()
+    change_table(whole_trace, "accesses", lambda c: {**c, "mode": c["mode"].cast(pa.string())})
+    assert load(whole_trace.path).accesses["mode"].tolist() == before
 
 
-def test_a_null_where_there_may_be_none_is_refused(recorded):
-    rows = recorded.manifest["rows"]["accesses"]
-    change_table(recorded, "accesses", lambda c: {**c, "length": pa.array([None] * rows, pa.int64())})
-    assert "length has missing values" in refusal(recorded.path)
+def test_a_null_where_there_may_be_none_is_refused(whole_trace):
+    rows = whole_trace.manifest["rows"]["accesses"]
+    change_table(whole_trace, "accesses", lambda c: {**c, "length": pa.array([None] * rows, pa.int64())})
+    assert "length has missing values" in refusal(whole_trace.path)
 
 
 STRUCTURE = [
@@ -249,28 +249,28 @@ STRUCTURE = [
 
 
 @pytest.mark.parametrize(("table", "column", "row", "value", "words"), STRUCTURE)
-def test_rows_that_refer_to_nothing_are_refused(recorded, table, column, row, value, words):
+def test_rows_that_refer_to_nothing_are_refused(whole_trace, table, column, row, value, words):
     def change(columns):
         values = columns[column].to_numpy().copy()
         values[row] = value
         return {**columns, column: pa.array(values)}
 
-    change_table(recorded, table, change)
-    assert words in refusal(recorded.path)
-    [violation, *_] = validate(load(recorded.path))
+    change_table(whole_trace, table, change)
+    assert words in refusal(whole_trace.path)
+    [violation, *_] = validate(load(whole_trace.path))
     assert violation.rule == "structure"
 
 
 # ---- paths
 
 
-def test_a_path_that_does_not_exist_offers_the_nearest_trace(recorded):
-    assert "did you mean" in refusal(recorded.path.parent / "rum")
-    assert "run.tileprof" in refusal(recorded.path.parent / "rum")
+def test_a_path_that_does_not_exist_offers_the_nearest_trace(whole_trace):
+    assert "did you mean" in refusal(whole_trace.path.parent / "rum")
+    assert "run.tileprof" in refusal(whole_trace.path.parent / "rum")
 
 
-def test_the_suffix_alone_makes_no_trace_near(recorded):
-    assert "did you mean" not in refusal(recorded.path.parent / "elsewhere")
+def test_the_suffix_alone_makes_no_trace_near(whole_trace):
+    assert "did you mean" not in refusal(whole_trace.path.parent / "elsewhere")
 
 
 def test_a_path_that_does_not_exist_says_how_to_record(tmp_path):
@@ -283,6 +283,6 @@ def test_a_file_or_a_foreign_folder_is_no_trace(tmp_path):
     assert "is not a trace" in refusal(tmp_path)
 
 
-def test_what_a_complete_folder_is_called_does_not_matter(recorded):
-    moved = recorded.path.rename(recorded.path.with_name("renamed"))
-    assert load(moved).complete
+def test_what_a_complete_folder_is_called_does_not_matter(whole_trace):
+    new_path = whole_trace.path.rename(whole_trace.path.with_name("renamed"))
+    assert load(new_path).complete

@@ -36,7 +36,7 @@ def example(writer):
     return load(trace_writer.close())
 
 
-def printed(table):
+def printed_table(table):
     """The column names and rows that the docstring prints for a table, without the remarks beside them."""
     lines = iter(schema.__doc__.split("**A worked example.**")[1].splitlines())
     header = next(line for line in lines if line.startswith(f"    {table} ")).split()[1:]
@@ -54,7 +54,7 @@ def number_or_word(word):
 
 @pytest.mark.parametrize("table", ["launches", "operands", "tiles", "accesses"])
 def test_the_docstring_shows_what_is_written(example, table):
-    header, rows = printed(table)
+    header, rows = printed_table(table)
     written = getattr(example, table)[header].astype(object).to_numpy().tolist()
     assert rows == [[number_or_word(value) for value in row] for row in written]
 

@@ -72,20 +72,20 @@ def test_a_run_makes_as_many_parts_as_the_tests_below_assume(writer, layers, sma
 
 
 @pytest.mark.parametrize("nth", range(PARTS))
-def test_a_recording_killed_at_any_write_loads_as_its_beginning(writer, layers, recorded, small_parts, fail_at, nth):
+def test_a_recording_killed_at_any_write_loads_as_its_beginning(writer, layers, whole_trace, small_parts, fail_at, nth):
     fail_at(nth, Killed())
     trace_writer = writer("killed")
     with pytest.raises(Killed):
         run(trace_writer, layers)
     trace = load(trace_writer.partial_path)
     assert not trace.complete
-    assert_beginning_of_a_run(trace, recorded)
+    assert_beginning_of_a_run(trace, whole_trace)
     if nth >= 6:
         assert len(trace.launches) >= 2
 
 
 @pytest.mark.parametrize("nth", range(PARTS))
-def test_abandoning_after_an_interrupted_write_keeps_everything(writer, layers, recorded, small_parts, fail_at, nth):
+def test_abandoning_after_an_interrupted_write_keeps_everything(writer, layers, whole_trace, small_parts, fail_at, nth):
     fail_at(nth, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt), writer("stopped") as result:
         run(result, layers)
@@ -93,11 +93,11 @@ def test_abandoning_after_an_interrupted_write_keeps_everything(writer, layers, 
     assert trace.manifest["reason"].startswith("KeyboardInterrupt")
     assert trace.manifest["writer"] is None
     assert trace.manifest["rows"]["launches"] == len(trace.launches)
-    assert_beginning_of_a_run(trace, recorded)
+    assert_beginning_of_a_run(trace, whole_trace)
 
 
 @pytest.mark.parametrize("nth", range(PARTS))
-def test_a_full_disk_is_said_and_what_was_written_loads(writer, layers, recorded, small_parts, fail_at, nth):
+def test_a_full_disk_is_said_and_what_was_written_loads(writer, layers, whole_trace, small_parts, fail_at, nth):
     fail_at(nth, no_space(), times=1000)
     trace_writer = writer("full")
     with pytest.raises(UserError, match=r"the disk is full while writing .*full\.tileprof\.partial"):
@@ -111,16 +111,16 @@ def test_a_full_disk_is_said_and_what_was_written_loads(writer, layers, recorded
     assert not trace_writer.path.exists()
     trace = load(trace_writer.partial_path)
     assert trace.manifest["reason"] == "the disk is full"
-    assert_beginning_of_a_run(trace, recorded)
+    assert_beginning_of_a_run(trace, whole_trace)
 
 
-def test_abandon_keeps_the_rest_when_space_came_back(writer, layers, recorded, small_parts, fail_at):
+def test_abandon_keeps_the_rest_when_space_came_back(writer, layers, whole_trace, small_parts, fail_at):
     fail_at(4, no_space())
     trace_writer = writer("full")
     with pytest.raises(UserError):
         layers(trace_writer)
     trace_writer.abandon("full for a moment")
-    assert_beginning_of_a_run(load(trace_writer.partial_path), recorded)
+    assert_beginning_of_a_run(load(trace_writer.partial_path), whole_trace)
     assert len(load(trace_writer.partial_path).launches) >= 2
 
 
@@ -137,7 +137,7 @@ def test_no_half_written_part_is_left(writer, layers, monkeypatch):
     assert [p.name for p in trace_writer.partial_path.rglob("*") if p.is_file()] == ["manifest.json"]
 
 
-def test_a_process_killed_outright_leaves_a_partial_trace(tmp_path, recorded):
+def test_a_process_killed_outright_leaves_a_partial_trace(tmp_path, whole_trace):
     program = textwrap.dedent(f"""
         import os, signal
         from importlib.util import module_from_spec, spec_from_file_location
@@ -158,27 +158,27 @@ def test_a_process_killed_outright_leaves_a_partial_trace(tmp_path, recorded):
     trace = load(tmp_path / "killed.tileprof.partial")
     assert repr(trace).endswith("launches on H200, partial>")
     assert len(trace.launches) >= 4
-    assert_beginning_of_a_run(trace, recorded)
+    assert_beginning_of_a_run(trace, whole_trace)
 
 
 # ---- what is in the way
 
 
-def test_an_existing_trace_is_not_overwritten(recorded, writer):
+def test_an_existing_trace_is_not_overwritten(whole_trace, writer):
     with pytest.raises(UserError, match=r"will not overwrite .*run\.tileprof without --force"):
         writer()
-    assert len(load(recorded.path).launches) == 6
+    assert len(load(whole_trace.path).launches) == 6
 
 
-def test_force_replaces_the_old_trace_only_when_the_new_one_is_whole(recorded, writer):
+def test_force_replaces_the_old_trace_only_when_the_new_one_is_whole(whole_trace, writer):
     trace_writer = writer(force=True)
-    assert len(load(recorded.path).launches) == 6
+    assert len(load(whole_trace.path).launches) == 6
     trace_writer.close()
-    assert len(load(recorded.path).launches) == 0
-    assert sorted(p.name for p in recorded.path.parent.iterdir()) == ["run.tileprof"]
+    assert len(load(whole_trace.path).launches) == 0
+    assert sorted(p.name for p in whole_trace.path.parent.iterdir()) == ["run.tileprof"]
 
 
-def test_a_failed_replacement_leaves_the_old_trace(recorded, writer, monkeypatch):
+def test_a_failed_replacement_leaves_the_old_trace(whole_trace, writer, monkeypatch):
     trace_writer = writer(force=True)
     real = type(trace_writer.path).rename
 
@@ -190,7 +190,7 @@ def test_a_failed_replacement_leaves_the_old_trace(recorded, writer, monkeypatch
     monkeypatch.setattr(type(trace_writer.path), "rename", rename)
     with pytest.raises(UserError, match="Input/output error"):
         trace_writer.close()
-    assert len(load(recorded.path).launches) == 6
+    assert len(load(whole_trace.path).launches) == 6
     assert load(trace_writer.partial_path).complete
 
 
@@ -204,22 +204,22 @@ def test_force_does_not_replace_what_is_no_trace(writer, tmp_path, suffix):
     assert (place / "thesis.tex").exists()
 
 
-def test_force_does_not_follow_a_link(recorded, writer):
-    link = recorded.path.parent / "link.tileprof"
-    link.symlink_to(recorded.path)
+def test_force_does_not_follow_a_link(whole_trace, writer):
+    link = whole_trace.path.parent / "link.tileprof"
+    link.symlink_to(whole_trace.path)
     with pytest.raises(UserError, match="it is not a trace"):
         writer("link", force=True)
-    assert len(load(recorded.path).launches) == 6
+    assert len(load(whole_trace.path).launches) == 6
 
 
-def test_a_trace_that_appears_meanwhile_wins(writer, recorded):
-    recorded.path.rename(recorded.path.with_name("aside"))
+def test_a_trace_that_appears_meanwhile_wins(writer, whole_trace):
+    whole_trace.path.rename(whole_trace.path.with_name("aside"))
     trace_writer = writer()
-    recorded.path.with_name("aside").rename(recorded.path)
+    whole_trace.path.with_name("aside").rename(whole_trace.path)
     with pytest.raises(UserError, match="will not overwrite"):
         trace_writer.close()
     assert load(trace_writer.partial_path).complete
-    assert len(load(recorded.path).launches) == 6
+    assert len(load(whole_trace.path).launches) == 6
 
 
 def test_a_recording_under_way_is_left_alone_even_with_force(writer):
@@ -239,11 +239,11 @@ def test_what_a_killed_recording_left_needs_force(writer):
 
 def test_a_dead_writers_folder_is_not_taken_for_a_live_one(writer):
     left = writer()
-    begun = json.loads((left.partial_path / manifest.FILE_NAME).read_text())
+    first_manifest = json.loads((left.partial_path / manifest.FILE_NAME).read_text())
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    begun["writer"]["pid"] = child.pid
-    manifest.write(left.partial_path, begun)
+    first_manifest["writer"]["pid"] = child.pid
+    manifest.write(left.partial_path, first_manifest)
     assert writer(force=True).close().exists()
 
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says
 @pytest.fixture
 def written_by(tmp_path: Path):
     def folder(pid: int, host: str = "") -> Path:
-        begun = manifest.begun(recorder="test", command=[], device={}, granule=1)
-        manifest.write(tmp_path, begun | {"writer": {"pid": pid, "host": host or socket.gethostname()}})
+        first_manifest = manifest.begun(recorder="test", command=[], device={}, granule=1)
+        manifest.write(tmp_path, first_manifest | {"writer": {"pid": pid, "host": host or socket.gethostname()}})
         return tmp_path
 
     return folder

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from tileprof.viz.fold import fold, fold_launches
 
 
-def expanded(items, base=0):
+def expansion(items, base=0):
     for item in items:
         if "launch" in item:
             yield base + item["launch"]
         else:
             for copy in range(item["count"]):
-                yield from expanded(item["items"], base + item["start"] + copy * item["period"])
+                yield from expansion(item["items"], base + item["start"] + copy * item["period"])
 
 
 def groups(items):
@@ -36,7 +36,7 @@ def copies_agree(items, keys, base=0):
 @given(st.lists(st.integers(0, 3), max_size=60))
 def test_a_fold_holds_every_launch_once_in_order_and_only_equal_copies(keys):
     items = fold(keys, [0] * len(keys))
-    assert list(expanded(items)) == list(range(len(keys)))
+    assert list(expansion(items)) == list(range(len(keys)))
     copies_agree(items, keys)
 
 
@@ -69,7 +69,7 @@ def test_modules_that_differ_in_digits_only_are_copies():
     frame = pd.DataFrame(rows, columns=["module", "kernel", "grid_x"]).assign(op="", grid_y=1, grid_z=1)
     (group,) = groups(fold_launches(frame[frame["grid_x"] == 4].iloc[:8]))
     assert group["count"] == 2
-    assert list(expanded(fold_launches(frame))) == list(range(16))
+    assert list(expansion(fold_launches(frame))) == list(range(16))
     assert all(g["count"] == 2 for g in groups(fold_launches(frame)))  # the third layer has another grid
 
 
@@ -95,9 +95,9 @@ UNET = [
 
 def test_a_large_program_is_folded_by_module_and_loses_no_launch():
     items = fold_launches(program(UNET))
-    assert list(expanded(items)) == list(range(len(UNET)))
-    named = {item["module"]: item for item in items if "module" in item}
-    assert list(named) == [
+    assert list(expansion(items)) == list(range(len(UNET)))
+    by_module = {item["module"]: item for item in items if "module" in item}
+    assert list(by_module) == [
         "unet.enc.0",
         "unet.enc.1",
         "unet.enc.2",
@@ -106,7 +106,7 @@ def test_a_large_program_is_folded_by_module_and_loses_no_launch():
         "unet.dec.1",
         "unet.dec.2",
     ]
-    for name, item in named.items():
+    for name, item in by_module.items():
         assert item["count"] == 1
         assert all(UNET[i].startswith(name) for i in range(item["start"], item["start"] + item["period"]))
 
@@ -114,7 +114,7 @@ def test_a_large_program_is_folded_by_module_and_loses_no_launch():
 def test_one_module_around_everything_is_open_and_its_own_launches_stand_together():
     modules = ["net"] * 9 + [f"net.layers.{k}.{part}" for k in range(5) for part in "abcdefg"] + ["net.norm", "head"]
     items = fold_launches(program(modules))
-    assert list(expanded(items)) == list(range(len(modules)))
+    assert list(expansion(items)) == list(range(len(modules)))
     names = [item.get("module", modules[item["launch"]] if "launch" in item else None) for item in items]
     assert names == ["net", *(f"net.layers.{k}" for k in range(5)), "net.norm", "head"]
 
@@ -127,5 +127,5 @@ def test_a_small_program_is_drawn_launch_by_launch():
 @settings(max_examples=60)
 def test_folding_by_module_keeps_order_and_every_launch(modules):
     items = fold_launches(program(modules))
-    assert list(expanded(items)) == list(range(len(modules)))
+    assert list(expansion(items)) == list(range(len(modules)))
     assert all(modules[item["start"]] for item in items if "module" in item)

@@ -43,17 +43,17 @@ def connected(figure, columns: list[int]) -> set[tuple[tuple[int, int], tuple[in
     for start, end in drawn_lines(figure):
         after.setdefault(start, set()).add(end)
 
-    def reached(at):
+    def share_at(at):
         for end in after.get(at, ()):
             if float(end[0]).is_integer():
                 yield end
             else:
-                yield from reached(end)
+                yield from share_at(end)
 
     def tile(node):
         return int(node[0]), round(node[1] * columns[int(node[0])] - 0.5)
 
-    return {(tile(a), tile(b)) for a in after if float(a[0]).is_integer() for b in reached(a)}
+    return {(tile(a), tile(b)) for a in after if float(a[0]).is_integer() for b in share_at(a)}
 
 
 @settings(max_examples=25, deadline=None)
@@ -97,10 +97,10 @@ def test_titles_break_before_they_leave_the_page() -> None:
 
 def test_values_at_equal_distances_stand_in_order_each_with_its_tick() -> None:
     how = {"x": "x", "y": "y", "by": "variant", "panel": "program", "title": "t", "x_title": "us", "y_title": "gain"}
-    axis = curves(swept(), even_x=True, **how).layout.xaxis
+    axis = curves(sweep_result(), even_x=True, **how).layout.xaxis
     assert (axis.type, list(axis.categoryarray), list(axis.ticktext)) == ("category", [1, 2, 4], ["1", "2", "4"])
     with pytest.raises(UserError, match="no axis for log_x"):
-        curves(swept(), even_x=True, log_x=True, **how)
+        curves(sweep_result(), even_x=True, log_x=True, **how)
 
 
 def test_the_matrix_counts_each_edge_once_whatever_the_bins() -> None:
@@ -110,8 +110,8 @@ def test_the_matrix_counts_each_edge_once_whatever_the_bins() -> None:
 
 @pytest.mark.parametrize("tiles", [6, 256, 1000])
 def test_the_axes_of_the_matrix_are_tiles_not_bins(tiles: int) -> None:
-    drawn = tile_matrix(chain(tiles), 0, 1).data[0]
-    for low, step, bins in ((drawn.x0, drawn.dx, drawn.z.shape[1]), (drawn.y0, drawn.dy, drawn.z.shape[0])):
+    drawing = tile_matrix(chain(tiles), 0, 1).data[0]
+    for low, step, bins in ((drawing.x0, drawing.dx, drawing.z.shape[1]), (drawing.y0, drawing.dy, drawing.z.shape[0])):
         assert low - step / 2 == pytest.approx(-0.5)
         assert low + (bins - 0.5) * step == pytest.approx(tiles - 0.5)
 
@@ -136,8 +136,8 @@ def test_the_wait_matrix_tells_guaranteed_from_missing(first: slice) -> None:
     waits = pair_waits(policy, graph, verify(policy, graph))[0]
     figure = wait_matrix(graph, PairOverlay(0, 1, waits.awaited, waits.missing), title="", first=first)
     cells = figure.data[0]
-    shown = range(*first.indices(12))
-    expected = [[(1 if p == c else 2) if (p, c) in needs else 0 for c in shown] for p in shown]
+    first_rows = range(*first.indices(12))
+    expected = [[(1 if p == c else 2) if (p, c) in needs else 0 for c in first_rows] for p in first_rows]
     assert np.asarray(cells.z).tolist() == expected
     assert (cells.x0, cells.y0) == (first.start, first.start)
     names = {0: "nothing", 1: "needed and guaranteed", 2: "needed, but nothing waits for it"}
@@ -192,7 +192,7 @@ def test_kernels_at_one_point_are_one_mark_that_grows() -> None:
     assert min(y for x, y in behind.items() if x > 1) == pytest.approx(0.5, abs=0.01)
 
 
-def swept():
+def sweep_result():
     rows = [
         (p, v, x, 10 * k + x) for k, (p, v) in enumerate((p, v) for p in "AB" for v in "uw") for x in (4.0, 1.0, 2.0)
     ]
@@ -201,7 +201,7 @@ def swept():
 
 def test_each_panel_has_each_line_in_order_of_x() -> None:
     figure = curves(
-        swept(),
+        sweep_result(),
         x="x",
         y="y",
         by="variant",
@@ -214,12 +214,12 @@ def test_each_panel_has_each_line_in_order_of_x() -> None:
         ranges={"A": (0.0, 9.0)},
         log_x=True,
     )
-    drawn = {(trace.name, trace.yaxis): (list(trace.x), list(trace.y)) for trace in figure.data}
-    assert drawn["u", "y"] == ([1, 2, 4], [1, 2, 4])
-    assert drawn["w", "y"] == ([1, 2, 4], [11, 12, 14])
-    assert drawn["u", "y2"] == ([1, 2, 4], [21, 22, 24])
-    assert drawn["bar", "y2"] == ([1, 4], [7, 7])
-    assert ("bar", "y") not in drawn
+    drawing = {(trace.name, trace.yaxis): (list(trace.x), list(trace.y)) for trace in figure.data}
+    assert drawing["u", "y"] == ([1, 2, 4], [1, 2, 4])
+    assert drawing["w", "y"] == ([1, 2, 4], [11, 12, 14])
+    assert drawing["u", "y2"] == ([1, 2, 4], [21, 22, 24])
+    assert drawing["bar", "y2"] == ([1, 4], [7, 7])
+    assert ("bar", "y") not in drawing
     assert tuple(figure.layout.yaxis.range) == (0, 9)
     labels = [note for note in figure.layout.annotations if note.text == "link"]
     assert [note.x for note in labels] == [pytest.approx(np.log10(2))] * 2
@@ -227,7 +227,9 @@ def test_each_panel_has_each_line_in_order_of_x() -> None:
 
 
 def test_names_in_the_legend_come_once_and_looks_differ_in_more_than_colour() -> None:
-    figure = curves(swept(), x="x", y="y", by="variant", panel="program", title="t", x_title="us", y_title="gain")
+    figure = curves(
+        sweep_result(), x="x", y="y", by="variant", panel="program", title="t", x_title="us", y_title="gain"
+    )
     assert sorted(trace.name for trace in figure.data if trace.showlegend) == ["u", "w"]
     looks = {trace.name: (trace.line.dash, trace.marker.symbol) for trace in figure.data}
     assert looks["u"][0] != looks["w"][0]

@@ -18,13 +18,13 @@ from tileprof.viz import page, study, variants
 HOSTILE = "</script><img src=x onerror=alert(1)>'\"&\u202e\u2028\x00<!--"
 
 
-def opened(path):
+def values_of(path):
     return build_graph(load(path))
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    graph = opened(transformer(tmp_path_factory.mktemp("page") / "t", layers=3))
+    graph = values_of(transformer(tmp_path_factory.mktemp("page") / "t", layers=3))
     return page(graph, build_report(graph))
 
 
@@ -48,7 +48,7 @@ def test_nothing_is_fetched(text):
 
 def test_the_page_of_one_trace_is_always_the_same(tmp_path):
     path = transformer(tmp_path / "t", layers=2)
-    assert page(opened(path)) == page(opened(path))
+    assert page(values_of(path)) == page(values_of(path))
 
 
 def test_the_summary_counts_what_the_trace_holds(text):
@@ -60,7 +60,7 @@ def test_the_summary_counts_what_the_trace_holds(text):
 
 
 def test_the_reports_gains_stand_at_their_pairs(tmp_path):
-    graph = opened(transformer(tmp_path / "t", layers=2))
+    graph = values_of(transformer(tmp_path / "t", layers=2))
     report = build_report(graph)
     pairs = embedded(page(graph, report))["pairs"]
     expected = {(r.producer, r.consumer): r.gain_ns for r in report.pairs.itertuples()}
@@ -74,7 +74,7 @@ def test_hostile_names_stay_data(tmp_path):
     buffers = [program.buffer() for _ in range(2)]
     program.launch(HOSTILE, norm(), buffers, module=HOSTILE, op=HOSTILE, note=HOSTILE, coverage="conservative")
     program.writer.note(HOSTILE)
-    text = page(opened(program.writer.close()))
+    text = page(values_of(program.writer.close()))
     assert text.count("</script>") == 2
     assert "<img" not in text
     assert "<!--" not in text
@@ -87,19 +87,19 @@ def test_hostile_names_stay_data(tmp_path):
 def test_the_words_that_hold_parts_of_the_page_are_not_names(tmp_path):
     program = Program(tmp_path / "t", command=("@@DATA@@", "@@SCRIPT@@"))
     program.launch("@@STYLE@@", norm(), [program.buffer() for _ in range(2)])
-    value = embedded(page(opened(program.writer.close())))
+    value = embedded(page(values_of(program.writer.close())))
     assert value["summary"]["command"] == "@@DATA@@ @@SCRIPT@@"
     assert "@@STYLE@@" in value["strings"]
 
 
 def test_a_trace_without_launches_has_a_page(tmp_path):
-    assert embedded(page(opened(Program(tmp_path / "t").writer.close())))["summary"]["launches"] == 0
+    assert embedded(page(values_of(Program(tmp_path / "t").writer.close())))["summary"]["launches"] == 0
 
 
 def test_a_partial_trace_is_marked(tmp_path):
     program = Program(tmp_path / "t")
     program.launch("row", norm(), [program.buffer() for _ in range(2)])
-    assert embedded(page(opened(program.writer.abandon("interrupted"))))["summary"]["complete"] is False
+    assert embedded(page(values_of(program.writer.abandon("interrupted"))))["summary"]["complete"] is False
 
 
 def test_tiles_without_times_share_the_launch_and_the_page_says_so(tmp_path):
@@ -107,7 +107,7 @@ def test_tiles_without_times_share_the_launch_and_the_page_says_so(tmp_path):
     footprint = norm()
     footprint.duration_ns = None
     program.launch("row", footprint, [program.buffer() for _ in range(2)], duration=1_000)
-    value = embedded(page(opened(program.writer.close())))
+    value = embedded(page(values_of(program.writer.close())))
     assert unpacked(value["lanes"][0]["life"]).tolist() == [10_000] * 8  # tenths of a nanosecond
     assert "spread evenly" in " ".join(value["notes"])
 
@@ -118,7 +118,7 @@ def test_launches_without_begins_stand_one_after_another(tmp_path):
     for a, b in ((0, 1), (1, 2), (2, 3)):
         program.now = 0
         program.launch("row", norm(), (buffers[a], buffers[b]), duration=700)
-    value = embedded(page(opened(program.writer.close())))
+    value = embedded(page(values_of(program.writer.close())))
     assert unpacked(value["launches"]["begin_ns"]).tolist() == [0, 700, 1400]
     assert value["summary"]["span_ns"] == 2100
     assert "one after another" in value["notes"][0]
@@ -129,7 +129,7 @@ def test_measured_tiles_stand_on_their_own_sm(tmp_path):
     launch = program.launch("row", norm(), [program.buffer() for _ in range(2)], timing="measured")
     sm, begin = np.arange(8) // 2, np.arange(8) * 10
     program.writer.add_times(launch, np.arange(8), sm, begin, begin + 15)
-    lanes = embedded(page(opened(program.writer.close())))["lanes"][0]
+    lanes = embedded(page(values_of(program.writer.close())))["lanes"][0]
     assert unpacked(lanes["sm"]).tolist() == sm.tolist()
     assert unpacked(lanes["begin"]).tolist() == (begin * 10).tolist()
     assert unpacked(lanes["slot"]).tolist() == [0, 1] * 4
@@ -139,7 +139,7 @@ def test_measured_tiles_do_not_outlast_their_launch_and_the_page_says_so(tmp_pat
     program = Program(tmp_path / "t")
     launch = program.launch("row", norm(), [program.buffer() for _ in range(2)], timing="measured", duration=600)
     program.writer.add_times(launch, np.arange(8), np.arange(8), np.full(8, 200), np.full(8, 800))
-    value = embedded(page(opened(program.writer.close())))
+    value = embedded(page(values_of(program.writer.close())))
     lanes = value["lanes"][0]
     assert unpacked(lanes["begin"]).tolist() == [1500] * 8
     assert unpacked(lanes["life"]).tolist() == [4500] * 8
@@ -150,7 +150,7 @@ def test_clusters_come_with_the_lanes_that_they_hold_and_the_slots_of_their_laun
     program = Program(tmp_path / "t")
     buffers = [program.buffer() for _ in range(2)]
     program.launch("pairs", pointwise(1, 1, 128), buffers, cluster=(2, 1, 1), grid=(256, 1, 1))
-    value = embedded(page(opened(program.writer.close())))
+    value = embedded(page(values_of(program.writer.close())))
     assert value["lanes"][0]["cluster"] == 2
     assert unpacked(value["launches"]["slots"]).tolist() == [66]
     assert len(set(unpacked(value["lanes"][0]["begin"]).tolist())) == 2
@@ -164,7 +164,7 @@ def test_a_trace_without_durations_is_drawn_as_modelled(tmp_path):
     for i in range(2):
         program.now = 0
         program.launch("row", footprint, buffers[i : i + 2], duration=0, timing="measured")
-    graph = opened(program.writer.close())
+    graph = values_of(program.writer.close())
     value = embedded(page(graph, build_report(graph)))
     assert value["summary"]["timing"] == {"measured": 0, "modelled": 2}
     assert value["summary"]["span_ns"] == pytest.approx(value["gain"]["recorded_ns"], abs=2)
@@ -177,7 +177,7 @@ def test_a_trace_without_accesses_has_a_page_without_gains(tmp_path):
     footprint = Footprint(norm().block, Boxes.concat([]), np.full(8, 100.0))
     for _ in range(2):
         program.launch("row", footprint, ())
-    graph = opened(program.writer.close())
+    graph = values_of(program.writer.close())
     value = embedded(page(graph, build_report(graph), study(graph), variants=variants(graph)))
     assert (value["gain"], value["schedules"], value["variants"]) == ({}, [], [])
     assert value["summary"]["dependencies_known"] is False
@@ -186,7 +186,7 @@ def test_a_trace_without_accesses_has_a_page_without_gains(tmp_path):
 
 
 def test_pairs_are_ranked_and_grouped_as_the_report_does(tmp_path):
-    graph = opened(transformer(tmp_path / "t", layers=3))
+    graph = values_of(transformer(tmp_path / "t", layers=3))
     report = build_report(graph)
     value = embedded(page(graph, report))
     pairs = {name: unpacked(value["pairs"][name]).tolist() for name in ("producer", "consumer", "group")}
@@ -199,7 +199,7 @@ def test_pairs_are_ranked_and_grouped_as_the_report_does(tmp_path):
 
 def test_coordinates_are_those_of_the_footprint(tmp_path):
     path = transformer(tmp_path / "t", layers=2)
-    value, trace = embedded(page(opened(path))), load(path)
+    value, trace = embedded(page(values_of(path))), load(path)
     for launch, place in enumerate(unpacked(value["grid_of"]).astype(int)):
         block = trace.footprint(int(trace.launches["footprint"][launch])).block
         grid = value["grids"][place]
@@ -207,7 +207,7 @@ def test_coordinates_are_those_of_the_footprint(tmp_path):
 
 
 def test_layers_more_cost_a_page_next_to_nothing(tmp_path):
-    sizes = [len(page(opened(transformer(tmp_path / str(layers), layers=layers)))) for layers in (12, 48)]
+    sizes = [len(page(values_of(transformer(tmp_path / str(layers), layers=layers)))) for layers in (12, 48)]
     assert sizes[1] < 1.15 * sizes[0]
     assert sizes[1] < 400_000
 
@@ -225,7 +225,7 @@ def test_a_large_program_takes_few_bytes_an_edge(tmp_path):
         footprint = Footprint(np.stack([at, 0 * at, 0 * at], axis=1).astype(np.int32), boxes, np.full(tiles, 500.0))
         program.launch(f"kernel_{number}", footprint, (before, after), duration=9_000)
         before = after
-    graph = opened(program.writer.close())
+    graph = values_of(program.writer.close())
     edges = int(graph.links["edges"].sum())
     assert edges == 2 * tiles * near
     data = re.search(r'id="data">(.*?)</script>', page(graph), re.DOTALL)[1]
@@ -233,7 +233,7 @@ def test_a_large_program_takes_few_bytes_an_edge(tmp_path):
 
 
 @pytest.fixture
-def crowded(tmp_path):
+def crowded_trace(tmp_path):
     """Fifty launches whose tiles and relations are random, so that nothing compresses."""
     program = Program(tmp_path / "t")
     rng = np.random.default_rng(3)
@@ -249,13 +249,13 @@ def crowded(tmp_path):
         footprint = Footprint(grid, Boxes.concat([reads, writes]), rng.uniform(100, 900, tiles))
         program.launch(f"kernel_{number}", footprint, (before, after), duration=9_000)
         before = after
-    return opened(program.writer.close())
+    return values_of(program.writer.close())
 
 
-def test_a_page_never_grows_beyond_its_budget_and_says_what_it_aggregated(crowded, monkeypatch):
-    whole = len(page(crowded))
+def test_a_page_never_grows_beyond_its_budget_and_says_what_it_aggregated(crowded_trace, monkeypatch):
+    whole = len(page(crowded_trace))
     monkeypatch.setattr(documents, "PAGE_BYTES", 600_000)
-    small = page(crowded)
+    small = page(crowded_trace)
     code = len(small) - len(re.search(r'id="data">(.*?)</script>', small, re.DOTALL)[1])
     assert len(small) < 650_000 + code < whole
     notes = " ".join(embedded(small)["notes"])
@@ -266,7 +266,7 @@ def test_a_page_never_grows_beyond_its_budget_and_says_what_it_aggregated(crowde
 def test_launches_and_pairs_beyond_what_can_be_drawn_are_left_out_aloud(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "MOST_LAUNCHES", 20)
     monkeypatch.setattr(documents, "MOST_PAIRS", 5)
-    value = embedded(page(opened(transformer(tmp_path / "t", layers=3))))
+    value = embedded(page(values_of(transformer(tmp_path / "t", layers=3))))
     assert value["launches"]["tiles"]["n"] == 20
     assert value["pairs"]["bytes"]["n"] == 5
     assert len(value["notes"]) == 2
@@ -276,6 +276,6 @@ def test_launches_and_pairs_beyond_what_can_be_drawn_are_left_out_aloud(tmp_path
 def test_one_launch_of_one_tile_has_a_page(tmp_path):
     program = Program(tmp_path / "t")
     program.launch("one", pointwise(tiles=1), [program.buffer() for _ in range(2)])
-    value = embedded(page(opened(program.writer.close())))
+    value = embedded(page(values_of(program.writer.close())))
     assert value["summary"]["tiles"] == 1
     assert value["pairs"]["bytes"]["n"] == 0

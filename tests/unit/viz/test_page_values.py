@@ -30,8 +30,8 @@ def test_slowly_changing_columns_become_small():
 @settings(deadline=None)
 @given(st.text())
 def test_shown_names_hold_nothing_invisible(text):
-    shown = printable(text)
-    assert shown.isprintable()
+    terminal_text = printable(text)
+    assert terminal_text.isprintable()
 
 
 def test_bidi_and_control_characters_are_spelled_out():

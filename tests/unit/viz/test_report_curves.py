@@ -31,12 +31,12 @@ def spans(graph, launch):
 def test_slots_in_use_are_those_of_tiles_that_run_at_the_time(graph):
     bins = 40
     launches = graph.launches
-    opened = launches["begin_ns"].to_numpy(float) - launches["begin_ns"].min()
-    edges = np.linspace(0, (opened + launches["duration_ns"]).max(), bins + 1)
+    begin_ns = launches["begin_ns"].to_numpy(float) - launches["begin_ns"].min()
+    edges = np.linspace(0, (begin_ns + launches["duration_ns"]).max(), bins + 1)
     expected = np.zeros(bins)
     for launch in range(len(launches)):
         begin, end, slots = spans(graph, launch)
-        for b, e in zip(opened[launch] + begin, opened[launch] + end, strict=True):
+        for b, e in zip(begin_ns[launch] + begin, begin_ns[launch] + end, strict=True):
             expected += np.clip(np.minimum(e, edges[1:]) - np.maximum(b, edges[:-1]), 0, None) / slots
     share = Curves(graph).busy(bins)
     np.testing.assert_allclose(share, expected / np.diff(edges), atol=0.01)
@@ -63,7 +63,7 @@ def test_measured_tiles_are_busy_when_they_were_measured(tmp_path):
     np.testing.assert_allclose(share, np.array([0, 0, 1, 1]) * 8 / 132)
 
 
-def clustered(path):
+def cluster_page(path):
     """128 clusters of two blocks, one block per SM, 10 us per tile; twice."""
     program = Program(path)
     chunk = pointwise(1, 1, 128)
@@ -77,7 +77,7 @@ def clustered(path):
 
 
 def test_slots_of_clusters_are_busy_as_simulated(tmp_path):
-    graph = clustered(tmp_path / "t")
+    graph = cluster_page(tmp_path / "t")
     stream = Simulator(graph).run(SCHEDULERS["stream"])
     span = 41_000
     assert Curves(graph).busy(60).mean() == pytest.approx(2 * 128 * 2 * 10_000 / (132 * span), rel=1e-3)
@@ -93,11 +93,12 @@ def test_blocks_are_as_high_as_shares_and_little_is_not_nothing():
 
 
 @pytest.mark.parametrize(
-    ("plain", "encoding", "shown"), [(False, "utf-8", "→ ▁█"), (True, "utf-8", "> .@"), (False, "ascii", "> .@")]
+    ("plain", "encoding", "terminal_text"),
+    [(False, "utf-8", "→ ▁█"), (True, "utf-8", "> .@"), (False, "ascii", "> .@")],
 )
-def test_a_terminal_shows_what_it_can(plain, encoding, shown):
+def test_a_terminal_shows_what_it_can(plain, encoding, terminal_text):
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
     terminal(plain=plain, file=file).print("→ ▁█")
     file.flush()
-    assert raw.getvalue().decode(encoding) == shown + "\n"
+    assert raw.getvalue().decode(encoding) == terminal_text + "\n"

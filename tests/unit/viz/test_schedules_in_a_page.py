@@ -20,13 +20,13 @@ def graph(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def studied(graph):
+def schedule_study(graph):
     return run_study(graph)
 
 
 @pytest.fixture(scope="module")
-def value(graph, studied):
-    return document(graph, build_report(graph), studied)
+def value(graph, schedule_study):
+    return document(graph, build_report(graph), schedule_study)
 
 
 def test_the_parts_of_a_schedule_add_up_to_its_time(value):
@@ -42,9 +42,9 @@ def test_every_schedule_does_the_same_work(value):
     assert work == pytest.approx([work[0]] * len(work), rel=0.02)
 
 
-def test_the_browser_gets_every_tiles_begin_life_and_sm(graph, studied, value):
+def test_the_browser_gets_every_tiles_begin_life_and_sm(graph, schedule_study, value):
     counts = np.diff(graph.tile_base)
-    for schedule, packed in zip(studied.schedules, value["schedules"], strict=True):
+    for schedule, packed in zip(schedule_study.schedules, value["schedules"], strict=True):
         lanes = packed["lanes"]
         begin = unpacked(lanes["begin"]) + np.repeat(unpacked(lanes["open"]), counts)
         np.testing.assert_allclose(begin, schedule.begin_ns, atol=0.51)
@@ -52,29 +52,29 @@ def test_the_browser_gets_every_tiles_begin_life_and_sm(graph, studied, value):
         np.testing.assert_array_equal(unpacked(lanes["sm"]), schedule.sm)
 
 
-def test_schedules_beyond_the_budget_become_shares_and_then_nothing(graph, studied):
+def test_schedules_beyond_the_budget_become_shares_and_then_nothing(graph, schedule_study):
     notes = []
-    tables = gain_tables(graph, None, studied, budget=12_000, notes=notes)
+    tables = gain_tables(graph, None, schedule_study, budget=12_000, notes=notes)
     kinds = [("sm" in s["lanes"], "share" in s["lanes"]) for s in tables["schedules"]]
     assert (True, False) in kinds
     assert (False, False) in kinds
-    shares = gain_tables(graph, None, studied, budget=10**9, notes=[])
+    shares = gain_tables(graph, None, schedule_study, budget=10**9, notes=[])
     assert all("sm" in s["lanes"] for s in shares["schedules"])
 
 
-def test_aggregated_lanes_hold_as_much_slot_time_as_the_tiles(graph, studied, monkeypatch):
+def test_aggregated_lanes_hold_as_much_slot_time_as_the_tiles(graph, schedule_study, monkeypatch):
     monkeypatch.setattr("tileprof.viz.schedules._TOO_MANY", 10)
     notes = []
-    tables = gain_tables(graph, None, studied, budget=10**9, notes=notes)
-    listed = next(i for i, s in enumerate(studied.schedules) if s.scheduler == "list")
-    lanes, schedule = tables["schedules"][listed]["lanes"], studied.schedules[listed]
+    tables = gain_tables(graph, None, schedule_study, budget=10**9, notes=notes)
+    list_entry = next(i for i, s in enumerate(schedule_study.schedules) if s.scheduler == "list")
+    lanes, schedule = tables["schedules"][list_entry]["lanes"], schedule_study.schedules[list_entry]
     share = unpacked(lanes["share"]).reshape(lanes["rows"], lanes["bins"]) / 1000
-    held = share.sum(axis=1) * lanes["end"] / lanes["bins"] * graph.device.sms
+    busy_ns = share.sum(axis=1) * lanes["end"] / lanes["bins"] * graph.device.sms
     tiles = schedule.end_ns - schedule.begin_ns
-    assert held.sum() == pytest.approx(tiles.sum(), rel=0.02)  # one slot per SM
+    assert busy_ns.sum() == pytest.approx(tiles.sum(), rel=0.02)  # one slot per SM
     kernel = np.repeat(graph.launches["kernel"].to_numpy(str), np.diff(graph.tile_base))
     assert len(lanes["kernels"]) == lanes["rows"] - 1
-    for name, row in zip(lanes["kernels"], held, strict=False):
+    for name, row in zip(lanes["kernels"], busy_ns, strict=False):
         assert row == pytest.approx(tiles[kernel == name].sum(), rel=0.05)
     assert "aggregated" in notes[0]
 
@@ -95,23 +95,23 @@ def test_a_scheduler_that_does_not_take_the_program_is_named_with_its_reason(gra
             raise UserError(f"{program.count} launches are too many")
 
     monkeypatch.setitem(SCHEDULERS, "picky", Picky())
-    studied = run_study(graph)
-    assert "picky" not in [s.scheduler for s in studied.schedules]
+    schedule_study = run_study(graph)
+    assert "picky" not in [s.scheduler for s in schedule_study.schedules]
     notes = []
-    gain_tables(graph, None, studied, budget=10**9, notes=notes)
+    gain_tables(graph, None, schedule_study, budget=10**9, notes=notes)
     assert notes == ["Not simulated, picky: 23 launches are too many"]
 
 
-def test_the_table_of_sizes_is_whole_rows_and_more_sms_never_cost_time(graph, studied):
-    assert len(studied.sizes) == len(SIZES) * len(OCCUPANCIES)
+def test_the_table_of_sizes_is_whole_rows_and_more_sms_never_cost_time(graph, schedule_study):
+    assert len(schedule_study.sizes) == len(SIZES) * len(OCCUPANCIES)
     for occupancy in OCCUPANCIES:
-        row = [s for s in studied.sizes if s.occupancy == occupancy]
+        row = [s for s in schedule_study.sizes if s.occupancy == occupancy]
         assert sorted(s.sms for s in row) == [66, 99, 132, 198, 264]
         assert [s.stream_ns for s in row] == sorted((s.stream_ns for s in row), reverse=True)
         assert all(s.list_ns <= s.graph_ns <= s.stream_ns for s in row)
-    recorded = next(s for s in studied.sizes if (s.sms, s.occupancy) == (132, 0))
-    listed = next(s for s in studied.schedules if s.scheduler == "list")
-    assert recorded.list_ns == listed.time_ns
+    recorded = next(s for s in schedule_study.sizes if (s.sms, s.occupancy) == (132, 0))
+    list_entry = next(s for s in schedule_study.schedules if s.scheduler == "list")
+    assert recorded.list_ns == list_entry.time_ns
 
 
 def test_a_trace_without_launches_is_not_simulated(tmp_path):

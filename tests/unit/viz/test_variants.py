@@ -25,15 +25,15 @@ def slider_runs(graph):
 
 
 def test_every_option_of_every_scheduler_has_a_slider_that_the_scheduler_takes():
-    for name, chosen in SCHEDULERS.items():
-        assert [k.key for k in knobs(name)] == list(chosen.options())
+    for name, entry in SCHEDULERS.items():
+        assert [k.key for k in knobs(name)] == list(entry.options())
         for knob in knobs(name):
             assert knob.default in knob.values
             assert len(set(knob.values)) == len(knob.values) >= 2
             numbers = [v for v in knob.values if v is not None]
             assert numbers == sorted(numbers)
             for value in numbers:
-                assert getattr(chosen.with_options({knob.key: f"{value:g}"}), knob.key) == value
+                assert getattr(entry.with_options({knob.key: f"{value:g}"}), knob.key) == value
 
 
 def test_a_variant_is_what_the_simulator_says(graph, slider_runs):
@@ -49,8 +49,8 @@ def test_a_variant_is_what_the_simulator_says(graph, slider_runs):
 def test_sliders_are_whole_and_within_the_budget(graph, slider_runs):
     assert len(slider_runs) <= 60
     assert variants(graph, simulated_tiles=0) == ()
-    moved = {(v.scheduler, v.key) for v in slider_runs if v.key}
-    for name, key in moved:
+    moved_keys = {(v.scheduler, v.key) for v in slider_runs if v.key}
+    for name, key in moved_keys:
         knob = next(k for k in knobs(name) if k.key == key)
         assert sum((v.scheduler, v.key) == (name, key) for v in slider_runs) == len(knob.values) - 1
 

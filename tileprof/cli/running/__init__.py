@@ -1,1 +1,1 @@
-"""What `tileprof run` does with a policy, a program or an exported header: one module per way to run."""
+"""The ways of `tileprof run`: a policy, a program or an exported header, one module per way."""

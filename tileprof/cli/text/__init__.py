@@ -1,1 +1,1 @@
-"""What verbs print: tables, sentences, progress, and the terminal that they print to."""
+"""The output of verbs: tables, sentences, progress, and the terminal that they print to."""

@@ -102,16 +102,16 @@ __global__ void survey(Footprint<TheFilter>* all, Tables tables, int blocks, int
         for (int i = 0; i <= tables.works[block].reads; ++i)
             (ranges[i].writes ? all[block].written : all[block].read).insert(ranges[i]);
     }
-    u64 found = 0, exact = 0, missed = 0;
+    u64 hits = 0, exact = 0, missed = 0;
     for (int block = BLOOM_BLOCK; step == 1 && block < blocks; block += BLOOM_GRID)
         for (int other = (block > WINDOW ? block - WINDOW : 0) + lane(); other < block; other += lanes()) {
             const bool hit = all[other].meets(tables.ranges + (OPERANDS + 1) * block, tables.works[block].reads + 1);
             bool conflicts = false;
             for (int i = tables.parent_at[block]; i < tables.parent_at[block + 1]; ++i)
                 conflicts |= tables.parents[i] == other;
-            found += hit, exact += conflicts, missed += conflicts && !hit;
+            hits += hit, exact += conflicts, missed += conflicts && !hit;
         }
-    add_count(three, found), add_count(three + 1, exact), add_count(three + 2, missed);
+    add_count(three, hits), add_count(three + 1, exact), add_count(three + 2, missed);
 }
 
 __global__ void price(Footprint<TheFilter>* ring, const Range* ranges, u64* out) {
@@ -190,8 +190,8 @@ std::vector<T> from_device(const T* at, std::size_t count) {
 
 }  // namespace
 
-int main(int count, char** given) {
-    const auto number = [&](int at, int otherwise) { return count > at ? std::atoi(given[at]) : otherwise; };
+int main(int count, char** arguments) {
+    const auto number = [&](int at, int otherwise) { return count > at ? std::atoi(arguments[at]) : otherwise; };
     const int per_sm = number(1, 2), seed = number(2, 1), limit_ms = number(3, 2000), kernels = number(4, 24),
               blocks = number(5, 192);
     int sms = 1;

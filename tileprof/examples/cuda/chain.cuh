@@ -36,36 +36,37 @@ struct Chain {
     size_t between_count, out_count;
 };
 
-// Captures one round; replays it with other delays each time; counts the replays whose result is not `wanted` to the
+// Captures one round; replays it with other delays each time; counts the replays whose result is not `expected` to the
 // bit.
 template <typename Round>
-int wrong_replays(const Chain& chain, const std::vector<half>& wanted, int replays, uint32_t longest_ns, Round round) {
+int wrong_replays(const Chain& chain, const std::vector<half>& expected, int replays, uint32_t longest_ns,
+                  Round round) {
     cudaStream_t stream, other;
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     uint32_t* seed = nullptr;
     check(cudaMalloc(&seed, sizeof(uint32_t)));
     cudaGraph_t graph;
-    cudaGraphExec_t made;
+    cudaGraphExec_t exec;
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     round(stream, other, Delay{seed, longest_ns});
     check(cudaStreamEndCapture(stream, &graph));
-    check(cudaGraphInstantiate(&made, graph, 0));
+    check(cudaGraphInstantiate(&exec, graph, 0));
     std::vector<half> result(chain.out_count);
-    int wrong = 0;
+    int wrong_count = 0;
     for (int replay = 0; replay < replays; ++replay) {
         const uint32_t number = replay;
         check(cudaMemcpyAsync(seed, &number, sizeof number, cudaMemcpyHostToDevice, stream));
         check(cudaMemsetAsync(chain.between, 0xff, chain.between_count * sizeof(half),
                               stream));  // NaN where nothing was written
         check(cudaMemsetAsync(chain.out, 0xff, chain.out_count * sizeof(half), stream));
-        check(cudaGraphLaunch(made, stream));
+        check(cudaGraphLaunch(exec, stream));
         check(
             cudaMemcpyAsync(result.data(), chain.out, chain.out_count * sizeof(half), cudaMemcpyDeviceToHost, stream));
         check(cudaStreamSynchronize(stream));
-        wrong += std::memcmp(result.data(), wanted.data(), result.size() * sizeof(half)) != 0;
+        wrong_count += std::memcmp(result.data(), expected.data(), result.size() * sizeof(half)) != 0;
     }
-    return wrong;
+    return wrong_count;
 }
 
 // Microseconds per round: the median of 30 replays of a graph with 20 rounds.
@@ -76,18 +77,18 @@ float microseconds(Round round) {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     cudaGraph_t graph;
-    cudaGraphExec_t made;
+    cudaGraphExec_t exec;
     cudaEvent_t begin, end;
     check(cudaEventCreate(&begin));
     check(cudaEventCreate(&end));
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int n = 0; n < kRounds; ++n) round(stream, other, Delay{nullptr, 0});
     check(cudaStreamEndCapture(stream, &graph));
-    check(cudaGraphInstantiate(&made, graph, 0));
+    check(cudaGraphInstantiate(&exec, graph, 0));
     std::vector<float> times;
     for (int replay = 0; replay < kReplays + 3; ++replay) {
         check(cudaEventRecord(begin, stream));
-        check(cudaGraphLaunch(made, stream));
+        check(cudaGraphLaunch(exec, stream));
         check(cudaEventRecord(end, stream));
         check(cudaStreamSynchronize(stream));
         float milliseconds = 0;
@@ -163,14 +164,14 @@ auto two_streams(First& first, Second& second, const W& work, Wait wait) {
 
 // One row of the table: time, and replays with a wrong result. Returns those.
 template <typename First, typename Second, typename Round>
-int row(const char* name, First& first, Second& second, const Chain& chain, const std::vector<half>& wanted,
+int row(const char* name, First& first, Second& second, const Chain& chain, const std::vector<half>& expected,
         int replays, Round round) {
     const float time = microseconds(round);
-    const int wrong = wrong_replays(chain, wanted, replays, 20000, round);
-    std::printf("%-44s %9.2f us  %5d of %d delayed replays wrong\n", name, time, wrong, replays);
+    const int wrong_count = wrong_replays(chain, expected, replays, 20000, round);
+    std::printf("%-44s %9.2f us  %5d of %d delayed replays wrong\n", name, time, wrong_count, replays);
     tileprof::sync::check(first);
     tileprof::sync::check(second);
-    return wrong;
+    return wrong_count;
 }
 
 // The whole comparison for the structs of a header. Returns the exit code: 1 if a synchronised schedule was wrong once,
@@ -195,24 +196,25 @@ int compare(const W& work, Wait wait, int replays) {
     auto all = pair(std::integral_constant<int, kAll>());
 
     // What is right: one stage after the other, without waits.
-    std::vector<half> wanted(work.chain.out_count);
+    std::vector<half> expected(work.chain.out_count);
     one_stream(all.first, all.second, work, NoWait(), false)(nullptr, nullptr, Delay{nullptr, 0});
-    check(cudaMemcpy(wanted.data(), work.chain.out, wanted.size() * sizeof(half), cudaMemcpyDeviceToHost));
+    check(cudaMemcpy(expected.data(), work.chain.out, expected.size() * sizeof(half), cudaMemcpyDeviceToHost));
 
-    int wrong = 0;
+    int wrong_count = 0;
     auto run = [&](const char* name, auto& stages, auto round) {
-        return row(name, stages.first, stages.second, work.chain, wanted, replays, round);
+        return row(name, stages.first, stages.second, work.chain, expected, replays, round);
     };
-    wrong += run("stream order", all, one_stream(all.first, all.second, work, NoWait(), false));
-    wrong += run("two streams, wait kernel, ordered (vanilla)", vanilla,
-                 two_streams(vanilla.first, vanilla.second, work, wait));
-    wrong += run("  and loads reordered (R)", reordered, two_streams(reordered.first, reordered.second, work, wait));
-    wrong += run("one stream, overlapped, no wait kernel (WR)", unwaited,
-                 one_stream(unwaited.first, unwaited.second, work, wait, true));
-    wrong += run("  and no order of its own (WRT)", all, one_stream(all.first, all.second, work, wait, true));
+    wrong_count += run("stream order", all, one_stream(all.first, all.second, work, NoWait(), false));
+    wrong_count += run("two streams, wait kernel, ordered (vanilla)", vanilla,
+                       two_streams(vanilla.first, vanilla.second, work, wait));
+    wrong_count +=
+        run("  and loads reordered (R)", reordered, two_streams(reordered.first, reordered.second, work, wait));
+    wrong_count += run("one stream, overlapped, no wait kernel (WR)", unwaited,
+                       one_stream(unwaited.first, unwaited.second, work, wait, true));
+    wrong_count += run("  and no order of its own (WRT)", all, one_stream(all.first, all.second, work, wait, true));
     const int unnoticed = run("overlapped without waits, wrong on purpose", all,
                               one_stream(all.first, all.second, work, NoWait(), true)) == 0;
-    if (wrong) std::printf("FAILED: a synchronised schedule was wrong\n");
+    if (wrong_count) std::printf("FAILED: a synchronised schedule was wrong\n");
     if (unnoticed) std::printf("FAILED: nothing noticed that the waits were left out\n");
-    return wrong || unnoticed;
+    return wrong_count || unnoticed;
 }

@@ -54,7 +54,7 @@ class DenseGuarantee:
 
 @dataclass(frozen=True, slots=True)
 class SparseGuarantee:
-    """The same as lists: tile ``c`` has the producer tiles ``tile[indptr[r]:indptr[r + 1]]``, ascending, of row ``r =
+    """Guarantees as lists: tile ``c`` has the producer tiles ``tile[indptr[r]:indptr[r + 1]]``, ascending, of row ``r =
     row_of[c]``.
 
     Where every tile waits for few of many this is a thousandth of the bits.

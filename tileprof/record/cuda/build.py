@@ -1,7 +1,7 @@
 """Compiling the injection library and its device patches, once per machine, into a cache.
 
     ~/.cache/tileprof/cuda/<key>/libtileprof.so      host side, plain C ABI
-                                 patches.fatbin      device side, one architecture a build
+                                 patches.fatbin      device side, one architecture per build
                                  built.json          what it was built from
 
 The key is a hash of everything that went in: compiler versions, flags, our sources and the headers of Compute

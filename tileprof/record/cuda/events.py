@@ -137,7 +137,7 @@ class Kernel(Event):
     launches: int = 0
     """Kernels of its module launch kernels or graphs."""
     constants: int = 0
-    """How many constant variables its module has."""
+    """Number of constant variables of its module."""
     code: list[int] | None = None
     """Address and bytes of its machine code; zeros where the library does not tell."""
 

@@ -1,4 +1,4 @@
-"""What a launch's machine code reaches with the parameters that its records hold (`machine_code`)."""
+"""The part of a launch's machine code that it reaches with the parameters that its records hold (`machine_code`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tileprof.record.cuda.tensormap import TensorMap
 BEGIN_BYTES: Final = 16
 """Parameters begin so far behind a multiple of 64."""
 PART_BYTES: Final = 16
-"""Of each entry that holds some of them."""
+"""Bytes of parameters per entry that holds some of them."""
 
 
 def parameters(entries: raw.Entries) -> bytes:

@@ -1,5 +1,6 @@
-"""What a kernel's machine code may do in one launch: which instructions it can reach, and through which tensor maps it
-stores.
+"""Effects that a kernel's machine code may have in one launch.
+
+Which instructions it can reach, and through which tensor maps it stores.
 
 The instructions come from ``nvdisasm``, which Triton and the CUDA toolkit bring along. They are followed from the entry
 with the launch's own constants (parameters, grid, block): a branch on a parameter goes one way. Everything that is not
@@ -23,9 +24,9 @@ Constants = Callable[[int], int | None]
 """The 32-bit word at an offset of constant bank 0; None where it is not known."""
 
 ARCHITECTURE: Final = 90
-"""What follows holds for sm_90 alone: offsets in constant bank 0, and how instructions are spelled."""
+"""The architecture for which the constants below hold: offsets in constant bank 0, and how instructions are spelled."""
 PARAMETERS_ADDRESS: Final = 0x198
-"""Where in constant bank 0 the parameters' address lies."""
+"""Place of the parameters' address in constant bank 0."""
 INSTRUCTION_BYTES: Final = 16
 MOST_SILENT: Final = 4
 """Launches of a kernel whose code did not say where they store, after which the rest of them is not looked at."""
@@ -39,7 +40,7 @@ _BANK: Final = re.compile(r"^c\[0x0\]\[0x([0-9a-f]+)\]$")
 Value = int | tuple[str, int]
 """A word: a number; or ("low" or "high", offset), of the parameters' address plus an offset."""
 State = dict[str, "Value | bool"]
-"""What registers and predicates are known to hold."""
+"""Known values of registers and predicates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,9 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a launch may execute. ``maps``: offsets in the parameters of the maps that it stores through; None where one
-    of them is not known.
+    """The instructions that a launch may execute.
+
+    ``maps``: offsets in the parameters of the maps that it stores through; None where one of them is not known.
     """
 
     instructions: frozenset[int]
@@ -170,7 +172,7 @@ def _predicate(word: str, state: State) -> bool | None:
 
 _ENDS: Final = {"EXIT", "KILL"}
 _LOST: Final = ("J", "BRX", "CALL", "RET", "RTT", "UBR")
-"""How operations begin that go on at an address in a register, or elsewhere."""
+"""First words of operations that go on at an address in a register, or elsewhere."""
 
 
 def _step(

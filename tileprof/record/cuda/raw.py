@@ -65,7 +65,7 @@ class Process:
 
     @property
     def complete(self) -> bool:
-        """True if the process ended by itself, all records copied."""
+        """Whether the process ended by itself, with all records copied."""
         return bool(self.events) and self.events[-1]["e"] == "end"
 
     @property

@@ -44,7 +44,7 @@ L2_BYTES_PER_CLOCK_PER_SM: Final = 64
 """Width of an SM's port to L2 (Jia et al. 2018, section 3)."""
 
 COPY_ENGINES: Final = ("memcpy", "memset")
-"""What launches are called that are calls of the driver, not kernels."""
+"""Names of launches that are calls of the driver, not kernels."""
 
 _HEAP_LIMIT: Final = 1 << 20
 """Beyond this many tiles of unequal length, area plus the longest tile stands for list scheduling (exact

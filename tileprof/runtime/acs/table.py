@@ -19,7 +19,7 @@ MOST_RANGES: Final = 8
 """Ranges per slot and mode; where there are more, one range around all of them stands for them."""
 
 MOST_FINE: Final = 64
-"""The same in a fine table, where the narrowest gaps are closed until no more ranges than these are left."""
+"""The limit in a fine table, where the narrowest gaps are closed until no more ranges than these are left."""
 
 Range = tuple[int, int, int]
 """Slot, first byte and end, from the slot's address on."""

@@ -50,7 +50,7 @@ class Case:
 
     @cached_property
     def wide(self) -> Chain:
-        """The same in tiles for the persistent kernel, searched for when first asked for: half a second."""
+        """The chain in tiles for the persistent kernel, searched for when first asked for: half a second."""
         return tiled(self.chain, clusters_on(_SMS))[0]
 
 

@@ -57,10 +57,12 @@ FINISH_US: Final = 0.65
 MEET_US: Final = 0.45
 PASS_BYTES: Final = 32 * 1024
 SENT_BYTES_PER_US: Final = 16_000.0
-"""The same where several blocks add up their sums: `PASS_BYTES` at a time, by whole warps of sixteen rows."""
+"""Barriers and latencies where several blocks add up their sums, and the rate of that: `PASS_BYTES` at a time, by whole
+warps of sixteen rows.
+"""
 
 SENT_OF_TAPS_BYTES_PER_US: Final = 23_700.0
-"""The same in convolutions, as last measured."""
+"""The rate in convolutions, as last measured."""
 
 STORED_BYTES_PER_US: Final = 100_000.0
 """Results of a tile to memory."""

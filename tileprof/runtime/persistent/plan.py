@@ -126,7 +126,7 @@ class Halo:
 
     @property
     def of_a_row(self) -> Halo:
-        """The same for a row of taps, which are `columns` - `out_columns` + 1."""
+        """The halo of one row of taps, which are `columns` - `out_columns` + 1."""
         return replace(self, rows=self.out_rows, taps=self.columns - self.out_columns + 1)
 
     @property

@@ -44,7 +44,7 @@ class Constants:
     decoder_sequence: float
     """The additional time per sequence."""
     prefill_stall: float
-    """The same of a layer of a prefill, of up to 64 rows of tokens."""
+    """Time per layer of a prefill in which that stream stands still, at up to 64 rows of tokens."""
     network: float
     """Factor on the time that a convolutional network's plan gives its tiles and boundaries."""
     product: float

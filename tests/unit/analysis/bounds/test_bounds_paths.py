@@ -106,10 +106,10 @@ def test_list_schedule_equals_the_plain_one_tile_by_tile(case, capacity, reuse, 
 def test_list_schedule_is_within_grahams_factor_of_the_bounds(case, slots):
     g, lives = case
     p = problem(g, durations(lives), reuse=True)
-    listed = list_schedule(p, np.ones(len(lives), np.int64), slots).max()
+    list_ns = list_schedule(p, np.ones(len(lives), np.int64), slots).max()
     area, path = sum(map(sum, lives)) / slots, paths(p).ready_ns
-    assert max(area, path) <= listed + 1e-9
-    assert listed <= area + (1 - 1 / slots) * path + 1e-9
+    assert max(area, path) <= list_ns + 1e-9
+    assert list_ns <= area + (1 - 1 / slots) * path + 1e-9
 
 
 @settings(deadline=None)  # the first call compiles

@@ -137,9 +137,9 @@ def test_durations_come_from_blocks_that_were_timed_then_from_the_model_then_fro
     assert durations.sums(np.array([3, 3, 5, 5])).tolist()[:3] == [54.0, 6.0, 100.0]
     assert durations.of(1, 3).tolist() == [1.0, 2.0, 3.0]
     assert durations.of(2, 5).tolist() == [20.0] * 5  # three waves on two slots
-    sustained = t.device.sustained_flops("fp16") / 1e9
-    assert durations.of(3, 5) == pytest.approx([8000 / sustained / 3 + 1000] * 5)
-    assert bounder.launch_ns[3] == pytest.approx(8000 / sustained + 3000)
+    sustained_rate = t.device.sustained_flops("fp16") / 1e9
+    assert durations.of(3, 5) == pytest.approx([8000 / sustained_rate / 3 + 1000] * 5)
+    assert bounder.launch_ns[3] == pytest.approx(8000 / sustained_rate + 3000)
 
 
 def test_a_graph_with_a_cycle_is_refused_with_the_cycle():

@@ -52,14 +52,14 @@ def test_bytes_cross_when_read_before_written_or_left_behind(launches, data):
     )
     read, actual, left = set(), set(), set()
     for rows, slots in zip(launches, binding, strict=True):
-        placed = [(row[1], {(slots[row[0]][0], slots[row[0]][1] + x) for x in bytes_of(row)}) for row in rows]
-        for mode, touched in placed:
+        bytes_by_mode = [(row[1], {(slots[row[0]][0], slots[row[0]][1] + x) for x in bytes_of(row)}) for row in rows]
+        for mode, row_bytes in bytes_by_mode:
             if mode in (READ, ATOMIC):
-                read |= touched - actual
-        for mode, touched in placed:
-            actual |= touched
+                read |= row_bytes - actual
+        for mode, row_bytes in bytes_by_mode:
+            actual |= row_bytes
             if mode in (WRITE, ATOMIC):
-                left |= {x for x in touched if x[0] == 0}
+                left |= {x for x in row_bytes if x[0] == 0}
     assert Traffic(t).compulsory(range(len(launches))) == (len(read), len(left))
 
 

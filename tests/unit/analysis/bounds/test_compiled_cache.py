@@ -39,12 +39,12 @@ def run(tmp_path):
     path = os.pathsep.join((root, os.environ.get("PYTHONPATH", "")))
     environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
 
-    def printed(factor, added):
+    def output_of(factor, added):
         (tmp_path / "inner.py").write_text(INNER.format(factor=factor, added=added))
         command = [sys.executable, "-B", str(tmp_path / "outer.py")]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
-    return printed
+    return output_of
 
 
 def test_a_change_in_another_module_is_compiled(run):

@@ -43,8 +43,8 @@ def naive(p, units, capacity, costs, *, wait_inside):
 
 @settings(max_examples=100, deadline=None)
 @given(random_graphs(), st.integers(1, 4), st.booleans(), st.sampled_from([0.0, 7.0]))
-def test_ends_are_those_of_the_naive_simulation(drawn, capacity, inside, cost) -> None:
-    g, lives = drawn
+def test_ends_are_those_of_the_naive_simulation(case, capacity, inside, cost) -> None:
+    g, lives = case
     p = problem(g, durations(lives), reuse=True)
     units = np.minimum(np.arange(len(p.launch)) % 2 + 1, capacity)
     costs = Costs(cost, cost, cost)

@@ -77,23 +77,23 @@ def test_relations_beyond_the_limit_are_named_without_a_map(decoding, monkeypatc
 def test_equal_bytes_elsewhere_in_a_buffer_are_joined_once_and_other_bytes_again():
     joins, places = Joins(), np.array([[0, 0, 0], [1, 0, 0]], np.int32)
 
-    def joined(writer_at, reader_at):
+    def join_count(writer_at, reader_at):
         writer, reader = (
             access(
                 0, Footprint(places, Boxes.of(tile=[0, 1], operand=0, mode=mode, offset=[0, 16], length=16)), ((0, at),)
             )
             for mode, at in ((WRITE, writer_at), (READ, reader_at))
         )
-        written = shadow.step(shadow.EMPTY, writer).shadow
-        relations = shadow.step(written, reader, joins.block).relations
+        writer_shadow = shadow.step(shadow.EMPTY, writer).shadow
+        relations = shadow.step(writer_shadow, reader, joins.block).relations
         assert [r.block.edges()[2].tolist() for r in relations] == [
-            r.block.edges()[2].tolist() for r in shadow.step(written, reader).relations
+            r.block.edges()[2].tolist() for r in shadow.step(writer_shadow, reader).relations
         ]
         return relations[0].block
 
-    first = joined(0, 0)
-    assert joined(64, 64) is first
-    half = joined(64, 72)
+    first = join_count(0, 0)
+    assert join_count(64, 64) is first
+    half = join_count(64, 72)
     assert half is not first
     assert half.bytes.tolist() == [8, 8, 8]
-    assert joined(0, 8) is half
+    assert join_count(0, 8) is half

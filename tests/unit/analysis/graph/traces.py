@@ -130,11 +130,11 @@ def oracle(trace: MemoryTrace) -> dict[Edge, tuple[int, float, float]]:
     base = trace.buffers["base"].tolist()
     for launch, footprint in enumerate(trace.launches["footprint"]):
         bound = trace.operands[trace.operands["launch"] == launch]
-        touched: dict[int, dict] = {READ: {}, WRITE: {}, ATOMIC: {}}
+        accesses: dict[int, dict] = {READ: {}, WRITE: {}, ATOMIC: {}}
         boxes = trace.footprint(footprint).boxes
         for slot, buffer, offset in zip(bound["operand"], bound["buffer"], bound["offset"], strict=True):
             for row in np.flatnonzero(boxes.operand == slot):
-                tiles = touched[int(boxes.mode[row])]
+                tiles = accesses[int(boxes.mode[row])]
                 for byte in bytes_of(boxes, row).tolist():
                     lags = tiles.setdefault(
                         (base[buffer] + offset + byte, int(boxes.tile[row]), buffer), [np.inf, -np.inf]
@@ -151,23 +151,23 @@ def oracle(trace: MemoryTrace) -> dict[Edge, tuple[int, float, float]]:
             updates = {w for w in atomics[byte] if w[3] != buffer}
             return updates or {w for w in writer[byte] if w[3] != buffer}
 
-        for (byte, tile, buffer), (first, _) in touched[READ].items():
+        for (byte, tile, buffer), (first, _) in accesses[READ].items():
             live = {w for w in atomics[byte] if w[3] == buffer}
             add(live or {w for w in writer[byte] if w[3] == buffer}, tile, "RAW", buffer=buffer, first=first)
-        for (byte, tile, buffer), (first, _) in touched[ATOMIC].items():
+        for (byte, tile, buffer), (first, _) in accesses[ATOMIC].items():
             add({w for w in writer[byte] if w[3] == buffer}, tile, "RAW", buffer=buffer, first=first)
             add(foreign(byte, buffer), tile, "WAW", buffer=buffer, first=first)
             add(readers[byte], tile, "WAR", buffer=buffer, first=first)
-        for (byte, tile, buffer), (first, _) in touched[WRITE].items():
+        for (byte, tile, buffer), (first, _) in accesses[WRITE].items():
             live = {w for w in atomics[byte] if w[3] == buffer}
             own = live or {w for w in writer[byte] if w[3] == buffer}
             add(own | foreign(byte, buffer), tile, "WAW", buffer=buffer, first=first)
             add(readers[byte], tile, "WAR", buffer=buffer, first=first)
-        for byte in {b for b, _, _ in touched[WRITE]}:
+        for byte in {b for b, _, _ in accesses[WRITE]}:
             writer[byte], atomics[byte], readers[byte] = set(), set(), set()
-        own_writes = {(byte, tile) for byte, tile, _ in touched[WRITE]}
+        own_writes = {(byte, tile) for byte, tile, _ in accesses[WRITE]}
         for mode, into in ((WRITE, writer), (ATOMIC, atomics), (READ, readers)):
-            for (byte, tile, buffer), (_, last) in touched[mode].items():
+            for (byte, tile, buffer), (_, last) in accesses[mode].items():
                 if mode != READ or (byte, tile) not in own_writes:
                     into[byte].add((launch, tile, float(last), buffer))
     return {edge: tuple(value) for edge, value in edges.items()}

@@ -41,8 +41,8 @@ def test_short_kernels_with_long_gaps_are_launch_bound_and_a_graph_comes_first()
     actual = guidance_of(program(lives=[100.0] * 10, gap=100))
     assert actual.verdict.kind == "launch-bound"
     assert actual.actions[0].kind == "cuda-graph"
-    graphed = next(a for a in actual.actions if a.kind == "cuda-graph")
-    assert graphed.saves_ns == pytest.approx(9 * 50)  # the device's gaps: 100 ns from the host, 50 in a graph
+    graph_action = next(a for a in actual.actions if a.kind == "cuda-graph")
+    assert graph_action.saves_ns == pytest.approx(9 * 50)  # the device's gaps: 100 ns from the host, 50 in a graph
     assert actual.verdict.saves_share == actual.actions[0].saves_share
 
 
@@ -75,8 +75,8 @@ def test_a_measured_program_that_waits_for_its_host_is_recorded_warm_first():
 
 def test_chains_are_fused_where_each_tile_needs_the_same_tile_and_nothing_else():
     tiles = 2
-    joined = program(lives=(300.0, 200.0, 100.0))
-    (chain,) = chains(joined, 50.0)
+    one_program = program(lives=(300.0, 200.0, 100.0))
+    (chain,) = chains(one_program, 50.0)
     assert (chain.first, chain.last, chain.times) == (0, 2, 1)
     assert chain.saves_ns == pytest.approx(200 + 100 + 2 * 50)
     apart = program(links=[(0, 1, all_to_all(tiles, tiles)), (1, 2, one_to_one(tiles))])

@@ -98,11 +98,11 @@ def test_repeated_layers_fold_into_one_row_with_summed_gains():
     modules = [f"h.{layer}.{part}" for layer in range(3) for part in ("up", "down")]
     links = [(i, i + 1, one_to_one(3)) for i in range(5)]
     g = chain([3] * 6, links, modules=modules)
-    folded = fold(pair_gains(Bounder(g)), g.launches)
-    assert folded["times"].tolist() == [3, 2]
-    assert folded["gain_ns"].tolist() == [45.0, 30.0]
-    assert folded["producers"].tolist() == [(0, 2, 4), (1, 3)]
-    assert folded[["producer_module", "consumer_module"]].to_numpy().tolist() == [
+    folds = fold(pair_gains(Bounder(g)), g.launches)
+    assert folds["times"].tolist() == [3, 2]
+    assert folds["gain_ns"].tolist() == [45.0, 30.0]
+    assert folds["producers"].tolist() == [(0, 2, 4), (1, 3)]
+    assert folds[["producer_module", "consumer_module"]].to_numpy().tolist() == [
         ["h.*.up", "h.*.down"],
         ["h.*.down", "h.*.up"],
     ]
@@ -120,18 +120,18 @@ def test_other_sizes_and_other_modules_do_not_fold():
 def test_direct_pairs_come_first_however_large_the_others_are():
     links = [(0, 1, all_to_all(4, 1)), (1, 2, all_to_all(1, 4)), (0, 2, one_to_one(4))]
     g = chain([4, 1, 4], links)
-    folded = fold(pair_gains(Bounder(g)), g.launches)
-    assert folded["direct"].tolist() == [True, True, False]
-    assert folded["gain_ns"].is_monotonic_decreasing or folded["gain_ns"].iloc[2] > folded["gain_ns"].iloc[1]
+    folds = fold(pair_gains(Bounder(g)), g.launches)
+    assert folds["direct"].tolist() == [True, True, False]
+    assert folds["gain_ns"].is_monotonic_decreasing or folds["gain_ns"].iloc[2] > folds["gain_ns"].iloc[1]
 
 
 def test_no_pairs_are_no_rows_with_the_same_columns():
     g = chain([1, 1], [])
     g.pairs = chain([1, 1], [(0, 1, one_to_one(1))]).pairs.iloc[:0]
-    folded = fold(pair_gains(Bounder(g)), g.launches)
-    assert len(folded) == 0
+    folds = fold(pair_gains(Bounder(g)), g.launches)
+    assert len(folds) == 0
     full = chain([1, 1], [(0, 1, one_to_one(1))])
-    assert set(folded) == set(fold(pair_gains(Bounder(full)), full.launches))
+    assert set(folds) == set(fold(pair_gains(Bounder(full)), full.launches))
 
 
 def test_names_that_differ_in_digits_get_stars_where_they_differ():

@@ -43,7 +43,7 @@ def inside():
     return [(1 + 2 * n, 2 + 2 * n, one_to_one(2)) for n in range(STEPS)]
 
 
-def carried():
+def carried_state():
     return [(2 + 2 * n, 3 + 2 * n, one_to_one(2)) for n in range(STEPS - 1)]
 
 
@@ -54,7 +54,7 @@ def test_steps_that_depend_on_themselves_alone_repeat_at_once():
 
 
 def test_a_state_that_is_handed_on_makes_the_first_step_another_one():
-    graphs = loop(inside() + carried())
+    graphs = loop(inside() + carried_state())
     assert (graphs.settled, graphs.changes) == (1, 1)
     assert graphs.reused_share == pytest.approx(6 / 9)
 
@@ -82,7 +82,10 @@ def test_recycled_memory_is_told_from_data():
 @pytest.mark.parametrize(
     ("links", "line"),
     [
-        (inside() + carried(), "Loop of 5 steps of 2 launches: from step 2 on the thread block graph is the same; 67%"),
+        (
+            inside() + carried_state(),
+            "Loop of 5 steps of 2 launches: from step 2 on the thread block graph is the same; 67%",
+        ),
         ([*inside(), (1, 10, one_to_one(2), True)], "launches: the thread block graph changes only through recycled"),
         ([*inside(), (3, 10, one_to_one(2))], "launches: the thread block graph still changes in the last step (1"),
         (

@@ -71,10 +71,10 @@ def test_the_cusync_papers_waves_follow_from_its_grids_where_they_do(row):
     waves = pair_waves(tuple(t.launches["tiles"]), tuple(slots))
     alone = launch_waves(t.launches, slots, durations([[1.0] * n for n in t.launches["tiles"]]))
     assert waves.stream == alone["waves"].sum() == alone["alone_ns"].sum()
-    printed = float(row["cusync_waves_printed"])
-    stream, overlapped = FOLLOWS[row["batch"]]
+    published_waves = float(row["cusync_waves_printed"])
+    stream, cusync_waves = FOLLOWS[row["batch"]]
     assert (waves.stream == int(row["stream_waves_printed"])) == stream
-    assert (abs(waves.overlapped - printed) <= 0.05 + 1e-9) == overlapped
+    assert (abs(waves.overlapped - published_waves) <= 0.05 + 1e-9) == cusync_waves
 
 
 @pytest.mark.parametrize("batch", REPOSITORY_GRIDS)

@@ -22,12 +22,12 @@ def conflicts(draw):
 
 
 @given(conflicts(), st.integers(1, 6), st.integers(1, 12))
-def test_every_conflict_is_kept_and_everything_behind_the_window_has_ended(needed, lanes, window):
+def test_every_conflict_is_kept_and_everything_behind_the_window_has_ended(needs_of, lanes, window):
     placing = Lanes(lanes, window)
     before = []  # by launch: all that is ordered before it
-    for launch, need in enumerate(needed):
-        placed = placing.place(launch, need)
-        direct = {*placed.awaited, *({placed.before} - {-1})}
+    for launch, need in enumerate(needs_of):
+        placement = placing.place(launch, need)
+        direct = {*placement.awaited, *({placement.before} - {-1})}
         before.append(direct.union(*(before[p] for p in direct)))
         assert need <= before[launch]
         assert set(range(launch - window)) <= before[launch]
@@ -35,9 +35,9 @@ def test_every_conflict_is_kept_and_everything_behind_the_window_has_ended(neede
 
 def test_a_chain_stays_on_one_lane_and_records_nothing():
     placing = Lanes(8, 32)
-    placed = [placing.place(launch, {launch - 1} - {-1}) for launch in range(20)]
-    assert {p.lane for p in placed} == {0}
-    assert sum(len(p.awaited) for p in placed) == 0
+    placement = [placing.place(launch, {launch - 1} - {-1}) for launch in range(20)]
+    assert {p.lane for p in placement} == {0}
+    assert sum(len(p.awaited) for p in placement) == 0
 
 
 def test_launches_that_share_a_parent_await_one_event_of_it():

@@ -53,11 +53,11 @@ def test_stops_are_the_moments_at_which_the_neediest_tile_needs_parents(case):
     assert stops(p).tolist() == stops_by_hand(p)
     # The same producers again, through the hazards of another link: a relation of each pair backwards in time.
     twice = {name: np.concatenate([getattr(p, name), getattr(p, name)]) for name in ("producer", "consumer")}
-    other = p._replace(**twice, relation=np.concatenate([p.relation, _shifted(p)]))
+    other = p._replace(**twice, relation=np.concatenate([p.relation, _shifted_problem(p)]))
     assert stops(other).tolist() == stops_by_hand(other)
 
 
-def _shifted(p):
+def _shifted_problem(p):
     """For each link the relation of another link between launches of as many tiles, where there is one."""
     tiles = np.diff(p.tile_base)
     ends = [(tiles[a], tiles[b]) for a, b in zip(p.producer, p.consumer, strict=True)]

@@ -18,10 +18,10 @@ GOLDEN = sorted((Path(__file__).parents[3] / "golden").glob("*.tileprof"))
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_stream_order_reproduces_the_recorded_time_of_every_launch(path):
-    recorded = build_graph(load(path))
-    simulator = Simulator(recorded)
-    correlations = agreement(recorded, simulator.run(scheduler("stream")), simulator.recorded)
-    assert correlations.launches == int((np.diff(recorded.tile_base) > 0).sum())
+    recorded_graph = build_graph(load(path))
+    simulator = Simulator(recorded_graph)
+    correlations = agreement(recorded_graph, simulator.run(scheduler("stream")), simulator.recorded)
+    assert correlations.launches == int((np.diff(recorded_graph.tile_base) > 0).sum())
     assert correlations.reproduced, correlations
     assert correlations.simulated_running_ns == pytest.approx(correlations.recorded_running_ns, rel=0.05)
     assert all(0.1 < factor <= 1.1 for factor in simulator.recorded.calibration.values())

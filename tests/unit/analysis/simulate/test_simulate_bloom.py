@@ -46,7 +46,7 @@ def has(bits, child, parent):
     return bool(bits[child, parent // 64] >> np.uint64(parent % 64) & np.uint64(1))
 
 
-def found(t, filters, granule):
+def filter_hits(t, filters, granule):
     return pair_bits([touched(t, i, granule) for i in range(len(t.launches))], filters)
 
 
@@ -54,7 +54,7 @@ def found(t, filters, granule):
 @given(programs, st.sampled_from([8, 64, 512]), st.integers(1, 3), st.sampled_from([1, 32, 128]))
 def test_no_recorded_dependency_is_missed(launches, bits, hashes, granule):
     t = program(launches)
-    pairs = found(t, Filters(bits, hashes), granule)
+    pairs = filter_hits(t, Filters(bits, hashes), granule)
     for edge in build_graph(t).edges.itertuples():
         assert has(pairs[edge.producer_launch, edge.consumer_launch], edge.consumer_tile, edge.producer_tile)
 
@@ -65,9 +65,9 @@ def conflict(one, other):
     def touches(tile, modes):
         return {(b, o + i * s + k) for b, m, o, n, c, s in tile if m in modes for i in range(c) for k in range(n)}
 
-    written = touches(one, (WRITE, ATOMIC)), touches(other, (WRITE, ATOMIC))
+    write_sets = touches(one, (WRITE, ATOMIC)), touches(other, (WRITE, ATOMIC))
     every = touches(one, (READ, WRITE, ATOMIC)), touches(other, (READ, WRITE, ATOMIC))
-    return bool(written[0] & every[1] or every[0] & written[1])
+    return bool(write_sets[0] & every[1] or every[0] & write_sets[1])
 
 
 @settings(deadline=None, max_examples=80)
@@ -93,9 +93,9 @@ def test_false_edges_are_counted_and_simulated():
     graph = build_graph(t)
     times, collisions = [], []
     for bits in (8, 256, 1 << 24):
-        chosen = DataflowBloom(bits=bits, granule=1)
-        collisions.append(chosen.found(graph, list(range(4)))[1])
-        times.append(Simulator(graph).run(chosen).time_ns)
+        rule = DataflowBloom(bits=bits, granule=1)
+        collisions.append(rule.found(graph, list(range(4)))[1])
+        times.append(Simulator(graph).run(rule).time_ns)
     assert collisions[0] > collisions[1] > collisions[2] == 0
     assert times[0] > times[2]
     note = Simulator(graph).run(DataflowBloom(bits=1 << 20, granule=16)).notes[0]
@@ -131,9 +131,9 @@ def test_relations_from_filters_say_what_the_bits_say():
 
 def test_large_filters_are_made_in_parts_and_too_many_pairs_are_refused(monkeypatch):
     t = stripes(2, tiles=200)
-    whole = found(t, Filters(512, 2), 16)[0, 1]
+    whole = filter_hits(t, Filters(512, 2), 16)[0, 1]
     monkeypatch.setattr(bloom, "_MOST_BYTES", 200 * 4 * 8)  # one word of a table at a time
-    assert np.array_equal(found(t, Filters(512, 2), 16)[0, 1], whole)
+    assert np.array_equal(filter_hits(t, Filters(512, 2), 16)[0, 1], whole)
     monkeypatch.setattr(bloom, "_MOST_BYTES", 200 * 4 * 8 - 1)
     with pytest.raises(UserError, match="200 tiles against about 256 of another launch are too many pairs"):
-        found(t, Filters(512, 2), 16)
+        filter_hits(t, Filters(512, 2), 16)

@@ -95,9 +95,9 @@ def test_shortest_lives_are_no_longer_than_any_that_is_simulated():
     ],
 )
 def test_other_models_are_answered_with_what_there_is(text, says):
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error:
         life_model(text)
-    assert says in str(raised.value)
+    assert says in str(error.value)
 
 
 def test_a_signal_on_its_way_is_no_work_and_loads_nobody():

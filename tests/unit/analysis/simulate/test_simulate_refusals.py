@@ -86,9 +86,9 @@ def test_a_foreign_device_has_its_own_occupancy():
     ],
 )
 def test_bad_schedulers_are_answered_with_what_there_is(text, says):
-    with pytest.raises(UserError, match="scheduler") as raised:
+    with pytest.raises(UserError, match="scheduler") as error:
         scheduler(text)
-    assert says in str(raised.value)
+    assert says in str(error.value)
 
 
 def test_a_time_may_carry_its_unit():
@@ -115,14 +115,14 @@ def test_a_persistent_launch_is_no_faster_on_a_larger_gpu():
 
 
 def test_a_prologue_beyond_what_is_safe_is_called_no_valid_schedule():
-    def said(text):
+    def message_of(text):
         return " ".join(Simulator(chain(first=0.5)).run(scheduler(text)).notes)
 
-    assert "No valid schedule of the program as recorded: with prologue=0.75 tiles of 2 of 3" in said(
+    assert "No valid schedule of the program as recorded: with prologue=0.75 tiles of 2 of 3" in message_of(
         "pdl:prologue=0.75"
     )
-    assert "No valid schedule" not in said("pdl:prologue=0.5")
-    assert "No valid schedule" not in said("pdl")
+    assert "No valid schedule" not in message_of("pdl:prologue=0.5")
+    assert "No valid schedule" not in message_of("pdl")
 
 
 @pytest.mark.parametrize(

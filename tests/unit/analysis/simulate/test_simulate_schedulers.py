@@ -208,9 +208,9 @@ def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum()
     assert queues_of(g, "queues=3,hardware=1,quantum_ns=1000") == (40, ())
     # Queue 0: launch 0, then 3, which needs 2 of queue 1: it blocks the only place until the quantum ends, and then 2
     # can run.
-    blocked = with_trace(graph([1] * 4, [(0, 3, all_to_all(1, 1)), (2, 3, all_to_all(1, 1))]), [[10.0]] * 4)
-    assert queues_of(blocked, "queues=3") == (30, ())
-    time_ns, notes = queues_of(blocked, "queues=3,hardware=1,quantum_ns=1000")
+    blocked_chain = with_trace(graph([1] * 4, [(0, 3, all_to_all(1, 1)), (2, 3, all_to_all(1, 1))]), [[10.0]] * 4)
+    assert queues_of(blocked_chain, "queues=3") == (30, ())
+    time_ns, notes = queues_of(blocked_chain, "queues=3,hardware=1,quantum_ns=1000")
     assert time_ns >= 1010
     assert notes[0].startswith("1 time a queue") or notes[0].startswith("2 times a queue")
 
@@ -409,9 +409,9 @@ def test_counters_and_buffers_that_are_too_small_cost_time():
 def test_a_task_graph_in_hardware_runs_no_further_ahead_than_its_nodes():
     assert time_of(chain(), "wireframe:signal_ns=0") == 50
     assert time_of(chain(), "wireframe:signal_ns=0,nodes=1") == 90
-    spilled = Simulator(chain()).run(scheduler("wireframe:signal_ns=0,nodes=2,pending=0,spill_ns=50"))
-    assert spilled.time_ns > time_of(chain(), "wireframe:signal_ns=0,nodes=2,spill_ns=50")
-    assert "were noted in memory" in spilled.notes[0]
+    spill_run = Simulator(chain()).run(scheduler("wireframe:signal_ns=0,nodes=2,pending=0,spill_ns=50"))
+    assert spill_run.time_ns > time_of(chain(), "wireframe:signal_ns=0,nodes=2,spill_ns=50")
+    assert "were noted in memory" in spill_run.notes[0]
 
 
 def test_hazards_of_recycled_memory_hold_back_all_but_those_who_rename():
@@ -473,8 +473,8 @@ def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm,
         assert not schedule.deadlock, name
         assert schedule.time_ns >= bounds.bound_ns - 1e-9, name
         assert 0 <= schedule.busy <= 1 + 1e-9, name
-    listed = simulator.run(scheduler("list")).time_ns
-    assert listed >= bounds.ready_ns - 1e-9
+    list_ns = simulator.run(scheduler("list")).time_ns
+    assert list_ns >= bounds.ready_ns - 1e-9
 
 
 @settings(deadline=None, max_examples=30)
@@ -483,9 +483,9 @@ def test_what_schedulers_ask_for_is_the_same_in_both_engines(case):
     g, lives = case
     with_trace(g, lives, block_x=64, blocks_per_sm=2)
     for name in (*SCHEDULERS, *CORNERS):
-        chosen = scheduler(name)
-        p = problem(g, durations(lives), reuse=not chosen.renames, unknown_first=0.0)
-        plan = chosen.draft(program_of(g)).plan()
+        entry = scheduler(name)
+        p = problem(g, durations(lives), reuse=not entry.renames, unknown_first=0.0)
+        plan = entry.draft(program_of(g)).plan()
         ones = np.ones(len(lives), np.int64)
         room = engine.Room(2, ones[:, None], ones, np.array([2], np.int64), 1000 * ones)
         fast, plain = engine.run(p, successors(p), plan, room), reference.run(p, plan, room)
@@ -519,9 +519,9 @@ def test_idle_time_at_the_ends_of_launches_is_that_of_the_whole_gpu():
 
 
 def test_every_scheduler_cites_its_source():
-    for chosen in SCHEDULERS.values():
-        text = " ".join(type(chosen).__doc__.split())
-        assert any(word in text for word in ("Guide", "et al.", "proposal", "1966")), chosen.name
+    for entry in SCHEDULERS.values():
+        text = " ".join(type(entry).__doc__.split())
+        assert any(word in text for word in ("Guide", "et al.", "proposal", "1966")), entry.name
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted), max_size=6))
@@ -539,7 +539,7 @@ def test_waits_in_the_loop_are_an_overhead_of_their_own():
 
 def test_what_a_simulation_claims_follows_from_its_lives():
     g = with_trace(graph([1], []), [[1.0]], flops=10**12)
-    claimed = Bounder(g, None, Simulator(g).recorded).of(1.0)
-    assert claimed.ns["compute"] > claimed.bound_ns
-    assert claimed.binding in ("area", "wait-inside path")
+    least_ns = Bounder(g, None, Simulator(g).recorded).of(1.0)
+    assert least_ns.ns["compute"] > least_ns.bound_ns
+    assert least_ns.binding in ("area", "wait-inside path")
     assert Bounder(g).of(1.0).binding == "compute"

@@ -89,11 +89,11 @@ def test_the_compiled_simulation_equals_the_plain_one(items, fanouts, policy, th
     work_ns = (work.items * work.item_ns).sum() / min(
         options.resident, options.slots * max(options.parent, options.child)
     )
-    filled = sum(bool(r) for r in items)  # rounds
-    assert fast.time_ns >= max(work_ns, 2.0 * filled) - 1e-9
-    launched = np.isfinite(fast.took_ns)
-    assert not (launched & (work.items == 0)).any()
-    assert (fast.took_ns[launched] >= options.launch_ns + options.another_ns).all()
+    round_count = sum(bool(r) for r in items)  # rounds
+    assert fast.time_ns >= max(work_ns, 2.0 * round_count) - 1e-9
+    launch_flags = np.isfinite(fast.took_ns)
+    assert not (launch_flags & (work.items == 0)).any()
+    assert (fast.took_ns[launch_flags] >= options.launch_ns + options.another_ns).all()
 
 
 SMALL = Spawning(
@@ -154,8 +154,8 @@ def test_the_rule_launches_what_is_worth_it_once_it_has_seen_children():
     assert np.isnan(outcome.estimate_ns[:4]).all()
     # Assuming a full GPU from the first, a launch takes more than its 50 ns, which 5 items are not worth.
     few = spawns("few", [np.full(4, 5), np.full(4, 40)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
-    launched = np.isfinite(run(few, replace(options, prior=1), SPAWN).took_ns).tolist()
-    assert launched == [False] * 4 + [True] * 4
+    launch_flags = np.isfinite(run(few, replace(options, prior=1), SPAWN).took_ns).tolist()
+    assert launch_flags == [False] * 4 + [True] * 4
     # It is not asked about threads that the program as written would not launch.
     assert not np.isfinite(run(few, replace(options, prior=1), SPAWN, 41).took_ns).any()
 
@@ -235,5 +235,5 @@ def test_tiles_that_start_at_a_time_decide_by_one_view_of_the_queue():
     options = Spawning(
         slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=5.0, another_ns=0.0, prior=0, untried=3
     )
-    launched = [np.isfinite(run(work, replace(options, lag_ns=ns), SPAWN).took_ns).sum() for ns in (0.0, 1.0)]
-    assert launched == [3, 8]
+    launch_flags = [np.isfinite(run(work, replace(options, lag_ns=ns), SPAWN).took_ns).sum() for ns in (0.0, 1.0)]
+    assert launch_flags == [3, 8]

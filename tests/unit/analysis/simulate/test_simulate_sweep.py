@@ -50,9 +50,9 @@ def test_values_of_whole_number_options_are_what_runs_and_each_is_there_once():
     ],
 )
 def test_other_sweeps_are_refused_with_what_was_meant(text, says):
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error:
         sweep_of(text)
-    assert says in str(raised.value)
+    assert says in str(error.value)
 
 
 def test_every_value_is_what_the_scheduler_alone_gives(mlp):
@@ -75,11 +75,11 @@ def test_processes_give_the_same_curve(mlp, monkeypatch):
 
 
 def test_a_swept_option_replaces_the_one_that_was_given(mlp, capsys):
-    chosen = ("--scheduler", "cusync:poll=5us,wait_ns=7", "--sweep", "poll=0us:2us:2")
-    simulate(mlp, *chosen)
+    arguments = ("--scheduler", "cusync:poll=5us,wait_ns=7", "--sweep", "poll=0us:2us:2")
+    simulate(mlp, *arguments)
     head = capsys.readouterr().out.splitlines()[0]
     assert head.split() == ["poll_ns", "cusync:wait_ns=7"]
-    simulate(mlp, *chosen, "--json")
+    simulate(mlp, *arguments, "--json")
     actual = [s["scheduler"] for p in json.loads(capsys.readouterr().out)["points"] for s in p["schedules"]]
     assert actual == ["cusync:wait_ns=7,poll_ns=0.0", "cusync:wait_ns=7,poll_ns=2000.0"]
 
@@ -88,23 +88,23 @@ def small_gpus_refused(monkeypatch, least):
     """GPUs of fewer SMs hold no block."""
     plain = sweep.Simulator
 
-    def checked(graph, machine, lives):
+    def check(graph, machine, lives):
         if machine.sms < least:
             raise UserError(f"launch 0 does not fit on {machine.sms} SMs")
         return plain(graph, machine, lives)
 
-    monkeypatch.setattr(sweep, "Simulator", checked)
+    monkeypatch.setattr(sweep, "Simulator", check)
     monkeypatch.setattr(sweep.os, "cpu_count", lambda: 1)
 
 
 def test_a_gpu_that_is_too_small_leaves_a_gap_in_the_curve_with_its_reason(mlp, capsys, monkeypatch):
     small_gpus_refused(monkeypatch, least=3)
-    chosen = ("--scheduler", "list", "--sweep", "sms=1:4:4")
-    assert simulate(mlp, *chosen) == 0
+    arguments = ("--scheduler", "list", "--sweep", "sms=1:4:4")
+    assert simulate(mlp, *arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] == "-" for line in lines[1:5]] == [True, True, False, False]
     assert "- list at 1: launch 0 does not fit on 1 SMs" in lines[5]
-    simulate(mlp, *chosen, "--json")
+    simulate(mlp, *arguments, "--json")
     points = [p["schedules"][0] for p in json.loads(capsys.readouterr().out)["points"]]
     assert [p["time_ns"] is None for p in points] == [True, True, False, False]
     assert points[1]["refused"] == "launch 0 does not fit on 2 SMs"
@@ -129,10 +129,10 @@ curve(Source(sys.argv[1]), ["list"], Sweep("sms", tuple(range(1, 50_000))))
 def test_processes_of_a_sweep_end_with_the_one_that_asked(mlp):
     parent = subprocess.Popen([sys.executable, "-c", _SWEEP, mlp], start_new_session=True, stderr=subprocess.DEVNULL)
     try:
-        assert waited(lambda: len(workers(parent.pid)) == 2)
+        assert wait_until(lambda: len(workers(parent.pid)) == 2)
         parent.terminate()
         assert parent.wait(120) == -signal.SIGTERM
-        assert waited(lambda: not workers(parent.pid))
+        assert wait_until(lambda: not workers(parent.pid))
     finally:
         for left in workers(parent.pid):
             os.kill(left, signal.SIGKILL)
@@ -145,14 +145,14 @@ def test_ctrl_c_in_a_sweep_says_nothing_from_its_processes(mlp):
         [sys.executable, "-c", _SWEEP, mlp], start_new_session=True, stderr=subprocess.PIPE, text=True
     ) as parent:
         try:
-            assert waited(lambda: len(workers(parent.pid)) == 2)
-            assert waited(lambda: not ignores_interrupts(parent.pid))  # it does while it starts processes
+            assert wait_until(lambda: len(workers(parent.pid)) == 2)
+            assert wait_until(lambda: not ignores_interrupts(parent.pid))  # it does while it starts processes
             os.killpg(parent.pid, signal.SIGINT)
             _, output = parent.communicate(timeout=120)
         finally:
             parent.kill()
     assert output.count("Traceback") == 1  # of the script itself, which the command hides
-    assert waited(lambda: not workers(parent.pid))
+    assert wait_until(lambda: not workers(parent.pid))
 
 
 def workers(session):
@@ -169,11 +169,11 @@ def workers(session):
 
 
 def ignores_interrupts(process):
-    ignored = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
-    return bool(int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
+    ignored_signals = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    return bool(int(ignored_signals[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
-def waited(true, most_s=120.0):
+def wait_until(true, most_s=120.0):
     end = time.monotonic() + most_s
     while not (message := true()) and time.monotonic() < end:
         time.sleep(0.05)

@@ -137,8 +137,8 @@ def test_the_duration_model_is_chosen_and_said(mlp, capsys, model):
 
 def test_timelines_are_written_once_and_not_over_each_other(mlp, tmp_path, capsys):
     target = tmp_path / "timeline.json"
-    chosen = ("--scheduler", "stream", "--scheduler", "list", "--export", "perfetto", "-o", target)
-    simulate(mlp, *chosen)
+    words = ("--scheduler", "stream", "--scheduler", "list", "--export", "perfetto", "-o", target)
+    simulate(mlp, *words)
     events = json.loads(target.read_text())["traceEvents"]
     names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert names == {"stream: launches", "stream: SMs", "list: launches", "list: SMs"}
@@ -150,11 +150,11 @@ def test_timelines_are_written_once_and_not_over_each_other(mlp, tmp_path, capsy
     for e in tiles:
         by_track.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
     for spans in by_track.values():  # one tile at a time in a slot
-        ordered = sorted(spans)
-        assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(ordered))
+        ordered_spans = sorted(spans)
+        assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(ordered_spans))
     with pytest.raises(UserError, match="without --force"):
-        simulate(mlp, *chosen)
-    simulate(mlp, *chosen, "--force")
+        simulate(mlp, *words)
+    simulate(mlp, *words, "--force")
 
 
 def test_a_scheduler_that_is_asked_for_twice_is_exported_twice(mlp, tmp_path):
@@ -227,8 +227,8 @@ def test_one_is_not_many_and_nothing_is_not_negative():
 def test_advice_links_into_a_page(mlp, tmp_path, capsys):
     golden = Path(__file__).parents[3] / "golden" / "gpt2_graph.tileprof"
     simulate(golden, "--scheduler", "list", "--advice", "--page", tmp_path / "page.html")
-    text, warned = capsys.readouterr()
-    assert warned.count("is not written yet; type: tileprof view") == 1
+    text, warning = capsys.readouterr()
+    assert warning.count("is not written yet; type: tileprof view") == 1
     first = re.search(r"launches (\d+) → (\d+)", text)
     assert f"page.html#pair={first[1]},{first[2]}&beside=" in text
     simulate(mlp, "--scheduler", "list", "--advice")
@@ -274,9 +274,9 @@ def test_rules_for_child_grids_are_compared_on_a_workload(capsys):
     ],
 )
 def test_workloads_that_do_not_exist_are_answered_with_what_there_is(arguments, says):
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error:
         simulate(*arguments)
-    assert says in str(raised.value)
+    assert says in str(error.value)
 
 
 @pytest.mark.parametrize(

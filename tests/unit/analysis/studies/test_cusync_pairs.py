@@ -16,9 +16,9 @@ TOY = Device.from_dict({**DEVICE, "sms": 4, "shared_bytes_per_sm": 1 << 20, "reg
 """Four SMs, one block each for the kernels below."""
 
 
-def gemm(rows, columns, inner, tile=64, slices=1, **changed):
+def gemm(rows, columns, inner, tile=64, slices=1, **options):
     kernel = Kernel(rows, columns, inner, tile, tile, 32, 64, 64, 2, slices)
-    return dataclasses.replace(kernel, **changed)
+    return dataclasses.replace(kernel, **options)
 
 
 def read_loops(pair, policy):
@@ -36,16 +36,16 @@ def read_loops(pair, policy):
     for z in range(slices):
         for y in range(rows):
             row = min(y * consumer.tile_rows // producer.tile_rows, above - 1)
-            met = {}
+            first_blocks = {}
             if policy == "rowsync":
-                met = dict.fromkeys(range(across), 0.0)
+                first_blocks = dict.fromkeys(range(across), 0.0)
             else:
                 for step in range(0, consumer.slice_inner, consumer.tile_inner):
                     at = step if consumer.convolution else z * consumer.slice_inner + step
                     column = at // producer.tile_columns // (9 if consumer.convolution else 1)
                     if column < across:
-                        met.setdefault(column, step / consumer.slice_inner)
-            one = {(number[s, row, c], when) for c, when in met.items() for s in range(producer.slices)}
+                        first_blocks.setdefault(column, step / consumer.slice_inner)
+            one = {(number[s, row, c], when) for c, when in first_blocks.items() for s in range(producer.slices)}
             matches += [one] * columns
     return matches
 
@@ -138,10 +138,10 @@ def test_a_filled_wave_saves_a_wave_and_waits_in_the_loop_cost_their_time():
 
 def test_tiles_that_slow_each_other_down_take_the_gain_of_filling_away():
     kernel = gemm(64 * 6, 64, 64)
-    slowed = Interference(device=0.5)
+    slow_memory = Interference(device=0.5)
     # A wave of four takes 1.5 times as long as one tile alone, one of two 1.25 times.
-    assert stream_ns(kernel, 100.0, TOY, slowed) == pytest.approx(150.0 + 125.0)
-    assert overlapped_ns((kernel, kernel), (100.0, 100.0), "rowsync", TOY, slowed, 0.0) == pytest.approx(450.0)
+    assert stream_ns(kernel, 100.0, TOY, slow_memory) == pytest.approx(150.0 + 125.0)
+    assert overlapped_ns((kernel, kernel), (100.0, 100.0), "rowsync", TOY, slow_memory, 0.0) == pytest.approx(450.0)
 
 
 def test_tiles_of_one_sm_share_it():

@@ -48,7 +48,7 @@ def llama(calibration):
     return predictions(points, held_out(calibration, points))
 
 
-def changed(points, factor_of):
+def changed_points(points, factor_of):
     """Points with other published times of policies."""
     return [
         dataclasses.replace(
@@ -82,9 +82,9 @@ def test_gains_correlate_wherever_the_gpu_kept_its_pace(frame):
 
 def test_the_a100s_two_policies_agree_on_the_pace_and_stream_order_does_not(frame):
     a100 = frame[frame["arch"] == "a100"]
-    crossed = agreement(a100, "from_other")
-    assert (crossed["correlation"] >= 0.95).all()
-    assert (crossed["mean_error"] < 1.5).all()
+    cross_agreement = agreement(a100, "from_other")
+    assert (cross_agreement["correlation"] >= 0.95).all()
+    assert (cross_agreement["mean_error"] < 1.5).all()
     assert (agreement(a100)["mean_error"] > agreement(a100)["mean_alone"]).all()  # the mean would have done better
     assert (agreement(a100)["correlation"] < 0.6).all()  # as against stream order they stay unexplained
     paces = a100.pivot_table(index="m", columns="policy", values="pace")
@@ -112,13 +112,13 @@ def test_the_better_policy_is_predicted(frame):
 
 def test_no_point_that_tests_is_predicted_from_a_time_of_a_policy(points, frame):
     """Times of policies at points that test may be anything."""
-    other = changed(points, lambda p, name: 1.0 if (p.kind, p.arch, p.m, name) in CALIBRATES else 1.7)
+    other = changed_points(points, lambda p, name: 1.0 if (p.kind, p.arch, p.m, name) in CALIBRATES else 1.7)
     again = predictions(other, calibrate(other))
     assert again["predicted_us"].tolist() == frame["predicted_us"].tolist()
 
 
 def test_what_is_predicted_from_the_other_policy_does_not_use_its_own(points, calibration, frame):
-    other = [p for p in changed(points, lambda _, name: 1.3 if name == "tilesync" else 1.0) if p.arch == "a100"]
+    other = [p for p in changed_points(points, lambda _, name: 1.3 if name == "tilesync" else 1.0) if p.arch == "a100"]
     again = predictions(other, calibration)
     for policy, same in (("tilesync", True), ("rowsync", False)):
         now, before = (

@@ -42,11 +42,11 @@ def gains_of_recorded(which):
 
 
 def line(name, source, gains):
-    measured, predicted = gains.T
-    error, alone = (100 * np.abs(measured - guess).mean() for guess in (predicted, measured.mean()))
-    signed = np.abs(measured) > LEAST
-    right = (np.sign(measured) == np.sign(predicted))[signed].mean()
-    return f"| {name} | {source} | {len(gains)} | {error:.1f} | {alone:.1f} | {right:.0%} of {signed.sum()} |"
+    measured_gains, predicted = gains.T
+    error, alone = (100 * np.abs(measured_gains - guess).mean() for guess in (predicted, measured_gains.mean()))
+    has_sign = np.abs(measured_gains) > LEAST
+    right = (np.sign(measured_gains) == np.sign(predicted))[has_sign].mean()
+    return f"| {name} | {source} | {len(gains)} | {error:.1f} | {alone:.1f} | {right:.0%} of {has_sign.sum()} |"
 
 
 def test_the_page_has_the_errors_of_our_own_measurements():

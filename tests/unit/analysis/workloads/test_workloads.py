@@ -156,10 +156,10 @@ def test_parts_of_a_batch_of_bodies_depend_on_the_same_parts(tmp_path):
 def test_an_input_chooses_the_branches_of_a_gated_network(tmp_path):
     t, g = launches_of(gated(tmp_path / "g.tileprof", 6, branches=3, keep=0.5, seed=1))
     ops = t.launches["op"]
-    expanded, sums = (ops == "expand").sum(), (ops == "sum").sum()
-    assert (ops == "project").sum() == (ops == "depthwise convolution").sum() == expanded
+    expansions, sums = (ops == "expand").sum(), (ops == "sum").sum()
+    assert (ops == "project").sum() == (ops == "depthwise convolution").sum() == expansions
     assert sums <= 6
-    assert expanded <= 18
+    assert expansions <= 18
     whole = launches_of(gated(tmp_path / "a.tileprof", 6, branches=3, keep=1.0, seed=1))[0]
     assert (whole.launches["op"] == "expand").sum() == 18
     other = load(gated(tmp_path / "o.tileprof", 6, branches=3, keep=0.5, seed=2))
@@ -204,13 +204,13 @@ def test_a_module_of_a_squeezed_network_expands_twice_what_it_squeezed(tmp_path)
 
 @pytest.mark.parametrize("make", [rigid_bodies, random_wired, searched, squeezed, gated])
 def test_a_seed_gives_the_same_task_graph_again(make, tmp_path):
-    def written(name, seed):
+    def files_of(name, seed):
         t = load(make(tmp_path / name, seed=seed))
         return t.launches[["tiles", "op", "duration_ns"]].values.tolist(), t.operands.values.tolist()
 
-    one = written("a.tileprof", 3)
-    assert written("b.tileprof", 3) == one
-    assert written("c.tileprof", 4) != one
+    one = files_of("a.tileprof", 3)
+    assert files_of("b.tileprof", 3) == one
+    assert files_of("c.tileprof", 4) != one
 
 
 KERNELS = {"3mm": 3, "alexnet": 22, "fdtd-2d": 24, "fft": 60, "lud": 46, "bicg": 2, "mvt": 2}
@@ -256,9 +256,9 @@ def test_halos_reach_as_far_as_they_say(tmp_path):
     ],
 )
 def test_parameters_out_of_range_are_refused_before_anything_is_written(make, says, tmp_path):
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error:
         make(tmp_path / "x.tileprof")
-    assert says in str(raised.value)
+    assert says in str(error.value)
     assert not list(tmp_path.iterdir())
 
 

@@ -25,21 +25,21 @@ def bytes_of(trace, launch):
     )
     bound = operands["launch"] == launch
     origin = buffers["base"][operands["buffer"][bound]] + operands["offset"][bound]
-    touched = {}
+    true_bytes = {}
     for n in np.flatnonzero(accesses["footprint"] == launches["footprint"][launch]):
         box = {name: int(accesses[name][n]) for name in accesses if name not in ("first", "last")}
         for i in range(box["count_0"]):
             for j in range(box["count_1"]):
                 at = int(origin[box["operand"]]) + box["offset"] + i * box["stride_0"] + j * box["stride_1"]
-                touched.setdefault((box["tile"], box["mode"]), set()).update(range(at, at + box["length"]))
-    return touched
+                true_bytes.setdefault((box["tile"], box["mode"]), set()).update(range(at, at + box["length"]))
+    return true_bytes
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_trace_holds_the_bytes_of_the_log(tmp_path, seed):
     random, kernels, expected = Random(seed), [], []
     for _ in range(2):
-        blocks, touched = {}, {}
+        blocks, true_bytes = {}, {}
         for x in range(3):
             for y in range(2):
                 warps = []
@@ -48,11 +48,11 @@ def test_a_trace_holds_the_bytes_of_the_log(tmp_path, seed):
                     for _ in range(random.randrange(5)):
                         line, mode, bytes_ = random_accesses(random, random.choice([ALPHA, BETA]), 1 << 12)
                         lines.insert(0, line)
-                        touched.setdefault((x + 3 * y, mode), set()).update(bytes_)
+                        true_bytes.setdefault((x + 3 * y, mode), set()).update(bytes_)
                     warps.append(lines)
                 blocks[x, y, 0] = warps
         kernels.append(kernel_text(blocks))
-        expected.append(touched)
+        expected.append(true_bytes)
     result = import_logs(write_logs(tmp_path / "logs", kernels, [(ALPHA, 64), (ALPHA + 1024, 64)]), tmp_path / "t")
     trace = load(result.path)
     assert not list(validate(trace))
@@ -210,8 +210,8 @@ def test_a_malformed_list_is_refused(tmp_path, text, why):
 def test_a_broken_archive_is_refused(tmp_path):
     logs = write_logs(tmp_path / "logs", [GOOD])
     packed = lzma.compress(GOOD.encode())
-    for broken in (packed[:-20], b"no archive"):
-        (logs.parent / "kernel-1.traceg.xz").write_bytes(broken)
+    for broken_bytes in (packed[:-20], b"no archive"):
+        (logs.parent / "kernel-1.traceg.xz").write_bytes(broken_bytes)
         logs.write_text("kernel-1.traceg.xz\n")
         with pytest.raises(UserError, match="cannot read"):
             import_logs(logs, tmp_path / "t")

@@ -9,14 +9,14 @@ from tileprof.trace import TraceWriter, load, validate
 
 
 @pytest.fixture
-def decoded(tmp_path):
+def trace_of(tmp_path):
     """Builds a trace of events and entries: the trace, which is valid, and its decoder."""
 
     def make(events, entries, **options):
         name = tmp_path / "t.tileprof"
-        timed = options.pop("timed", {})
+        times = options.pop("timed", {})
         with TraceWriter(name, recorder="cuda", command=["x"], device=H200, granule=32, force=True) as writer:
-            decoder = Decoder(process(tmp_path, events, entries, **options), writer, H200, timed)
+            decoder = Decoder(process(tmp_path, events, entries, **options), writer, H200, times)
             decoder.run()
         trace = load(name)
         assert validate(trace) == []

@@ -39,7 +39,7 @@ def block_record(number, block, begin, end, *, sm=3, generation=0):
     return entry(raw.BLOCK, sm, block, number, (begin, 0, end, 0), generation)
 
 
-def entered(events, entries):
+def entry_events(events, entries):
     """Entries of blocks that have none: they entered, at times that are not known."""
     have = {(number, block) for key, block, number, _ in entries if key >> raw.KIND_SHIFT == raw.BLOCK}
     own = [e for e in events if e["e"] == "launch" and e["graph"] < 0]
@@ -48,7 +48,7 @@ def entered(events, entries):
 
 
 def process(tmp_path, events, entries, *, ended=True, granule=32, whole=True):
-    entries = [*entries, *(entered(events, entries) if whole else [])]
+    entries = [*entries, *(entry_events(events, entries) if whole else [])]
     start = {"e": "start", "version": 1, "pid": 1, "pass": "accesses", "granule": granule, "arena": 1 << 20}
     events = [start, *events, *([{"e": "end", "t": 0}] if ended else [])]
     return raw.grouped(tmp_path, events, np.array(entries, raw.ENTRY))

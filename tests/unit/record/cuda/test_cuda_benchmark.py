@@ -69,5 +69,5 @@ def test_launches_before_and_after_a_timing_are_found_in_a_pass_without_it():
 
     reference = join.Reference([0, 1, 5, 6], [key(name) for name in "abcd"], whole=False, begins=(0, 2))
     assert join.match(reference, [key(name) for name in "abcd"], "time").row_of == {0: 0, 1: 1, 5: 2, 6: 3}
-    timed = [key(name) for name in "abtttcd"]
-    assert join.match(reference, timed, "blocks", ordinals=range(7)).row_of == {0: 0, 1: 1, 5: 5, 6: 6}
+    timed_keys = [key(name) for name in "abtttcd"]
+    assert join.match(reference, timed_keys, "blocks", ordinals=range(7)).row_of == {0: 0, 1: 1, 5: 5, 6: 6}

@@ -150,7 +150,7 @@ extern "C" __global__ void calls(unsigned long long map) {
 
 
 @pytest.fixture
-def scanned(tmp_path):
+def scan_of(tmp_path):
     """What the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures,
     surfaces, launches.
     """
@@ -175,18 +175,18 @@ def compiled(folder, name, text, *options):
 
 @needs_everything
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_textures_and_surfaces_are_seen_in_machine_code(tmp_path, scanned, architecture):
-    actual = scanned(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
+def test_textures_and_surfaces_are_seen_in_machine_code(tmp_path, scan_of, architecture):
+    actual = scan_of(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
     actual.pop("reserved.0", None)  # shared memory of the system's
     assert actual == {"plain": "000000", "fetch": "000100", "sample": "000100", "look": "000100", "draw": "000010"}
 
 
 @needs_everything
-def test_a_function_that_stores_through_a_map_makes_its_callers_do_so(tmp_path, scanned):
+def test_a_function_that_stores_through_a_map_makes_its_callers_do_so(tmp_path, scan_of):
     parts = [compiled(tmp_path, n, t, "-arch=sm_90", "-rdc=true") for n, t in (("store", STORE), ("call", CALL))]
-    linked = tmp_path / "linked.cubin"
-    subprocess.run([locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked, *parts], check=True)
-    assert scanned(linked)["calls"] == "010000"
+    linked_file = tmp_path / "linked.cubin"
+    subprocess.run([locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked_file, *parts], check=True)
+    assert scan_of(linked_file)["calls"] == "010000"
 
 
 LAUNCH = """
@@ -204,11 +204,11 @@ extern "C" __global__ void parent(int* p) { cooperative_groups::this_grid().sync
 
 @needs_everything
 @pytest.mark.parametrize(("text", "launches"), [(LAUNCH, "1"), (LAUNCH_GRAPH, "2"), (MEET, "0")])
-def test_kernels_that_launch_kernels_or_graphs_are_seen_in_a_linked_module(tmp_path, scanned, text, launches):
-    part, linked = compiled(tmp_path, "part", text, "-arch=sm_90", "-rdc=true"), tmp_path / "linked.cubin"
-    command = [locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked, part, "-lcudadevrt"]
+def test_kernels_that_launch_kernels_or_graphs_are_seen_in_a_linked_module(tmp_path, scan_of, text, launches):
+    part, linked_file = compiled(tmp_path, "part", text, "-arch=sm_90", "-rdc=true"), tmp_path / "linked.cubin"
+    command = [locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked_file, part, "-lcudadevrt"]
     subprocess.run(command, check=True)
-    assert scanned(linked)["parent"][5] == launches
+    assert scan_of(linked_file)["parent"][5] == launches
 
 
 CHILD_WITH_SURFACE = """
@@ -218,8 +218,11 @@ extern "C" __global__ void parent(cudaSurfaceObject_t s) { child<<<1, 32>>>(s); 
 
 
 @needs_everything
-def test_a_kernel_that_launches_others_does_what_they_do(tmp_path, scanned):
-    part, linked = compiled(tmp_path, "part", CHILD_WITH_SURFACE, "-arch=sm_90", "-rdc=true"), tmp_path / "linked.cubin"
-    command = [locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked, part, "-lcudadevrt"]
+def test_a_kernel_that_launches_others_does_what_they_do(tmp_path, scan_of):
+    part, linked_file = (
+        compiled(tmp_path, "part", CHILD_WITH_SURFACE, "-arch=sm_90", "-rdc=true"),
+        tmp_path / "linked.cubin",
+    )
+    command = [locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked_file, part, "-lcudadevrt"]
     subprocess.run(command, check=True)
-    assert scanned(linked)["parent"][3:] == "011"  # reads through textures, writes through surfaces, launches
+    assert scan_of(linked_file)["parent"][3:] == "011"  # reads through textures, writes through surfaces, launches

@@ -35,11 +35,11 @@ def size_of(name):
 
 
 def tensor(argument, name):
-    written = argument == "out"
-    return [argument, PLACES[name], list(SHAPES[name]), strides_of(name), "float16", 2, written, "cuda"]
+    write_bases = argument == "out"
+    return [argument, PLACES[name], list(SHAPES[name]), strides_of(name), "float16", 2, write_bases, "cuda"]
 
 
-def called(op, numbers, **tensors):
+def call_event(op, numbers, **tensors):
     places = {name: {"tensor": n} for n, name in enumerate(tensors) if name != "out"}
     rows = [tensor(argument, name) for argument, name in tensors.items()]
     return {"e": "called", "op": op, "arguments": places | numbers, "tensors": rows}
@@ -61,9 +61,9 @@ def touches(number, reads, writes, blocks=2):
     return matches
 
 
-ADDMM = called("aten::addmm", {"beta": 1, "alpha": 1}, self="b1", mat1="x", mat2="w1", out="h")
-GELU = called("aten::gelu", {"approximate": "none"}, self="h", out="a")
-MM = called("aten::mm", {}, self="a", mat2="w2", out="y")
+ADDMM = call_event("aten::addmm", {"beta": 1, "alpha": 1}, self="b1", mat1="x", mat2="w1", out="h")
+GELU = call_event("aten::gelu", {"approximate": "none"}, self="h", out="a")
+MM = call_event("aten::mm", {}, self="a", mat2="w2", out="y")
 
 PROGRAM = [
     *(
@@ -84,7 +84,7 @@ ENTRIES = [
 
 
 @pytest.fixture
-def recorded(tmp_path):
+def recording(tmp_path):
     name = tmp_path / "mlp.tileprof"
     with TraceWriter(name, recorder="cuda", command=["x"], device=H200, granule=32, force=True) as writer:
         Decoder(process(tmp_path, PROGRAM, ENTRIES), writer, H200).run()
@@ -93,15 +93,15 @@ def recorded(tmp_path):
     return trace
 
 
-def test_launches_of_one_call_share_a_number_and_say_what_their_operands_are(recorded):
-    calls = [json.loads(text) for text in recorded.launches["call"]]
+def test_launches_of_one_call_share_a_number_and_say_what_their_operands_are(recording):
+    calls = [json.loads(text) for text in recording.launches["call"]]
     assert [call["number"] for call in calls] == [0, 0, 1, 2]
     assert sorted(o["argument"] for o in calls[0]["operands"]) == ["mat1", "mat2", "out"]
     assert sorted(o["argument"] for o in calls[1]["operands"]) == ["out", "self"]
     assert calls[0]["arguments"] == {"beta": 1, "alpha": 1}
     [weight] = [o for o in calls[0]["operands"] if o["argument"] == "mat2"]
     assert (weight["shape"], weight["strides"], weight["dtype"]) == ([WIDTH, HIDDEN], [1, WIDTH], "float16")
-    bases = recorded.buffers["base"].tolist()
+    bases = recording.buffers["base"].tolist()
     for call in calls:
         assert all(bases[t["buffer"]] + t["offset"] in PLACES.values() for t in call["tensors"])
 
@@ -137,11 +137,11 @@ def test_a_call_under_another_mark_belongs_to_no_launch(tmp_path):
     assert load(name).launches["call"].tolist() == [""]
 
 
-def test_operators_are_cut_into_the_tiles_of_the_models_kernels(recorded, tmp_path):
+def test_operators_are_cut_into_the_tiles_of_the_models_kernels(recording, tmp_path):
     pytest.importorskip("torch")
     from tileprof.record.model.recut import recut
 
-    result = recut(recorded, tmp_path / "again.tileprof")
+    result = recut(recording, tmp_path / "again.tileprof")
     trace = load(result.path)
     assert validate(trace) == []
     assert result.operators == 3
@@ -149,10 +149,10 @@ def test_operators_are_cut_into_the_tiles_of_the_models_kernels(recorded, tmp_pa
     assert result.launches[0] == result.launches[1]
     assert trace.launches["kernel"].str.startswith(("gemm_", "splitk_", "vectorized_")).all()
     assert trace.launches["module"].tolist()[-2:] == ["act", "down"]
-    recorded_ns = recorded.launches["duration_ns"]
+    recorded_ns = recording.launches["duration_ns"]
     assert trace.launches["duration_ns"].iloc[-2] == pytest.approx(recorded_ns.iloc[2], abs=1)
-    written = trace.buffers["base"].iloc[trace.operands_of(len(trace.launches) - 1)[0]].tolist()
-    assert set(written) >= {PLACES["a"], PLACES["w2"], PLACES["y"]}
+    write_bases = trace.buffers["base"].iloc[trace.operands_of(len(trace.launches) - 1)[0]].tolist()
+    assert set(write_bases) >= {PLACES["a"], PLACES["w2"], PLACES["y"]}
 
 
 def test_launches_without_a_call_stay_as_they_were_recorded(tmp_path):
@@ -194,23 +194,25 @@ def test_memory_that_comes_and_goes_between_two_launches_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("fuse", [[], ["--fuse"]], ids=["one by one", "fused"])
-def test_a_policy_made_from_a_recording_names_operators_and_verifies_against_it(recorded, tmp_path, capsys, fuse):
+def test_a_policy_made_from_a_recording_names_operators_and_verifies_against_it(recording, tmp_path, capsys, fuse):
     pytest.importorskip("torch")
     out = tmp_path / "out"
-    chosen = "0,3" if fuse else "0,2,3"
-    assert main(["export", "--format", "json", "-o", str(out), "--launches", chosen, *fuse, str(recorded.path)]) == 0
+    selection = "0,3" if fuse else "0,2,3"
+    assert (
+        main(["export", "--format", "json", "-o", str(out), "--launches", selection, *fuse, str(recording.path)]) == 0
+    )
     assert "not those of the recorded kernels" in capsys.readouterr().err
     policy = json.loads((out / "policy.json").read_text())
     kinds = [stage["operator"]["name"] for stage in policy["stages"]]
     assert kinds == (["gemm", "gemm"] if fuse else ["gemm", "pointwise", "gemm"])
-    assert main(["verify", *fuse, str(out / "policy.json"), str(recorded.path)]) == 0
+    assert main(["verify", *fuse, str(out / "policy.json"), str(recording.path)]) == 0
     assert "all waited for" in capsys.readouterr().out
 
 
-def test_the_pair_by_default_has_operators(recorded, tmp_path, capsys):
+def test_the_pair_by_default_has_operators(recording, tmp_path, capsys):
     pytest.importorskip("torch")
     out = tmp_path / "out"
-    assert main(["export", "-o", str(out), str(recorded.path)]) == 0
+    assert main(["export", "-o", str(out), str(recording.path)]) == 0
     output = capsys.readouterr().err
     assert "Launches 0 (up), 2 (down): of the products that need each other" in output
     assert "Launch 1 becomes an epilogue" in output
@@ -218,5 +220,5 @@ def test_the_pair_by_default_has_operators(recorded, tmp_path, capsys):
     assert [stage["operator"]["parameters"].get("epilogue") for stage in policy["stages"]] == ["gelu", None]
     tiles = [stage["operator"]["parameters"]["tile"] for stage in policy["stages"]]
     assert tiles != [[64, 64], [64, 64]], "the runtime's model has chosen"
-    assert main(["verify", str(out / "policy.json"), str(recorded.path)]) == 0, "cut into the policy's own tiles"
+    assert main(["verify", str(out / "policy.json"), str(recording.path)]) == 0, "cut into the policy's own tiles"
     assert main(["run", "--delayed", "4", str(out / "policy.json")]) == 0

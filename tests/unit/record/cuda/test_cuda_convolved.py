@@ -90,12 +90,12 @@ def elements(boxes, filters):
 )
 def test_tiles_write_their_pixels_by_their_filters(images, sides, channels, filters, tile, segments, order):
     convolution = Convolution(images, *sides, channels, filters, tile, segments, order)
-    found = convolved.result(convolution.out, convolution.loads())
-    if found is None:
+    actual = convolved.result(convolution.out, convolution.loads())
+    if actual is None:
         # Filters by channels are told apart by who walks them; where each tile has all of both, nothing does.
         assert channels == filters
         return
-    boxes, shared = found
+    boxes, shared = actual
     assert shared == (segments > 1)
     assert elements(boxes, filters) == convolution.expected()
 
@@ -103,9 +103,9 @@ def test_tiles_write_their_pixels_by_their_filters(images, sides, channels, filt
 @pytest.mark.parametrize("segments", [1, 2])
 def test_as_many_filters_as_channels_are_told_apart_by_what_both_operands_walk(segments):
     convolution = Convolution(1, 4, 4, 64, 64, (8, 32), segments, range(64))
-    found = convolved.result(convolution.out, convolution.loads())
-    assert found is not None
-    assert elements(found[0], 64) == convolution.expected()
+    actual = convolved.result(convolution.out, convolution.loads())
+    assert actual is not None
+    assert elements(actual[0], 64) == convolution.expected()
 
 
 def test_nothing_is_said_of_other_tensors_and_of_loads_that_leave_something_out():

@@ -8,14 +8,14 @@ from tileprof.record.cuda.selftest import granules
 from tileprof.trace import READ, WRITE
 
 
-def test_from_where_nodes_overlapped_each_stands_for_all_that_follow(decoded):
+def test_from_where_nodes_overlapped_each_stands_for_all_that_follow(trace_of):
     nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in range(4)]
     entries = [block_record(5, b, 1000, 1100) for b in (0, 1)]
     entries += [access(5, b, WINDOW, write=1 << b) for b in (0, 1)]
     entries += [block_record(5, b, 2000, 2100, generation=1) for b in (0, 1, 0, 1)]  # the second and the third at once
     entries += [access(5, 0, WINDOW + 1, write=1, generation=1), access(5, 1, WINDOW + 2, read=1, generation=1)]
     entries += [block_record(5, b, 3000, 3100, generation=2) for b in (0, 1)]  # the fourth, out of place
-    trace, _ = decoded([ALLOC, KERNEL, *nodes], entries)
+    trace, _ = trace_of([ALLOC, KERNEL, *nodes], entries)
     assert granules(trace, 0, 32) == {(0, WRITE, 0x8000), (1, WRITE, 0x8001)}
     rest = {(0, WRITE, 0x8000 + 32), (1, READ, 0x8000 + 64)}
     assert [granules(trace, n, 32) for n in (1, 2, 3)] == [rest] * 3
@@ -24,22 +24,22 @@ def test_from_where_nodes_overlapped_each_stands_for_all_that_follow(decoded):
     assert set(trace.times.launch) == {0}
 
 
-def test_a_place_with_the_code_of_another_kernel_is_not_trusted(decoded):
+def test_a_place_with_the_code_of_another_kernel_is_not_trusted(trace_of):
     nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
     code = 1 << raw.SM_BITS
     entries = [block_record(5, b, 1000, 1100, sm=code | 3, generation=0) for b in (0, 1)]
     entries += [block_record(5, b, 2000, 2100, sm=2 * code | 3, generation=1) for b in (0, 1)]
-    trace, _ = decoded([ALLOC, KERNEL, *nodes], entries)
+    trace, _ = trace_of([ALLOC, KERNEL, *nodes], entries)
     assert trace.launches.coverage.tolist() == ["exact", "conservative"]
     assert trace.times.sm.tolist() == [3, 3]
 
 
-def test_a_full_arena_makes_the_launch_a_superset_in_whole_pages(decoded):
+def test_a_full_arena_makes_the_launch_a_superset_in_whole_pages(trace_of):
     big = {**ALLOC, "address": 0x40000000, "bytes": 3 << 21}
     page = (0x40000000 >> 21) + 1
     events = [big, KERNEL, launch(1), {"e": "spill", "launch": 1, "accesses": 7}]
     events.append({"e": "spilled_page", "page": page % raw.SPILL_PAGES, "read": 1, "written": 0, "until": 9})
-    trace, _ = decoded(events, [])
+    trace, _ = trace_of(events, [])
     assert trace.launches.coverage.tolist() == ["conservative"]
     rows = trace.accesses
     assert rows["mode"].tolist() == ["read", "read"]
@@ -47,23 +47,23 @@ def test_a_full_arena_makes_the_launch_a_superset_in_whole_pages(decoded):
     assert trace.operands.offset.tolist() == [1 << 21]
 
 
-def test_bytes_beside_a_tensor_that_nobody_named_are_not_lost_where_a_run_begins_inside_it(decoded):
+def test_bytes_beside_a_tensor_that_nobody_named_are_not_lost_where_a_run_begins_inside_it(trace_of):
     """As in a graph's own memory: the run goes on past the tensor; only its last granule may be overhang."""
-    trace, _ = decoded([ALLOC, TENSOR, KERNEL, launch(1)], [access(1, 0, WINDOW, write=0xFFFFF)])
+    trace, _ = trace_of([ALLOC, TENSOR, KERNEL, launch(1)], [access(1, 0, WINDOW, write=0xFFFFF)])
     assert granules(trace, 0, 32) == {(0, WRITE, 0x8000 + g) for g in range(20)}
     assert trace.launches.coverage.tolist() == ["exact"]
 
 
-def test_granules_that_only_hang_over_the_end_of_a_tensor_make_no_buffer(decoded):
-    trace, _ = decoded([ALLOC, TENSOR, KERNEL, launch(1)], [access(1, 0, WINDOW, write=0xFFFF)])
+def test_granules_that_only_hang_over_the_end_of_a_tensor_make_no_buffer(trace_of):
+    trace, _ = trace_of([ALLOC, TENSOR, KERNEL, launch(1)], [access(1, 0, WINDOW, write=0xFFFF)])
     assert trace.buffers.bytes.tolist() == [500]
 
 
-def test_what_stands_for_all_memory_covers_what_lies_between_tensors_too(decoded):
+def test_what_stands_for_all_memory_covers_what_lies_between_tensors_too(trace_of):
     """The records of its blocks are missing; a later launch reads memory that had no name until then."""
     events = [ALLOC, TENSOR, KERNEL, launch(1), launch(2)]
     entries = [block_record(2, b, 5, 9) for b in (0, 1)] + [access(2, 0, WINDOW + 8, read=1)]
-    trace, _ = decoded(events, entries, whole=False)
+    trace, _ = trace_of(events, entries, whole=False)
     assert trace.launches.coverage.tolist() == ["conservative", "exact"]
     [read] = {g for _, _, g in granules(trace, 1, 32)}
     assert (0, WRITE, read) in granules(trace, 0, 32)
@@ -74,9 +74,9 @@ def test_what_stands_for_all_memory_covers_what_lies_between_tensors_too(decoded
     ("what", "modes"), [("texture", {READ}), ("surface", {READ, WRITE}), ("launches", {READ, WRITE})]
 )
 def test_what_textures_surfaces_and_launches_from_kernels_reach_is_not_seen_and_stands_for_all_memory(
-    decoded, what, modes
+    trace_of, what, modes
 ):
-    trace, _ = decoded([ALLOC, TENSOR, {**KERNEL, what: 1}, launch(1)], [access(1, 0, WINDOW, read=1)])
+    trace, _ = trace_of([ALLOC, TENSOR, {**KERNEL, what: 1}, launch(1)], [access(1, 0, WINDOW, read=1)])
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert {m for _, m, _ in granules(trace, 0, 32)} == modes
     assert {g for t, m, g in granules(trace, 0, 32) if t == 1 and m == READ} == set(
@@ -84,55 +84,57 @@ def test_what_textures_surfaces_and_launches_from_kernels_reach_is_not_seen_and_
     )
 
 
-def test_nodes_that_write_nobody_knows_where_are_launches_that_do(decoded):
+def test_nodes_that_write_nobody_knows_where_are_launches_that_do(trace_of):
     opaque = {"e": "opaque", "node": 13, "graph": 0, "stream": "graph"}
-    trace, _ = decoded([ALLOC, TENSOR, {"e": "graph", "graph": 0}, opaque], [])
+    trace, _ = trace_of([ALLOC, TENSOR, {"e": "graph", "graph": 0}, opaque], [])
     assert trace.launches[["kernel", "coverage"]].to_numpy().tolist() == [["conditional node", "conservative"]]
     assert len(granules(trace, 0, 32)) == 2 * 0x10000 // 32
 
 
-def test_a_large_launch_that_stands_for_all_memory_is_one_tile_where_there_are_many_buffers(decoded, monkeypatch):
+def test_a_large_launch_that_stands_for_all_memory_is_one_tile_where_there_are_many_buffers(trace_of, monkeypatch):
     """Each tile by each buffer would be more rows than fit into memory."""
     monkeypatch.setattr(decode, "MOST_ROWS", 100)
     tensors = [{**TENSOR, "address": 0x100000 + 1024 * n, "bytes": 1024} for n in range(64)]
-    trace, _ = decoded([ALLOC, *tensors, KERNEL, launch(1, grid=(5, 2, 1))], [block_record(1, 0, 5, 9)], whole=False)
+    trace, _ = trace_of([ALLOC, *tensors, KERNEL, launch(1, grid=(5, 2, 1))], [block_record(1, 0, 5, 9)], whole=False)
     row = trace.launches.iloc[0]
     assert (row.coverage, row.tiles, row.grid_x, row.grid_y) == ("conservative", 1, 5, 2)
     assert row.note.endswith("its 10 tiles stand as one")
     assert granules(trace, 0, 32) == {(0, mode, 0x8000 + g) for mode in (READ, WRITE) for g in range(0x10000 // 32)}
 
 
-def test_code_that_could_not_be_patched_makes_its_launches_conservative_unless_this_gpu_has_no_such_code(decoded):
-    refused = {**launch(2), "unpatched": ["tileprof_access"]}
+def test_code_that_could_not_be_patched_makes_its_launches_conservative_unless_this_gpu_has_no_such_code(trace_of):
+    refused_launch = {**launch(2), "unpatched": ["tileprof_access"]}
     newer = {**launch(3), "unpatched": ["tileprof_newer"]}
     with_newer = pytest.MonkeyPatch()
     with_newer.setitem(coverage.SINCE, "tileprof_newer", 100)
-    trace, _ = decoded([ALLOC, KERNEL, launch(1), refused, newer], [access(n, 0, WINDOW, write=1) for n in (1, 2, 3)])
+    trace, _ = trace_of(
+        [ALLOC, KERNEL, launch(1), refused_launch, newer], [access(n, 0, WINDOW, write=1) for n in (1, 2, 3)]
+    )
     with_newer.undo()
     assert trace.launches.coverage.tolist() == ["exact", "conservative", "exact"]
     assert "refused to patch some of its code (tileprof_access)" in trace.launches.note[1]
 
 
-def test_accesses_beyond_48_bits_are_counted_and_their_launch_is_not_exact(decoded):
+def test_accesses_beyond_48_bits_are_counted_and_their_launch_is_not_exact(trace_of):
     spilt = {"e": "spill", "launch": 1, "accesses": 0, "beyond": 7}
-    trace, _ = decoded([ALLOC, KERNEL, launch(1), spilt], [access(1, 0, WINDOW, write=1)])
+    trace, _ = trace_of([ALLOC, KERNEL, launch(1), spilt], [access(1, 0, WINDOW, write=1)])
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert "7 accesses at addresses of more than 48 bits" in trace.launches.note[0]
     assert "arena" not in trace.launches.note[0]
 
 
-def test_constant_variables_are_read_whole_by_every_tile_where_something_wrote_them(decoded):
+def test_constant_variables_are_read_whole_by_every_tile_where_something_wrote_them(trace_of):
     kernel = {**KERNEL, "constants": 2}
     values = {"e": "constants", "kernel": 0, "ranges": [[0xC00040, 64], [0xF000000, 64]]}
     copy = {
         "e": "copy", "from": 0, "to": 0xC00040, "bytes": 64, "width": 64, "height": 1, "depth": 1, "from_pitch": 64,
         "to_pitch": 64, "direction": 2, "stream": "0x1", "graph": -1, "t": 0,
     }  # fmt: skip
-    trace, _ = decoded([ALLOC, kernel, values, copy, launch(1)], [access(1, 0, WINDOW, write=1)])
+    trace, _ = trace_of([ALLOC, kernel, values, copy, launch(1)], [access(1, 0, WINDOW, write=1)])
     assert trace.launches.coverage.tolist() == ["exact", "exact"]
     reads = {(t, g) for t, m, g in granules(trace, 1, 32) if m == READ}
     assert reads == {(t, 0xC00040 // 32 + g) for t in (0, 1) for g in (0, 1)}
-    trace, _ = decoded([ALLOC, kernel, launch(1)], [access(1, 0, WINDOW, write=1)])
+    trace, _ = trace_of([ALLOC, kernel, launch(1)], [access(1, 0, WINDOW, write=1)])
     assert trace.launches.coverage.tolist() == ["conservative"], "where they lie was never told"
 
 
@@ -153,8 +155,8 @@ def of_family():
     return [*blocks, access(1, 0, WINDOW, read=1), access(1, 2, WINDOW + 1, write=1)]
 
 
-def test_what_children_touch_stands_for_the_launch_that_began_them(decoded):
-    trace, _ = decoded([ALLOC, PARENT, launch(1), launch(2, kernel=0)], [*of_family(), *of_launch(2)])
+def test_what_children_touch_stands_for_the_launch_that_began_them(trace_of):
+    trace, _ = trace_of([ALLOC, PARENT, launch(1), launch(2, kernel=0)], [*of_family(), *of_launch(2)])
     assert granules(trace, 0, 32) == {(0, READ, 0x8000), (0, WRITE, 0x8000 + 32)}
     assert granules(trace, 1, 32) == set()
     assert trace.launches.tiles.tolist() == [1, 1]
@@ -167,10 +169,10 @@ def of_launch(number):
     return [block_record(number, b, 1000 + b, 1100, sm=at(CODE)) for b in (0, 1)]
 
 
-def test_children_that_the_host_launched_too_have_names(decoded):
+def test_children_that_the_host_launched_too_have_names(trace_of):
     child = {**KERNEL, "id": 1, "name": "child(int*)", "launches": 1, "code": [CHILD, 0x400]}
     own = [block_record(2, b, 1000, 1100, sm=at(CHILD)) for b in (0, 1)]
-    trace, _ = decoded([ALLOC, PARENT, child, launch(1), launch(2, kernel=1)], [*of_family(), *own])
+    trace, _ = trace_of([ALLOC, PARENT, child, launch(1), launch(2, kernel=1)], [*of_family(), *own])
     assert "3 of child(int*) from" in trace.launches.note[0]
 
 
@@ -184,17 +186,17 @@ def test_children_that_the_host_launched_too_have_names(decoded):
     ],
     ids=["graphs", "unknown code", "itself", "maps"],
 )
-def test_a_launch_whose_children_cannot_be_told_stands_for_all_memory(decoded, kernel, entries):
-    trace, _ = decoded([ALLOC, {**PARENT, **kernel}, launch(1)], [*of_family(), *entries])
+def test_a_launch_whose_children_cannot_be_told_stands_for_all_memory(trace_of, kernel, entries):
+    trace, _ = trace_of([ALLOC, {**PARENT, **kernel}, launch(1)], [*of_family(), *entries])
     [coverage_of] = trace.launches.coverage
     assert coverage_of == "conservative"
     assert "stands for all memory" in trace.launches.note[0]
 
 
-def test_blocks_of_children_say_nothing_against_where_code_lies(decoded):
+def test_blocks_of_children_say_nothing_against_where_code_lies(trace_of):
     """Else no node of any graph were told from another one."""
     other = {**KERNEL, "id": 1, "code": [0x7F0000010000, 0x400]}
     nodes = [launch(5, kernel=1, graph=0, generation=g, ordinal=g + 1) for g in (0, 1)]
     wrong = [block_record(5, b, 1000, 1100, sm=at(CHILD), generation=g) for b in (0, 1) for g in (0, 1)]
-    trace, _ = decoded([ALLOC, PARENT, other, launch(1), *nodes], [*of_family(), *wrong])
+    trace, _ = trace_of([ALLOC, PARENT, other, launch(1), *nodes], [*of_family(), *wrong])
     assert set(trace.launches.coverage[1:]) == {"conservative"}  # held against code that is known

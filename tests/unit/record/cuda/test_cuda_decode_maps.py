@@ -32,17 +32,17 @@ def load_entries(number, slot, block, row, *, first=0):
 STORES = {**KERNEL, "tensor_load": 1, "tensor_store": 1, "parameters": [528, 256]}
 
 
-def test_loads_through_maps_are_boxes_of_their_tiles(decoded):
+def test_loads_through_maps_are_boxes_of_their_tiles(trace_of):
     entries = [*map_entries(1, LOADED, 0x100000, loaded=True)]
     entries += [e for b, row in ((0, 0), (1, 56), (1, 56)) for e in load_entries(1, LOADED, b, row)]
-    trace, _ = decoded([ALLOC, {**KERNEL, "tensor_load": 1}, launch(1)], entries)
+    trace, _ = trace_of([ALLOC, {**KERNEL, "tensor_load": 1}, launch(1)], entries)
     assert sorted(zip(trace.accesses.tile, trace.accesses.length, trace.accesses.count_0, strict=True)) == [
         (0, 128, 16),
         (1, 128, 8),
     ], "contiguous rows, clipped at the last"
 
 
-def test_replays_name_the_writer_of_every_granule(decoded, tmp_path):
+def test_replays_name_the_writer_of_every_granule(trace_of, tmp_path):
     owners = np.full(0x2000 // 16, 0, "<i4")
     owners[256:] = 1
     owners[0] = raw.NOBODY
@@ -54,7 +54,7 @@ def test_replays_name_the_writer_of_every_granule(decoded, tmp_path):
     # A node of a graph cannot be replayed: it takes what the equal launch taught.
     events.append(launch(2, graph=0))
     entries += [block_record(2, b, 1, 2) for b in (0, 1)] + map_entries(2, STORED, 0x108000, loaded=False)
-    trace, _ = decoded(events, entries)
+    trace, _ = trace_of(events, entries)
     assert trace.launches.coverage.tolist() == ["exact", "inferred"]
     for number, base in ((0, 0x104000), (1, 0x108000)):
         observed_value = granules(trace, number, 16)
@@ -65,7 +65,7 @@ def test_replays_name_the_writer_of_every_granule(decoded, tmp_path):
 
 
 @pytest.mark.parametrize("left_over", [0xBF80_0000_3F80_0000, 0x7000_0000_0000], ids=["no address", "nobody's memory"])
-def test_left_overs_of_other_maps_are_no_outputs(decoded, tmp_path, left_over):
+def test_left_overs_of_other_maps_are_no_outputs(trace_of, tmp_path, left_over):
     np.array([0] * 256 + [1] * 256, "<i4").tofile(tmp_path / "owners-0.bin")
     actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
     actual |= {"regions": [[112, 0x2000]], "refused": ""}
@@ -73,19 +73,19 @@ def test_left_overs_of_other_maps_are_no_outputs(decoded, tmp_path, left_over):
     entries = map_entries(1, STORED, 0x104000, loaded=False)
     entries += [block_record(2, b, 1, 2) for b in (0, 1)] + map_entries(2, STORED, 0x108000, loaded=False)
     entries += map_entries(2, STORED + 64, left_over, loaded=False)
-    trace, _ = decoded([*events, launch(2, graph=0)], entries)
+    trace, _ = trace_of([*events, launch(2, graph=0)], entries)
     assert trace.launches.coverage.tolist() == ["exact", "inferred"]
     assert {g for *_, g in granules(trace, 1, 4096)} == {0x108, 0x109}
 
 
-def test_a_graph_takes_what_a_launch_outside_the_recording_taught(decoded, tmp_path):
+def test_a_graph_takes_what_a_launch_outside_the_recording_taught(trace_of, tmp_path):
     np.array([0] * 128 + [1] * 128, "<i4").tofile(tmp_path / "owners-0.bin")
     actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
     actual |= {"regions": [[112, 0x1000]], "refused": ""}
     learnt = [{**launch(1), "e": "learn"}, actual, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
     entries = map_entries(1, STORED, 0x104000, loaded=False) + map_entries(2, STORED, 0x108000, loaded=False)
     entries += [block_record(2, b, 1, 2) for b in (0, 1)]
-    trace, _ = decoded([ALLOC, STORES, *learnt, launch(2, graph=0)], entries)
+    trace, _ = trace_of([ALLOC, STORES, *learnt, launch(2, graph=0)], entries)
     assert trace.launches.coverage.tolist() == ["inferred"]
     assert {(t, g - 0x1080) for t, _, g in granules(trace, 0, 256)} == {
         (t, t * 8 + g) for t in (0, 1) for g in range(8)
@@ -120,84 +120,84 @@ def loading(number, rows):
     return entries + [block_record(number, b, 1, 2) for b in (0, 1)]
 
 
-def test_of_several_launches_that_taught_the_one_that_loads_alike_is_believed(decoded, tmp_path):
+def test_of_several_launches_that_taught_the_one_that_loads_alike_is_believed(trace_of, tmp_path):
     """Products of different depth: kernel, grid and the shape of the result are the same."""
     shallow, deep = [(0, 0), (1, 0)], [(0, 0), (0, 16), (1, 0), (1, 16)]
     events = lesson(tmp_path, 0, 1, [0] * 128 + [1] * 128, [(0x108000, 0x1000)])
     events += lesson(tmp_path, 1, 2, [1] * 128 + [0] * 128, [(0x10C000, 0x1000)])
     entries = loading(1, shallow) + loading(2, deep) + loading(3, deep) + loading(4, [(0, 32), (1, 0)])
     graph = [{**launch(n), "graph": 0} for n in (3, 4)]
-    trace, _ = decoded([{**ALLOC, "bytes": 0x20000}, STORES, *events, *graph], entries)
+    trace, _ = trace_of([{**ALLOC, "bytes": 0x20000}, STORES, *events, *graph], entries)
     assert trace.launches.coverage.tolist() == ["inferred", "conservative"]
     assert {(t, g - 0x1100) for t, m, g in granules(trace, 0, 256) if m == WRITE} == {
         (t, (1 - t) * 8 + g) for t in (0, 1) for g in range(8)
     }
 
 
-def test_two_results_of_the_same_shape_are_not_told_apart_in_a_graph(decoded, tmp_path):
+def test_two_results_of_the_same_shape_are_not_told_apart_in_a_graph(trace_of, tmp_path):
     events = lesson(tmp_path, 0, 1, [0] * 256 + [1] * 256, [(0x108000, 0x1000), (0x109000, 0x1000)])
     rows = [(0, 0), (0, 32), (1, 0), (1, 32)]
     entries = loading(1, rows) + map_entries(1, STORED + 64, 0x109000, loaded=False)
     entries += loading(3, rows) + map_entries(3, STORED + 64, 0x111000, loaded=False)
-    trace, _ = decoded([{**ALLOC, "bytes": 0x20000}, STORES, *events, {**launch(3), "graph": 0}], entries)
+    trace, _ = trace_of([{**ALLOC, "bytes": 0x20000}, STORES, *events, {**launch(3), "graph": 0}], entries)
     assert trace.launches.coverage.tolist() == ["conservative"]
 
 
-def test_bytes_that_several_clusters_wrote_belong_to_all_of_them(decoded, tmp_path):
+def test_bytes_that_several_clusters_wrote_belong_to_all_of_them(trace_of, tmp_path):
     np.array([0, raw.SEVERAL, 1, 1], "<i4").tofile(tmp_path / "owners-0.bin")
     actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
     actual |= {"regions": [[112, 64]], "refused": ""}
     events = [ALLOC, STORES, launch(1), actual, {"e": "owned", "launch": 1, "id": 0, "bases": [0x100000]}]
-    trace, _ = decoded(events, [])
+    trace, _ = trace_of(events, [])
     assert {(t, g - 0x10000) for t, _, g in granules(trace, 0, 16)} == {(0, 0), (0, 1), (1, 1), (1, 2), (1, 3)}
     assert trace.launches.coverage.tolist() == ["conservative"]
 
 
-def test_a_tile_that_alone_loads_a_place_of_an_equal_input_is_taken_for_its_writer(decoded):
+def test_a_tile_that_alone_loads_a_place_of_an_equal_input_is_taken_for_its_writer(trace_of):
     entries = map_entries(1, LOADED, 0x100000, loaded=True) + map_entries(1, STORED, 0x104000, loaded=False)
     entries += [e for row in (0, 16, 32, 48) for e in load_entries(1, LOADED, row // 32, row)]
-    trace, _ = decoded([ALLOC, STORES, launch(1)], entries)
+    trace, _ = trace_of([ALLOC, STORES, launch(1)], entries)
     assert trace.launches.coverage.tolist() == ["inferred"]
     unreported_stores = {(t, g) for t, m, g in granules(trace, 0, 4096) if m == WRITE}
     assert unreported_stores == {(0, 0x104), (1, 0x105)}
 
 
 @pytest.mark.parametrize("side_by_side", [[ALLOC], [{**ALLOC, "bytes": 0x5000}, {**ALLOC, "address": 0x105000}]])
-def test_otherwise_every_tile_stands_as_writer_of_the_whole_tensor(decoded, side_by_side):
+def test_otherwise_every_tile_stands_as_writer_of_the_whole_tensor(trace_of, side_by_side):
     """Which may lie in several mappings side by side, as those of expandable segments."""
     entries = map_entries(1, LOADED, 0x100000, loaded=True) + map_entries(1, STORED, 0x104000, loaded=False)
     entries += [e for b in (0, 1) for row in (0, 16, 32, 48) for e in load_entries(1, LOADED, b, row)]
-    trace, _ = decoded([*side_by_side, STORES, launch(1)], entries)
+    trace, _ = trace_of([*side_by_side, STORES, launch(1)], entries)
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert {(t, g) for t, m, g in granules(trace, 0, 4096) if m == WRITE} == {
         (t, g) for t in (0, 1) for g in (0x104, 0x105)
     }
 
 
-def test_what_earlier_launches_left_behind_the_parameters_is_no_tensor_of_this_one(decoded):
+def test_what_earlier_launches_left_behind_the_parameters_is_no_tensor_of_this_one(trace_of):
     entries = map_entries(1, LOADED, 0x100000, loaded=True) + map_entries(1, STORED, 0x104000, loaded=False)
     entries += map_entries(1, PAGE + 1024, 0x108000, loaded=False)
     entries += [e for row in (0, 16, 32, 48) for e in load_entries(1, LOADED, 0, row)]
-    trace, _ = decoded([ALLOC, STORES, launch(1)], entries)
+    trace, _ = trace_of([ALLOC, STORES, launch(1)], entries)
     assert {g for _, m, g in granules(trace, 0, 4096) if m == WRITE} == {0x104, 0x105}
 
 
-def test_a_map_that_was_not_copied_makes_reads_a_superset(decoded):
-    trace, _ = decoded([ALLOC, {**KERNEL, "tensor_load": 1}, launch(1)], load_entries(1, LOADED, 0, 0))
+def test_a_map_that_was_not_copied_makes_reads_a_superset(trace_of):
+    trace, _ = trace_of([ALLOC, {**KERNEL, "tensor_load": 1}, launch(1)], load_entries(1, LOADED, 0, 0))
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert trace.accesses.length.tolist() == [0x10000] * 2
 
 
 @pytest.mark.parametrize("mode", [1, 4])
-def test_a_load_in_a_mode_that_is_not_decoded_stands_for_its_tensor(decoded, mode):
+def test_a_load_in_a_mode_that_is_not_decoded_stands_for_its_tensor(trace_of, mode):
     entries = [*map_entries(1, LOADED, 0x100000, loaded=True), entry(raw.TENSOR, LOADED, 0, 1, (0, 0, 0, 0))]
     entries.append(entry(raw.TENSOR_TAIL, LOADED, 0, 1, (0, 0, 2 | mode << raw.LOAD_MODE_SHIFT, 0)))
-    trace, _ = decoded([ALLOC, {**KERNEL, "tensor_load": 1}, launch(1)], entries)
+    trace, _ = trace_of([ALLOC, {**KERNEL, "tensor_load": 1}, launch(1)], entries)
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert trace.accesses.length.tolist() == [64 * 128]
 
 
-def test_a_products_inputs_that_are_among_the_parameters_again_are_not_its_results(decoded):
+def test_a_products_inputs_that_are_among_the_parameters_again_are_not_its_results(trace_of):
     """As cuBLAS has them: the maps of both inputs twice, and the result's."""
     actual = unreported_stores.maps(np.array(ENTRIES_OF_A_PRODUCT, raw.ENTRY))
     assert [hex(m.base) for m in unreported_stores._outputs(actual.others, actual)] == ["0x108000"]
@@ -214,14 +214,14 @@ ENTRIES_OF_A_PRODUCT = [
 ]
 
 
-def filled(number, low, high):
+def fill_entry(number, low, high):
     """Parameters that hold nothing, in parts of 16 bytes."""
     return [entry(raw.MAP, address, 0, number, (0, 0, 0, 0)) for address in range(low, high, 16)]
 
 
 def test_parameters_that_were_copied_by_their_bounds_are_complete_wherever_they_lie():
     begin = PAGE + 2304 + 528
-    entries = filled(1, begin, begin + 48) + filled(1, begin + 112, begin + 4000)
+    entries = fill_entry(1, begin, begin + 48) + fill_entry(1, begin + 112, begin + 4000)
     entries += map_entries(1, begin + 48, 0x104000, loaded=False)
     actual = unreported_stores.maps(np.array(entries, raw.ENTRY), (528, 4000), graph=True)
     assert actual.complete
@@ -229,7 +229,7 @@ def test_parameters_that_were_copied_by_their_bounds_are_complete_wherever_they_
 
 
 def test_a_nodes_page_may_lack_some_of_its_parameters_and_hold_others_of_its_neighbours():
-    entries = filled(1, PAGE, PAGE + 4096)
+    entries = fill_entry(1, PAGE, PAGE + 4096)
     entries += map_entries(1, PAGE + 2048, 0x100000, loaded=True) + map_entries(1, PAGE + 2112, 0x104000, loaded=False)
     entries += map_entries(1, PAGE + 3584, 0x108000, loaded=False)
     actual = unreported_stores.maps(np.array(entries, raw.ENTRY), (528, 1024), graph=True)
@@ -237,36 +237,36 @@ def test_a_nodes_page_may_lack_some_of_its_parameters_and_hold_others_of_its_nei
     assert [m.base for m in actual.others] == [0x104000]
 
 
-def owned(tmp_path, owners, launches):
+def owned_trace(tmp_path, owners, launches):
     owners.astype("<i4").tofile(tmp_path / "owners-0.bin")
     actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
     actual |= {"regions": [[112, 0x2000]], "refused": ""}
     return [actual, *({"e": "owned", "launch": n, "id": 0, "bases": [0x104000]} for n in launches)]
 
 
-def test_owners_that_were_not_written_whole_are_none(decoded, tmp_path):
-    events = [ALLOC, STORES, launch(1), *owned(tmp_path, np.zeros(0x1000 // 16), [1])]
-    trace, _ = decoded(events, map_entries(1, STORED, 0x104000, loaded=False))
+def test_owners_that_were_not_written_whole_are_none(trace_of, tmp_path):
+    events = [ALLOC, STORES, launch(1), *owned_trace(tmp_path, np.zeros(0x1000 // 16), [1])]
+    trace, _ = trace_of(events, map_entries(1, STORED, 0x104000, loaded=False))
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert {g for _, _, g in granules(trace, 0, 16)} >= set(range(0x104000 // 16, 0x104000 // 16 + 128))
 
 
-def test_a_launch_that_loads_otherwise_than_the_replayed_one_takes_none_of_its_writers(decoded, tmp_path):
+def test_a_launch_that_loads_otherwise_than_the_replayed_one_takes_none_of_its_writers(trace_of, tmp_path):
     """Equal parameters, but sizes that lie in memory, as in a grouped product."""
-    events = [ALLOC, STORES, launch(1), launch(2), launch(3), *owned(tmp_path, np.zeros(0x2000 // 16), [1, 2, 3])]
+    events = [ALLOC, STORES, launch(1), launch(2), launch(3), *owned_trace(tmp_path, np.zeros(0x2000 // 16), [1, 2, 3])]
     entries = []
     for number, rows in ((1, (0, 16)), (2, (0, 16)), (3, (16, 0))):
         entries += map_entries(number, LOADED, 0x100000, loaded=True) + map_entries(
             number, STORED, 0x104000, loaded=False
         )
         entries += [e for block, row in enumerate(rows) for e in load_entries(number, LOADED, block, row)]
-    trace, _ = decoded(events, entries)
+    trace, _ = trace_of(events, entries)
     assert trace.launches.coverage.tolist() == ["exact", "exact", "conservative"]
     assert "loads other pieces" in trace.launches.note[2]
 
 
-def test_loads_through_a_map_that_is_unknown_read_all_tensors_and_what_lies_between(decoded):
-    trace, _ = decoded([ALLOC, TENSOR, {**KERNEL, "tensor_load": 1}, launch(1)], load_entries(1, LOADED, 0, 0))
+def test_loads_through_a_map_that_is_unknown_read_all_tensors_and_what_lies_between(trace_of):
+    trace, _ = trace_of([ALLOC, TENSOR, {**KERNEL, "tensor_load": 1}, launch(1)], load_entries(1, LOADED, 0, 0))
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert {g for _, _, g in granules(trace, 0, 32)} == set(range(0x8000, 0x8000 + 0x10000 // 32))
 
@@ -317,20 +317,22 @@ def stored(number, mode, *, base=0x104000):
 
 @pytest.mark.parametrize("mode", [0, 1])
 def test_a_launch_whose_code_reaches_no_store_through_maps_writes_what_was_reported(
-    decoded, tmp_path, monkeypatch, mode
+    trace_of, tmp_path, monkeypatch, mode
 ):
     with_code(tmp_path, monkeypatch, CODE)
-    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], stored(1, mode))
-    reported = {(b, WRITE, 0x10C000 // 32 + b) for b in (0, 1)}
-    written = {g for g in granules(trace, 0, 32) if g[1] == WRITE}
+    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored(1, mode))
+    reported_granules = {(b, WRITE, 0x10C000 // 32 + b) for b in (0, 1)}
+    write_granules = {g for g in granules(trace, 0, 32) if g[1] == WRITE}
     if mode == 0:
         assert trace.launches.coverage.tolist() == ["exact"]
         assert "reaches no store" in trace.launches.note[0]
-        assert written == reported
+        assert write_granules == reported_granules
     else:
         assert trace.launches.coverage.tolist() == ["conservative"]
         assert "stores through a tensor map" in trace.launches.note[0]
-        assert written == reported | {(t, WRITE, 0x104000 // 32 + g) for t in (0, 1) for g in range(256)}
+        assert write_granules == reported_granules | {
+            (t, WRITE, 0x104000 // 32 + g) for t in (0, 1) for g in range(256)
+        }
 
 
 @pytest.mark.parametrize(
@@ -342,25 +344,25 @@ def test_a_launch_whose_code_reaches_no_store_through_maps_writes_what_was_repor
         CODE[:-1],  # not all that there is: it runs on behind its end
     ],
 )
-def test_code_that_does_not_say_where_it_stores_leaves_a_launch_as_it_was(decoded, tmp_path, monkeypatch, lines):
+def test_code_that_does_not_say_where_it_stores_leaves_a_launch_as_it_was(trace_of, tmp_path, monkeypatch, lines):
     with_code(tmp_path, monkeypatch, lines)
-    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], stored(1, 1))
+    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored(1, 1))
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert "machine code" not in trace.launches.note[0]
 
 
-def test_code_for_another_architecture_is_not_read(decoded, tmp_path, monkeypatch):
+def test_code_for_another_architecture_is_not_read(trace_of, tmp_path, monkeypatch):
     with_code(tmp_path, monkeypatch, CODE)
     monkeypatch.setattr(machine_code, "ARCHITECTURE", 100)
-    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], stored(1, 0))
+    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored(1, 0))
     assert trace.launches.coverage.tolist() == ["conservative"]
 
 
-def test_without_a_disassembler_or_all_parameters_code_says_nothing(decoded, tmp_path, monkeypatch):
+def test_without_a_disassembler_or_all_parameters_code_says_nothing(trace_of, tmp_path, monkeypatch):
     with_code(tmp_path, monkeypatch, CODE)
     lacking = [e for e in stored(1, 0) if e[0] & raw.LOW_MASK != BANK + 0x240]
-    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], lacking)
+    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], lacking)
     assert trace.launches.coverage.tolist() == ["conservative"]
     monkeypatch.setattr(locate, "nvdisasm", lambda: None)
-    trace, _ = decoded([ALLOC, BY_CODE, launch(1)], stored(1, 0))
+    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored(1, 0))
     assert trace.launches.coverage.tolist() == ["conservative"]

@@ -28,14 +28,14 @@ def test_the_doctor_fails_only_for_what_recording_needs(monkeypatch, capsys, nee
 
 
 def test_the_doctor_names_the_disassembler_or_what_to_type(monkeypatch, tmp_path):
-    def looked():
+    def lines_of():
         return next(check for check in doctor.checks() if check.name.startswith("disassembler"))
 
     monkeypatch.setattr(locate, "nvdisasm", lambda: tmp_path / "nvdisasm")
-    assert looked() == doctor.Check("disassembler (some stores)", True, str(tmp_path / "nvdisasm"), needed=False)
+    assert lines_of() == doctor.Check("disassembler (some stores)", True, str(tmp_path / "nvdisasm"), needed=False)
     monkeypatch.setattr(locate, "nvdisasm", lambda: None)
-    assert not looked().ok
-    assert "nvidia-cuda-nvdisasm" in looked().result
+    assert not lines_of().ok
+    assert "nvidia-cuda-nvdisasm" in lines_of().result
 
 
 def test_a_disassembler_is_found_where_triton_or_a_toolkit_puts_it(monkeypatch, tmp_path):

@@ -36,8 +36,8 @@ def written_by_native_code():
         fields = set(re.findall(r'"(\w+)":', text)) - {"e"}
         if kind == "%s":
             assert name == "place"
-            for placed in PLACED:
-                yield placed, fields | {"unpatched"}
+            for place in PLACED:
+                yield place, fields | {"unpatched"}
         else:
             yield kind, fields
 
@@ -65,9 +65,9 @@ def written_by_hooks():
             yield values["e"].value, values.keys() - {"e"} | stamps
 
 
-@pytest.mark.parametrize("written", [written_by_native_code, written_by_hooks])
-def test_what_is_written_is_what_the_schema_says(written):
-    actual = list(written())
+@pytest.mark.parametrize("event_kinds", [written_by_native_code, written_by_hooks])
+def test_what_is_written_is_what_the_schema_says(event_kinds):
+    actual = list(event_kinds())
     assert len(actual) > 5
     for kind, names in actual:
         assert kind in events.KINDS, kind
@@ -81,10 +81,10 @@ def test_events_are_written_by_one_function_per_kind():
     for name, body in functions_of_native_code():
         kind = re.match(r'"e":"([^"]+)"', format_of(body))[1]
         assert name == "place" if kind == "%s" else re.fullmatch(rf"{kind}(_\w+)?", name), (name, kind)
-    declared = re.findall(r"^void (\w+)\(", (NATIVE / "log" / "events.h").read_text(), re.MULTILINE)
+    declared_kinds = re.findall(r"^void (\w+)\(", (NATIVE / "log" / "events.h").read_text(), re.MULTILINE)
     kinds = {kind for kind, _ in written_by_native_code()}
-    assert kinds <= set(declared)
-    assert {name for name in declared if name.split("_")[0] not in kinds and name not in kinds} == set()
+    assert kinds <= set(declared_kinds)
+    assert {name for name in declared_kinds if name.split("_")[0] not in kinds and name not in kinds} == set()
 
 
 def test_only_the_events_module_and_the_hooks_write_events():
@@ -100,8 +100,10 @@ def test_native_sources_have_at_most_120_columns():
 
 
 def test_every_kind_is_written_by_something():
-    written = {kind for source in (written_by_native_code, written_by_hooks) for kind, _ in source()}
-    assert events.KINDS.keys() - written == {"live", "tensor", "untensor"}, "these come from the allocator's history"
+    event_kinds = {kind for source in (written_by_native_code, written_by_hooks) for kind, _ in source()}
+    assert events.KINDS.keys() - event_kinds == {"live", "tensor", "untensor"}, (
+        "these come from the allocator's history"
+    )
 
 
 def test_every_field_of_the_schema_is_written_by_something():
@@ -115,8 +117,8 @@ def test_every_field_of_the_schema_is_written_by_something():
 
 
 def test_the_decoder_handles_no_kind_that_the_schema_lacks():
-    handled = {name.removeprefix("_on_") for name in dir(decode.Decoder) if name.startswith("_on_")}
-    assert handled <= events.KINDS.keys()
+    handled_kinds = {name.removeprefix("_on_") for name in dir(decode.Decoder) if name.startswith("_on_")}
+    assert handled_kinds <= events.KINDS.keys()
 
 
 def test_a_recorded_log_fits_the_schema():

@@ -25,7 +25,7 @@ def complaints(process):
     return " / ".join(e["text"] for e in events(process, "complaint"))
 
 
-def decoded(process, path):
+def trace_of(process, path):
     with TraceWriter(path, recorder="cuda", command=["x"], device=get("H200"), granule=32) as writer:
         Decoder(process, writer, get("H200")).run()
         return load(writer.close(0) if process.complete else writer.abandon("early"))
@@ -36,12 +36,12 @@ def refused(runner):
     """Why the recorder does not start, as the program's user and the caller of ``tileprof record`` read it."""
 
     def run(**variables):
-        with pytest.raises(AssertionError) as printed:
+        with pytest.raises(AssertionError) as failure:
             runner(FAILS, **variables)
-        with pytest.raises(UserError) as raised:
+        with pytest.raises(UserError) as error:
             runner.read()
-        assert "nothing is recorded: " in str(printed.value)
-        return str(raised.value)
+        assert "nothing is recorded: " in str(failure.value)
+        return str(error.value)
 
     return run
 
@@ -71,7 +71,7 @@ def test_without_room_for_records_launches_are_conservative_and_the_option_is_na
     process, _ = runner("inject(); module(); memory(1, 0x100000); launch(); launch()", FAKE_MEMORY="100000")
     assert "has no room for the recorder's 1 MiB" in complaints(process)
     assert "--arena" in complaints(process)
-    trace = decoded(process, tmp_path / "t.tileprof")
+    trace = trace_of(process, tmp_path / "t.tileprof")
     assert validate(trace) == []
     assert trace.launches.coverage.tolist() == ["conservative"] * 2
     assert any("--arena" in note for note in trace.manifest["notes"])
@@ -94,7 +94,7 @@ def test_a_kernel_that_faults_leaves_what_was_copied_and_a_sentence(runner, tmp_
         "inject(); module(); launch(); library.tileprof_drain(); launch(); fake.fake_fault(); library.tileprof_drain()"
     )
     assert "one of its kernels faulted" in complaints(process)
-    trace = decoded(process, tmp_path / "t.tileprof")
+    trace = trace_of(process, tmp_path / "t.tileprof")
     assert len(trace.launches) == 1
     assert not trace.complete
     assert any("are not here; 1 of them are known" in note for note in trace.manifest["notes"])

@@ -19,7 +19,7 @@ def golden(name):
     return load(path) if path.exists() else pytest.skip(f"{path.name} was not recorded")
 
 
-def written(trace, launch, mode=WRITE):
+def written_bytes(trace, launch, mode=WRITE):
     """``{tile: set of 32-byte granules}`` that a launch touches in a mode."""
     tiles = {}
     for tile, m, granule in selftest.granules(trace, launch, 32):
@@ -44,7 +44,7 @@ def test_a_golden_trace_is_valid_measured_and_nowhere_conservative(path):
 def test_the_tiles_of_a_bf16_gemm_write_disjoint_rectangles_that_cover_the_result():
     trace = golden("gemm_pair")
     for launch, (rows, columns) in enumerate([(256, 1024), (256, 512)]):
-        tiles = list(written(trace, launch).values())
+        tiles = list(written_bytes(trace, launch).values())
         assert len(set().union(*tiles)) == sum(map(len, tiles)) == rows * columns * 2 // 32
         for granules in tiles:
             row, column = np.divmod(np.array(sorted(granules)) - min(set().union(*tiles)), columns * 2 // 32)
@@ -53,14 +53,14 @@ def test_the_tiles_of_a_bf16_gemm_write_disjoint_rectangles_that_cover_the_resul
 
 def test_the_second_gemm_reads_all_that_the_first_writes():
     trace = golden("gemm_pair")
-    result = set().union(*written(trace, 0).values())
-    assert result <= set().union(*written(trace, 1, READ).values())
-    assert not result & set().union(*written(trace, 1).values())
+    result = set().union(*written_bytes(trace, 0).values())
+    assert result <= set().union(*written_bytes(trace, 1, READ).values())
+    assert not result & set().union(*written_bytes(trace, 1).values())
 
 
 def test_a_block_of_layer_norm_reads_and_writes_its_own_row():
     trace = golden("layer_norm")
-    first, second = written(trace, 0), written(trace, 1, READ)
+    first, second = written_bytes(trace, 0), written_bytes(trace, 1, READ)
     assert len(first) == 128
     rows = {tile: {g for g in granules if g in first[tile]} for tile, granules in second.items()}
     assert all(rows[tile] == {g for g in first[tile] if g in second[tile]} for tile in first)
@@ -110,8 +110,8 @@ def test_raw_records_of_the_self_test_decode_to_what_it_does(tmp_path):
         decoder.run()
     trace = load(path)
     assert validate(trace) == []
-    different, compared = selftest.compare(trace, selftest.buffers((GOLDEN / "selftest.txt").read_text()))
+    different, comparisons = selftest.compare(trace, selftest.buffers((GOLDEN / "selftest.txt").read_text()))
     assert different == []
-    assert len(compared) == 16
+    assert len(comparisons) == 16
     assert decoder.checked > 0
     assert decoder.unrecorded == {}

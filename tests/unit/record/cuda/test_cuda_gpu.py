@@ -70,9 +70,9 @@ def test_a_gpu_that_is_too_old_behind_a_newer_one_does_not_matter(driver):
 )
 def test_a_driver_that_does_not_start_is_named_with_what_mends_it(driver, result, visible, words):
     driver(FAKE_INIT=str(result), **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}))
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error:
         gpu.gpus()
-    assert words in str(raised.value)
+    assert words in str(error.value)
 
 
 def test_a_driver_without_gpus_says_who_hides_them(driver):

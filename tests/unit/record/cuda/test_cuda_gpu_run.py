@@ -23,9 +23,9 @@ def runner():
 
 
 def test_every_file_that_a_step_names_is_there(runner):
-    named = [word for step in runner.STEPS for word in step.command if word.endswith(".py")]
-    assert named
-    assert [word for word in named if not (ROOT / word).is_file()] == []
+    script_names = [word for step in runner.STEPS for word in step.command if word.endswith(".py")]
+    assert script_names
+    assert [word for word in script_names if not (ROOT / word).is_file()] == []
     assert sum(step.likely_s for step in runner.STEPS if step.alone) < 1740 * 0.75, "the budget by default"
 
 

@@ -85,8 +85,8 @@ def test_kernels_that_changed_places_are_seen_by_where_their_code_lies(tmp_path)
     events = [A, B, node(5, 0), node(5, 1, kernel=1), node(5, 2), *counts(5, 3)]
     right = blocks(5, 0) + blocks(5, 1, 0x20000) + blocks(5, 2)
     assert attributions(tmp_path, events, right) == [Attribution.EXACT] * 3
-    swapped = blocks(5, 0, 0x20000) + blocks(5, 1) + blocks(5, 2)
-    assert attributions(tmp_path, events, swapped) == [Attribution.AMBIGUOUS] * 3
+    swapped_blocks = blocks(5, 0, 0x20000) + blocks(5, 1) + blocks(5, 2)
+    assert attributions(tmp_path, events, swapped_blocks) == [Attribution.AMBIGUOUS] * 3
 
 
 def test_places_of_code_that_launches_of_their_own_contradict_are_not_used(tmp_path):

@@ -95,9 +95,9 @@ class Grouped:
         ]
         allocs = [{"e": "alloc", "address": a, "bytes": b, "device": 0, "flags": 0} for a, b in SIZES.items()]
         mark = {"e": "mark", "op": grouped.OPERATOR, "module": "", "t": 1}
-        called = {"e": "called", "op": grouped.OPERATOR, "arguments": {}, "tensors": tensors, "t": 2}
+        call_event = {"e": "called", "op": grouped.OPERATOR, "arguments": {}, "tensors": tensors, "t": 2}
         grid = {"grid": (2 * self.clusters, 1, 1), "cluster": (2, 1, 1)}
-        return [*allocs, PRODUCT, mark, launch(1, **grid), called]
+        return [*allocs, PRODUCT, mark, launch(1, **grid), call_event]
 
     def expected(self, *, of):
         """Elements that each work item reads of the second operand's group or writes of the result, in order."""
@@ -169,8 +169,8 @@ def test_without_its_call_it_stands_for_all_memory_and_not_for_what_lies_beside_
     assert trace.launches.coverage[0] == "conservative"
     buffer, _ = trace.operands_of(0)
     boxes = trace.footprint(int(trace.launches.footprint[0])).boxes
-    written = set(trace.buffers.base.to_numpy()[buffer][boxes.operand[boxes.mode == WRITE]].tolist())
-    assert written == set(SIZES)
+    written_bases = set(trace.buffers.base.to_numpy()[buffer][boxes.operand[boxes.mode == WRITE]].tolist())
+    assert written_bases == set(SIZES)
 
 
 def test_a_tile_that_no_item_writes_is_not_believed(tmp_path):

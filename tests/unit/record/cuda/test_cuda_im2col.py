@@ -12,7 +12,7 @@ from tileprof.errors import UserError
 from tileprof.record.cuda import im2col, tensormap
 
 
-def walked(sizes, strides, lower, upper, channels, pixels, steps, at, offsets):
+def walk(sizes, strides, lower, upper, channels, pixels, steps, at, offsets):
     """Bytes read, by moving one pixel at a time."""
     spatial = len(sizes) - 2
     first, last = lower, [size - 1 + u for size, u in zip(sizes[1:-1], upper, strict=True)]
@@ -81,7 +81,7 @@ def test_a_load_reads_what_a_walk_pixel_by_pixel_reads_each_byte_once(case):
         for j in range(int(length))
     ]
     assert len(observed_value) == len(set(observed_value))
-    assert set(observed_value) == walked(*shape, at, offsets)
+    assert set(observed_value) == walk(*shape, at, offsets)
 
 
 @pytest.mark.parametrize("right", [True, False])

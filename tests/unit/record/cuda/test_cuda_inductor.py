@@ -85,8 +85,8 @@ def test_generated_modules_are_loaded_from_a_copy_that_names_its_calls(inductor,
     wrapper.write_text(WRAPPER)
     kernel.write_text("x = 1\n")
     inductor.install(SimpleNamespace(PyCodeCache=PyCodeCache))
-    loaded = PyCodeCache.load_by_key_path("cab", str(wrapper), linemap=[])
-    assert loaded == ("PyCodeCache", "cab", str(tmp_path / "tileprof_cab.py"), [])
+    loaded_module = PyCodeCache.load_by_key_path("cab", str(wrapper), linemap=[])
+    assert loaded_module == ("PyCodeCache", "cab", str(tmp_path / "tileprof_cab.py"), [])
     assert "_tileprof_mark('aten::add', '')" in (tmp_path / "tileprof_cab.py").read_text()
     assert wrapper.read_text() == WRAPPER
     assert PyCodeCache.load_by_key_path("k", str(kernel))[2] == str(kernel)

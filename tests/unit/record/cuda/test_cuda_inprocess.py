@@ -127,8 +127,8 @@ x.view(2, 2, 2, 2) if x.is_contiguous() else x.transpose(0, 1)
     assert names == ["self", "mat1", "mat2", "out"]
     assert product["tensors"][0][1:] == [bias, [3], [1], "float32", 4, False, "cpu"]
     assert product["tensors"][2][1:4] == [weight, [4, 3], [1, 4]]
-    joined = calls["aten::cat"]
-    assert joined["arguments"] == {"tensors": [{"tensor": 0}, {"tensor": 1}], "dim": 0}
+    cat_call = calls["aten::cat"]
+    assert cat_call["arguments"] == {"tensors": [{"tensor": 0}, {"tensor": 1}], "dim": 0}
     scaled = calls["aten::mul_.Tensor"]
     assert [(t[0], t[1], t[6]) for t in scaled["tensors"] if t[1] == x] == [("self", x, True), ("out", x, True)]
     assert scaled["tensors"][0][3] == [24, 6, 1]
@@ -368,21 +368,21 @@ class Memory:
     """An allocator with two blocks of which one is in use; its history says what happened while it was kept."""
 
     def __init__(self, refuses=""):
-        self.refuses, self.kept, self.calls = refuses, None, []
+        self.refuses, self.history, self.calls = refuses, None, []
 
     def _record_memory_history(self, *, enabled, **_):
         if self.refuses:
             raise RuntimeError(self.refuses)
-        self.kept = [] if enabled else None
+        self.history = [] if enabled else None
         self.calls.append(enabled)
 
     def happen(self, action, address, size):
-        if self.kept is not None:
-            self.kept.append({"action": action, "addr": address, "size": size, "time_us": int(time.time() * 1e6)})
+        if self.history is not None:
+            self.history.append({"action": action, "addr": address, "size": size, "time_us": int(time.time() * 1e6)})
 
     def _snapshot(self):
         blocks = [{"size": 512, "state": "active_allocated"}, {"size": 1024, "state": "inactive"}]
-        return {"segments": [{"address": 4096, "blocks": blocks}], "device_traces": [self.kept or []]}
+        return {"segments": [{"address": 4096, "blocks": blocks}], "device_traces": [self.history or []]}
 
 
 def history(modules, tmp_path, memory):
@@ -393,14 +393,14 @@ def history(modules, tmp_path, memory):
 
 def test_each_region_begins_with_what_is_allocated_and_nothing_is_kept_between(modules, tmp_path):
     memory = Memory()
-    kept, message = history(modules, tmp_path, memory)
+    history_json, message = history(modules, tmp_path, memory)
     for address in (100, 200):
         memory.happen("alloc", 1, 1)
-        kept.region(begun=True)
+        history_json.region(begun=True)
         memory.happen("alloc", address, 10)
         memory.happen("free_requested", address, 10)
-        kept.region(begun=False)
-    kept.write()
+        history_json.region(begun=False)
+    history_json.write()
     rows = json.loads((tmp_path / "allocator.json").read_text())
     live = ["live", [[4096, 512]], 0]
     assert [row[:3] for row in rows] == [live, ["alloc", 100, 10], live, ["alloc", 200, 10]]
@@ -429,16 +429,16 @@ def test_an_allocator_without_a_history_is_said_once_and_ends_nothing(modules, t
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_graph_that_is_made_outside_of_regions_is_looked_at(modules, fails):
-    looked = []
+    lookups = []
 
     class Graph:
         def capture_begin(self):
-            looked.append("begin")
+            lookups.append("begin")
             if fails:
                 raise RuntimeError
 
         def capture_end(self):
-            looked.append("end")
+            lookups.append("end")
 
     hooks = object.__new__(modules.torch._Hooks)
     hooks.looking = hooks.for_a_graph = False
@@ -446,24 +446,24 @@ def test_a_graph_that_is_made_outside_of_regions_is_looked_at(modules, fails):
 
     def region(begun):
         hooks.looking, hooks.for_a_graph = begun, False
-        looked.append(begun)
+        lookups.append(begun)
 
     hooks.region = region
-    hooks.say = lambda **event: looked.append(event["e"])
-    hooks.follow_graphs(SimpleNamespace(region=looked.append))
+    hooks.say = lambda **event: lookups.append(event["e"])
+    hooks.follow_graphs(SimpleNamespace(region=lookups.append))
     if fails:
         with pytest.raises(RuntimeError):
             Graph().capture_begin()
-        assert looked == [True, True, "capturing", "begin", False, False]
+        assert lookups == [True, True, "capturing", "begin", False, False]
         return
     Graph().capture_begin()
     Graph().capture_end()
-    assert looked == [True, True, "capturing", "begin", "end", False, False]
-    looked.clear()
+    assert lookups == [True, True, "capturing", "begin", "end", False, False]
+    lookups.clear()
     hooks.looking = True  # inside a region nothing changes
     Graph().capture_begin()
     Graph().capture_end()
-    assert looked == ["capturing", "begin", "end"]
+    assert lookups == ["capturing", "begin", "end"]
 
 
 def test_parameters_of_a_compiled_module_are_named_when_it_is_compiled_and_when_a_region_begins(

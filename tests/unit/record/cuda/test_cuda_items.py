@@ -91,7 +91,7 @@ def rectangle(boxes, base, width):
     return cells
 
 
-def written(trace, width):
+def written_bytes(trace, width):
     boxes = trace.footprint(int(trace.launches.footprint[0])).boxes
     buffer, offset = trace.operands_of(0)
     base = trace.buffers.base.to_numpy()[buffer] + offset - BASES[OUT]
@@ -124,7 +124,7 @@ def test_items_are_the_tiles_whoever_takes_them_and_however_far_one_operand_is_a
         for mine in problem.of_block
         for x, y in mine
     ]
-    assert written(trace, n) == expected
+    assert written_bytes(trace, n) == expected
     assert trace.tiles.block_x.tolist() == [b for b, mine in enumerate(problem.of_block) for _ in mine]
 
 
@@ -134,8 +134,8 @@ def test_what_replays_saw_makes_items_exact_and_what_contradicts_them_keeps_whol
                         for c in range(0, 64, 8)] for r in range(32)], "<i4")  # fmt: skip
     actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
     actual |= {"regions": [[176, 32 * 64 * ELEMENT]], "refused": ""}
-    owned = {"e": "owned", "launch": 1, "id": 0, "bases": [BASES[OUT]]}
-    events = [*ALLOCS, PRODUCT, launch(1), actual, owned]
+    owner_event = {"e": "owned", "launch": 1, "id": 0, "bases": [BASES[OUT]]}
+    events = [*ALLOCS, PRODUCT, launch(1), actual, owner_event]
     entries = [*problem.maps(), *problem.loads(), access(1, 0, BASES[A] // 1024 + 64, atomic=1)]
     owners.tofile(tmp_path / "owners-0.bin")
     trace = traced(tmp_path, events, entries)
@@ -164,7 +164,7 @@ def test_blocks_of_a_cluster_share_their_items(tmp_path):
     maps = map_entries(1, A, (32, 16), (16, 8), loaded=True) + map_entries(1, B, (32, 64), (16, 32), loaded=True)
     maps += map_entries(1, OUT, (64, 16), (32, 16), loaded=False)
     trace = traced(tmp_path, [*ALLOCS, PRODUCT, launch(1, cluster=(2, 1, 1))], [*maps, *out])
-    assert [len(cells) for cells in written(trace, 64)] == [16 * 32] * 2
+    assert [len(cells) for cells in written_bytes(trace, 64)] == [16 * 32] * 2
 
 
 def test_items_run_from_their_first_load_to_the_next_ones(tmp_path):

@@ -17,41 +17,43 @@ def reference(*keys, first=0):
 
 
 def test_equal_runs_match_by_place_and_are_silent():
-    matched = join.match(reference(A, B, A), [A, B, A], "time")
-    assert matched == join.Matched({0: 0, 1: 1, 2: 2})
+    match = join.match(reference(A, B, A), [A, B, A], "time")
+    assert match == join.Matched({0: 0, 1: 1, 2: 2})
 
 
 def test_shifted_runs_match_by_kernel_where_counts_agree_and_the_rest_is_reported():
-    matched = join.match(reference(A, B, A, C), [C, A, B, A, B], "time")
-    assert matched.row_of == {0: 1, 2: 3, 3: 0}
-    assert "saw 5 launches" in matched.report
-    assert "1 launches have no time" in matched.report
+    match = join.match(reference(A, B, A, C), [C, A, B, A, B], "time")
+    assert match.row_of == {0: 1, 2: 3, 3: 0}
+    assert "saw 5 launches" in match.report
+    assert "1 launches have no time" in match.report
 
 
 def test_places_of_launches_that_were_counted_in_ranges_only_mean_nothing_to_a_pass_that_counts_all():
-    ranged = join.Reference([0, 1], [A, B], whole=False, ranged=True)
-    assert join.match(ranged, [A, B, C, A, B], "time").row_of == {0: 3, 1: 4}, "the warm-up is alike, and not meant"
-    assert join.match(ranged, [A, B], "blocks", [0, 1]).row_of == {0: 0, 1: 1}
+    ranged_reference = join.Reference([0, 1], [A, B], whole=False, ranged=True)
+    assert join.match(ranged_reference, [A, B, C, A, B], "time").row_of == {0: 3, 1: 4}, (
+        "the warm-up is alike, and not meant"
+    )
+    assert join.match(ranged_reference, [A, B], "blocks", [0, 1]).row_of == {0: 0, 1: 1}
 
 
 def test_a_recorded_part_is_found_as_a_whole_where_it_last_stands():
-    matched = join.match(reference(A, B, first=7), [A, B, C, A, B, C], "time")
-    assert matched.row_of == {7: 3, 8: 4}
+    match = join.match(reference(A, B, first=7), [A, B, C, A, B, C], "time")
+    assert match.row_of == {7: 3, 8: 4}
 
 
 def test_what_a_program_launches_after_its_last_region_makes_it_no_other_program(tmp_path):
     """Its launches before the first region are counted, so that those recorded look like all that there were."""
     on, off = {"e": "capture", "on": 1}, {"e": "capture", "on": 0}
-    marked = join.Reference.of(process(tmp_path, [KERNEL, launch(1), on, launch(2), off], []))
-    key = marked.keys[0]
-    assert join.match(marked, [key, key, A], "time") == join.Matched({0: 0, 1: 1})
-    assert "not repeatable" in join.match(marked, [key], "time").report
+    marked_reference = join.Reference.of(process(tmp_path, [KERNEL, launch(1), on, launch(2), off], []))
+    key = marked_reference.keys[0]
+    assert join.match(marked_reference, [key, key, A], "time") == join.Matched({0: 0, 1: 1})
+    assert "not repeatable" in join.match(marked_reference, [key], "time").report
     assert "not repeatable" in join.match(join.Reference([0], [A]), [A, B], "time").report
 
 
 def test_parts_of_two_passes_match_by_their_ordinals():
-    matched = join.match(reference(A, B, first=7), [A, B], "blocks", [7, 8])
-    assert matched == join.Matched({7: 0, 8: 1})
+    match = join.match(reference(A, B, first=7), [A, B], "blocks", [7, 8])
+    assert match == join.Matched({7: 0, 8: 1})
 
 
 @pytest.mark.parametrize(("keys", "start"), [([1, 2], 3), ([2], 4), ([3, 4], None), ([1, 2, 0, 1, 2, 9], None)])
@@ -60,9 +62,9 @@ def test_a_window_is_the_last_whole_occurrence(keys, start):
 
 
 def test_each_of_several_ranges_is_found_as_a_whole_in_their_order():
-    ranged = join.Reference([0, 1, 2, 3], [A, B, A, C], whole=False, ranged=True, begins=(0, 2, 4))
-    assert join.match(ranged, [A, C, A, B, C, A, C, B], "time").row_of == {0: 2, 1: 3, 2: 5, 3: 6}
-    apart = join.match(ranged, [A, C, A, B, A], "time")
+    ranged_reference = join.Reference([0, 1, 2, 3], [A, B, A, C], whole=False, ranged=True, begins=(0, 2, 4))
+    assert join.match(ranged_reference, [A, C, A, B, C, A, C, B], "time").row_of == {0: 2, 1: 3, 2: 5, 3: 6}
+    apart = join.match(ranged_reference, [A, C, A, B, A], "time")
     assert apart.row_of == {}, "the second one stands before the first alone"
     assert "4 launches have no time" in apart.report
 
@@ -102,9 +104,9 @@ def test_the_allocators_history_stands_before_the_launches_that_it_precedes(tmp_
         {"e": "launch", "t": 2000},
         {"e": "launch", "t": 3500},
     ]
-    merged = [(e["e"], e.get("address")) for e in allocator.merged(events, tmp_path)]
+    merged_events = [(e["e"], e.get("address")) for e in allocator.merged(events, tmp_path)]
     launch_ = ("launch", None)
-    assert merged == [
+    assert merged_events == [
         ("start", None), ("tensor", 4096), launch_, ("kernel", None), ("tensor", 8192), launch_, ("untensor", 4096),
         launch_,
     ]  # fmt: skip

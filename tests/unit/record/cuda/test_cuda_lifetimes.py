@@ -14,21 +14,21 @@ class Writer:
 
     def __init__(self):
         self.buffers = []
-        self.freed = []
+        self.frees = []
 
     def add_buffer(self, **row):
         self.buffers.append(row)
         return len(self.buffers) - 1
 
     def free_buffer(self, buffer):
-        assert buffer not in self.freed
-        self.freed.append(buffer)
+        assert buffer not in self.frees
+        self.frees.append(buffer)
 
     def describe_buffer(self, buffer, **changed):
         self.buffers[buffer].update(changed)
 
     def live(self):
-        return [(b["base"], b["base"] + b["bytes"]) for i, b in enumerate(self.buffers) if i not in self.freed]
+        return [(b["base"], b["base"] + b["bytes"]) for i, b in enumerate(self.buffers) if i not in self.frees]
 
 
 def owner(lifetimes, address):
@@ -45,7 +45,7 @@ def test_without_a_framework_each_segment_is_a_buffer():
     assert owner(lifetimes, 1099) == (0, 1000)
     assert owner(lifetimes, 1100)[0] == -1
     lifetimes.free(1000)
-    assert writer.freed == [0]
+    assert writer.frees == [0]
     assert owner(lifetimes, 1050)[0] == -1
     assert owner(lifetimes, 2049) == (1, 2000)
 
@@ -60,10 +60,10 @@ def test_what_lies_between_tensors_becomes_a_workspace_when_it_is_touched():
     lifetimes.adopt(np.array([0x1400, 0x1500]))
     assert writer.buffers[2] == {"base": 0x1100, "bytes": 0x700, "kind": "workspace", "before_start": False}
     lifetimes.allocate_tensor(0x1200, 0x10, "activation")
-    assert writer.freed == [2], "the workspace ends where a tensor begins"
+    assert writer.frees == [2], "the workspace ends where a tensor begins"
     lifetimes.free_tensor(0x1200)
     lifetimes.free(0x1000)
-    assert sorted(writer.freed) == [0, 1, 2, 3]
+    assert sorted(writer.frees) == [0, 1, 2, 3]
 
 
 def test_memory_that_was_there_before_becomes_pages_of_unknown_kind():
@@ -129,7 +129,7 @@ def test_what_a_framework_holds_after_a_pause_is_kept_and_the_rest_is_let_go():
     lifetimes.allocate_tensor(1024, 512, "activation")
     lifetimes.adopt(np.array([2048]))
     lifetimes.keep_tensors([(0, 512), (512, 1024)], "activation")
-    assert writer.freed == [1]
+    assert writer.frees == [1]
     assert [owner(lifetimes, a)[0] for a in (0, 512, 1024, 2048)] == [0, 3, -1, 2]
 
 

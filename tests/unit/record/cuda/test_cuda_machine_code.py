@@ -14,7 +14,7 @@ from tileprof.record.cuda.machine_code import parse, reached
 PARAMETERS_AT = 0x7F0012340210
 
 
-def numbered(lines):
+def with_addresses(lines):
     """Text as nvdisasm prints it; ``{3}`` is the address of line 3."""
     text = "\n".join(f"        /*{16 * n:04x}*/  {line} ;" for n, line in enumerate(lines))
     return re.sub(r"\{(\d+)\}", lambda m: hex(16 * int(m[1])), text)
@@ -35,7 +35,7 @@ CHOOSES = [
 
 
 def test_a_parameter_decides_whether_a_store_is_reached():
-    code = parse(numbered(CHOOSES))
+    code = parse(with_addresses(CHOOSES))
     assert reached(code, {0x300: 3}.get).maps == frozenset()
     assert reached(code, {0x300: 4}.get).maps == {0x70}
     assert reached(code, {}.get).maps == {0x70}
@@ -47,18 +47,18 @@ def test_what_a_loop_changes_is_not_taken_for_what_it_was_before():
         "MOV R0, 0x0", "IADD3 R0, R0, 0x1, RZ", "ISETP.NE.AND P0, PT, R0, 0x3, PT", "@P0 BRA {1}",
         "ULDC.64 UR8, c[0x0][0x198]", "UTMASTG.2D [UR4], [UR8]", "EXIT",
     ]  # fmt: skip
-    assert reached(parse(numbered(lines)), {}.get).maps == {0}
+    assert reached(parse(with_addresses(lines)), {}.get).maps == {0}
 
 
 def test_threads_that_wait_go_on_where_their_barrier_says():
     lines = ["BSSY B0, {4}", "BSYNC B0", "EXIT", "EXIT", "ULDC.64 UR8, c[0x0][0x198]", "UTMASTG.2D [UR4], [UR8]",
              "EXIT"]  # fmt: skip
-    assert reached(parse(numbered(lines)), {}.get).maps == {0}
+    assert reached(parse(with_addresses(lines)), {}.get).maps == {0}
 
 
 @pytest.mark.parametrize("line", ["CALL.REL.NOINC {0}", "BRX R2 -0x40", "@P3 CALL.ABS.NOINC 0x0"])
 def test_where_code_may_go_anywhere_nothing_is_said(line):
-    assert reached(parse(numbered([line, "EXIT"])), {}.get) is None
+    assert reached(parse(with_addresses([line, "EXIT"])), {}.get) is None
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_where_code_may_go_anywhere_nothing_is_said(line):
     ],
 )
 def test_a_map_at_an_unknown_address_is_not_known(before):
-    assert reached(parse(numbered([*before, "UTMASTG.2D [UR4], [UR8]", "EXIT"])), {}.get).maps is None
+    assert reached(parse(with_addresses([*before, "UTMASTG.2D [UR4], [UR8]", "EXIT"])), {}.get).maps is None
 
 
 def test_what_multiplies_or_loads_leaves_uniform_registers_alone():
@@ -80,7 +80,7 @@ def test_what_multiplies_or_loads_leaves_uniform_registers_alone():
         "ULDC.64 UR8, c[0x0][0x198]", "HGMMA.64x64x16.F32 R24, gdesc[UR8], R24, !UPT", "LDSM.16.M88.4 R4, [R8]",
         "SHFL.UP P6, R14, R13, R12, R11", "UTMASTG.2D [UR4], [UR8]", "EXIT",
     ]  # fmt: skip
-    assert reached(parse(numbered(lines)), {}.get).maps == {0}
+    assert reached(parse(with_addresses(lines)), {}.get).maps == {0}
 
 
 def test_a_result_behind_a_predicate_is_not_what_its_register_held():
@@ -88,8 +88,8 @@ def test_a_result_behind_a_predicate_is_not_what_its_register_held():
         "MOV R14, 0x0", "SHFL.UP P6, R14, R13, R12, R11", "ISETP.NE.AND P0, PT, R14, RZ, PT", "@P0 EXIT",
         "UTMASTG.2D [UR4], [UR8]", "EXIT",
     ]  # fmt: skip
-    assert reached(parse(numbered(lines)), {}.get).maps is None
-    assert len(reached(parse(numbered(lines)), {}.get).instructions) == 6
+    assert reached(parse(with_addresses(lines)), {}.get).maps is None
+    assert len(reached(parse(with_addresses(lines)), {}.get).instructions) == 6
 
 
 def test_random_programs_execute_nothing_that_is_not_reached():
@@ -97,15 +97,15 @@ def test_random_programs_execute_nothing_that_is_not_reached():
     stored = sharper = 0
     for _ in range(300):
         lines = [_random_line(rng, 24) for _ in range(24)] + ["EXIT"]
-        code = parse(numbered(lines))
+        code = parse(with_addresses(lines))
         constants = {0x210 + 4 * i: rng.choice([0, 1, 2, 0xFFFFFFFF]) for i in range(4)}
-        known = {k: v for k, v in constants.items() if rng.random() < 0.7}
-        found = reached(code, known.get)
+        known_values = {k: v for k, v in constants.items() if rng.random() < 0.7}
+        found = reached(code, known_values.get)
         assert found is not None
         sharper += len(found.instructions) < len(code)
         for _ in range(6):
-            executed, maps = _run(code, constants, rng)
-            assert executed <= found.instructions
+            executed_at, maps = _run(code, constants, rng)
+            assert executed_at <= found.instructions
             assert found.maps is None or maps <= found.maps
             stored += bool(maps) and found.maps is not None
     assert stored > 20
@@ -119,7 +119,7 @@ def _random_line(rng, lines):
     condition = lambda: rng.choice(["P0", "!P1", "PT", "!PT"])  # noqa: E731
     word = lambda: rng.choice([register(), "RZ", "0x1", "0x2", "-0x1", "c[0x0][0x214]"])  # noqa: E731
     guard = rng.choice(["", "", "", "@P0 ", "@!P1 "])
-    compared = f"ISETP.{rng.choice(['LT', 'EQ', 'GE', 'NE'])}{rng.choice(['', '.U32'])}.{rng.choice(['AND', 'OR'])}"
+    comparison = f"ISETP.{rng.choice(['LT', 'EQ', 'GE', 'NE'])}{rng.choice(['', '.U32'])}.{rng.choice(['AND', 'OR'])}"
     a, table = uniform(), hex(rng.randrange(256))
     return guard + rng.choice(
         [
@@ -130,7 +130,7 @@ def _random_line(rng, lines):
             f"IADD3 {register()}, {word()}, {word()}, {word()}",
             f"LOP3.LUT {register()}, {word()}, {word()}, {word()}, {hex(rng.randrange(256))}, !PT",
             f"LOP3.LUT {rng.choice(['P0', 'P1'])}, {register()}, {word()}, {word()}, RZ, {table}, !PT",
-            f"{compared} {predicate()}, {predicate()}, {word()}, {word()}, {condition()}",
+            f"{comparison} {predicate()}, {predicate()}, {word()}, {word()}, {condition()}",
             f"PLOP3.LUT {predicate()}, PT, {condition()}, {condition()}, {condition()}, {hex(rng.randrange(256))}, 0x0",
             f"BRA {{{rng.randrange(lines)}}}",
             f"BRA {{{rng.randrange(lines)}}}",
@@ -167,11 +167,11 @@ def _run(code, constants, rng):
     def table(lut, values):
         return lut >> (4 * values[0] + 2 * values[1] + values[2]) & 1
 
-    place, executed, maps = {i.address: n for n, i in enumerate(code)}, set(), set()
+    place, executed_at, maps = {i.address: n for n, i in enumerate(code)}, set(), set()
     n = 0
     for _ in range(200):
         i = code[n]
-        executed.add(i.address)
+        executed_at.add(i.address)
         n += 1
         if i.guard is not None and state[i.guard[0]] == i.guard[1]:
             continue
@@ -211,7 +211,7 @@ def _run(code, constants, rng):
             put(o[1], results[1])
         elif i.name == "PLOP3":
             put(o[0], bool(table(int(o[5], 16), [holds(w) for w in o[2:5]])))
-    return executed, maps
+    return executed_at, maps
 
 
 STORES_BY_MODE = r"""
@@ -260,11 +260,11 @@ def _section(image, name):
 
 def test_a_kernel_that_keeps_silent_is_not_asked_for_ever(tmp_path, monkeypatch):
     (tmp_path / "code-3.bin").write_bytes(bytes(16))
-    asked = []
-    monkeypatch.setattr(machine_code, "disassembled", lambda *_: parse(numbered(["EXIT"])))
-    monkeypatch.setattr(machine_code, "reached", lambda *_: asked.append(0))
+    queries = []
+    monkeypatch.setattr(machine_code, "disassembled", lambda *_: parse(with_addresses(["EXIT"])))
+    monkeypatch.setattr(machine_code, "reached", lambda *_: queries.append(0))
     kernels = machine_code.Kernels(tmp_path, tmp_path / "nvdisasm")
     for word in [*range(10), *range(10)]:
         assert kernels.reached(3, {0x210: word}) is None
-    assert len(asked) == machine_code.MOST_SILENT
+    assert len(queries) == machine_code.MOST_SILENT
     assert kernels.reached(4, {}) is None, "without code"

@@ -26,11 +26,11 @@ def ask(tmp_path_factory):
     flags = ["-std=c++17", "-O1", "-Wall", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
     subprocess.run([COMPILER, *flags, f"-I{build.SOURCES}", source, "-o", program], check=True)
 
-    def asked(name, data):
-        done = subprocess.run([program, name], input=data, capture_output=True, check=True)
-        return np.array([line.split() for line in done.stdout.splitlines()]).astype(np.uint64)
+    def query(name, data):
+        result = subprocess.run([program, name], input=data, capture_output=True, check=True)
+        return np.array([line.split() for line in result.stdout.splitlines()]).astype(np.uint64)
 
-    return asked
+    return query
 
 
 def words(rng, number):
@@ -75,8 +75,8 @@ def test_no_two_keys_have_the_same_fact(ask):
     window = rng.integers(0, 64, number) << rng.choice([0, 14, 20, 30, 36], number)
     window = np.where(rng.random(number) < 0.5, window + rng.integers(0, 4, number), window)
     keys = np.column_stack([launch, block, generation, window, in_graph]).astype("<u8")
-    (mixed, held) = ask("facts", keys.tobytes())[0]
-    assert mixed == 0
+    (mixed_bits, held) = ask("facts", keys.tobytes())[0]
+    assert mixed_bits == 0
     assert number * 0.8 < held < number, "windows of single bytes in graphs go beyond a fact"
 
 
@@ -86,12 +86,12 @@ def test_no_entry_is_handed_out_twice_however_threads_interleave(ask, sms, threa
     steps = 6_000
     runs = rng.choice([1, 1, 2, 30], steps)  # some go on for a while, others stand still meanwhile
     order = np.repeat(rng.integers(0, threads, steps), runs)
-    asked = np.concatenate([[sms, threads, capacity], order]).astype("<u8")
-    handed, wrong, taken, full = ask("pieces", asked.tobytes())[0]
+    query = np.concatenate([[sms, threads, capacity], order]).astype("<u8")
+    pieces, wrong, taken, full = ask("pieces", query.tobytes())[0]
     assert wrong == 0
-    assert handed > capacity * 0.5
+    assert pieces > capacity * 0.5
     assert (full > 0) == (taken > capacity)
-    assert handed <= min(taken, capacity)
+    assert pieces <= min(taken, capacity)
 
 
 def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_believed(ask):
@@ -113,8 +113,8 @@ def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_believed(ask):
             np.choose(kind, [window_above, room, map_fact]),
         ]
     )
-    asked = np.column_stack([fact, launch, block, thread, map_]).astype("<u8")
-    answers = ask("others", asked.tobytes())
+    query = np.column_stack([fact, launch, block, thread, map_]).astype("<u8")
+    answers = ask("others", query.tobytes())
     same_thread = (thread[of] == thread) & (block[of] == block) & (launch[of] == launch)
     assert np.array_equal(answers[:, 0], np.where((kind == 1) & same_thread, left, 0))
     assert np.array_equal(answers[:, 1] == 1, (kind == 2) & (map_[of] == map_) & (launch[of] == launch))

@@ -172,19 +172,19 @@ def test_code_is_patched_and_launches_are_seen_inside_ranges_only(recorded_block
     assert recorded_blocks.output == "0 2 2"
 
 
-@pytest.mark.parametrize("opened", ['marks.push(b"step")', "library.tileprof_capture(1)"])
-def test_a_region_that_begins_or_ends_while_a_graph_is_captured_waits_until_it_is_made(recorded_blocks, opened):
+@pytest.mark.parametrize("opening", ['marks.push(b"step")', "library.tileprof_capture(1)"])
+def test_a_region_that_begins_or_ends_while_a_graph_is_captured_waits_until_it_is_made(recorded_blocks, opening):
     """Code can only be patched while nothing runs, and waiting for that would break the capture."""
-    closed = opened.replace('push(b"step")', "pop()").replace("(1)", "(0)")
+    closing = opening.replace('push(b"step")', "pop()").replace("(1)", "(0)")
     text = f"""
         begin(); stream = P(7)
-        fake.fake_capture(1, stream); {opened}; print(fake.fake_count(0), end=" ")
+        fake.fake_capture(1, stream); {opening}; print(fake.fake_count(0), end=" ")
         fake.fake_capture(0, stream); print(fake.fake_count(0), end=" "); run(1)
-        fake.fake_capture(1, stream); {closed}; {opened}; {closed}; print(fake.fake_count(1), end=" ")
+        fake.fake_capture(1, stream); {closing}; {opening}; {closing}; print(fake.fake_count(1), end=" ")
         fake.fake_capture(0, stream); print(fake.fake_count(0), fake.fake_count(1)); run(2)
-        fake.fake_capture(1, stream); {opened}; {closed}; fake.fake_capture(0, stream); run(3)
+        fake.fake_capture(1, stream); {opening}; {closing}; fake.fake_capture(0, stream); run(3)
     """
-    nvtx = "step" if "push" in opened else ""
+    nvtx = "step" if "push" in opening else ""
     variables = {} if nvtx else {"TILEPROF_CAPTURE": "0"}
     assert recorded_blocks(text, nvtx, TILEPROF_PATCH="range", **variables) == [1]
     assert recorded_blocks.output == "0 1 0 1 1"

@@ -22,14 +22,14 @@ def mapped(address, handle=7, pages=1, offset=0):
     return [alloc, {"e": "map", "address": address, "bytes": pages * PAGE, "handle": handle, "offset": offset}]
 
 
-def unmapped(address):
+def unmap_event(address):
     return [{"e": "unmap", "address": address}, {"e": "free", "address": address}]
 
 
-def touching_all(n, *touched):
+def touching_all(n, *addresses):
     """A launch of one block that touches 32 bytes at each address, in the mode that follows it."""
     entries = [block_record(n, 0, 1000, 1100)]
-    for address, mode in touched:
+    for address, mode in addresses:
         window, granule = divmod(address // 32, 32)
         entries.append(access(n, 0, window, **{mode: 1 << granule}))
     return {**launch(n, grid=(1, 1, 1)), "ordinal": n - 1}, entries
@@ -103,7 +103,7 @@ def test_an_access_may_cross_from_one_mapping_into_the_other(dependencies, pages
 
 def test_memory_that_moves_to_another_address_keeps_its_content(dependencies):
     pairs, _, _ = dependencies(
-        CREATE, mapped(A), touching(1, A, write=True), unmapped(A), mapped(A, handle=8), touching(2, A, write=False),
+        CREATE, mapped(A), touching(1, A, write=True), unmap_event(A), mapped(A, handle=8), touching(2, A, write=False),
         mapped(C), touching(3, C, write=False),
     )  # fmt: skip
     assert pairs == {(0, 2)}
@@ -114,7 +114,7 @@ def test_memory_that_is_mapped_again_at_its_old_address_keeps_its_content(depend
         CREATE,
         mapped(A),
         touching(1, A, write=True),
-        unmapped(A),
+        unmap_event(A),
         mapped(A),
         touching(2, A, write=False),
     )
@@ -123,7 +123,7 @@ def test_memory_that_is_mapped_again_at_its_old_address_keeps_its_content(depend
 
 def test_a_handle_that_is_given_out_again_is_other_memory(dependencies):
     pairs, trace, _ = dependencies(
-        CREATE, mapped(A), touching(1, A, write=True), unmapped(A), CREATE, mapped(A), touching(2, A, write=False)
+        CREATE, mapped(A), touching(1, A, write=True), unmap_event(A), CREATE, mapped(A), touching(2, A, write=False)
     )
     assert pairs == set()
     assert set(trace.buffers.base) == {A}
@@ -140,9 +140,9 @@ def test_what_a_program_imports_of_its_own_is_one_memory(dependencies, file, pai
 
 def test_memory_is_shared_until_it_is_freed_however_often_it_is_reported(dependencies):
     """Compute Sanitizer tells of a mapping once it may be used."""
-    reported = {"e": "alloc", "address": B, "bytes": PAGE}
+    report_event = {"e": "alloc", "address": B, "bytes": PAGE}
     pairs, trace, _ = dependencies(
-        CREATE, mapped(A), mapped(B), reported, touching(1, A, write=True), touching(2, B, write=False)
+        CREATE, mapped(A), mapped(B), report_event, touching(1, A, write=True), touching(2, B, write=False)
     )
     assert pairs == {(0, 1)}
     assert trace.operands.buffer.nunique() == 1
@@ -150,16 +150,16 @@ def test_memory_is_shared_until_it_is_freed_however_often_it_is_reported(depende
 
 def test_memory_is_shared_until_it_is_unmapped_whatever_may_be_done_with_it_meanwhile(dependencies):
     """Compute Sanitizer tells of memory that may not be used any more as of memory that is freed."""
-    revoked, granted = {"e": "free", "address": B}, {"e": "alloc", "address": B, "bytes": PAGE}
+    revoke_event, grant_event = {"e": "free", "address": B}, {"e": "alloc", "address": B, "bytes": PAGE}
     pairs, _, _ = dependencies(
-        CREATE, mapped(A), mapped(B), touching(1, A, write=True), revoked, granted, touching(2, B, write=False)
+        CREATE, mapped(A), mapped(B), touching(1, A, write=True), revoke_event, grant_event, touching(2, B, write=False)
     )
     assert pairs == {(0, 1)}
 
 
 def test_where_shared_memory_was_other_memory_may_be(dependencies):
     pairs, _, _ = dependencies(
-        CREATE, mapped(A), mapped(B), touching(1, A, write=True), unmapped(B), {**CREATE, "handle": 8}, mapped(B, 8),
+        CREATE, mapped(A), mapped(B), touching(1, A, write=True), unmap_event(B), {**CREATE, "handle": 8}, mapped(B, 8),
         touching(2, B, write=True), touching(3, A, write=False),
     )  # fmt: skip
     assert pairs == {(0, 2)}
@@ -189,7 +189,7 @@ def test_an_address_that_such_memory_has_left_is_anybodys(dependencies):
         CREATE,
         mapped(A, pages=2),
         mapped(B, offset=PAGE),
-        unmapped(B),
+        unmap_event(B),
         segment,
         TENSOR,
         touching(1, B + 64, write=True),

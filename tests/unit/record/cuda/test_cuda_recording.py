@@ -297,9 +297,9 @@ def test_a_program_that_died_by_a_signal_is_not_run_again(record, tmp_path, capf
 
 
 def test_a_program_that_died_before_it_used_cuda_is_told_from_one_that_uses_none(record):
-    with pytest.raises(UserError, match="died by signal 15 before it used CUDA") as caught:
+    with pytest.raises(UserError, match="died by signal 15 before it used CUDA") as error:
         record(NO_CUDA="1", SIGNAL="15")
-    assert caught.value.exit_code == 143
+    assert error.value.exit_code == 143
 
 
 def test_a_program_that_was_ended_because_nothing_moved_is_not_run_again(record, tmp_path, capfd):

@@ -91,11 +91,15 @@ ranges = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)).map(lambda r:
 
 
 @given(ranges, ranges)
-def test_bytes_outside_a_union_are_counted_as_sets_count_them(covered, changed):
-    start, end = (np.array(c, np.int64) for c in zip(*covered, strict=True)) if covered else [np.empty(0, np.int64)] * 2
-    union = united(np.zeros_like(start), start, end, start) if covered else runs.Runs(start, start, start, start)
-    inside = {b for low, high in covered for b in range(low, high)}
+def test_bytes_outside_a_union_are_counted_as_sets_count_them(covered_runs, change_runs):
+    start, end = (
+        (np.array(c, np.int64) for c in zip(*covered_runs, strict=True))
+        if covered_runs
+        else [np.empty(0, np.int64)] * 2
+    )
+    union = united(np.zeros_like(start), start, end, start) if covered_runs else runs.Runs(start, start, start, start)
+    inside = {b for low, high in covered_runs for b in range(low, high)}
     assert {b for _, b in bytes_of(union)} == inside
-    changed = sorted({b for low, high in changed for b in range(low, high)})
-    pairs = np.array([(b, b + 1) for b in changed], np.int64).reshape(-1, 2)
-    assert outside(pairs, union) == len(set(changed) - inside)
+    change_runs = sorted({b for low, high in change_runs for b in range(low, high)})
+    pairs = np.array([(b, b + 1) for b in change_runs], np.int64).reshape(-1, 2)
+    assert outside(pairs, union) == len(set(change_runs) - inside)

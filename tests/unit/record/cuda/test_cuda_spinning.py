@@ -219,10 +219,10 @@ print("done")
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
 def test_the_library_shares_nothing_of_the_cpp_library_with_the_program(libraries):
     """PyTorch 2.11 exports parts of std::regex that another compiler made; called in ours they crash."""
-    shown = subprocess.run(
+    result = subprocess.run(
         ["nm", "-D", "--defined-only", libraries.library], capture_output=True, text=True, check=True
     )
-    names = {line.split()[-1] for line in shown.stdout.splitlines()}
+    names = {line.split()[-1] for line in result.stdout.splitlines()}
     assert {name for name in names if not name.startswith("tileprof_")} == {
         "InitializeInjection",
         "InitializeInjectionNvtx2",

@@ -82,7 +82,7 @@ class Gradient:
 
 
 def elements(boxes, out):
-    found = {}
+    actual = {}
     c, w, h, _ = out.sizes
     columns = (boxes.tile, boxes.address - OUT, boxes.length, *boxes.count.T, *boxes.stride.T)
     for tile, at, length, count_0, count_1, stride_0, stride_1 in zip(*(x.tolist() for x in columns), strict=True):
@@ -91,8 +91,8 @@ def elements(boxes, out):
                 for byte in range(at + i * stride_0 + j * stride_1, at + i * stride_0 + j * stride_1 + length):
                     rest, channel = divmod(byte, c)
                     rest, column = divmod(rest, w)
-                    found.setdefault(tile, set()).add((*divmod(rest, h), column, channel))
-    return found
+                    actual.setdefault(tile, set()).add((*divmod(rest, h), column, channel))
+    return actual
 
 
 @settings(max_examples=60, deadline=None)
@@ -120,8 +120,8 @@ def gradient():
 def test_nothing_is_said_where_a_phase_is_loaded_by_nobody(gradient):
     """As in a 1x1 convolution with a stride: its zeros may be any tile's."""
     assert strided.result(gradient.out, gradient.loads()) is not None
-    loaded = {n for n, (phase, *_) in enumerate(gradient.items) if phase == 3}
-    assert strided.result(gradient.out, gradient.loads(without=loaded)) is None
+    load_numbers = {n for n, (phase, *_) in enumerate(gradient.items) if phase == 3}
+    assert strided.result(gradient.out, gradient.loads(without=load_numbers)) is None
 
 
 def test_nothing_is_said_where_a_rectangle_of_one_phase_is_loaded_by_nobody(gradient):
@@ -131,8 +131,8 @@ def test_nothing_is_said_where_a_rectangle_of_one_phase_is_loaded_by_nobody(grad
 
 def test_a_map_that_is_known_by_what_it_held_counts_for_no_phase(gradient):
     loads = gradient.loads()
-    named = [*loads[:3], replace(loads[3], identity=-5), *loads[4:]]
-    assert strided.result(gradient.out, named) is None
+    with_identity = [*loads[:3], replace(loads[3], identity=-5), *loads[4:]]
+    assert strided.result(gradient.out, with_identity) is None
     also = [*loads, replace(loads[3], identity=-5)]
     assert strided.result(gradient.out, also) is not None
 
@@ -161,5 +161,5 @@ def test_nothing_is_said_of_strides_along_a_third_dimension():
     for steps, sizes in (((2, 2, 2), (16, 4, 4, 4, 1)), ((2, 2, 1), (16, 4, 4, 2, 1))):
         at = (1, *np.cumprod(sizes[:-1]).tolist())
         out = tensormap.TensorMap(OUT, 1, sizes, at, sizes, (1, *steps, 1), im2col=True, shape_words=())
-        found = strided.result(out, loads[-1 - steps[0] * steps[1] * steps[2] :])
-        assert (found is None) == (steps[2] > 1)
+        actual = strided.result(out, loads[-1 - steps[0] * steps[1] * steps[2] :])
+        assert (actual is None) == (steps[2] > 1)

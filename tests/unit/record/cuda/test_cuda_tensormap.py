@@ -133,7 +133,7 @@ def test_a_tensor_that_repeats_is_a_map_where_a_kernel_loads_through_it_and_each
     words = words_of(7, (32, 4, 3), (128, 0), (8, 2, 2), (1, 1, 1))
     assert tensormap.decode(words) is None
     map_ = tensormap.decode(words, loaded=True)
-    seen = bytes_of(tensormap.boxes(map_, np.array([[8, 1, 0, 0, 0], [8, 1, 2, 0, 0]], np.int64)[:1]))
-    assert sorted(seen) == [BASE + row * 128 + 32 + byte for row in (1, 2) for byte in range(32)]
+    box_bytes = bytes_of(tensormap.boxes(map_, np.array([[8, 1, 0, 0, 0], [8, 1, 2, 0, 0]], np.int64)[:1]))
+    assert sorted(box_bytes) == [BASE + row * 128 + 32 + byte for row in (1, 2) for byte in range(32)]
     beyond = tensormap.boxes(map_, np.array([[8, 1, 3, 0, 0]], np.int64))
     assert not len(beyond.load)

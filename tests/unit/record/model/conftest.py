@@ -11,14 +11,14 @@ from tileprof.record.model.tiles import load_all
 
 
 @pytest.fixture
-def recorded(tmp_path):
-    """``recorded(function, **options)`` is the trace of one call of ``function``."""
+def trace_of(tmp_path):
+    """``trace_of(function, **options)`` is the trace of one call of ``function``."""
     load_all()
-    counted = iter(range(1000))
+    numbers = iter(range(1000))
 
     def record(function, *, pass_session=False, **options):
         torch.manual_seed(0)
-        output = tmp_path / f"{next(counted)}.tileprof"
+        output = tmp_path / f"{next(numbers)}.tileprof"
         session = Session(Options(program=("test",), output=output, **options), devices.get("H200"), ["test"])
         session.start()
         try:

@@ -109,7 +109,7 @@ def _run(steps):
 
 @given(_programs())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_dependencies_between_operators_are_those_of_real_memory(recorded, steps):
+def test_dependencies_between_operators_are_those_of_real_memory(trace_of, steps):
     oracle, launch_of = Oracle(), []
 
     def program(session):
@@ -127,7 +127,7 @@ def test_dependencies_between_operators_are_those_of_real_memory(recorded, steps
         with oracle, Count():
             _run(steps)
 
-    trace = recorded(program, pass_session=True)
+    trace = trace_of(program, pass_session=True)
     pairs = build_graph(trace).pairs
     raw = pairs[pairs.raw > 0]
     actual = {(launch_of[p], launch_of[c]) for p, c in zip(raw.producer, raw.consumer, strict=True)}

@@ -77,9 +77,9 @@ def test_the_makespan_is_that_of_greedy_list_scheduling(lives, slots):
 
 def test_a_broadcast_operand_crosses_dram_once():
     kernel = _kernel(1000)
-    repeated = Operand((1000, 512), (0, 1), "uint8", 1)
+    repeated_operand = Operand((1000, 512), (0, 1), "uint8", 1)
     boxes = Boxes.of(tile=kernel.footprint.block[:, 0], operand=0, mode=READ, offset=0, length=512)
-    broadcast = replace(kernel, operands=(repeated,), footprint=Footprint(kernel.footprint.block, boxes))
+    broadcast = replace(kernel, operands=(repeated_operand,), footprint=Footprint(kernel.footprint.block, boxes))
     assert duration._traffic(broadcast)[1] == 512
     assert duration._traffic(kernel)[1] == 512_000
 

@@ -24,9 +24,9 @@ def program():
         nvtx.mark("here")
     with tileprof.capture():
         y = y.tan()
-    started = nvtx.range_start("step 2")
+    range_handle = nvtx.range_start("step 2")
     y = y.sqrt()
-    thread = threading.Thread(target=nvtx.range_end, args=(started,))
+    thread = threading.Thread(target=nvtx.range_end, args=(range_handle,))
     thread.start()
     thread.join()
     y.neg()
@@ -41,22 +41,22 @@ def program():
         ("", ["sin", "exp", "sqrt"]),
     ],
 )
-def test_launches_inside_matching_ranges_are_kept_and_captured_regions_do_not_count(recorded, pattern, records):
-    trace = recorded(program, nvtx=pattern)
+def test_launches_inside_matching_ranges_are_kept_and_captured_regions_do_not_count(trace_of, pattern, records):
+    trace = trace_of(program, nvtx=pattern)
     assert ops(trace) == records
     assert any("outside the NVTX ranges that --nvtx asks for were left out" in note for note in trace.manifest["notes"])
 
 
-def test_without_the_option_pytorch_is_left_as_it_is(recorded):
+def test_without_the_option_pytorch_is_left_as_it_is(trace_of):
     before = nvtx._nvtx
-    recorded(lambda: torch.ones(2) + 1, nvtx="x")
+    trace_of(lambda: torch.ones(2) + 1, nvtx="x")
     assert nvtx._nvtx is before
-    trace = recorded(lambda: [torch.ones(2) + 1, isinstance(nvtx._nvtx, Ranges)][1] and pytest.fail("replaced"))
+    trace = trace_of(lambda: [torch.ones(2) + 1, isinstance(nvtx._nvtx, Ranges)][1] and pytest.fail("replaced"))
     assert len(trace.launches)
 
 
-def test_skip_and_count_are_of_what_the_ranges_keep(recorded):
-    assert ops(recorded(program, nvtx="step", skip=1, count=1)) == ["exp"]
+def test_skip_and_count_are_of_what_the_ranges_keep(trace_of):
+    assert ops(trace_of(program, nvtx="step", skip=1, count=1)) == ["exp"]
 
 
 @pytest.fixture

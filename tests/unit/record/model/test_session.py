@@ -19,7 +19,7 @@ def _operands(trace, launch):
     return list(zip(buffers.tolist(), offsets.tolist(), strict=True))
 
 
-def _written(trace, launch):
+def _written_operands(trace, launch):
     """The one ``(buffer, offset)`` that a launch writes to."""
     boxes = trace.footprint(int(trace.launches.footprint[launch])).boxes
     slots = set(boxes.operand[boxes.mode != 0].tolist())
@@ -27,54 +27,54 @@ def _written(trace, launch):
     return _operands(trace, launch)[slots.pop()]
 
 
-def test_views_and_allocations_launch_nothing(recorded):
+def test_views_and_allocations_launch_nothing(trace_of):
     def program():
         x = torch.empty(4, 6)
         x.t().reshape(-1).view(2, 12)[0, 3:].unsqueeze(0).expand(5, 9).detach().numel()
         torch.empty_like(x).transpose(0, 1)
 
-    assert _ops(recorded(program)) == ["aten::clone"]  # reshape of a transposed tensor copies
+    assert _ops(trace_of(program)) == ["aten::clone"]  # reshape of a transposed tensor copies
 
 
-def test_an_in_place_operator_on_a_view_writes_into_the_same_buffer(recorded):
+def test_an_in_place_operator_on_a_view_writes_into_the_same_buffer(trace_of):
     def program():
         x = torch.zeros(8, 8)
         x[2, 4:].add_(1.0)
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert _ops(trace) == ["aten::zeros", "aten::add_.Tensor"]
-    assert _written(trace, 0)[0] == _written(trace, 1)[0]
-    assert _written(trace, 1)[1] - _written(trace, 0)[1] == (2 * 8 + 4) * 4
+    assert _written_operands(trace, 0)[0] == _written_operands(trace, 1)[0]
+    assert _written_operands(trace, 1)[1] - _written_operands(trace, 0)[1] == (2 * 8 + 4) * 4
 
 
-def test_out_arguments_are_bound_to_the_given_memory(recorded):
+def test_out_arguments_are_bound_to_the_given_memory(trace_of):
     def program():
         whole = torch.empty(2, 5)
         torch.add(torch.ones(5), torch.ones(5), out=whole[1])
         whole.neg_()
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert set(trace.launches.coverage) == {"exact"}
-    added, negated = (_ops(trace).index(op) for op in ("aten::add.out", "aten::neg_"))
-    assert _written(trace, added) == (_written(trace, negated)[0], 5 * 4)
+    add_launch, negated = (_ops(trace).index(op) for op in ("aten::add.out", "aten::neg_"))
+    assert _written_operands(trace, add_launch) == (_written_operands(trace, negated)[0], 5 * 4)
 
 
-def test_memory_that_was_given_back_is_another_buffer_at_the_same_address(recorded):
+def test_memory_that_was_given_back_is_another_buffer_at_the_same_address(trace_of):
     def program():
         x = torch.ones(1000)
         for _ in range(2):
             y = x * 2
             del y
 
-    trace = recorded(program)
-    first, second = (_written(trace, n)[0] for n in (1, 2))
+    trace = trace_of(program)
+    first, second = (_written_operands(trace, n)[0] for n in (1, 2))
     rows = trace.buffers.set_index("buffer")
     assert first != second
     assert rows.base[first] == rows.base[second]
     assert rows.freed_at[first] == 2 == rows.allocated_at[second]
 
 
-def test_memory_that_autograd_holds_is_not_given_back(recorded):
+def test_memory_that_autograd_holds_is_not_given_back(trace_of):
     def program():
         x = torch.ones(1000, requires_grad=True)
         y = x.exp()  # its result is saved for backward
@@ -82,12 +82,12 @@ def test_memory_that_autograd_holds_is_not_given_back(recorded):
         del y
         (z * 2).sum().backward()
 
-    trace = recorded(program)
-    exp = _written(trace, _ops(trace).index("aten::exp"))[0]
+    trace = trace_of(program)
+    exp = _written_operands(trace, _ops(trace).index("aten::exp"))[0]
     assert trace.buffers.freed_at[exp] > _ops(trace).index("aten::sum")
 
 
-def test_one_array_seen_through_two_tensors_is_one_buffer(recorded):
+def test_one_array_seen_through_two_tensors_is_one_buffer(trace_of):
     array = np.zeros(100, np.float32)
 
     def program():
@@ -95,46 +95,46 @@ def test_one_array_seen_through_two_tensors_is_one_buffer(recorded):
         one.add_(1)
         two.mul_(2)
 
-    trace = recorded(program)
-    assert _written(trace, 0) == _written(trace, 1)
+    trace = trace_of(program)
+    assert _written_operands(trace, 0) == _written_operands(trace, 1)
     assert set(trace.buffers.kind) == {"input"}
 
 
-def test_a_resized_storage_is_a_new_buffer(recorded):
+def test_a_resized_storage_is_a_new_buffer(trace_of):
     def program():
         x = torch.ones(10)
         x.untyped_storage().resize_(4000)
         x.mul_(2)
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert list(trace.buffers.bytes) == [40, 4000]
     assert trace.buffers.freed_at[0] == 2  # after its contents were copied
 
 
-def test_tensors_of_no_size_have_no_buffer_and_no_launch(recorded):
+def test_tensors_of_no_size_have_no_buffer_and_no_launch(trace_of):
     def program():
         x = torch.ones(0, 4)
         (x + 1).sum(1)
         torch.cat([x, torch.ones(2, 4)]).mul_(2)
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert trace.buffers.bytes.min() > 0
     assert "aten::add.Tensor" not in _ops(trace)
 
 
-def test_backward_operators_are_seen_with_the_module_of_their_forward(recorded):
+def test_backward_operators_are_seen_with_the_module_of_their_forward(trace_of):
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
 
     def program():
         net(torch.ones(3, 4)).sum().backward()
 
-    launches = recorded(program).launches
+    launches = trace_of(program).launches
     backward = launches[launches.launch > launches.index[launches.op == "aten::sum"][0]]
     assert backward.module[backward.op == "aten::tanh_backward"].tolist() == ["1"]
     assert {"0", "2"} == set(backward.module[backward.op.str.startswith("aten::mm")])
 
 
-def test_module_paths_are_those_of_the_outermost_module(recorded):
+def test_module_paths_are_those_of_the_outermost_module(trace_of):
     class Block(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -157,7 +157,7 @@ def test_module_paths_are_those_of_the_outermost_module(recorded):
         model(torch.ones(2, 4)).neg()
         model.h[1](torch.ones(2, 4))
 
-    trace = recorded(program)
+    trace = trace_of(program)
     launches = trace.launches
     assert set(launches.module[launches.op == "aten::addmm"]) == {"h.0.fc", "h.1.fc"}
     assert launches.module[launches.op == "aten::relu"].tolist() == ["h.0", "h.1", "h.1"]
@@ -168,7 +168,7 @@ def test_module_paths_are_those_of_the_outermost_module(recorded):
     )
 
 
-def test_names_survive_deep_copies_and_tied_weights(recorded):
+def test_names_survive_deep_copies_and_tied_weights(trace_of):
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     model.layers[1].linear2.weight = model.layers[0].linear2.weight
@@ -177,47 +177,47 @@ def test_names_survive_deep_copies_and_tied_weights(recorded):
         with torch.no_grad():
             model(torch.ones(1, 3, 8))
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert {"layers.0.linear1", "layers.1.linear1"} <= set(trace.launches.module)
     names = set(trace.buffers.name)
     assert "layers.0.linear2.weight" in names
     assert "layers.1.linear2.weight" not in names
 
 
-def test_fused_encoder_layers_are_taken_apart_and_the_switch_is_put_back(recorded):
+def test_fused_encoder_layers_are_taken_apart_and_the_switch_is_put_back(trace_of):
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     x = torch.randn(1, 3, 8)
     with torch.no_grad():
         expected, actual = layer(x), []
-        trace = recorded(lambda: actual.append(layer(x)))
+        trace = trace_of(lambda: actual.append(layer(x)))
     torch.testing.assert_close(actual[0], expected)
     assert not any("transformer_encoder" in op or "native_multi_head" in op for op in _ops(trace))
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_an_lstm_is_recorded_cell_by_cell(recorded):
+def test_an_lstm_is_recorded_cell_by_cell(trace_of):
     lstm, x, actual = torch.nn.LSTM(4, 6), torch.randn(3, 1, 4), []
     with torch.no_grad():
         expected = lstm(x)[0]
-        trace = recorded(lambda: actual.append(lstm(x)[0]))
+        trace = trace_of(lambda: actual.append(lstm(x)[0]))
     torch.testing.assert_close(actual[0], expected)
     assert _ops(trace).count("aten::sigmoid_") == 3 * 3
     assert "cells in time order" in " ".join(trace.manifest["notes"])
 
 
-def test_a_checkpoint_runs_its_modules_again_under_their_names(recorded):
+def test_a_checkpoint_runs_its_modules_again_under_their_names(trace_of):
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     x = torch.ones(2, 4, requires_grad=True)
 
     def program():
         torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False).sum().backward()
 
-    launches = recorded(program).launches
+    launches = trace_of(program).launches
     assert launches.module[launches.op == "aten::tanh"].tolist() == ["1", "1"]
     assert launches.module[launches.op == "aten::tanh_backward"].tolist() == ["1"]
 
 
-def test_backward_of_a_custom_function_belongs_to_the_module_that_called_it(recorded):
+def test_backward_of_a_custom_function_belongs_to_the_module_that_called_it(trace_of):
     class Sine(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -233,31 +233,31 @@ def test_backward_of_a_custom_function_belongs_to_the_module_that_called_it(reco
             return Sine.apply(x)
 
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), Layer())
-    launches = recorded(lambda: net(torch.ones(2, 4)).sum().backward()).launches
+    launches = trace_of(lambda: net(torch.ones(2, 4)).sum().backward()).launches
     assert launches.module[launches.op == "aten::cos"].tolist() == ["1"]
 
 
-def test_operators_inside_function_transforms_are_seen(recorded):
+def test_operators_inside_function_transforms_are_seen(trace_of):
     def program():
         torch.func.vmap(lambda a: a.tan())(torch.ones(2, 3))
         torch.func.grad(lambda a: a.exp().sum())(torch.ones(3))
 
-    assert {"aten::tan", "aten::exp"} <= set(_ops(recorded(program)))
+    assert {"aten::tan", "aten::exp"} <= set(_ops(trace_of(program)))
 
 
-def test_inference_mode_shows_the_same_launches_as_no_grad(recorded):
+def test_inference_mode_shows_the_same_launches_as_no_grad(trace_of):
     net, x = torch.nn.Linear(8, 8), torch.ones(2, 3, 8)
 
     def program(mode):
         with mode():
             net(x).softmax(-1)
 
-    one, two = (recorded(lambda m=m: program(m)) for m in (torch.no_grad, torch.inference_mode))
+    one, two = (trace_of(lambda m=m: program(m)) for m in (torch.no_grad, torch.inference_mode))
     assert list(one.launches.kernel) == list(two.launches.kernel)
 
 
 @pytest.mark.parametrize("fake", [False, True])
-def test_operators_of_other_threads_are_seen(recorded, fake):
+def test_operators_of_other_threads_are_seen(trace_of, fake):
     def work():
         torch.ones(5).cos()
 
@@ -268,20 +268,20 @@ def test_operators_of_other_threads_are_seen(recorded, fake):
         for thread in threads:
             thread.join()
 
-    assert _ops(recorded(program, fake=fake)).count("aten::cos") == 3
+    assert _ops(trace_of(program, fake=fake)).count("aten::cos") == 3
 
 
-def test_equal_calls_share_a_footprint_and_others_do_not(recorded):
+def test_equal_calls_share_a_footprint_and_others_do_not(trace_of):
     def program():
         for size in (1000, 1000, 1001):
             torch.ones(size).cos()
 
-    launches = recorded(program).launches
+    launches = trace_of(program).launches
     prints = launches.footprint[launches.op == "aten::cos"].tolist()
     assert prints[0] == prints[1] != prints[2]
 
 
-def test_an_operator_without_a_model_is_conservative_named_and_whole(recorded):
+def test_an_operator_without_a_model_is_conservative_named_and_whole(trace_of):
     library = torch.library.Library("tileprof_test", "FRAGMENT")
     library.define("mystery(Tensor x, Tensor(a!) y) -> Tensor")
     library.impl("mystery", lambda x, y: y.add_(1).sum() + x.t().contiguous(), "CPU")
@@ -290,27 +290,27 @@ def test_an_operator_without_a_model_is_conservative_named_and_whole(recorded):
         x, y = torch.ones(6, 4), torch.ones(3)
         torch.ops.tileprof_test.mystery(x[:, :2], y)
 
-    trace = recorded(program)
+    trace = trace_of(program)
     launch = _ops(trace).index("tileprof_test::mystery")
     row = trace.launches.loc[launch]
     boxes = trace.footprint(row.footprint).boxes
     assert row.coverage == "conservative"
     assert "mystery has no tile model" in " ".join(trace.manifest["notes"])
-    touched = {}
+    bytes_by_launch = {}
     for n in range(len(boxes)):
         run, inner, outer = int(boxes.length[n]), int(boxes.count_0[n]), int(boxes.count_1[n])
-        touched[(int(boxes.operand[n]), int(boxes.mode[n]))] = run * inner * outer
-    assert touched == {(0, 0): 6 * 2 * 4, (1, 0): 12, (1, 1): 12, (2, 1): 2 * 6 * 4}
+        bytes_by_launch[(int(boxes.operand[n]), int(boxes.mode[n]))] = run * inner * outer
+    assert bytes_by_launch == {(0, 0): 6 * 2 * 4, (1, 0): 12, (1, 1): 12, (2, 1): 2 * 6 * 4}
 
 
-def test_a_failing_tile_model_costs_exactness_only(recorded, capsys, monkeypatch):
+def test_a_failing_tile_model_costs_exactness_only(trace_of, capsys, monkeypatch):
     from tileprof.record.model import tile_model
 
     def broken(call, device):
         raise ZeroDivisionError("in the model")
 
     monkeypatch.setitem(tile_model.REGISTRY, "aten::cos", tile_model.Entry(broken))
-    trace = recorded(lambda: torch.ones(5).cos().sin())
+    trace = trace_of(lambda: torch.ones(5).cos().sin())
     assert list(trace.launches.coverage[-2:]) == ["conservative", "exact"]
     assert "ZeroDivisionError" in capsys.readouterr().err
 
@@ -334,7 +334,7 @@ def test_a_failing_recorder_never_reaches_the_program(tmp_path, capsys, monkeypa
 
 
 @pytest.mark.parametrize("vectorised", [False, True])
-def test_modules_inside_function_transforms_are_recorded_with_their_names(recorded, vectorised):
+def test_modules_inside_function_transforms_are_recorded_with_their_names(trace_of, vectorised):
     from torch.func import functional_call, grad, vmap
 
     network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
@@ -349,7 +349,7 @@ def test_modules_inside_function_transforms_are_recorded_with_their_names(record
         else:
             grad(loss)(parameters, torch.rand(4, 8))
 
-    trace = recorded(program)
+    trace = trace_of(program)
     beside = trace.launches.kernel.isin(["memset", "splitk_reduce", "gemm_epilogue"])
     products = [op for op in trace.launches.op[~beside] if op in {"aten::addmm", "aten::mm", "aten::bmm"}]
     assert len(products) == 5, "two forward, one for the hidden gradient, two for weights"
@@ -357,56 +357,58 @@ def test_modules_inside_function_transforms_are_recorded_with_their_names(record
     assert {"0.weight", "2.weight"} <= set(trace.buffers.name)
 
 
-def test_optimiser_steps_are_planned_once_whatever_their_bias_corrections(recorded, monkeypatch):
+def test_optimiser_steps_are_planned_once_whatever_their_bias_corrections(trace_of, monkeypatch):
     from tileprof.record.model import plans
 
     network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
     optimiser = torch.optim.Adam(network.parameters())
-    planned, plan = [], plans.plan
-    monkeypatch.setattr(plans, "plan", lambda operator, *rest: planned.append(operator.name) or plan(operator, *rest))
+    plan_calls, plan = [], plans.plan
+    monkeypatch.setattr(
+        plans, "plan", lambda operator, *rest: plan_calls.append(operator.name) or plan(operator, *rest)
+    )
 
     def program():
         for _ in range(5):
             optimiser.zero_grad()
             network(torch.ones(3, 8)).square().mean().backward()
             optimiser.step()
-            planned.append("step")
+            plan_calls.append("step")
 
-    trace = recorded(program)
-    steps = " ".join(planned).split("step")
+    trace = trace_of(program)
+    steps = " ".join(plan_calls).split("step")
     assert "_foreach_addcdiv_" in steps[0]
     assert not steps[3].split(), "all layouts are known after the second step"
     ops = trace.launches["op"].astype(str)
     assert ops.str.contains("_foreach_addcdiv_").sum() == 5
 
 
-def test_a_number_that_changes_is_in_the_call_and_not_in_the_plan(recorded):
+def test_a_number_that_changes_is_in_the_call_and_not_in_the_plan(trace_of):
     import json
 
-    trace = recorded(lambda: [torch.ones(4).mul(number) for number in (2.0, 3.0)])
+    trace = trace_of(lambda: [torch.ones(4).mul(number) for number in (2.0, 3.0)])
     calls = [json.loads(text) for text, op in zip(trace.launches.call, trace.launches.op, strict=True) if "mul" in op]
     assert [call["arguments"]["other"] for call in calls] == [2.0, 3.0]
     rows = trace.launches[trace.launches.op.astype(str).str.contains("mul")]
     assert rows.footprint.nunique() == rows.fingerprint.nunique() == 1
 
 
-def test_tensor_subclasses_are_seen_through(recorded):
+def test_tensor_subclasses_are_seen_through(trace_of):
     from torch.testing._internal.two_tensor import TwoTensor
 
-    trace = recorded(lambda: TwoTensor(torch.ones(4), torch.ones(4)).cos())
+    trace = trace_of(lambda: TwoTensor(torch.ones(4), torch.ones(4)).cos())
     assert _ops(trace).count("aten::cos") == 2
 
 
-def test_sparse_tensors_are_bound_to_their_components(recorded):
+def test_sparse_tensors_are_bound_to_their_components(trace_of):
     def program():
         sparse = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2, 2), check_invariants=True)
         torch.sparse.mm(sparse, torch.ones(2, 2))
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert set(trace.launches.coverage) == {"exact", "conservative"}
 
 
-def test_data_dependent_models_see_values_as_they_were_before_the_call(recorded, monkeypatch):
+def test_data_dependent_models_see_values_as_they_were_before_the_call(trace_of, monkeypatch):
     from tileprof.record.model import tile_model
 
     records = []
@@ -417,15 +419,15 @@ def test_data_dependent_models_see_values_as_they_were_before_the_call(recorded,
 
     monkeypatch.setitem(tile_model.REGISTRY, "aten::index_add_", tile_model.Entry(model, data_dependent=True))
     index = torch.tensor([1, 0])
-    recorded(lambda: torch.zeros(2, dtype=torch.int64).index_add_(0, index, torch.tensor([5, 6])))
+    trace_of(lambda: torch.zeros(2, dtype=torch.int64).index_add_(0, index, torch.tensor([5, 6])))
     assert [t.tolist() for t in records[0][:3]] == [[0, 0], [1, 0], [5, 6]]
 
 
 @pytest.mark.parametrize("fake", [False, True])
-def test_durations_and_begins_follow_each_other(recorded, fake):
+def test_durations_and_begins_follow_each_other(trace_of, fake):
     def program():
         (torch.ones(100_000) * 2).sum()
 
-    launches = recorded(program, fake=fake).launches
+    launches = trace_of(program, fake=fake).launches
     assert (launches.duration_ns > 0).all()
     assert (launches.begin_ns[1:].to_numpy() >= (launches.begin_ns + launches.duration_ns)[:-1].to_numpy()).all()

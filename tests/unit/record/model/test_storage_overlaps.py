@@ -17,7 +17,7 @@ def _play(session, rng, log):
     arrays = [np.ones(64, np.float32) for _ in range(3)]
     live = []
 
-    def touched(*tensors, writes=False):
+    def touch(*tensors, writes=False):
         log.extend((session.writer.launches - 1, *place, writes) for _, *place in tensors)
 
     for _ in range(25):
@@ -34,11 +34,11 @@ def _play(session, rng, log):
         elif choice < 0.8:
             one = rng.choice(live)
             one[0].mul_(2)
-            touched(one, writes=True)
+            touch(one, writes=True)
         else:
             two = rng.choice(live), rng.choice(live)
             torch.cat([t for t, *_ in two])
-            touched(*two)
+            touch(*two)
 
 
 def _ancestors(trace):
@@ -51,17 +51,17 @@ def _ancestors(trace):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_launches_that_share_bytes_of_an_array_are_ordered(recorded, seed):
+def test_launches_that_share_bytes_of_an_array_are_ordered(trace_of, seed):
     """All but writes after reads by tensors that died: those the trace confesses."""
     log = []
-    trace = recorded(lambda session: _play(session, random.Random(seed), log), pass_session=True)
+    trace = trace_of(lambda session: _play(session, random.Random(seed), log), pass_session=True)
     ancestors = _ancestors(trace)
-    confessed = any(_UNORDERED in note for note in trace.manifest["notes"])
+    says_so = any(_UNORDERED in note for note in trace.manifest["notes"])
     for n, (later, array, begin, end, writes) in enumerate(log):
         for earlier, other, first, last, wrote in log[:n]:
             apart = other != array or last <= begin or end <= first or earlier == later
             if apart or not (writes or wrote) or earlier in ancestors[later]:
                 continue
-            assert confessed, (earlier, later)
+            assert says_so, (earlier, later)
             assert writes, (earlier, later)
             assert not wrote, (earlier, later)

@@ -22,7 +22,7 @@ def one_process():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_collectives_write_although_their_schemas_say_nothing(recorded, one_process):
+def test_collectives_write_although_their_schemas_say_nothing(trace_of, one_process):
     def program():
         reduced = torch.ones(4).exp()
         dist.all_reduce(reduced)
@@ -31,7 +31,7 @@ def test_collectives_write_although_their_schemas_say_nothing(recorded, one_proc
         dist.all_gather(whole, part)
         whole[0].cos()
 
-    trace = recorded(program)
+    trace = trace_of(program)
     edges = raw(trace)
     assert {("exp", "c10d::allreduce_"), ("c10d::allreduce_", "sin")} <= edges
     assert {("tan", "c10d::allgather_"), ("c10d::allgather_", "cos")} <= edges
@@ -39,21 +39,21 @@ def test_collectives_write_although_their_schemas_say_nothing(recorded, one_proc
     assert set(own.coverage) == {"conservative"}
 
 
-def test_the_slopes_of_rrelu_reach_its_backward_pass(recorded):
+def test_the_slopes_of_rrelu_reach_its_backward_pass(trace_of):
     def program():
         x = torch.ones(8).requires_grad_()
         torch.nn.functional.rrelu(x.exp(), training=True).sum().backward()
 
-    assert ("rrelu_with_noise", "rrelu_with_noise_backward") in raw(recorded(program))
+    assert ("rrelu_with_noise", "rrelu_with_noise_backward") in raw(trace_of(program))
 
 
-def test_looking_for_what_is_not_there_reads_all_the_same(recorded):
+def test_looking_for_what_is_not_there_reads_all_the_same(trace_of):
     def program():
         x = torch.zeros(8).sin()
         x.nonzero()
         x.add_(1)
 
-    trace = recorded(program)
+    trace = trace_of(program)
     pairs = build_graph(trace).pairs.set_index(["producer", "consumer"])
     ops = trace.launches.op.tolist()
     reader, writer = ops.index("aten::nonzero"), ops.index("aten::add_.Tensor")
@@ -61,7 +61,7 @@ def test_looking_for_what_is_not_there_reads_all_the_same(recorded):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_sparse_and_nested_tensors_work_as_without_recording(recorded):
+def test_sparse_and_nested_tensors_work_as_without_recording(trace_of):
     def program():
         sparse = torch.sparse_coo_tensor([[0, 1], [1, 0]], torch.ones(2), (2, 2))
         assert sparse.coalesce().is_coalesced()
@@ -71,4 +71,4 @@ def test_sparse_and_nested_tensors_work_as_without_recording(recorded):
         assert [tuple(t.shape) for t in nested.unbind()] == [(2, 4), (3, 4)]
         assert torch.sparse_csr_tensor([0, 1], [0], [1.0], (1, 1)).t().shape == (1, 1)
 
-    assert recorded(program).complete
+    assert trace_of(program).complete

@@ -29,28 +29,28 @@ def _train():
         optimiser.zero_grad()
 
 
-def test_fake_tensors_give_the_launches_operands_and_buffers_of_the_real_run(recorded):
-    real, fake = recorded(_train), recorded(_train, fake=True)
+def test_fake_tensors_give_the_launches_operands_and_buffers_of_the_real_run(trace_of):
+    real, fake = trace_of(_train), trace_of(_train, fake=True)
     assert len(real.launches) > 60
     for table in ("launches", "operands", "buffers", "tiles", "accesses"):
         pd.testing.assert_frame_equal(getattr(real, table), getattr(fake, table))
     assert any("fake tensors" in note for note in fake.manifest["notes"])
 
 
-def test_initialisation_of_parameters_is_left_out_and_counted_unless_asked_for(recorded):
-    plain, full = recorded(_train), recorded(_train, initialisation=True)
+def test_initialisation_of_parameters_is_left_out_and_counted_unless_asked_for(trace_of):
+    plain, full = trace_of(_train), trace_of(_train, initialisation=True)
     assert not plain.launches.op.str.contains("uniform_").any()
     assert full.launches.op.str.contains("uniform_").sum() == 6
     assert any("only initialise modules" in note for note in plain.manifest["notes"])
     assert len(full.launches) > len(plain.launches)
 
 
-def test_conversions_of_a_module_before_it_runs_are_initialisation(recorded):
+def test_conversions_of_a_module_before_it_runs_are_initialisation(trace_of):
     def program():
         net = Net().to(torch.bfloat16).to(memory_format=torch.channels_last)
         net(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16))
 
-    plain, full = recorded(program), recorded(program, initialisation=True)
+    plain, full = trace_of(program), trace_of(program, initialisation=True)
     before = list(plain.launches.op).index("aten::convolution")
     assert not plain.launches.op.iloc[:before].str.contains("copy|clone").any()
     assert full.launches.op.str.contains("_to_copy").sum() >= 8
@@ -59,13 +59,13 @@ def test_conversions_of_a_module_before_it_runs_are_initialisation(recorded):
     assert set(weights.kind) == {"parameter"}
 
 
-def test_conversions_of_a_module_that_ran_are_launches(recorded):
+def test_conversions_of_a_module_that_ran_are_launches(trace_of):
     def program():
         net = torch.nn.Linear(8, 8)
         net(torch.ones(2, 8))
         net.half()(torch.ones(2, 8).half())
 
-    assert recorded(program).launches.op.str.contains("_to_copy").sum() >= 2
+    assert trace_of(program).launches.op.str.contains("_to_copy").sum() >= 2
 
 
 class _Scaled(torch.nn.Module):
@@ -84,33 +84,33 @@ class _Scaled(torch.nn.Module):
         return self.norm(x * self.table)
 
 
-def test_what_a_constructor_computes_is_initialisation(recorded):
+def test_what_a_constructor_computes_is_initialisation(trace_of):
     def program():
         model, x = _Scaled().eval(), torch.ones(8, 64)
         with torch.no_grad():
             model(x + 1)
 
-    plain, full = recorded(program), recorded(program, initialisation=True)
+    plain, full = trace_of(program), trace_of(program, initialisation=True)
     ops = [op.removeprefix("aten::").split(".")[0] for op in plain.launches["op"].astype(str)]
     assert ops[:3] == ["ones", "add", "mul"]
     assert set(ops[3:]) == {"native_batch_norm"}
     assert len(full.launches) > len(plain.launches) + 5
 
 
-def test_a_recurrent_module_is_said_to_run_by_cudnn_on_a_gpu(recorded):
+def test_a_recurrent_module_is_said_to_run_by_cudnn_on_a_gpu(trace_of):
     gru, cell = torch.nn.GRU(8, 8).eval(), torch.nn.GRUCell(8, 8).eval()
     with torch.no_grad():
-        noted, plain = (recorded(lambda model=model: model(torch.ones(2, 8))) for model in (gru, cell))
-    assert any("GRU was recorded step by step" in note for note in noted.manifest["notes"])
+        noted_trace, plain = (trace_of(lambda model=model: model(torch.ones(2, 8))) for model in (gru, cell))
+    assert any("GRU was recorded step by step" in note for note in noted_trace.manifest["notes"])
     assert not any("cuDNN" in note for note in plain.manifest["notes"])
 
 
-def test_an_optimiser_step_is_no_initialisation(recorded):
-    launches = recorded(_train).launches
+def test_an_optimiser_step_is_no_initialisation(trace_of):
+    launches = trace_of(_train).launches
     assert (launches.op == "aten::_foreach_add_.List").sum() >= 2
 
 
-def test_only_captured_regions_are_kept(recorded):
+def test_only_captured_regions_are_kept(trace_of):
     def program():
         x = torch.ones(10).cos()
         with tileprof.capture():
@@ -121,7 +121,7 @@ def test_only_captured_regions_are_kept(recorded):
         with tileprof.capture():
             y.neg()
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert list(trace.launches.op) == ["aten::sin", "aten::exp", "aten::neg"]
     assert trace.launches.begin_ns[0] == 0
     assert list(trace.buffers.allocated_at) == [-1, 0, 1, 2]
@@ -130,44 +130,44 @@ def test_only_captured_regions_are_kept(recorded):
 
 def test_capture_does_nothing_in_a_program_that_is_not_recorded():
     with tileprof.capture() as inputs:
-        doubled = torch.ones(2) * 2
+        double = torch.ones(2) * 2
     assert inputs is None
-    assert doubled.tolist() == [2.0, 2.0]
+    assert double.tolist() == [2.0, 2.0]
 
 
-def test_skip_and_count_are_launches(recorded):
+def test_skip_and_count_are_launches(trace_of):
     def program():
         x = torch.ones(10)
         for _ in range(6):
             x = x.cos()
         x.sin()
 
-    trace = recorded(program, skip=2, count=3)
+    trace = trace_of(program, skip=2, count=3)
     assert list(trace.launches.op) == ["aten::cos"] * 3
     assert any("left out" in note for note in trace.manifest["notes"])
 
 
-def test_a_write_outside_the_window_keeps_the_buffer_and_its_address(recorded):
+def test_a_write_outside_the_window_keeps_the_buffer_and_its_address(trace_of):
     def program():
         x = torch.ones(1000)
         x.add_(1)
         y = x * 2
         y.cos()
 
-    whole, window = recorded(program), recorded(program, skip=2, count=1)
+    whole, window = trace_of(program), trace_of(program, skip=2, count=1)
     expected = whole.buffers.base[whole.operands_of(2)[0]].tolist()
     assert window.buffers.base[window.operands_of(0)[0]].tolist() == expected
 
 
-def test_module_keeps_launches_whose_path_matches(recorded):
+def test_module_keeps_launches_whose_path_matches(trace_of):
     net = Net()
-    launches = recorded(lambda: net(torch.ones(2, 3, 4, 4)), module="^(up|down)$").launches
+    launches = trace_of(lambda: net(torch.ones(2, 3, 4, 4)), module="^(up|down)$").launches
     assert set(launches.module) == {"up", "down"}
 
 
-def test_backward_of_a_chosen_module_is_kept(recorded):
+def test_backward_of_a_chosen_module_is_kept(trace_of):
     net = Net()
-    launches = recorded(lambda: net(torch.ones(2, 3, 4, 4)).sum().backward(), module="conv").launches
+    launches = trace_of(lambda: net(torch.ones(2, 3, 4, 4)).sum().backward(), module="conv").launches
     assert list(launches.op.unique()) == ["aten::convolution", "aten::convolution_backward"]
 
 
@@ -181,12 +181,12 @@ def test_backward_of_a_chosen_module_is_kept(recorded):
         (lambda: torch.ones(1 << 17).tolist(), "needs a value"),
     ],
 )
-def test_what_cannot_run_fake_is_explained_with_its_line(recorded, program, words):
+def test_what_cannot_run_fake_is_explained_with_its_line(trace_of, program, words):
     from tileprof.record.model.fake import obstacle
 
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - PyTorch's own, of several kinds
-        recorded(program, fake=True)
-    sentence = obstacle(caught.value)
+    with pytest.raises(Exception) as error:  # noqa: PT011 - PyTorch's own, of several kinds
+        trace_of(program, fake=True)
+    sentence = obstacle(error.value)
     assert words in sentence
     assert f"{__file__}, line " in sentence
 
@@ -197,13 +197,13 @@ def test_an_error_of_the_program_is_no_obstacle():
     assert obstacle(RuntimeError("shapes do not match")) is None
 
 
-def test_skip_and_count_start_anew_with_the_first_captured_region(recorded):
+def test_skip_and_count_start_anew_with_the_first_captured_region(trace_of):
     def program():
         x = torch.ones(10).cos().sin()
         with tileprof.capture():
             x.exp().tan().exp2()
 
-    trace = recorded(program, skip=1, count=1)
+    trace = trace_of(program, skip=1, count=1)
     assert trace.launches.op.tolist() == ["aten::tan"]
     assert any("outside tileprof.capture()" in note for note in trace.manifest["notes"])
     assert any("beyond --skip and --count" in note for note in trace.manifest["notes"])
@@ -216,8 +216,8 @@ def _converted():
     net.float()
 
 
-def test_modules_convert_their_fake_parameters_as_real_ones(recorded):
-    real, fake = recorded(_converted), recorded(_converted, fake=True)
+def test_modules_convert_their_fake_parameters_as_real_ones(trace_of):
+    real, fake = trace_of(_converted), trace_of(_converted, fake=True)
     assert set(fake.buffers[fake.buffers.kind == "parameter"].dtype) == {"float16"}
     for table in ("launches", "operands", "tiles", "accesses"):
         pd.testing.assert_frame_equal(getattr(real, table), getattr(fake, table))
@@ -225,9 +225,9 @@ def test_modules_convert_their_fake_parameters_as_real_ones(recorded):
     pd.testing.assert_frame_equal(real.buffers[what], fake.buffers[what])
 
 
-def test_a_conversion_leaves_pytorch_as_it_was(recorded):
+def test_a_conversion_leaves_pytorch_as_it_was(trace_of):
     snapshot = vars(torch.utils)["weakref"]
-    recorded(_converted, fake=True)
+    trace_of(_converted, fake=True)
     assert vars(torch.utils)["weakref"] is snapshot
 
 
@@ -266,28 +266,28 @@ def _seeded():
 
 
 @pytest.mark.parametrize("program", [_initialised, _loaded, _sparse, _seeded])
-def test_small_tensors_made_of_constants_have_values_though_fake(recorded, program):
-    trace = recorded(program, fake=True)
+def test_small_tensors_made_of_constants_have_values_though_fake(trace_of, program):
+    trace = trace_of(program, fake=True)
     assert trace.complete
 
 
-def test_a_seeded_program_draws_the_same_small_tensors_fake_and_real(recorded):
-    drawn = []
+def test_a_seeded_program_draws_the_same_small_tensors_fake_and_real(trace_of):
+    draws = []
     for fake in (False, True):
-        recorded(lambda: drawn.append((torch.randn(3).tolist(), torch.randint(0, 9, (4,)).tolist())), fake=fake)
-    assert drawn[0] == drawn[1]
+        trace_of(lambda: draws.append((torch.randn(3).tolist(), torch.randint(0, 9, (4,)).tolist())), fake=fake)
+    assert draws[0] == draws[1]
 
 
-def test_what_a_library_cannot_do_with_fake_tensors_names_its_line_and_the_users(recorded):
+def test_what_a_library_cannot_do_with_fake_tensors_names_its_line_and_the_users(trace_of):
     from tileprof.record.model.fake import obstacle
 
     def program():
         lengths = torch.tensor([5, 3, 2])
         torch.nn.utils.rnn.pack_padded_sequence(torch.nn.Linear(8, 8)(torch.randn(3, 5, 8)), lengths, batch_first=True)
 
-    with pytest.raises(RuntimeError) as raised:
-        recorded(program, fake=True)
-    message = obstacle(raised.value)
+    with pytest.raises(RuntimeError) as error:
+        trace_of(program, fake=True)
+    message = obstacle(error.value)
     assert "test_windows.py, line" in message
     assert "rnn.py, line" in message
     assert "pack_padded_sequence(torch.nn.Linear" in message

@@ -41,30 +41,30 @@ __global__ void histogram(const int* index, int* bins, int n) {
 """
 
 
-def recorded(folder: Path, how: FilterSettings) -> tuple[Path, dict[int, np.ndarray], list[np.ndarray]]:
+def run_recorder(folder: Path, how: FilterSettings) -> tuple[Path, dict[int, np.ndarray], list[np.ndarray]]:
     """Two sums, a transposition, a histogram and a sum, which depend on each other; the trace and the filters."""
     random = np.random.default_rng(5)
-    x, y, z, turned, last = (random.random((64, 64), np.float32) for _ in range(5))
+    x, y, z, rotated, last = (random.random((64, 64), np.float32) for _ in range(5))
     index, bins = random.integers(0, 64, 512, np.int32), np.zeros(64, np.int32)
     with Recording(folder / "f.tileprof", machine="host", settings=Settings(filters=how)) as recording:
         add, turn, fill = (recording.compile(KERNELS, name) for name in ("add", "transposed", "histogram"))
         recording.launch(add, 32, 128, x, y, z, 4096)
-        recording.launch(turn, (4, 4), (16, 16), z, turned, 64, 64)
+        recording.launch(turn, (4, 4), (16, 16), z, rotated, 64, 64)
         recording.launch(fill, 4, 128, index, bins, 512)
         recording.launch(fill, 4, 128, index, bins, 512)
-        recording.launch(add, 32, 128, turned, z, last, 4096)
+        recording.launch(add, 32, 128, rotated, z, last, 4096)
     assert np.allclose(last, (x + y).T + x + y)
-    return recording.path, {f.launch: f.words for f in recording.filtered}, [x, y, z, turned, last, index, bins]
+    return recording.path, {f.launch: f.words for f in recording.filtered}, [x, y, z, rotated, last, index, bins]
 
 
-def asked(folder: Path, how: FilterSettings, window: int = 5) -> tuple[Answers, Path]:
-    path, words, _alive = recorded(folder, how)
+def answers_of(folder: Path, how: FilterSettings, window: int = 5) -> tuple[Answers, Path]:
+    path, words, _alive = run_recorder(folder, how)
     return answers(load(path), words, Filters(how.bits, how.hashes), how.granule, window), path
 
 
 @pytest.mark.parametrize("how", [FilterSettings(), FilterSettings(32, 1, 64), FilterSettings(65536, 3, 4)])
 def test_filters_hold_what_was_recorded_and_miss_no_dependency(tmp_path: Path, how: FilterSettings) -> None:
-    answer, path = asked(tmp_path, how)
+    answer, path = answers_of(tmp_path, how)
     assert answer.unequal == answer.missed == 0
     assert answer.pairs == 32 * 16 + 2 * (32 + 16) * 4 + (32 + 16 + 4 + 4) * 32 + 4 * 4
     # Every edge between launches that the analysis finds is among the dependent pairs: here all are direct.
@@ -74,9 +74,9 @@ def test_filters_hold_what_was_recorded_and_miss_no_dependency(tmp_path: Path, h
 
 
 def test_wide_filters_of_small_granules_are_nearly_exact_and_narrow_ones_are_not(tmp_path: Path) -> None:
-    wide, _ = asked(tmp_path / "wide", FilterSettings(1 << 20, 3, 4))
-    narrow, _ = asked(tmp_path / "narrow", FilterSettings(32, 1, 512))
-    coarse, _ = asked(tmp_path / "coarse", FilterSettings(1 << 20, 3, 4096))
+    wide, _ = answers_of(tmp_path / "wide", FilterSettings(1 << 20, 3, 4))
+    narrow, _ = answers_of(tmp_path / "narrow", FilterSettings(32, 1, 512))
+    coarse, _ = answers_of(tmp_path / "coarse", FilterSettings(1 << 20, 3, 4096))
     assert wide.false == 0
     assert narrow.false > wide.dependent
     assert 0 < coarse.granular == coarse.false
@@ -84,7 +84,7 @@ def test_wide_filters_of_small_granules_are_nearly_exact_and_narrow_ones_are_not
 
 def test_a_lost_bit_is_a_missed_dependency(tmp_path: Path) -> None:
     how = FilterSettings(4096, 2, 128)
-    path, words, _alive = recorded(tmp_path, how)
+    path, words, _alive = run_recorder(tmp_path, how)
     words[0] = words[0].copy()
     words[0][:, 1] = 0  # what the first sum wrote
     answer = answers(load(path), words, Filters(how.bits, how.hashes), how.granule, 5)

@@ -115,8 +115,8 @@ def test_the_machine_code_is_that_of_the_plain_kernel(nvcc: Path, architecture: 
 
 
 def test_recorded_code_differs_and_leaves_the_log_symbol(nvcc: Path, tmp_path: Path) -> None:
-    recorded = compiled(nvcc, tmp_path / "a", WRAPPED + KERNELS, "-arch=sm_75", "-cubin", "-DTILEPROF_RECORD")
-    assert b"tileprof_log" in recorded
+    record_build = compiled(nvcc, tmp_path / "a", WRAPPED + KERNELS, "-arch=sm_75", "-cubin", "-DTILEPROF_RECORD")
+    assert b"tileprof_log" in record_build
     plain = compiled(nvcc, tmp_path / "b", WRAPPED + KERNELS, "-arch=sm_75", "-cubin")
     assert b"tileprof_log" not in plain
-    assert len(recorded) > len(plain)
+    assert len(record_build) > len(plain)

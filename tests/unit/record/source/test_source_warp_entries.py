@@ -21,8 +21,8 @@ ROOM = 40
 
 
 @pytest.fixture(scope="module")
-def gathered():
-    """Entries that a warp leaves: ``gathered(addresses, mask, bytes, capacity)`` gives them and the number asked."""
+def entry_library():
+    """Entries that a warp leaves: ``entry_library(addresses, mask, bytes, capacity)`` gives them and the number."""
     machine = Host("H200")
     kernel = machine.compile(Program(SOURCE, "lanes.cu", "lanes"), record=True)
 
@@ -37,7 +37,7 @@ def gathered():
     return run
 
 
-def touched(entries: np.ndarray) -> set[int]:
+def touched_bytes(entries: np.ndarray) -> set[int]:
     actual: set[int] = set()
     for row in entries:
         assert (row["mode"], row["block"], row["count_1"]) == (1, 0, 1)
@@ -56,10 +56,10 @@ regular = st.builds(
 
 @settings(deadline=None)  # the first call compiles
 @given(st.one_of(anywhere, regular), st.integers(1, (1 << 32) - 1), st.sampled_from([1, 2, 4, 8, 16]))
-def test_entries_hold_the_lanes_bytes_and_no_others(gathered, addresses: list[int], mask: int, size: int) -> None:
-    entries, request = gathered(addresses, mask, size)
+def test_entries_hold_the_lanes_bytes_and_no_others(entry_library, addresses: list[int], mask: int, size: int) -> None:
+    entries, request = entry_library(addresses, mask, size)
     active = [a for lane, a in enumerate(addresses) if mask >> lane & 1]
-    assert touched(entries) == {a + byte for a in active for byte in range(size)}
+    assert touched_bytes(entries) == {a + byte for a in active for byte in range(size)}
     assert request == len(entries) <= len(active)
 
 
@@ -76,12 +76,12 @@ def test_entries_hold_the_lanes_bytes_and_no_others(gathered, addresses: list[in
     ],
     ids=["coalesced", "half", "broadcast", "strided", "backwards", "two rows", "every other lane"],
 )
-def test_a_regular_warp_is_one_entry(gathered, addresses: list[int], mask: int, entry: tuple[int, ...]) -> None:
-    (row,), _ = gathered(addresses, mask, 4)
+def test_a_regular_warp_is_one_entry(entry_library, addresses: list[int], mask: int, entry: tuple[int, ...]) -> None:
+    (row,), _ = entry_library(addresses, mask, 4)
     assert (row["address"], row["length"], row["count_0"], row["stride_0"]) == entry
 
 
-def test_entries_beyond_the_log_are_counted_and_dropped(gathered) -> None:
+def test_entries_beyond_the_log_are_counted_and_dropped(entry_library) -> None:
     scattered = [1000 + 7 * i * i for i in range(32)]
-    entries, request = gathered(scattered, 0xFFFFFFFF, 4, capacity=5)
+    entries, request = entry_library(scattered, 0xFFFFFFFF, 4, capacity=5)
     assert (len(entries), request) == (5, 32)

@@ -91,13 +91,13 @@ def nsys(path: Path, kernels=KERNELS) -> Path:
 def test_durations_and_begins_are_those_of_the_file(trace, tmp_path, write) -> None:
     times = read_times(write(tmp_path / "times"))
     attachment = attach_times(trace, times, tmp_path / "timed", source="times")
-    timed = load(attachment.path)
+    timed_trace = load(attachment.path)
     assert (attachment.matched, attachment.launches, attachment.kernels, attachment.repetitions) == (4, 4, 4, 1)
-    assert timed.launches["duration_ns"].tolist() == list(TOOK_NS)
-    assert timed.launches["begin_ns"].tolist() == [0, 10_000, 20_000, 30_000]
-    assert set(timed.launches["timing"]) == {"measured"}
-    assert timed.accesses.equals(trace.accesses)
-    assert any("times" in note for note in timed.manifest["notes"])
+    assert timed_trace.launches["duration_ns"].tolist() == list(TOOK_NS)
+    assert timed_trace.launches["begin_ns"].tolist() == [0, 10_000, 20_000, 30_000]
+    assert set(timed_trace.launches["timing"]) == {"measured"}
+    assert timed_trace.accesses.equals(trace.accesses)
+    assert any("times" in note for note in timed_trace.manifest["notes"])
     assert set(trace.launches["timing"]) == {"modelled"}
 
 

@@ -36,7 +36,7 @@ def gather_add(table, index, out, n, BLOCK: tl.constexpr):  # noqa: N803
 
 
 @contextlib.contextmanager
-def recorded(*, fake: bool = False):
+def kernel_of(*, fake: bool = False):
     """Launches inside the block, as (kernel, tensors)."""
     from triton.runtime import interpreter
 
@@ -50,17 +50,17 @@ def recorded(*, fake: bool = False):
 
 @pytest.fixture
 def recordings():
-    with recorded() as matches:
+    with kernel_of() as matches:
         yield matches
 
 
 @pytest.fixture
 def seen_fake():
-    with recorded(fake=True) as matches:
+    with kernel_of(fake=True) as matches:
         yield matches
 
 
-def touched(kernel, tile: int, slot: int, mode: int) -> set[int]:
+def touched_bytes(kernel, tile: int, slot: int, mode: int) -> set[int]:
     boxes = kernel.footprint.boxes
     rows = np.flatnonzero((boxes.tile == tile) & (boxes.operand == slot) & (boxes.mode == mode))
     return {
@@ -83,9 +83,15 @@ def test_a_matmul_reads_its_strips_and_writes_its_tile(recordings) -> None:
         rows = range(y * block, min(m, (y + 1) * block))
         columns = range(x * block, min(n, (x + 1) * block))
         word = range(4)
-        assert touched(kernel, tile, 0, READ) == {(r * k + i) * 4 + w for r in rows for i in range(k) for w in word}
-        assert touched(kernel, tile, 1, READ) == {(i * n + q) * 4 + w for i in range(k) for q in columns for w in word}
-        assert touched(kernel, tile, 2, WRITE) == {(r * n + q) * 4 + w for r in rows for q in columns for w in word}
+        assert touched_bytes(kernel, tile, 0, READ) == {
+            (r * k + i) * 4 + w for r in rows for i in range(k) for w in word
+        }
+        assert touched_bytes(kernel, tile, 1, READ) == {
+            (i * n + q) * 4 + w for i in range(k) for q in columns for w in word
+        }
+        assert touched_bytes(kernel, tile, 2, WRITE) == {
+            (r * n + q) * 4 + w for r in rows for q in columns for w in word
+        }
     boxes = kernel.footprint.boxes
     stores = boxes.mode == WRITE
     assert boxes.first[stores].min() > boxes.first[~stores].max() - 1e-6
@@ -98,8 +104,8 @@ def test_data_dependent_loads_and_atomics_are_exact(recordings) -> None:
     ((kernel, _),) = recordings
     for tile, lanes in enumerate(([0, 1, 2, 3], [4, 5])):
         expected = {4 * int(index[i]) + w for i in lanes for w in range(4)}
-        assert touched(kernel, tile, 0, READ) == expected
-        assert touched(kernel, tile, 2, ATOMIC) == {4 * (i % 4) + w for i in lanes for w in range(4)}
+        assert touched_bytes(kernel, tile, 0, READ) == expected
+        assert touched_bytes(kernel, tile, 2, ATOMIC) == {4 * (i % 4) + w for i in lanes for w in range(4)}
 
 
 def test_a_view_is_bound_at_its_own_offset(recordings) -> None:
@@ -107,7 +113,7 @@ def test_a_view_is_bound_at_its_own_offset(recordings) -> None:
     a, b, c = memory[32:48].view(4, 4), torch.ones(4, 4), torch.empty(4, 4)
     matmul[(1, 1)](a, b, c, 4, 4, 4, BM=16, BN=16, BK=16)
     ((kernel, tensors),) = recordings
-    assert min(touched(kernel, 0, 0, READ)) == 0
+    assert min(touched_bytes(kernel, 0, 0, READ)) == 0
     assert tensors[kernel.operands[0].ref].storage_offset() == 32
 
 
@@ -118,12 +124,12 @@ def swizzled(x, o, n, BLOCK: tl.constexpr):  # noqa: N803
     tl.store(o + at, tl.load(x + at, at < n), at < n)
 
 
-def same_bytes(exact, guessed) -> bool:
+def same_bytes(exact, guess) -> bool:
     tiles = range(exact.footprint.tiles)
     slots = range(len(exact.operands))
-    assert guessed.footprint.block.tolist() == exact.footprint.block.tolist()
+    assert guess.footprint.block.tolist() == exact.footprint.block.tolist()
     return all(
-        touched(exact, t, s, m) == touched(guessed, t, s, m)
+        touched_bytes(exact, t, s, m) == touched_bytes(guess, t, s, m)
         for t in tiles
         for s in slots
         for m in (READ, WRITE, ATOMIC)
@@ -134,14 +140,14 @@ def same_bytes(exact, guessed) -> bool:
 def test_addresses_alone_give_the_same_boxes_run_in_full_or_extrapolated(blocks) -> None:
     n, m, k = 16 * blocks[0] - 5, 16 * blocks[1] - 3, 24
     a, b, c = torch.randn(m, k), torch.randn(k, n), torch.full((m, n), 7.0)
-    with recorded(fake=True) as guesses:
+    with kernel_of(fake=True) as guesses:
         matmul[blocks](a, b, c, m, n, k, BM=16, BN=16, BK=8)
     assert (c == 7).all()
-    with recorded() as actual:
+    with kernel_of() as actual:
         matmul[blocks](a, b, c, m, n, k, BM=16, BN=16, BK=8)
-    ((guessed, _),), ((exact, _),) = guesses, actual
-    assert same_bytes(exact, guessed)
-    assert guessed.flops == exact.flops
+    ((guess, _),), ((exact, _),) = guesses, actual
+    assert same_bytes(exact, guess)
+    assert guess.flops == exact.flops
 
 
 def test_what_is_not_affine_runs_in_full(seen_fake) -> None:
@@ -150,7 +156,7 @@ def test_what_is_not_affine_runs_in_full(seen_fake) -> None:
     ((kernel, _),) = seen_fake
     for tile in (0, 1, 23, 39):
         place = tile * 7 % 40
-        assert touched(kernel, tile, 1, WRITE) == set(range(32 * place, min(32 * place + 32, 4 * x.numel())))
+        assert touched_bytes(kernel, tile, 1, WRITE) == set(range(32 * place, min(32 * place + 32, 4 * x.numel())))
     assert kernel.coverage == "exact"
 
 
@@ -159,7 +165,7 @@ def test_addresses_that_depend_on_values_are_conservative(seen_fake) -> None:
     gather_add[(2,)](torch.arange(10.0), index, out, 6, BLOCK=4)
     ((kernel, _),) = seen_fake
     assert kernel.coverage == "conservative"
-    assert touched(kernel, 1, 0, READ) == set(range(40))
+    assert touched_bytes(kernel, 1, 0, READ) == set(range(40))
 
 
 @triton.jit
@@ -206,7 +212,7 @@ def test_bounds_masks_and_branches_made_of_values_are_conservative_whatever_cons
     kernel[(1,)](torch.tensor([0, 3, 3, 4], dtype=torch.int32), torch.zeros(8), torch.zeros(4))
     ((actual, _),) = seen_fake
     assert actual.coverage == "conservative"
-    assert touched(actual, 0, 1, READ) == set(range(32))
+    assert touched_bytes(actual, 0, 1, READ) == set(range(32))
 
 
 @triton.jit
@@ -221,4 +227,4 @@ def test_values_that_only_meet_values_leave_addresses_exact(seen_fake) -> None:
     softmax_where[(2,)](torch.zeros(12), torch.zeros(12), torch.zeros(12), 12, BLOCK=8)
     ((kernel, _),) = seen_fake
     assert kernel.coverage == "exact"
-    assert touched(kernel, 1, 2, WRITE) == set(range(32, 48))
+    assert touched_bytes(kernel, 1, 2, WRITE) == set(range(32, 48))

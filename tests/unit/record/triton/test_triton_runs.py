@@ -31,10 +31,10 @@ def test_boxes_hold_each_byte_once(slots: list[int], itemsize: int) -> None:
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 30), st.booleans(), st.sampled_from([1, 2, 4]))
 def test_a_block_read_by_rows_or_columns_holds_the_bytes_of_its_lanes(
-    m: int, n: int, stride: int, turned: bool, itemsize: int
+    m: int, n: int, stride: int, is_transposed: bool, itemsize: int
 ) -> None:
     lanes = (np.arange(m)[:, None] * stride + np.arange(n) * itemsize).astype(np.uint64)
-    actual = bytes_of(boxes(*runs(lanes.T if turned else lanes, np.ones((1, 1), bool), itemsize)))
+    actual = bytes_of(boxes(*runs(lanes.T if is_transposed else lanes, np.ones((1, 1), bool), itemsize)))
     assert actual == sorted({int(a) + b for a in lanes.ravel() for b in range(itemsize)})
 
 

@@ -80,13 +80,13 @@ def test_a_trace_and_a_log_are_joined_by_time_and_relative_to_pointers(tmp_path:
         Logged(200, 220, "k", SHAPE, whole=True, parameters=struct.pack("<QQQ", 8192 + 32, 4096, 7)),
         Logged(300, 320, "k", SHAPE, whole=True, parameters=struct.pack("<QQQ", 5, 4096, 7)),
     ]
-    joined = instances(load(a_trace(tmp_path)), [an_event(110), an_event(210), an_event(310)], calls)
-    first, second = joined.instances
+    join = instances(load(a_trace(tmp_path)), [an_event(110), an_event(210), an_event(310)], calls)
+    first, second = join.instances
     assert first.slots == second.slots == (0, 8)
     assert first.reads == second.reads == ((1, 0, 128),)  # a read stands for its whole buffer
     assert first.writes == second.writes == ((0, 0, 32),)
-    assert sum(joined.without.values()) == 1
-    (entry,) = tabulate(joined.instances, "p").entries["k"]
+    assert sum(join.without.values()) == 1
+    (entry,) = tabulate(join.instances, "p").entries["k"]
     assert entry.count == 2
 
 
@@ -119,9 +119,9 @@ def test_a_fine_table_tells_the_columns_of_a_matrix_apart(tmp_path: Path):
 def test_replays_of_graphs_are_told_apart_from_calls_that_were_missed(tmp_path: Path):
     events = [an_event(110), an_event(210), {**an_event(310), "graph": 1}]
     call = Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<QQ", 8192, 4096))
-    joined = instances(load(a_trace(tmp_path)), events, [call])
-    assert sorted(joined.without.values()) == [1, 1]
-    assert sum("a graph replays it" in why for why in joined.without) == 1
+    join = instances(load(a_trace(tmp_path)), events, [call])
+    assert sorted(join.without.values()) == [1, 1]
+    assert sum("a graph replays it" in why for why in join.without) == 1
 
 
 def test_pointers_into_one_buffer_keep_their_distance(tmp_path: Path):
@@ -135,28 +135,28 @@ def test_an_old_pointer_in_padding_is_known_by_other_runs_and_what_was_touched_c
     call = Logged(100, 120, "k", SHAPE, whole=True, parameters=parameters)
     other = struct.pack("<QQQQ", 16384, 12288, 0, 1)
     trace = load(a_trace(tmp_path))
-    (made,) = instances(trace, [an_event(110)], [call], {0: [other]}).instances
-    assert made.apart == ()
-    assert made.loose == (2,)
-    assert made.reads == ((1, 0, 128), (2, -64, 64))  # the same bytes, from either
-    lines = list(tabulate([made], "p").lines())
+    (one_instance,) = instances(trace, [an_event(110)], [call], {0: [other]}).instances
+    assert one_instance.apart == ()
+    assert one_instance.loose == (2,)
+    assert one_instance.reads == ((1, 0, 128), (2, -64, 64))  # the same bytes, from either
+    lines = list(tabulate([one_instance], "p").lines())
     assert lines.index("loose 2") > lines.index("slot 16")
-    moved = struct.pack("<QQQQ", 16384, 12288, 12288 + 64, 1)
-    (made,) = instances(trace, [an_event(110)], [call], {0: [moved]}).instances
-    assert (made.apart, made.loose) == (((1, 2, 64),), ())
+    other_words = struct.pack("<QQQQ", 16384, 12288, 12288 + 64, 1)
+    (one_instance,) = instances(trace, [an_event(110)], [call], {0: [other_words]}).instances
+    assert (one_instance.apart, one_instance.loose) == (((1, 2, 64),), ())
 
 
 def test_a_captured_launch_is_known_by_one_that_differs_in_padding_alone(tmp_path: Path):
-    ran, captured, decided = (
+    ran, captured, decisions = (
         Logged(t, t + 20, "k", SHAPE, whole=True, parameters=struct.pack("<QQII", 8192, 4096, padding, size))
         for t, padding, size in ((100, 7, 1), (200, 9, 1), (300, 9, 2))
     )
-    trace, calls = load(a_trace(tmp_path)), [ran, captured, decided]
+    trace, calls = load(a_trace(tmp_path)), [ran, captured, decisions]
     others = {place: [struct.pack("<QQII", 8192, 4096, 11 + place, calls[place].parameters[20])] for place in range(3)}
-    joined = instances(trace, [an_event(110)], calls, others)
-    assert [made.parameters for made in joined.captured] == [captured.parameters]
-    (made,) = joined.captured
-    assert (made.reads, made.writes) == (joined.instances[0].reads, joined.instances[0].writes)
+    join = instances(trace, [an_event(110)], calls, others)
+    assert [one_instance.parameters for one_instance in join.captured] == [captured.parameters]
+    (one_instance,) = join.captured
+    assert (one_instance.reads, one_instance.writes) == (join.instances[0].reads, join.instances[0].writes)
     assert instances(trace, [an_event(110)], calls).captured == []  # without other runs nothing tells padding
 
 
@@ -169,12 +169,12 @@ def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path):
 
 
 def test_words_that_other_runs_fill_otherwise_are_not_compared():
-    recorded = [Logged(0, 1, "k", SHAPE, whole=True, parameters=struct.pack("<QII", 4096, 8, 7)) for _ in range(2)]
+    logs = [Logged(0, 1, "k", SHAPE, whole=True, parameters=struct.pack("<QII", 4096, 8, 7)) for _ in range(2)]
     other = [Logged(0, 1, "k", SHAPE, whole=True, parameters=struct.pack("<QII", 8192, 8, 9)) for _ in range(2)]
-    assert repeats([recorded, other])
-    assert counterparts(recorded, [other]) == {place: [call.parameters] for place, call in enumerate(other)}
-    assert varying_words(recorded[0].parameters, [other[0].parameters]) == (0, 3)
-    assert counterparts(recorded, [other[:1]]) == {}
+    assert repeats([logs, other])
+    assert counterparts(logs, [other]) == {place: [call.parameters] for place, call in enumerate(other)}
+    assert varying_words(logs[0].parameters, [other[0].parameters]) == (0, 3)
+    assert counterparts(logs, [other[:1]]) == {}
     (entry,) = tabulate([replace(instance(4096, 8, 7, 32), varying=(0, 3))], "p").entries["k"]
     assert entry.mask == bytes(8) + b"\xff" * 4 + bytes(4)
 

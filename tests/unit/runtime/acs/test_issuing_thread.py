@@ -25,7 +25,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return compiled(tmp_path_factory.mktemp("driver"))
 
 
-def queued(machine: Machine, place: Path, mode: acs.Mode, *words: str) -> acs.Settings:
+def settings_of(machine: Machine, place: Path, mode: acs.Mode, *words: str) -> acs.Settings:
     """Settings for a run of a program with a thread that issues, and its table."""
     _, table = machine.table(*words, folder=place / "log")
     return acs.Settings(mode, place / "run", table, threads=1, lanes=4)
@@ -36,7 +36,7 @@ def test_the_programs_thread_makes_only_the_first_launch_of_a_kernel_itself(
     machine: Machine, tmp_path: Path, mode: acs.Mode
 ) -> None:
     words = ("1", "200", "time")
-    settings = queued(machine, tmp_path, mode, *words)
+    settings = settings_of(machine, tmp_path, mode, *words)
     assert machine.run(*words, settings=settings, delay_us=0, FAKE_ISSUE_NS="3400") == machine.run(*words, delay_us=0)
     (counts,) = acs.results(settings.folder)
     assert counts["queued"] == 20 * 200 - 1
@@ -48,7 +48,7 @@ def test_threads_attributes_forks_and_shared_events_see_no_difference(
     machine: Machine, tmp_path: Path, kind: str, mode: acs.Mode
 ) -> None:
     words = ("2", "40", kind)
-    settings = queued(machine, tmp_path, mode, *words)
+    settings = settings_of(machine, tmp_path, mode, *words)
     assert machine.run(*words, settings=settings, FAKE_ISSUE_NS="1000") == machine.run(*words, delay_us=0)
     (counts,) = acs.results(settings.folder)
     assert counts["queued"] > 20
@@ -57,7 +57,7 @@ def test_threads_attributes_forks_and_shared_events_see_no_difference(
 @pytest.mark.parametrize("mode", MODES)
 def test_a_program_that_leaves_without_waiting_ends(machine: Machine, tmp_path: Path, mode: acs.Mode) -> None:
     words = ("2", "200", "plain")
-    settings = queued(machine, tmp_path, mode, *words)
+    settings = settings_of(machine, tmp_path, mode, *words)
     assert machine.outcome("2", "200", "leave", settings=settings, code=6).stdout == "left\n"
 
 
@@ -75,14 +75,14 @@ def test_an_error_of_a_queued_launch_is_said_by_a_later_call(
     machine: Machine, tmp_path: Path, launch: str, mode: acs.Mode
 ) -> None:
     words = ("2", "120", "plain")
-    settings = queued(machine, tmp_path, mode, *words)
+    settings = settings_of(machine, tmp_path, mode, *words)
     outcome = machine.outcome(*words, settings=settings, code=4, FAKE_FAIL_AT=launch)
     assert "error 700" in outcome.stderr
 
 
 def test_the_thread_sleeps_while_the_program_does(machine: Machine, tmp_path: Path) -> None:
     words = ("2", "50", "idle")
-    settings = queued(machine, tmp_path, "streams", *words)
+    settings = settings_of(machine, tmp_path, "streams", *words)
     outcome = machine.outcome(*words, settings=settings)
     assert int(outcome.stderr.split()[0]) < 100
     assert outcome.stdout.strip() == machine.run(*words, delay_us=0)
@@ -93,7 +93,7 @@ def test_launches_begin_although_nothing_asks_for_their_results(
     machine: Machine, tmp_path: Path, mode: acs.Mode
 ) -> None:
     words = ("2", "8", "pause")
-    settings = queued(machine, tmp_path, mode, *words)
+    settings = settings_of(machine, tmp_path, mode, *words)
     assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
     (counts,) = acs.results(settings.folder)
     assert counts["queued"] == 7
@@ -104,7 +104,7 @@ def test_launches_begin_although_another_thread_is_inside_of_a_call(
     machine: Machine, tmp_path: Path, mode: acs.Mode
 ) -> None:
     words = ("2", "12", "busy")
-    settings = queued(machine, tmp_path, mode, *words)
+    settings = settings_of(machine, tmp_path, mode, *words)
     assert machine.run(*words, settings=settings, FAKE_SET_US="2000") == machine.run(*words, delay_us=0)
     (counts,) = acs.results(settings.folder)
     assert counts["queued"] == 11
@@ -123,7 +123,7 @@ def test_a_program_that_is_faster_than_the_driver_waits_for_room(machine: Machin
 
 def test_on_one_cpu_the_programs_own_thread_issues(machine: Machine, tmp_path: Path) -> None:
     words = ("2", "50", "plain")
-    settings = queued(machine, tmp_path, "streams", *words)
+    settings = settings_of(machine, tmp_path, "streams", *words)
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -158,7 +158,7 @@ def test_no_data_is_raced_for(machine: Machine, tmp_path: Path) -> None:
     for mode in MODES:
         for words in (("1", "100", "all"), ("2", "40", "threads")):
             place = tmp_path / f"{mode}-{words[2]}"
-            settings = queued(machine, place, mode, *words)
+            settings = settings_of(machine, place, mode, *words)
             settings.folder.mkdir()
             variables = acs.environment(machine.library, settings)
             del variables["LD_PRELOAD"]

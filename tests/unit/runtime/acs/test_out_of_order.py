@@ -90,25 +90,25 @@ def test_slots_that_may_hold_anything_count_where_they_hold_something(machine: M
             continue
         slots = 0 if word == "entry" else slots + (word == "slot")
         lines.append(line)
-    doubled: list[str] = []
+    doubles: list[str] = []
     offsets: list[str] = []
     for line in lines:
         if line.startswith("slot"):
             offsets.append(line)
         elif offsets:
-            doubled += [*offsets, *offsets, *(f"loose {len(offsets) + i}" for i in range(len(offsets)))]
+            doubles += [*offsets, *offsets, *(f"loose {len(offsets) + i}" for i in range(len(offsets)))]
             offsets = []
         if not line.startswith("slot"):
-            doubled.append(line)
+            doubles.append(line)
     loose = tmp_path / "loose"
-    loose.write_text("\n".join(doubled) + "\n")
-    found = []
+    loose.write_text("\n".join(doubles) + "\n")
+    result_words = []
     for number, table in enumerate((path, loose)):
         settings = acs.Settings("streams", tmp_path / str(number), table, lanes=4)
         assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
-        found += acs.results(settings.folder)
-    assert found[0]["unknown"] == found[1]["unknown"] < found[1]["launches"]
-    assert found[1]["spread"] > 10
+        result_words += acs.results(settings.folder)
+    assert result_words[0]["unknown"] == result_words[1]["unknown"] < result_words[1]["launches"]
+    assert result_words[1]["spread"] > 10
 
 
 @pytest.mark.parametrize("window", [1, 2, 64])
@@ -166,7 +166,7 @@ def test_check_notices_a_range_that_was_deleted(machine: Machine, tmp_path: Path
     _, table = machine.table(*words, folder=tmp_path / "log")
     expected = machine.run(*words, delay_us=0)
     lines = table.read_text().splitlines()
-    missed = []
+    misses = []
     for number, line in ranges_of(table):
         mutant = tmp_path / f"table-{number}"
         mutant.write_text("\n".join(lines[:number] + lines[number + 1 :]) + "\n")
@@ -175,8 +175,8 @@ def test_check_notices_a_range_that_was_deleted(machine: Machine, tmp_path: Path
         assert outcome.stdout.strip() == expected  # the program goes on with what stream order gives
         (counts,) = acs.results(settings.folder)
         if not counts["differing"]:
-            missed.append(line)
-    assert missed == []
+            misses.append(line)
+    assert misses == []
 
 
 def test_check_notices_deleted_ranges_of_steps_that_leave_equal_bytes(machine: Machine, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_check_notices_deleted_ranges_of_steps_that_leave_equal_bytes(machine: M
     lines = table.read_text().splitlines()
     deleted = [number for number, line in enumerate(lines) if line.startswith(("read", "write"))]
     assert len(deleted) >= 4
-    missed = []
+    misses = []
     for number in (-1, *deleted):
         mutant = tmp_path / f"table-{number}"
         mutant.write_text("\n".join(line for at, line in enumerate(lines) if at != number) + "\n")
@@ -195,8 +195,8 @@ def test_check_notices_deleted_ranges_of_steps_that_leave_equal_bytes(machine: M
         (counts,) = acs.results(settings.folder)
         assert counts["probed"] > 0
         if bool(counts["differing"]) == (number < 0):
-            missed.append((number, counts["differences"]))
-    assert missed == []
+            misses.append((number, counts["differences"]))
+    assert misses == []
 
 
 def test_a_table_of_another_program_means_stream_order_and_a_sentence(machine: Machine, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_promise_is_asked_for_and_then_gates_are_for_the_persistent_kernel(m
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Chains with joined gates, as for the persistent kernel."""
-    result = lambda found, _: (joined(found.chain)[0], "auto", joined(found.chain)[1], None)  # noqa: E731 - a line
+    result = lambda candidate, _: (joined(candidate.chain)[0], "auto", joined(candidate.chain)[1], None)  # noqa: E731 - a line
     monkeypatch.setattr(products, "suited", result)
 
 
@@ -108,9 +108,9 @@ def test_a_joined_gate_is_a_region_that_keeps_a_copy_of_both_weights(as_on_a_gpu
     model, x = Gated(bias=True), torch.randn(20, 64)
     graph, weights = traced(model, x)
     (region,) = finder(Options())(graph.graph)
-    folded = {region.inputs[n].name for n in region.folded}
+    folded_names = {region.inputs[n].name for n in region.folded}
     assert {n.op for n in region.inputs} == {"placeholder"}
-    assert len(folded) == 4, "two weights and two biases"
+    assert len(folded_names) == 4, "two weights and two biases"
     runner = region.build(torch.device("cpu"))
     assert runner.frozen
     by_name = dict(zip([n.name for n in graph.graph.nodes if n.op == "placeholder"], [x, *weights], strict=True))

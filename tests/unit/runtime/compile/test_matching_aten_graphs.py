@@ -68,11 +68,11 @@ def test_attention_is_seen_with_its_scale_and_without_what_nobody_reads(graph) -
 
 def test_a_set_that_a_path_leaves_and_enters_again_is_not_convex(graph) -> None:
     norm, gelu = node(graph, ATEN.native_layer_norm.default), node(graph, ATEN.gelu.default)
-    taken = aten.item(norm, 0)
-    assert aten.convex([norm, taken, gelu])
+    first_item = aten.item(norm, 0)
+    assert aten.convex([norm, first_item, gelu])
     assert not aten.convex([norm, gelu])
-    assert aten.outputs_of([norm, taken, gelu]) == (gelu,)
-    assert [aten.shape(n) for n in aten.inputs_of([norm, taken, gelu])] == [(64,), (64,), (4, 64)]
+    assert aten.outputs_of([norm, first_item, gelu]) == (gelu,)
+    assert [aten.shape(n) for n in aten.inputs_of([norm, first_item, gelu])] == [(64,), (64,), (4, 64)]
 
 
 def test_the_only_user_of_a_result_is_nobody(graph) -> None:

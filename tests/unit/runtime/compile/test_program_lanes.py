@@ -30,8 +30,8 @@ def test_crooked_inputs_are_copied_and_crooked_updates_refused() -> None:
     lane.call("k", [x], [])
     assert records[0].data_ptr() % 16 == 0
     assert torch.equal(records[0], x)
-    turned = Lane({"k": region}, {"k": lambda *inputs: records.extend(inputs) or inputs})
-    turned.call("k", [x.clone().t()], [])
+    lane_of_k = Lane({"k": region}, {"k": lambda *inputs: records.extend(inputs) or inputs})
+    lane_of_k.call("k", [x.clone().t()], [])
     assert records[1].stride() == (8, 1)
 
 
@@ -83,7 +83,7 @@ def gpu(monkeypatch):
     return now
 
 
-def used(of: runners.Lanes) -> Lane:
+def lane_used(of: runners.Lanes) -> Lane:
     with of.use() as lane:
         return lane
 
@@ -96,17 +96,17 @@ def program_lanes(gpu) -> runners.Lanes:
 
 
 def test_streams_and_captures_have_lanes_of_their_own(gpu, program_lanes) -> None:
-    first = used(program_lanes)
+    first = lane_used(program_lanes)
     gpu.stream = 2
-    second = used(program_lanes)
+    second = lane_used(program_lanes)
     assert second is not first
     gpu.stream = 1
-    assert used(program_lanes) is first
+    assert lane_used(program_lanes) is first
     gpu.capture = 7
-    assert used(program_lanes) is first
-    assert used(program_lanes) is first, "a capture keeps its lane"
+    assert lane_used(program_lanes) is first
+    assert lane_used(program_lanes) is first, "a capture keeps its lane"
     gpu.capture = 0
-    third = used(program_lanes)
+    third = lane_used(program_lanes)
     assert third not in {first, second}, "a replay may run beside a call"
     assert gpu.waited == [1]
 
@@ -114,31 +114,31 @@ def test_streams_and_captures_have_lanes_of_their_own(gpu, program_lanes) -> Non
 def test_a_capture_takes_over_its_streams_lane_or_the_one_called_last(gpu, program_lanes) -> None:
     by_stream = {}
     for gpu.stream in (1, 2, 3, 2):
-        by_stream[gpu.stream] = used(program_lanes)
+        by_stream[gpu.stream] = lane_used(program_lanes)
     gpu.stream, gpu.capture = 1, 7
-    assert used(program_lanes) is by_stream[1]
+    assert lane_used(program_lanes) is by_stream[1]
     gpu.stream, gpu.capture = 9, 8
-    assert used(program_lanes) is by_stream[2]
+    assert lane_used(program_lanes) is by_stream[2]
     gpu.stream, gpu.capture = 9, 9
-    assert used(program_lanes) is by_stream[3]
+    assert lane_used(program_lanes) is by_stream[3]
     assert gpu.waited == [1, 2, 3]
 
 
 def test_a_capture_takes_no_lane_that_is_in_use(gpu, program_lanes) -> None:
     gpu.capture = 7
     with pytest.raises(NotNowError, match="before each capture"):
-        used(program_lanes)
+        lane_used(program_lanes)
     gpu.capture = 0
     with program_lanes.use() as lane:
         gpu.stream, gpu.capture = 2, 7
         with pytest.raises(NotNowError):
-            used(program_lanes)
+            lane_used(program_lanes)
         gpu.stream, gpu.capture = 1, 0
     gpu.capture = 7
-    assert used(program_lanes) is lane
+    assert lane_used(program_lanes) is lane
     gpu.capture = 8
     with pytest.raises(NotNowError):
-        used(program_lanes)
+        lane_used(program_lanes)
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_inductor_hands_a_region_the_cache_itself_and_fuses_what_is_left(monkeyp
 
 
 def test_what_is_one_region_needs_no_inductor(monkeypatch, log) -> None:
-    def unwanted(*_):
+    def fail(*_):
         raise AssertionError("Inductor was asked to compile")
 
     harness = Harness(
@@ -153,7 +153,7 @@ def test_what_is_one_region_needs_no_inductor(monkeypatch, log) -> None:
         use="always",
     )
     monkeypatch.setattr(entry, "rest_by_pytorch", rest_by_inductor)
-    monkeypatch.setattr("tileprof.runtime.compile.inductor.inductor", unwanted)
+    monkeypatch.setattr("tileprof.runtime.compile.inductor.inductor", fail)
     model, x = nn.Sequential(nn.ReLU(), nn.Tanh()), torch.randn(4, 8)
     compiled = harness.compile(model)
     with torch.no_grad():
@@ -243,14 +243,14 @@ def test_a_finder_with_a_bug_costs_nobody_the_program(monkeypatch, log) -> None:
 
 
 def test_threads_have_runners_of_their_own_and_one_of_them_decides(monkeypatch) -> None:
-    built = []
+    builds = []
 
     def find(graph):
         region = played(between(graph, ATEN.relu.default, ATEN.relu.default))
 
         def build(_):
-            built.append(Played(region))
-            return built[-1]
+            builds.append(Played(region))
+            return builds[-1]
 
         object.__setattr__(region, "build", build)
         yield region
@@ -276,7 +276,7 @@ def test_threads_have_runners_of_their_own_and_one_of_them_decides(monkeypatch) 
         thread.join()
     assert not wrong
     assert harness.raced == 1
-    assert len(built) == 5
+    assert len(builds) == 5
 
 
 def test_a_copy_of_a_weight_is_never_older_than_the_weight(monkeypatch, log) -> None:
@@ -316,8 +316,8 @@ def test_chains_are_looked_for_behind_all_others_and_told_what_these_have(monkey
     monkeypatch.setattr(entry.products, "finder", lambda *given: message.append(given[-1]) or (lambda _: iter(())))
     with torch.no_grad():
         harness.compile(model)(torch.randn(2, 8))
-    (taken,) = message
-    assert [n.target for n in taken] == [ATEN.relu.default]
+    (options_given,) = message
+    assert [n.target for n in options_given] == [ATEN.relu.default]
 
 
 def test_nothing_but_inductor_runs_without_regions(monkeypatch, log) -> None:

@@ -73,11 +73,11 @@ def test_a_gate_is_four_stages_whichever_factor_comes_first() -> None:
     (g, u), (d,) = [w[0] for w in (weights(64, 96), weights(64, 96))], weights(96, 64)
     assert found_in(gated, X, g, u, d) == [["none", "none", "silu_mul", "none"]]
 
-    def swapped(x, g, u, d):
+    def swapped_gate(x, g, u, d):
         up = functional.linear(x, u)
         return functional.linear(up * functional.silu(functional.linear(x, g)), d)
 
-    assert found_in(swapped, X, g, u, d) == [["none", "none", "silu_mul", "none"]]
+    assert found_in(swapped_gate, X, g, u, d) == [["none", "none", "silu_mul", "none"]]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,8 @@ def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch) -> None:
 def test_chains_for_triton_alone_are_taken_where_they_are_asked_for(monkeypatch, caplog) -> None:
     graph = traced(two, X, *weights(64, 96, 64)).graph
     monkeypatch.setattr(
-        "tileprof.runtime.compile.products.suited", lambda found, _: (found.chain, "cusync", {}, "stage 0 is float32")
+        "tileprof.runtime.compile.products.suited",
+        lambda candidate, _: (candidate.chain, "cusync", {}, "stage 0 is float32"),
     )
     with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
         assert list(finder(Options())(graph)) == []

@@ -120,10 +120,10 @@ def test_wrong_results_are_seen_whatever_the_verdict_says(monkeypatch, tmp_path,
     Process(monkeypatch, tmp_path).run(model, x)
     second = Process(monkeypatch, tmp_path)
 
-    def shifted(graph):
+    def with_shift(graph):
         yield played(between(graph, ATEN.leaky_relu.default, ATEN.leaky_relu.default), "an activation", shift=0.5)
 
-    monkeypatch.setattr(entry, "FINDERS", (shifted,))
+    monkeypatch.setattr(entry, "FINDERS", (with_shift,))
     assert torch.allclose(second.run(model, x), model(x), atol=1e-5)
     assert "results of an activation differ" in caplog.text
 
@@ -150,17 +150,17 @@ def test_there_is_no_question_where_processes_may_mean_different_things() -> Non
 def test_runners_are_built_by_a_thread_and_handed_out_once() -> None:
     graph = torch.fx.symbolic_trace(Layer()).graph
     nodes = [n for n in graph.nodes if n.op == "call_function"]
-    begun, go = threading.Event(), threading.Event()
+    begin_event, go = threading.Event(), threading.Event()
     region = played(nodes, "slow")
 
     def build(_):
-        begun.set()
+        begin_event.set()
         go.wait(10)
         return Played(region)
 
     slow = type(region)(region.name, region.nodes, region.inputs, region.outputs, (), build)
     ahead = Ahead([slow], CPU)
-    assert begun.wait(10)
+    assert begin_event.wait(10)
     go.set()
     assert isinstance(ahead.take(slow), Played)
     assert ahead.take(slow) is None
@@ -173,9 +173,9 @@ def test_a_build_that_fails_in_a_thread_says_so_where_the_runner_is_needed() -> 
     def build(_):
         raise UserError("nvcc says no")
 
-    broken = type(region)(region.name, region.nodes, region.inputs, region.outputs, (), build)
+    broken_region = type(region)(region.name, region.nodes, region.inputs, region.outputs, (), build)
     with pytest.raises(RegionError, match="broken: nvcc says no"):
-        Lane.built({"0": broken}, CPU, None, Ahead([broken], CPU))
+        Lane.built({"0": broken_region}, CPU, None, Ahead([broken_region], CPU))
 
 
 class Masked(nn.Module):
@@ -193,10 +193,10 @@ def test_masks_that_fused_attention_does_not_take_are_written_out_once() -> None
     records = []
 
     def look(module, _):
-        changed = own_copy(module)
-        records.append((write_out_masks(changed), write_out_masks(own_copy(changed))))
-        assert sum(n.target == "contiguous" for n in changed.graph.nodes) == 1
-        return changed.forward
+        changed_module = own_copy(module)
+        records.append((write_out_masks(changed_module), write_out_masks(own_copy(changed_module))))
+        assert sum(n.target == "contiguous" for n in changed_module.graph.nodes) == 1
+        return changed_module.forward
 
     torch._dynamo.reset()
     with torch.no_grad():
@@ -227,10 +227,10 @@ def test_a_wrong_way_whose_race_is_put_off_is_inductors_at_once(monkeypatch, tmp
     model, x = Layer().eval(), torch.randn(4, 32)
     process = Process(monkeypatch, tmp_path, later=True)
 
-    def shifted(graph):
+    def with_shift(graph):
         yield played(between(graph, ATEN.leaky_relu.default, ATEN.leaky_relu.default), "an activation", shift=0.5)
 
-    monkeypatch.setattr(entry, "FINDERS", (shifted,))
+    monkeypatch.setattr(entry, "FINDERS", (with_shift,))
     assert torch.allclose(process.run(model, x), model(x), atol=1e-5)
     assert (process.timed, process.compiled) == (0, 1)
 

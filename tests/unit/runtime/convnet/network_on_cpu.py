@@ -49,8 +49,8 @@ class HostNetwork:
 
     def __init__(self, plan: Plan, library: Path, x: Any, parameters: list[Any]) -> None:
         self.plan, network = plan, plan.network
-        loaded = ctypes.CDLL(str(library))
-        self._run = loaded.run_kernel
+        loaded_library = ctypes.CDLL(str(library))
+        self._run = loaded_library.run_kernel
         self._run.restype = ctypes.c_char_p
         dtype = getattr(torch, network.dtype)
         self.x = x

@@ -139,9 +139,9 @@ def test_pooling_is_part_of_the_convolution_that_it_reads() -> None:
 def test_channels_come_in_front_of_pixels_where_a_matrix_follows_in_the_layer_that_pools_if_one_does(pools) -> None:
     widths = [(3, 64), (64, 64), (64, 128)]
     convolutions = [part for size in widths for part in (nn.Conv2d(*size, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))]
-    kept = convolutions if pools else convolutions[:-1]
+    expected_layers = convolutions if pools else convolutions[:-1]
     side = 4 if pools else 8
-    model = half(nn.Sequential(*kept, nn.Flatten(), nn.Linear(128 * side**2, 40)))
+    model = half(nn.Sequential(*expected_layers, nn.Flatten(), nn.Linear(128 * side**2, 40)))
     _, (region,) = regions_of(model, picture())
     layers = network_of(region).layers
     assert [layer.flat for layer in layers if isinstance(layer, Convolution)] == [False, False, pools, False]
@@ -173,7 +173,7 @@ def test_branches_do_not_wait_for_each_other() -> None:
     assert any(isinstance(other, Convolution) and other.residual == branch for other in network.layers[branch + 1 :])
 
 
-def grouped() -> nn.Module:
+def grouped_network() -> nn.Module:
     model = Small()
     model.blocks[0].first = nn.Conv2d(64, 64, 3, 1, 1, groups=2, bias=False)
     return model
@@ -185,7 +185,7 @@ def dilated() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("model", [grouped(), dilated()], ids=["groups", "dilation"])
+@pytest.mark.parametrize("model", [grouped_network(), dilated()], ids=["groups", "dilation"])
 def test_what_is_not_the_kernels_is_left(model: nn.Module) -> None:
     _, regions = regions_of(half(model), picture())
     assert regions == []

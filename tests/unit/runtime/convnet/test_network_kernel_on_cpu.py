@@ -46,19 +46,19 @@ def library(folder: Path) -> Path:
     return compiled(folder / "kernel")
 
 
-def given(network: Network) -> list[Any]:
+def inputs_of(network: Network) -> list[Any]:
     return pooling_parameters(network.dtype) if len(network.layers) == POOLING else parameters(network.dtype)
 
 
 def host(plan: Plan, library: Path) -> HostNetwork:
     network = plan.network
-    return HostNetwork(plan, library, image(network.layers[0].shape[0], network.dtype), given(network))
+    return HostNetwork(plan, library, image(network.layers[0].shape[0], network.dtype), inputs_of(network))
 
 
 def far_layers(runner: HostNetwork) -> Iterator[str]:
     """Those whose memory no later layer has used again."""
     plan, network = runner.plan, runner.plan.network
-    expected = computed(network, runner.x, given(network))
+    expected = computed(network, runner.x, inputs_of(network))
     ends = [at + layer_bytes(layer) for at, layer in zip(plan.offsets, network.layers, strict=True)]
     last = len(ends) - 1
     for number, (ours, theirs) in enumerate(zip(runner.results, expected, strict=True)):
@@ -122,10 +122,10 @@ def test_every_tiling_of_a_layer_gives_its_result(library: Path, network: Networ
         for layer, tiling in zip(network.layers, plan_network(network, 3).tilings, strict=True)
     ]
     for number in range(max(map(len, tilings))):
-        chosen = tuple(some[number % len(some)] for some in tilings)
-        runner = host(plan_network(network, 3, chosen), library)
+        tiling_choice = tuple(some[number % len(some)] for some in tilings)
+        runner = host(plan_network(network, 3, tiling_choice), library)
         assert runner.run(number) is None
-        assert list(far_layers(runner)) == [], chosen
+        assert list(far_layers(runner)) == [], tiling_choice
 
 
 def without_wait(plan: Plan, number: int) -> Plan:

@@ -105,7 +105,7 @@ def harmful(plan: Plan, needs: np.ndarray | None) -> bool:
     return before is None or needs is None or bool((needs & ~before.T).any())
 
 
-def refused(plan: Plan) -> bool:
+def is_refused(plan: Plan) -> bool:
     try:
         verify(plan)
     except UserError:
@@ -156,11 +156,11 @@ def test_each_harmful_mutant_is_refused(name: str) -> None:
         waits = plan.waits.copy()
         waits[number] = waits[begin if number > begin else end - 1]
         mutant = replace(plan, waits=waits)
-        actual.append((harmful(mutant, needs), refused(mutant)))
+        actual.append((harmful(mutant, needs), is_refused(mutant)))
     for number in range(1, len(plan.offsets) - 1):
         offsets = (*plan.offsets[:number], plan.offsets[dice.randrange(number)], *plan.offsets[number + 1 :])
         mutant = replace(plan, offsets=offsets, memory_bytes=2 * plan.memory_bytes)
-        actual.append((harmful(mutant, conflicts(mutant)), refused(mutant)))
+        actual.append((harmful(mutant, conflicts(mutant)), is_refused(mutant)))
     assert actual.count((True, False)) == 0
     assert actual.count((True, True)) > 20
 

@@ -40,23 +40,23 @@ def test_tiles_wait_for_all_who_write_what_they_read(images: int, blocks: int) -
         for one in range(at, at + tiling.images):
             for row in range(y, y + tiling.rows):
                 posters.setdefault((number, one, row), set()).add(post)
-    checked = 0
+    check_count = 0
     for number, at, y, _, _, begin, end, *_ in plan.tasks.tolist():
         layer, tiling = network.layers[number], plan.tilings[number]
         if not isinstance(layer, Convolution | Maximum) or layer.source in {INPUT, 0}:
             continue
         if layer.reads != network.layers[layer.source].shape:
             continue
-        awaited = set(plan.waits[begin:end, 0].tolist())
+        semaphores = set(plan.waits[begin:end, 0].tolist())
         read = elements_read(network, number, slice(y, y + tiling.rows), slice(at, at + tiling.images))
         for source, mask in read.items():
             for one, row in {(int(i), int(r)) for i, r in np.argwhere(mask.any((2, 3)))}:
-                assert posters[source, one, row] <= awaited
-                checked += 1
-    assert checked > 50
+                assert posters[source, one, row] <= semaphores
+                check_count += 1
+    assert check_count > 50
 
 
-def broken(plan: Plan, kind: str) -> Plan:
+def broken_plan(plan: Plan, kind: str) -> Plan:
     tasks, waits = plan.tasks.copy(), plan.waits.copy()
     begin, end = tasks[tasks[:, 6] > tasks[:, 5]][0, 5:7]
     if kind == "wait":
@@ -78,7 +78,7 @@ def test_a_plan_that_lacks_something_is_refused(kind: str) -> None:
     plan = plan_network(small(1), 5)
     verify(plan)
     with pytest.raises(UserError):
-        verify(broken(plan, kind))
+        verify(broken_plan(plan, kind))
 
 
 def in_parts(blocks: int) -> Plan:
@@ -116,9 +116,9 @@ def test_parts_that_do_not_add_up_are_refused(word: int, from_other: bool, messa
 
 def test_every_tile_of_parts_posts_for_each_part() -> None:
     plan = in_parts(5)
-    posted = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
+    post_counts = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
     for band in plan.bands:
-        assert (posted[band.first : band.first + band.count] == band.posts).all()
+        assert (post_counts[band.first : band.first + band.count] == band.posts).all()
     assert max(tiling.parts for tiling in plan.tilings) > 1
 
 

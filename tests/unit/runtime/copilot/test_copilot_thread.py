@@ -64,9 +64,9 @@ def test_no_cluster_gets_its_next_task_while_another_has_none(tmp_path, monkeypa
     pilot = Copilot(link_words(plan), compiled(plan, Choices(speculate=False, depth=depth)), pinned=False, flies=False)
     begin = len(pilot.memory) - completions(plan) - plan.clusters * COMMANDS
     rings = pilot.memory[begin:][: plan.clusters * COMMANDS].reshape(plan.clusters, COMMANDS)
-    sent = (rings != 0).sum(dim=1).tolist()
-    assert sum(sent) == min(ready, depth * plan.clusters)
-    assert max(sent) - min(sent) <= 1
+    command_counts = (rings != 0).sum(dim=1).tolist()
+    assert sum(command_counts) == min(ready, depth * plan.clusters)
+    assert max(command_counts) - min(command_counts) <= 1
     pilot.close()
 
 

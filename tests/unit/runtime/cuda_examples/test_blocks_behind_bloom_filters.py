@@ -49,12 +49,12 @@ def program(tmp_path_factory) -> Callable[..., tuple[int, list[dict[str, object]
         )
         return folder / "program"
 
-    built: dict[tuple[object, ...], Path] = {}
+    libraries: dict[tuple[object, ...], Path] = {}
 
     def run(window: int, *changes: tuple[str, str], seed: int = 1) -> tuple[int, list[dict[str, object]]]:
-        if (window, *changes) not in built:
-            built[window, *changes] = build(window, *changes)
-        command = [built[window, *changes], "2", str(seed), ENDLESS, *SIZES]
+        if (window, *changes) not in libraries:
+            libraries[window, *changes] = build(window, *changes)
+        command = [libraries[window, *changes], "2", str(seed), ENDLESS, *SIZES]
         result = subprocess.run(
             command, env=os.environ | {"BLOOM_SEED": str(seed)}, capture_output=True, text=True, check=False
         )

@@ -47,9 +47,11 @@ def test_a_file_that_was_changed_by_hand_is_refused(tmp_path: Path, file: str) -
     header = exported(tmp_path, "rows")
     path = header.parent / file
     text = path.read_text()
-    changed = text.replace("return 6;", "return 5;") if file == "policy.h" else text.replace("rounds = 3", "rounds = 4")
-    assert changed != text
-    path.write_text(changed)
+    changed_text = (
+        text.replace("return 6;", "return 5;") if file == "policy.h" else text.replace("rounds = 3", "rounds = 4")
+    )
+    assert changed_text != text
+    path.write_text(changed_text)
     with pytest.raises(UserError, match="changed by hand"):
         check_exported(header)
 
@@ -65,7 +67,7 @@ def test_another_policy_beside_the_header_is_refused(tmp_path: Path) -> None:
 def test_a_comment_may_be_changed(tmp_path: Path) -> None:
     header = exported(tmp_path, "rows")
     header.write_text("// reviewed\n\n" + header.read_text())
-    check_exported(header)
+    assert check_exported(header) == load_policy(header.parent / "policy.json")
 
 
 def test_a_folder_without_an_export_and_a_machine_without_a_gpu_are_sentences(

@@ -214,13 +214,13 @@ def test_a_warp_ends_with_its_slowest_thread_or_its_children(controller) -> None
 
 
 def test_a_warp_launches_only_what_shortens_it(controller) -> None:
-    def launched(*items: int, waiting: int = 0) -> int:
+    def launch_count(*items: int, waiting: int = 0) -> int:
         return controller.launched_by(10.0, 500.0, waiting, len(items), (ctypes.c_int * len(items))(*items))
 
-    assert launched(100, 100, 100) == 0  # 1,000 ns flat, more with any launch
-    assert launched(900, 20, 10) == 1  # 1,100 + 29 blocks in 1,450
-    assert launched(900, 880, 10, 10) == 2  # 1,200 + 57 * 50 = 4,050 against 9,000 flat and 8,800 with one
-    assert launched(900, 880, 10, 10, waiting=200) == 0  # the queue alone takes 10,000
+    assert launch_count(100, 100, 100) == 0  # 1,000 ns flat, more with any launch
+    assert launch_count(900, 20, 10) == 1  # 1,100 + 29 blocks in 1,450
+    assert launch_count(900, 880, 10, 10) == 2  # 1,200 + 57 * 50 = 4,050 against 9,000 flat and 8,800 with one
+    assert launch_count(900, 880, 10, 10, waiting=200) == 0  # the queue alone takes 10,000
 
 
 def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
@@ -229,9 +229,9 @@ def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
     subprocess.run(["g++", *flags, sites, "-o", tmp_path / "sites"], check=True)
     names = ["join", "mandelbrot-nested", "amr-nested", "bezier", "regular-expressions"]
     result = subprocess.run([tmp_path / "sites", "5", *names], check=True, capture_output=True, text=True)
-    launched = {line["name"]: line["always_launched"] for line in program(seed=1, refuse=0)[1:]}
+    launch_count = {line["name"]: line["always_launched"] for line in program(seed=1, refuse=0)[1:]}
     for line in map(json.loads, result.stdout.splitlines()):
         levels = [[items for row in line["rounds"] for items in row], *line["below"]]
-        assert sum(items > 0 for level in levels for items in level) == launched[line["name"]], line["name"]
+        assert sum(items > 0 for level in levels for items in level) == launch_count[line["name"]], line["name"]
         assert all(sum(above) == len(level) for above, level in pairwise(levels))
         assert bool(line["below"]) == line["name"].endswith("nested")

@@ -48,13 +48,13 @@ class HostModel:
             )
             if shape.head_norms:
                 q, k = self._rms(q, layer["query_norm"]), self._rms(k, layer["key_norm"])
-            q, k = (t * cosine + _turned(t) * sine for t in (q, k))
+            q, k = (t * cosine + _rotated_half(t) * sine for t in (q, k))
             keys, values = (
                 torch.cat((layer[r][:, :, :position], new[:, :, None]), 2) for r, new in (("keys", k), ("values", v))
             )
             keys, values = (t.repeat_interleave(shape.sharers, 1) for t in (keys, values))
-            attended = F.scaled_dot_product_attention(q[:, :, None], keys, values, scale=shape.scale)
-            x = x + F.linear(attended.reshape(shape.batch, -1), layer["output"])
+            attention_out = F.scaled_dot_product_attention(q[:, :, None], keys, values, scale=shape.scale)
+            x = x + F.linear(attention_out.reshape(shape.batch, -1), layer["output"])
             h = self._rms(x, layer["middle_norm"])
             x = x + F.linear(F.silu(F.linear(h, layer["gate"])) * F.linear(h, layer["up"]), layer["down"])
         return F.linear(self._rms(x, self._norm.float()), self._head.float())
@@ -101,7 +101,7 @@ class HostModel:
         return layer
 
 
-def _turned(x: torch.Tensor) -> torch.Tensor:
+def _rotated_half(x: torch.Tensor) -> torch.Tensor:
     first, second = x.chunk(2, -1)
     return torch.cat((-second, first), -1)
 

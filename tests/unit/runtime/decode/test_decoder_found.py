@@ -112,21 +112,21 @@ def test_a_mask_of_the_users_is_known_and_not_taken(caplog):
 def test_equal_masks_are_looked_at_once_and_one_that_differs_is_seen(monkeypatch):
     records = []
 
-    def counted(mask, cache):
+    def counting_mask(mask, cache):
         records.append(mask.structure)
         return is_causal(mask, cache)
 
-    counted.__name__ = "is_causal"
-    monkeypatch.setattr(match, "is_causal", counted)
+    counting_mask.__name__ = "is_causal"
+    monkeypatch.setattr(match, "is_causal", counting_mask)
     matched(logits_of(graph_of("LLaMA")))
     assert len(calls(graph_of("LLaMA"), ATEN.where.self)) == 2
     assert len(records) == 1
     graph = copied("LLaMA")
     mask = calls(graph, ATEN.where.self)[-1]
     with graph.inserting_before(mask):
-        turned = graph.call_function(ATEN.logical_not.default, mask.args[:1])
-    turned.meta = dict(mask.args[0].meta)
-    mask.update_arg(0, turned)
+        negation = graph.call_function(ATEN.logical_not.default, mask.args[:1])
+    negation.meta = dict(mask.args[0].meta)
+    mask.update_arg(0, negation)
     with pytest.raises(match.Mismatch, match="layers differ in their masks"):
         matched(logits_of(graph))
     assert len(records) == 3

@@ -39,13 +39,13 @@ def test_whatever_order_the_polls_allow_no_tile_reads_what_is_not_written(name):
 @pytest.mark.parametrize("name", CASES)
 def test_every_word_that_is_read_is_written_once_in_a_launch(name):
     handover = CASES[name]
-    written = [
+    write_rows = [
         handover.writes(layer, kind, t)
         for layer in range(LAYERS)
         for kind in KINDS
         for t in range(handover.tiles(kind))
     ]
-    words, times = np.unique(np.concatenate(written), return_counts=True)
+    words, times = np.unique(np.concatenate(write_rows), return_counts=True)
     assert times.max() == 1
     read = np.concatenate([
         handover.reads(layer, kind, t) for layer in range(LAYERS) for kind in KINDS for t in range(handover.tiles(kind))
@@ -56,31 +56,31 @@ def test_every_word_that_is_read_is_written_once_in_a_launch(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_poll_that_is_left_out_is_caught(name):
     handover = CASES[name]
-    policy, watched = handover.policy(LAYERS), memory(handover)
+    policy, watch = handover.policy(LAYERS), memory(handover)
     generator = np.random.default_rng(0)
-    caught = 0
+    catches = 0
     for number, edge in enumerate(policy.edges):
         assert isinstance(edge.waits, WaitTable)
         consumer = int(generator.integers(len(edge.waits.indptr) - 1))
         begin, end = edge.waits.indptr[consumer : consumer + 2]
         if begin == end:
             continue
-        early = runs_early(policy, number, int(generator.integers(begin, end)), watched)
+        early = runs_early(policy, number, int(generator.integers(begin, end)), watch)
         assert early or already_ordered(policy, number), (
             f"{policy.stages[edge.consumer].name} after {policy.stages[edge.producer].name}"
         )
-        caught += early
-    assert caught >= 2 * len(KINDS) - 1
+        catches += early
+    assert catches >= 2 * len(KINDS) - 1
 
 
-def runs_early(policy: Policy, number: int, wait: int, watched: Memory) -> bool:
+def runs_early(policy: Policy, number: int, wait: int, watch: Memory) -> bool:
     """True if a tile races without one wait of an edge while a tile is held back that posts what it waited for."""
     edge = policy.edges[number]
     assert isinstance(edge.waits, WaitTable)
     mutant = Program.of(without(policy, number, wait))
     semaphore = mutant.first[edge.semaphores] + edge.waits.semaphore[wait]
     posting = np.searchsorted(mutant.posts_of, np.flatnonzero(mutant.posts == semaphore), side="right") - 1
-    return any(execute(mutant, delaying(mutant, int(node)), watched).races for node in posting)
+    return any(execute(mutant, delaying(mutant, int(node)), watch).races for node in posting)
 
 
 def already_ordered(policy: Policy, number: int) -> bool:

@@ -61,10 +61,10 @@ def launches(name: str, library: Path, seed: int) -> tuple[list[torch.Tensor], s
     shape, blocks = CASES[name]
     decoder, results = HostDecoder(shape, blocks, library), []
     for number, position in enumerate(POSITIONS):
-        logits, caught = model_of(name).decode(decoder, position, seed + 10 * number if seed else 0)
+        logits, complaints = model_of(name).decode(decoder, position, seed + 10 * number if seed else 0)
         results.append(logits)
-        if caught is not None:
-            return results, caught
+        if complaints is not None:
+            return results, complaints
     return results, None
 
 
@@ -72,15 +72,15 @@ def launches(name: str, library: Path, seed: int) -> tuple[list[torch.Tensor], s
 @pytest.mark.parametrize("name", CASES)
 def test_in_every_order_the_results_are_pytorchs_and_the_same_bits(name, folder):
     library = compiled(*CASES[name], folder / name.replace(" ", "-"))
-    calm, caught = launches(name, library, 0)
-    assert caught is None
+    calm, complaints = launches(name, library, 0)
+    assert complaints is None
     for logits, position in zip(calm, POSITIONS, strict=True):
         expected = model_of(name).expected(position)
         error = float((logits.float() - expected).norm() / expected.norm())
         assert error < {"float16": 4e-3, "bfloat16": 3e-2}[CASES[name][0].dtype]
     for seed in range(1, orders(3)):
-        results, caught = launches(name, library, seed)
-        assert caught is None
+        results, complaints = launches(name, library, seed)
+        assert complaints is None
         assert all(torch.equal(a, b) for a, b in zip(results, calm, strict=True))
 
 
@@ -125,10 +125,10 @@ def test_a_planted_fault_is_seen(fault, folder):
     source, before, after = FAULTS[fault]
 
     calm, _ = launches(name, compiled(*CASES[name], folder / f"right-{fault.replace(' ', '-')}"), 0)
-    broken = compiled(*CASES[name], folder / fault.replace(" ", "-"), replaced(source, (before, after)))
+    broken_library = compiled(*CASES[name], folder / fault.replace(" ", "-"), replaced(source, (before, after)))
 
-    def seen(seed: int) -> bool:
-        results, caught = launches(name, broken, seed)
-        return caught is not None or not all(torch.equal(a, b) for a, b in zip(results, calm, strict=True))
+    def is_seen(seed: int) -> bool:
+        results, complaints = launches(name, broken_library, seed)
+        return complaints is not None or not all(torch.equal(a, b) for a, b in zip(results, calm, strict=True))
 
-    assert any(seen(seed) for seed in range(1, 13))
+    assert any(is_seen(seed) for seed in range(1, 13))

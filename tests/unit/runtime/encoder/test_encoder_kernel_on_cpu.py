@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def launched(plan: Plan, folder: Path, name: str, patch: Patch | None = None) -> HostLauncher:
+def launcher_of(plan: Plan, folder: Path, name: str, patch: Patch | None = None) -> HostLauncher:
     return HostLauncher(plan, compiled(plan, folder / name.replace(" ", "-"), patch))
 
 
@@ -65,13 +65,15 @@ def inputs(program: Program) -> dict[str, torch.Tensor]:
 def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference(case: str, folder: Path) -> None:
     program, blocks, cluster, splits = CASES[case]
     plan = plan_of(program, blocks, cluster, WIDTHS.get(case), splits)
-    launcher, arguments = launched(plan, folder, case), inputs(program)
+    launcher, arguments = launcher_of(plan, folder, case), inputs(program)
     expected = reference.run(program, arguments)
-    kept = HostLauncher(plan, launcher.library, memory_of(plan, reuse=False))  # what stages computed can be looked at
-    (first,) = kept.run(arguments, 0)
-    assert kept.complaint is None
+    separate = HostLauncher(
+        plan, launcher.library, memory_of(plan, reuse=False)
+    )  # what stages computed can be looked at
+    (first,) = separate.run(arguments, 0)
+    assert separate.complaint is None
     for name in plan.sizes.keys() & expected.keys():
-        close(kept.launcher.buffer(name), expected[name])
+        close(separate.launcher.buffer(name), expected[name])
     close(first, expected["out"])
     for seed in range(1, RUNS):
         (out,) = launcher.run(arguments, seed)
@@ -167,10 +169,10 @@ def test_a_planted_fault_is_seen(fault: str, folder: Path) -> None:
     file, old, new = FAULTS[fault]
 
     plan, arguments = plan_of(program, blocks, cluster, splits=splits), inputs(program)
-    right = launched(plan, folder, f"right for {fault}")
+    right = launcher_of(plan, folder, f"right for {fault}")
     expected = [right.run({**arguments, "x": sign * arguments["x"]}, 0)[0] for sign in (1, -1)]
     assert not differs(right, arguments, expected, 4)
-    assert differs(launched(plan, folder, fault, replaced(file, (old, new))), arguments, expected, 40)
+    assert differs(launcher_of(plan, folder, fault, replaced(file, (old, new))), arguments, expected, 40)
 
 
 def test_a_task_ends_after_those_that_write_its_activations_had_their_sums(folder: Path) -> None:
@@ -182,13 +184,13 @@ def test_a_task_ends_after_those_that_write_its_activations_had_their_sums(folde
     times = launcher.launcher.times()
     assert (times[:, 1:] >= times[:, :-1]).all()
     assert (times[:, 0] > 0).all()
-    touched = [touches(plan.stages[task.stage], task) for task in plan.tasks]
+    touch_sets = [touches(plan.stages[task.stage], task) for task in plan.tasks]
     pairs = [
         (writer, reader)
         for reader, task in enumerate(plan.tasks)
         for writer, earlier in enumerate(plan.tasks)
         if earlier.stage < task.stage
-        and any(overlap(a, b) for a in touched[writer].writes for b in touched[reader].reads)
+        and any(overlap(a, b) for a in touch_sets[writer].writes for b in touch_sets[reader].reads)
     ]
     assert len({plan.tasks[writer].stage for writer, _ in pairs}) == len(plan.stages) - 1
     writers, readers = torch.tensor(pairs).unbind(1)
@@ -204,13 +206,13 @@ def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(fold
     program, blocks, cluster, splits = CASES["causal blocks"]
     plan, arguments = plan_of(program, blocks, cluster, splits=splits), inputs(program)
     attention = next(n for n, task in enumerate(plan.tasks) if plan.stages[task.stage].name == "att_0")
-    broken = without_task(plan, attention)
+    broken_plan = without_task(plan, attention)
     assert not faults(plan)
-    assert faults(broken)
+    assert faults(broken_plan)
     library = compiled(
         plan, folder / "a-task-too-few", replaced("tables.cuh", ("++tries % 256", "++tries % 4")), timeout_ns=40
     )  # the machine is less patient than a GPU
-    launcher = HostLauncher(broken, library)
+    launcher = HostLauncher(broken_plan, library)
     launcher.run(arguments, 1)
     assert launcher.complaint is not None
     assert launcher.complaint.startswith("a wait gave up: [1, "), launcher.complaint

@@ -31,34 +31,34 @@ def plan() -> Plan:
 @pytest.mark.parametrize("blocks", [4, 24])
 @pytest.mark.parametrize("stages", [1, 3, 7])
 def test_memory_is_sound_and_no_more_than_two_sets(program: Program, blocks: int, stages: int) -> None:
-    chosen = plan_of(program, blocks, 1)
-    memory = memory_of(chosen, stages=stages)
-    assert memory_faults(chosen, memory) == []
-    assert memory.bytes <= 2.2 * set_bytes(chosen)  # rings begin at multiples of 128 bytes
-    assert memory_faults(chosen, memory_of(chosen, reuse=False)) == []
+    encoder_plan = plan_of(program, blocks, 1)
+    memory = memory_of(encoder_plan, stages=stages)
+    assert memory_faults(encoder_plan, memory) == []
+    assert memory.bytes <= 2.2 * set_bytes(encoder_plan)  # rings begin at multiples of 128 bytes
+    assert memory_faults(encoder_plan, memory_of(encoder_plan, reuse=False)) == []
 
 
 @pytest.mark.parametrize(("program", "cluster", "megabytes"), [
     (pre_norm(128, 768, 12), 2, 9), (post_norm(128, 768, 12), 2, 8), (pre_norm(197, 768, 12, k_major=True), 1, 11),
 ])  # fmt: skip
 def test_twelve_layers_need_a_fraction_of_two_sets(program: Program, cluster: int, megabytes: int) -> None:
-    chosen = plan_of(program, 132, cluster)
-    planned = memory_of(chosen).bytes
-    assert planned < megabytes * 10**6
-    assert planned < 0.08 * 2 * set_bytes(chosen)
+    encoder_plan = plan_of(program, 132, cluster)
+    planned_bytes = memory_of(encoder_plan).bytes
+    assert planned_bytes < megabytes * 10**6
+    assert planned_bytes < 0.08 * 2 * set_bytes(encoder_plan)
 
 
 def longest(change: Callable[[int, int], tuple[int, int]]) -> Callable[[Memory], Memory]:
     """Changes slots and distance of the ring of the most matrices."""
 
-    def changed(memory: Memory) -> Memory:
+    def changed_memory(memory: Memory) -> Memory:
         at = max(range(len(memory.rings)), key=lambda n: len(memory.rings[n].names))
         ring = memory.rings[at]
         slots, ahead = change(ring.slots, ring.ahead)
         rings = *memory.rings[:at], replace(ring, slots=slots, ahead=ahead), *memory.rings[at + 1 :]
         return replace(memory, rings=rings)
 
-    return changed
+    return changed_memory
 
 
 MUTANTS: dict[str, tuple[Callable[[Memory], Memory], str]] = {
@@ -87,10 +87,10 @@ MUTANTS: dict[str, tuple[Callable[[Memory], Memory], str]] = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_memory_that_lacks_something_is_refused(mutant: str) -> None:
     change, message = MUTANTS[mutant]
-    chosen = plan()
-    memory = memory_of(chosen, stages=2)
-    assert memory_faults(chosen, memory) == []
-    actual = memory_faults(chosen, change(memory))
+    encoder_plan = plan()
+    memory = memory_of(encoder_plan, stages=2)
+    assert memory_faults(encoder_plan, memory) == []
+    actual = memory_faults(encoder_plan, change(memory))
     assert any(word in fault for fault in actual for word in message.split("|")), actual
 
 
@@ -99,16 +99,16 @@ def test_addresses_repeat_after_a_period_and_never_meet() -> None:
     assert memory.places(0) == memory.places(memory.runs)
     assert memory.runs > 1
     for run in range(memory.runs):
-        written, wiped = memory.places(run), memory.wiped(run)
-        assert all(wiped[name] != written[name] for name in wiped)
-        assert max(written.values()) < memory.bytes
+        places, wiped_places = memory.places(run), memory.wiped(run)
+        assert all(wiped_places[name] != places[name] for name in wiped_places)
+        assert max(places.values()) < memory.bytes
 
 
 def test_the_verifier_takes_memory_that_is_used_again_and_misses_the_fences() -> None:
-    chosen = plan_of(pre_norm(128, 64, 4), 8, 1)
-    memory = memory_of(chosen, stages=2)
-    whole = of_blocks(chosen, memory)
+    encoder_plan = plan_of(pre_norm(128, 64, 4), 8, 1)
+    memory = memory_of(encoder_plan, stages=2)
+    whole = of_blocks(encoder_plan, memory)
     assert whole.verified().sound
     assert any("WAR" in edge.hazards for edge in whole.policy().edges)
-    unfenced = of_blocks(chosen, replace(memory, generations=tuple(0 for _ in memory.generations)))
-    assert len(unfenced.verified().missing)
+    unfenced_policy = of_blocks(encoder_plan, replace(memory, generations=tuple(0 for _ in memory.generations)))
+    assert len(unfenced_policy.verified().missing)

@@ -85,12 +85,12 @@ def test_cells_of_any_pitch_are_the_bytes_of_their_boxes(data: st.DataObject) ->
     policy = data.draw(policies())
     touches = data.draw(st.deferred(lambda: touches_of(policy)))
     cells = Cells.of(touches)
-    written = {int(b) for t in touches for b, m in zip(t.buffer, t.mode, strict=True) if m}
+    written_bytes = {int(b) for t in touches for b, m in zip(t.buffer, t.mode, strict=True) if m}
     for t in touches:
         expected = {
             (int(t.tile[r]), int(t.mode[r]), int(t.buffer[r]), int(t.offset[r] + i * t.stride_0[r] + b))
             for r in range(len(t.tile))
-            if t.buffer[r] in written
+            if t.buffer[r] in written_bytes
             for i in range(t.count_0[r])
             for b in range(t.length[r])
         }
@@ -103,7 +103,7 @@ def test_cells_of_any_pitch_are_the_bytes_of_their_boxes(data: st.DataObject) ->
         assert actual == expected
 
 
-def rows(**changed: object) -> Policy:
+def rows(**options: object) -> Policy:
     """Four tiles of a row feed a consumer's row; three rows."""
     edge = {
         "producer": 0, "consumer": 1, "hazards": ["RAW"], "kind": "row", "semaphores": 0,
@@ -113,7 +113,7 @@ def rows(**changed: object) -> Policy:
         "tileprof_policy": 1,
         "stages": [{"name": "up", "grid": [4, 3, 1]}, {"name": "down", "grid": [2, 3, 1]}],
         "semaphores": [{"producer": 0, "grid": [1, 3, 1], "of": ["0", "y", "0"]}],
-        "edges": [edge | changed],
+        "edges": [edge | options],
     })  # fmt: skip
 
 

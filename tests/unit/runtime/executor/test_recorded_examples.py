@@ -82,12 +82,12 @@ def test_a_wait_that_names_the_wrong_semaphore_is_caught(graph, policy, memory) 
         if count < 2 or len(waits.semaphore) == 0 or attempts == 3:
             continue
         attempts += 1
-        shifted = waits.semaphore.copy()
-        shifted[0] = (shifted[0] + 1) % count
-        value = np.minimum(waits.value, waits.posts[shifted])
+        semaphores = waits.semaphore.copy()
+        semaphores[0] = (semaphores[0] + 1) % count
+        value = np.minimum(waits.value, waits.posts[semaphores])
         edge = replace(
             policy.edges[number], value=tuple(value.tolist()),
-            waits=WaitTable(tuple(waits.indptr.tolist()), tuple(shifted.tolist())),
+            waits=WaitTable(tuple(waits.indptr.tolist()), tuple(semaphores.tolist())),
         )  # fmt: skip
         bad = replace(policy, edges=(*policy.edges[:number], edge, *policy.edges[number + 1 :]))
         sound = verify(bad, graph).sound

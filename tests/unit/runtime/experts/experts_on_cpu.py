@@ -75,12 +75,12 @@ class HostExperts(layer.Experts):
         if self.complaint is not None:
             return
         schedule = Schedule.of(self.run_seed, blocks, 1)
-        told = 4 * (2 * self.shape.tiles + 64)  # counts up to those that tell of memory that TMA reads
-        found = self._library.run_kernel(
+        tell_bytes = 4 * (2 * self.shape.tiles + 64)  # counts up to those that tell of memory that TMA reads
+        status = self._library.run_kernel(
             ctypes.c_void_p(arguments.pointers[0]), blocks, 1, ctypes.byref(schedule),
-            ctypes.c_void_p(self._counts.data_ptr()), ctypes.c_uint64(told),
+            ctypes.c_void_p(self._counts.data_ptr()), ctypes.c_uint64(tell_bytes),
         )  # fmt: skip
-        self.complaint = None if found is None else found.decode()
+        self.complaint = None if status is None else status.decode()
 
     def run(self, x: Any, seed: int) -> str | None:
         """Poison what tasks write, and run in the order of a seed. What the machine found, or a wait that gave up."""

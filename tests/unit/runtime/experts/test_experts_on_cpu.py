@@ -48,12 +48,12 @@ def plain(weights: tuple[Any, Any, Any], x: Any, top: int) -> Any:
     """By PyTorch in double precision."""
     router, up, down = (w.double() for w in weights)
     x = x.double()
-    best, chosen = torch.topk(x @ router.T, top, dim=1)
+    best, expert_choice = torch.topk(x @ router.T, top, dim=1)
     gates = best.softmax(dim=1)
     inner = down.shape[-1]
     result = torch.zeros_like(x)
     for expert in range(len(router)):
-        token, rank = torch.where(chosen == expert)
+        token, rank = torch.where(expert_choice == expert)
         both = x[token] @ up[expert].T
         y = (torch.nn.functional.silu(both[:, :inner]) * both[:, inner:]) @ down[expert].T
         result.index_add_(0, token, y * gates[token, rank, None])

@@ -95,28 +95,28 @@ def main() -> None:
     norm = Norm(whole("x", (64, 1024), "float16"), whole("y", (64, 1024), "float16"), rows=4)
     soft = Softmax(whole("x", (64, 1024), "float16"), whole("y", (64, 1024), "float16"), rows=4)
     heads = Attention(*(whole(name, (2, 256, 64), "float16") for name in ("a", "b", "x", "y")), causal=True)
-    hooked = {"WIDTH": 4, "POSTS": 1, "TRIGGER": True, "PDL": True}
+    hook_options = {"WIDTH": 4, "POSTS": 1, "TRIGGER": True, "PDL": True}
     json.dump(
         {
-            "copy": ptx(copy, Hooks(1, 16, **hooked)),
+            "copy": ptx(copy, Hooks(1, 16, **hook_options)),
             "of a user": of_a_user(),
-            "copy, many waits": ptx(copy, Hooks(1, 16, **(hooked | {"WIDTH": 256}))),
+            "copy, many waits": ptx(copy, Hooks(1, 16, **(hook_options | {"WIDTH": 256}))),
             "copy, no hooks": ptx(copy, Hooks(1, 16)),
-            "gemm": ptx(gemm, Hooks(1, 16, **hooked)),
-            "gemm, ahead": ptx(gemm, Hooks(1, 16, **hooked), ahead=True),
-            "attention": ptx(heads, Hooks(1, 16, **hooked)),
+            "gemm": ptx(gemm, Hooks(1, 16, **hook_options)),
+            "gemm, ahead": ptx(gemm, Hooks(1, 16, **hook_options), ahead=True),
+            "attention": ptx(heads, Hooks(1, 16, **hook_options)),
             "gemm, counted": ptx(gemm, Hooks(1, 16, WIDTH=4, POSTS=1, STARTED=9), architecture=80),
             "hold": of_hold(),
             "gemm, behind a grid": ptx(gemm, Hooks(1, 16, TRIGGER=True, PDL=True, GRID_WAIT=True)),
             "copy, behind a grid": ptx(copy, Hooks(1, 16, TRIGGER=True, PDL=True, GRID_WAIT=True)),
             "gemm, no hooks": ptx(gemm, Hooks(1, 16)),
-            "convolution": ptx(conv, Hooks(1, 16, **hooked)),
-            "sum": ptx(total, Hooks(1, 16, **hooked)),
-            "norm": ptx(norm, Hooks(1, 16, **hooked)),
+            "convolution": ptx(conv, Hooks(1, 16, **hook_options)),
+            "sum": ptx(total, Hooks(1, 16, **hook_options)),
+            "norm": ptx(norm, Hooks(1, 16, **hook_options)),
             "norm, no hooks": ptx(norm, Hooks(1, 16)),
             "softmax": ptx(soft, Hooks(1, 16)),
             "softmax, seeded": ptx(replace(soft, seed=5), Hooks(1, 16)),
-            "softmax with dropout": ptx(replace(soft, dropout=0.75, seed=2**40 + 5), Hooks(1, 16, **hooked)),
+            "softmax with dropout": ptx(replace(soft, dropout=0.75, seed=2**40 + 5), Hooks(1, 16, **hook_options)),
         },
         sys.stdout,
     )

@@ -98,8 +98,8 @@ def test_a_tile_counts_its_run_only_after_every_thread_has_read_the_count(ptx, n
     lines = ptx[name]
     record = where(lines, "atom.relaxed.gpu.global.cas")[-1]
     barrier = next(n for n in where(lines, "bar.sync") if n > record)
-    (counted,) = [n for n in where(lines, "st.global.b32") if "+ 0 ]" in lines[n]]
-    assert counted > barrier
+    (count_lines,) = [n for n in where(lines, "st.global.b32") if "+ 0 ]" in lines[n]]
+    assert count_lines > barrier
 
 
 def test_an_overlapped_kernel_lets_the_next_begin_first_and_waits_for_the_one_before_last(ptx) -> None:
@@ -122,9 +122,11 @@ def test_a_tile_behind_a_grid_loads_and_stores_nothing_before_the_whole_grid_has
 def test_below_sm_90_a_block_is_counted_first_and_nothing_needs_programmatic_launch(ptx) -> None:
     lines = ptx["gemm, counted"]
     assert not where(lines, "griddepcontrol")
-    counted = [n for n in where(lines, "red.") + where(lines, "atom.") if "relaxed" in lines[n] and "add" in lines[n]]
-    assert counted
-    assert min(counted) < where(lines, "ld.acquire.gpu")[0]
+    count_lines = [
+        n for n in where(lines, "red.") + where(lines, "atom.") if "relaxed" in lines[n] and "add" in lines[n]
+    ]
+    assert count_lines
+    assert min(count_lines) < where(lines, "ld.acquire.gpu")[0]
 
 
 def test_the_wait_kernel_polls_and_counts_its_run(ptx) -> None:

@@ -84,8 +84,8 @@ def test_a_kernel_computes_what_the_operator_says(name) -> None:
     for tile in range(operator.tiles):
         operator.run_tile(*operator.place(tile), expected)
     tensors["out"].fill_(float("nan"))
-    unused = torch.zeros(1, dtype=torch.int32)
-    kernel_of(operator).launch(tensors, (unused,) * 7, Hooks(0, operator.tiles))
+    placeholder = torch.zeros(1, dtype=torch.int32)
+    kernel_of(operator).launch(tensors, (placeholder,) * 7, Hooks(0, operator.tiles))
     assert torch.allclose(tensors["out"].float(), expected["out"].float(), rtol=2e-3, atol=2e-3)
 
 

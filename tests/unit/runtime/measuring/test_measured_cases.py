@@ -83,7 +83,7 @@ def test_a_row_gains_over_its_own_kernels_in_stream_order() -> None:
 
 
 @pytest.fixture
-def pretended(monkeypatch, tmp_path, every_case):
+def fake_gpu(monkeypatch, tmp_path, every_case):
     """A GPU on which nothing is compiled and every job takes no time; what was compiled, and the clock."""
     compiled, clock = [], [0.0]
     for place, name, value in (
@@ -110,8 +110,8 @@ def chains_in(path):
     return [r["chain"] for r in json.loads(path.read_text())["rows"]]
 
 
-def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(pretended, capsys) -> None:
-    compiled, out = pretended
+def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(fake_gpu, capsys) -> None:
+    compiled, out = fake_gpu
     gpt = ["GPT-3 MLP TP8, 1 tokens", "GPT-3 MLP TP8, 16 tokens"]
     measure.main([str(out), "--only", "GPT-3 MLP", "--budget", "15"])
     assert chains_in(out) == gpt
@@ -127,8 +127,8 @@ def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(pretended
         measure.main([])
 
 
-def test_what_is_there_is_not_measured_again_where_only_what_is_missing_is(pretended, monkeypatch, capsys) -> None:
-    _, out = pretended
+def test_what_is_there_is_not_measured_again_where_only_what_is_missing_is(fake_gpu, monkeypatch, capsys) -> None:
+    _, out = fake_gpu
     measure.main([str(out), "--only", "GPT-3 MLP TP8, 1 tokens", "--budget", "15"])  # all but torch.compile
     before = json.loads(out.read_text())["rows"]
     assert [row["row"] for row in before] == ["persistent", "graph"]
@@ -149,8 +149,8 @@ def test_what_is_there_is_not_measured_again_where_only_what_is_missing_is(prete
 
 
 @pytest.mark.parametrize("text", ["not json", "[1]", "{}"])
-def test_a_file_that_holds_no_rows_is_neither_joined_nor_overwritten(pretended, text) -> None:
-    _, out = pretended
+def test_a_file_that_holds_no_rows_is_neither_joined_nor_overwritten(fake_gpu, text) -> None:
+    _, out = fake_gpu
     out.write_text(text)
     with pytest.raises(UserError, match=r"holds no measured rows, and is not overwritten"):
         measure.main([str(out), "--only", "GPT-3 MLP TP8, 1 tokens"])
@@ -185,13 +185,13 @@ def test_rows_of_a_later_job_gain_over_what_was_measured_before() -> None:
     assert [(row["chain"], row["row"], row.get("gain")) for row in late] == [
         ("c", "graph", 0.0), ("c", COMPILED, pytest.approx(0.2)), ("d", "graph", None),
     ]  # fmt: skip
-    failed = measure._joined(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
-    assert [row.get("said") for row in failed] == [None, "not compiled in 9 s", None]
-    assert "gain" not in failed[1]
+    failure_rows = measure._joined(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
+    assert [row.get("said") for row in failure_rows] == [None, "not compiled in 9 s", None]
+    assert "gain" not in failure_rows[1]
     assert [
         row["chain"]
         for row in measure._joined(
-            failed, measure.Job(SimpleNamespace(name="e"), "triton"), [{"row": "graph", "us": 1.0}]
+            failure_rows, measure.Job(SimpleNamespace(name="e"), "triton"), [{"row": "graph", "us": 1.0}]
         )
     ] == ["c", "c", "d", "e"]
     assert measure._joined(rows, job, []) == rows
@@ -247,8 +247,8 @@ def test_a_task_that_waits_has_some_of_its_weights_when_it_goes_on() -> None:
 def test_more_waits_never_take_less_and_the_sum_of_stages_bounds_it(chain) -> None:
     plan = plan_of(chain.policy(), chain, clusters=32, split=4)
     alone = [30.0, 20.0]
-    free, waited = predicted_us(without_waits(plan), alone, GAP_US), predicted_us(plan, alone, GAP_US)
-    assert max(alone) - 3 <= free <= waited <= sum(alone) + SIGNAL_US
+    free, with_waits_us = predicted_us(without_waits(plan), alone, GAP_US), predicted_us(plan, alone, GAP_US)
+    assert max(alone) - 3 <= free <= with_waits_us <= sum(alone) + SIGNAL_US
     assert all(a <= b for a, b in pairwise([predicted_us(plan, [us, 20.0], GAP_US) for us in (10.0, 20.0, 40.0)]))
 
 

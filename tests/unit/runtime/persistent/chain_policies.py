@@ -119,7 +119,7 @@ def convolutions(draw: st.DrawFn) -> Chain:
 
 
 @st.composite
-def planned(draw: st.DrawFn) -> Plan:
+def random_plans(draw: st.DrawFn) -> Plan:
     chain = draw(st.one_of(products(), convolutions()))
     kind = draw(st.sampled_from(["tile", "row", "strided", "fewest"]))
     orders = [

@@ -52,14 +52,14 @@ class Memory:
         ]  # fmt: skip
         self.tensor = [{role: view.tensor for role, view in o.views().items()} for o in operators]
         self.last = {name: np.full(n, -1) for name, n in size.items()}
-        self.wanted, now = [], {name: last.copy() for name, last in self.last.items()}
+        self.wishes, now = [], {name: last.copy() for name, last in self.last.items()}
         for number in range(len(operators)):
-            self.wanted.append({name: now[name].copy() for name in self.tensor[number].values()})
+            self.wishes.append({name: now[name].copy() for name in self.tensor[number].values()})
             now[self.tensor[number]["out"]][self.at[number]["out"]] = number
 
     def right(self, stage: int, role: str, part: tuple) -> bool:
         where, name = self.at[stage][role][part], self.tensor[stage][role]
-        return bool(np.array_equal(self.last[name][where], self.wanted[stage][name][where]))
+        return bool(np.array_equal(self.last[name][where], self.wishes[stage][name][where]))
 
     def write(self, stage: int, part: tuple) -> None:
         self.last[self.tensor[stage]["out"]][self.at[stage]["out"][part]] = stage
@@ -76,7 +76,7 @@ class Machine:
         self.eating = dict(self.first)  # task that the consumer is at
         self.partials: set[tuple[int, int, int]] = set()
         self.awaiting = dict(self.first)  # task and k-blocks of it that may be loaded, and all before it
-        self.awaited = dict(self.k)
+        self.next_loads = dict(self.k)
         self.posting = dict(self.first)  # task that will be posted next
         self.outcome = Outcome()
         asks = {"await": self._may_await, "load": self._may_load, "eat": self._may_eat, "post": self._may_post}
@@ -100,12 +100,12 @@ class Machine:
         What a step changes is its own cluster's, but for posts and partial sums. More of these never stop an actor of
         another cluster, so that only those of the right role that cannot step are asked.
         """
-        block, partials, posted = actor[:2], len(self.partials), int(self.flags.sum())
+        block, partials, flag_sum = actor[:2], len(self.partials), int(self.flags.sum())
         {"await": self._await, "load": self._load, "eat": self._eat, "post": self._post}[actor[2]](block)
         self._ask(self._of_cluster[actor[0]])
         if len(self.partials) > partials:
             self._ask([a for a, can in self._can_step.items() if not can and a[2] == "eat"])
-        if int(self.flags.sum()) > posted:
+        if int(self.flags.sum()) > flag_sum:
             self._ask([a for a, can in self._can_step.items() if not can and a[2] == "await"])
 
     def _ask(self, actors: list[Actor]) -> None:
@@ -129,16 +129,16 @@ class Machine:
         if self._over(block, self.awaiting) or task - self.loading[block] > (0 if self.plan.paired else MOST_AHEAD):
             return False
         due = self._waits(task, block[1])
-        due = due[due[:, 0] <= self.awaited[block]]
+        due = due[due[:, 0] <= self.next_loads[block]]
         return bool((self.flags[due[:, 2]] >= due[:, 3]).all())
 
     def _await(self, block) -> None:
         task, high = self.awaiting[block], self._part(self.awaiting[block], block[1])[1]
         waits = self._waits(task, block[1])
-        self.awaited[block] = min([high, *waits[waits[:, 0] > self.awaited[block], 0]])
-        if self.awaited[block] >= high:
+        self.next_loads[block] = min([high, *waits[waits[:, 0] > self.next_loads[block], 0]])
+        if self.next_loads[block] >= high:
             self.awaiting[block] += 1
-            self.awaited[block] = self._part(self.awaiting[block], block[1])[0]
+            self.next_loads[block] = self._part(self.awaiting[block], block[1])[0]
 
     def _may_load(self, block) -> bool:
         task = self.loading[block]
@@ -150,7 +150,9 @@ class Machine:
         taps = halo.taps if halo else 1  # of a slot, which are loaded at once
         last = min(high, (k // taps + 1) * taps) - 1
         return (
-            low == high or task < self.awaiting[block] or (task == self.awaiting[block] and last < self.awaited[block])
+            low == high
+            or task < self.awaiting[block]
+            or (task == self.awaiting[block] and last < self.next_loads[block])
         )
 
     def _load(self, block) -> None:

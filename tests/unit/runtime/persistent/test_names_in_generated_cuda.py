@@ -34,7 +34,7 @@ RUN_TEXT = {"exec", "eval"}
 """Calls that run a text as Python."""
 
 
-def renamed(chain: Chain, word: str) -> Chain:
+def renamed_chain(chain: Chain, word: str) -> Chain:
     """The chain with stages and tensors of other names."""
     operators = [
         replace(
@@ -60,9 +60,9 @@ def test_no_name_reaches_generated_cuda(kind: str) -> None:
     plain = sources(CHAINS[kind])
     assert all(text.isascii() and "constexpr" in text for text in plain)
     for name in NAMES:
-        changed = renamed(CHAINS[kind], name)
-        assert changed != CHAINS[kind] or not name
-        assert sources(changed) == plain, name
+        other_chain = renamed_chain(CHAINS[kind], name)
+        assert other_chain != CHAINS[kind] or not name
+        assert sources(other_chain) == plain, name
 
 
 def test_no_python_is_made_from_a_text_but_the_users_program() -> None:
@@ -75,8 +75,10 @@ def test_no_python_is_made_from_a_text_but_the_users_program() -> None:
         for node in ast.walk(ast.parse(text)) if any(f"{word}(" in text for word in RUN_TEXT) else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RUN_TEXT:
                 actual.add(path.relative_to(package.parent).as_posix() if package in path.parents else path.name)
-    lowered = {f"tileprof/record/model/compiled/{name}.py" for name in ("evaluation", "kernels", "wrapper")}
-    assert actual == {"tileprof/record/program.py"} | lowered  # those: what Inductor generates of the user's program
+    lowering_files = {f"tileprof/record/model/compiled/{name}.py" for name in ("evaluation", "kernels", "wrapper")}
+    assert (
+        actual == {"tileprof/record/program.py"} | lowering_files
+    )  # those: what Inductor generates of the user's program
 
 
 def _folders(name: str) -> list[str]:

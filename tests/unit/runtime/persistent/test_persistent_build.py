@@ -105,8 +105,10 @@ def test_a_source_that_does_not_compile_is_reported_in_the_compilers_words(tmp_p
 @pytest.mark.parametrize("name", PLANS)
 def test_rings_and_buffers_fit_a_block(name) -> None:
     layout = Layout.of(PLANS[name], Options())
-    used = layout.a_slots * layout.a_bytes + layout.b_slots * layout.b_bytes + layout.buffers * layout.buffer_bytes
-    assert used <= SHARED_BYTES - 2048
+    used_bytes = (
+        layout.a_slots * layout.a_bytes + layout.b_slots * layout.b_bytes + layout.buffers * layout.buffer_bytes
+    )
+    assert used_bytes <= SHARED_BYTES - 2048
     assert min(layout.a_slots, layout.b_slots) >= 2
     assert layout.a_bytes % 1024 == layout.b_bytes % 1024 == 0
 
@@ -133,8 +135,8 @@ def test_every_sum_is_finished_by_one_block_and_a_buffer_holds_a_pass(chain, spl
     for number in range(2):
         stage = constants(text, number)
         passes = range(stage["PASSES"] * stage["PASS_GROUPS"])
-        finished = [part * stage["OWN"] + own for part in range(split) for own in passes if own < stage["OWN"]]
-        assert sorted(g for g in finished if g < stage["GROUPS"]) == list(range(stage["GROUPS"]))
+        finished_parts = [part * stage["OWN"] + own for part in range(split) for own in passes if own < stage["OWN"]]
+        assert sorted(g for g in finished_parts if g < stage["GROUPS"]) == list(range(stage["GROUPS"]))
         assert stage["GROUPS"] * 8 * stage["SEGMENTS"] == stage["COLUMNS"]
         assert (split - 1) * stage["PASS_GROUPS"] * stage["MINE"] * stage["WARPS"] * 512 <= layout.buffer_bytes
         assert stage["PASSES"] == 1 or layout.buffers == 2

@@ -65,8 +65,8 @@ def test_every_pixel_of_a_tile_is_stored_once_and_its_taps_are_where_the_product
     """Two images of 6 x 6 are 8 x 8 with what is around them: the second begins at row 64 of the slot and of the
     product.
     """
-    made = plan(convolution(4, size, (pixels, columns), kernel), 1)
-    stage, box, halo = constants(made), Box.of(made.stages[0].operator), made.stages[0].halo(1)
+    halo_plan = plan(convolution(4, size, (pixels, columns), kernel), 1)
+    stage, box, halo = constants(halo_plan), Box.of(halo_plan.stages[0].operator), halo_plan.stages[0].halo(1)
     assert halo is not None
     results = {result_row(stage, row): row for row in range(stage["BLOCK_ROWS"])}
     assert sorted(results)[-pixels:] == list(range(pixels))

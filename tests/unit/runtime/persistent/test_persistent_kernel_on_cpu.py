@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
 from tests.support.runtime.planted import Patch, replaced, together
-from tests.unit.runtime.persistent.chain_policies import planned
+from tests.unit.runtime.persistent.chain_policies import random_plans
 from tests.unit.runtime.persistent.kernel_cases import (
     CASES,
     plan_for,
@@ -58,7 +58,7 @@ def test_every_order_gives_the_same_bits(make, name) -> None:
 
 
 @settings(max_examples=max(RUNS // 2, 1), deadline=None, suppress_health_check=list(HealthCheck))
-@given(plan=planned())
+@given(plan=random_plans())
 def test_plans_at_random_give_the_same_bits_in_every_order(make, plan) -> None:
     operators = tuple(stage.operator for stage in plan.stages)
     try:

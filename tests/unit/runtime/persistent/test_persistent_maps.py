@@ -105,17 +105,17 @@ def test_what_tma_cannot_address_is_refused() -> None:
 
 def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgotten(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(cuda_stream=0))
-    result, launched = [], []
+    result, grids = [], []
     launcher = object.__new__(Launcher)
     launcher.plan, launcher.device = SimpleNamespace(clusters=2, split=2), torch.device("cpu")
     launcher.options, launcher._cached_arguments, launcher._whole = SimpleNamespace(programmatic=False), {}, False
-    launcher._function = SimpleNamespace(launch=lambda *given, **_: launched.append(given[3]))
+    launcher._function = SimpleNamespace(launch=lambda *arguments, **_: grids.append(arguments[3]))
     monkeypatch.setattr(Launcher, "_arguments", lambda *_: result.append(len(result)) or result[-1])
     shared = (torch.zeros(1),) * 4
     inputs = [torch.zeros(8) for _ in range(launch._MOST_PREPARED + 2)]
     for tensor in [*inputs, inputs[-1], inputs[0]]:
         launcher.launch([{"a": tensor}], shared)
-    assert launched == [*range(len(inputs)), len(inputs) - 1, len(inputs)]
+    assert grids == [*range(len(inputs)), len(inputs) - 1, len(inputs)]
     assert len(launcher._cached_arguments) == launch._MOST_PREPARED
 
 

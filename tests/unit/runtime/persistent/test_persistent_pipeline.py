@@ -52,7 +52,7 @@ class Launcher:
 
 
 @pytest.fixture(autouse=True)
-def pretended(monkeypatch):
+def fake_gpu(monkeypatch):
     """A GPU of compute capability 9.0 that is the CPU."""
     module = ModuleType("tileprof.runtime.persistent.launch")
     module.Launcher, module.max_clusters = Launcher, lambda split: 132 // split
@@ -161,9 +161,11 @@ def test_left_to_itself_a_pipeline_takes_what_is_predicted_to_gain() -> None:
     assert gains._persistent.plans == [gains._plan], "what was judged is what runs"
     copies = copy_pair(8).policy()
     for percent, name in ((12.5, "cusync"), (-3.0, "graph")):
-        known = GpuPipeline(replace(copies, prediction={"gain_percent": percent}), schedule="auto", device="cpu")
-        assert known.scheduler.name == name
-        assert f"{percent:+g}%" in known.reason
+        with_prediction = GpuPipeline(
+            replace(copies, prediction={"gain_percent": percent}), schedule="auto", device="cpu"
+        )
+        assert with_prediction.scheduler.name == name
+        assert f"{percent:+g}%" in with_prediction.reason
     assert GpuPipeline(copies, schedule="auto", device="cpu").scheduler.name == "graph"
 
 
@@ -215,13 +217,13 @@ def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseli
         "persistent-unsynchronised": 35.0,
     }
 
-    def measured(chain, policies, *, schedulers, beside_torch):
+    def measurements(chain, policies, *, schedulers, beside_torch):
         names = [*(["PyTorch in a graph"] if beside_torch else []), *schedulers]
         return [{"row": name, "us": us[name], "correct": True} for name in names]
 
     monkeypatch.setattr("tileprof.runtime.policy_on_gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
     for name, value in {
-        "measure.measure": measured,
+        "measure.measure": measurements,
         "measure.measured_on": lambda: {"device": "NVIDIA H200"},
         "stage_times.persistent_stage_us": lambda _: [30.0, 30.0],
     }.items():

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.runtime.chains import CHAINS, matrix, weight
-from tests.unit.runtime.persistent.chain_policies import convolutions, planned, policy_of, products
+from tests.unit.runtime.persistent.chain_policies import convolutions, policy_of, products, random_plans
 from tests.unit.runtime.persistent.persistent_machine import Machine, at_random, held_back
 from tileprof.errors import UserError
 from tileprof.runtime.chain import Chain
@@ -32,7 +32,7 @@ SLOW = settings(
 
 
 @SLOW
-@given(planned(), st.integers(0, 2**32), st.sampled_from([0, 1, 10**6]))
+@given(random_plans(), st.integers(0, 2**32), st.sampled_from([0, 1, 10**6]))
 def test_no_order_reads_unwritten_memory_or_gets_stuck(plan, seed, ahead) -> None:
     for choose in (at_random(seed), held_back({seed % plan.clusters}), held_back({0})):
         outcome = Machine(plan, ahead=ahead).run(choose)
@@ -46,7 +46,7 @@ def without(plan: Plan, wait: int) -> Plan:
     return replace(plan, wait_ptr=wait_ptr.astype(np.int32), waits=np.delete(plan.waits, wait, axis=0))
 
 
-def caught(plan: Plan, semaphore: int | None = None) -> bool:
+def is_caught(plan: Plan, semaphore: int | None = None) -> bool:
     """Whether holding back some cluster shows a read or a write that comes too early: first those that post a
     semaphore.
     """
@@ -67,19 +67,19 @@ def test_a_product_or_convolution_without_any_one_of_its_waits_is_caught(kind, s
             policy_of(chain, kind), chain, clusters=64, split=split
         )  # a tile each: no order of tasks stands in for a wait
         assert len(plan.waits)
-        assert not caught(plan)
-        assert all(caught(without(plan, w), plan.waits[w, 2]) for w in range(0, len(plan.waits), every))
+        assert not is_caught(plan)
+        assert all(is_caught(without(plan, w), plan.waits[w, 2]) for w in range(0, len(plan.waits), every))
 
 
 @SLOW
-@given(planned())
+@given(random_plans())
 def test_a_plan_has_every_tile_once_and_every_wait_and_post_of_the_policy_for_each_block(plan) -> None:
     stages = [stage.operator for stage in plan.stages]
     assert sorted(map(tuple, plan.tasks[:, [0, 3]].tolist())) == [
         (s, t) for s, o in enumerate(stages) for t in range(o.tiles)
     ]
-    posted = np.bincount(plan.posts, minlength=plan.semaphores) * plan.split
-    assert np.array_equal(plan.waits[:, 4], posted[plan.waits[:, 2]])
+    post_counts = np.bincount(plan.posts, minlength=plan.semaphores) * plan.split
+    assert np.array_equal(plan.waits[:, 4], post_counts[plan.waits[:, 2]])
     assert (plan.waits[:, 3] <= plan.waits[:, 4]).all()
     assert (plan.waits[:, 0] < plan.waits[:, 1]).all()
     for task in range(len(plan.tasks)):
@@ -103,7 +103,7 @@ def test_a_block_awaits_only_the_tiles_that_write_its_part_of_k() -> None:
     waits = plan.waits[plan.wait_ptr[task] : plan.wait_ptr[task + 1]]
     assert waits[:, :2].tolist() == [[0, 3], [3, 6], [6, 8]]
     assert waits[:, 3:].tolist() == [[4, 4]] * 3
-    reached = [
+    reached_rows = [
         [
             n
             for n, (low, high, *_) in enumerate(waits.tolist())
@@ -111,7 +111,7 @@ def test_a_block_awaits_only_the_tiles_that_write_its_part_of_k() -> None:
         ]
         for r in range(4)
     ]
-    assert reached == [[0], [0, 1], [1], [2]]
+    assert reached_rows == [[0], [0, 1], [1], [2]]
     rows = plan_of(policy_of(chain, "row"), chain, clusters=8, split=4).waits
     assert {tuple(w) for w in rows[:, :2].tolist()} == {(0, 8)}
 
@@ -147,7 +147,7 @@ def test_blocks_of_a_pair_share_rows_and_each_takes_all_of_k() -> None:
     assert plan.part(0, 0) == plan.part(0, 1) == (0, 4)
     assert Machine(plan).run(at_random(1)).clean
     assert {tuple(w) for w in plan.waits[:, :2].tolist()} == {(0, 2), (1, 3)}
-    assert caught(without(plan, 0)) or caught(without(plan, 1))
+    assert is_caught(without(plan, 0)) or is_caught(without(plan, 1))
 
 
 def test_blocks_abreast_share_columns_and_each_takes_all_of_k() -> None:
@@ -158,7 +158,7 @@ def test_blocks_abreast_share_columns_and_each_takes_all_of_k() -> None:
     assert [plan.part(up, rank) for rank in range(4)] == [(0, 2), (2, 4), (4, 6), (6, 8)]
     assert [plan.part(down, rank) for rank in range(4)] == [(0, 6)] * 4
     assert Machine(plan, ahead=1).run(at_random(1)).clean
-    assert all(caught(without(plan, w), plan.waits[w, 2]) for w in range(len(plan.waits)))
+    assert all(is_caught(without(plan, w), plan.waits[w, 2]) for w in range(len(plan.waits)))
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 64, 128])
@@ -190,79 +190,83 @@ def test_waits_for_a_part_of_the_posts_are_not_tied_to_columns() -> None:
     assert {tuple(w) for w in plan.waits.tolist()} == {(0, 4, 0, 3, 4)}
 
 
-def refused(match: str, *operators, **options) -> None:
+def assert_refused(match: str, *operators, **options) -> None:
     chain = Chain(tuple(f"s{n}" for n in range(len(operators))), operators)
     with pytest.raises(UserError, match=match):
         plan_of(chain.policy(), chain, **{"clusters": 32} | options)
 
 
 def product(**changes) -> Gemm:
-    given_ = {"a": matrix("x", 64, 128), "b": weight("w", 128, 256), "out": matrix("h", 64, 256), "tile": (64, 64)}
-    return Gemm(**given_ | changes)
+    operands = {"a": matrix("x", 64, 128), "b": weight("w", 128, 256), "out": matrix("h", 64, 256), "tile": (64, 64)}
+    return Gemm(**operands | changes)
 
 
 def convolution(**changes) -> Conv2d:
-    given_ = {
+    operands = {
         "x": matrix("x", 1, 8, 8, 64),
         "weight": matrix("w", 64, 3, 3, 64),
         "out": matrix("h", 1, 8, 8, 64),
         "tile": (16, 64),
     }
-    return Conv2d(**given_ | {"padding": 1} | changes)
+    return Conv2d(**operands | {"padding": 1} | changes)
 
 
 def test_what_the_kernel_cannot_take_is_refused_in_a_sentence() -> None:
-    refused(r"w has strides \(256, 1\).*nn.Linear", product(b=matrix("w", 128, 256)))
-    refused("float16 or bfloat16 throughout", *CHAINS["mlp in float32"].operators)
-    refused("s0: it has a batch", CHAINS["attention"].operators[0])
-    refused("s0: it is norm", *CHAINS["rows"].operators[:1])
-    refused("up to 128, or, in products alone, 256 in all stages", product(tile=(192, 64)))
-    refused(
+    assert_refused(r"w has strides \(256, 1\).*nn.Linear", product(b=matrix("w", 128, 256)))
+    assert_refused("float16 or bfloat16 throughout", *CHAINS["mlp in float32"].operators)
+    assert_refused("s0: it has a batch", CHAINS["attention"].operators[0])
+    assert_refused("s0: it is norm", *CHAINS["rows"].operators[:1])
+    assert_refused("up to 128, or, in products alone, 256 in all stages", product(tile=(192, 64)))
+    assert_refused(
         "tiles of 128, 256 rows",
         product(tile=(256, 64)),
         product(b=weight("v", 128, 256), out=matrix("g", 64, 256), tile=(128, 64)),
     )
-    refused("up to 128, or", convolution(out=matrix("h", 4, 8, 8, 64), x=matrix("x", 4, 8, 8, 64), tile=(256, 64)))
-    refused("tiles of 256 rows take clusters of two blocks, not 4", product(tile=(256, 64)), split=4)
-    refused("in tiles of 256 rows it takes multiples of 16", product(tile=(256, 72)))
-    refused("tiles have 60 columns; it takes multiples of 8", product(tile=(64, 60)))
-    refused("multiplies 264 weight rows", product(tile=(64, 264)))
-    refused("multiplies 24 weight rows; in tiles of 64 rows it takes multiples of 16", product(tile=(64, 24)))
-    refused("result has 252 columns", product(b=weight("w", 128, 252), out=View("h", (64, 252), (256, 1), "float16")))
-    refused("TMA takes multiples of 8", product(a=matrix("x", 64, 100), b=weight("w", 100, 256)))
-    refused("TMA takes multiples of 8", product(a=View("x", (64, 128), (128, 1), "float16", 4)))
-    refused("a tile has 12 pixels", convolution(tile=(12, 64)))
+    assert_refused(
+        "up to 128, or", convolution(out=matrix("h", 4, 8, 8, 64), x=matrix("x", 4, 8, 8, 64), tile=(256, 64))
+    )
+    assert_refused("tiles of 256 rows take clusters of two blocks, not 4", product(tile=(256, 64)), split=4)
+    assert_refused("in tiles of 256 rows it takes multiples of 16", product(tile=(256, 72)))
+    assert_refused("tiles have 60 columns; it takes multiples of 8", product(tile=(64, 60)))
+    assert_refused("multiplies 264 weight rows", product(tile=(64, 264)))
+    assert_refused("multiplies 24 weight rows; in tiles of 64 rows it takes multiples of 16", product(tile=(64, 24)))
+    assert_refused(
+        "result has 252 columns", product(b=weight("w", 128, 252), out=View("h", (64, 252), (256, 1), "float16"))
+    )
+    assert_refused("TMA takes multiples of 8", product(a=matrix("x", 64, 100), b=weight("w", 100, 256)))
+    assert_refused("TMA takes multiples of 8", product(a=View("x", (64, 128), (128, 1), "float16", 4)))
+    assert_refused("a tile has 12 pixels", convolution(tile=(12, 64)))
     wide, few = matrix("x", 1, 1, 384, 64), matrix("w", 64, 1, 1, 64)
-    refused(
+    assert_refused(
         "1 x 128 pixels are read at stride 3; TMA takes strides up to 8 and 256 pixels",
         convolution(x=wide, weight=few, out=matrix("h", 1, 1, 128, 64), tile=(128, 64), stride=3, padding=0),
     )
-    refused(
+    assert_refused(
         "read at stride 9",
         convolution(
             x=matrix("x", 1, 1, 18, 64), weight=few, out=matrix("h", 1, 1, 2, 64), tile=(1, 64), stride=9, padding=0
         ),
     )
-    refused("TMA takes no stride of 0", product(a=View("x", (64, 128), (0, 1), "float16")))
-    refused("TMA takes no stride of 0", product(b=View("w", (128, 256), (1, 0), "float16")))
-    refused("multiple of 64 channels", convolution(x=matrix("x", 1, 8, 8, 40), weight=matrix("w", 64, 3, 3, 40)))
-    refused(
+    assert_refused("TMA takes no stride of 0", product(a=View("x", (64, 128), (0, 1), "float16")))
+    assert_refused("TMA takes no stride of 0", product(b=View("w", (128, 256), (1, 0), "float16")))
+    assert_refused("multiple of 64 channels", convolution(x=matrix("x", 1, 8, 8, 40), weight=matrix("w", 64, 3, 3, 40)))
+    assert_refused(
         "at most 8 stages",
         *(
             product(a=matrix(f"h{n}", 64, 256), b=weight("w", 256, 256), out=matrix(f"h{n + 1}", 64, 256))
             for n in range(9)
         ),
     )
-    refused("clusters of 3 blocks", product(), split=3)
-    refused(
+    assert_refused("clusters of 3 blocks", product(), split=3)
+    assert_refused(
         "the 4 blocks of a cluster cannot take tiles of 272 columns abreast",
         product(a=matrix("x", 128, 256), b=weight("w", 256, 544), out=matrix("h", 128, 544), tile=(128, 272)),
         split=4,
     )
-    refused("at most as many as a stage has blocks", product(), split=4)
-    refused("only what fits the device", product(), split=2, clusters=0)
-    refused("no cluster of the persistent kernel fits", product(), clusters=0)
-    refused(
+    assert_refused("at most as many as a stage has blocks", product(), split=4)
+    assert_refused("only what fits the device", product(), split=2, clusters=0)
+    assert_refused("no cluster of the persistent kernel fits", product(), clusters=0)
+    assert_refused(
         "s1: it loads h ahead of every wait",
         product(),
         Gemm(matrix("x", 64, 128), View("h", (128, 64), (1, 256), "float16"), matrix("y", 64, 64), tile=(64, 64)),
@@ -363,8 +367,8 @@ def test_suggested_tiles_fill_the_device_and_are_taken(tokens, kind) -> None:
 @given(st.one_of(products(), convolutions()), st.sampled_from([4, 16, 132]))
 def test_suggested_tiles_are_ones_that_the_kernel_takes(chain, sms) -> None:
     assume(all(o.rows_along == "y" for o in chain.operators))
-    suggested, split = tiled(chain, clusters_on(sms))
-    plan = plan_of(policy_of(suggested, "row"), suggested, clusters=clusters_on(sms))
-    assert [o.out for o in suggested.operators] == [o.out for o in chain.operators]
+    suggestion, split = tiled(chain, clusters_on(sms))
+    plan = plan_of(policy_of(suggestion, "row"), suggestion, clusters=clusters_on(sms))
+    assert [o.out for o in suggestion.operators] == [o.out for o in chain.operators]
     assert plan.split in SPLITS
     assert split in SPLITS

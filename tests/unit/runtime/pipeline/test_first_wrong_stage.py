@@ -12,20 +12,20 @@ from tileprof.runtime.result_check import first_wrong_stage, varies
 
 
 @pytest.fixture(params=["mlp", "mlp in bfloat16", "mlp in float32", "convolutions", "attention", "rows", "gated"])
-def computed(request):
+def results(request):
     chain = CHAINS[request.param]
     pipeline = Pipeline(chain.policy())
     expected = pipeline.reference(pipeline.example())
     return chain, expected, {name: value.clone() for name, value in expected.items()}
 
 
-def test_what_is_equal_is_right(computed) -> None:
-    chain, expected, actual = computed
+def test_what_is_equal_is_right(results) -> None:
+    chain, expected, actual = results
     assert first_wrong_stage(chain, actual, expected) is None
 
 
-def test_another_rounding_is_right(computed) -> None:
-    chain, expected, actual = computed
+def test_another_rounding_is_right(results) -> None:
+    chain, expected, actual = results
     for name, value in actual.items():
         step = torch.finfo(value.dtype).eps
         actual[name] = (
@@ -35,8 +35,8 @@ def test_another_rounding_is_right(computed) -> None:
 
 
 @pytest.mark.parametrize("damage", ["zero", "nan", "neighbour"])
-def test_one_wrong_element_is_named_with_its_stage(computed, damage) -> None:
-    chain, expected, actual = computed
+def test_one_wrong_element_is_named_with_its_stage(results, damage) -> None:
+    chain, expected, actual = results
     for number, operator in enumerate(chain.operators):
         name = operator.out.tensor
         if any(later.out.tensor == name for later in chain.operators[number + 1 :]):
@@ -49,8 +49,8 @@ def test_one_wrong_element_is_named_with_its_stage(computed, damage) -> None:
         assert message.startswith(f"stage {number} ({chain.names[number]}) computes 1 of its ")
 
 
-def test_what_is_no_number_on_both_sides_is_right(computed) -> None:
-    chain, expected, actual = computed
+def test_what_is_no_number_on_both_sides_is_right(results) -> None:
+    chain, expected, actual = results
     for values in (expected, actual):
         for value in values.values():
             value.reshape(-1)[0] = float("nan")

@@ -15,33 +15,33 @@ def programs(draw) -> list[frozenset[int]]:
     return [frozenset(draw(st.sets(st.integers(0, i - 1), max_size=4))) if i else frozenset() for i in range(stages)]
 
 
-def behind(chosen) -> list[set[int]]:
+def behind(lane_plan) -> list[set[int]]:
     """Stages that have ended when each stage begins, by walking streams and events back."""
     matches = []
-    for number, lane in enumerate(chosen):
-        ended: set[int] = set()
-        on_stream = [n for n in range(number) if chosen[n].stream == lane.stream][-1:]
+    for number, lane in enumerate(lane_plan):
+        end_set: set[int] = set()
+        on_stream = [n for n in range(number) if lane_plan[n].stream == lane.stream][-1:]
         for other in [*on_stream, *lane.after]:
-            ended |= matches[other] | {other}
-        matches.append(ended)
+            end_set |= matches[other] | {other}
+        matches.append(end_set)
     return matches
 
 
 @given(programs(), st.integers(1, 4))
 def test_every_stage_begins_behind_all_that_it_must_follow(before, most) -> None:
-    chosen = lanes(before, most)
-    ended = behind(chosen)
-    assert all(needs <= ended[number] for number, needs in enumerate(before))
-    assert {lane.stream for lane in chosen} == set(range(len({lane.stream for lane in chosen})))
-    assert all(lane.stream < most for lane in chosen)
+    lane_plan = lanes(before, most)
+    end_set = behind(lane_plan)
+    assert all(needs <= end_set[number] for number, needs in enumerate(before))
+    assert {lane.stream for lane in lane_plan} == set(range(len({lane.stream for lane in lane_plan})))
+    assert all(lane.stream < most for lane in lane_plan)
 
 
 @given(programs(), st.integers(1, 4))
 def test_no_stage_waits_for_what_is_implied(before, most) -> None:
-    chosen = lanes(before, most)
-    for number, lane in enumerate(chosen):
+    lane_plan = lanes(before, most)
+    for number, lane in enumerate(lane_plan):
         for other in lane.after:
-            less = [*chosen[:number], type(lane)(lane.stream, tuple(n for n in lane.after if n != other))]
+            less = [*lane_plan[:number], type(lane)(lane.stream, tuple(n for n in lane.after if n != other))]
             assert other not in behind(less)[number]
 
 

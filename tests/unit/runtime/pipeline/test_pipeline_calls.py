@@ -41,8 +41,8 @@ def test_a_policy_file_becomes_a_function(pipeline: Pipeline) -> None:
 
 def test_inputs_may_lie_anywhere_in_their_storage(pipeline: Pipeline) -> None:
     inputs = pipeline.example()
-    shifted = torch.cat([torch.full((5, 48), float("nan"), dtype=torch.float16), inputs["x"]])[5:]
-    assert torch.equal(pipeline(**(inputs | {"x": shifted})), pipeline(**inputs))
+    misaligned = torch.cat([torch.full((5, 48), float("nan"), dtype=torch.float16), inputs["x"]])[5:]
+    assert torch.equal(pipeline(**(inputs | {"x": misaligned})), pipeline(**inputs))
 
 
 def test_other_strides_run_in_stream_order_and_say_so(pipeline: Pipeline) -> None:
@@ -111,9 +111,9 @@ def test_a_tensor_that_stages_write_again_keeps_its_last_value() -> None:
 
 def without_check(policy: Policy, stage: int, role: str, **changes: object) -> Policy:
     """The policy with another layout of one operand of one stage."""
-    described = policy.stages[stage].operator
-    operands = described["operands"] | {role: described["operands"][role] | changes}
-    other = replace(policy.stages[stage], operator=described | {"operands": operands})
+    operator_text = policy.stages[stage].operator
+    operands = operator_text["operands"] | {role: operator_text["operands"][role] | changes}
+    other = replace(policy.stages[stage], operator=operator_text | {"operands": operands})
     return replace(policy, stages=(*policy.stages[:stage], other, *policy.stages[stage + 1 :]))
 
 

@@ -46,7 +46,7 @@ def images(count: int) -> Chain:
     return Chain(("first", "second"), (first, Conv2d(h, matrix("w2", 8, 3, 3, 8), y, tile=(16, 8), padding=1)))
 
 
-def made(chain: Chain, text: str = "tokens=1..300"):
+def symbolic_policy(chain: Chain, text: str = "tokens=1..300"):
     proof, before = for_sizes(chain.policy(), Symbol.parse(text))
     assert proof.holds, proof.witness
     return proof, before
@@ -54,7 +54,7 @@ def made(chain: Chain, text: str = "tokens=1..300"):
 
 @pytest.mark.parametrize(("heights", "along"), [((16, 16), "y"), ((16, 24), "x"), ((40, 16), "y"), ((24, 64), "x")])
 def test_a_proved_policy_is_sound_at_sizes_drawn_at_random(heights, along) -> None:
-    proof, _ = made(products(70, heights, along))
+    proof, _ = symbolic_policy(products(70, heights, along))
     sizes = random.Random(5).sample(range(1, 301), RANDOM_SIZES)
     for size in sizes:
         policy = proof.policy.at(size)
@@ -78,7 +78,7 @@ def test_sizes_with_the_same_numbers_of_row_tiles_have_the_same_relation(size, o
 
 
 def test_waits_that_hold_for_the_recorded_size_alone_break_with_a_witness() -> None:
-    proof, before = made(products(16, (16, 16)), "tokens=1..100")
+    proof, before = symbolic_policy(products(16, (16, 16)), "tokens=1..100")
     assert before is not None
     assert spans_text(before.broken) == "17..100"
     assert before.witness.startswith("tokens = 17: tile (0, 0, 0) of down reads what tile (0, 0, 0) of up writes")
@@ -86,14 +86,14 @@ def test_waits_that_hold_for_the_recorded_size_alone_break_with_a_witness() -> N
 
 
 def test_convolutions_wait_for_their_halos_at_every_number_of_images() -> None:
-    proof, _ = made(images(2), "images=1..12")
+    proof, _ = symbolic_policy(images(2), "images=1..12")
     assert proof.verified == 12
     for count in range(1, 13):
         assert images(count).verify(proof.policy.at(count)).sound
 
 
 def test_a_guard_of_divisibility_has_only_its_sizes() -> None:
-    proof, _ = made(products(64, (16, 16)), "tokens=32..320 step 32")
+    proof, _ = symbolic_policy(products(64, (16, 16)), "tokens=32..320 step 32")
     assert proof.sizes == 10
     with pytest.raises(PolicyError, match="tokens is 48, which 32 does not divide"):
         proof.policy.at(48)
@@ -123,8 +123,8 @@ def mutants(document):
         left = [e for n, e in enumerate(document["policy"]["edges"]) if n != number]
         yield f"{number}: no edge", document | {"policy": document["policy"] | {"edges": left}}
     for number, array in enumerate(document["policy"]["semaphores"]):
-        shifted = dict(array, of=[f"max(0, {array['of'][0]} - 1)", *array["of"][1:]])
-        arrays = [shifted if n == number else a for n, a in enumerate(document["policy"]["semaphores"])]
+        shifted_array = dict(array, of=[f"max(0, {array['of'][0]} - 1)", *array["of"][1:]])
+        arrays = [shifted_array if n == number else a for n, a in enumerate(document["policy"]["semaphores"])]
         yield f"{number}: posts to the row before", document | {"policy": document["policy"] | {"semaphores": arrays}}
 
 
@@ -133,8 +133,8 @@ def mutants(document):
 )
 def test_no_mutant_that_waits_for_less_is_proved(chain) -> None:
     text = "images=1..6" if "first" in chain.names else "tokens=1..200"
-    proof, _ = made(chain, text)
-    refused = 0
+    proof, _ = symbolic_policy(chain, text)
+    refusals = 0
     for what, document in mutants(json.loads(text_of(proof.policy))):
         actual = prove(symbolic_from_dict(document))
         sound = [chain_at(chain, size).verify(symbolic_from_dict(document).at(size)).sound for size in (1, 2, 6)]
@@ -142,11 +142,11 @@ def test_no_mutant_that_waits_for_less_is_proved(chain) -> None:
             assert all(sound), f"{what}: proved, and unsound"
             assert "no edge" not in what
         else:
-            refused += 1
+            refusals += 1
             assert actual.witness
-            broken = actual.broken[0][0]
-            assert not chain_at(chain, broken).verify(symbolic_from_dict(document).at(broken)).sound
-    assert refused >= 4
+            broken_size = actual.broken[0][0]
+            assert not chain_at(chain, broken_size).verify(symbolic_from_dict(document).at(broken_size)).sound
+    assert refusals >= 4
 
 
 def chain_at(chain: Chain, size: int) -> Chain:
@@ -155,19 +155,19 @@ def chain_at(chain: Chain, size: int) -> Chain:
 
 
 def test_a_file_serves_every_size_and_falls_back_outside_of_its_guard(tmp_path) -> None:
-    proof, _ = made(products(32, (16, 16)), "tokens=1..100")
+    proof, _ = symbolic_policy(products(32, (16, 16)), "tokens=1..100")
     path = tmp_path / "policy.json"
     path.write_text(text_of(proof.policy))
     assert load_symbolic(path) == proof.policy
     pipeline = Pipeline.from_policy(path)
     assert isinstance(pipeline, SizedPipeline)
     for size in (1, 16, 17, 100, 17):
-        given_ = Pipeline(proof.policy.at(size)).example(seed=size)
+        example = Pipeline(proof.policy.at(size)).example(seed=size)
         with warnings.catch_warnings():
             warnings.simplefilter("error", FellBackWarning)
-            out = pipeline(**given_)
+            out = pipeline(**example)
         assert tuple(out.shape) == (size, 48)
-        torch.testing.assert_close(out, pipeline.at(size).reference(given_)["y"], rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(out, pipeline.at(size).reference(example)["y"], rtol=1e-2, atol=1e-2)
     beyond = Pipeline(products(101, (16, 16)).policy()).example()
     with pytest.warns(FellBackWarning, match=r"tokens is 101; the policy is for tokens = 1\.\.100"):
         assert tuple(pipeline(*beyond.values()).shape) == (101, 48)
@@ -213,7 +213,7 @@ def test_stages_that_have_no_common_rows_are_refused(chain, message) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_a_sentence(damage, tmp_path) -> None:
-    proof, _ = made(products(32, (16, 16)), "tokens=1..100")
+    proof, _ = symbolic_policy(products(32, (16, 16)), "tokens=1..100")
     path = tmp_path / "policy.json"
     path.write_text(json.dumps({**proof.policy.to_dict(), **damage}))
     with pytest.raises(PolicyError, match=r"policy\.json: "):

@@ -70,10 +70,10 @@ def launches(
     prefill, model, results = HostPrefill(shape, blocks, library), model_of(name), []
     for seed in seeds:
         logits = model.logits()
-        caught = prefill.start(model.layers, model.tensors, logits, seed)
+        complaints = prefill.start(model.layers, model.tensors, logits, seed)
         results.append(logits)
-        if caught is not None or not (right is None or torch.equal(logits, right)):
-            return results, caught
+        if complaints is not None or not (right is None or torch.equal(logits, right)):
+            return results, complaints
     return results, None
 
 
@@ -81,13 +81,15 @@ def launches(
 @pytest.mark.parametrize("name", CASES)
 def test_in_every_order_the_results_are_pytorchs_and_the_same_bits(name, folder):
     shape = CASES[name][0]
-    results, caught = launches(name, compiled(*CASES[name], folder / name.replace(" ", "-")), tuple(range(orders(5))))
-    assert caught is None
-    expected, kept = model_of(name).expected()
+    results, complaints = launches(
+        name, compiled(*CASES[name], folder / name.replace(" ", "-")), tuple(range(orders(5)))
+    )
+    assert complaints is None
+    expected, kept_keys = model_of(name).expected()
     tolerance = {"float16": 4e-3, "bfloat16": 2e-2}[shape.dtype]
     assert float((results[0].float() - expected).norm() / expected.norm()) < tolerance
     assert all(torch.equal(result, results[0]) for result in results)
-    for layer, reference in zip(model_of(name).layers, kept, strict=True):
+    for layer, reference in zip(model_of(name).layers, kept_keys, strict=True):
         for role, rows in zip(("keys", "values"), reference, strict=True):
             if role in layer:
                 actual = layer[role][:, :, : shape.length].float()
@@ -173,9 +175,9 @@ def test_a_planted_fault_is_seen(fault, folder):
 
     place = fault.replace(" ", "-").replace("'", "")
     right, _ = launches(name, compiled(*CASES[name], folder / f"right-{place}"), (0,))
-    broken = compiled(*CASES[name], folder / place, replaced(source, (before, after)))
-    results, caught = launches(name, broken, tuple(range(1, 17)), right[0])
-    assert caught is not None or not all(torch.equal(result, right[0]) for result in results)
+    broken_library = compiled(*CASES[name], folder / place, replaced(source, (before, after)))
+    results, complaints = launches(name, broken_library, tuple(range(1, 17)), right[0])
+    assert complaints is not None or not all(torch.equal(result, right[0]) for result in results)
 
 
 def test_a_wait_that_gives_up_names_stage_layer_and_what_it_waited_for(folder):

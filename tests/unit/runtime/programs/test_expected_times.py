@@ -42,7 +42,7 @@ def us(what, left=None):
 
 
 @pytest.mark.parametrize(
-    ("shape", "measured"),
+    ("shape", "measured_us"),
     [
         (LLAMA, 716),
         (replace(LLAMA, batch=8), 922),
@@ -52,20 +52,20 @@ def us(what, left=None):
         ),
     ],
 )
-def test_decoders_are_predicted_within_a_tenth(shape, measured) -> None:
-    assert us(shape, ROTARY) == pytest.approx(measured, rel=0.1)
+def test_decoders_are_predicted_within_a_tenth(shape, measured_us) -> None:
+    assert us(shape, ROTARY) == pytest.approx(measured_us, rel=0.1)
 
 
 @pytest.mark.parametrize(
-    ("blocks", "measured"),
+    ("blocks", "measured_us"),
     [
         (pre_norm(128, 768, 12), 309),
         (post_norm(128, 768, 12), 314),
         (pre_norm(197, 768, 12, k_major=True, causal=False, epilogue="gelu"), 461),
     ],
 )
-def test_transformer_blocks_and_what_is_left_are_predicted_within_a_tenth(blocks, measured) -> None:
-    assert us(blocks, Counter({"embedding": 2})) == pytest.approx(measured, rel=0.1)
+def test_transformer_blocks_and_what_is_left_are_predicted_within_a_tenth(blocks, measured_us) -> None:
+    assert us(blocks, Counter({"embedding": 2})) == pytest.approx(measured_us, rel=0.1)
 
 
 def test_a_prefill_is_predicted_and_takes_longer_than_a_token() -> None:

@@ -131,17 +131,17 @@ def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) 
 
 def test_every_weight_is_read_once_and_every_result_written_once() -> None:
     timeline = decoder_run()
-    read, written = {}, {}
+    read, writes = {}, {}
     for stage in timeline.stages:
         t = stage.touches
         for buffer, mode, size in zip(t.buffer, t.mode, t.length * t.count_0 * t.count_1, strict=True):
-            which = written if mode else read
+            which = writes if mode else read
             which[int(buffer)] = which.get(int(buffer), 0) + int(size)
     for number, (name, size, kind) in enumerate(timeline.buffers):
         if kind == "parameter":
             assert read[number] == size, name
         elif kind == "activation":
-            assert written[number] == size, name
+            assert writes[number] == size, name
 
 
 def test_view_draws_a_run(tmp_path) -> None:
@@ -176,13 +176,13 @@ def test_each_model_whose_kernel_has_clocks_gets_a_trace_and_the_others_a_senten
 def test_a_run_with_clocks_puts_back_what_it_updates_and_may_fail(fails) -> None:
     cache, actual = torch.zeros(3), Comparison("a decoder", 1)
 
-    def timed(_, inputs):
+    def fake_timeline(_, inputs):
         inputs[1].add_(1)
         if fails:
             raise UserError("no clocks")
         return "a timeline"
 
-    region = SimpleNamespace(name="decoder", timed=timed, mutated=(1,))
+    region = SimpleNamespace(name="decoder", timed=fake_timeline, mutated=(1,))
     compare._time_region(actual, region, "cuda", [torch.ones(3), cache])
     assert cache.eq(0).all()
     assert actual.timelines == ([] if fails else ["a timeline"])

@@ -118,8 +118,8 @@ def test_attention_with_dropout_agrees_with_its_formula() -> None:
     q, k, v = (inputs[name].float() for name in "qkv")
     share = torch.softmax(q @ k * 8**-0.5, dim=-1)
     numbers = torch.arange(share.numel()).reshape(share.shape)
-    kept = torch.tensor([by_hand(11, n) >= 2**30 for n in numbers.flatten().tolist()]).reshape(share.shape)
-    expected = (share * kept / 0.75) @ v
+    keep_mask = torch.tensor([by_hand(11, n) >= 2**30 for n in numbers.flatten().tolist()]).reshape(share.shape)
+    expected = (share * keep_mask / 0.75) @ v
     assert torch.allclose(pipeline(**inputs).float(), expected, rtol=1e-2, atol=2e-3)
 
 

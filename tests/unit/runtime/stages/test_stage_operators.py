@@ -52,18 +52,20 @@ def test_a_tile_reads_and_writes_its_regions_and_nothing_else(chain) -> None:
             for role, view in operator.views().items()
         }
         for tile in (0, operator.tiles // 2, operator.tiles - 1):
-            touched = {role: torch.full_like(t, float("nan")) for role, t in whole.items()}
+            nan_operands = {role: torch.full_like(t, float("nan")) for role, t in whole.items()}
             for region in operator.regions(*operator.place(tile)):
                 part = tuple(slice(*span) for span in region.spans)
-                touched[region.role][part] = whole[region.role][part]
-            written = [r.spans for r in operator.regions(*operator.place(tile)) if r.role == "out"]
-            kept = torch.ones(operator.out.shape, dtype=torch.bool)
-            for spans in written:
-                kept[tuple(slice(*span) for span in spans)] = False
-            before = touched["out"].clone()
-            operator.run_tile(*operator.place(tile), touched)
-            assert not touched["out"][~kept].isnan().any(), "read beyond its regions"
-            assert torch.equal(touched["out"][kept].isnan(), before[kept].isnan()), "wrote beyond its regions"
+                nan_operands[region.role][part] = whole[region.role][part]
+            out_spans = [r.spans for r in operator.regions(*operator.place(tile)) if r.role == "out"]
+            keep_mask = torch.ones(operator.out.shape, dtype=torch.bool)
+            for spans in out_spans:
+                keep_mask[tuple(slice(*span) for span in spans)] = False
+            before = nan_operands["out"].clone()
+            operator.run_tile(*operator.place(tile), nan_operands)
+            assert not nan_operands["out"][~keep_mask].isnan().any(), "read beyond its regions"
+            assert torch.equal(nan_operands["out"][keep_mask].isnan(), before[keep_mask].isnan()), (
+                "wrote beyond its regions"
+            )
 
 
 def test_the_tiles_of_an_operator_write_its_result_once(chain) -> None:

@@ -18,7 +18,7 @@ from tileprof.runtime.sync.tables import Tables
 @given(policies())
 def test_tables_hold_every_post_and_every_wait_that_is_not_already_over(policy) -> None:
     tables = Tables.of(policy)
-    lowered = lower(policy)
+    edge_waits = lower(policy)
     first, total = {}, 0
     for array in sorted({edge.semaphores for edge in policy.edges}):
         first[array], total = total, total + policy.semaphores[array].count
@@ -27,13 +27,13 @@ def test_tables_hold_every_post_and_every_wait_that_is_not_already_over(policy) 
         for tile in range(policy.stages[number].tiles):
             expected = sorted(
                 (first[w.edge.semaphores] + int(w.semaphore[k]), int(w.value[k]), int(w.posts[w.semaphore[k]]))
-                for w in lowered
+                for w in edge_waits
                 if w.edge.consumer == number
                 for k in range(w.indptr[tile], w.indptr[tile + 1])
                 if w.value[k] > 0
             )
             assert sorted(map(tuple, stage.waits[tile][stage.waits[tile][:, 0] >= 0].tolist())) == expected
-            posts = {first[w.edge.semaphores] + int(w.of[tile]) for w in lowered if w.edge.producer == number}
+            posts = {first[w.edge.semaphores] + int(w.of[tile]) for w in edge_waits if w.edge.producer == number}
             assert set(stage.posts[tile].tolist()) == posts
         assert stage.width == 0 or stage.width & (stage.width - 1) == 0
 

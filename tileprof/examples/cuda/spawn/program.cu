@@ -2,7 +2,8 @@
 //
 //     program [repeats [scale [window_log2 [least [untried [name ...]]]]]]
 //
-// First it measures what launches cost here, which the controller is then told. A line of JSON for each program.
+// First it measures what launches cost here, which the controller then takes as its costs. A line of JSON for each
+// program.
 #include <chrono>
 
 #include "programs.cuh"
@@ -110,23 +111,23 @@ struct Outcome {
 
 Outcome outcome_of(const Work& work, const Control& rule, int repeats) {
     std::vector<double> all;
-    Outcome found;
+    Outcome outcome;
     for (int i = 0; i < repeats; ++i) {
         Buffer<Control> control(std::vector<Control>{rule});
         work.begin();
         all.push_back(timed_us([&] { work.run(control.at); }));
-        found.control = control.get()[0];
+        outcome.control = control.get()[0];
     }
     std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
-    found.us = all[all.size() / 2];
-    found.result = work.result();
-    return found;
+    outcome.us = all[all.size() / 2];
+    outcome.result = work.result();
+    return outcome;
 }
 
 }  // namespace
 
-int main(int count, char** given) {
-    const auto number = [&](int at, int otherwise) { return count > at ? std::atoi(given[at]) : otherwise; };
+int main(int count, char** arguments) {
+    const auto number = [&](int at, int otherwise) { return count > at ? std::atoi(arguments[at]) : otherwise; };
     const int repeats = number(1, 5), scale = number(2, 16), window_log2 = number(3, 16), least = number(4, 32),
               untried = number(5, 1024);
     CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, MOST_PENDING));
@@ -139,14 +140,15 @@ int main(int count, char** given) {
     std::fflush(stdout);
     int failures = 0;
     for (const Work& work : works_of(scale)) {
-        if (count > 6 && std::find(given + 6, given + count, work.name) == given + count) continue;
-        std::string said;
+        if (count > 6 && std::find(arguments + 6, arguments + count, work.name) == arguments + count) continue;
+        std::string problems;
         const Outcome flat = outcome_of(work, control_of(spawn::FLAT, 0, 1, costs, window_log2), repeats);
-        if (const std::string wrong = work.wrong(flat.result); !wrong.empty()) said += " flat: " + wrong + ".";
+        if (const std::string mismatch = work.mismatch(flat.result); !mismatch.empty())
+            problems += " flat: " + mismatch + ".";
         const auto compared = [&](const char* name, const Control& rule) {
-            Outcome found = outcome_of(work, rule, repeats);
-            if (found.result != flat.result) said += std::string(" ") + name + " differs from flat.";
-            return found;
+            Outcome outcome = outcome_of(work, rule, repeats);
+            if (outcome.result != flat.result) problems += std::string(" ") + name + " differs from flat.";
+            return outcome;
         };
         const Outcome always = compared("always", control_of(spawn::ALWAYS, 0, 1, costs, window_log2));
         const Outcome written =
@@ -161,18 +163,18 @@ int main(int count, char** given) {
                     compared("a threshold", control_of(spawn::THRESHOLD, threshold, 1, costs, window_log2)).us;
                 us < best)
                 best = us, best_threshold = threshold;
-        failures += !said.empty();
+        failures += !problems.empty();
         std::printf(
             "{\"name\": \"%s\", \"right\": %s, \"flat_us\": %.1f, \"always_us\": %.1f, \"always_launched\": %u, "
             "\"refused\": %u, \"threshold_us\": %.1f, "
             "\"threshold_launched\": %u, \"best_us\": %.1f, \"best_threshold\": %d, \"spawn_us\": %.1f, "
             "\"spawn_launched\": %u, \"spawn_kept\": %u, \"warp_us\": %.1f, \"warp_launched\": %u, "
             "\"always_child_ns\": %.0f, \"spawn_child_ns\": %.0f, \"own_item_ns\": %.1f, \"said\": \"%s\"}\n",
-            work.name.c_str(), said.empty() ? "true" : "false", flat.us, always.us, always.control.launched,
+            work.name.c_str(), problems.empty() ? "true" : "false", flat.us, always.us, always.control.launched,
             always.control.refused, written.us, written.control.launched, best, best_threshold, controlled.us,
             controlled.control.launched, controlled.control.kept, warp.us, warp.control.launched,
             child_ns(always.control), child_ns(controlled.control), mean(warp.control.own_ns, warp.control.own_items),
-            said.c_str());
+            problems.c_str());
         std::fflush(stdout);
     }
     return failures != 0;

@@ -61,7 +61,7 @@ struct Work {
     std::function<void()> begin;
     std::function<void(Control*)> run;
     std::function<std::vector<u64>()> result;
-    std::function<std::string(const std::vector<u64>&)> wrong;
+    std::function<std::string(const std::vector<u64>&)> mismatch;
 };
 
 std::vector<u64> wide(const std::vector<int>& from) { return {from.begin(), from.end()}; }
@@ -109,7 +109,7 @@ struct Search {
         }
     }
 
-    std::string wrong(const std::vector<u64>& found) const {
+    std::string mismatch(const std::vector<u64>& values) const {
         std::vector<int> known(graph.vertices(), works::FAR);
         std::priority_queue<std::pair<int, int>, std::vector<std::pair<int, int>>, std::greater<>> open;
         open.emplace(known[source] = 0, source);
@@ -120,7 +120,7 @@ struct Search {
                 if (const int other = away + (weighted ? graph.weight[e] : 1); other < known[graph.target[e]])
                     open.emplace(known[graph.target[e]] = other, graph.target[e]);
         }
-        return found == wide(known) ? "" : "distances are not those of Dijkstra's algorithm";
+        return values == wide(known) ? "" : "distances are not those of Dijkstra's algorithm";
     }
 };
 
@@ -159,10 +159,10 @@ struct Colouring {
         }
     }
 
-    std::string wrong(const std::vector<u64>& found) const {
+    std::string mismatch(const std::vector<u64>& values) const {
         for (int v = 0; v < graph.vertices(); ++v)
             for (int e = graph.first[v]; e < graph.first[v + 1]; ++e)
-                if (found[v] == found[graph.target[e]] && found[v] != 32 * works::COLOUR_WORDS - 1)
+                if (values[v] == values[graph.target[e]] && values[v] != 32 * works::COLOUR_WORDS - 1)
                     return "neighbours have one colour";
         return "";
     }
@@ -208,11 +208,11 @@ struct Join {
                      place.at, out.at);
         CHECK(cudaGetLastError());
     }
-    std::string wrong(const std::vector<u64>& found) const {
+    std::string mismatch(const std::vector<u64>& values) const {
         const auto keys = key.get(), begins = first.get(), built = rows.get(), places = place.get();
         for (int row = 0; row < count; ++row)
             for (int i = 0; i < places[row + 1] - places[row]; ++i)
-                if (static_cast<int>(found[places[row] + i]) != ((row * 31 + built[begins[keys[row]] + i]) ^ row >> 3))
+                if (static_cast<int>(values[places[row] + i]) != ((row * 31 + built[begins[keys[row]] + i]) ^ row >> 3))
                     return "a pair is not where it belongs";
         return "";
     }
@@ -238,12 +238,12 @@ struct Refinement {
     int parts, levels, steep;
     std::size_t most = std::size_t(1) << 23;
     Buffer<works::Cell> here, next;
-    Buffer<int> made;
+    Buffer<int> created;
     Buffer<u64> sum;
     u64 cells = 0;
 
     Refinement(int side, int parts, int levels, int steep)
-        : field{side}, parts(parts), levels(levels), steep(steep), here(most), next(most), made(1), sum(1) {}
+        : field{side}, parts(parts), levels(levels), steep(steep), here(most), next(most), created(1), sum(1) {}
     static constexpr int ALONG = 32, COARSE = ALONG * ALONG;
     int coarse_size() const { return field.side / ALONG; }
     std::vector<works::Cell> coarse() const {
@@ -265,11 +265,11 @@ struct Refinement {
                 cells = 0;  // more than there is room for, which is no result
                 return;
             }
-            made.fill(0);
+            created.fill(0);
             SPAWN_PARENT(works::refine, blocks_for(count), PARENT_THREADS, control, field, from, count, size, parts,
-                         steep, to, made.at, sum.at);
+                         steep, to, created.at, sum.at);
             CHECK(cudaGetLastError());
-            count = made.get()[0];
+            count = created.get()[0];
             cells += count;
             std::swap(from, to);
         }
@@ -278,7 +278,7 @@ struct Refinement {
 
 struct QuickSort {
     std::vector<int> keys;
-    Buffer<int> here, there, sorted, pivots, low, high, made;
+    Buffer<int> here, there, sorted, pivots, low, high, created;
     Buffer<works::Segment> segments, next;
 
     explicit QuickSort(std::vector<int> keys)
@@ -289,7 +289,7 @@ struct QuickSort {
           pivots(keys.size()),
           low(keys.size()),
           high(keys.size()),
-          made(1),
+          created(1),
           segments(keys.size()),
           next(keys.size()) {}
     void begin() {
@@ -300,26 +300,26 @@ struct QuickSort {
     void run(Control* control) {
         int *from = here.at, *to = there.at;
         works::Segment *now = segments.at, *then = next.at;
-        for (int count = 1; count > 0; count = made.get()[0], std::swap(from, to), std::swap(now, then)) {
-            made.fill(0);
+        for (int count = 1; count > 0; count = created.get()[0], std::swap(from, to), std::swap(now, then)) {
+            created.fill(0);
             SPAWN_PARENT(works::partition, blocks_for(count), PARENT_THREADS, control, now, count, from, to, pivots.at,
                          low.at, high.at);
             SPAWN_PARENT(works::divide, blocks_for(count), PARENT_THREADS, now, count, to, pivots.at, low.at, high.at,
-                         then, made.at, sorted.at);
+                         then, created.at, sorted.at);
             CHECK(cudaGetLastError());
         }
     }
-    std::string wrong(const std::vector<u64>& found) const {
+    std::string mismatch(const std::vector<u64>& values) const {
         std::vector<int> known = keys;
         std::sort(known.begin(), known.end());
-        return found == wide(known) ? "" : "keys are not sorted";
+        return values == wide(known) ? "" : "keys are not sorted";
     }
 };
 
 struct Bezier {
     std::vector<works::Line> curves;
     Buffer<works::Line> lines;
-    Buffer<int> made, out;
+    Buffer<int> created, out;
 
     // Most lines bend a little, some a lot.
     static std::vector<works::Line> drawn(int count) {
@@ -335,37 +335,37 @@ struct Bezier {
     explicit Bezier(int count)
         : curves(drawn(count)),
           lines(curves),
-          made(count),
+          created(count),
           out(static_cast<std::size_t>(count) * 2 * works::MOST_POINTS) {}
-    void begin() { made.fill(-1), out.fill(-1); }
+    void begin() { created.fill(-1), out.fill(-1); }
     void run(Control* control) {
         const int count = static_cast<int>(curves.size());
-        SPAWN_PARENT(works::bezier, blocks_for(count), PARENT_THREADS, control, lines.at, count, made.at, out.at);
+        SPAWN_PARENT(works::bezier, blocks_for(count), PARENT_THREADS, control, lines.at, count, created.at, out.at);
         CHECK(cudaGetLastError());
     }
     std::vector<u64> result() const {  // the points of each line behind their number
         std::vector<u64> all;
-        const auto points = made.get(), places = out.get();
+        const auto points = created.get(), places = out.get();
         for (std::size_t n = 0; n < points.size(); ++n) {
             all.push_back(points[n]);
             for (int i = 0; i < 2 * points[n]; ++i) all.push_back(places[n * 2 * works::MOST_POINTS + i]);
         }
         return all;
     }
-    std::string wrong(const std::vector<u64>& found) const {  // against de Casteljau's steps
+    std::string mismatch(const std::vector<u64>& values) const {  // against de Casteljau's steps
         std::size_t at = 0;
         for (const works::Line& line : curves) {
-            if (at >= found.size() || found[at] < works::LEAST_POINTS || found[at] > works::MOST_POINTS)
+            if (at >= values.size() || values[at] < works::LEAST_POINTS || values[at] > works::MOST_POINTS)
                 return "a line has no points";
-            const int points = static_cast<int>(found[at++]);
+            const int points = static_cast<int>(values[at++]);
             for (int i = 0; i < points; ++i)
                 for (const int* p : {line.x, line.y}) {
                     const double t = i / (points - 1.0), a = p[0] + t * (p[1] - p[0]), b = p[1] + t * (p[2] - p[1]);
-                    if (std::abs(static_cast<double>(found[at++]) - (a + t * (b - a))) > 1.001)
+                    if (std::abs(static_cast<double>(values[at++]) - (a + t * (b - a))) > 1.001)
                         return "a point lies beside its line";
                 }
         }
-        return at == found.size() ? "" : "there are more points than lines have";
+        return at == values.size() ? "" : "there are more points than lines have";
     }
 };
 
@@ -387,10 +387,10 @@ struct DeepRefinement {
         CHECK(cudaGetLastError());
     }
     std::vector<u64> result() const { return {static_cast<u64>(cells.get()[0]), sum.get()[0]}; }
-    std::string wrong(const std::vector<u64>& found) const {
+    std::string mismatch(const std::vector<u64>& values) const {
         Buffer<Control> flat(std::vector<Control>{{}});
         rounds.begin(), rounds.run(flat.at);
-        return found == rounds.result() ? "" : "not what a launch for each level makes";
+        return values == rounds.result() ? "" : "not what a launch for each level makes";
     }
 };
 
@@ -452,7 +452,7 @@ struct Matching {
         all.insert(all.end(), ends.begin(), ends.end());
         return all;
     }
-    std::string wrong(const std::vector<u64>& found) const {  // against the library's matcher, at some of the lines
+    std::string mismatch(const std::vector<u64>& values) const {  // against the library's matcher, at some of the lines
         const std::regex known(PATTERN);
         const int every = std::max(1, count() / 256);
         for (int n = 0; n < count(); n += every) {
@@ -460,14 +460,14 @@ struct Matching {
             for (int at = lines[n]; at < lines[n + 1]; ++at)
                 some += std::regex_search(text.begin() + at, text.begin() + lines[n + 1], known,
                                           std::regex_constants::match_continuous);
-            if (some != found[n]) return "a line has other matches";
+            if (some != values[n]) return "a line has other matches";
         }
         return "";
     }
 };
 
-std::string image_is_whole(const std::vector<u64>& found) {
-    return std::count(found.begin(), found.end(), u64(-1)) ? "a pixel is missing" : "";
+std::string image_is_whole(const std::vector<u64>& values) {
+    return std::count(values.begin(), values.end(), u64(-1)) ? "a pixel is missing" : "";
 }
 
 std::vector<Work> works_of(int scale) {
@@ -477,7 +477,7 @@ std::vector<Work> works_of(int scale) {
         auto* one = new Search(graph, weighted);
         all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); },
                        [=] { return wide(one->distance.get()); },
-                       [=](const std::vector<u64>& found) { return one->wrong(found); }});
+                       [=](const std::vector<u64>& values) { return one->mismatch(values); }});
     };
     search("bfs", kron, false), search("bfs-citation", cites, false), search("sssp", kron, true),
         search("sssp-citation", cites, true);
@@ -485,14 +485,14 @@ std::vector<Work> works_of(int scale) {
         auto* one = new Colouring(graph);
         all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); },
                        [=] { return wide(one->colour.get()); },
-                       [=](const std::vector<u64>& found) { return one->wrong(found); }});
+                       [=](const std::vector<u64>& values) { return one->mismatch(values); }});
     };
     colouring("colouring", kron), colouring("colouring-citation", cites);
     const auto join = [&](const std::string& name, double spread) {
         auto* one = Join::of(scale, 64, spread);
         all.push_back({name, 32, [=] { one->begin(); }, [=](Control* c) { one->run(c); },
                        [=] { return wide(one->out.get()); },
-                       [=](const std::vector<u64>& found) { return one->wrong(found); }});
+                       [=](const std::vector<u64>& values) { return one->mismatch(values); }});
     };
     join("join", 0), join("join-gaussian", 0.1);
     auto* image = new Mandelbrot(64 << scale / 3, 32);
@@ -501,28 +501,30 @@ std::vector<Work> works_of(int scale) {
     auto* amr = new Refinement(1 << 20, 8, 2, scale < 10 ? 400 : 40);
     all.push_back(
         {"amr", 32, [=] { amr->begin(); }, [=](Control* c) { amr->run(c); }, [=] { return amr->result(); },
-         [](const std::vector<u64>& found) { return found[0] > 0 ? "" : "nothing is refined, or too much"; }});
+         [](const std::vector<u64>& values) { return values[0] > 0 ? "" : "nothing is refined, or too much"; }});
     inputs::Dice dice(5);
     std::vector<int> keys(std::size_t(4) << scale);
     for (int& key : keys) key = dice.below(1 << 20);
     auto* sort = new QuickSort(keys);
     all.push_back({"quick-sort", 32, [=] { sort->begin(); }, [=](Control* c) { sort->run(c); },
                    [=] { return wide(sort->sorted.get()); },
-                   [=](const std::vector<u64>& found) { return sort->wrong(found); }});
+                   [=](const std::vector<u64>& values) { return sort->mismatch(values); }});
     auto* lines = new Bezier(16 << scale / 2);
     all.push_back({"bezier", 32, [=] { lines->begin(); }, [=](Control* c) { lines->run(c); },
                    [=] { return lines->result(); },
-                   [=](const std::vector<u64>& found) { return lines->wrong(found); }});
+                   [=](const std::vector<u64>& values) { return lines->mismatch(values); }});
     auto* fine = new Refinement(1 << 20, 8, 2, scale < 10 ? 400 : 40);
     auto* deep = new DeepRefinement(*fine);
     all.push_back({"amr-nested", 32, [=] { deep->begin(); }, [=](Control* c) { deep->run(c); },
-                   [=] { return deep->result(); }, [=](const std::vector<u64>& found) { return deep->wrong(found); }});
+                   [=] { return deep->result(); },
+                   [=](const std::vector<u64>& values) { return deep->mismatch(values); }});
     auto* squares = new MarianiSilver(64 << scale / 3, 128);
     all.push_back({"mandelbrot-nested", 32, [=] { squares->begin(); }, [=](Control* c) { squares->run(c); },
                    [=] { return wide(squares->image.get()); }, image_is_whole});
     auto* log = new Matching(1 << scale * 3 / 4);
     all.push_back({"regular-expressions", 32, [=] { log->begin(); }, [=](Control* c) { log->run(c); },
-                   [=] { return log->result(); }, [=](const std::vector<u64>& found) { return log->wrong(found); }});
+                   [=] { return log->result(); },
+                   [=](const std::vector<u64>& values) { return log->mismatch(values); }});
     return all;
 }
 

@@ -149,10 +149,10 @@ __global__ void mandelbrot(Control* control, Plane plane, int* image) {
         const int side = i / last, at = i % last;
         const int px = x + (side == 0 ? at : side == 1 ? last : side == 2 ? last - at : 0);
         const int py = y + (side == 0 ? 0 : side == 1 ? at : side == 2 ? last : last - at);
-        const int found = plane.steps(px, py);
-        image[py * plane.width + px] = found;
-        same = same && (i == 0 || found == common);
-        common = found;
+        const int steps = plane.steps(px, py);
+        image[py * plane.width + px] = steps;
+        same = same && (i == 0 || steps == common);
+        common = steps;
     }
     if (same) {
         for (int i = 0; i < (plane.tile - 2) * (plane.tile - 2); ++i)
@@ -319,12 +319,12 @@ struct Refine {
 };
 
 __global__ void refine(Control* control, Field field, const Cell* cells, int count, int size, int parts, int steep,
-                       Cell* next, int* made, unsigned long long* sum) {
+                       Cell* next, int* created, unsigned long long* sum) {
     const int number = thread_number();
     if (number >= count) return;
     const Cell cell = cells[number];
     if (!field.is_steep(cell, size, steep)) return;
-    const int place = atomicAdd(made, parts * parts);
+    const int place = atomicAdd(created, parts * parts);
     spawn::each(control, parts * parts, Refine{field, cell, parts, size / parts, next + place, sum});
 }
 
@@ -390,7 +390,7 @@ __global__ void partition(Control* control, const Segment* segments, int count, 
 
 // Puts what lies in its place: keys equal to the pivot, and small sides; larger sides are the next round's segments.
 __global__ void divide(const Segment* segments, int count, const int* to, const int* pivots, const int* low,
-                       const int* high, Segment* next, int* made, int* sorted) {
+                       const int* high, Segment* next, int* created, int* sorted) {
     const int number = thread_number();
     if (number >= count) return;
     const Segment whole = segments[number];
@@ -398,7 +398,7 @@ __global__ void divide(const Segment* segments, int count, const int* to, const 
     for (int i = sides[0].end; i < sides[1].begin; ++i) sorted[i] = pivots[number];
     for (const Segment& side : sides) {
         if (side.end - side.begin > SMALL_SEGMENT) {
-            next[atomicAdd(made, 1)] = side;
+            next[atomicAdd(created, 1)] = side;
             continue;
         }
         for (int i = side.begin; i < side.end; ++i) {
@@ -430,7 +430,7 @@ struct Tessellate {
     __device__ void operator()(int i) const { out[2 * i] = at(line.x, i), out[2 * i + 1] = at(line.y, i); }
 };
 
-__global__ void bezier(Control* control, const Line* lines, int count, int* made, int* out) {
+__global__ void bezier(Control* control, const Line* lines, int count, int* created, int* out) {
     const int number = thread_number();
     if (number >= count) return;
     const Line line = lines[number];
@@ -439,7 +439,7 @@ __global__ void bezier(Control* control, const Line* lines, int count, int* made
     const int wanted = bend / 64, points = wanted < LEAST_POINTS  ? LEAST_POINTS
                                            : wanted > MOST_POINTS ? MOST_POINTS
                                                                   : wanted;
-    made[number] = points;
+    created[number] = points;
     spawn::each(control, points, Tessellate{line, points - 1, out + static_cast<long long>(number) * 2 * MOST_POINTS});
 }
 

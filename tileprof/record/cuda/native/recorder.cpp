@@ -79,7 +79,7 @@ void Recorder::finish() {
     if (finished) return;
     int gpus = 0;
     bool alive =
-        api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // a driver that has shut down says so, here and nowhere else
+        api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // fails once the driver has shut down; no other call tells
     bool whole = arenas.finish(alive);
     finished = true;
     if (!whole && alive) complain("%s", kFaulted);

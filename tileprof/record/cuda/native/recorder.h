@@ -1,4 +1,4 @@
-// The recording of a process: its parts, and which of them each kind of callback goes to.
+// The recording of a process: its parts, and which of them handles each kind of callback.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ class Recorder {
     void range(int change);
 
     std::recursive_mutex mutex;         // through Lock
-    std::atomic<bool> finished{false};  // the process ends: whatever is called now does nothing
+    std::atomic<bool> finished{false};  // the process ends: calls do nothing from now on
 
     Options options;
     Callbacks callbacks;

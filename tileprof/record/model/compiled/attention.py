@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HALF = (torch.float16, torch.bfloat16)
 _IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF001 - has no public name
 _WIDEST = 128
-"""Of a head, for cuDNN's kernel and FlashAttention's backward."""
+"""The widest head of cuDNN's kernel and of FlashAttention's backward."""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import grids
-from tileprof.record.model.compiled import lanes
+from tileprof.record.model.compiled import lane_arithmetic, lanes
 from tileprof.record.model.compiled.accesses import Accesses, Space, boxes
 from tileprof.record.model.compiled.lanes import Ints, Lanes, Mask, NotUniform, Unknowable, Unknown
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Footprint
@@ -39,7 +39,7 @@ class Pointer:
     offset: Any = 0
 
     def __add__(self, other: Any) -> Pointer:
-        return Pointer(self.space, self.itemsize, self.values, lanes.combine("+", self.offset, other))
+        return Pointer(self.space, self.itemsize, self.values, lane_arithmetic.combine("+", self.offset, other))
 
     __radd__ = __add__
 
@@ -122,7 +122,8 @@ class _Run:
         return {
             "__builtins__": builtins, "tl": language, "triton_helpers": helpers, "libdevice": _UnknownFunctions(),
             "tl_math": _UnknownFunctions(), "math": math, "triton": triton,
-            "min": lanes_or(min, lanes.least), "max": lanes_or(max, lanes.greatest), "float": _float, "range": _range,
+            "min": lanes_or(min, lane_arithmetic.least), "max": lanes_or(max, lane_arithmetic.greatest),
+            "float": _float, "range": _range,
         }  # fmt: skip
 
     # ---- memory
@@ -154,7 +155,9 @@ class _Run:
     def _note(self, mode: int, pointer: Pointer, mask: Any) -> tuple[Mask, Any]:
         active = lanes.truth(value=True) if mask is None else lanes.lanes(mask)
         if not isinstance(active, Mask):
-            active = lanes.maybe(active.shape) if isinstance(active, Unknown) else lanes.combine("!=", active, 0)
+            active = (
+                lanes.maybe(active.shape) if isinstance(active, Unknown) else lane_arithmetic.combine("!=", active, 0)
+            )
         offset = lanes.lanes(pointer.offset)
         shape = tuple(np.broadcast_shapes(active.shape, offset.shape))
         self.accesses.add(
@@ -247,18 +250,18 @@ class _Helpers(_UnknownFunctions):
     def __getattr__(self, name: str) -> Any:
         return self.max2 if name == "any" else super().__getattr__(name)
 
-    div_floor_integer = staticmethod(lanes.floor_quotient)
-    remainder_integer = staticmethod(lanes.floor_remainder)
+    div_floor_integer = staticmethod(lane_arithmetic.floor_quotient)
+    remainder_integer = staticmethod(lane_arithmetic.floor_remainder)
 
     @staticmethod
     def minimum(left: Any, right: Any) -> Any:
         """Return the smaller one."""
-        return lanes.least(left, right)
+        return lane_arithmetic.least(left, right)
 
     @staticmethod
     def maximum(left: Any, right: Any) -> Any:
         """Return the larger one."""
-        return lanes.greatest(left, right)
+        return lane_arithmetic.greatest(left, right)
 
     @staticmethod
     def promote_to_tensor(value: Any) -> Any:
@@ -392,17 +395,17 @@ class _Language(_UnknownFunctions):
     @staticmethod
     def where(mask: Any, left: Any, right: Any) -> Any:
         """Return one or the other."""
-        return lanes.where(mask, left, right)
+        return lane_arithmetic.where(mask, left, right)
 
     @staticmethod
     def minimum(left: Any, right: Any, *_: Any, **__: Any) -> Any:
         """Return the smaller one."""
-        return lanes.least(left, right)
+        return lane_arithmetic.least(left, right)
 
     @staticmethod
     def maximum(left: Any, right: Any, *_: Any, **__: Any) -> Any:
         """Return the larger one."""
-        return lanes.greatest(left, right)
+        return lane_arithmetic.greatest(left, right)
 
     @staticmethod
     def multiple_of(value: Any, *_: Any) -> Any:

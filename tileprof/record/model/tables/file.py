@@ -39,7 +39,7 @@ class Table:
         self.keys = keys
         self.columns = dict(columns)
         self.derived: dict[Hashable, Any] = {}
-        """What users of the table compute of it once."""
+        """Results that users of the table compute once."""
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -1,4 +1,4 @@
-"""What an entry of the table of products says: a recipe, and times in a code of 16 bits."""
+"""Entries of the table of products: a recipe, and times in a code of 16 bits."""
 
 from __future__ import annotations
 

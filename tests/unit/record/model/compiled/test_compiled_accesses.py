@@ -52,9 +52,9 @@ def test_every_program_touches_what_the_interpreter_sees(name):
     assert launches
     for kernel, arguments in launches:
         real = generated.with_memory(arguments)
-        made, touched = generated.modelled(kernel, real)
-        assert made.coverage == "exact"
-        assert touched == generated.brute_force(kernel, real, made)
+        evaluation, touched_bytes = generated.modelled(kernel, real)
+        assert evaluation.coverage == "exact"
+        assert touched_bytes == generated.brute_force(kernel, real, evaluation)
 
 
 def test_what_depends_on_values_that_are_not_known_is_a_superset():
@@ -62,20 +62,20 @@ def test_what_depends_on_values_that_are_not_known_is_a_superset():
         lambda i, w: w[i] * 2, torch.tensor([[3, 1, 4], [5, 9, 2]]), _of(12, 40)
     )
     real = generated.with_memory(arguments, fill=0)
-    made, touched = generated.modelled(kernel, real, values=lambda _: None)
-    assert made.coverage == "inferred"
-    seen = generated.brute_force(kernel, real, made)
-    assert all(cells <= touched[place] for place, cells in seen.items())
-    assert any(cells < touched[place] for place, cells in seen.items())
+    evaluation, touched_bytes = generated.modelled(kernel, real, values=lambda _: None)
+    assert evaluation.coverage == "inferred"
+    true_bytes = generated.brute_force(kernel, real, evaluation)
+    assert all(cells <= touched_bytes[place] for place, cells in true_bytes.items())
+    assert any(cells < touched_bytes[place] for place, cells in true_bytes.items())
 
 
 def test_a_kernel_that_cannot_be_followed_takes_its_arguments_whole():
     [(kernel, arguments)] = generated.launches_of(lambda x: x * 2 + 1, _of(40, 50))
     kernel.source = kernel.source.replace("tmp0 = tl.load", "tmp9 = tl.nothing_like_this.of_ours\n    tmp0 = tl.load")
-    made, _ = kernel.kernel(tuple(generated.with_memory(arguments)), lambda _: None)
-    assert made.coverage == "conservative"
-    assert "every program takes every argument whole" in made.note
-    boxes = made.footprint.boxes
+    evaluation, _ = kernel.kernel(tuple(generated.with_memory(arguments)), lambda _: None)
+    assert evaluation.coverage == "conservative"
+    assert "every program takes every argument whole" in evaluation.note
+    boxes = evaluation.footprint.boxes
     assert set(zip(boxes.operand.tolist(), boxes.mode.tolist(), strict=True)) == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert set(boxes.length.tolist()) == {40 * 50 * 4}
 
@@ -171,10 +171,10 @@ def test_a_templates_products_and_the_blocks_of_flex_attention_are_what_the_inte
     [(kernel, arguments)] = generated.launches_of(lambda a, b: (a @ b).relu(), left, right, settings=settings)
     assert kernel.name.startswith("triton_tem_fused_mm_relu")
     real = generated.with_memory(arguments)
-    made, touched = generated.modelled(kernel, real)
-    assert made.coverage == "exact"
-    assert made.flops == 2 * 128 * 64 * 192
-    assert touched == generated.brute_force(kernel, real, made)
+    evaluation, touched_bytes = generated.modelled(kernel, real)
+    assert evaluation.coverage == "exact"
+    assert evaluation.flops == 2 * 128 * 64 * 192
+    assert touched_bytes == generated.brute_force(kernel, real, evaluation)
 
     mask = create_block_mask(lambda _b, _h, i, j: i >= j, None, None, 256, 256, device="cpu")
     q, k, v = (_of(1, 2, 256, 16, dtype=torch.float16) for _ in range(3))
@@ -184,6 +184,6 @@ def test_a_templates_products_and_the_blocks_of_flex_attention_are_what_the_inte
     for tensor in real:
         if isinstance(tensor, torch.Tensor) and tensor.dtype is torch.int32:
             tensor.copy_(next(integers))
-    made, touched = generated.modelled(kernel, real)
-    assert made.coverage == "exact"
-    assert touched == generated.brute_force(kernel, real, made)
+    evaluation, touched_bytes = generated.modelled(kernel, real)
+    assert evaluation.coverage == "exact"
+    assert touched_bytes == generated.brute_force(kernel, real, evaluation)

@@ -28,7 +28,7 @@ def _kernels(trace):
     return trace.launches["kernel"].tolist()
 
 
-def test_a_compiled_function_is_recorded_as_inductor_fuses_it(recorded):
+def test_a_compiled_function_is_recorded_as_inductor_fuses_it(trace_of):
     results = []
 
     def program():
@@ -36,7 +36,7 @@ def test_a_compiled_function_is_recorded_as_inductor_fuses_it(recorded):
             block, x = Block(), torch.randn(8, 64)
             results.append((torch.compile(block)(x), block(x)))
 
-    trace = recorded(program, initialisation=True)
+    trace = trace_of(program, initialisation=True)
     fused = [k for k in _kernels(trace) if k.startswith("triton_")]
     assert [k.rpartition("_")[0] for k in fused] == [
         "triton_per_fused_native_layer_norm",
@@ -48,7 +48,7 @@ def test_a_compiled_function_is_recorded_as_inductor_fuses_it(recorded):
     assert ops == ["aten::native_layer_norm", "aten::addmm+aten::gelu+aten::add"]
 
 
-def test_dependencies_cross_between_compiled_code_and_the_rest(recorded):
+def test_dependencies_cross_between_compiled_code_and_the_rest(trace_of):
     from tileprof.analysis import build_graph
 
     def program():
@@ -57,7 +57,7 @@ def test_dependencies_cross_between_compiled_code_and_the_rest(recorded):
             y = torch.compile(lambda a: a.relu() + 1)(x)
             y.mul_(3)
 
-    trace = recorded(program)
+    trace = trace_of(program)
     kernels = _kernels(trace)
     [fused] = [n for n, k in enumerate(kernels) if k.startswith("triton_poi")]
     pairs = build_graph(trace).pairs
@@ -66,7 +66,7 @@ def test_dependencies_cross_between_compiled_code_and_the_rest(recorded):
     assert (fused, fused + 1) in true
 
 
-def test_training_computes_what_it_computes_without_the_compiler(recorded):
+def test_training_computes_what_it_computes_without_the_compiler(trace_of):
     def train(compiled):
         torch.manual_seed(0)
         block, x = Block(), torch.randn(8, 64, requires_grad=True)
@@ -76,18 +76,18 @@ def test_training_computes_what_it_computes_without_the_compiler(recorded):
         return [x.grad, *(p.grad for p in block.parameters())]
 
     results = []
-    trace = recorded(lambda: results.extend(zip(train(compiled=True), train(compiled=False), strict=True)))
+    trace = trace_of(lambda: results.extend(zip(train(compiled=True), train(compiled=False), strict=True)))
     assert all(torch.equal(a, b) for a, b in results)
     assert any("backward" in k for k in _kernels(trace) if k.startswith("triton_"))
     assert not any("lower" in note for note in trace.manifest["notes"] if "could not" in note)
 
 
-def test_a_graph_break_and_dynamic_shapes_are_recorded(recorded):
-    seen = []
+def test_a_graph_break_and_dynamic_shapes_are_recorded(trace_of):
+    calls = []
 
     def broken(x):
         y = x.softmax(-1)
-        seen.append(y.shape)
+        calls.append(y.shape)
         torch._dynamo.graph_break()
         return y * y + 1
 
@@ -98,14 +98,14 @@ def test_a_graph_break_and_dynamic_shapes_are_recorded(recorded):
                 x = torch.randn(rows, 70)
                 torch.testing.assert_close(function(x), x.softmax(-1).square() + 1)
 
-    trace = recorded(program)
+    trace = trace_of(program)
     fused = trace.launches[trace.launches["kernel"].str.startswith("triton_")]
     assert len(fused) >= 4
     assert (fused["coverage"] == "exact").all()
-    assert len(seen) == 2
+    assert len(calls) == 2
 
 
-def test_results_lie_where_the_lowered_program_left_them(recorded):
+def test_results_lie_where_the_lowered_program_left_them(trace_of):
     results = []
 
     def program():
@@ -114,32 +114,32 @@ def test_results_lie_where_the_lowered_program_left_them(recorded):
             function = torch.compile(lambda a: (a[1:] * 2, (a + 1).t(), a))
             results.append((function(x), (x[1:] * 2, (x + 1).t(), x)))
 
-    recorded(program)
-    got, want = results[0]
-    assert all(torch.equal(a, b) and a.shape == b.shape for a, b in zip(got, want, strict=True))
-    assert got[2].data_ptr() == want[2].data_ptr()
+    trace_of(program)
+    actual, want = results[0]
+    assert all(torch.equal(a, b) and a.shape == b.shape for a, b in zip(actual, want, strict=True))
+    assert actual[2].data_ptr() == want[2].data_ptr()
 
 
-def test_fake_programs_are_lowered_too(recorded):
+def test_fake_programs_are_lowered_too(trace_of):
     def program():
         with torch.no_grad():
             torch.compile(Block())(torch.randn(8, 64))
 
-    trace = recorded(program, fake=True)
+    trace = trace_of(program, fake=True)
     assert sum(k.startswith("triton_") for k in _kernels(trace)) == 2
 
 
-def test_another_backend_is_recorded_operator_by_operator_and_a_note_says_so(recorded):
+def test_another_backend_is_recorded_operator_by_operator_and_a_note_says_so(trace_of):
     def program():
         with torch.no_grad():
             torch.compile(lambda a: a.relu() + 1, backend="eager")(torch.randn(8, 64))
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert not any(k.startswith("triton_") for k in _kernels(trace))
     assert any("its backend is 'eager'" in note for note in trace.manifest["notes"])
 
 
-def test_without_triton_operators_are_recorded_and_a_note_says_what_to_install(recorded, monkeypatch):
+def test_without_triton_operators_are_recorded_and_a_note_says_what_to_install(trace_of, monkeypatch):
     from tileprof.record.model.compiled import entry
 
     monkeypatch.setattr(entry, "find_spec", lambda _: None)
@@ -148,12 +148,12 @@ def test_without_triton_operators_are_recorded_and_a_note_says_what_to_install(r
         with torch.no_grad():
             torch.compile(lambda a: a.relu() + 1)(torch.randn(8, 64))
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert [k for k in _kernels(trace) if "relu" in k]
     assert any("pip install triton" in note for note in trace.manifest["notes"])
 
 
-def test_a_graph_that_inductor_refuses_is_recorded_operator_by_operator(recorded, monkeypatch):
+def test_a_graph_that_inductor_refuses_is_recorded_operator_by_operator(trace_of, monkeypatch):
     from tileprof.record.model.compiled import backend
 
     def refused(*_):
@@ -167,14 +167,14 @@ def test_a_graph_that_inductor_refuses_is_recorded_operator_by_operator(recorded
             x = torch.randn(8, 64)
             results.append((torch.compile(lambda a: a.relu() + 1)(x), x.relu() + 1))
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert torch.equal(*results[0])
     assert any("no lowering for this" in note for note in trace.manifest["notes"])
     assert sum("relu" in k for k in _kernels(trace)) == 2
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_layers_compiled_one_by_one_and_a_compiled_optimizer_are_recorded(recorded):
+def test_layers_compiled_one_by_one_and_a_compiled_optimizer_are_recorded(trace_of):
     def program():
         layers = torch.nn.ModuleList(_Layer(kind()) for kind in _ACTIVATIONS)
         for layer in layers:
@@ -187,7 +187,7 @@ def test_layers_compiled_one_by_one_and_a_compiled_optimizer_are_recorded(record
         x.sum().backward()
         step()
 
-    trace = recorded(program)
+    trace = trace_of(program)
     fused = [k for k in _kernels(trace) if k.startswith("triton_")]
     assert sum(k.startswith("triton_for_fused") for k in fused) >= 1
     assert sum(k.startswith("triton_poi_fused") for k in fused) >= len(_ACTIVATIONS)
@@ -208,19 +208,19 @@ _ACTIVATIONS = (
 )  # fmt: skip
 
 
-def test_a_choice_that_inductor_would_measure_is_made_by_rule_and_a_note_says_so(recorded):
+def test_a_choice_that_inductor_would_measure_is_made_by_rule_and_a_note_says_so(trace_of):
     def program():
         with torch.no_grad():
             a, b = torch.randn(128, 64).half(), torch.randn(64, 256).half()
             function = torch.compile(lambda a, b: (a @ b).relu(), mode="max-autotune-no-cudagraphs")
             torch.testing.assert_close(function(a, b), (a @ b).relu())
 
-    trace = recorded(program)
+    trace = trace_of(program)
     assert any("Inductor would choose by measuring" in note for note in trace.manifest["notes"])
     assert "aten::mm" in trace.launches["op"].tolist()
 
 
-def test_attention_with_dropout_stays_in_one_piece_as_on_a_gpu(recorded):
+def test_attention_with_dropout_stays_in_one_piece_as_on_a_gpu(trace_of):
     results = []
 
     def program():
@@ -230,7 +230,7 @@ def test_attention_with_dropout_stays_in_one_piece_as_on_a_gpu(recorded):
         results[0].sum().backward()
         results.append(q.grad)
 
-    trace = recorded(program)
+    trace = trace_of(program)
     ops = trace.launches["op"].tolist()
     assert "aten::_scaled_dot_product_cudnn_attention" in ops
     assert "aten::_scaled_dot_product_cudnn_attention_backward" in ops
@@ -240,7 +240,7 @@ def test_attention_with_dropout_stays_in_one_piece_as_on_a_gpu(recorded):
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_convolutions_lie_as_the_code_around_them_takes_them_to_lie(recorded, channels_last):
+def test_convolutions_lie_as_the_code_around_them_takes_them_to_lie(trace_of, channels_last):
     results = []
 
     def program():
@@ -255,7 +255,7 @@ def test_convolutions_lie_as_the_code_around_them_takes_them_to_lie(recorded, ch
         with torch.no_grad():
             results.append((torch.compile(function)(x), function(x)))
 
-    trace = recorded(program, initialisation=True)
+    trace = trace_of(program, initialisation=True)
     assert torch.equal(*results[0])
     assert not any("could not be lowered" in note for note in trace.manifest["notes"])
     assert trace.launches["op"].tolist().count("aten::convolution") >= 3

@@ -74,7 +74,7 @@ def tried_operators(operators):
                     op(sample.input, *sample.args, **sample.kwargs)
             except AssertionError as error:
                 wrong.append(f"{name}: {error}")
-            attempts += watched_calls.tried
+            attempts += watched_calls.attempts
             held |= {held_operators.model_of(one) for one in watched_calls.held}
     return attempts, held, wrong
 

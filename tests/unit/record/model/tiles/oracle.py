@@ -96,8 +96,8 @@ def call_of(op: str, *args: Any, **kwargs: Any) -> Call:
             inputs = kwargs.get(argument.name, argument.default_value)
         arguments[argument.name] = describe(inputs)
     with torch.no_grad():
-        returned = function(*args, **kwargs)
-    several = returned if isinstance(returned, list | tuple) else (returned,)
+        result = function(*args, **kwargs)
+    several = result if isinstance(result, list | tuple) else (result,)
     outputs = tuple(describe(r) for r in several if isinstance(r, torch.Tensor))
     return Call(op, arguments, outputs, tuple(tensors), lambda operand: values[operand.ref])
 

@@ -31,23 +31,23 @@ def positions(operand: Operand | torch.Tensor) -> torch.Tensor:
 
 def elements(kernel: Kernel, operand: Operand, tile: int, mode: int = READ) -> list[int]:
     """Positions of the elements that ``tile`` touches, with repetition; only whole elements may be touched."""
-    return [e for _, touched in _rows(kernel, operand, mode, tile) for e in touched]
+    return [e for _, row_elements in _rows(kernel, operand, mode, tile) for e in row_elements]
 
 
 def by_tile(kernel: Kernel, operand: Operand, mode: int = READ) -> list[list[int]]:
     """`elements` of all tiles; nothing of an operand that the kernel does not know."""
     actual: list[list[int]] = [[] for _ in range(kernel.footprint.tiles)]
-    for tile, touched in _rows(kernel, operand, mode):
-        actual[tile] += touched
+    for tile, row_elements in _rows(kernel, operand, mode):
+        actual[tile] += row_elements
     return actual
 
 
 def _rows(kernel: Kernel, operand: Operand, mode: int, tile: int | None = None) -> Iterator[tuple[int, range]]:
-    if not _touched(kernel, operand):
+    if not _is_touched(kernel, operand):
         return
     b, size = kernel.footprint.boxes, operand.itemsize
-    chosen = (b.operand == slot_of(kernel, operand)) & (b.mode == mode)
-    rows = np.flatnonzero(chosen if tile is None else chosen & (b.tile == tile))
+    of_operand = (b.operand == slot_of(kernel, operand)) & (b.mode == mode)
+    rows = np.flatnonzero(of_operand if tile is None else of_operand & (b.tile == tile))
     assert not (b.offset[rows] % size).any()
     assert not (b.length[rows] % size).any()
     columns = (b.tile, b.offset, b.length, b.count_0, b.stride_0, b.count_1, b.stride_1)
@@ -86,7 +86,7 @@ def assert_reads(
         assert set(read) == set(expected.flatten().tolist()) - {-1}, f"tile {tile}"
 
 
-def _touched(kernel: Kernel, operand: Operand) -> bool:
+def _is_touched(kernel: Kernel, operand: Operand) -> bool:
     return any(is_same(o, operand) for o in kernel.operands)
 
 
@@ -95,13 +95,13 @@ def tensors(draw, shape, *, broadcast=False, dtype=torch.float32):
     """A tensor of ``shape`` with its dimensions in any order in memory, perhaps with gaps, perhaps broadcast."""
     order = draw(st.permutations(range(len(shape))))
     gaps = [draw(st.sampled_from([1, 1, 1, 2])) for _ in shape]
-    repeated = [broadcast and draw(st.integers(0, 3)) == 0 for _ in shape]
-    stored = [1 if repeated[d] else shape[d] * gaps[d] for d in order]
+    is_repeated = [broadcast and draw(st.integers(0, 3)) == 0 for _ in shape]
+    stored = [1 if is_repeated[d] else shape[d] * gaps[d] for d in order]
     base = torch.zeros(stored, dtype=dtype)
     back = [order.index(d) for d in range(len(shape))]
     view = base.permute(back)
     for d, gap in enumerate(gaps):
-        view = view if repeated[d] or gap == 1 else view[(slice(None),) * d + (slice(None, None, gap),)]
+        view = view if is_repeated[d] or gap == 1 else view[(slice(None),) * d + (slice(None, None, gap),)]
     return view.expand(shape)
 
 

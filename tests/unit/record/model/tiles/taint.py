@@ -68,10 +68,10 @@ def check(
         if not floats and model is None:
             continue
         where = tuple(int(random.integers(n)) for n in tensor.shape)
-        changed = [t.clone() for t in originals]
-        changed[ref][where] = _another(tensor, where, random)
+        clones = [t.clone() for t in originals]
+        clones[ref][where] = _another(tensor, where, random)
         try:
-            again = _run(func, args, kwargs, changed)
+            again = _run(func, args, kwargs, clones)
         except (RuntimeError, IndexError, ValueError):  # not every value is an index
             continue
         byte = sum(i * s for i, s in zip(where, operand.strides, strict=True)) * operand.itemsize
@@ -79,9 +79,11 @@ def check(
         if ref == 0 and func._schema.is_mutable and call.outputs:  # in place: the first argument is the output's memory
             start[call.outputs[0].ref] = start[ref]
         tainted = [reached(kernels, start)]
-        moved = [(old.shape, new.shape) for old, new in zip(plain, again, strict=True) if old.shape != new.shape]
-        if not floats and model is not None and not moved:
-            tainted.append(reached(model(replace(call, value=lambda o, v=changed: v[o.ref])), start))
+        shape_changes = [
+            (old.shape, new.shape) for old, new in zip(plain, again, strict=True) if old.shape != new.shape
+        ]
+        if not floats and model is not None and not shape_changes:
+            tainted.append(reached(model(replace(call, value=lambda o, v=clones: v[o.ref])), start))
         attempts += 1
         for out, before, after in zip(call.outputs, plain, again, strict=True):
             if before.shape[1:] != after.shape[1:]:
@@ -114,8 +116,8 @@ def _another(tensor: torch.Tensor, where: tuple[int, ...], random: Any) -> Any:
 def _run(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors returned for copies of ``tensors`` in place of those in the arguments."""
     copies = [t.clone() for t in tensors]
-    returned = func(*_replace(args, iter(copies)), **_replace(kwargs, iter(copies[_count(args) :])))
-    return [t for t in (returned if isinstance(returned, list | tuple) else [returned]) if isinstance(t, torch.Tensor)]
+    result = func(*_replace(args, iter(copies)), **_replace(kwargs, iter(copies[_count(args) :])))
+    return [t for t in (result if isinstance(result, list | tuple) else [result]) if isinstance(t, torch.Tensor)]
 
 
 def _runs(b: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -48,9 +48,9 @@ tiles = st.tuples(st.integers(1, 5), st.integers(1, 5))
 def keys_met(x, tile, keys, *, causal):
     """Whole blocks of keys, up to the block of the last query that the tile has room for."""
     last = (x + 1) * tile[0] - 1
-    met = [j for j in range(keys) if not causal or j // tile[1] <= last // tile[1]]
-    assert all(j in met for j in range(keys) if not causal or j <= last)
-    return met
+    keys_of_tile = [j for j in range(keys) if not causal or j // tile[1] <= last // tile[1]]
+    assert all(j in keys_of_tile for j in range(keys) if not causal or j <= last)
+    return keys_of_tile
 
 
 def rows_of(operand, batch, head, rows):
@@ -70,20 +70,22 @@ def test_forward_tiles_read_their_queries_and_the_keys_they_meet(problem, tile):
     assert kernel.grid == (math.ceil(q.shape[2] / tile[0]), q.shape[0], q.shape[1])
     for t, (x, b, h) in enumerate(kernel.footprint.block.tolist()):
         own = range(x * tile[0], min((x + 1) * tile[0], q.shape[2]))
-        met = keys_met(x, tile, k.shape[2], causal=causal)
+        keys_of_tile = keys_met(x, tile, k.shape[2], causal=causal)
         assert bytes_of(kernel.footprint, t, 0) == rows_of(q, b, h, own)
-        assert bytes_of(kernel.footprint, t, 1) == rows_of(k, b, h // group, met)
-        assert bytes_of(kernel.footprint, t, 2) == rows_of(v, b, h // group, met)
+        assert bytes_of(kernel.footprint, t, 1) == rows_of(k, b, h // group, keys_of_tile)
+        assert bytes_of(kernel.footprint, t, 2) == rows_of(v, b, h // group, keys_of_tile)
         assert bytes_of(kernel.footprint, t, 3, WRITE) == rows_of(out, b, h, own)
         assert bytes_of(kernel.footprint, t, 4, WRITE) == rows_of(statistics, b, h, own)
         if mask is not None:
-            spread = expanded(call["attn_mask"], (*q.shape[:3], k.shape[2]))
-            assert bytes_of(kernel.footprint, t, 5) == element_bytes(spread, ((b, h, i, j) for i in own for j in met))
+            spread = broadcast_bytes(call["attn_mask"], (*q.shape[:3], k.shape[2]))
+            assert bytes_of(kernel.footprint, t, 5) == element_bytes(
+                spread, ((b, h, i, j) for i in own for j in keys_of_tile)
+            )
     assert_each_byte_written_once(kernel, 3, out, WRITE)
     assert_each_byte_written_once(kernel, 4, statistics, WRITE)
 
 
-def expanded(operand, shape):
+def broadcast_bytes(operand, shape):
     view = torch.empty(10_000).as_strided(operand.shape, operand.strides).expand(shape)
     return Operand(tuple(view.shape), view.stride(), operand.dtype, operand.itemsize, ref=operand.ref)
 
@@ -104,12 +106,12 @@ def flash(batch, heads, kv_heads, queries, keys, width, *, causal=False):
 def test_slices_of_keys_are_combined(batch, heads, queries, keys, tile, split, causal):
     call = flash(batch, heads, heads, queries, keys, 8, causal=causal)
     with overrides.override(f"attention={tile[0]}x{tile[1]},split={split}"):
-        launched = run_model(call, H200)
+        launches = run_model(call, H200)
     slices = min(split, math.ceil(keys / tile[1]))
     if slices == 1:
-        assert len(launched) == 1
+        assert len(launches) == 1
         return
-    main, combine = launched
+    main, combine = launches
     out, statistics = call.outputs[:2]
     across = math.ceil(queries / tile[0])
     most = math.ceil(len(keys_met(across - 1, tile, keys, causal=causal)) / tile[1])
@@ -126,8 +128,10 @@ def test_slices_of_keys_are_combined(batch, heads, queries, keys, tile, split, c
     for t, (x, b, z) in enumerate(main.footprint.block.tolist()):
         s, h = divmod(z, heads)
         own = range(x * tile[0], min((x + 1) * tile[0], queries))
-        met = [j for j in keys_met(x, tile, keys, causal=causal) if s * per_slice <= j // tile[1] < (s + 1) * per_slice]
-        assert bytes_of(main.footprint, t, 1) == rows_of(call["key"], b, h, met)
+        keys_of_tile = [
+            j for j in keys_met(x, tile, keys, causal=causal) if s * per_slice <= j // tile[1] < (s + 1) * per_slice
+        ]
+        assert bytes_of(main.footprint, t, 1) == rows_of(call["key"], b, h, keys_of_tile)
         cells = [(s, h, b, i) for i in own]
         assert bytes_of(main.footprint, t, 3, WRITE) == element_bytes(
             partial, ((*c, d) for c in cells for d in range(8))
@@ -164,21 +168,21 @@ def test_backward_walks_queries_and_adds_to_their_gradients(problem, tile):
     assert gradients.grid == (math.ceil(keys / tile[1]), batch, heads)
     for t, (x, b, h) in enumerate(gradients.footprint.block.tolist()):
         own = range(x * tile[1], min((x + 1) * tile[1], keys))
-        walked = [i for i in range(queries) if not causal or i // tile[0] >= x * tile[1] // tile[0]]
-        assert all(i in walked for i in range(queries) if not causal or i >= own[0])
+        query_rows = [i for i in range(queries) if not causal or i // tile[0] >= x * tile[1] // tile[0]]
+        assert all(i in query_rows for i in range(queries) if not causal or i >= own[0])
         for slot, name in ((0, "key"), (1, "value")):
             assert bytes_of(gradients.footprint, t, slot) == rows_of(call[name], b, h, own)
         for slot, name in ((2, "query"), (3, "grad_out"), (4, "logsumexp")):
-            assert bytes_of(gradients.footprint, t, slot) == rows_of(call[name], b, h, walked)
-        assert bytes_of(gradients.footprint, t, 5) == element_bytes(row, ((h, b, i) for i in walked))
-        added = element_bytes(sums, ((h, b, i, d) for i in walked for d in range(width)))
-        assert bytes_of(gradients.footprint, t, 6, ATOMIC) == added
+            assert bytes_of(gradients.footprint, t, slot) == rows_of(call[name], b, h, query_rows)
+        assert bytes_of(gradients.footprint, t, 5) == element_bytes(row, ((h, b, i) for i in query_rows))
+        sum_bytes = element_bytes(sums, ((h, b, i, d) for i in query_rows for d in range(width)))
+        assert bytes_of(gradients.footprint, t, 6, ATOMIC) == sum_bytes
         for slot, target in ((7, grad_k), (8, grad_v)):
             assert bytes_of(gradients.footprint, t, slot, WRITE) == rows_of(target, b, h, own)
         if mask is not None:
-            spread = expanded(call["attn_mask"], (*q.shape[:3], keys))
+            spread = broadcast_bytes(call["attn_mask"], (*q.shape[:3], keys))
             assert bytes_of(gradients.footprint, t, 9) == element_bytes(
-                spread, ((b, h, i, j) for i in walked for j in own)
+                spread, ((b, h, i, j) for i in query_rows for j in own)
             )
     for kernel, slot, target in (
         (dots, 2, row),
@@ -208,11 +212,11 @@ def test_shared_heads_sum_their_key_gradients():
     shared = call_of("aten::stack", [k, k]).tensors[0]
     call.arguments |= {"key": shared, "value": shared}
     call.outputs = (call.outputs[0], shared, shared)
-    launched = run_model(call, H200)
-    sums = launched[3:]
+    launches = run_model(call, H200)
+    sums = launches[3:]
     assert [k.name for k in sums] == ["attention_backward_group_sum"] * 2
     expanded_key = Operand((2, 6, 7, 4), (28, 56, 4, 1), "float32", 4)
-    assert_each_byte_written_once(launched[1], 7, expanded_key, WRITE)
+    assert_each_byte_written_once(launches[1], 7, expanded_key, WRITE)
     for kernel in sums:
         assert_each_byte_written_once(kernel, 1, shared, WRITE)
         for t in range(kernel.footprint.tiles):

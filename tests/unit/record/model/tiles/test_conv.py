@@ -100,7 +100,7 @@ class Geometry:
             matches.append(at)
         return tuple(matches)
 
-    def gathered(self, pixel, size, *, transposed):
+    def gather(self, pixel, size, *, transposed):
         """Everything a result at ``pixel`` takes from a source with spatial ``size``."""
         find = self.results_of if transposed else self.sources_of
         return {at for tap in self.taps if (at := find(pixel, size, tap)) is not None}
@@ -112,7 +112,7 @@ def slices_of(depth, step, split):
     return list(itertools.pairwise(min(s * iterations // split * step, depth) for s in range(split + 1)))
 
 
-def check_gather(launched, tile, geometry, out, source, *, transposed, bias=None):
+def check_gather(launches, tile, geometry, out, source, *, transposed, bias=None):
     """A forward pass or an input's gradient: reads and writes of every tile."""
     tile_m, tile_n, tile_k, split = tile
     groups, weight = geometry.groups, geometry.weight
@@ -120,7 +120,7 @@ def check_gather(launched, tile, geometry, out, source, *, transposed, bias=None
     pixels = [(n, *p) for n in range(out.shape[0]) for p in np.ndindex(*out.shape[2:])]
     slices = slices_of(sources, tile_k, split)
     partial, rank = partial_sums(out, len(slices))
-    main = launched[0]
+    main = launches[0]
     grid = (math.ceil(len(pixels) / tile_m), math.ceil(results / tile_n), groups * len(slices))
     assert main.grid == grid
     assert sorted(map(tuple, main.footprint.block.tolist())) == sorted(np.ndindex(*grid))
@@ -129,7 +129,7 @@ def check_gather(launched, tile, geometry, out, source, *, transposed, bias=None
         own = pixels[x * tile_m : (x + 1) * tile_m]
         channels = range(y * tile_n, min((y + 1) * tile_n, results))
         depth = range(*slices[s])
-        halo = {(n, *at) for n, *p in own for at in geometry.gathered(p, source.shape[2:], transposed=transposed)}
+        halo = {(n, *at) for n, *p in own for at in geometry.gather(p, source.shape[2:], transposed=transposed)}
         needs = ((n, group * sources + c, *at) for n, *at in halo for c in depth)
         assert bytes_of(main.footprint, t, 0) == element_bytes(source, needs)
         pairs = [(group * sources + c, k) if transposed else (group * results + k, c) for c in depth for k in channels]
@@ -142,11 +142,11 @@ def check_gather(launched, tile, geometry, out, source, *, transposed, bias=None
         else:
             assert bytes_of(main.footprint, t, 2, WRITE) == element_bytes(partial, ((s, rank[cell]) for cell in cells))
     if len(slices) == 1:
-        assert len(launched) == 1
+        assert len(launches) == 1
         assert_each_byte_written_once(main, 2, out, WRITE)
     else:
         assert_each_byte_written_once(main, 2, partial, WRITE)
-        check_reduction(launched[1], out, partial, rank, bias)
+        check_reduction(launches[1], out, partial, rank, bias)
 
 
 def partial_sums(out, splits):
@@ -181,7 +181,7 @@ def check_depthwise(kernel, geometry, out, source, *, transposed, bias=None):
         for n, c, *p in own:
             group = c // results
             for b in range(group * sources, (group + 1) * sources):
-                needs |= {(n, b, *at) for at in geometry.gathered(p, source.shape[2:], transposed=transposed)}
+                needs |= {(n, b, *at) for at in geometry.gather(p, source.shape[2:], transposed=transposed)}
                 weights |= {((b, c % results) if transposed else (c, b % sources)) + tap for tap in geometry.taps}
         # A block's results are rectangles: pixels that one of its channels needs are needed by each of a rectangle.
         assert bytes_of(kernel.footprint, t, 0) == element_bytes(source, needs)
@@ -190,13 +190,13 @@ def check_depthwise(kernel, geometry, out, source, *, transposed, bias=None):
             assert bytes_of(kernel.footprint, t, 3) == element_bytes(bias, {(i[1],) for i in own})
 
 
-def check_gather_or_depthwise(launched, tile, geometry, out, source, *, transposed, bias=None):
+def check_gather_or_depthwise(launches, tile, geometry, out, source, *, transposed, bias=None):
     per_group = (out if transposed else source).shape[1] // geometry.groups
     if geometry.groups > 1 and per_group == 1:
-        assert "depthwise" in launched[0].name
-        check_depthwise(launched[0], geometry, out, source, transposed=transposed, bias=bias)
+        assert "depthwise" in launches[0].name
+        check_depthwise(launches[0], geometry, out, source, transposed=transposed, bias=bias)
     else:
-        check_gather(launched, tile, geometry, out, source, transposed=transposed, bias=bias)
+        check_gather(launches, tile, geometry, out, source, transposed=transposed, bias=bias)
 
 
 def parse(word):
@@ -209,9 +209,9 @@ def parse(word):
 def test_forward_tiles_read_exactly_their_halo(arguments, word):
     call = call_of("aten::convolution", *arguments)
     with overrides.override(word):
-        launched = run_model(call, H200)
+        launches = run_model(call, H200)
     check_gather_or_depthwise(
-        launched,
+        launches,
         parse(word),
         Geometry(call),
         call.outputs[0],
@@ -245,8 +245,8 @@ def test_three_dimensions_work_like_two():
     source, weight = torch.zeros(2, 2, 4, 5, 3), torch.zeros(3, 2, 3, 2, 1)
     call = call_of("aten::convolution", source, weight, None, [2, 1, 1], [1, 0, 1], [1, 2, 1], False, [0, 0, 0], 1)
     with overrides.override("conv=7x2x1,split=1"):
-        launched = run_model(call, H200)
-    check_gather(launched, (7, 2, 1, 1), Geometry(call), call.outputs[0], call["input"], transposed=False)
+        launches = run_model(call, H200)
+    check_gather(launches, (7, 2, 1, 1), Geometry(call), call.outputs[0], call["input"], transposed=False)
 
 
 @settings(max_examples=100, deadline=None)
@@ -261,20 +261,20 @@ def test_backward_tiles_read_what_their_gradients_need(arguments, word):
     )
     geometry, transposed = Geometry(call), call["transposed"]
     with overrides.override(word):
-        launched = run_model(call, H200)
-    refs = [[o.ref for o in kernel.operands if isinstance(o, Operand)] for kernel in launched]
+        launches = run_model(call, H200)
+    refs = [[o.ref for o in kernel.operands if isinstance(o, Operand)] for kernel in launches]
     cut = 1 + next(i for i, operand_refs in enumerate(refs) if call.outputs[0].ref in operand_refs)
     check_gather_or_depthwise(
-        launched[:cut], parse(word), geometry, call.outputs[0], call["grad_output"], transposed=not transposed
+        launches[:cut], parse(word), geometry, call.outputs[0], call["grad_output"], transposed=not transposed
     )
-    rest = launched[cut:]
+    rest = launches[cut:]
     if bias is not None:
         check_bias_gradient(rest.pop(), call)
     small, large = (call["input"], call["grad_output"]) if transposed else (call["grad_output"], call["input"])
     check_weight_gradient(rest, parse(word), geometry, call.outputs[1], small, large)
 
 
-def check_weight_gradient(launched, tile, geometry, weight, small, large):
+def check_weight_gradient(launches, tile, geometry, weight, small, large):
     tile_m, tile_n, _, split = tile
     groups = geometry.groups
     lines = list(np.ndindex(small.shape[0], small.shape[2]))
@@ -282,7 +282,7 @@ def check_weight_gradient(launched, tile, geometry, weight, small, large):
     columns = list(np.ndindex(*weight.shape[1:]))
     split = min(split, len(lines))
     partial, rank = partial_sums(weight, split)
-    main = launched[0]
+    main = launches[0]
     assert main.grid == (math.ceil(rows / tile_m), math.ceil(len(columns) / tile_n), groups * split)
     for t, (x, y, z) in enumerate(main.footprint.block.tolist()):
         s, group = divmod(z, groups)
@@ -293,20 +293,20 @@ def check_weight_gradient(launched, tile, geometry, weight, small, large):
         assert bytes_of(main.footprint, t, 0) == element_bytes(
             small, ((n, i, *p) for n, *p in pixels for i in own_rows)
         )
-        touched = {
+        touched_bytes = {
             (n, group * weight.shape[1] + j, *at)
             for j, *tap in own_columns
             for n, *p in pixels
             if (at := geometry.sources_of(p, large.shape[2:], tap)) is not None
         }
-        assert bytes_of(main.footprint, t, 1) == element_bytes(large, touched)
+        assert bytes_of(main.footprint, t, 1) == element_bytes(large, touched_bytes)
         cells = [(i, *j) for i in own_rows for j in own_columns]
         target, places = (weight, cells) if split == 1 else (partial, [(s, rank[c]) for c in cells])
         assert bytes_of(main.footprint, t, 2, WRITE) == element_bytes(target, places)
     assert_each_byte_written_once(main, 2, weight if split == 1 else partial, WRITE)
-    assert len(launched) == (1 if split == 1 else 2)
+    assert len(launches) == (1 if split == 1 else 2)
     if split > 1:
-        check_reduction(launched[1], weight, partial, rank)
+        check_reduction(launches[1], weight, partial, rank)
 
 
 def check_bias_gradient(kernel, call):
@@ -323,15 +323,15 @@ def test_only_the_gradients_asked_for_are_launched():
     gradient = torch.zeros_like(torch.ops.aten.convolution(*arguments))
     source, weight, _, *rest = arguments
     call = call_of("aten::convolution_backward", gradient, source, weight, None, *rest, [False, True, False])
-    launched = run_model(call, H100)
-    assert [k.name.split("_")[2] for k in launched] == ["wgrad"]
-    assert call.outputs[0] in launched[-1].operands
+    launches = run_model(call, H100)
+    assert [k.name.split("_")[2] for k in launches] == ["wgrad"]
+    assert call.outputs[0] in launches[-1].operands
 
 
 def test_a_strided_pointwise_convolution_skips_the_pixels_between():
     call = convolution_of(torch.zeros(1, 2, 8, 8), torch.zeros(4, 2, 1, 1), stride=2, padding=0)
-    launched = run_model(call, H200)
-    read = set().union(*(bytes_of(launched[0].footprint, t, 0) for t in range(launched[0].footprint.tiles)))
+    launches = run_model(call, H200)
+    read = set().union(*(bytes_of(launches[0].footprint, t, 0) for t in range(launches[0].footprint.tiles)))
     even = ((0, c, h, w) for c in range(2) for h in range(0, 8, 2) for w in range(0, 8, 2))
     assert read == element_bytes(call["input"], even)
 

@@ -11,7 +11,7 @@ from tileprof.record.model.tiles.elementwise.copies import rearranged
 from tileprof.trace.footprint import WRITE
 
 
-def moved(op, source, *arguments):
+def copy_call(op, source, *arguments):
     """The output's elements as positions in the source; runs the operator itself."""
     name, _, overload = op.partition(".")
     return getattr(getattr(torch.ops.aten, name), overload or "default")(positions(source), *arguments)
@@ -30,7 +30,7 @@ def test_flips_and_rolls_of_any_layout(data):
     call = call_of(f"aten::{op}", source, *arguments)
     [kernel] = run_model(call, H200)
     assert_writes(kernel, call.outputs[0])
-    assert_reads(kernel, call.outputs[0], call["self"], moved(op, source, *arguments))
+    assert_reads(kernel, call.outputs[0], call["self"], copy_call(op, source, *arguments))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_shuffles_and_repetitions_read_where_the_output_came_from(op, shape, arg
     call = call_of(f"aten::{op}", source, *arguments)
     [kernel] = run_model(call, H200)
     assert_writes(kernel, call.outputs[0])
-    assert_reads(kernel, call.outputs[0], call["self"], moved(op, source, *arguments))
+    assert_reads(kernel, call.outputs[0], call["self"], copy_call(op, source, *arguments))
 
 
 @pytest.mark.parametrize("op", ["tril", "triu"])
@@ -107,8 +107,8 @@ def test_padding_fills_then_copies_the_middle(pad):
     ],
 )
 def test_the_gradient_of_a_view_goes_where_the_view_was(op, arguments, view):
-    shown = view(torch.zeros(arguments[0]))
-    call = call_of(f"aten::{op}", torch.rand(shown.shape), *arguments)
+    view_result = view(torch.zeros(arguments[0]))
+    call = call_of(f"aten::{op}", torch.rand(view_result.shape), *arguments)
     zeros, copy = run_model(call, H200)
     out = call.outputs[0]
     assert_writes(zeros, out)

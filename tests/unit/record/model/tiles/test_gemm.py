@@ -57,12 +57,12 @@ def splits_of(depth, step, split):
     return list(itertools.pairwise(edges))
 
 
-def check(launched, tile, a, b, d, c=None):
+def check(launches, tile, a, b, d, c=None):
     """The kernels against index arithmetic; ``a`` ``[batch, m, k]``, ``b``, ``d`` and ``c`` alike."""
     tile_m, tile_n, tile_k, split = tile
     (batch, m, n), k = d.shape, a.shape[2]
     slices = splits_of(k, tile_k, split)
-    main = launched[0]
+    main = launches[0]
     grid = (math.ceil(m / tile_m), math.ceil(n / tile_n), batch * len(slices))
     assert main.grid == grid
     assert sorted(map(tuple, main.footprint.block.tolist())) == sorted(np.ndindex(*grid))
@@ -82,12 +82,12 @@ def check(launched, tile, a, b, d, c=None):
         else:
             assert bytes_of(main.footprint, t, 2, WRITE) == element_bytes(results, ((s, *i) for i in own))
     if results is None:
-        assert len(launched) == 1
+        assert len(launches) == 1
         assert_each_byte_written_once(main, 2, d, WRITE)
     else:
         assert main.operands[2] == Scratch(0, results.numel * 4)
         assert_each_byte_written_once(main, 2, results, WRITE)
-        check_reduction(launched[1], results, d, c)
+        check_reduction(launches[1], results, d, c)
 
 
 def depth_of(s, slices, k, tile_k, rate):
@@ -136,8 +136,8 @@ def parse(word):
 def test_mm_of_any_layout(data, word, m, n, k):
     call = call_of("aten::mm", data.draw(matrices(m, k)), data.draw(matrices(k, n)))
     with overrides.override(word):
-        launched = run_model(call, H200)
-    check(launched, parse(word), batched(call["self"]), batched(call["mat2"]), batched(call.outputs[0]))
+        launches = run_model(call, H200)
+    check(launches, parse(word), batched(call["self"]), batched(call["mat2"]), batched(call.outputs[0]))
 
 
 @settings(max_examples=40, deadline=None)
@@ -155,21 +155,28 @@ def test_addmm_reads_self_unless_beta_is_zero(data, word, m, n, k, beta, kind):
     a, b = data.draw(matrices(m, k)), data.draw(matrices(k, n))
     call = call_of("aten::addmm", torch.zeros(shape), a, b, beta=beta)
     with overrides.override(word):
-        launched = run_model(call, H200)
+        launches = run_model(call, H200)
     d = call.outputs[0]
     c = spread(call["self"], d.shape) if beta else None
-    check(launched, parse(word), batched(call["mat1"]), batched(call["mat2"]), batched(d), c)
+    check(launches, parse(word), batched(call["mat1"]), batched(call["mat2"]), batched(d), c)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data(), tiles, st.integers(1, 3), st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))
 def test_bmm_and_baddbmm_with_broadcast_batches(data, word, batch, m, n, k):
     a, b = data.draw(matrices(batch, m, k)), data.draw(matrices(batch, k, n))
-    plain, added = call_of("aten::bmm", a, b), call_of("aten::baddbmm", torch.zeros(m, n), a, b)
+    plain, with_addend = call_of("aten::bmm", a, b), call_of("aten::baddbmm", torch.zeros(m, n), a, b)
     with overrides.override(word):
         check(run_model(plain, H200), parse(word), plain["self"], plain["mat2"], plain.outputs[0])
-        c = spread(added["self"], added.outputs[0].shape)
-        check(run_model(added, H200), parse(word), added["batch1"], added["batch2"], added.outputs[0], c)
+        c = spread(with_addend["self"], with_addend.outputs[0].shape)
+        check(
+            run_model(with_addend, H200),
+            parse(word),
+            with_addend["batch1"],
+            with_addend["batch2"],
+            with_addend.outputs[0],
+            c,
+        )
 
 
 @settings(max_examples=30, deadline=None)
@@ -215,10 +222,10 @@ def test_out_and_in_place_variants_write_the_returned_tensor():
     a, b, c = torch.zeros(6, 4), torch.zeros(4, 5), torch.zeros(6, 5)
     call = call_of("aten::addmm_", c, a, b)
     with overrides.override("gemm=4x4x4"):
-        launched = run_model(call, H200)
-    assert launched[0].operands[2] is not call["self"]
+        launches = run_model(call, H200)
+    assert launches[0].operands[2] is not call["self"]
     check(
-        launched,
+        launches,
         (4, 4, 4, 1),
         batched(call["mat1"]),
         batched(call["mat2"]),
@@ -234,10 +241,10 @@ def test_out_and_in_place_variants_write_the_returned_tensor():
 
 def test_addbmm_adds_batch_by_batch_and_reads_its_own_result():
     call = call_of("aten::addbmm", torch.zeros(5), torch.zeros(3, 4, 6), torch.zeros(3, 6, 5))
-    launched = run_model(call, H200)
+    launches = run_model(call, H200)
     a, b, d = call["batch1"], call["batch2"], call.outputs[0]
-    assert len(launched) == 3
-    for i, kernel in enumerate(launched):
+    assert len(launches) == 3
+    for i, kernel in enumerate(launches):
         assert kernel.footprint.tiles == 1
         assert bytes_of(kernel.footprint, 0, 0) == element_bytes(a, ((i, *j) for j in np.ndindex(4, 6)))
         assert bytes_of(kernel.footprint, 0, 1) == element_bytes(b, ((i, *j) for j in np.ndindex(6, 5)))
@@ -248,17 +255,17 @@ def test_addbmm_adds_batch_by_batch_and_reads_its_own_result():
 @pytest.mark.parametrize("length", [0, 7, 5000])
 def test_dot_products_add_partial_sums_of_runs(length):
     call = call_of("aten::dot", torch.zeros(2 * length)[::2], torch.zeros(length))
-    launched = run_model(call, H200)
+    launches = run_model(call, H200)
     a, b = call["self"], call["tensor"]
-    first = launched[0].footprint
+    first = launches[0].footprint
     for slot, operand in ((0, a), (1, b)):
         reads = [bytes_of(first, t, slot) for t in range(first.tiles)]
         assert set().union(*reads) == all_bytes(operand)
         assert sum(map(len, reads)) == len(all_bytes(operand))
-    assert bytes_of(launched[-1].footprint, 0, len(launched[-1].operands) - 1, WRITE) == set(range(4))
+    assert bytes_of(launches[-1].footprint, 0, len(launches[-1].operands) - 1, WRITE) == set(range(4))
     if length == 5000:
         assert [bytes_of(first, t, 2, WRITE) for t in range(5)] == [set(range(4 * t, 4 * t + 4)) for t in range(5)]
-        assert bytes_of(launched[1].footprint, 0, 0) == set(range(20))
+        assert bytes_of(launches[1].footprint, 0, 0) == set(range(20))
 
 
 def test_empty_products_launch_nothing_and_an_empty_sum_still_writes():

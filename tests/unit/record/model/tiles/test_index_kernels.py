@@ -27,7 +27,7 @@ def without_values(call):
     return call
 
 
-def covered(kernel, operand, mode):
+def coverage(kernel, operand, mode):
     return {e for tile in by_tile(kernel, operand, mode) for e in tile}
 
 
@@ -56,7 +56,9 @@ def test_a_mask_is_turned_into_positions_that_the_index_kernel_reads():
     source, mask = torch.rand(30, 90, 3), torch.rand(30, 90) > 0.5
     call = call_of("aten::index.Tensor", source, [mask])
     count, copied, _, select, coordinates, kernel = run_model(call, H200)
-    assert covered(count, call["indices"][0], READ) == covered(select, call["indices"][0], READ) == set(range(30 * 90))
+    assert (
+        coverage(count, call["indices"][0], READ) == coverage(select, call["indices"][0], READ) == set(range(30 * 90))
+    )
     assert copied.name == "memcpy<device to host>"
     assert_reads(kernel, call.outputs[0], call["self"], positions(source)[mask])
     [places] = {o for o in coordinates.operands if isinstance(o, Scratch)}
@@ -101,7 +103,7 @@ def test_few_indices_are_gone_through_by_each_block(dim):
     total = source.numel() // source.shape[dim]
     assert kernel.grid == (-(-total // 128), 1, 1)
     assert_writes(kernel, call.outputs[0])
-    assert covered(kernel, call["self"], READ) == set(positions(source).index_select(dim, index).flatten().tolist())
+    assert coverage(kernel, call["self"], READ) == set(positions(source).index_select(dim, index).flatten().tolist())
     for tile in range(kernel.footprint.tiles):
         assert len(elements(kernel, call.outputs[0], tile, WRITE)) == 5 * min(128, total - 128 * tile)
 
@@ -117,14 +119,14 @@ def test_a_scatter_that_leaves_out_what_was_there_fills_over_it_first():
     index = torch.randint(0, 20, (50,))
     call = call_of("aten::scatter_reduce_.two", torch.rand(20), 0, index, torch.rand(50), "amax", include_self=False)
     fill, reduce = run_model(call, H200)
-    assert covered(fill, call.outputs[0], WRITE) == covered(reduce, call.outputs[0], ATOMIC) == set(index.tolist())
+    assert coverage(fill, call.outputs[0], WRITE) == coverage(reduce, call.outputs[0], ATOMIC) == set(index.tolist())
 
 
 def test_a_histogram_adds_to_all_bins_after_zeros_and_limits():
     call = call_of("aten::histc", torch.rand(5000), 30)
     zeros, limits, count = run_model(call, H200)
     assert_writes(zeros, call.outputs[0])
-    assert covered(limits, call["self"], READ) == covered(count, call["self"], READ) == set(range(5000))
+    assert coverage(limits, call["self"], READ) == coverage(count, call["self"], READ) == set(range(5000))
     assert all(set(elements(count, call.outputs[0], t, ATOMIC)) == set(range(30)) for t in range(3))
 
 
@@ -168,10 +170,12 @@ def test_the_gradient_of_an_embedding_reaches_its_rows(count):
     add = kernels[-1]
     mode = WRITE if count == 40 else ATOMIC
     rows = positions(call.outputs[0])[[r for r in tokens.unique().tolist() if r != 3]]
-    assert covered(add, call.outputs[0], mode) == set(rows.flatten().tolist())
+    assert coverage(add, call.outputs[0], mode) == set(rows.flatten().tolist())
     every_row = positions(call["grad_output"])
-    taken = every_row[tokens != 3] if count == 40 else every_row  # sorted rows are added up before their row is known
-    assert covered(add, call["grad_output"], READ) == set(taken.flatten().tolist())
+    row_numbers = (
+        every_row[tokens != 3] if count == 40 else every_row
+    )  # sorted rows are added up before their row is known
+    assert coverage(add, call["grad_output"], READ) == set(row_numbers.flatten().tolist())
     for written, read in zip(by_tile(add, call.outputs[0], mode), by_tile(add, call["grad_output"]), strict=True):
         assert not written or {e % 70 for e in written} == {e % 70 for e in read}
 
@@ -187,7 +191,7 @@ def test_index_put_writes_where_the_indices_say(accumulate):
     for tile in range(kernel.footprint.tiles):
         mine = torch.isin(at, torch.tensor(elements(kernel, call["values"], tile)))
         assert set(elements(kernel, call.outputs[0], tile, mode)) == set(rows[mine].tolist())
-    assert covered(kernel, call["values"], READ) == set(at.flatten().tolist())
+    assert coverage(kernel, call["values"], READ) == set(at.flatten().tolist())
 
 
 def test_index_put_of_a_number_under_a_mask_is_a_masked_fill():
@@ -212,7 +216,7 @@ def test_index_add_updates_the_slices_it_names(op, dim):
     for tile in range(kernel.footprint.tiles):
         mine = torch.isin(at, torch.tensor(elements(kernel, call["source"], tile)))
         assert set(elements(kernel, call.outputs[0], tile, mode)) == set(where[mine].tolist())
-    assert covered(kernel, call["source"], READ) == set(at.flatten().tolist())
+    assert coverage(kernel, call["source"], READ) == set(at.flatten().tolist())
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])

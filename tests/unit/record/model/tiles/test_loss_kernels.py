@@ -10,11 +10,11 @@ from tileprof.trace.footprint import READ, WRITE
 ROWS, CLASSES = 700, 9
 
 
-def covered(kernel, operand, mode):
+def coverage(kernel, operand, mode):
     return {e for tile in by_tile(kernel, operand, mode) for e in tile}
 
 
-def picked(call, target, ignored):
+def picks(call, target, ignored):
     at = positions(call["self"])
     return {int(at[i, t]) for i, t in enumerate(target.tolist()) if t != ignored}
 
@@ -26,8 +26,8 @@ def test_negative_log_likelihood_reads_one_number_a_row(reduction):
     *zeros, kernel = run_model(call, H200)
     assert kernel.footprint.tiles == (1 if reduction else 2)
     assert_writes(kernel if reduction else zeros[0], call.outputs[1])
-    assert covered(kernel, call["self"], READ) == picked(call, target, 4)
-    assert covered(kernel, call["weight"], READ) == set(target.tolist()) - {4}
+    assert coverage(kernel, call["self"], READ) == picks(call, target, 4)
+    assert coverage(kernel, call["weight"], READ) == set(target.tolist()) - {4}
     assert_writes(kernel, call.outputs[0])
 
 
@@ -45,7 +45,7 @@ def test_its_gradient_is_zero_but_for_one_number_a_row():
     )
     zeros, kernel = run_model(call, H200)
     assert_writes(zeros, call.outputs[0])
-    assert covered(kernel, call.outputs[0], WRITE) == picked(call, target, -100)
+    assert coverage(kernel, call.outputs[0], WRITE) == picks(call, target, -100)
 
 
 def test_images_of_targets_are_picked_pixel_by_pixel():
@@ -53,7 +53,7 @@ def test_images_of_targets_are_picked_pixel_by_pixel():
     call = call_of("aten::nll_loss2d_forward", torch.rand(2, 4, 5, 6), target, None, 1, -100)
     [kernel] = run_model(call, H200)
     expected = positions(call["self"]).gather(1, target[:, None])
-    assert covered(kernel, call["self"], READ) == set(expected.flatten().tolist())
+    assert coverage(kernel, call["self"], READ) == set(expected.flatten().tolist())
 
 
 def test_without_values_the_whole_input_is_read():

@@ -47,11 +47,11 @@ def problem_of(of):
             strides[dim], run = run, run * shape[dim]
         operands.append(Operand(shape, tuple(strides), "float16", 2, ref=ref))
     first, second, out = operands
-    gathered = second if of[0] == Pass.WEIGHT_GRADIENT else first
+    gather_operand = second if of[0] == Pass.WEIGHT_GRADIENT else first
     taps = (out if of[0] == Pass.WEIGHT_GRADIENT else second).shape[2:]
     back = () if of[0] == Pass.WEIGHT_GRADIENT else (of[0] == Pass.INPUT_GRADIENT,)
     axes = tuple(
-        Axis(*some, *back) for some in zip(gathered.shape[2:], taps, of[16:18], of[19:21], of[22:24], strict=True)
+        Axis(*some, *back) for some in zip(gather_operand.shape[2:], taps, of[16:18], of[19:21], of[22:24], strict=True)
     )
     if of[0] == Pass.WEIGHT_GRADIENT:
         return Problem(of, WeightGradient(out, first, second, axes, of[5]), (first, second), out)
@@ -82,10 +82,10 @@ class Flow:
     A set is an integer with a bit for each byte, those of the second input after those of the first.
     """
 
-    def __init__(self, problem, launched):
+    def __init__(self, problem, kernel_list):
         self.sources = {}
         self.second_from = 1 + max(all_bytes(problem.inputs[0]))
-        for kernel in launched:
+        for kernel in kernel_list:
             stores = {}
             for tile in range(kernel.footprint.tiles):
                 reads, writes = 0, set()
@@ -155,18 +155,18 @@ CALLS = {
 def test_whatever_a_result_needs_reaches_it_through_all_launches(name):
     of, launches = CALLS[name]
     problem = problem_of(of)
-    launched = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200)
-    assert [kernel.name for kernel in launched] == [one.name for one in launches]
-    assert all(kernel.note or kernel.coverage == "exact" for kernel in launched)
-    flow = Flow(problem, launched)
+    kernel_list = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200)
+    assert [kernel.name for kernel in kernel_list] == [one.name for one in launches]
+    assert all(kernel.note or kernel.coverage == "exact" for kernel in kernel_list)
+    flow = Flow(problem, kernel_list)
     first, second, out = *problem.inputs, problem.out
     assert all_bytes(out) <= {byte for place, byte in flow.sources if place == out.ref}
     for left, right, result in multiplied(of):
         byte = min(element_bytes(out, [result]))
         came_from = flow.sources[out.ref, byte]
         for operand, index in ((first, left), (second, right)):
-            needed = flow.bits(operand.ref, element_bytes(operand, [index]))
-            assert needed & came_from == needed, (result, index)
+            needed_bits = flow.bits(operand.ref, element_bytes(operand, [index]))
+            assert needed_bits & came_from == needed_bits, (result, index)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -214,9 +214,11 @@ def test_kernels_are_told_by_their_names():
 def test_layouts_are_told_as_pytorch_tells_them():
     torch = pytest.importorskip("torch")
     for shape in ((1, 64, 7, 7), (2, 5, 1, 1), (1, 5, 1, 9), (3, 1, 4, 4)):
-        for made in (torch.empty(shape), torch.empty(shape).to(memory_format=torch.channels_last)):
-            operand = Operand(tuple(made.shape), tuple(made.stride()), "float32", 4)
-            assert channels_last(operand) == (torch._prims_common.suggest_memory_format(made) == torch.channels_last)
+        for case_key in (torch.empty(shape), torch.empty(shape).to(memory_format=torch.channels_last)):
+            operand = Operand(tuple(case_key.shape), tuple(case_key.stride()), "float32", 4)
+            assert channels_last(operand) == (
+                torch._prims_common.suggest_memory_format(case_key) == torch.channels_last
+            )
 
 
 def test_one_dimension_is_two_with_a_height_of_one():
@@ -224,9 +226,9 @@ def test_one_dimension_is_two_with_a_height_of_one():
         Operand((2, 80, 300), (24000, 300, 1), "float16", 2),
         Operand((9, 80, 3), (240, 3, 1), "float16", 2),
     )
-    made = key_of(Pass.FORWARD, source, weight, ((2,), (1,), (1,), (0,)), 1, transposed=False)
-    assert made == (0, 2, 0, 2, 0, 1, 2, 80, 9, 1, 1, 300, 1, 1, 3, 1, 1, 2, 0, 0, 1, 1, 1, 1, 0, 0, 0)
-    assert operand_sizes(made)[2] == (2, 9, 1, 1, 150)
+    case_key = key_of(Pass.FORWARD, source, weight, ((2,), (1,), (1,), (0,)), 1, transposed=False)
+    assert case_key == (0, 2, 0, 2, 0, 1, 2, 80, 9, 1, 1, 300, 1, 1, 3, 1, 1, 2, 0, 0, 1, 1, 1, 1, 0, 0, 0)
+    assert operand_sizes(case_key)[2] == (2, 9, 1, 1, 150)
 
 
 def test_nearest_entries_are_of_the_same_pass_and_kind_and_never_the_one_left_out():

@@ -70,8 +70,8 @@ def perturb(function, *, times):
     with watched_calls:
         for _ in range(times):
             function()
-            watched_calls._checked.clear()
-    return watched_calls.tried
+            watched_calls._checked_calls.clear()
+    return watched_calls.attempts
 
 
 @pytest.mark.parametrize("name", ["cumsum", "nonzero", "where", "repeat_interleave"])

@@ -15,12 +15,12 @@ def _small_chunks(monkeypatch):
     monkeypatch.setattr(multi_tensor, "CHUNK", 64)
 
 
-def written(kernels, operand):
+def write_elements(kernels, operand):
     """Elements written over all launches, with repetition."""
-    return sorted(e for k in kernels for t in range(k.footprint.tiles) for e in touched(k, operand, t, WRITE))
+    return sorted(e for k in kernels for t in range(k.footprint.tiles) for e in tile_elements(k, operand, t, WRITE))
 
 
-def touched(kernel, operand, tile, mode):
+def tile_elements(kernel, operand, tile, mode):
     present = any(isinstance(o, Operand) and o.ref == operand.ref for o in kernel.operands)
     return elements(kernel, operand, tile, mode) if present else []
 
@@ -35,12 +35,12 @@ def alike(tensors, **changed):
 
 def assert_chunks_match(kernels, written_list, *read_lists):
     for i, target in enumerate(written_list):
-        assert written(kernels, target) == list(range(target.numel))
+        assert write_elements(kernels, target) == list(range(target.numel))
         for kernel in kernels:
             for tile in range(kernel.footprint.tiles):
-                mine = sorted(touched(kernel, target, tile, WRITE))
+                mine = sorted(tile_elements(kernel, target, tile, WRITE))
                 for others in read_lists:
-                    assert sorted(touched(kernel, others[i], tile, READ)) == mine
+                    assert sorted(tile_elements(kernel, others[i], tile, READ)) == mine
 
 
 def test_a_foreach_operator_walks_all_lists_alike():
@@ -62,14 +62,14 @@ def test_copies_do_not_read_what_they_overwrite():
     a = parameters()
     call = call_of("aten::_foreach_copy_", a, alike(a))
     [kernel] = run_model(call, H200)
-    assert touched(kernel, call["self"][0], 0, READ) == []
+    assert tile_elements(kernel, call["self"][0], 0, READ) == []
     assert_chunks_match([kernel], call["self"], call["src"])
 
 
 def test_a_scalar_tensor_is_read_by_every_tile():
     call = call_of("aten::_foreach_mul_.Tensor", parameters(), torch.tensor(2.0))
     [kernel] = run_model(call, H200)
-    assert all(touched(kernel, call["other"], t, READ) == [0] for t in range(kernel.footprint.tiles))
+    assert all(tile_elements(kernel, call["other"], t, READ) == [0] for t in range(kernel.footprint.tiles))
 
 
 def test_differing_layouts_take_a_launch_a_tensor():
@@ -78,7 +78,7 @@ def test_differing_layouts_take_a_launch_a_tensor():
     call = call_of("aten::_foreach_add_.List", a, b)
     kernels = run_model(call, H200)
     assert len(kernels) == 2
-    assert [written(kernels, o) for o in call["self"]] == [list(range(72))] * 2
+    assert [write_elements(kernels, o) for o in call["self"]] == [list(range(72))] * 2
 
 
 def test_launches_end_when_full_of_tensors_or_chunks(monkeypatch):
@@ -88,7 +88,7 @@ def test_launches_end_when_full_of_tensors_or_chunks(monkeypatch):
     long = call_of("aten::_foreach_neg_", [torch.rand(300), torch.rand(100)])
     kernels = run_model(long, H200)
     assert [k.footprint.tiles for k in kernels] == [320, 80]
-    assert [written(kernels, o) for o in long["self"]] == [list(range(300)), list(range(100))]
+    assert [write_elements(kernels, o) for o in long["self"]] == [list(range(300)), list(range(100))]
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
@@ -101,8 +101,8 @@ def test_the_fused_adamw_updates_parameters_and_states(amsgrad):
     kernels = run_model(call, H200)
     for name in ("self", "exp_avgs", "exp_avg_sqs", *(["max_exp_avg_sqs"] if amsgrad else [])):
         assert_chunks_match(kernels, call[name], call["grads"], call[name])
-    assert all(written(kernels, g) == [] for g in call["grads"])
-    assert touched(kernels[0], call["state_steps"][0], 0, READ) == [0]
+    assert all(write_elements(kernels, g) == [] for g in call["grads"])
+    assert tile_elements(kernels[0], call["state_steps"][0], 0, READ) == [0]
 
 
 def test_norms_are_parts_and_a_cleanup():
@@ -111,10 +111,10 @@ def test_norms_are_parts_and_a_cleanup():
     parts, cleanup = run_model(call, H200)
     assert cleanup.footprint.tiles == len(p)
     for tensor in call["self"]:
-        read = [e for t in range(parts.footprint.tiles) for e in touched(parts, tensor, t, READ)]
+        read = [e for t in range(parts.footprint.tiles) for e in tile_elements(parts, tensor, t, READ)]
         assert sorted(read) == sorted(positions(tensor).flatten().tolist())
     for out in call.outputs:
-        assert written([cleanup], out) == [0]
+        assert write_elements([cleanup], out) == [0]
 
 
 def test_unscaling_raises_one_flag():

@@ -87,11 +87,11 @@ def test_the_gradient_of_pooling_reads_the_windows_that_hold_an_element(kernel, 
         for e in inside:
             holders.setdefault(e, []).append(int(number[index]))
 
-    def needed(mine):
+    def needs_of(mine):
         return torch.tensor(sorted({h for e in at[mine].tolist() for h in holders.get(e, [])}), dtype=torch.int64)
 
     for name in ("grad_output", "indices"):
-        assert_reads(launch, out, call[name], needed)
+        assert_reads(launch, out, call[name], needs_of)
 
 
 @pytest.mark.parametrize("op", ["_adaptive_avg_pool2d", "adaptive_max_pool2d"])

@@ -22,7 +22,7 @@ from tileprof.record.model.tiles.reductions import reduce
 from tileprof.trace.footprint import ATOMIC, WRITE
 
 
-def needed(source, dims, shape):
+def needs_of(source, dims, shape):
     """Maps a mask of the output to the positions of the elements it was reduced from."""
     at = positions(source)
 
@@ -43,14 +43,14 @@ def reductions(draw):
 
 @settings(max_examples=100, deadline=None)
 @given(reductions())
-def test_every_output_is_reduced_from_its_own_elements(drawn):
-    source, dims, keepdim = drawn
+def test_every_output_is_reduced_from_its_own_elements(case):
+    source, dims, keepdim = case
     call = call_of("aten::sum.dim_IntList", source, dims, keepdim)
     [kernel] = run_model(call, H200)
     [out] = call.outputs
     tile_count(kernel)
     assert_writes(kernel, out)
-    assert_reads(kernel, out, call["self"], needed(source, dims, out.shape))
+    assert_reads(kernel, out, call["self"], needs_of(source, dims, out.shape))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_split_reductions_share_the_work_exactly(shape, order, dims):
         read = [e for t in group for e in reads[t]]
         mine = torch.isin(positions(out), torch.tensor(written[0]))
         assert len(read) == len(set(read))
-        assert set(read) == set(needed(source, dims, out.shape)(mine).tolist())
+        assert set(read) == set(needs_of(source, dims, out.shape)(mine).tolist())
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_operators_reduce_the_dimensions_they_are_given(op, arguments, dims):
     [kernel] = run_model(call, H200)
     for out in call.outputs:
         assert_writes(kernel, out)
-        assert_reads(kernel, out, call["self"], needed(x, dims, out.shape))
+        assert_reads(kernel, out, call["self"], needs_of(x, dims, out.shape))
 
 
 def test_logsumexp_is_two_reductions_and_two_element_wise_launches():

@@ -11,7 +11,7 @@ from tileprof.record.model.tiles.elementwise import random_fills, recurrent_cell
 BATCH, HIDDEN = 20, 70
 
 
-def described(names, outputs):
+def description(names, outputs):
     """A call of an operator that the CPU does not have."""
     tensors = [operand_of(t, i) for i, t in enumerate([*names.values(), *outputs])]
     arguments = dict(zip(names, tensors, strict=False))
@@ -24,7 +24,7 @@ def test_a_cell_reads_all_gates_of_its_units(cell, gates, state, records):
     names = {"input_gates": torch.rand(wide), "hidden_gates": torch.rand(wide), state: torch.rand(BATCH, HIDDEN)}
     names |= {"input_bias": torch.rand(gates * HIDDEN), "hidden_bias": torch.rand(gates * HIDDEN)}
     hidden = [torch.rand(BATCH, HIDDEN)] * (2 if cell == "lstm" else 1)
-    call = described(names, [*hidden, torch.rand(BATCH, records * HIDDEN)])
+    call = description(names, [*hidden, torch.rand(BATCH, records * HIDDEN)])
     [kernel] = getattr(recurrent_cells, f"{cell}_cell")(call, H200)
     for out in call.outputs:
         assert_writes(kernel, out)

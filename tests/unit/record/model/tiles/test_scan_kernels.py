@@ -9,7 +9,7 @@ from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_write
 from tileprof.record.model.tiles.foundations.sketch import ATOMIC, READ, WRITE, scratch
 
 
-def covered(kernel, operand, mode):
+def coverage(kernel, operand, mode):
     return {e for tile in by_tile(kernel, operand, mode) for e in tile}
 
 
@@ -37,7 +37,7 @@ def test_lines_are_copied_and_sorted_in_place(dim):
     values, places = call.outputs
     for kernel in (copied, again):
         assert_writes(kernel, values)
-        assert covered(kernel, call["self"], READ) == set(range(x.numel()))
+        assert coverage(kernel, call["self"], READ) == set(range(x.numel()))
     assert numbered.name == "elementwise_with_index<arange>"
     assert_writes(placed, places)
     for out in (values, places):
@@ -51,7 +51,7 @@ def test_long_lines_are_sorted_at_once(shape):
     call = call_of("aten::sort", torch.rand(shape), -1)
     kernels = run_model(call, H200)
     assert sum(k.name == "radix_sort_onesweep" for k in kernels) == (4 if len(shape) == 1 else 5)
-    assert covered(kernels[-1], call.outputs[0], WRITE if len(shape) == 1 else ATOMIC) == set(range(np.prod(shape)))
+    assert coverage(kernels[-1], call.outputs[0], WRITE if len(shape) == 1 else ATOMIC) == set(range(np.prod(shape)))
 
 
 @pytest.mark.parametrize("ordered", [False, True])

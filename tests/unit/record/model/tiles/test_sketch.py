@@ -61,8 +61,8 @@ def products(draw):
 @given(products())
 @example(([3, 3], [0, 1], [(0, 1), ()], [((1, 6), (0, 1)), ((2, 2), (0, 1))]))
 @example(([2, 2, 2], [0, 1, 2], [(0, 1, 2), ()], [((5, 8), (0, 1)), ((8, 8), (0, 1))]))
-def test_spans_are_products_of_ranges(drawn):
-    shape, order, groups, bounds = drawn
+def test_spans_are_products_of_ranges(case):
+    shape, order, groups, bounds = case
     o = operand(shape, order)
     sketch = Sketch(len(bounds))
     lo, hi = (np.array([[pair[g][k] for pair in bounds] for g in range(2)]) for k in range(2))

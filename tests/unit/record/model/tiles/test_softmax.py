@@ -22,8 +22,8 @@ def softmaxes(draw):
 
 @settings(max_examples=80, deadline=None)
 @given(softmaxes())
-def test_every_row_comes_from_its_own_row(drawn):
-    source, dim = drawn
+def test_every_row_comes_from_its_own_row(case):
+    source, dim = case
     call = call_of("aten::_softmax", source, dim, False)
     [kernel] = run_model(call, H200)
     assert_writes(kernel, call.outputs[0])

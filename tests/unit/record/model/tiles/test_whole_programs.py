@@ -30,20 +30,20 @@ class Decoder(nn.Module):
         scores = (q @ k.transpose(1, 2)).masked_fill(torch.ones(9, 9).triu(1).bool(), float("-inf"))
         x = nn.functional.dropout(x + scores.softmax(-1) @ v, 0.1)
         flat = self.norms[1](x).reshape(-1, 32)
-        weight, chosen = self.route(flat).softmax(-1).topk(2, -1)
+        weight, choice = self.route(flat).softmax(-1).topk(2, -1)
         out = torch.zeros_like(flat)
         for i, expert in enumerate(self.experts):
-            row, place = torch.where(chosen == i)
+            row, place = torch.where(choice == i)
             out = out.index_add(0, row, nn.functional.silu(expert(flat[row])) * weight[row, place, None])
         return torch.cat([x.reshape(-1, 32), out], -1) @ torch.cat([self.table.weight] * 2, -1).t()
 
 
 def step(model, loss, optimiser, **options):
-    chosen = optimiser(model.parameters(), **options)
+    choice = optimiser(model.parameters(), **options)
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    chosen.step()
-    chosen.zero_grad()
+    choice.step()
+    choice.zero_grad()
 
 
 def train_decoder(**options):
@@ -83,8 +83,8 @@ def test_training_has_a_model_for_every_operator(program):
     watched_calls = watch.Watch(taints=True)
     with watched_calls:
         program()
-    assert len(watched_calls.seen) > 20
-    assert watched_calls.tried > 50
+    assert len(watched_calls.counts) > 20
+    assert watched_calls.attempts > 50
     assert set(watched_calls.missing) <= VIEWLESS
 
 
@@ -103,7 +103,7 @@ def test_generating_text_has_a_model_for_every_operator(model):
     watched_calls = watch.Watch()
     with watched_calls, torch.no_grad():
         network(torch.randint(0, 40, (2, 7)))
-    assert len(watched_calls.seen) > 10
+    assert len(watched_calls.counts) > 10
     assert not watched_calls.missing
 
 
@@ -116,15 +116,15 @@ def test_the_check_objects_to_a_tile_that_is_missing():
         watch.check(call, kernels)
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_a_forgotten_read_shows_in_the_results(lost):
+@pytest.mark.parametrize("lost_read", [0, 1])
+def test_a_forgotten_read_shows_in_the_results(lost_read):
     arguments = (torch.rand(30, 40), torch.rand(30, 1))
     call = call_of("aten::mul.Tensor", *arguments)
     kernels = run_model(call, watch.H200)
     function, random = torch.ops.aten.mul.Tensor, np.random.default_rng(0)
     assert taint.check(function, arguments, {}, call, kernels, random) == 2
     boxes = kernels[0].footprint.boxes
-    boxes.mode = np.where((boxes.operand == lost) & (boxes.mode == READ), WRITE, boxes.mode).astype(np.int8)
+    boxes.mode = np.where((boxes.operand == lost_read) & (boxes.mode == READ), WRITE, boxes.mode).astype(np.int8)
     with pytest.raises(AssertionError, match="which no tile read"):
         taint.check(function, arguments, {}, call, kernels, random)
 

@@ -35,12 +35,12 @@ class Watch(TorchDispatchMode):
     def __init__(self, *, taints: bool = False) -> None:
         super().__init__()
         self._random = np.random.default_rng(0) if taints else None
-        self.tried = 0
+        self.attempts = 0
         self.held: set[str] = set()
         """Operators of which some element of an input was perturbed."""
-        self._checked: set[Any] = set()
+        self._checked_calls: set[Any] = set()
         load_all()
-        self.seen: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.missing: Counter[str] = Counter()
         self.conservative: Counter[str] = Counter()
 
@@ -54,22 +54,22 @@ class Watch(TorchDispatchMode):
         for tensor in outputs:
             call.tensors += (operand_of(tensor, len(call.tensors)),)
         call.outputs = call.tensors[len(call.tensors) - len(outputs) :]
-        self.seen[call.op] += 1
+        self.counts[call.op] += 1
         entry = find(call.op)
         if entry is None:
             self.missing[call.op] += 1
             return result
         layout = (call.op, *((o.shape, o.strides, o.dtype) for o in call.tensors))
-        if layout in self._checked:
+        if layout in self._checked_calls:
             return result
-        self._checked.add(layout)
+        self._checked_calls.add(layout)
         kernels = entry.model(call, H200)
         self.conservative[call.op] += any(k.coverage == "conservative" for k in kernels)
         check(call, kernels)
         if self._random is not None:
             again = None if call.op in OWN_INDICES else partial(_kernels, entry)
             attempts = taint.check(func, args, kwargs, call, kernels, self._random, again)
-            self.tried += attempts
+            self.attempts += attempts
             if attempts:
                 self.held.add(call.op)
         return result
@@ -103,7 +103,7 @@ def describe(func: Any, args: Any, kwargs: Any) -> Call | None:
     return Call(name, arguments, (), tuple(tensors), lambda o: values[o.ref])
 
 
-def touched(kernels: list[Kernel], operand: Operand, modes: tuple[int, ...]) -> np.ndarray:
+def touch_counts(kernels: list[Kernel], operand: Operand, modes: tuple[int, ...]) -> np.ndarray:
     """All bytes of the operand, from its byte 0, that any tile of any kernel touches."""
     actual = [np.empty(0, np.int64)]
     for kernel in kernels:
@@ -121,13 +121,13 @@ def check(call: Call, kernels: list[Kernel]) -> None:
     """Raise AssertionError where the kernels write too little, or touch what is no part of an operand."""
     for operand in call.tensors:
         whole = _bytes(operand)
-        uses = touched(kernels, operand, (READ, WRITE, ATOMIC))
+        uses = touch_counts(kernels, operand, (READ, WRITE, ATOMIC))
         assert np.isin(uses, whole).all(), f"{call.op} touches bytes outside {operand}"
     updates = call.op.split(".")[0].endswith(
         ("_put_", "scatter_", "scatter_add_", "index_add_", "index_copy_", "index_fill_")
     )
     for operand in call.outputs:
-        written = touched(kernels, operand, (WRITE, ATOMIC))
+        written = touch_counts(kernels, operand, (WRITE, ATOMIC))
         if kernels and not updates:
             assert np.array_equal(written, _bytes(operand)), f"{call.op} does not write all of {operand}"
     for kernel in kernels:

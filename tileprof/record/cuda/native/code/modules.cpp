@@ -170,7 +170,7 @@ bool Modules::prepare_and_patch(CUmodule handle, Module* module) {
     return check(api.sanitizerPatchModule(handle), "patching a module");
 }
 
-// The header says that this removes "any instrumentation": what to patch is said again next time.
+// The header says that this removes "any instrumentation": what to patch is set up again next time.
 bool Modules::unpatch(CUmodule handle, Module* module) {
     if (!check(api.sanitizerUnpatchModule(handle), "unpatching a module")) return false;
     module->patched = module->prepared = false;
@@ -197,7 +197,7 @@ void Modules::wait_for_contexts() {
         ContextGuard inside(context);
         CUresult result = api.cuCtxSynchronize();
         if (result != CUDA_SUCCESS)
-            complain("waiting before code is patched: the driver says %d", static_cast<int>(result));
+            complain("waiting before code is patched: the driver returns %d", static_cast<int>(result));
     }
 }
 

@@ -1,4 +1,4 @@
-// The program's modules and kernels: their code, by which names kernels are recorded or left alone, and when code is
+// The program's modules and kernels: their code, which kernels are recorded by their names, and when code is
 // patched.
 #pragma once
 
@@ -44,7 +44,7 @@ class Modules {
     // Called when no call of the driver's is under way.
     void report_constants(const Kernel& kernel);
 
-    // What a launching call names its kernel by: a CUfunction, or a CUkernel in its place.
+    // The handle by which a launching call names its kernel: a CUfunction, or a CUkernel in its place.
     void named(const void* handle, const Kernel& kernel) { handles_[handle] = kernel.id; }
     // The kernel's id; -1 where it never ran by itself.
     int id_of(const void* handle) const;

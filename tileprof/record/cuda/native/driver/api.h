@@ -1,4 +1,4 @@
-// The two libraries that are found at run time, as tables of function pointers: nothing is linked.
+// The driver and Compute Sanitizer as tables of function pointers, resolved at run time: nothing is linked.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,7 @@
 
 namespace tileprof {
 
-// A function of theirs. The mutex is let go while it runs.
+// A function of one of these libraries. The mutex is released while it runs.
 template <typename Function>
 struct LibraryFunction;
 template <typename Result, typename... Arguments>
@@ -70,10 +70,10 @@ struct Api {
 
 extern Api api;
 
-// What the library calls a result.
+// The library's text for a result.
 const char* text_of_result(SanitizerResult result);
 
-// A sentence when a call fails; the recording goes on with what it has.
+// Complains when a call fails; the recording goes on with what it has.
 bool check(SanitizerResult result, const char* what);
 
 }  // namespace tileprof

@@ -1,4 +1,4 @@
-// Which callbacks of Compute Sanitizer are asked for.
+// Subscriptions to callbacks of Compute Sanitizer.
 #pragma once
 
 #include <algorithm>

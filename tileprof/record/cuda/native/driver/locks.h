@@ -1,8 +1,8 @@
-// The recorder's mutex, and who may launch.
+// The recorder's mutex, and the gate that launching calls pass.
 //
 // The driver calls back while it holds locks of its own: in a launch the context's. A thread that waits for the mutex
-// there keeps them. So the mutex is never held while the library or the driver is called (`Api` lets it go), and
-// what must have the records for itself, as copying, clearing and repeating, does not hold it either: it closes the
+// there keeps them. So the mutex is never held while the library or the driver is called (`Api` releases it),
+// and code that needs the records for itself (copying, clearing, repeating) does not hold it either: it closes the
 // gate, at which launching calls wait before they hold anything.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace tileprof {
 
-// The mutex, held. A thread may hold it several times over.
+// Holds the mutex for a scope. A thread may hold it several times over.
 class Lock {
   public:
     Lock();
@@ -18,7 +18,7 @@ class Lock {
     Lock(const Lock&) = delete;
 };
 
-// All of this thread's holds, let go for a while.
+// Releases all of this thread's holds for a scope.
 class Unlock {
   public:
     Unlock();
@@ -29,13 +29,13 @@ class Unlock {
     int holds_;
 };
 
-// A moment for other threads.
+// Gives other threads a moment.
 void pause_without_holds();
 
 // Threads that hold the mutex now.
 int threads_at_work();
 
-// Its methods are called with the mutex held, and let it go while they wait.
+// Its methods are called with the mutex held, and release it while they wait.
 class Gate {
   public:
     // A launching call begins, and ends.
@@ -56,7 +56,7 @@ class Gate {
 };
 extern Gate& gate;
 
-// The gate closed for a scope, if that came about.
+// Closes the gate for a scope; false where that did not work in time.
 class ClosedGate {
   public:
     explicit ClosedGate(uint64_t patience_ns) : closed_(gate.close(patience_ns)) {}

@@ -19,7 +19,7 @@ namespace tileprof {
 namespace {
 
 constexpr uint64_t kBriefNs = kMs / 5, kLongestNapNs = 20 * kMs, kAskNs = 200 * kMs;
-constexpr int kOwnExitCode = 70;  // the exit code of our own failures
+constexpr int kOwnExitCode = 70;
 
 std::atomic<uint64_t> last_progress{0};
 

@@ -1,8 +1,9 @@
-// Waiting for the GPU without being stuck on it.
+// Waits for the GPU that end at a limit.
 //
-// A stream is asked to set a byte of pinned memory behind all that it holds; the byte is looked at, more and more
-// seldom, and a limit ends the wait. Seen with 13.4.92 on sm_90: such a memset returns at once while a kernel spins,
-// and so do the library's copies and allocations. Loading a module does not: the driver waits for the GPU there.
+// A stream is asked to set a byte of pinned memory behind all that it holds; the byte is read at
+// growing intervals, and a limit ends the wait. Seen with 13.4.92 on sm_90: such a memset returns at once while a
+// kernel spins, and so do the library's copies and allocations. Loading a module does not: the driver waits for the GPU
+// there.
 #pragma once
 
 #include <stddef.h>
@@ -65,15 +66,15 @@ class Places {
 };
 
 // Whether `done` came true before the limit. Looked at without a pause at first, in the end every 20 ms, until `broken`
-// (asked seldom, for it may be slow) says that nothing will come any more. The mutex is let go.
+// (called seldom, as it may be slow) says that nothing will come any more. The mutex is released.
 bool wait_for(const std::function<bool()>& done, const std::function<bool()>& broken, uint64_t limit_ns);
 
 // A thread that ends the process when nothing has moved for this long although the recorder is at work or has given
 // a launch up that still runs.
 void watch(uint64_t standstill_ns);
-// Callbacks say that there is progress.
+// Called by callbacks: there is progress.
 void note_progress();
-// A launch that was given up, until its byte is set; and no longer, for the byte goes away.
+// A launch that was given up and that runs until its byte is set; forgotten before the byte goes away.
 void note_abandoned(const volatile char* byte, const std::string& kernel);
 void forget_abandoned(const volatile char* byte);
 

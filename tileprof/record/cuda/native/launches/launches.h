@@ -10,7 +10,7 @@
 
 namespace tileprof {
 
-// A launch that was given its header, until its API call returns.
+// A launch that has its header, until its API call returns.
 struct OpenLaunch {
     bool recorded = false;
     bool aside = false;    // has a place in the trace, and no records
@@ -25,7 +25,7 @@ struct OpenLaunch {
     CUstream stream = nullptr;
     Sanitizer_StreamHandle handle = nullptr;
     Places::Place place =
-        Places::kNone;  // behind it; it is waited for when its call holds no lock of the driver any more
+        Places::kNone;  // behind it; the wait begins when its call holds no lock of the driver any more
 };
 
 // The graph launch that a thread is in. Nodes of a context share a header.

@@ -1,5 +1,5 @@
-// Where everything goes: events as JSON lines in issue order, entries as raw bytes, complaints as events that
-// the reader turns into notes of the trace. The recorded program owns stdout and stderr.
+// The files of a recording: events as JSON lines in issue order, entries as raw bytes, complaints as events that the
+// reader turns into notes of the trace. The recorded program owns stdout and stderr.
 #pragma once
 
 #include <stddef.h>

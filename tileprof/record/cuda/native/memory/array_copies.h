@@ -1,5 +1,5 @@
 // Copies from and to CUDA arrays, of which Compute Sanitizer says nothing (seen with 13.4.92): read off the driver's
-// calls. As a graph's nodes it tells of them, without a size.
+// calls. As nodes of a graph they are reported, without a size.
 #pragma once
 
 #include <vector>

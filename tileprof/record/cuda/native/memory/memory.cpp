@@ -100,7 +100,7 @@ void Memory::unmap_called(const Sanitizer_CallbackData& data) {
 }
 
 // Memory that the program maps itself (expandable segments do) is known from the calls, whether the library reports it
-// or not. Its handle tells when two addresses are one memory.
+// or not. Equal handles mean that two addresses are one memory.
 void Memory::mapped(uint64_t address, const Mapping& mapping) {
     if (allocation(address).second == 0) {
         allocations_[address] = mapping.bytes;

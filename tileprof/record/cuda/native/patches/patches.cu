@@ -12,7 +12,7 @@ namespace {
 // The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but
 // not by all lanes of a warp at once where they leave in turns (seen with 13.4.92: reductions, cuBLAS products), so
 // threads are counted. No count is ever lost: should some leave unseen, or nodes overlap, then `exited` does not end at
-// 0 or `generation` not at the number of nodes, and the reader tells none of them apart.
+// 0 or `generation` not at the number of nodes, and the reader tells no node from another.
 __device__ void end_threads(Header* h, unsigned long long leaving) {
     uint64_t blocks = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z;
     uint64_t all = blocks * (blockDim.x * blockDim.y * blockDim.z);

@@ -1,5 +1,5 @@
-// What each lane of a warp has to record of an access that all make together: as little as says the same bytes.
-// Functions of what one lane knows, and of what the lane before it touches; the part of a warp is in accesses.cuh.
+// What each lane of a warp records of an access that all lanes make: as little as covers the same bytes. Functions of
+// one lane's values and of what the lane before it touches; the part of a warp is in accesses.cuh.
 #pragma once
 
 #include "records/facts.h"

@@ -118,7 +118,7 @@ __device__ __noinline__ uint64_t copy_contents(Header* h, uint64_t map) {
     return name;
 }
 
-// Copy what a load tells of its map. Returns the map's name, or its address where it cannot change during the launch.
+// Copy what a load shows of its map. Returns the map's name, or its address where it cannot change during the launch.
 __device__ __noinline__ uint64_t record_map(Header* h, uint64_t map) {
     copy_maps(h, map);
     copy_map(h, map);

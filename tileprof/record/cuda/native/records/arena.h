@@ -1,4 +1,4 @@
-// The device memory of a recording, one a context, and how it is emptied.
+// The device memory of a recording, one arena per context, and how it is emptied.
 #pragma once
 
 #include <cuda.h>
@@ -43,7 +43,7 @@ class Arena {
     Places::Place launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins);
     // Wait for it and learn. False: the launch had not ended at the limit, and is given up.
     bool learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name);
-    // Something that was given up still runs: what comes behind it would be waited for in vain.
+    // Something that was given up still runs: a wait for what comes behind it would not end.
     bool is_blocked();
     // Wait until all that the stream holds has ended; false at the limit.
     bool rest(Sanitizer_StreamHandle stream);

@@ -27,7 +27,7 @@ struct alignas(16) Fact {
 };
 static_assert(sizeof(Fact) == 16, "read and written by one instruction");
 
-// Of a fact's slot. Adjacent windows of a block lie side by side: one sector serves a streaming warp.
+// The slot of a fact. Adjacent windows of a block lie side by side: one sector serves a streaming warp.
 TILEPROF_HOST_DEVICE uint32_t fact_slot(uint32_t launch, uint32_t block, uint64_t window) {
     uint32_t salt = (launch * 0x9e3779b9u + block) * 0x85ebca6bu;
     return (static_cast<uint32_t>(window) + (salt ^ salt >> 15)) & (kFactSlots - 1);
@@ -56,7 +56,7 @@ TILEPROF_HOST_DEVICE Fact room_of(uint32_t entry, uint32_t block, uint32_t launc
     return {entry, block, launch, kRoomBit | thread << kLeftBits | left};
 }
 
-// 0 where a fact is another.
+// 0 where the fact is of another thread or kind.
 TILEPROF_HOST_DEVICE uint32_t room_left(const Fact& fact, uint32_t block, uint32_t launch, uint32_t thread) {
     bool own =
         fact.block == block && fact.launch == launch && (fact.above & ~kLeftMask) == (kRoomBit | thread << kLeftBits);

@@ -1,6 +1,6 @@
-// How threads of an SM share a piece of the arena: what its counter said before a thread added 1 to it. The low half
-// counts up to 0, and an entry is that many before `begin + kPiece`, the high half being `begin`. The thread that meets
-// 0 takes the next piece and leaves it in the counter; those that come before it has take an entry from the whole
+// How threads of an SM share a piece of the arena: by the value of its counter before a thread adds 1 to it. The low
+// half counts up to 0, and an entry is that many before `begin + kPiece`, the high half being `begin`. The thread that
+// meets 0 takes the next piece and leaves it in the counter; those that come before it has take an entry from the whole
 // arena.
 #pragma once
 
@@ -20,10 +20,10 @@ TILEPROF_HOST_DEVICE uint64_t piece_entry(uint64_t was) {
 
 TILEPROF_HOST_DEVICE bool piece_refills(uint64_t was) { return static_cast<uint32_t>(was) == 0; }
 
-// Of a fresh piece, whose first entry is its taker's.
+// The counter of a fresh piece, whose first entry is for the thread that took it.
 TILEPROF_HOST_DEVICE uint64_t piece_at(uint64_t begin) { return begin << 32 | (1u - kPiece); }
 
-// Of a full arena: it does not go round, however many come.
+// The counter of a full arena: no number of threads makes it wrap around.
 constexpr uint64_t kSpent = 1;
 
 }  // namespace tileprof

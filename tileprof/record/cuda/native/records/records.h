@@ -86,7 +86,7 @@ constexpr uint32_t kClaimed = 0xffffffffu;  // a slot of the index whose entry i
 constexpr uint32_t kPiece = 64, kCounters = 256;
 constexpr uint32_t kCounterWords = 16;  // a line of L2 each, behind that of the arena's own
 
-// One a launch; its address is the launch's callback data.
+// One per launch; its address is the launch's callback data.
 struct Fact;
 struct alignas(64) Header {
     // What every access needs, in two loads.

@@ -213,7 +213,7 @@ def copy(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::pow")
 def power(call: Call, device: Device) -> list[Kernel]:
-    """To the first power a copy, to the zeroth a fill."""
+    """Return the kernel of a power: a copy for the first power, a fill for the zeroth."""
     exponent = call["exponent"]
     if call.op != "aten::pow.Tensor_Scalar" or exponent not in (0, 1):
         return pointwise(call, device)

@@ -1,0 +1,102 @@
+"""What `tileprof run --scheduler acs --threads 1` would make of programs that issue their launches themselves.
+
+python tests/benchmarks/bench_acs_eager.py            no GPU; prints the table of docs/acs.md
+python tests/benchmarks/bench_acs_eager.py --write    puts it there, and `RESULTS`
+
+Measured: `tests/gpu/results/acs_bounds.json`, made by `tests/gpu/measuring/measure_bounds.py` on an H200: what a launch
+takes the host and what it takes the GPU. A step is simulated as that many launches, each dependent on the one before,
+since programs whose GPU waits for the host stay in stream order under ACS. *Modelled* is the step with a thread that
+issues (`acs-sw:events=1,queued=1`): it takes the driver's part of a launch (`host_issue_ns` of the H200) from the
+program's thread, and what is left is 0.15 us. *Tests*: the step in stream order, and as a captured graph, which were
+measured. `measure_acs_eager.py` measures what is modelled here.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import geometric_mean
+
+from measuring import ROOT
+
+sys.path.insert(0, str(ROOT))  # the builders of the unit tests
+
+from tests.support.synthetic_graphs import footprint, graph, one_to_one, trace
+from tileprof.analysis.simulate import Simulator, scheduler
+from tileprof.devices import get
+
+MEASURED = ROOT / "tests/gpu/results/acs_bounds.json"
+RESULTS = Path(__file__).parent / "results" / "acs_eager.json"
+H200 = get("H200")
+BLOCK = "eager"
+
+
+def chain(launches, gpu_us):
+    """So many launches of one tile, each dependent on the one before."""
+    g = graph([1] * launches, [(at, at + 1, one_to_one(1)) for at in range(launches - 1)])
+    rows = [
+        {"footprint": 0, "timing": "modelled", "block_x": 128, "blocks_per_sm": 1, "duration_ns": round(1e3 * gpu_us)}
+        for _ in range(launches)
+    ]
+    g.recording = trace(rows, {0: footprint(1, duration_ns=[1e3 * gpu_us])}, device=H200)
+    return Simulator(g)
+
+
+def simulated():
+    """A row for each program: what was measured, and the step as simulated in stream order, captured, and under ACS."""
+    rows = []
+    for row in json.loads(MEASURED.read_text())["rows"]:
+        simulator, issue = chain(row["launches"], row["gpu_us"]), f"issue={row['host_us']}us"
+        ways = {"stream": f"stream:{issue}", "graph": "graph", "acs": f"acs-sw:events=1,queued=1,{issue}"}
+        times = {f"{way}_us": round(simulator.run(scheduler(text)).time_ns / 1e3, 1) for way, text in ways.items()}
+        rows.append({**row, **{f"simulated_{key}": us for key, us in times.items()}})
+    return rows
+
+
+def gain(row):
+    """Of the thread that issues, both times simulated."""
+    return row["simulated_stream_us"] / row["simulated_acs_us"]
+
+
+def errors(rows, simulated_key, measured_key):
+    """Simulated over measured time less one, where it was measured."""
+    return [row[f"simulated_{simulated_key}_us"] / row[measured_key] - 1 for row in rows if row[measured_key]]
+
+
+def table(rows):
+    """Markdown."""
+    columns = (
+        "program",
+        "launches",
+        "step, ms: measured / simulated",
+        "captured",
+        "`--threads 1` (modelled)",
+        "gain (modelled)",
+    )
+    yield f"| {' | '.join(columns)} |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for row in rows:
+        captured = f"{row['graph_us'] / 1e3:.2f} / {row['simulated_graph_us'] / 1e3:.2f}" if row["graph_us"] else ""
+        step = f"{row['step_us'] / 1e3:.2f} / {row['simulated_stream_us'] / 1e3:.2f}"
+        threads = f"{row['simulated_acs_us'] / 1e3:.2f} | {gain(row):.2f}x"
+        yield f"| `{row['program']}` | {row['launches']} | {step} | {captured} | {threads} |"
+    yield f"| geometric mean | | | | | {geometric_mean(map(gain, rows)):.2f}x |"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true")
+    chosen = parser.parse_args()
+    rows = simulated()
+    lines = [*table(rows)]
+    print("\n".join(lines))
+    if chosen.write:
+        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        page = ROOT / "docs/acs.md"
+        head, rest = page.read_text().split(f"<!-- {BLOCK} -->\n")
+        tail = rest.split(f"<!-- end of {BLOCK} -->")[1]
+        page.write_text(f"{head}<!-- {BLOCK} -->\n{chr(10).join(lines)}\n<!-- end of {BLOCK} -->{tail}")
+
+
+if __name__ == "__main__":
+    main()
