@@ -6,7 +6,7 @@ from layers that the table lacks::
 
     python -m tileprof.harvest.product_table SLICES --choices CHOICES --count 4400000 -o all.npz
     python -m tileprof.harvest.product_ranker examples all.npz products-cublas-13.1.npz -o examples.npz
-    python -m tileprof.harvest.product_ranker grow examples.npz --about products-cublas-13.1.npz \
+    python -m tileprof.harvest.product_ranker grow products-cublas-13.1.npz examples.npz \
         -o product-ranker-cublas-13.1.npz
 
 `lightgbm` is needed to grow, a GPU is not. Every 25th layer is left out of growing, and judged.
@@ -184,8 +184,8 @@ def main(words: list[str] | None = None) -> int:
     gathering.add_argument("every", type=Path, help="a table of all products")
     gathering.add_argument("near", type=Path, help="the table of the package")
     growing = steps.add_parser("grow", help="trees from examples")
+    growing.add_argument("near", type=Path, help="the table of the package")
     growing.add_argument("examples", type=Path, nargs="+")
-    growing.add_argument("--about", type=Path, required=True, metavar="TABLE", help="the table of the package")
     growing.add_argument("--trees", type=int, default=150)
     growing.add_argument("--leaves", type=int, default=47)
     for step in (gathering, growing):
@@ -200,7 +200,7 @@ def main(words: list[str] | None = None) -> int:
     for group in sorted(set(learned.GROUPS.values())):
         grown[group], judged = grow(some, group, options.trees, options.leaves)
         sys.stderr.write("".join(f"{line}\n" for line in _report(judged)))
-        sys.stdout.write(f"{write_trees(options.output, read(options.about).about, grown)} bytes\n")
+        sys.stdout.write(f"{write_trees(options.output, read(options.near).about, grown)} bytes\n")
         sys.stdout.flush()
     return 0
 
