@@ -23,8 +23,8 @@ class Accesses:
     out before any box is looked at.
     """
 
-    def __init__(self, trace: Recording) -> None:
-        self._trace = trace
+    def __init__(self, trace: Recording, granule: int = 1) -> None:
+        self._trace, self._granule = trace, granule
         operands = trace.operands
         launch = operands["launch"].to_numpy()
         self._slot = operands["operand"].to_numpy()
@@ -52,7 +52,7 @@ class Accesses:
         key = (footprint, bindings)
         cached = self._accesses.get(key)
         if cached is None:
-            cached = access(len(self._accesses), self._trace.footprint(footprint), bindings)
+            cached = access(len(self._accesses), self._trace.footprint(footprint), bindings, self._granule)
             self._accesses[key] = cached
         return cached
 

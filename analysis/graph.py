@@ -127,15 +127,17 @@ class TileGraph:
         return graph
 
 
-def build_graph(trace: Recording, progress: Progress | None = None) -> TileGraph:
+def build_graph(trace: Recording, progress: Progress | None = None, *, granule: int = 1) -> TileGraph:
     """Return the tile graph of a recording; ``progress(done, launches)`` is called now and then.
 
-    Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (``granule`` above
-    1, ``coverage`` other than exact), so is the graph. Raises `TraceError` where the trace is not consistent.
+    Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (its ``granule``
+    above 1, ``coverage`` other than exact), so is the graph. With the argument ``granule`` so many bytes count as one
+    address: a byte-exact trace can then be compared with one that was recorded in such pieces. Raises `TraceError`
+    where the trace is not consistent.
     """
     tiles = trace.launches["tiles"].to_numpy()
     base = np.concatenate([np.zeros(1, np.int64), np.cumsum(tiles, dtype=np.int64)])
-    builder = _Builder(trace)
+    builder = _Builder(trace, granule)
     launches = len(tiles)
     for launch in range(launches):
         builder.add(launch)
@@ -156,9 +158,9 @@ class _Memory:
 class _Builder:
     """Walks the launches in order; every step and every merge of blocks is computed once and looked up after."""
 
-    def __init__(self, trace: Recording) -> None:
+    def __init__(self, trace: Recording, granule: int) -> None:
         self.blocks: list[EdgeBlock] = []
-        self._accesses = Accesses(trace)
+        self._accesses = Accesses(trace, granule)
         self._inheritances: dict[int, list[Inheritance]] = inheritances(trace.buffers)
         self._memories: dict[int, _Memory] = {}
         self._allocated_at = trace.buffers["allocated_at"].to_numpy()

@@ -63,8 +63,10 @@ def too_many_runs(runs: int) -> TraceError:
     )
 
 
-def access(number: int, footprint: Footprint, bindings: tuple[tuple[int, int], ...]) -> Access:
-    """Return the access of a footprint whose operand slots are bound to one buffer: ``(slot, offset)`` pairs."""
+def access(number: int, footprint: Footprint, bindings: tuple[tuple[int, int], ...], granule: int = 1) -> Access:
+    """Return the access of a footprint whose operand slots are bound to one buffer: ``(slot, offset)`` pairs; of each
+    ``granule`` bytes that a tile touches in part it touches all.
+    """
     slots = np.array([slot for slot, _ in bindings], np.int32)
     boxes = footprint.boxes
     shift = np.zeros(max(int(boxes.operand.max(initial=0)), int(slots.max())) + 1, np.int64)
@@ -73,13 +75,13 @@ def access(number: int, footprint: Footprint, bindings: tuple[tuple[int, int], .
     bound[slots] = True
     here = bound[boxes.operand]
     read, write, atomic = (
-        _touch(boxes, np.flatnonzero(here & (boxes.mode == mode)), shift, footprint.tiles)
+        _touch(boxes, np.flatnonzero(here & (boxes.mode == mode)), shift, footprint.tiles, granule)
         for mode in (READ, WRITE, ATOMIC)
     )
     return Access(number, footprint.tiles, read, write, atomic)
 
 
-def _touch(boxes: Boxes, rows: NDArray[np.int64], shift: NDArray[np.int64], tiles: int) -> Touch | None:
+def _touch(boxes: Boxes, rows: NDArray[np.int64], shift: NDArray[np.int64], tiles: int, granule: int) -> Touch | None:
     if len(rows) == 0:
         return None
     tile = boxes.tile[rows]
@@ -92,7 +94,7 @@ def _touch(boxes: Boxes, rows: NDArray[np.int64], shift: NDArray[np.int64], tile
     group, representative = equal_lists(indptr, tuple(columns))
     owner, place = ragged(indptr[representative + 1] - indptr[representative])
     chosen = indptr[representative[owner]] + place
-    lo, hi, cls, first, last = _flatten(owner, *(c[chosen] for c in columns))
+    lo, hi, cls, first, last = _flatten(owner, *(c[chosen] for c in columns), granule=granule)
     touching = tile[starts]
     class_of = np.full(tiles, -1, np.int32)
     class_of[touching] = group
@@ -112,6 +114,8 @@ def _flatten(
     stride_1: NDArray[np.int64],
     first: NDArray[np.float32],
     last: NDArray[np.float32],
+    *,
+    granule: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
     """Return boxes as segments that are disjoint within a class, sorted by ``lo``."""
     seamless = (count_0 > 1) & (stride_0 == length)
@@ -124,6 +128,8 @@ def _flatten(
     owner, place = ragged(inner * count_1)
     lo = offset[owner] + (place % inner[owner]) * stride_0[owner] + (place // inner[owner]) * stride_1[owner]
     hi = lo + length[owner]
+    if granule > 1:
+        lo, hi = lo // granule * granule, -(-hi // granule) * granule
     return _disjoint(lo, hi, cls[owner].astype(np.int32), first[owner], last[owner])
 
 

@@ -1,7 +1,7 @@
-"""The names that ``import tileprof`` offers: traces that know their graph, their report and their page.
+"""The names that ``import tileprof`` offers: traces with their graph, report and page.
 
-`load` gives a `LoadedTrace`; the parts below it (`tileprof.trace`, `tileprof.analysis`, `tileprof.viz`) know nothing of
-each other in this direction, and are brought together here as the command line does.
+`load` returns a `LoadedTrace`. The layers below (`tileprof.trace`, `tileprof.analysis`, `tileprof.viz`) do not import
+upper layers; this module and the command line combine them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Summary:
 
 
 class LoadedTrace(Trace):
-    """A trace with the analysis at hand; the graph and the summary are computed once."""
+    """A trace with its graph, report and page; the graph and the summary are computed once."""
 
     @cached_property
     def _tiles(self) -> TileGraph:

@@ -127,7 +127,7 @@ def _size_of(text: str) -> tuple[int, int]:
     """Return SMs and resident blocks per SM of ``SMs,blocks``."""
     words = text.split(",")
     if len(words) != 2 or not all(word.isdecimal() and len(word) < 6 for word in words):
-        raise UserError(f"{text[:40]!r} is no size; give SMs,blocks: 66,2")
+        raise UserError(f"{text[:40]!r} is not a size; give SMs,blocks: 66,2")
     sms, blocks = (int(word) for word in words)
     if not (1 <= sms <= MOST_SMS and blocks <= MOST_BLOCKS):
         raise UserError(f"sizes are 1 to {MOST_SMS} SMs of at most {MOST_BLOCKS} blocks")

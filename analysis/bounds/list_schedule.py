@@ -28,7 +28,7 @@ def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArra
     if not p.tiles:
         return ends
     s = successors(p)
-    parents, waits = _counters(p, s)
+    parents, waits = initial_counters(p, s)
     room = np.bincount(size_of, tiles, len(sizes)).astype(np.int64)
     running = min(p.tiles, capacity // int(sizes[0])) + 1
     _loop(
@@ -62,7 +62,7 @@ def alone(ns: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
 
 
 @compiled
-def _counters(p: Problem, s: Successors) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def initial_counters(p: Problem, s: Successors) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return unfinished parents of every link's sets, and unfinished sets of every tile."""
     parents = np.zeros(s.state_at[-1], np.int32)
     waits = np.zeros(p.tile_base[-1], np.int32)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import internal, without_allocation
-from tileprof.analysis.bounds.list_schedule import _counters
+from tileprof.analysis.bounds.list_schedule import initial_counters
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 
@@ -59,7 +59,7 @@ class Ran(NamedTuple):
 def run(p: Problem, s: Successors, costs: Inlining) -> Ran:
     """Return the compiled simulation of all tiles of a problem."""
     tiles = p.tiles
-    parents, waits = _counters(p, s)
+    parents, waits = initial_counters(p, s)
     z = _State(
         np.zeros(6, np.int64), np.zeros(2), np.full(tiles, np.inf), np.full(tiles, np.inf), np.full(tiles, -1,
         np.int32),

@@ -283,7 +283,7 @@ def plain_key(who: str, key: str, text: str, names: Iterable[str]) -> tuple[str,
             return f"{key}_ns", str(float(number) * _NS[unit])
     except ValueError:
         pass  # said below
-    raise UserError(f"{who}: {key}={text} is no time with a unit; write {key}=2us or {key}_ns=2000")
+    raise UserError(f"{who}: {key}={text} is not a time with a unit; write {key}=2us or {key}_ns=2000")
 
 
 def _number(who: str, option: Field[Any], text: str) -> float | int:

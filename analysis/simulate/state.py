@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.list_schedule import _counters
+from tileprof.analysis.bounds.list_schedule import initial_counters
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.simulate.clocks import RATE, UPCOMING, Clocks, Sharing
 from tileprof.analysis.simulate.plan import FREE, GRID, READY, Plan
@@ -152,7 +152,7 @@ def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -
     engine's compile time.
     """
     launches, tiles = len(p.launch), int(p.tile_base[-1])
-    parents, waits = _counters(p, s)
+    parents, waits = initial_counters(p, s)
     count = np.diff(p.tile_base)
     order = np.argsort(plan.rank)
     launch_of = np.repeat(np.arange(launches, dtype=np.int32), count)

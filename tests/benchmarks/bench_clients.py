@@ -5,6 +5,7 @@ What was recorded is in `tests/golden/clients`: launches with the medians of the
 profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
 (`tests/gpu/measuring/measure_clients.py` made them). Launches are matched and pairs counted as
 `bench_model_against_recorded.py` does. Durations: the median error of a modelled launch, and that of their sum.
+As many bytes count as one address as in the recordings (``--granule 1``: only in those).
 ``--traces DIR`` keeps the modelled traces; ``-o`` writes the results. ``--page RESULTS HELD_OUT`` writes the table of
 docs/limits.md from two such files.
 """
@@ -25,6 +26,10 @@ from measuring import header, table
 from tileprof.trace import load
 
 RECORDED = GOLDEN / "clients"
+GRANULE = 32
+"""Bytes that count as one address in the recordings: where two tiles share such a piece and no byte, both graphs have a
+dependency.
+"""
 LIMIT_S = 900
 PAGE = GOLDEN.parents[1] / "docs" / "limits.md"
 BEGIN, END = "<!-- programs of users -->\n", "<!-- end of programs of users -->\n"
@@ -62,7 +67,7 @@ def durations(mine, theirs):
     return float(np.median(errors)) if errors else float("nan"), total
 
 
-def result(name, script, folder):
+def result(name, script, folder, granule=GRANULE):
     """A program's comparison, as it is written; and what differs."""
     trace = modelled(name, script, folder)
     theirs = recording(name)
@@ -72,7 +77,7 @@ def result(name, script, folder):
             "same_pattern": 0, "share": 0.0, "equal_tiles": [0, 0], "duration_error": None, "sum_error": None,
         }  # fmt: skip
         return row, {}
-    mine = side(trace)
+    mine = side(trace, granule)
     agreement = compare(name, mine, theirs)
     median, total = durations(mine, theirs)
     row = {
@@ -140,6 +145,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs (default: all)")
     parser.add_argument("--held-out", action="store_true", help="those that were not used for rules")
+    parser.add_argument("--granule", type=int, default=GRANULE, help="bytes of the model that count as one address")
     parser.add_argument("--list", action="store_true", help="list what differs")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results as JSON")
@@ -154,7 +160,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             if not options.names or name in options.names:
-                row, different[name] = result(name, script, options.traces or folder)
+                row, different[name] = result(name, script, options.traces or folder, options.granule)
                 results.append(row)
                 if options.output:  # whoever ends it keeps what is there
                     options.output.write_text(json.dumps(results, indent=1) + "\n")

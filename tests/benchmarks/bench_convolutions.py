@@ -57,7 +57,7 @@ def problem_of(key):
 
 
 def family(name):
-    """What must agree of a kernel: what it does, its tile, and whose it is, whatever the type."""
+    """Return what must agree of a kernel: what it does, its tile, and whose it is, whatever the type."""
     kernel = named(name)
     library = re.search(r"nvjet|cublas|cutlass|sm\d+_xmma_\w+?gemm|sgemm|conv_depthwise2d_\w+|\w+2d_\w+", name)
     words = library[0] if library and kernel.role in (Role.PRODUCT, Role.OTHER, Role.DIRECT, Role.WEIGHTS) else ""

@@ -3,7 +3,8 @@ recorder's rules were mended on all of them: on those of `programs.py` first, on
 how far the rules held.
 
 Launches are matched in issue order by operator and by what they are (a kernel, a memset, a copy). Of the pairs of
-launches that truly depend on each other (not by reuse of memory alone) it counts those that both graphs have, and those
+launches that truly depend on each other (not by reuse of memory alone; as many bytes count as one address as in the
+recording) it counts those that both graphs have, and those
 of them with the same pattern. Tile shapes are compared operator by operator. No GPU is needed.
 """
 
@@ -62,7 +63,7 @@ class Agreement:
 
 
 def kind(op, kernel):
-    """What launches are matched by: their operator, whichever library stands behind it, and what they are."""
+    """Return what launches are matched by: their operator, whichever library stands behind it, and what they are."""
     what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
     if kernel.startswith("triton_") and "_fused_" in kernel:
         shape = "pointwise" if kernel.startswith("triton_poi") else "template" if "_tem_" in kernel else "reduction"
@@ -86,9 +87,9 @@ class Side:
     pairs: dict[tuple[int, int], str]
 
 
-def side(trace):
-    """The `Side` of a trace."""
-    graph = build_graph(trace)
+def side(trace, granule=1):
+    """The `Side` of a trace; so many bytes count as one address."""
+    graph = build_graph(trace, granule=granule)
     true = graph.pairs[~graph.pairs.reuse_only]
     return Side(graph.launches, {(r.producer, r.consumer): r.pattern for r in true.itertuples()})
 
@@ -176,7 +177,9 @@ def of_set(programs, recordings, names):
             if name in WITHOUT_COUNTERPART:
                 skips.append((name, WITHOUT_COUNTERPART[name]))
                 continue
-            actual.append(compare(name, side(model(programs, name, folder)), side(load(path))))
+            theirs = load(path)
+            mine = side(model(programs, name, folder), int(theirs.manifest.get("granule", 1)))
+            actual.append(compare(name, mine, side(theirs)))
     if not actual:
         return []
     print(f"{programs.name}\n")

@@ -60,7 +60,7 @@ def product(problem):
 
 
 def by_recorder(problem, device):
-    """What the recorder says of a problem: shape, source, modelled time of all launches."""
+    """Return what the recorder says of a problem: shape, source, modelled time of all launches."""
     from tileprof.record.model import duration
 
     launches = kernels(product(problem), device, op=problem.op, tf32=problem.dtype == TF32)

@@ -20,7 +20,7 @@ and a loader that waits fetches weights meanwhile.
 
 Other rows of the table of docs/simulate.md: chains of `tests/gpu/results/runtime.json`, predicted from each stage's
 time alone when they were measured; steps of PyTorch programs from what a launch takes the host and the GPU
-(`bench_acs_eager.py`).
+(`bench_acs_eager.py`); blocks of `bloom.cu` from the time kernel after kernel (`bench_bloom.py`).
 """
 
 import argparse
@@ -29,6 +29,7 @@ import sys
 from dataclasses import replace
 
 import bench_acs_eager
+import bench_bloom
 import bench_spawn
 import numpy as np
 from dealt_plans import Dealt
@@ -123,6 +124,9 @@ def all_twins(off):
     for way, key in (("stream", "step_us"), ("graph", "graph_us")):
         errors = bench_acs_eager.errors(steps, way, key)
         yield twin(f"`{way}`, steps of PyTorch", "programs of `measure_bounds.py`", errors)
+    blooms, _ = bench_bloom.comparison()
+    for name, mode in (("`dataflow`, the exact graph", "exact"), ("`dataflow-bloom`, filters in software", "filters")):
+        yield twin(name, "times of `bloom.cu`", bench_bloom.errors(blooms, mode))
     *_, spawned = bench_spawn.comparison(json.loads(bench_spawn.RESULTS.read_text()))
     for rule, ratios in spawned.items():
         yield twin(f"launches from kernels, {rule}", "programs at scale 16", [ratio - 1 for ratio in ratios])

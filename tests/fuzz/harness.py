@@ -172,7 +172,7 @@ def _bases_but_bait(bases: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
-    """What is left there is found by `_moved`."""
+    """Provide a folder; what is left there is found by `_difference`."""
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the search would see, should a verb leave its folders."""
+"""Check what the search would see, should a verb leave its folders."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def run(step, out, environment, limit_s):
 
 
 def machine():
-    """What this machine has; "" for a package that is not there."""
+    """Return what this machine has; "" for a package that is not there."""
     matches = {}
     for name in WANTED:
         try:

@@ -67,7 +67,7 @@ def stepping(
     """Return the same as `parser`, for programs that do the same several times (`stepped`)."""
     options = parser(description, dtype=dtype, batch=batch)
     options.add_argument(
-        "--steps", type=positive, default=1, help="how often; with several, the time of one goes to stderr"
+        "--steps", type=positive, default=1, help="number of steps; with several, the time of one goes to stderr"
     )
     options.add_argument(
         "--digest", action="store_true", help="print a digest of the results of all steps, bit for bit"

@@ -76,7 +76,13 @@ def problem(name: str, batch: int, steps: int | None) -> tuple[Any, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the shape that ``argv`` names and print one line, or the names of all shapes."""
     options = parser(__doc__)
-    options.add_argument("--shape", choices=list(SHAPES), default="gemm-5124x700x2048", metavar="NAME", help="which")
+    options.add_argument(
+        "--shape",
+        choices=list(SHAPES),
+        default="gemm-5124x700x2048",
+        metavar="NAME",
+        help="shape to run (--list names all)",
+    )
     options.add_argument("--steps", type=positive, help="time steps of a recurrent layer, instead of all")
     options.add_argument("--list", action="store_true", help="print the names of the shapes")
     values = options.parse_args(argv)

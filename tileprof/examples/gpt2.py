@@ -56,7 +56,7 @@ def _output(model: Any, tokens: Any, options: Namespace) -> Any:
 def _options(argv: Sequence[str] | None) -> Namespace:
     options = stepping(__doc__)
     options.add_argument("--preset", choices=list(PRESETS), default="small", help="size of the model")
-    options.add_argument("--layers", type=positive, help="layers, if not the preset's")
+    options.add_argument("--layers", type=positive, help="number of layers (default: that of the preset)")
     options.add_argument("--tokens", type=positive, default=128, help="tokens of each input")
     options.add_argument("--train", action="store_true", help="one optimiser step instead of one forward pass")
     values = options.parse_args(argv)

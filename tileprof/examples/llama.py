@@ -47,7 +47,7 @@ def build(options: Namespace) -> Any:
 def _options(argv: Sequence[str] | None) -> Namespace:
     options = parser(__doc__, dtype="bfloat16")
     options.add_argument("--preset", choices=list(PRESETS), default="tiny", help="size of the model")
-    options.add_argument("--layers", type=positive, help="layers, if not the preset's")
+    options.add_argument("--layers", type=positive, help="number of layers (default: that of the preset)")
     options.add_argument("--tokens", type=positive, default=128, help="tokens of each prompt")
     return options.parse_args(argv)
 

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _options(argv: Sequence[str] | None) -> Namespace:
     options = parser(__doc__, dtype="float16")
-    options.add_argument("--preset", choices=list(PRESETS), default="gpt3", help="whose MLP")
+    options.add_argument("--preset", choices=list(PRESETS), default="gpt3", help="model that the MLP is of")
     options.add_argument("--layers", type=positive, default=1, help="MLPs in a row")
     options.add_argument("--tokens", type=positive, default=512, help="tokens of each input")
     return options.parse_args(argv)

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _options(argv: Sequence[str] | None) -> Namespace:
     options = stepping(__doc__, capturable=False)
     options.add_argument("--experts", type=positive, default=8, help="experts")
-    options.add_argument("--top", type=positive, default=2, help="experts a token is sent to")
+    options.add_argument("--top", type=positive, default=2, help="experts per token")
     options.add_argument("--tokens", type=positive, default=128, help="tokens of each input")
     options.add_argument("--width", type=positive, default=512, help="width of a token (Mixtral 8x7B: 4096)")
     options.add_argument("--inner", type=positive, default=1792, help="width inside an expert (Mixtral 8x7B: 14336)")

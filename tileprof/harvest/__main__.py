@@ -32,7 +32,7 @@ def main(words: list[str] | None = None) -> int:
     parser = ArgumentParser("python -m tileprof.harvest", description="measure which kernels this GPU's libraries run")
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder for slices")
-    parser.add_argument("--seconds", type=float, default=540, help="end after so long (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=540, help="seconds after which it ends (default: %(default)s)")
     parser.add_argument(
         "--part",
         type=_part,

@@ -138,10 +138,10 @@ class Attention:
 
     def cases(self) -> NDArray[np.int64]:
         """Return held-out cases first (`HELD_OUT`), then those of the table."""
-        held = drawn(HELD_OUT, _HELD_OUT_SEED)
-        known = {tuple(row) for row in held.tolist()}
-        rest = [row for row in drawn(CASES, _SEED).tolist() if tuple(row) not in known]
-        return np.concatenate([held, np.array(rest, np.int64)])
+        held_rows = drawn(HELD_OUT, _HELD_OUT_SEED)
+        held_keys = {tuple(row) for row in held_rows.tolist()}
+        rest = [row for row in drawn(CASES, _SEED).tolist() if tuple(row) not in held_keys]
+        return np.concatenate([held_rows, np.array(rest, np.int64)])
 
     def prepare(self) -> None:
         """Fill the pool with numbers that are finite in all types."""
@@ -163,14 +163,14 @@ class Attention:
         else:
             shapes = ((heads, queries, size), (kv_heads, keys, size), (kv_heads, keys, value_size))
             q, k, v = (self._operand(kind, layout, batch, *shape) for shape in shapes)
-        given = None
+        attention_mask = None
         if mask == Mask.BOOLEAN:
-            given = torch.ones(batch, 1, queries, keys, dtype=torch.bool, device=self._pool.device)
+            attention_mask = torch.ones(batch, 1, queries, keys, dtype=torch.bool, device=self._pool.device)
         elif mask:
             shape = (batch, 1) if mask == Mask.ADDED else (1, heads)
-            given = self._numbers(kind, *shape, queries, keys)
+            attention_mask = self._numbers(kind, *shape, queries, keys)
         attend = partial(
-            torch.nn.functional.scaled_dot_product_attention, attn_mask=given, dropout_p=0.1 * dropout,
+            torch.nn.functional.scaled_dot_product_attention, attn_mask=attention_mask, dropout_p=0.1 * dropout,
             is_causal=bool(causal), enable_gqa=kv_heads != heads,
         )  # fmt: skip
         tf32 = dtype == 0

@@ -107,8 +107,8 @@ def harvested(count: int) -> NDArray[np.int64]:
     """Return ``count`` cases, none of which is held out."""
     layer, models = layers()
     cases = drawn(count + HELD_OUT, layer, models, _SEED)
-    held = {tuple(row) for row in held_out().tolist()}
-    return np.array([row for row in cases.tolist() if tuple(row) not in held][:count], np.int64)
+    held_keys = {tuple(row) for row in held_out().tolist()}
+    return np.array([row for row in cases.tolist() if tuple(row) not in held_keys][:count], np.int64)
 
 
 __all__ = [

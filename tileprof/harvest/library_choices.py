@@ -107,33 +107,33 @@ class Library:
     def _description(self, op: int, dtype: int, column_a: int, column_b: int) -> ctypes.c_void_p:
         key = (int(op == Op.ADDMM), dtype, column_a, column_b)
         if key not in self._descriptions:
-            made = ctypes.c_void_p()
+            handle = ctypes.c_void_p()
             compute = _COMPUTE_TF32 if dtype == Dtype.TF32 else _COMPUTE
-            self._check(self._lib.cublasLtMatmulDescCreate(ctypes.byref(made), compute, 0))
+            self._check(self._lib.cublasLtMatmulDescCreate(ctypes.byref(handle), compute, 0))
             values = {_TRANSA: column_b, _TRANSB: column_a}
             if op == Op.ADDMM:
                 values[_EPILOGUE] = _BIAS
                 pointer = ctypes.c_uint64(1 << 40)
                 self._check(
-                    self._lib.cublasLtMatmulDescSetAttribute(made, _BIAS_POINTER, ctypes.byref(pointer), _size(8))
+                    self._lib.cublasLtMatmulDescSetAttribute(handle, _BIAS_POINTER, ctypes.byref(pointer), _size(8))
                 )
             for attribute, number in values.items():
                 value = ctypes.c_int32(number)
-                self._check(self._lib.cublasLtMatmulDescSetAttribute(made, attribute, ctypes.byref(value), _size(4)))
-            self._descriptions[key] = made
+                self._check(self._lib.cublasLtMatmulDescSetAttribute(handle, attribute, ctypes.byref(value), _size(4)))
+            self._descriptions[key] = handle
         return self._descriptions[key]
 
     def _layout(self, kind: int, sizes: tuple[int, int], batch: int) -> ctypes.c_void_p:
-        made = ctypes.c_void_p()
+        handle = ctypes.c_void_p()
         rows, columns = sizes
         self._lib.cublasLtMatrixLayoutCreate(
-            ctypes.byref(made), kind, ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)
+            ctypes.byref(handle), kind, ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)
         )
         if batch > 1:
             count, stride = ctypes.c_int32(batch), ctypes.c_int64(rows * columns)
-            self._lib.cublasLtMatrixLayoutSetAttribute(made, _BATCH_COUNT, ctypes.byref(count), _size(4))
-            self._lib.cublasLtMatrixLayoutSetAttribute(made, _BATCH_STRIDE, ctypes.byref(stride), _size(8))
-        return made
+            self._lib.cublasLtMatrixLayoutSetAttribute(handle, _BATCH_COUNT, ctypes.byref(count), _size(4))
+            self._lib.cublasLtMatrixLayoutSetAttribute(handle, _BATCH_STRIDE, ctypes.byref(stride), _size(8))
+        return handle
 
     def _check(self, status: int) -> None:
         if status:
@@ -188,7 +188,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--workers", type=int, default=14)
-    parser.add_argument("--launched", type=int, default=0, help="how many cases of the harvest to ask for first")
+    parser.add_argument("--launched", type=int, default=0, help="number of cases of the harvest to ask for first")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(words)
     options.output.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ class Assessment:
         """Return one row per missing dependency: names and grid coordinates of both tiles, hazard, bytes; most bytes
         first.
         """
-        return _placed(self.policy, self.verdict.missing)
+        return _with_tiles(self.policy, self.verdict.missing)
 
     def to_json(self, rows: int) -> dict[str, Any]:
         """Return every number as JSON values, and the first ``rows`` missing dependencies."""
@@ -95,7 +95,7 @@ def _corrected(graph: TileGraph, launches: list[int], predict: Predictor, *, ren
         return None
 
 
-def _placed(policy: Policy, missing: pd.DataFrame) -> pd.DataFrame:
+def _with_tiles(policy: Policy, missing: pd.DataFrame) -> pd.DataFrame:
     rows = missing.sort_values("bytes", ascending=False, kind="stable")
     by_kind: dict[str, list[Any]] = {}
     for side in ("producer", "consumer"):

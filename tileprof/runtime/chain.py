@@ -74,7 +74,7 @@ class Chain:
             if operator.out.overlaps():
                 raise UserError(
                     f"stage {stage} writes {operator.out.tensor} as {operator.out.shape} with strides "
-                    f"{operator.out.strides}, by which elements lie upon each other"
+                    f"{operator.out.strides}, by which elements overlap"
                 )
             if operator.out.tensor in inputs:
                 raise UserError(

@@ -46,7 +46,7 @@ def build(folder, name, *words):
 
 
 def ran(program):
-    """What a program prints, with its exit code."""
+    """Return what a program prints, with its exit code."""
     try:
         result = subprocess.run([program], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -167,7 +167,7 @@ def left(jobs: list[tuple[str, str]], pair: int, rows: list[dict[str, Any]]) -> 
 
 
 def row(words: str, mode: str, pair: int, chosen: acs.Settings | None, outcome: tuple[int, str, str]) -> dict[str, Any]:
-    """What a run of a program said, and what the library counted."""
+    """Return what a run of a program said, and what the library counted."""
     code, output, errors = outcome
     match = re.search(r": ([0-9.]+) us per step", errors)
     counts = acs.results(chosen.folder) if chosen else []

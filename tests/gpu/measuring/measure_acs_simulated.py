@@ -154,7 +154,7 @@ def record(chosen: list[str], folder: Path, out: Path) -> None:
 
 
 def ready_of(place: Path, mode: str, number: int) -> Path:
-    """What a process makes when it is warm."""
+    """Return what a process makes when it is warm."""
     return place / f"{mode}-{number}" / "ready"
 
 

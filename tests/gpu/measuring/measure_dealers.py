@@ -73,7 +73,7 @@ RIGHT = {
 
 
 def timed_chains() -> dict[str, Chain]:
-    """What is timed, in tiles for the persistent kernel."""
+    """Return what is timed, in tiles for the persistent kernel."""
     plain = {
         "GPT-2 MLP, 512 tokens": gelu_mlp(512, (128, 128), (128, 128), 768, 3072),
         "four MLPs of GPT-2, 256 tokens": stacked(256, 768, 3072, 4),

@@ -258,7 +258,7 @@ def main(out, *only):
 
 
 def left_out(result):
-    """What is not in a result: it failed, or there was no time."""
+    """Return what is not in a result: it failed, or there was no time."""
     names = [p.__name__ for p in PROGRAMS]
     missing = [f"{n}: {m}" for m in MODES for n in names if m not in result["gpu_time"].get(n, {})]
     return missing + ([] if result["recording_gpt2_medium"] else ["recording_gpt2_medium"])

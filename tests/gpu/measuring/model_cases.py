@@ -40,7 +40,7 @@ def main_tensor(result: Any) -> torch.Tensor:
 
 
 def in_float32(model: nn.Module, *args: Any, **inputs: Any) -> torch.Tensor:
-    """What a float32 copy of a model says, the copy being gone afterwards."""
+    """Return what a float32 copy of a model says, the copy being gone afterwards."""
     import copy
 
     exact = copy.deepcopy(model).float()

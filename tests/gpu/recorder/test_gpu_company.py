@@ -37,7 +37,7 @@ def recorder(folder, name, *command):
 
 
 def outcome(process):
-    """What a recorder wrote until its end; after `LONGEST_S` it is killed, and its program with it."""
+    """Return what a recorder wrote until its end; after `LONGEST_S` it is killed, and its program with it."""
     began = time.monotonic()
     try:
         out, err = process.communicate(timeout=LONGEST_S)

@@ -1,4 +1,4 @@
-"""What a program pays outside captured regions, and that nothing inside is lost when code is patched only there.
+"""Check what a program pays outside captured regions, and that nothing inside is lost when code is patched only there.
 
 Compute Sanitizer itself costs a few microseconds of the CPU for every launch as soon as a tool subscribes, even one
 that asks for no callback (``subscriber.cpp``), and also after it has unsubscribed. A program that keeps its GPU busy

@@ -155,7 +155,7 @@ def cost() -> dict[str, float]:
 
 
 def results(folder: Path) -> dict[str, object]:
-    """What a run on this machine's GPU shows."""
+    """Return what a run on this machine's GPU shows."""
     from tileprof import __version__
     from tileprof.record.cuda.gpu import gpus
     from tileprof.record.source.gpu import modules

@@ -41,7 +41,7 @@ def say(text):
 
 
 def options():
-    """What the command line says."""
+    """Return what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tools", nargs="*", default=["memcheck"], metavar="TOOL")
     parser.add_argument("--only", action="append", metavar="PATTERN", help="chains whose name contains this")

@@ -60,7 +60,7 @@ class Tabulated:
         return self._run({})[0]
 
     def under(self, mode: acs.Mode, table: Path | None = None, **more: Any) -> tuple[str, dict[str, Any]]:
-        """What the program prints, and what the library counted."""
+        """Return what the program prints, and what the library counted."""
         place = self.folder / f"{mode}-{len(list(self.folder.iterdir()))}"
         place.mkdir()
         output, _ = self._run(acs.environment(acs.build(), acs.Settings(mode, place, table or self.table, **more)))

@@ -226,7 +226,7 @@ class Recordings:
         return output_text
 
     def bash(self, command: str, where: Path) -> list[str]:
-        """What a command prints, whatever it is."""
+        """Return what a command prints, whatever it is."""
         folders = (self.path, Path(sys.executable).parent, os.environ["PATH"])
         path = os.pathsep.join(str(folder) for folder in folders if folder is not None)
         result = subprocess.run(
@@ -245,7 +245,7 @@ class Page:
         self._names: dict[str, object] = {"__name__": "__main__"}
 
     def run(self, example: Example) -> list[str]:
-        """What the example prints."""
+        """Return what the example prints."""
         with contextlib.chdir(self._folder):
             if example.kind == "pycon":
                 return self._python(example)
@@ -289,7 +289,7 @@ def _with_code(output_text: str, code: int) -> list[str]:
 
 
 def check(path: Path, recordings: Recordings) -> list[str]:
-    """What differs between a page and what its examples print: one text an example that does."""
+    """Return what differs between a page and what its examples print: one text an example that does."""
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         page = Page(Path(folder), recordings)

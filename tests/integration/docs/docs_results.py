@@ -363,7 +363,7 @@ class Figure:
 
 def figures() -> list[Figure]:
     """Return the figures of all pages with the values that results files give them."""
-    return [*_of_mutants(), *_of_chains(), *_of_models(), *_of_programs(), *_of_acs()]
+    return [*_of_mutants(), *_of_chains(), *_of_models(), *_of_programs(), *_of_acs(), *_of_dealing()]
 
 
 def _of_mutants() -> Iterator[Figure]:
@@ -459,6 +459,31 @@ def _of_acs() -> Iterator[Figure]:
     ]
     spread, launches = (f"{sum(row[key] for row in models):,}" for key in ("spread", "launches"))
     yield Figure(r"([\d,]+) of ([\d,]+) launches (?:went to|ran on) other streams", (spread, launches))
+
+
+def _of_dealing() -> Iterator[Figure]:
+    us = list(results("dealers")["us"].values())
+    for sentence, way, other in (
+        (r"`ccks` takes ([\d.]+) to ([\d.]+) times as long as `persistent-dynamic`", "ccks", "persistent-dynamic"),
+        (r"`ccks` takes ([\d.]+) to ([\d.]+) times as long as static lists", "ccks", "persistent"),
+    ):
+        yield Figure(sentence, ends(row[way] / row[other] for row in us))
+    layers = [row for row in results("experts")["us"].values() if "persistent-dynamic" in row]
+    dynamic = [row for row in layers if min(row[way] for way in DEALT) == row["persistent-dynamic"]]
+    for sentence, other in (
+        (r"([\d.]+) to ([\d.]+) of the time of a graph of worst-case grids", "graph"),
+        (r"([\d.]+) to ([\d.]+) of PyTorch's grouped products", "PyTorch, grouped products"),
+    ):
+        yield Figure(sentence, ends(row["persistent-dynamic"] / row[other] for row in layers))
+    words = dict(enumerate(("five", "six", "seven", "eight"), 5))
+    cells = words[len(dynamic)], words[len(layers)]
+    yield Figure(r"queue on the GPU is the fastest in (\w+) of (\w+) layers", cells)
+
+
+def ends(ratios: Iterable[float]) -> tuple[str, str]:
+    """Return the least and the greatest, with two digits behind the point."""
+    values = sorted(ratios)
+    return f"{values[0]:.2f}", f"{values[-1]:.2f}"
 
 
 def matches(figure: Figure, text: str) -> list[re.Match[str]]:

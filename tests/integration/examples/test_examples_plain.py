@@ -37,7 +37,7 @@ def example(name):
 
 
 def output_of(name, argv, capsys):
-    """What an example prints."""
+    """Return what an example prints."""
     example(name).main(argv)
     return capsys.readouterr().out
 

@@ -35,7 +35,7 @@ def record(warm, path, name, *options, fake=False):
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory, warm):
-    """What recording an example gives, (trace, stdout), recorded once."""
+    """Return what recording an example gives, (trace, stdout), recorded once."""
     results = {}
 
     def get(name):

@@ -1,4 +1,4 @@
-"""What a wheel holds, and what can be imported once it is installed."""
+"""Check what a wheel holds, and what can be imported once it is installed."""
 
 import os
 import shutil

@@ -48,7 +48,11 @@ def test_a_place_that_takes_no_page_is_named(trace, tmp_path, place):
 
 @pytest.mark.parametrize(
     ("place", "says"),
-    [("/dev/null", "no plain file"), ("-", "stdout is not written to"), ("TRACE/manifest.json", "lies in the trace")],
+    [
+        ("/dev/null", "not a plain file"),
+        ("-", "stdout is not written to"),
+        ("TRACE/manifest.json", "lies in the trace"),
+    ],
 )
 def test_even_force_replaces_plain_files_only_and_nothing_of_a_trace(trace, tmp_path, place, says):
     content = (trace / "manifest.json").read_bytes()

@@ -1,4 +1,4 @@
-"""What a tile reads and writes, drawn on the tensor's own axes, in a real browser."""
+"""Check what a tile reads and writes, drawn on the tensor's own axes, in a real browser."""
 
 import numpy as np
 import pytest

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
 
 Patch = Callable[[str, str], str]
 """From a source's name and text to the text that is compiled."""
@@ -41,3 +44,8 @@ def together(*patches: Patch) -> Patch:
         return text
 
     return patch
+
+
+def gate_third(faults: Iterable[str]) -> list[Any]:
+    """The names as parameters of a test: the gate plants every third fault, the night all, as each is compiled anew."""
+    return [pytest.param(name, marks=[pytest.mark.nightly] if n % 3 else []) for n, name in enumerate(faults)]

@@ -1,4 +1,4 @@
-"""What a command says of itself while it works, where no terminal is watched."""
+"""Check what a command says of itself while it works, where no terminal is watched."""
 
 from __future__ import annotations
 

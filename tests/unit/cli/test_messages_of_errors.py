@@ -1,4 +1,4 @@
-"""What a terminal would obey does not reach it through an error's message."""
+"""Check that what a terminal would obey does not reach it through an error's message."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_a_folder_of_traces_is_answered_with_their_names(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.tileprof").mkdir()
         (tmp_path / f"{name}.tileprof" / "manifest.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is no trace, but holds a.tileprof, b.tileprof: name one"):
+    with pytest.raises(UserError, match=r"is not a trace, but holds a.tileprof, b.tileprof: name one"):
         load_trace(tmp_path)
 
 

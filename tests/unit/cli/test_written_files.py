@@ -27,7 +27,7 @@ def test_a_plain_file_is_overwritten_with_force_alone(tmp_path):
 
 def test_a_pipe_is_never_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="no plain file"):
+    with pytest.raises(UserError, match="not a plain file"):
         check_file(tmp_path / "pipe", force=True)
 
 

@@ -217,7 +217,7 @@ def test_a_folder_gets_all_files_or_none(tmp_path: Path) -> None:
         write_folder(folder, {"c": "3", "b": "4"}, force=False)
     assert sorted(p.name for p in folder.iterdir()) == ["a", "b"]
     (folder / "d").mkdir()
-    with pytest.raises(UserError, match="in the way"):
+    with pytest.raises(UserError, match="is not a file, and one is to be written there"):
         write_folder(folder, {"a": "9", "d": "4"}, force=True)
     assert (folder / "a").read_text() == "1"
     write_folder(folder, {"a": "9"}, force=True)

@@ -25,15 +25,19 @@ from tileprof.trace import load
 
 ROOT = Path(__file__).parents[3]
 
-COUNT = int(os.environ.get("TILEPROF_MUTANTS", "600"))
-"""Mutants of random graphs; TILEPROF_MUTANTS=10000 takes some minutes."""
+MORE = int(os.environ.get("TILEPROF_MUTANTS", "600"))
+"""Mutants of random graphs at night; TILEPROF_MUTANTS=10000 takes some minutes."""
+COUNTS = pytest.mark.parametrize("count", [250, pytest.param(MORE, marks=pytest.mark.nightly)])
 
 EACH = 18
 
 
-def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(capsys: pytest.CaptureFixture[str]) -> None:
+@COUNTS
+def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(
+    count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     dice, tally = random.Random(7), Tally()
-    while tally.total < COUNT:
+    while tally.total < count:
         graph = random_graph(dice)
         launches = range(len(graph.launches))
         policy = synthesise(graph, launches)
@@ -49,8 +53,11 @@ def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(capsys:
     assert set(tally.kinds) == set(KINDS)
 
 
-def test_the_verifier_objects_to_every_policy_that_can_hang_and_to_no_other(capsys: pytest.CaptureFixture[str]) -> None:
-    tally = residency_tally(random.Random(5), COUNT)
+@COUNTS
+def test_the_verifier_objects_to_every_policy_that_can_hang_and_to_no_other(
+    count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = residency_tally(random.Random(5), count)
     with capsys.disabled():
         print(f"\n{tally}")  # noqa: T201
     assert not tally.escapes, tally.escapes[0]

@@ -1,4 +1,4 @@
-"""What a policy awaits and misses, tile by tile, against its waits read one at a time."""
+"""Check what a policy awaits and misses, tile by tile, against its waits read one at a time."""
 
 from __future__ import annotations
 

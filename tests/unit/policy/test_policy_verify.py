@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from hypothesis import given, settings
 
+from tests.support.counted_lines import counted_lines
 from tests.unit.policy.graphs import Relation, graph_of
 from tests.unit.policy.small_policies import Grid, cases, runs_without
 from tileprof.errors import UserError
@@ -206,12 +206,12 @@ def test_json_round_trip_is_equal(tmp_path) -> None:
     assert from_dict(json.loads(json.dumps(to_dict(policy)))) == policy
 
 
-def test_a_table_of_a_million_waits_is_read_in_seconds() -> None:
+def test_a_table_of_a_million_waits_is_not_read_one_by_one() -> None:
     value = row_policy()
     value["edges"][0] |= {"waits": {"indptr": [0] * 6 + [2_000_000], "semaphore": [2] * 2_000_000}, "value": "4"}
-    start_s = time.process_time()
-    assert len(lower(from_dict(value))[0].semaphore) == 2_000_000
-    assert time.process_time() - start_s < 4  # 10 s one number at a time
+    waits, lines = counted_lines(lambda: lower(from_dict(value))[0].semaphore)
+    assert len(waits) == 2_000_000
+    assert lines < 200_000
     value["edges"][0]["waits"]["semaphore"][1_999_999] = -1
     with pytest.raises(PolicyError, match=r"semaphore\[1999999\]: -1 is less than the minimum"):
         from_dict(value)
@@ -220,9 +220,9 @@ def test_a_table_of_a_million_waits_is_read_in_seconds() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"edges": [], "edges": []}', "'edges' stands twice in one object"),
-        ('{"prediction": {"policy_us": NaN}}', "NaN is no finite number"),
-        ('{"prediction": {"policy_us": 1e999}}', "1e999 is no finite number"),
+        ('{"edges": [], "edges": []}', "'edges' occurs twice in one object"),
+        ('{"prediction": {"policy_us": NaN}}', "NaN is not a finite number"),
+        ('{"prediction": {"policy_us": 1e999}}', "1e999 is not a finite number"),
     ],
 )
 def test_what_only_python_takes_for_json_is_refused(tmp_path, text: str, message: str) -> None:
@@ -236,7 +236,7 @@ def test_a_byte_order_mark_is_read_over_and_a_device_is_no_policy(tmp_path) -> N
     path = tmp_path / "p.json"
     path.write_text(json.dumps(row_policy()), encoding="utf-8-sig")
     assert load_policy(path) == from_dict(row_policy())
-    with pytest.raises(PolicyError, match="/dev/zero is no policy"):
+    with pytest.raises(PolicyError, match="/dev/zero is not a policy"):
         load_policy("/dev/zero")
 
 

@@ -1,4 +1,4 @@
-"""What the policies that cuSync ships wait for, on grids of every shape."""
+"""Check what the policies that cuSync ships wait for, on grids of every shape."""
 
 from __future__ import annotations
 

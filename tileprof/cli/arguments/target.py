@@ -26,7 +26,7 @@ def check_file(target: Path, *, force: bool) -> None:
         )
     refuse_inside(target)
     if target.exists() and not target.is_file():
-        raise UserError(f"{target} is no plain file (a device, a pipe or a socket): will not replace it")
+        raise UserError(f"{target} is not a plain file (a device, a pipe or a socket): will not replace it")
     if target.exists() and not force:
         raise UserError(f"Will not overwrite {target} without --force")
     if not target.resolve().parent.is_dir():

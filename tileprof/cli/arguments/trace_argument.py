@@ -31,4 +31,4 @@ def load_trace(path: str | Path) -> Trace:
             raise
     more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
     names = ", ".join(folder.name for folder in inside[:_MOST_NAMED])
-    raise UserError(f"{path} is no trace, but holds {names}{more}: name one, {inside[0]}")
+    raise UserError(f"{path} is not a trace, but holds {names}{more}: name one, {inside[0]}")

@@ -132,9 +132,9 @@ def _program(report: Report, curves: Curves | None) -> Table:
         )
     if not p.launches:
         lines.append(("launches", "none: nothing that runs on a GPU was recorded"))
-        return _listed(lines)
+        return _key_value_table(lines)
     if not report.dependencies_known:
-        return _listed([*lines, *_shape(report, curves), ("dependencies", "unknown: no bound, no gain")])
+        return _key_value_table([*lines, *_shape(report, curves), ("dependencies", "unknown: no bound, no gain")])
     moved = f"tiles read {quantity(p.bytes_read)}B and write {quantity(p.bytes_written)}B"
     lines += [
         *_shape(report, curves),
@@ -156,7 +156,7 @@ def _program(report: Report, curves: Curves | None) -> Table:
             )
         else:
             lines.append(("achievable", "not computed: too many tiles to list-schedule whole; the pairs below are"))
-    return _listed(lines)
+    return _key_value_table(lines)
 
 
 def _shape(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
@@ -209,7 +209,7 @@ def _time(report: Report) -> str:
     return f"{duration(p.recorded_ns)} ({timing}){gaps}"
 
 
-def _listed(lines: list[tuple[str, str]]) -> Table:
+def _key_value_table(lines: list[tuple[str, str]]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()

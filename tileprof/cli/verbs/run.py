@@ -50,6 +50,13 @@ def _prepare(parser: ArgumentParser) -> None:
         "       tileprof run [--models N] [--csv FILE] [--timeline FOLDER] -- python infer.py …\n"
         "       tileprof run --scheduler acs [--check] [--table FILE] -- python infer.py …"
     )
+    _add_inputs_and_scheduler(parser)
+    _add_options_of_acs(parser)
+    _add_options_of_executions(parser)
+    _add_options_of_programs(parser)
+
+
+def _add_inputs_and_scheduler(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "policy",
@@ -79,6 +86,10 @@ def _prepare(parser: ArgumentParser) -> None:
         help=f"on a GPU: how the stages run there (default {AUTO}: what the prediction speaks for); with a program "
         f"after --: {' or '.join(ACS)}, which run its kernels out of order",
     )
+
+
+def _add_options_of_acs(parser: ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--check",
         action="store_true",
@@ -104,6 +115,10 @@ def _prepare(parser: ArgumentParser) -> None:
         metavar="N",
         help="with --scheduler acs: 1, a thread that decides and issues beside the program, or 0 (default)",
     )
+
+
+def _add_options_of_executions(parser: ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--compile",
         type=float,
@@ -122,6 +137,10 @@ def _prepare(parser: ArgumentParser) -> None:
     add("--seed", type=int, help="seed of orders and inputs (default 0)")
     add("--at", type=int, metavar="N", help="size to run, of a policy for a range of sizes (default: the recorded one)")
     add("--json", action="store_true", help="for programs")
+
+
+def _add_options_of_programs(parser: ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--timeline",
         type=Path,

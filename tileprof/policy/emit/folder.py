@@ -22,7 +22,7 @@ def check_free(folder: Path, names: list[str], *, force: bool) -> None:
         raise UserError(f"Will not overwrite {folder / there[0]} without --force")
     odd = [name for name in there if not (folder / name).is_file()]
     if odd:
-        raise UserError(f"{folder / odd[0]} is no file; it is in the way of one")
+        raise UserError(f"{folder / odd[0]} is not a file, and one is to be written there")
 
 
 def write_folder(folder: Path, texts: Mapping[str, str], *, force: bool) -> list[Path]:

@@ -43,7 +43,7 @@ class _Shown:
 
     launches: pd.DataFrame
     lanes: dict[int, Lanes]
-    placed: dict[int, NDArray[np.bool_]]
+    is_placed: dict[int, NDArray[np.bool_]]
 
     def begin_ns(self, launch: int) -> float:
         return float(self.launches["begin_ns"].iloc[launch])
@@ -61,13 +61,13 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
             "--pair or --module"
         )
     source = LaneSource(graph.recording, graph.launches)
-    shown = _Shown(
+    timeline = _Shown(
         source.timed(graph.launches), {n: source.of(n) for n in chosen}, {n: source.placed(n) for n in chosen}
     )
-    events = _tracks(shown) + _module_events(shown)
+    events = _tracks(timeline) + _module_events(timeline)
     for launch in chosen:
-        events += _launch_events(shown, launch)
-    events += _arrows(graph, shown)
+        events += _launch_events(timeline, launch)
+    events += _arrows(graph, timeline)
     return {PERFETTO: json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":")) + "\n"}
 
 
@@ -123,9 +123,9 @@ def _slice(
     }  # fmt: skip
 
 
-def _tracks(shown: _Shown) -> list[dict[str, Any]]:
-    streams = sorted({int(shown.launches["stream"].iloc[n]) for n in shown.lanes})
-    places = [np.stack([lanes.sm, lanes.slot], axis=1)[shown.placed[n]] for n, lanes in shown.lanes.items()]
+def _tracks(timeline: _Shown) -> list[dict[str, Any]]:
+    streams = sorted({int(timeline.launches["stream"].iloc[n]) for n in timeline.lanes})
+    places = [np.stack([lanes.sm, lanes.slot], axis=1)[timeline.is_placed[n]] for n, lanes in timeline.lanes.items()]
     pairs = np.unique(np.concatenate(places), axis=0)
     events = [_name("process_name", _LAUNCHES, 0, "launches"), _name("process_name", _TILES, 0, "SMs")]
     events += [_name("thread_name", _LAUNCHES, stream, f"stream {stream}") for stream in streams]
@@ -137,12 +137,12 @@ def _name(what: str, process: int, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": track, "args": {"name": name}}
 
 
-def _launch_events(shown: _Shown, launch: int) -> list[dict[str, Any]]:
-    row, lanes, begin_ns = shown.launches.iloc[launch], shown.lanes[launch], shown.begin_ns(launch)
+def _launch_events(timeline: _Shown, launch: int) -> list[dict[str, Any]]:
+    row, lanes, begin_ns = timeline.launches.iloc[launch], timeline.lanes[launch], timeline.begin_ns(launch)
     title, facts = _title(row), _facts(row, launch, str(row["timing"]))
     end_ns = begin_ns + float(row["duration_ns"])
     events = [_slice(_with_kernel(row), "launch", _LAUNCHES, int(row["stream"]), begin_ns, end_ns, facts)]
-    for tile in np.flatnonzero(shown.placed[launch]).tolist():
+    for tile in np.flatnonzero(timeline.is_placed[launch]).tolist():
         track = int(lanes.sm[tile]) * _SLOTS + int(lanes.slot[tile])
         begin, end = begin_ns + float(lanes.begin_ns[tile]), begin_ns + float(lanes.end_ns[tile])
         events.append(_slice(f"{title} {tile}", "tile", _TILES, track, begin, end, {"launch": launch, "tile": tile}))
@@ -165,12 +165,12 @@ def _facts(row: Any, launch: int, timing: str) -> dict[str, Any]:
     return {"launch": launch, **names, "timing": timing}
 
 
-def _module_events(shown: _Shown) -> list[dict[str, Any]]:
+def _module_events(timeline: _Shown) -> list[dict[str, Any]]:
     """Return a slice for each stretch of a stream's launches inside of one module, around those of the
     modules in it.
     """
     events: list[dict[str, Any]] = []
-    chosen = shown.launches.iloc[list(shown.lanes)]
+    chosen = timeline.launches.iloc[list(timeline.lanes)]
     for stream in sorted({int(number) for number in chosen["stream"]}):
         rows = chosen[chosen["stream"] == stream]
         begin = rows["begin_ns"].to_numpy(np.float64)
@@ -201,9 +201,9 @@ def _levels(module: str) -> tuple[str, ...]:
     return tuple(levels)
 
 
-def _arrows(graph: TileGraph, shown: _Shown) -> list[dict[str, Any]]:
+def _arrows(graph: TileGraph, timeline: _Shown) -> list[dict[str, Any]]:
     """Return the same share of every pair's dependencies, evenly over its tiles; none at a tile that has no place."""
-    lanes, placed = shown.lanes, shown.placed
+    lanes, is_placed = timeline.lanes, timeline.is_placed
     links = graph.links[~graph.links["reuse"] & (graph.links["hazard"] == "RAW")]
     links = links[links["producer"].isin(lanes) & links["consumer"].isin(lanes)]
     share = max(1, MOST_ARROWS // max(1, len(links)))
@@ -212,7 +212,7 @@ def _arrows(graph: TileGraph, shown: _Shown) -> list[dict[str, Any]]:
         links[["producer", "consumer", "block"]].head(MOST_ARROWS).itertuples(index=False)
     ):
         parent, child, _ = graph.blocks[number].edges()
-        visible = placed[producer][parent] & placed[consumer][child]
+        visible = is_placed[producer][parent] & is_placed[consumer][child]
         parent, child = parent[visible], child[visible]
         chosen = np.unique(np.linspace(0, len(parent) - 1, min(share, len(parent))).astype(np.int64))
         for p, c in zip(parent[chosen].tolist(), child[chosen].tolist(), strict=True):
@@ -226,7 +226,7 @@ def _arrows(graph: TileGraph, shown: _Shown) -> list[dict[str, Any]]:
                     "id": len(events) // 2,
                     "pid": _TILES,
                     "tid": int(place.sm[tile]) * _SLOTS + int(place.slot[tile]),
-                    "ts": (shown.begin_ns(launch) + float(at[tile])) / 1000,
+                    "ts": (timeline.begin_ns(launch) + float(at[tile])) / 1000,
                 }
                 events.append(event | ({"bp": "e"} if phase == "f" else {}))
     return events

@@ -207,7 +207,7 @@ def load_policy(path: Path | str) -> Policy:
     except OSError as error:
         raise PolicyError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, not JSON, nested too deeply, or a number of thousands of digits
-        raise PolicyError(f"{path} is no policy: {error}") from None
+        raise PolicyError(f"{path} is not a policy: {error}") from None
     except UserError as error:
         raise PolicyError(f"{path}: {error}") from None
 

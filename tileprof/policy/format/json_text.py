@@ -65,14 +65,14 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise UserError(f"{twice[:80]!r} stands twice in one object; which of the two counts is not said")
+        raise UserError(f"{twice[:80]!r} occurs twice in one object, and nothing says which of the two counts")
     return values
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise UserError(f"{text[:80]} is no finite number")
+        raise UserError(f"{text[:80]} is not a finite number")
     return number
 
 

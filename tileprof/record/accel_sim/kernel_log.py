@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tileprof.arrays import grids
 from tileprof.arrays.intervals import grouped_union
 from tileprof.errors import UserError
 from tileprof.record.accel_sim.instructions import Instruction, Kind, parse
@@ -197,7 +198,7 @@ class _Reader:
         (nx, ny, nz) = header.grid
         if not (x < nx and y < ny and z < nz):
             raise self._wrong(f"{line[:60]!r} is no `thread block = x,y,z` of grid {header.grid}")
-        return x + nx * (y + ny * z)
+        return grids.number(header.grid, x, y, z)
 
     def _block(self, log: KernelLog, block: int) -> None:
         """The rest of a block's section, to its #END_TB."""

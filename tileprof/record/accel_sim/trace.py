@@ -48,19 +48,19 @@ def import_logs(path: Path, output: Path, *, device: str = "H200", force: bool =
     the first byte is written. Raises `UserError` for logs that do not follow the format, with file and line.
     """
     described = get(device)
-    listed = read_list(path)
+    commands = read_list(path)
     logs, log_bytes = [], 0
-    for kernel in listed.kernels:
+    for kernel in commands.kernels:
         logs.append(read_kernel(kernel))
         log_bytes += len(logs[-1].entries)
         if log_bytes > MOST_ENTRIES:
             raise UserError(f"{path}: up to {kernel.name} there are over {MOST_ENTRIES:,} ranges; list fewer kernels")
-    regions = buffers([log.touched for log in logs], listed.copies)
+    regions = buffers([log.touched for log in logs], commands.copies)
     with TraceWriter(output, recorder="accel-sim", command=[str(path)], device=described, force=force) as writer:
         importer = _Importer(writer, described, regions)
         for log in logs:
             importer.add(log)
-        importer.describe(listed.copies)
+        importer.describe(commands.copies)
         writer.note("Read from Accel-Sim's logs: buffers are inferred from addresses, durations are modelled.")
     return Imported(writer.path, len(logs), importer.tiles, importer.now_ns, importer.conservative)
 
@@ -85,7 +85,7 @@ class _Importer:
         doubts = _doubts(log)
         if log.blocks_missing or log.unseen:
             bound = list(range(len(self._buffers)))
-            boxes = self._everything(header.name, geometry.tiles)
+            boxes = self._all_buffers(header.name, geometry.tiles)
             origins = self._low
         else:
             bound, origins = self._touched(log)
@@ -144,7 +144,7 @@ class _Importer:
         bound, at = np.unique(region, return_index=True)
         return bound.tolist(), np.maximum(low[owner], self._low[region])[at]
 
-    def _everything(self, name: str, tiles: int) -> Boxes:
+    def _all_buffers(self, name: str, tiles: int) -> Boxes:
         """Return boxes with which every tile reads and writes every buffer."""
         count = len(self._buffers)
         if 2 * count * tiles > MOST_ENTRIES:

@@ -19,7 +19,7 @@ _PARTS = 4
 """Entries of 16 bytes that hold a map."""
 
 
-def loaded(entries: raw.Entries) -> dict[int, Words]:
+def parameter_words(entries: raw.Entries) -> dict[int, Words]:
     """Return what lies at the address of each map that was loaded through, as first seen."""
     parts = entries[(raw.kinds(entries) == raw.MAP) & (entries["block"] == raw.MAP_LOADED)]
     slots: dict[int, Words] = {}
@@ -30,7 +30,7 @@ def loaded(entries: raw.Entries) -> dict[int, Words]:
     return slots
 
 
-def named(entries: raw.Entries) -> dict[int, tuple[int, Words]]:
+def map_contents(entries: raw.Entries) -> dict[int, tuple[int, Words]]:
     """Return the address and words of each named contents; names of which parts are missing are left out."""
     parts = entries[(raw.kinds(entries) == raw.MAP) & (entries["block"] >= raw.MAP_CONTENTS)]
     out: dict[int, tuple[int, Words]] = {}
@@ -51,12 +51,12 @@ def identified(entries: raw.Entries, address: I64, name: I64) -> I64:
     if not changing.any():
         return address
     pairs = np.unique(np.column_stack([address, name])[changing], axis=0)
-    known, slots = named(entries), loaded(entries)
+    contents_of, slots = map_contents(entries), parameter_words(entries)
     same = np.full(len(address), fill_value=False)
     for place in np.unique(pairs[:, 0]).tolist():
         names = pairs[pairs[:, 0] == place, 1].tolist()
-        one = len(names) == 1 and names[0] in known and place in slots
-        if one and np.array_equal(known[names[0]][1], slots[place]):
+        one = len(names) == 1 and names[0] in contents_of and place in slots
+        if one and np.array_equal(contents_of[names[0]][1], slots[place]):
             same |= address == place
     return np.where(changing & ~same, -1 - name, address)
 

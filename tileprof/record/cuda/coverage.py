@@ -111,7 +111,7 @@ def missing_reason(
 def examine(records: Records, launch: Examined, reason: str) -> Examined:
     """Return the launch with all rules applied; ``reason`` is its `missing_reason`."""
     if reason:
-        launch.parts += _anything(records, launch)
+        launch.parts += _all_live_memory(records, launch)
         launch.lower("conservative", f"{reason}: every tile stands for all memory")
         return launch
     _spinning(records, launch)
@@ -124,10 +124,10 @@ def examine(records: Records, launch: Examined, reason: str) -> Examined:
     return launch
 
 
-def _anything(records: Records, launch: Examined) -> list[tuple[int, Strided]]:
+def _all_live_memory(records: Records, launch: Examined) -> list[tuple[int, Strided]]:
     live = unreported_stores.whole(records.lifetimes.live(), launch.geometry.tiles)
-    everything = bind.within_buffers(live, records.lifetimes, ROUNDING)
-    return [(READ, everything), (WRITE, everything)]
+    whole_buffers = bind.within_buffers(live, records.lifetimes, ROUNDING)
+    return [(READ, whole_buffers), (WRITE, whole_buffers)]
 
 
 def _spinning(records: Records, launch: Examined) -> None:
@@ -151,7 +151,7 @@ def _textures(records: Records, launch: Examined) -> None:
             "conservative",
             "it reads through textures, which no callback reports: every tile stands as reader of all memory",
         )
-        launch.parts += _anything(records, launch)[:1]
+        launch.parts += _all_live_memory(records, launch)[:1]
 
 
 def _constants(records: Records, launch: Examined) -> None:
@@ -162,7 +162,7 @@ def _constants(records: Records, launch: Examined) -> None:
             "conservative",
             "it may read constant memory, and where that lies is unknown: every tile stands as reader of all memory",
         )
-        launch.parts += _anything(records, launch)[:1]
+        launch.parts += _all_live_memory(records, launch)[:1]
         return
     live = records.lifetimes.live()
     variables = [(base, base + size) for base, size in records.constants.get(kernel, [])]
@@ -183,7 +183,7 @@ def _tensor_maps(records: Records, launch: Examined) -> None:
         launch.lower("conservative", "loads in a mode that is not decoded stand for the whole tensor")
     if unknown:
         launch.lower("conservative", "loads through a tensor map that could not be decoded stand for all memory")
-        launch.parts += _anything(records, launch)[:1]
+        launch.parts += _all_live_memory(records, launch)[:1]
     if any(base <= address < end for address in map_uses.unnamed for base, end in live):
         launch.lower("inferred", "a tensor map lies in memory that kernels may change; it was read once")
     if not (kernel["tensor_store"] or kernel["tensor_reduce"] or (not kernel["scanned"] and map_uses.loaded)):

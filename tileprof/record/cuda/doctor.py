@@ -85,13 +85,13 @@ def _cupti() -> str:
 
 
 def _disassembler() -> str:
-    found = locate.nvdisasm()
-    if found is None:
+    tool_path = locate.nvdisasm()
+    if tool_path is None:
         raise UserError(
             "No nvdisasm was found: stores through tensor maps that cannot be replayed are taken to go anywhere. "
             f"Type: {sys.executable} -m pip install nvidia-cuda-nvdisasm"
         )
-    return str(found)
+    return str(tool_path)
 
 
 def _injection() -> str:

@@ -548,13 +548,13 @@ def fields_of(kind: str) -> dict[str, bool]:
     return own | _WORDS.get(kind, {})
 
 
-_NEEDED = {kind: [name for name, needed in fields_of(kind).items() if needed] for kind in KINDS}
+_REQUIRED_FIELDS = {kind: [name for name, needed in fields_of(kind).items() if needed] for kind in KINDS}
 
 
 def checked(event: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the event itself. Raises `UserError` for an unknown kind, and for one that lacks a field."""
     kind = event.get("e", "")
-    required = _NEEDED.get(kind)
+    required = _REQUIRED_FIELDS.get(kind)
     if required is None:
         raise UserError(
             f"{where} holds an event of the kind {kind!r}, which this tileprof does not know: another version recorded "

@@ -48,10 +48,10 @@ def stores(
     block = block[: len(block) // PART_BYTES * PART_BYTES]
     if event["graph"] >= 0 or not block or len(block) < kernel["parameters"][1] // PART_BYTES * PART_BYTES:
         return None
-    found = kernels.reached(event["kernel"], constants(block, kernel["parameters"][0], live))
-    if found is None or found.maps is None:
+    reach = kernels.reached(event["kernel"], constants(block, kernel["parameters"][0], live))
+    if reach is None or reach.maps is None:
         return None
-    named = [block[at : at + 64] for at in sorted(found.maps)]
-    maps = [tensormap.decode(np.frombuffer(words, "<u4"), loaded=True) for words in named if len(words) == 64]
-    known = [m for m in maps if m is not None]
-    return known if len(known) == len(found.maps) else None
+    map_words = [block[at : at + 64] for at in sorted(reach.maps)]
+    maps = [tensormap.decode(np.frombuffer(words, "<u4"), loaded=True) for words in map_words if len(words) == 64]
+    maps_read = [m for m in maps if m is not None]
+    return maps_read if len(maps_read) == len(reach.maps) else None

@@ -74,8 +74,8 @@ def disassembled(tool: Path, code: bytes) -> list[Instruction]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "code.bin"
         path.write_bytes(code)
-        said = subprocess.run([tool, "--binary", "SM90a", path], capture_output=True, text=True, check=False)
-    instructions = parse(said.stdout) if said.returncode == 0 else []
+        process = subprocess.run([tool, "--binary", "SM90a", path], capture_output=True, text=True, check=False)
+    instructions = parse(process.stdout) if process.returncode == 0 else []
     whole = [i.address for i in instructions] == list(range(0, len(code), INSTRUCTION_BYTES))
     return instructions if whole else []
 
@@ -118,9 +118,9 @@ def reached(code: list[Instruction], constants: Constants) -> Reached | None:
                 break
             work += [m for m, _ in ahead[1:]]
             n, state = ahead[0][0], dict(states[ahead[0][0]])
-    known = [m for m in maps.values() if m is not None]
-    whole = len(known) == len(maps)
-    return Reached(frozenset(code[n].address for n in states), frozenset(known) if whole else None)
+    map_offsets = [m for m in maps.values() if m is not None]
+    whole = len(map_offsets) == len(maps)
+    return Reached(frozenset(code[n].address for n in states), frozenset(map_offsets) if whole else None)
 
 
 def _joins(code: list[Instruction]) -> dict[str, list[int]]:
@@ -147,10 +147,10 @@ def _enter(states: dict[int, State], n: int, state: State) -> bool:
     if before is None:
         states[n] = dict(state)
         return True
-    kept = {k: v for k, v in before.items() if state.get(k) == v and type(state.get(k)) is type(v)}
-    if len(kept) == len(before):
+    common = {k: v for k, v in before.items() if state.get(k) == v and type(state.get(k)) is type(v)}
+    if len(common) == len(before):
         return False
-    states[n] = kept
+    states[n] = common
     return True
 
 
@@ -489,8 +489,8 @@ class Kernels:
         """
         key = (kernel, frozenset(constants.items()))
         if key not in self._reached:
-            tried = [found for (other, _), found in self._reached.items() if other == kernel]
-            silent = sum(found is None or found.maps is None for found in tried)
+            outcomes = [found for (other, _), found in self._reached.items() if other == kernel]
+            silent = sum(found is None or found.maps is None for found in outcomes)
             code = self._of(kernel) if silent < MOST_SILENT else []
             self._reached[key] = reached(code, constants.get) if code else None
         return self._reached[key]

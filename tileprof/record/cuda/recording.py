@@ -140,14 +140,16 @@ def convert(
     if exit_code < 0 and not any((folder / main).glob("process-*")):
         raise UserError(f"The program died by signal {-exit_code} before it used CUDA: nothing was recorded.")
     processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))
-    others, failed = _second(folder / "blocks") if main == "accesses" and "blocks" in passes else ([], "")
+    others, failure_note = _second(folder / "blocks") if main == "accesses" and "blocks" in passes else ([], "")
     device = replace(device, sms=raw.number_sms([*processes, *others], device.sms))
     timings = join.time_passes(folder / "time") if "time" in passes else []
     written = []
     for number, process in enumerate(p for p in processes if _launches(p)):
         process.events = allocator.merged(process.events, process.folder)
         extra = _extra(process, others[number] if number < len(others) else None, timings[number : number + 1], passes)
-        extra = replace(extra, no_im2col=no_im2col, notes=tuple(filter(None, (failed, *extra.notes))), shared=shared)
+        extra = replace(
+            extra, no_im2col=no_im2col, notes=tuple(filter(None, (failure_note, *extra.notes))), shared=shared
+        )
         path = options.output if number == 0 else _beside(options.output, process)
         path, decoder = _write(process, extra, replace(options, output=path), device, exit_code)
         if options.json:
@@ -155,9 +157,11 @@ def convert(
         else:
             _summary(path, decoder, extra, check_writes=check_writes)
         written.append(path)
-    lost = sum(p.lost for p in processes)
-    if not written and lost:
-        raise UserError(f"The program ended early, before the records of its {lost} launches had left the GPU.")
+    lost_launches = sum(p.lost for p in processes)
+    if not written and lost_launches:
+        raise UserError(
+            f"The program ended early, before the records of its {lost_launches} launches had left the GPU."
+        )
     if not written:
         raise UserError(_no_range(processes) or "The program used CUDA but launched no kernel that was to be recorded.")
     return written

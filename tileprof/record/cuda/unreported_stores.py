@@ -139,7 +139,7 @@ def maps(
         low, high, complete = low + begin, low + begin + size, True
     others = [m for s, m in decoded.items() if s not in loaded and low <= s <= high - 64]
     through = {s: m for s, m in decoded.items() if s in loaded}
-    for name, (_, words) in contents.named(entries).items():
+    for name, (_, words) in contents.map_contents(entries).items():
         if (map_ := tensormap.decode(words, loaded=True)) is not None:
             through[-1 - name] = map_
     elsewhere = any(base <= address < end for address in copied[:1].tolist() for base, end in live)

@@ -117,6 +117,4 @@ def _refers(value: Any, tensors: int) -> bool:
 
 
 def _damaged(launch: int, why: str) -> TraceError:
-    return TraceError(
-        f"launch {launch}: what the trace says of how its operator was called is damaged: {why:.200}; record it again"
-    )
+    return TraceError(f"launch {launch}: the recorded call of its operator is damaged: {why:.200}; record it again")

@@ -24,6 +24,7 @@ import numpy as np
 
 from tileprof.devices import occupancy
 from tileprof.errors import UserError
+from tileprof.record.model import operator_times
 from tileprof.record.model.tile_model import Scratch
 from tileprof.trace.footprint import READ
 from tileprof.trace.sources import TimeSource
@@ -80,9 +81,14 @@ def model(kernel: Kernel, device: Device) -> Duration:
     waves = max(-(-tiles // slots), 1)
     running = tiles / waves
     resident = max(-(-tiles * cluster // device.sms) / waves, 1.0)
-    touched, distinct_bytes = _traffic(kernel)
+    touched, distinct_bytes = traffic(kernel)
+    known = (kernel.launch_ns, kernel.time_source) if kernel.launch_ns > 0 else operator_times.time_ns(
+        device, kernel.name, operator_times.features(kernel, float(touched.sum()), distinct_bytes)
+    )  # fmt: skip
     if kernel.name.startswith(COPY_ENGINES):  # the driver's own kernel or engine takes the whole GPU
         ns = distinct_bytes / device.sustained_bytes_per_s * 1e9 + BLOCK_NS
+        if known is not None:
+            return Duration(np.full(tiles, known[0]), max(round(known[0]), 1), fits.blocks_per_sm, known[1])
         return Duration(np.full(tiles, ns), max(round(ns), 1), fits.blocks_per_sm)
     flops = kernel.tile_flops if kernel.tile_flops is not None else np.full(tiles, kernel.flops / max(tiles, 1))
     arithmetic_s = flops / cluster * resident * device.sms / device.sustained_flops(kernel.rate)
@@ -91,13 +97,13 @@ def model(kernel: Kernel, device: Device) -> Duration:
     dram_s = part * running / device.sustained_bytes_per_s
     tile_ns = np.maximum(np.maximum(arithmetic_s, port_s), dram_s) * 1e9 + BLOCK_NS
     launch_ns = _makespan(tile_ns, slots)
-    if kernel.launch_ns > 0:  # tiles share what was measured as the roofline shares what it says
-        tile_ns, launch_ns = tile_ns * (kernel.launch_ns / max(launch_ns, 1.0)), kernel.launch_ns
-        return Duration(tile_ns, max(round(launch_ns), 1), fits.blocks_per_sm, kernel.time_source)
+    if known is not None:  # tiles share what was measured as the roofline shares what it says
+        tile_ns = tile_ns * (known[0] / max(launch_ns, 1.0))
+        return Duration(tile_ns, max(round(known[0]), 1), fits.blocks_per_sm, known[1])
     return Duration(tile_ns, max(round(launch_ns), 1), fits.blocks_per_sm)
 
 
-def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
+def traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
     """Return bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size).
 
     A conservative footprint says that every tile may touch an operand whole; the kernel moves it once all the same.

@@ -441,10 +441,12 @@ class Session:
         planned.
         """
         sizes: dict[int, int] = {}
+        libraries: dict[int, str] = {}
         for one in kernel_plans:
             for workspace in one.workspaces:
                 sizes[workspace.slot] = max(sizes.get(workspace.slot, 0), workspace.bytes)
-        scratch = {slot: self.buffers.scratch(size) for slot, size in sizes.items()}
+                libraries[workspace.slot] = workspace.library
+        scratch = {slot: self.buffers.scratch(size, libraries[slot]) for slot, size in sizes.items()}
         for number, one in enumerate(kernel_plans):
             if self.window.keeps():
                 text = texts[number] if texts else one.call

@@ -38,6 +38,9 @@ _UNORDERED = (
     " both are the same, the write does not wait for those reads here."
 )
 
+LIBRARY_BYTES = 32 << 20
+"""Of the workspace that PyTorch gives cuBLAS on sm_90 (``getChosenWorkspaceSize``): one for a stream's products."""
+
 _COPIED_BYTES = 8
 """Bytes that a thread copies at a time, where the size allows it."""
 
@@ -121,6 +124,8 @@ class Buffers:
         """Memory from outside that launches wrote to and that no tensor shows now; its owner may show it again."""
         self._read_and_left = False
         """True if memory from outside that launches only read was given up with its last tensor."""
+        self._kept: dict[str, Buffer] = {}
+        """Workspaces of libraries."""
         self._moves: list[Move] = []
         self._merges = 0
         self._shifted = False
@@ -131,6 +136,8 @@ class Buffers:
         self.writer = writer
         for live in self._live.values():
             live.buffer.id, live.buffer.made_at = ABSENT, 0
+        for kept in self._kept.values():
+            kept.id, kept.made_at = ABSENT, 0
         unseen = {id(b): b for move in self._moves for b in (move.old, move.new) if not b.holders}
         for old in (*self._remaining, *unseen.values()):
             self.allocator.free(old.base)
@@ -419,14 +426,22 @@ class Buffers:
         buffer = self.of(tensor, is_result=False)
         return buffer is not None and buffer.kind == "parameter"
 
-    def scratch(self, size: int) -> Buffer:
-        """Return workspace that lives until `release`."""
+    def scratch(self, size: int, library: str = "") -> Buffer:
+        """Return workspace that lives until `release`, or the library's own if that is large enough."""
+        if library and size <= LIBRARY_BYTES:
+            if library not in self._kept:
+                self._kept[library] = self._workspace(LIBRARY_BYTES, f"workspace of {library}")
+            return self._kept[library]
+        return self._workspace(size)
+
+    def _workspace(self, size: int, name: str = "") -> Buffer:
         base = self.allocator.allocate(size)
-        return Buffer(base, size, "workspace", "uint8", (size,), (1,), self.writer.launches)
+        return Buffer(base, size, "workspace", "uint8", (size,), (1,), self.writer.launches, name)
 
     def release(self, scratch: Buffer) -> None:
-        """Free a workspace."""
-        self._free(scratch)
+        """Free a workspace; a library's own stays."""
+        if scratch not in self._kept.values():
+            self._free(scratch)
 
 
 @cache

@@ -45,10 +45,13 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Workspace of ``bytes`` that lives for the call only; kernels of one call share it by ``slot``."""
+    """Workspace of ``bytes``; kernels of one call share it by ``slot``. It lives for the call only, or it is the
+    ``library``'s own, which all calls use from its first byte on.
+    """
 
     slot: int
     bytes: int
+    library: str = ""
 
 
 @dataclass(slots=True)

@@ -96,7 +96,7 @@ def scalar(value: Any, size: int, place: str) -> np.generic:
     kind = "i" if isinstance(value, int) else "f" if isinstance(value, float) else ""
     if not kind or size not in {1, 2, 4, 8} or (kind == "f" and size == 1):
         raise UserError(
-            f"{place} has {size} bytes, and {value!r} ({type(value).__name__}) is no value for it. "
+            f"{place} has {size} bytes, and {value!r} ({type(value).__name__}) is not a value for it. "
             "Give an array, an int, a float or a NumPy scalar."
         )
     try:

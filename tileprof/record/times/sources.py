@@ -100,8 +100,8 @@ def _nsys(path: Path) -> list[tuple[str, str, float, float]]:
             rows = database.execute(_QUERY, (_MOST_KERNELS + 1,)).fetchall()
     except (sqlite3.Error, UnicodeError) as error:  # an error's message may quote a name that is no UTF-8
         raise UserError(
-            f"{path} is no SQLite export of nsys with kernels ({error}); make one with `nsys profile --trace=cuda` and "
-            "`nsys export --type sqlite`"
+            f"{path} is not an SQLite export of nsys with kernels ({error}); make one with `nsys profile --trace=cuda` "
+            "and `nsys export --type sqlite`"
         ) from None
     if not all(isinstance(n, str) and _time(begin) and _time(end) and end >= begin for n, begin, end in rows):
         raise UserError(f"{path}: a kernel has no name, or ends before it begins: the file is damaged, export it again")

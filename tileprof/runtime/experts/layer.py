@@ -75,7 +75,7 @@ class Experts:
                 "[E, width], [E, 2 * inner, width] and [E, width, inner]"
             )
         if not all(t.is_contiguous() and t.dtype is router.dtype for t in (router, up, down)):
-            raise UserError("router, up and down are to be contiguous and of one type")
+            raise UserError("router, up and down must be contiguous and of one type")
         if router.dtype not in _DTYPES:
             raise UserError(f"experts are multiplied in float16 or bfloat16, not {router.dtype}")
         self.shape = ExpertsShape(_DTYPES[router.dtype], tokens, width, inner, experts, top)  # type: ignore[arg-type]

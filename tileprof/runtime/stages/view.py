@@ -55,7 +55,7 @@ class View:
         keys = {"tensor", "shape", "strides", "dtype", "offset"}
         if not isinstance(value, dict) or not {"tensor", "shape", "strides", "dtype"} <= set(value) <= keys:
             raise UserError(
-                f"{str(value)[:200]} is no operand; it has tensor, shape, strides, dtype and perhaps offset"
+                f"{str(value)[:200]} is not an operand; it has tensor, shape, strides, dtype and perhaps offset"
             )
         numbers = [*_numbers(value["shape"]), *_numbers(value["strides"]), value.get("offset", 0)]
         if not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):

@@ -33,7 +33,7 @@ def add(n):
 
 @pytest.fixture
 def run(tmp_path):
-    """What a new process prints, with this source of the module that the compiled function calls into."""
+    """Return what a new process prints, with this source of the module that the compiled function calls into."""
     (tmp_path / "outer.py").write_text(OUTER)
     root = str(Path(tileprof.__file__).parents[1])
     path = os.pathsep.join((root, os.environ.get("PYTHONPATH", "")))

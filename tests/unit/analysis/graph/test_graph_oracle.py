@@ -107,6 +107,19 @@ def test_a_read_depends_on_the_last_writer_only() -> None:
     ]
 
 
+@pytest.mark.parametrize(("granule", "met"), [(1, [[0, 0], [1, 1]]), (4, [[0, 0], [0, 1], [1, 0], [1, 1]])])
+def test_tiles_meet_in_the_granule_that_they_share(granule: int, met: list[list[int]]) -> None:
+    builder = TraceBuilder()
+    halves = {"tile": [0, 1], "operand": 0, "offset": [0, 6], "length": 6}
+    write, read = (builder.footprint(2, [halves | {"mode": mode}]) for mode in (WRITE, READ))
+    memory = builder.buffer(0, 12)
+    for footprint in (write, read):
+        builder.launch(footprint, (memory, 0))
+    edges = build_graph(builder.trace(), granule=granule).edges
+    raw = edges[edges["hazard"] == "RAW"]
+    assert sorted(raw[["producer_tile", "consumer_tile"]].values.tolist()) == met
+
+
 def test_repeated_layers_share_blocks() -> None:
     builder = TraceBuilder()
     tiles = np.arange(64)

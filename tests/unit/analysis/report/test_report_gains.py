@@ -1,4 +1,4 @@
-"""What pairs could gain, which pairs count, and how repeated layers fold."""
+"""Check what pairs could gain, which pairs count, and how repeated layers fold."""
 
 import networkx as nx
 import numpy as np

@@ -1,4 +1,4 @@
-"""What cannot run says why: deadlocks, devices and clusters that do not fit, options that are none."""
+"""Check that what cannot run says why: deadlocks, devices and clusters that do not fit, options that are none."""
 
 import pytest
 

@@ -41,7 +41,7 @@ def test_values_of_whole_number_options_are_what_runs_and_each_is_there_once():
         ("gap_ns=0:1", "is not key=a:b:n"),
         ("gap_ns=0:1:1", "n from 2"),
         ("gap_ns=a:1:2", "two numbers"),
-        ("gap=0:1:2", "no time with a unit"),
+        ("gap=0:1:2", "not a time with a unit"),
         ("sms=nan:10:2", "finite"),
         ("sms=1:inf:2", "finite"),
         ("gap_ns=-1e308:1e308:2", "finite"),

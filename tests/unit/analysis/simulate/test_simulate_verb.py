@@ -267,7 +267,7 @@ def test_rules_for_child_grids_are_compared_on_a_workload(capsys):
         (["workload:bfs:seed=-1"], "seed is -1, expected at least 0"),
         (["workload:bfs", "--scheduler", "list"], "record a program"),
         (["workload:bfs", "--scheduler", "spawn:launchns=1"], "did you mean launch_ns?"),
-        (["workload:bfs", "--scheduler", "spawn:launch=1"], "no time with a unit"),
+        (["workload:bfs", "--scheduler", "spawn:launch=1"], "not a time with a unit"),
         (["workload:bfs", "--scheduler", "spawn:queues=0"], "at least 1"),
         (["workload:bfs", "--sms", "3"], "needs a trace"),
         (["anything", "--scheduler", "spawn"], "no spawn events"),

@@ -1,4 +1,4 @@
-"""What schedulers say of their sources' rules is what `tests/benchmarks/bench_worth.py` measured."""
+"""Check that what schedulers say of their sources' rules is what `tests/benchmarks/bench_worth.py` measured."""
 
 import inspect
 import json

@@ -50,6 +50,17 @@ S1, S2 = ctypes.c_void_p(0x51), ctypes.c_void_p(0x52)
 def launch_on(stream, name):
     fake.fake_stream(stream)
     launch(name)
+def until_it_waits(thread):  # it sleeps whenever it is looked at, or has ended; at most ten seconds
+    looks = 0
+    for _ in range(500):
+        time.sleep(0.02)
+        try:
+            with open(f"/proc/self/task/{thread.native_id}/stat") as file:
+                looks = looks + 1 if file.read().rpartition(")")[2].split()[0] == "S" else 0
+        except OSError:
+            return
+        if looks == 10:
+            return
 """
 """More of a program, which launches on several streams."""
 

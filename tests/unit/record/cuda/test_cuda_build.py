@@ -151,7 +151,7 @@ extern "C" __global__ void calls(unsigned long long map) {
 
 @pytest.fixture
 def scan_of(tmp_path):
-    """What the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures,
+    """Return what the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures,
     surfaces, launches.
     """
     source, program = tmp_path / "scan.cpp", tmp_path / "scan"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tileprof
 from tileprof.errors import UserError
 from tileprof.record.cuda import build, decode, events, raw, recorded_run
 
@@ -97,6 +98,24 @@ def test_native_sources_have_at_most_120_columns():
     sources = [path for ending in ("cpp", "h", "cu", "cuh") for path in NATIVE.rglob(f"*.{ending}")]
     long = {f"{p.name}:{n}" for p in sources for n, line in enumerate(p.read_text().split("\n"), 1) if len(line) > 120}
     assert long == set()
+
+
+ELSEWHERE = {"config.h", "graph.h", "stages.h", "cuda.h", "nvtxTypes.h"}
+"""Headers that are written at build time, and those of NVIDIA."""
+
+
+def test_files_that_comments_of_native_sources_name_exist():
+    package = Path(tileprof.__file__).parent
+    sources = [path for ending in ("cpp", "h", "cu", "cuh") for path in package.rglob(f"*.{ending}")]
+    existing = {path.name for path in package.rglob("*.*")}
+    missing = {
+        f"{path.name}: {name}"
+        for path in sources
+        for comment in re.findall(r"//(.*)", path.read_text())
+        for name in re.findall(r"\b(\w+\.(?:cpp|cuh|cu|h|py))\b", comment)
+        if name not in existing | ELSEWHERE
+    }
+    assert missing == set()
 
 
 def test_every_kind_is_written_by_something():

@@ -1,4 +1,4 @@
-"""What ends in a sentence inside the recorded process, against a driver made for tests."""
+"""Check what ends in a sentence inside the recorded process, against a driver made for tests."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What the driver says about GPUs, against a driver made for tests: several, slices, shared ones, none."""
+"""Check what the driver says about GPUs, against a driver made for tests: several, slices, shared ones, none."""
 
 import ctypes
 

@@ -46,7 +46,7 @@ class Grouped:
         self.now = {}
 
     def maps(self, group):
-        """What the two maps hold for a group."""
+        """Return what the two maps hold for a group."""
         start = self.ends[group] - self.counts[group]
         n, k, (tall, wide) = self.n, self.k, self.tile
         first = words(FIRST + start * k * ELEMENT, (k, self.counts[group]), k * ELEMENT, (self.step, tall // 2))

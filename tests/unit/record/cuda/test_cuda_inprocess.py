@@ -1,4 +1,4 @@
-"""What runs inside recorded Python programs, with a stand-in for the injection library."""
+"""Check what runs inside recorded Python programs, with a stand-in for the injection library."""
 
 import json
 import os

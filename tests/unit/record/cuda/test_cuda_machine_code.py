@@ -1,4 +1,4 @@
-"""What machine code may reach with a launch's constants, against programs that are run step by step."""
+"""Check what machine code may reach with a launch's constants, against programs that are run step by step."""
 
 import random
 import re

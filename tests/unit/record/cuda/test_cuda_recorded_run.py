@@ -1,4 +1,4 @@
-"""What is refused before a program runs, and with which words."""
+"""Check what is refused before a program runs, and with which words."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ def test_a_script_runs_with_this_python_and_a_program_as_it_is(tmp_path, monkeyp
     (tmp_path / "infer.py").write_text("")
     assert recorded_run.command_of(("infer.py", "--n", "3")) == [sys.executable, "infer.py", "--n", "3"]
     assert recorded_run.command_of(("sh", "-c", "x"))[0].endswith("/sh")
-    with pytest.raises(UserError, match="no program and no Python script"):
+    with pytest.raises(UserError, match="neither a program nor a Python script"):
         recorded_run.command_of(("missing.py",))
 
 

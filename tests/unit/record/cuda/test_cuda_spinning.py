@@ -72,7 +72,7 @@ def test_a_launch_that_waits_in_the_default_stream_is_given_up_too(runner):
         STREAMS
         + """
 inject(); module(); fake.fake_spin(None); begin = time.monotonic()
-launch_on(None, b"spins"); launch_on(S2, b"lets_go"); print(time.monotonic() - begin < 30); fake.fake_let_go(None)
+launch_on(None, b"spins"); launch_on(S2, b"lets_go"); print(time.monotonic() - begin < 100); fake.fake_let_go(None)
 """,
         complaint="spins has not ended in 0.5 s",
         TILEPROF_WAIT="0.5",
@@ -88,7 +88,7 @@ def test_nothing_behind_a_launch_that_was_given_up_is_waited_for(runner):
 inject(); module(); fake.fake_spin(S1); launch_on(S1, b"spins"); begin = time.monotonic()
 for n in range(100): launch_on(S2 if n % 2 else S1, b"other%d" % n)
 launch_on(S1, b"spins")
-print(time.monotonic() - begin < 20); fake.fake_let_go(S1)
+print(time.monotonic() - begin < 45); fake.fake_let_go(S1)
 """,
         complaint="spins has not ended",
         TILEPROF_WAIT="0.5",
@@ -181,10 +181,10 @@ def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(r
         import time
         inject(); module(); fake.fake_spin(None); begin = time.monotonic()
         for _ in range(40): fake.fake_graph(C, M, b"k", 3, 4, 0)
-        print(time.monotonic() - begin < 10); fake.fake_let_go(None)
+        print(time.monotonic() - begin < 60); fake.fake_let_go(None)
         """,
-        complaint="a CUDA graph with k has not ended in 0.5 s",
-        TILEPROF_WAIT="0.5",
+        complaint="a CUDA graph with k has not ended in 2 s",
+        TILEPROF_WAIT="2",
     )
     assert output == "True"
     graphs = Graphs(process)

@@ -1,4 +1,4 @@
-"""What a tensor-map load reads, against element-by-element enumeration; and that another layout is refused."""
+"""Check what a tensor-map load reads, against element-by-element enumeration; and that another layout is refused."""
 
 import ctypes
 import itertools

@@ -66,7 +66,7 @@ def test_a_launch_that_ends_while_another_thread_copies_records_is_not_trusted(r
 inject(); module(); launch_on(S1, b"k"); fake.fake_spin(S1)
 launch_on(S1, b"k"); thread = threading.Thread(target=library.tileprof_drain)
 def meanwhile():
-    thread.start(); time.sleep(1)
+    thread.start(); until_it_waits(thread)
 fake.fake_stream(S2); unseen(meanwhile); fake.fake_let_go(S1); thread.join()
 """,
         TILEPROF_WAIT="20",
@@ -92,7 +92,7 @@ def test_what_a_thread_is_finding_out_about_stores_is_named_by_no_other_launch_b
 inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); fake.fake_pause(100)
 HOOK = ctypes.CFUNCTYPE(None)
 def meanwhile():
-    thread.start(); time.sleep(0.5)
+    thread.start(); time.sleep(1)
 thread = threading.Thread(target=launch)
 launch(parameter=5)
 fake.fake_launch_and(C, M, b"k", 2, HOOK(meanwhile), None, ctypes.c_uint64(0))

@@ -80,8 +80,8 @@ def test_a_broadcast_operand_crosses_dram_once():
     repeated_operand = Operand((1000, 512), (0, 1), "uint8", 1)
     boxes = Boxes.of(tile=kernel.footprint.block[:, 0], operand=0, mode=READ, offset=0, length=512)
     broadcast = replace(kernel, operands=(repeated_operand,), footprint=Footprint(kernel.footprint.block, boxes))
-    assert duration._traffic(broadcast)[1] == 512
-    assert duration._traffic(kernel)[1] == 512_000
+    assert duration.traffic(broadcast)[1] == 512
+    assert duration.traffic(kernel)[1] == 512_000
 
 
 def test_a_conservative_launch_moves_an_operand_once_not_once_a_tile():

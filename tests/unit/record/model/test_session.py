@@ -1,4 +1,4 @@
-"""What a session sees, and what it binds the launches to."""
+"""Check what a session sees, and what it binds the launches to."""
 
 import threading
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tileprof
+from tileprof.analysis import build_graph
 
 
 def _ops(trace):
@@ -57,6 +58,24 @@ def test_out_arguments_are_bound_to_the_given_memory(trace_of):
     assert set(trace.launches.coverage) == {"exact"}
     add_launch, negated = (_ops(trace).index(op) for op in ("aten::add.out", "aten::neg_"))
     assert _written_operands(trace, add_launch) == (_written_operands(trace, negated)[0], 5 * 4)
+
+
+def test_products_that_add_slices_wait_for_the_workspace_of_the_library(trace_of):
+    def program():
+        a, b, c, d = (torch.ones(*shape) for shape in ((64, 4096), (4096, 64), (32, 4096), (4096, 32)))
+        a @ b
+        c @ d
+
+    trace = trace_of(program, tile=("gemm=32x32x32,split=4",))
+    products = trace.launches.launch[trace.launches.op == "aten::mm"].tolist()
+    assert len(products) == 4
+    space = trace.buffers.buffer[trace.buffers.name == "workspace of cublas"].tolist()
+    assert all(space[0] in dict(_operands(trace, launch)) for launch in products)
+    pairs = build_graph(trace).pairs
+    reading, writing = products[1], products[2]
+    waits = pairs[(pairs.producer == reading) & (pairs.consumer == writing)]
+    assert len(waits) == 1
+    assert not waits.reuse_only.any()
 
 
 def test_memory_that_was_given_back_is_another_buffer_at_the_same_address(trace_of):

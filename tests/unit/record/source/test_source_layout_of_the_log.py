@@ -19,7 +19,7 @@ STRUCTS = {"Entry": layout.ENTRY, "Block": layout.BLOCK, "Log": layout.LOG}
 
 @pytest.fixture(scope="module")
 def compiler_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
-    """What the C++ compiler says: size, then offset and size of each field."""
+    """Return what the C++ compiler says: size, then offset and size of each field."""
     folder: Path = tmp_path_factory.mktemp("layout")
     lines = []
     for name, dtype in STRUCTS.items():

@@ -150,7 +150,7 @@ def test_names_lose_what_differs_between_builds() -> None:
         (b"{}", "no list traceEvents"),
         (b'{"traceEvents": []}', "names no kernel"),
         (b'{"traceEvents": [{"cat": "kernel", "name": "k", "ts": 1}]}', "a kernel has no name, ts or dur"),
-        (b"SQLite format 3\0 and no more", "no SQLite export of nsys"),
+        (b"SQLite format 3\0 and no more", "not an SQLite export of nsys"),
         (b"\x1f\x8b broken", "neither an SQLite export of nsys nor a Chrome trace"),
     ],
 )

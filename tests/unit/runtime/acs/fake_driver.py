@@ -85,7 +85,7 @@ def compiled(folder: Path) -> Machine:
 
 
 def instance(call: Logged) -> Instance | None:
-    """What the kernels of fake/libcuda.cpp touch; None for the one that no table is to hold."""
+    """Return what the kernels of fake/libcuda.cpp touch; None for the one that no table is to hold."""
     if call.symbol == "gather":
         return None
     words = struct.unpack_from("<I", call.parameters, {"combine": 24, "scale": 8, "copy": 16}[call.symbol])[0]

@@ -1,4 +1,4 @@
-"""What finders build upon: the graph as the backend sees it, and strict matching in it."""
+"""Check what finders build upon: the graph as the backend sees it, and strict matching in it."""
 
 from __future__ import annotations
 

@@ -155,12 +155,12 @@ def test_runners_are_built_by_a_thread_and_handed_out_once() -> None:
 
     def build(_):
         begin_event.set()
-        go.wait(10)
+        go.wait(200)
         return Played(region)
 
     slow = type(region)(region.name, region.nodes, region.inputs, region.outputs, (), build)
     ahead = Ahead([slow], CPU)
-    assert begin_event.wait(10)
+    assert begin_event.wait(200)
     go.set()
     assert isinstance(ahead.take(slow), Played)
     assert ahead.take(slow) is None

@@ -124,7 +124,7 @@ def test_every_tile_of_parts_posts_for_each_part() -> None:
 
 @pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
 def test_weights_are_where_the_parameters_lie_unless_they_lie_otherwise(last: bool) -> None:
-    """What `copied` says, of tensors with memory and without."""
+    """Check what `copied` says, of tensors with memory and without."""
     network, inputs = small(1, flattened=True), parameters()
     lie = torch.channels_last if last else torch.contiguous_format
     inputs = [p.contiguous(memory_format=lie) if p.dim() == 4 else p for p in inputs]

@@ -42,7 +42,7 @@ class HostDecoder(launch.Decoder):
         self.seed, self.complaint = 0, None
 
     def start(self, layers: list[dict[str, Any]], model: dict[str, Any], logits: torch.Tensor, seed: int) -> str | None:
-        """What the machine found in a launch in the order of a seed; None if nothing."""
+        """Return what the machine found in a launch in the order of a seed; None if nothing."""
         self.seed = seed
         function = type("Function", (), {"launch": lambda _self, *a, **k: self._enter(*a, **k)})()
         with (

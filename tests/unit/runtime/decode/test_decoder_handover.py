@@ -1,6 +1,5 @@
-"""What the decoder's tiles poll is what they read: checked in adversarial orders, and a poll that is left out is
-caught.
-"""
+"""Check that what the decoder's tiles poll is what they read: checked in adversarial orders, and a poll that is left
+out is caught."""
 
 from __future__ import annotations
 

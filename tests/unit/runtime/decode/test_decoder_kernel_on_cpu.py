@@ -13,7 +13,7 @@ import torch
 
 from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
-from tests.support.runtime.planted import replaced
+from tests.support.runtime.planted import gate_third, replaced
 from tests.unit.runtime.decode.decoder_model import HostModel
 from tests.unit.runtime.decode.decoder_on_cpu import HostDecoder, compiled
 from tileprof.runtime.decode.shape import DecoderShape
@@ -119,7 +119,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", gate_third(FAULTS))
 def test_a_planted_fault_is_seen(fault, folder):
     name = "three chunks"
     source, before, after = FAULTS[fault]

@@ -14,7 +14,7 @@ import torch
 from tests.support.orders import orders
 from tests.support.runtime.encoder_programs import inputs_of, post_norm, pre_norm
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
-from tests.support.runtime.planted import Patch, replaced, together
+from tests.support.runtime.planted import Patch, gate_third, replaced, together
 from tests.unit.runtime.encoder.encoder_on_cpu import HostLauncher, aligned, compiled
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.memory import Memory, memory_of
@@ -160,7 +160,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", gate_third(FAULTS))
 def test_a_planted_fault_is_seen(fault: str, folder: Path) -> None:
     name = {"keys": "more keys than are loaded at once", "weights": "a mask"}.get(
         fault.split(maxsplit=1)[0], "causal blocks"

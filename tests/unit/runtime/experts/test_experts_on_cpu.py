@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
-from tests.support.runtime.planted import Patch, replaced
+from tests.support.runtime.planted import Patch, gate_third, replaced
 from tests.unit.runtime.experts.experts_on_cpu import HostExperts, compiled
 from tileprof.errors import UserError
 from tileprof.runtime.copilot.choices import Choices
@@ -90,7 +90,7 @@ def cache(monkeypatch, tmp_path_factory) -> None:
 
 
 def wrong_runs(layer: HostExperts, name: str, runs: int) -> Iterator[str]:
-    """What went wrong in which run. Run 0 is calm, and near PyTorch's result; others are the same bits."""
+    """Provide what went wrong in which run. Run 0 is calm, and near PyTorch's result; others are the same bits."""
     shape = CASES[name]
     weights, x = layer_inputs(shape)
     expected, calm = plain(weights, x, shape.top), None
@@ -167,7 +167,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
 }
 
 
-@pytest.mark.parametrize("fault", list(FAULTS))
+@pytest.mark.parametrize("fault", gate_third(FAULTS))
 def test_a_fault_planted_in_the_kernel_is_seen(make, fault) -> None:
     schedule, patch = FAULTS[fault]
     name = "full tiles and others"
@@ -196,7 +196,7 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch]] = {
 }
 
 
-@pytest.mark.parametrize("fault", list(PILOT_FAULTS))
+@pytest.mark.parametrize("fault", gate_third(PILOT_FAULTS))
 def test_a_fault_planted_in_the_copilot_is_seen(make, fault) -> None:
     schedule, choices, flight = PILOT_FAULTS[fault]
     name = "full tiles and others"

@@ -1,4 +1,4 @@
-"""What is measured, what each row is compared with, and what the persistent kernel is predicted to take."""
+"""Check what is measured, what each row is compared with, and what the persistent kernel is predicted to take."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
-from tests.support.runtime.planted import Patch, replaced
+from tests.support.runtime.planted import Patch, gate_third, replaced
 from tests.unit.runtime.persistent.kernel_cases import CASES, plan_for, wrong_runs
 from tileprof.runtime.copilot import build as pilot_build
 from tileprof.runtime.copilot.choices import Choices
@@ -120,7 +120,7 @@ QUEUE_FAULTS: dict[str, tuple[str, Patch]] = {
 }
 
 
-@pytest.mark.parametrize("fault", list(QUEUE_FAULTS))
+@pytest.mark.parametrize("fault", gate_third(QUEUE_FAULTS))
 def test_a_fault_planted_in_the_queue_is_seen(make, fault) -> None:
     name, patch = QUEUE_FAULTS[fault]
     assert any(wrong_runs(make(name, patch=patch), CASES[name][0], 60))
@@ -187,7 +187,7 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
 }
 
 
-@pytest.mark.parametrize("fault", list(PILOT_FAULTS))
+@pytest.mark.parametrize("fault", gate_third(PILOT_FAULTS))
 def test_a_fault_planted_in_the_copilot_is_seen(make, fault) -> None:
     name, choices, patch, flight = PILOT_FAULTS[fault]
     assert any(wrong_runs(make(name, choices, patch, flight), CASES[name][0], 60))

@@ -24,7 +24,7 @@ except UserError:
 
 
 def plan(chain, split, abreast=(False, False)) -> Plan:
-    """What is compiled in depends on stages and split alone."""
+    """Return what is compiled in depends on stages and split alone."""
     none = np.zeros(1, np.int32)
     return Plan(split, 1, arranged(stage_plans(chain), abreast, split), none, none, none, none, none, none, 0, none)
 
@@ -79,7 +79,7 @@ def test_a_cache_that_cannot_be_written_is_named_with_what_to_set(tmp_path, monk
     ("script", "message"),
     [
         ("#!/bin/sh\n[ $1 = --version ] || kill -9 $$", r"exit code -9\):\nit said nothing"),
-        ("#!/bin/sh\ntrue", "ended well and made no kernel.cubin"),
+        ("#!/bin/sh\ntrue", "succeeded but made no kernel.cubin"),
         ("no script", "cannot be started: Exec format error"),
     ],
 )
@@ -120,7 +120,7 @@ def test_delays_and_time_limits_are_compiled_in() -> None:
 
 
 def constants(text, stage) -> dict[str, int]:
-    """What a header says of a stage in whole numbers."""
+    """Return what a header says of a stage in whole numbers."""
     members = text.split(f"template <> struct Stage<{stage}> {{")[1].split("};")[0]
     return {name: int(value) for name, value in re.findall(r"int (\w+) = (-?\d+);", members)}
 

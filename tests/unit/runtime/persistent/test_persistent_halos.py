@@ -22,13 +22,13 @@ from tileprof.runtime.stages.gemm import Gemm
 
 
 def plan(chain: Chain, split: int) -> Plan:
-    """What is compiled in depends on stages and split alone."""
+    """Return what is compiled in depends on stages and split alone."""
     none = np.zeros(1, np.int32)
     return Plan(split, 1, stage_plans(chain), none, none, none, none, none, none, 0, none)
 
 
 def constants(result: Plan) -> dict[str, int]:
-    """What the header says of the first stage, and of the kernel, in whole numbers."""
+    """Return what the header says of the first stage, and of the kernel, in whole numbers."""
     text = header(result, Options()).split("template <> struct Stage<1>")[0]
     return {name: int(value) for name, value in re.findall(r"int (\w+) = (-?\d+);", text)}
 

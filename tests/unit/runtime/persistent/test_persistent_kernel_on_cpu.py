@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
-from tests.support.runtime.planted import Patch, replaced, together
+from tests.support.runtime.planted import Patch, gate_third, replaced, together
 from tests.unit.runtime.persistent.chain_policies import random_plans
 from tests.unit.runtime.persistent.kernel_cases import (
     CASES,
@@ -168,7 +168,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
 }
 
 
-@pytest.mark.parametrize("fault", list(FAULTS))
+@pytest.mark.parametrize("fault", gate_third(FAULTS))
 def test_a_planted_fault_is_seen(make, fault) -> None:
     name, patch = FAULTS[fault]
     case = CASES[name]

@@ -1,4 +1,4 @@
-"""What the persistent kernel's loads are told: boxes of activations and weights, as TMA takes them."""
+"""Check what the persistent kernel's loads are told: boxes of activations and weights, as TMA takes them."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_proved_policy_is_sound_at_sizes_drawn_at_random(heights, along) -> No
     along=st.sampled_from("xy"),
 )  # fmt: skip
 def test_sizes_with_the_same_numbers_of_row_tiles_have_the_same_relation(size, other, first, second, along) -> None:
-    """What the proof rests on, against the bytes that the tiles touch."""
+    """Check what the proof rests on, against the bytes that the tiles touch."""
     chains = [products(n, (first, second), along) for n in (size, other)]
     if chains[0].operators[0].grid == chains[1].operators[0].grid and (
         chains[0].operators[1].grid == chains[1].operators[1].grid

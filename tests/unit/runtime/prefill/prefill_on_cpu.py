@@ -46,7 +46,7 @@ class HostPrefill(launch.Prefill):
         self._workspace = flat[at : at + self._kept.numel()].copy_(self._kept)
 
     def start(self, layers: list[dict[str, Any]], model: dict[str, Any], logits: torch.Tensor, seed: int) -> str | None:
-        """What the machine found in a launch in the order of a seed; None if nothing."""
+        """Return what the machine found in a launch in the order of a seed; None if nothing."""
         poison = self._workspace[self._parts : self._flags].view(torch.float16)
         poison.fill_(float("nan"))
 

@@ -117,7 +117,7 @@ def test_an_operator_survives_the_policy_file(chain) -> None:
         ({"parameters": {"speed": 9}}, "gemm has no parameter 'speed'"),
         ({"parameters": {"epilogue": "tanh"}}, "no epilogue 'tanh'"),
         ({"operands": {}}, "gemm lacks a, b, out"),
-        ({"operands": {"a": [1]}}, "gemm lacks b, out|is no operand"),
+        ({"operands": {"a": [1]}}, "gemm lacks b, out|is not an operand"),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(change: dict, message: str) -> None:

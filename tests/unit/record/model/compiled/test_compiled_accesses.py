@@ -1,4 +1,4 @@
-"""What is said of a generated kernel's accesses is what Triton's interpreter sees when each program runs."""
+"""Check that what is said of a generated kernel's accesses is what Triton's interpreter sees when each program runs."""
 
 import numpy as np
 import pytest

@@ -85,7 +85,7 @@ def check(launches, tile, a, b, d, c=None):
         assert len(launches) == 1
         assert_each_byte_written_once(main, 2, d, WRITE)
     else:
-        assert main.operands[2] == Scratch(0, results.numel * 4)
+        assert main.operands[2] == Scratch(0, results.numel * 4, "cublas")
         assert_each_byte_written_once(main, 2, results, WRITE)
         check_reduction(launches[1], results, d, c)
 

@@ -17,7 +17,7 @@ from tests.unit.record.model.tiles.oracle import (
 )
 from tileprof.devices import get
 from tileprof.record.model.tiles.foundations import overrides
-from tileprof.trace.footprint import WRITE
+from tileprof.trace.footprint import READ, WRITE
 
 H200 = get("H200")
 
@@ -68,11 +68,23 @@ def test_a_real_call_uses_the_routing_of_its_tokens():
     a, b = torch.zeros(10, 16, dtype=torch.bfloat16), torch.zeros(3, 16, 24, dtype=torch.bfloat16)
     call = call_of("aten::_grouped_mm", a, b, torch.tensor([2, 2, 10], dtype=torch.int32))
     with overrides.override("gemm=4x24x16"):
-        (kernel,) = run_model(call, H200)
+        prepare, kernel = run_model(call, H200)
     assert kernel.grid == (3, 1, 1)
+    assert bytes_of(prepare.footprint, 0, 0, READ) == set(range(3 * 4))  # the ends of groups
+    assert prepare.operands[1] == kernel.operands[3]
+    written = bytes_of(prepare.footprint, 0, 1, WRITE)
+    assert all(bytes_of(kernel.footprint, tile, 3) == written for tile in range(3))
     assert bytes_of(kernel.footprint, 0, 0) == set(range(2 * 16 * 2))
     assert bytes_of(kernel.footprint, 1, 1) == set(range(2 * 16 * 24 * 2, 3 * 16 * 24 * 2))
     assert kernel.flops == 2 * 10 * 16 * 24
+
+
+@pytest.mark.parametrize(("rows", "tiles"), [(256, 2 * 2 * 2), (514, 2 * 3)])
+def test_the_tile_on_an_h200_follows_the_mean_group(rows, tiles):
+    a, b = torch.zeros(rows, 16, dtype=torch.bfloat16), torch.zeros(2, 16, 256, dtype=torch.bfloat16)
+    call = call_of("aten::_grouped_mm", a, b, torch.tensor([rows // 2, rows], dtype=torch.int32))
+    _, kernel = run_model(call, H200)
+    assert kernel.grid == (tiles, 1, 1)
 
 
 @pytest.mark.parametrize("device", ["meta"])

@@ -137,6 +137,13 @@ CALLS = {
     "depthwise by cuDNN, of which the grid is known": (
         key(inside=6, groups=6, layout=Layout.CHANNELS_LAST), [launch("conv2d_c1_k1_nhwc_specialized", 9, 1, 1)],
     ),
+    "depthwise by cuDNN, in squares": (
+        key(inside=6, groups=6, layout=Layout.CHANNELS_LAST), [launch("conv2d_c1_k1_nhwc", 1, 1, 1)],
+    ),
+    "a depthwise gradient by cuDNN, in squares": (
+        key(Pass.INPUT_GRADIENT, inside=6, groups=6, layout=Layout.CHANNELS_LAST),
+        [launch("dgrad2d_c1_k1_nhwc_specialized", 1, 2, 1)],
+    ),
     "a persistent kernel of three clusters": (
         key(layout=Layout.CHANNELS_LAST),
         [MeasuredLaunch("sm90_xmma_fprop_implicit_gemm_f16_nhwckrsc_nhwc_tilesize8x4x32_warpgroupsize1x1x1", (3, 2, 1),
@@ -180,6 +187,21 @@ def test_tiles_of_known_kernels_share_no_result(name):
             written = [b for t in range(kernel.footprint.tiles) for run in runs_of(kernel.footprint, t, slot, WRITE)
                        for b in run]  # fmt: skip
             assert len(written) == len(set(written))
+
+
+def test_a_depthwise_block_computes_the_squares_that_a_recording_of_convnext_shows():
+    of = (0, 2, 1, 2, 0, 96, 2, 96, 96, 1, 56, 56, 1, 7, 7, 1, 1, 1, 0, 3, 3, 1, 1, 1, 0, 0, 0)
+    entry = Entry((launch("conv2d_c1_k1_nhwc", 588, 1, 1),), ShapeSource.TABLE, of)
+    (kernel,) = measured.kernels(problem_of(of), entry, H200)
+    assert kernel.grid == (588, 1, 1)
+    recorded = {
+        0: [(0, 896), (960, 1088), (10752, 11648), (11712, 11840)],
+        1: [(896, 960), (1088, 1984), (2112, 2176), (11648, 11712), (11840, 12736), (12864, 12928)],
+        12: [(23040, 23936), (24000, 24128), (33792, 34688), (34752, 34880)],
+    }
+    for tile, runs in recorded.items():
+        written = {b for run in runs_of(kernel.footprint, tile, 2, WRITE) for b in run}
+        assert written == {b for low, high in runs for b in range(low, high)}
 
 
 def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():

@@ -120,12 +120,16 @@ def test_many_blocks_share_the_longest_prefix_of_their_group():
     assert b.length[rows].max() <= 2048 * 999 * 4
 
 
-def test_every_block_of_a_grouped_product_reads_where_the_groups_end():
+def test_every_block_of_a_grouped_product_reads_what_a_block_made_of_the_ends_of_groups():
     a, b = torch.zeros(64, 16, dtype=torch.bfloat16), torch.zeros(3, 16, 24, dtype=torch.bfloat16)
     call = call_of("aten::_grouped_mm", a, b, torch.tensor([8, 24, 64], dtype=torch.int32))
-    [kernel] = run_model(call, H200)
-    for tile in range(kernel.footprint.tiles):
-        assert elements(kernel, call["offs"], tile, READ) == [0, 1, 2]
+    prepare, kernel = run_model(call, H200)
+    assert elements(prepare, call["offs"], 0, READ) == [0, 1, 2]
+    [groups] = set(prepare.operands) & set(kernel.operands)
+    slot = kernel.operands.index(groups)
+    read = kernel.footprint.boxes.operand == slot
+    assert sorted(kernel.footprint.boxes.tile[read].tolist()) == list(range(kernel.footprint.tiles))
+    assert set(kernel.footprint.boxes.length[read].tolist()) == {groups.bytes}
 
 
 def test_every_tile_model_is_held_against_pytorch_or_says_why_not():

@@ -37,7 +37,7 @@ class ContextGuard {
 class Places {
   public:
     using Place = int;
-    static constexpr Place kNone = -1;   // behind nothing, or in a context that answers no more
+    static constexpr Place kNone = -1;  // behind nothing, or in a context that answers no more
     static constexpr Place kNever = -2;  // too many are under way
 
     bool allocate(CUcontext context);

@@ -1,4 +1,4 @@
-// The write check (verify.cpp), around an API call that launches a kernel. The caller has waited for the GPU.
+// The write check (write_check.cpp), around an API call that launches a kernel. The caller has waited for the GPU.
 #pragma once
 
 #include <stdint.h>

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import binding
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 DIRECT_THREADS = 256
 """A block of a depthwise kernel: one result per thread."""
+SQUARES_THREADS = 256
+"""A block of cuDNN's depthwise kernels for channels last: 2 x 2 results a thread (recorded; the grids say so, too)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +261,31 @@ def direct_kernel(window: Window, device: Device, name: str, *, run: int = DIREC
     lo = np.arange(0, out.numel, run)
     row, begin, end = regions.linear(out.shape, lo, np.minimum(lo + run, out.numel))
     back = np.argsort(dims)
-    start, stop = begin[:, back], end[:, back]
+    return _direct(window, device, name, (row, begin[:, back], end[:, back]), len(lo))
+
+
+def squares_kernel(window: Window, device: Device, name: str, *, by_image: bool) -> Kernel:
+    """Depthwise, channels innermost: 256 threads, each with a square of 2 x 2 results of a channel; channels first,
+    then squares along a row of them. ``by_image``: blocks begin anew with each image.
+    """
+    images, channels, height, width = window.out.shape
+    shape = (images, -(-height // 2), -(-width // 2), channels)
+    each = int(np.prod(shape[1:])) if by_image else int(np.prod(shape))
+    within = np.arange(0, each, SQUARES_THREADS)
+    first = np.arange(images if by_image else 1)[:, None] * each
+    lo, hi = (first + within).ravel(), (first + np.minimum(within + SQUARES_THREADS, each)).ravel()
+    row, begin, end = regions.linear(shape, lo, hi)
+    start = np.column_stack([begin[:, 0], begin[:, 3], 2 * begin[:, 1], 2 * begin[:, 2]])
+    stop = np.column_stack([
+        end[:, 0], end[:, 3], np.minimum(2 * end[:, 1], height), np.minimum(2 * end[:, 2], width)
+    ])  # fmt: skip
+    kernel = _direct(window, device, name, (row, start, stop), len(lo))
+    return replace(kernel, block=(SQUARES_THREADS, 1, 1))
+
+
+def _direct(window: Window, device: Device, name: str, rectangles: tuple[I64, I64, I64], blocks: int) -> Kernel:
+    """Model blocks that compute ``rectangles`` of results: the block of each, its first results and those behind it."""
+    row, start, stop = rectangles
     results, sources = window.channels
     group = start[:, 1] // results, (stop[:, 1] - 1) // results + 1
     pixels = np.delete(start, 1, axis=1), np.delete(stop, 1, axis=1)
@@ -281,7 +308,7 @@ def direct_kernel(window: Window, device: Device, name: str, *, run: int = DIREC
         slots.append(window.bias)
     rate = gemm_tile_choice.rate_of(window.source.dtype, device)
     return Kernel(
-        name, Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)), tuple(slots), (len(lo), 1, 1),
+        name, Footprint(row_of_blocks(blocks), Boxes.concat(parts)), tuple(slots), (blocks, 1, 1),
         (DIRECT_THREADS, 1, 1),
         flops=flops(window.source.dtype, window.multiply_adds), rate="fp64" if rate == "fp64" else "fp32",
     )  # fmt: skip

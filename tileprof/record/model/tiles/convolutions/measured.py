@@ -59,6 +59,11 @@ _DEPTHWISE: Final = re.compile(
 )
 """Depthwise kernels whose blocks take equal runs of results, as far as their grids tell."""
 
+_SQUARES: Final = {"conv2d_c1_k1_nhwc": True, "dgrad2d_c1_k1_nhwc": False, "dgrad2d_c1_k1_nhwc_specialized": False}
+"""Depthwise kernels of cuDNN whose threads compute 2 x 2 results each, and whether that was recorded byte by byte; of
+the others it is what the grids say, which begin anew with each image.
+"""
+
 
 @dataclass(slots=True)
 class _Call:
@@ -285,6 +290,10 @@ def _direct(call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Op
     own_bias = window.bias if adds_bias_itself(launch.name) else None
     window = replace(window, out=target, source=call.inputs[0], weight=call.inputs[1], bias=own_bias)
     blocks = int(np.prod(launch.grid))
+    if launch.name in _SQUARES and len(window.axes) == 2:
+        forward = _SQUARES[launch.name]
+        squares = conv_kernels.squares_kernel(window, call.device, launch.name, by_image=not forward)
+        return replace(squares, coverage="exact" if forward else "inferred")
     run = DIRECT_RUN
     certain = kernel.role == Role.DIRECT
     if -(-operand_numel(call.entry.key) // run) != blocks:

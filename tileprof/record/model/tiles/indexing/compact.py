@@ -146,13 +146,13 @@ def _to_host(count: Operand) -> Kernel:
 
 def _coordinates(columns: Sequence[Operand]) -> Kernel:
     """A thread turns a place into the coordinates of its dimensions."""
-    found = columns[0].numel
-    sketch = Sketch(blocks(found, 256))
-    tile, lo, hi = ranges(found, 256)
+    count = columns[0].numel
+    sketch = Sketch(blocks(count, 256))
+    tile, lo, hi = ranges(count, 256)
     sketch.span(columns[0], READ, tile, Span((0,), lo, hi))
     for column in columns:
         sketch.span(column, WRITE, tile, Span((0,), lo, hi))
-    return sketch.kernel("write_indices", threads=256, flops=found * len(columns))
+    return sketch.kernel("write_indices", threads=256, flops=count * len(columns))
 
 
 def _output_range(values: Any, lo: I64, hi: I64) -> tuple[I64, I64]:

@@ -1,7 +1,8 @@
 """Grouped matrix products: many products of unequal size in one launch, as mixtures of experts use them.
 
 The sizes are values (``offs``: where each group ends), so calls are modelled one by one, from the real routing. The
-kernel is persistent; a tile is one work item, and items come group by group.
+kernel is persistent; a tile is one work item, and items come group by group. On sm_90 a block before it writes down
+what each group is, and two tiles decide among themselves by the mean size of a group (PyTorch's ``GroupMM.cu``).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.foundations import overrides, regions
 from tileprof.record.model.tiles.foundations.index_values import recorded_values
+from tileprof.record.model.tiles.foundations.sketch import Sketch, binding, scratch
 from tileprof.record.model.tiles.products import gemm_tile_choice
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.main_loop import chunks_for, flops, raster
@@ -24,6 +26,10 @@ from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
     from tileprof.devices import Device
+
+
+_SMALL, _LARGE, _SMALL_SIDE, _THREADS = (64, 128, 128), (128, 256, 64), 128, 384
+"""Tiles on sm_90: the small one where the mean group has at most so many rows, or columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +67,53 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     ranges[grouped] = edges[:-1], edges[1:]
     rate = gemm_tile_choice.rate_of(a.dtype, device)
     mean = tuple(max(1, int(np.mean(high - low))) for low, high in ranges.values())
-    tile = gemm_tile_choice.choose(
-        "gemm",
-        (mean[0], mean[1], mean[2]),
-        len(sizes),
-        itemsize=a.itemsize,
-        out_itemsize=d.itemsize,
-        rate=rate,
-        device=device,
-    )
+    tile = _tile(call, (mean[0], mean[1], mean[2]), len(sizes), rate, device)
     items = _items(ranges, tile)
-    footprint = Footprint(row_of_blocks(len(items.group)), _boxes(call, items, tile))
+    # Every work item searches for its group before it loads anything: in what was prepared, or in the ends of groups.
+    prepared = scratch(0, _bytes_of_groups(len(sizes))) if _prepares(a, device) else None
+    groups = prepared or call["offs"]
+    footprint = Footprint(row_of_blocks(len(items.group)), _boxes(call, items, tile, groups))
     depth = items.k[1] - items.k[0]
     work = flops(a.dtype, 1) * (items.m[1] - items.m[0]) * (items.n[1] - items.n[0]) * depth.astype(np.float64)
-    operands = (a, b, d, call["offs"], *((bias,) if bias is not None else ()))
+    operands = (a, b, d, binding(groups), *((bias,) if bias is not None else ()))
     return [
+        *([_preparation(call["offs"], prepared, len(sizes))] if prepared else []),
         Kernel(
             f"grouped_gemm_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}", footprint, operands,
             (len(items.group), 1, 1),
             (tile.threads, 1, 1), registers=tile.registers, shared_bytes=tile.shared_bytes, flops=int(work.sum()),
             rate=rate, tile_flops=work,
-        )
+        ),
     ]  # fmt: skip
+
+
+def _prepares(a: Operand, device: Device) -> bool:
+    return a.dtype == "bfloat16" and device.architecture.startswith("sm_90")
+
+
+def _tile(call: Call, mean: tuple[int, int, int], groups: int, rate: str, device: Device) -> gemm_tile_choice.Tile:
+    a, b, d = call["self"], call["mat2"], call.outputs[0]
+    if _prepares(a, device) and overrides.dictated("gemm", mean) is None:
+        rows = a.shape[-2] // (groups if (len(a.shape), len(b.shape)) == (2, 3) else 1)
+        columns = b.shape[-1] // (groups if (len(a.shape), len(b.shape)) == (3, 2) else 1)
+        shape = _SMALL if min(rows, columns) <= _SMALL_SIDE else _LARGE
+        return gemm_tile_choice.make_tile(*shape, itemsize=a.itemsize, rate=rate, device=device, threads=_THREADS)
+    return gemm_tile_choice.choose(
+        "gemm", mean, groups, itemsize=a.itemsize, out_itemsize=d.itemsize, rate=rate, device=device
+    )
+
+
+def _bytes_of_groups(groups: int) -> int:
+    """Return the bytes of three pointers, three strides and three sizes of each group."""
+    return 3 * 8 * (groups + groups % 2) + groups * 3 * (8 + 4)
+
+
+def _preparation(ends: Operand, prepared: Operand, groups: int) -> Kernel:
+    """One thread per group writes where its matrices are and how large."""
+    sketch = Sketch(1)
+    sketch.whole(ends, READ)
+    sketch.whole(prepared, WRITE)
+    return sketch.kernel("prepare_grouped_gemm_data", threads=groups)
 
 
 def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tile_choice.Tile) -> _Items:
@@ -100,7 +131,7 @@ def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tile_choice.Tile) -> _
     )
 
 
-def _boxes(call: Call, items: _Items, tile: gemm_tile_choice.Tile) -> Boxes:
+def _boxes(call: Call, items: _Items, tile: gemm_tile_choice.Tile, groups: Operand) -> Boxes:
     a, b, d = call["self"], call["mat2"], call.outputs[0]
     items_count = len(items.group)
     depth = items.k[1] - items.k[0]
@@ -118,8 +149,7 @@ def _boxes(call: Call, items: _Items, tile: gemm_tile_choice.Tile) -> Boxes:
         _rectangles(a, 0, READ, row, items.group[row], rows, along, **life),
         _rectangles(b, 1, READ, row, items.group[row], along, columns, **life),
         _rectangles(d, 2, WRITE, own, items.group, items.m, items.n, first=share, last=1.0),
-        # Every block searches the ends of the groups for the group of its work item before it loads anything.
-        regions.whole(call["offs"], 3, READ, own, first=0.0, last=0.0),
+        regions.whole(groups, 3, READ, own, first=0.0, last=0.0),
     ]
     if call["bias"] is not None:
         bias = call["bias"]

@@ -103,7 +103,16 @@ def kernels(
         launched.append(_epilogue_kernel(product, tile))
     if choice.cleared:
         launched = [*_counted(main), *launched[1:]]
-    return tables.with_source(_timed(launched, choice), choice.source)
+    return tables.with_source(_timed([_in_workspace(kernel) for kernel in launched], choice), choice.source)
+
+
+def _in_workspace(kernel: Kernel) -> Kernel:
+    """Return the kernel with its partial sums in cuBLAS's workspace, which PyTorch keeps: products that write there
+    follow those that read there.
+    """
+    operands = tuple(replace(o, library="cublas") if isinstance(o, Scratch) and o.slot == 0 else o
+                     for o in kernel.operands)  # fmt: skip
+    return replace(kernel, operands=operands)
 
 
 def _counted(main: Kernel) -> list[Kernel]:

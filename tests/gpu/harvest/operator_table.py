@@ -1,0 +1,174 @@
+"""The table of operators' durations from slices of the harvest of operators.
+
+``python tests/gpu/harvest/operator_table.py DIR [-o FILE]``: each harvested call runs here, on the CPU, under the model
+recorder. The kernels that it models are paired with the launches of the GPU in order: as many as have the same kind and
+the same number of tiles. Pairs are entries; of a call with another number of kernels only those with as many tiles, and
+none where the recorder models kernels that were not launched.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tileprof import devices
+from tileprof.harvest import operators
+from tileprof.harvest.operators import registry
+from tileprof.harvest.product_cases import Dtype
+from tileprof.harvest.slices import slices
+from tileprof.record import Options
+from tileprof.record.model import duration, operator_times
+from tileprof.record.model.session import Session
+from tileprof.record.model.tables import write
+from tileprof.record.model.tables.places import FOLDER
+from tileprof.record.model.tiles import load_all
+
+TYPES = {Dtype.FP32: torch.float32, Dtype.FP16: torch.float16, Dtype.BF16: torch.bfloat16}
+
+
+class Collector(Session):
+    """A session that keeps the kernels of calls instead of writing them."""
+
+    kernels: list
+
+    def _launch(self, op, kernel_plans, tensors, places, inputs, path, texts=None):
+        del op, tensors, places, inputs, path, texts
+        self.kernels += [one.kernel for one in kernel_plans]
+
+
+def harvested(folder):
+    """Yield each case that ran: the case, and its launches ``(name, tiles, ns)``."""
+    for _, _, path in slices(folder, "operators"):
+        with np.load(path) as file:
+            columns = {name: file[name] for name in file.files}
+        launches = [[] for _ in columns["cases"]]
+        names = columns["names"].tolist()
+        for case, name, grid, ns in zip(
+            columns["case"].tolist(), columns["name"].tolist(), columns["grid"].tolist(), columns["ns"].tolist(),
+            strict=True,
+        ):  # fmt: skip
+            launches[case].append((names[name], int(np.prod(grid)), ns))
+        for case, error, some in zip(columns["cases"].tolist(), columns["error"].tolist(), launches, strict=True):
+            if not error and some:
+                yield tuple(case), some
+
+
+def kind(name):
+    return next((w for w in ("memset", "memcpy") if w in name.lower()), "kernel")
+
+
+def paired(kernels, launches):
+    """Return pairs ``(kernel, launch)`` in order, as many as possible; those with equal numbers of tiles count more."""
+    worth = np.array([
+        [(kind(k.name) == kind(name)) * (2 + (k.footprint.tiles == tiles)) for name, tiles, _ in launches]
+        for k in kernels
+    ]).reshape(len(kernels), len(launches))  # fmt: skip
+    best = np.zeros((len(kernels) + 1, len(launches) + 1), np.int64)
+    for i, j in np.ndindex(*worth.shape):
+        best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + worth[i, j])
+    pairs = []
+    i, j = len(kernels), len(launches)
+    while i and j:
+        if best[i, j] == best[i, j - 1]:
+            j -= 1
+        elif best[i, j] == best[i - 1, j]:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs.append((kernels[i], launches[j]))
+    return pairs[::-1]
+
+
+def entries(folder, log):
+    """Return rows ``(kernel, *features, ns)`` of all cases."""
+    load_all()
+    registry.DEVICE = "cpu"
+    device = devices.get("H200")
+    rows, failed, unpaired = [], Counter(), Counter()
+    with tempfile.TemporaryDirectory() as temporary:
+        options = Options(program=("table",), output=Path(temporary) / "table.tileprof")
+        session = Collector(options, device, ["table"])
+        session.kernels = []
+        session.start()
+        for done, (case, launches) in enumerate(sorted(harvested(folder))):
+            number, dtype, *sizes = case
+            name, build, *_ = operators.OPERATORS[number]
+            session.active = False
+            torch.manual_seed(0)
+            try:
+                call = build(torch, TYPES[Dtype(dtype)], *sizes)
+                session.active, session.kernels = True, []
+                call()
+            except Exception as error:  # noqa: BLE001 - whatever the CPU lacks: the case is left out
+                failed[f"{name}: {type(error).__name__}"] += 1
+                continue
+            if session.failure is not None:
+                raise SystemExit(session.failure)
+            pairs = paired(session.kernels, launches)
+            if len(pairs) != len(launches):
+                unpaired[name] += 1
+            alike = len(session.kernels) == len(launches)
+            for kernel, (_, tiles, ns) in pairs if len(session.kernels) <= len(launches) else ():
+                if not alike and tiles != kernel.footprint.tiles:
+                    continue
+                touched, distinct = duration.traffic(kernel)
+                of = operator_times.features(kernel, float(touched.sum()), distinct)
+                rows.append((kernel.name, *of, ns))
+            session.kernels = []
+            session._plans.clear()
+            if done % 500 == 0:
+                log(f"{done} cases, {len(rows)} launches, {time.process_time():.0f} s")
+        session.active = False
+        session.stop()
+    for what, counts in (("failed", failed), ("without a pair for each launch", unpaired)):
+        log(f"{what}: {', '.join(f'{n} {name}' for name, n in counts.most_common(40))}")
+    return rows
+
+
+def build(rows, about, path):
+    """Write the table: of equal keys the median."""
+    names = sorted({row[0] for row in rows})
+    number = {name: n for n, name in enumerate(names)}
+    times = {}
+    for name, *more, ns in rows:
+        if ns > 0:
+            times.setdefault((number[name], *more), []).append(ns)
+    keys = sorted(times)
+    columns = {
+        "name": np.array(names, np.str_),
+        "time": np.array(
+            [round(operator_times.TIME_SCALE * np.log(max(1.0, np.median(times[k])))) for k in keys], np.uint16
+        ),
+    }
+    version = ".".join(about["torch"].split(".")[:2])
+    held = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas")}
+    held |= {"library": "torch", "version": version}
+    write(path, held, ("kernel", *operator_times.FEATURES), np.array(keys, np.int64), columns)
+    return len(keys)
+
+
+def main():
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("-o", "--output", type=Path, default=FOLDER / "h200" / "operators-torch-2.11.npz")
+    options = parser.parse_args()
+
+    def log(text):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+    about = json.loads((options.folder / "operators.json").read_text())
+    rows = entries(options.folder, log)
+    count = build(rows, about, options.output)
+    print(f"{len(rows):,} launches, {count:,} entries; {options.output.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
