@@ -19,6 +19,7 @@ import torch
 
 from tileprof import devices
 from tileprof.harvest import operators
+from tileprof.harvest.operators import registry
 from tileprof.harvest.product_cases import Dtype
 from tileprof.harvest.slices import slices
 from tileprof.record import Options
@@ -87,7 +88,7 @@ def paired(kernels, launches):
 def entries(folder, log):
     """Return rows ``(kernel, *features, ns)`` of all cases."""
     load_all()
-    operators.DEVICE = "cpu"
+    registry.DEVICE = "cpu"
     device = devices.get("H200")
     rows, failed, unpaired = [], Counter(), Counter()
     with tempfile.TemporaryDirectory() as temporary:
