@@ -9,8 +9,9 @@ are nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
     device        name, sms, replayed         the GPU that the bounds speak of; replayed: it is not the recorded one,
     and
                   "recorded" times below are stream order on it, tile durations as recorded
-    program       launches, tiles, recorded_ns, timing {measured, modelled}, shape_sources {table, neighbour, heuristic,
-                  rule, dictated: launches by how the model recorder knew their kernels}, time_sources {calibrated,
+    program       launches, tiles, recorded_ns, timing {measured, modelled}, shape_sources {table, learned, neighbour,
+                  heuristic, rule, dictated: launches by how the model recorder knew their kernels}, time_sources
+                  {calibrated,
                   interpolated, roofline: modelled launches by how it knew their times},
                   tile_times {measured, modelled, spread,
     roofline (launches

@@ -7,10 +7,13 @@ that are in no other list, and run once on the GPU (`tests/gpu/harvest/held_out_
     python tests/benchmarks/bench_products_held_out.py --without-library   as if nvidia-matmul-heuristics were not there
     python tests/benchmarks/bench_products_held_out.py --rules             tileprof's rules alone
     python tests/benchmarks/bench_products_held_out.py --leave-one-out 2000  entries of the table, each by the others
+    python tests/benchmarks/bench_products_held_out.py --write   to results/products_held_out.json
+    python tests/benchmarks/bench_products_held_out.py --page    that file into docs/harvest.md
 """
 
 import argparse
 import csv
+import json
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -24,6 +27,11 @@ from tileprof.record.model.tiles.products import gemm_choice, library_heuristic
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.problem import BF16, FP8, FP16, FP32, TF32, Problem
 
+PAGE = Path(__file__).parents[2] / "docs" / "harvest.md"
+BEGIN, END = "<!-- held-out products -->", "<!-- end of held-out products -->"
+WRITTEN = Path(__file__).parent / "results" / "products_held_out.json"
+LAYOUTS = {0: "rows, rows", 1: "rows, columns", 2: "columns, rows", 3: "columns, columns"}
+OPS = dict(enumerate(("mm", "addmm", "addmm with a matrix", "bmm", "baddbmm", "grouped", "scaled")))
 RESULTS = Path(__file__).parents[1] / "gpu" / "harvest" / "held_out_products_h200.csv"
 TYPES = {FP32: "fp32", TF32: "tf32", FP16: "fp16", BF16: "bf16", FP8: "fp8"}
 DTYPES = {FP32: ("float32", 4), TF32: ("float32", 4), FP16: ("float16", 2), BF16: ("bfloat16", 2)}
@@ -78,12 +86,14 @@ def judge(cases, device, *, rules, with_times):
         if with_times:
             ns = choice.main_ns + choice.rest_ns if choice.main_ns else by_recorder(problem, device)[1]
             error = abs(ns / total - 1)
-        rows.append((TYPES[problem.dtype], str(choice.source), shape_of(choice.tile) == shape, error, row["kind"]))
+        layout = LAYOUTS[2 * problem.column_a + problem.column_b]
+        right = shape_of(choice.tile) == shape
+        rows.append((TYPES[problem.dtype], str(choice.source), right, error, row["kind"], OPS[problem.op], layout))
     return rows
 
 
 def table_rows(rows):
-    for column, name in ((0, "type"), (1, "source"), (4, "kernel")):
+    for column, name in ((0, "type"), (1, "source"), (4, "kernel"), (5, "call"), (6, "layout")):
         groups = defaultdict(list)
         for row in rows:
             groups[row[column]].append(row)
@@ -103,42 +113,84 @@ def main():
     parser.add_argument("--without-library", action="store_true")
     parser.add_argument("--leave-one-out", type=int, default=0, metavar="N")
     parser.add_argument("--no-times", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     device = devices.get("H200")
+    if options.page:
+        write_page()
+        return
+    if options.write:
+        write(device, timed=not options.no_times)
+        return
     if options.without_library:
         library_heuristic.proposals = lambda *_: []
-    if options.leave_one_out:
-        table = tables.table("products", device)
-        sample = random.Random(0).sample(range(len(table)), options.leave_one_out)
-        cases = []
-        for entry in sample:
-            recipe, key = recipe_of(table, entry), table.keys[entry].tolist()
-            shape = dict(
-                zip(
-                    ("tile_m", "tile_n", "cluster_m", "cluster_n", "split"),
-                    (recipe.m, recipe.n, *recipe.cluster, recipe.split),
-                    strict=True,
-                )
-            )
-            times = {
-                "main_ns": time_ns(int(table.columns["main_time"][entry])),
-                "rest_ns": time_ns(int(table.columns["rest_time"][entry])),
-            }
-            if key[1] in DTYPES:
-                cases.append((Problem(*key), shape | times | {"kind": recipe.kind}, True))
-    else:
-        with RESULTS.open(newline="") as file:
-            cases = [
-                (
-                    Problem(*(int(row[n]) for n in ("op", "dtype", "column_a", "column_b", "batch", "m", "n", "k"))),
-                    row,
-                    False,
-                )
-                for row in csv.DictReader(file)
-            ]
-    rows = judge(cases, device, rules=options.rules, times=not options.no_times)
+    cases = left_out(options.leave_one_out, device) if options.leave_one_out else held_out()
+    rows = judge(cases, device, rules=options.rules, with_times=not options.no_times)
     for name, key, count, right, error in table_rows(rows):
-        print(f"{name:<7} {key:<10} {count:>5} {right:>7.1%} right  {error:>6.1%} median error of the time")
+        print(f"{name:<7} {key:<18} {count:>5} {right:>7.1%} right  {error:>6.1%} median error of the time")
+
+
+def held_out():
+    """The held-out products and what ran for them."""
+    names = ("op", "dtype", "column_a", "column_b", "batch", "m", "n", "k")
+    with RESULTS.open(newline="") as file:
+        return [(Problem(*(int(row[n]) for n in names)), row, False) for row in csv.DictReader(file)]
+
+
+def left_out(count, device):
+    """Measured entries of the table, each to be told by the others."""
+    table = tables.table("products", device)
+    cases = []
+    measured = [row for row in range(len(table)) if table.columns["main_time"][row]]
+    for entry in random.Random(0).sample(measured, count):
+        recipe, key = recipe_of(table, entry), table.keys[entry].tolist()
+        names = ("tile_m", "tile_n", "cluster_m", "cluster_n", "split")
+        shape = dict(zip(names, (recipe.m, recipe.n, *recipe.cluster, recipe.split), strict=True))
+        times = {f"{name}_ns": time_ns(int(table.columns[f"{name}_time"][entry])) for name in ("main", "rest")}
+        if key[1] in DTYPES:
+            cases.append((Problem(*key), shape | times | {"kind": recipe.kind}, True))
+    return cases
+
+
+def write(device, *, timed):
+    """Write the figures with and without the library, where it is installed, and those of leaving entries out."""
+    asked = library_heuristic.proposals
+    installed = bool(asked(Problem(0, BF16, 0, 1, 1, 1024, 1024, 1024), device))
+    results = {}
+    for name, proposals, cases in (
+        ("with the library", asked if installed else None, held_out),
+        ("without the library", lambda *_: [], held_out),
+        ("left out one by one", lambda *_: [], lambda: left_out(1000, device)),
+    ):
+        if proposals is None:
+            continue
+        library_heuristic.proposals = proposals
+        rows = table_rows(judge(cases(), device, rules=False, with_times=timed))
+        results[name] = [
+            {"by": by, "of": of, "products": count, "right": round(right, 4), "error_of_time": round(error, 4)}
+            for by, of, count, right, error in rows
+        ]
+    WRITTEN.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def write_page():
+    """Put the table of the written results into the page."""
+    results = json.loads(WRITTEN.read_text())
+    columns = ("without the library", "with the library", "left out one by one")
+    by_row = {name: {(row["by"], row["of"]): row for row in results.get(name, [])} for name in columns}
+    lines = [
+        f"| | products | {' | '.join(columns)} | median error of the time |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (by, of), row in by_row[columns[0]].items():
+        if by == "source":
+            continue
+        cells = [by_row[name].get((by, of)) for name in columns]
+        shares = " | ".join(f"{cell['right']:.1%}" if cell else "" for cell in cells)
+        lines.append(f"| {by} {of} | {row['products']} | {shares} | {row['error_of_time']:.1%} |")
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from tileprof.harvest.product_cases import COLUMNS, Dtype, Op, harvested, held_o
 from tileprof.harvest.slices import Harvested, load
 from tileprof.record.model.tables import write
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE, time_code
+from tileprof.record.model.tiles.products.fitting import NAMELESS
 from tileprof.record.model.tiles.products.problem import KEY
 
 if TYPE_CHECKING:
@@ -113,6 +114,12 @@ def _from_grid(grid: list[int], m: int, n: int, batch: int) -> tuple[int, int]:
 _ANSWERED: Final = (Op.MM, Op.ADDMM, Op.BMM)
 _TRUSTED: Final = 0.8
 """An algorithm of cuBLASLt stands for a kernel where at least this share of its launches had that one."""
+_BIAS_WORKSPACE: Final = 1 << 20
+"""Bytes that PyTorch gives cuBLASLt, which it calls for products with a bias, for partial sums of float32."""
+_NAMELESS: Final = frozenset(KINDS.index(kind) for kind in NAMELESS)
+_KIND, _M, _N, _SPLIT, _POST = (RECIPE.index(name) for name in ("kind", "m", "n", "split", "post"))
+_ASKED_SPLIT: Final = ATTRIBUTES.index("split_k")
+_MOST_SPLIT: Final = 1 << 16
 
 
 def answered(
@@ -120,26 +127,17 @@ def answered(
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield problems and recipes of ``count`` answers of cuBLASLt (`library_choices`), as launched cases explain them.
 
-    Products of float32 with a bias are left out: PyTorch's launches there are not what the library answers.
+    Recipes have the slices of k that were asked for, and of kernels whose names tell no tile the largest one that was
+    seen (`tileprof.record.model.tiles.products.fitting` makes of both what is launched). Products with a bias are left
+    out in float32, where PyTorch's launches are not what the library answers, and where partial sums need more memory
+    than PyTorch gives.
     """
     files = sorted(folder.glob("choices-*.npz"))
     parts = []
     for path in files:
         with np.load(path) as part:
             parts.append({name: part[name] for name in part.files})
-    total = int(sum(part["asked"][0] for part in parts))
-    known = np.concatenate([held_out(), harvested(total - len(held_out()))])
-    votes: dict[tuple[int, ...], Counter[tuple[int, ...]]] = defaultdict(Counter)
-    for worker, part in enumerate(parts):
-        for case, answer in zip(known[worker :: len(parts)].tolist(), part["answer"].tolist(), strict=False):
-            entry = launched.get(tuple(case[:8]))
-            if entry is not None and answer >= 0:
-                votes[_algorithm(case, part["algorithms"][answer])][_without_split(entry.recipe)] += 1
-    meaning = {}
-    for algorithm, recipes in votes.items():
-        recipe, most = recipes.most_common(1)[0]
-        if most >= _TRUSTED * sum(recipes.values()):
-            meaning[algorithm] = recipe
+    meaning = _meanings(parts, launched)
     for worker, part in enumerate(parts):
         first = int(part["asked"][0])
         answers = part["answer"][first : first + count // len(parts)].tolist()
@@ -148,35 +146,62 @@ def answered(
                 continue
             row = part["algorithms"][answer]
             meant = meaning.get(_algorithm(case, row))
-            if meant is not None:
-                yield tuple(int(n) for n in case[:8]), _with_split(meant, max(1, int(row[_SPLIT])))
+            if meant is None:
+                continue
+            split = int(row[_ASKED_SPLIT]) if meant[_SPLIT] > 1 else 1
+            too_large = case[0] == Op.ADDMM and split > 1 and 4 * split * case[5] * case[6] > _BIAS_WORKSPACE
+            if split <= _MOST_SPLIT and not too_large:
+                yield tuple(int(n) for n in case[:8]), (*meant[:_SPLIT], split, *meant[_SPLIT + 1 :])
 
 
-_SPLIT: Final = ATTRIBUTES.index("split_k")
-_RECIPE_SPLIT: Final = RECIPE.index("split")
+def _meanings(
+    parts: Sequence[dict[str, NDArray[np.int64]]], launched: dict[tuple[int, ...], Entry]
+) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Return the recipe of each algorithm that was both answered and launched, mostly as one kernel."""
+    total = int(sum(part["asked"][0] for part in parts))
+    known = np.concatenate([held_out(), harvested(total - len(held_out()))])
+    votes: dict[tuple[int, ...], Counter[tuple[int, ...]]] = defaultdict(Counter)
+    for worker, part in enumerate(parts):
+        for case, answer in zip(known[worker :: len(parts)].tolist(), part["answer"].tolist(), strict=False):
+            entry = launched.get(tuple(case[:8]))
+            if entry is not None and answer >= 0:
+                votes[_algorithm(case, part["algorithms"][answer])][entry.recipe] += 1
+    meaning = {}
+    for algorithm, recipes in votes.items():
+        kernels: Counter[tuple[int, ...]] = Counter()
+        for recipe, number in recipes.items():
+            kernels[kernel(recipe)] += number
+        best, most = kernels.most_common(1)[0]
+        if most < _TRUSTED * sum(kernels.values()):
+            continue
+        own = {recipe: number for recipe, number in recipes.items() if kernel(recipe) == best}
+        common = max(own, key=lambda recipe: own[recipe])
+        if common[_KIND] in _NAMELESS:
+            common = (common[0], *(max(recipe[i] for recipe in own) for i in (_M, _N)), *common[_N + 1 :])
+        meaning[algorithm] = common
+    return meaning
+
+
+def kernel(recipe: Sequence[int]) -> tuple[int, ...]:
+    """Return what tells kernels apart: kind, tile where the name tells it, k, cluster, whether k is sliced, and how
+    slices are added up.
+    """
+    kind, m, n, k, _, cluster_m, cluster_n, split, _, post = (int(number) for number in recipe[:10])
+    tile = (0, 0) if kind in _NAMELESS else (m, n)
+    return (kind, *tile, k, cluster_m, cluster_n, int(split > 1), post)
 
 
 def _algorithm(case: Sequence[int], row: NDArray[np.int64]) -> tuple[int, ...]:
-    """Return what tells kernels apart: operation, type, layouts, and the algorithm, of its slices whether there are."""
+    """Return what tells algorithms apart: operation, type, layouts, and the algorithm, of slices whether it has."""
     numbers = [int(number) for number in row]
-    numbers[_SPLIT] = min(numbers[_SPLIT], 2)
+    numbers[_ASKED_SPLIT] = min(numbers[_ASKED_SPLIT], 2)
     return (*(int(n) for n in case[:4]), *numbers)
 
 
-def _without_split(recipe: tuple[int, ...]) -> tuple[int, ...]:
-    return _with_split(recipe, min(recipe[_RECIPE_SPLIT], 2))
-
-
-def _with_split(recipe: tuple[int, ...], split: int) -> tuple[int, ...]:
-    if recipe[_RECIPE_SPLIT] == 1:
-        return recipe
-    return (*recipe[:_RECIPE_SPLIT], split, *recipe[_RECIPE_SPLIT + 1 :])
-
-
-def build(
-    folders: Sequence[Path], path: Path, choices: Path | None = None, count: int = 0, seed: int = 1
-) -> dict[str, Any]:
-    """Write the table of all slices in ``folders``, and of ``count`` answers in ``choices``; a summary."""
+def gathered(folders: Sequence[Path]) -> tuple[dict[tuple[int, ...], Entry], dict[str, Any]]:
+    """Return the entries of all launched cases in ``folders`` that are not held out, by problem, and what they hold
+    for.
+    """
     parts = [load(folder, "products") for folder in folders]
     away = set(map(tuple, held_out().tolist()))
     rows: dict[tuple[int, ...], Entry] = {}
@@ -184,6 +209,14 @@ def build(
         for case, entry in zip(part.cases.tolist(), entries(part), strict=True):
             if entry is not None and tuple(case) not in away:
                 rows[tuple(case[:8])] = entry
+    return rows, dict(parts[0].about)
+
+
+def build(
+    folders: Sequence[Path], path: Path, choices: Path | None = None, count: int = 0, seed: int = 1
+) -> dict[str, Any]:
+    """Write the table of all slices in ``folders``, and of ``count`` answers in ``choices``; a summary."""
+    rows, about = gathered(folders)
     measured = len(rows)
     if choices is not None:
         for key, recipe in answered(choices, dict(rows), count, seed):
@@ -196,7 +229,6 @@ def build(
     place = {recipe: number for number, recipe in enumerate(recipes)}
     keys = np.array(sorted(rows), np.int64)
     ordered = [rows[tuple(key)] for key in keys.tolist()]
-    about = parts[0].about
     write(
         path,
         {

@@ -12,6 +12,8 @@ class ShapeSource(StrEnum):
     """Measured for this very problem on this GPU."""
     NEIGHBOUR = "neighbour"
     """Measured for a problem like it on this GPU."""
+    LEARNED = "learned"
+    """What the library is expected to choose among kernels of problems like it, by what was learnt of its choices."""
     HEURISTIC = "heuristic"
     """The proposal of a library's own model of the GPU."""
     RULE = "rule"

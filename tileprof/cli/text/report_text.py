@@ -173,7 +173,8 @@ def _shape(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
 
 
 _SHAPES = {
-    "table": "from tables", "neighbour": "from neighbours in tables", "heuristic": "from a library's heuristic",
+    "table": "from tables", "learned": "as learnt from a library", "neighbour": "from neighbours in tables",
+    "heuristic": "from a library's heuristic",
     "rule": "by rules", "dictated": "dictated",
 }  # fmt: skip
 _TIMINGS = {"calibrated": "measured beforehand", "interpolated": "interpolated", "roofline": "by roofline"}

@@ -1,5 +1,6 @@
 """Check that what the decoder's tiles poll is what they read: checked in adversarial orders, and a poll that is left
-out is caught."""
+out is caught.
+"""
 
 from __future__ import annotations
 

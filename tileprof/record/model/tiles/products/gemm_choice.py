@@ -1,20 +1,23 @@
-"""Which kernels a product gets, and how that is known: dictated, measured, like a measured one, proposed, or by rule.
+"""Which kernels a product gets, and how that is known: dictated, measured, proposed, learnt, like a measured one, or by
+rule.
 
 In this order: what the user dictates; the entry of exactly this problem in the table of the GPU; NVIDIA's library,
 where it is installed, for products that get Hopper's nvjet kernels (`library_heuristic` says how right it is), of which
-only kernels that were seen for the type and epilogue are believed; the nearest entry; tileprof's rules.
+only kernels that were seen for the type and epilogue are believed; among the kernels of near entries the one that the
+library is expected to choose (`learned`); the nearest entry; tileprof's rules.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.record.model import tables
 from tileprof.record.model.tables.product_entries import Recipe, recipe_of, time_ns
 from tileprof.record.model.tiles.foundations.overrides import dictated
-from tileprof.record.model.tiles.products import gemm_tile_choice, library_heuristic, neighbours, nvjet
+from tileprof.record.model.tiles.products import gemm_tile_choice, learned, library_heuristic, neighbours, nvjet
 from tileprof.record.model.tiles.products import problem as problems
+from tileprof.record.model.tiles.products.fitting import fitted
 from tileprof.record.model.tiles.products.gemm_tile_choice import Tile
 from tileprof.trace.sources import ShapeSource, TimeSource
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from tileprof.record.model.tables import Table
     from tileprof.record.model.tiles.products.problem import Problem
 
+_BIAS_WORKSPACE: Final = 1 << 20
+"""Bytes that PyTorch gives cuBLASLt, which it calls for products with a bias, for partial sums."""
 _CLEARING_NS, _ADDING_NS = 750.0, 1900.0
 """Medians, on an H200, of a launch that clears a counter, and of one that adds slices up."""
 
@@ -80,17 +85,19 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
     row = table.row(problem.key)
     if row is not None and exact:
         columns = table.columns
+        recipe, measured_ns = recipe_of(table, row), time_ns(int(columns["main_time"][row]))
+        if not measured_ns:  # an answer of the library, as it would launch it
+            recipe = fitted(recipe, problem, device.sms)
         return replace(
-            _of_recipe(recipe_of(table, row), problem, ShapeSource.TABLE),
-            main_ns=time_ns(int(columns["main_time"][row])),
+            _of_recipe(recipe, problem, ShapeSource.TABLE),
+            main_ns=measured_ns,
             rest_ns=time_ns(int(columns["rest_time"][row])),
             time_source=TimeSource.CALIBRATED,
         )
-    near = neighbours.nearest(problem, table, without=row)
-    if near is None:
+    like = _like(problem, table, device, row)
+    if like is None:
         return None
-    recipe = recipe_of(table, near)
-    source = ShapeSource.NEIGHBOUR
+    recipe, source = like
     if recipe.kind == "nvjet":
         proposed = _proposed(problem, table, device)
         if proposed is not None:
@@ -101,6 +108,23 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
         return choice
     rest = min(_CLEARING_NS * choice.cleared + _ADDING_NS * (choice.post not in ("none", "inside")), total / 2)
     return replace(choice, main_ns=total - rest, rest_ns=rest, time_source=TimeSource.INTERPOLATED)
+
+
+def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tuple[Recipe, ShapeSource] | None:
+    """Return the recipe that a library is expected to choose among those of near entries, or the nearest one's; None
+    where no entry is near. The entry ``row`` is left out.
+    """
+    near, apart = neighbours.nearest(problem, table, learned.COMPARED, without=row)
+    if not len(near):
+        return None
+    trees = tables.table("product-ranker", device)
+    if trees is not None:
+        found = learned.candidates(problem.key, table, near, apart)
+        best = learned.best(problem.key, found, trees)
+        if best is not None:
+            recipe = recipe_of(table, int(found.entries[best]))
+            return fitted(recipe, problem, device.sms), ShapeSource.LEARNED
+    return fitted(recipe_of(table, int(near[0])), problem, device.sms), ShapeSource.NEIGHBOUR
 
 
 def _aligned(problem: Problem) -> bool:
@@ -117,6 +141,8 @@ def _proposed(problem: Problem, table: Table | None, device: Device) -> Recipe |
     for proposal in library_heuristic.proposals(problem, device):
         shape = (proposal.m, proposal.n, *proposal.cluster)
         if table is not None and problem.op == problems.BIAS and shape not in menu:
+            continue
+        if problem.op == problems.BIAS and proposal.split > 1 and _sums(problem, proposal.split) > _BIAS_WORKSPACE:
             continue
         together = proposal.cluster[0] * proposal.cluster[1]
         clusters = -(-problem.m // (proposal.m * proposal.cluster[0]))
@@ -135,6 +161,11 @@ def _proposed(problem: Problem, table: Table | None, device: Device) -> Recipe |
             post="reduce" if proposal.split > 1 else "none",
         )
     return None
+
+
+def _sums(problem: Problem, split: int) -> int:
+    """Return the bytes of partial sums in float32."""
+    return 4 * split * problem.m * problem.n
 
 
 def _of_recipe(recipe: Recipe, problem: Problem, source: ShapeSource) -> Choice:

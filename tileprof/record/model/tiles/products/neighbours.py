@@ -56,17 +56,23 @@ class _Likes:
     timed: NDArray[np.int64]
 
 
-def nearest(problem: Problem, table: Table, *, without: int | None = None) -> int | None:
-    """Return the entry whose kernels a problem gets; None where no entry is like it. ``without`` is left out."""
+def nearest(
+    problem: Problem, table: Table, count: int, *, without: int | NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the ``count`` entries most like a problem, the nearest first, and their distances; none where no entry is
+    like it. ``without`` are left out.
+    """
     likes = _likes(problem, table)
     if not len(likes.rows):
-        return None
+        return likes.rows, np.zeros(0)
     apart = np.abs(likes.features - _features(_key(problem))).sum(axis=1)
     apart += _OTHER_ALIGNMENT * (likes.aligned != _own_alignment(problem)).sum(axis=1)
     if without is not None:
-        apart[likes.rows == without] = np.inf
-    best = int(apart.argmin())
-    return int(likes.rows[best]) if np.isfinite(apart[best]) else None
+        apart[np.isin(likes.rows, without)] = np.inf
+    some = np.argpartition(apart, count - 1)[:count] if count < len(apart) else np.arange(len(apart))
+    some = some[np.isfinite(apart[some])]
+    some = some[np.lexsort((some, apart[some]))]
+    return likes.rows[some], apart[some].astype(np.float64)
 
 
 def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> float:
