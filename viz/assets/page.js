@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 232ed79690c14bbc1d71e47c38bf40e1e0ef65010942883a0a526ae2a0512143
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: c90b1920d24f32f68bbc1494c9fe4fa92b36804a5299d1240d79ceb00ca5b4f3
 
 // viz/scripts/canvas.js
 var INK = {};

@@ -1,4 +1,4 @@
-// The view Tile graph: the tiles of a chain of launches as nodes, a column for each launch, an edge for each dependency.
+// The view Tile graph: tiles of a chain of launches as nodes, a column per launch, an edge per dependency.
 
 import { FONT, fitted, INK, make, Surface } from "./canvas.js";
 import {

@@ -76,8 +76,8 @@ def test_launches_between_that_are_no_epilogues_become_stages_or_are_taken_by_fo
 
 PERCEPTRON = """
 import tileprof, torch
-net = torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 4096)).half().eval()
-x = torch.randn(64, 4096, dtype=torch.float16)
+net = torch.nn.Sequential(torch.nn.Linear(5120, 5120), torch.nn.GELU(), torch.nn.Linear(5120, 5120)).half().eval()
+x = torch.randn(64, 5120, dtype=torch.float16)
 with torch.no_grad(), tileprof.capture():
     net(x)
 """
