@@ -29,7 +29,7 @@ from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
 from tileprof.errors import UserError
 from tileprof.record.cuda import tensormap
-from tileprof.record.cuda.tensormap import Boxes, TensorMap
+from tileprof.record.cuda.tensormap import LoadBoxes, TensorMap
 
 _CORNER_BITS: Final = {3: 16, 4: 8, 5: 5}
 """Bits of one number of a corner, and of a load's offsets, by dimensions."""
@@ -68,7 +68,7 @@ def pixels(map_: TensorMap, coordinates: I64) -> tuple[I64, I64]:
     return begin, begin + box.pixels
 
 
-def boxes(map_: TensorMap, coordinates: I64, offsets: I64) -> Boxes:
+def boxes(map_: TensorMap, coordinates: I64, offsets: I64) -> LoadBoxes:
     """Return what loads at ``coordinates`` ``[loads, 5]`` with packed ``offsets`` ``[loads]`` read, one box per row of
     pixels.
     """
@@ -97,7 +97,7 @@ def boxes(map_: TensorMap, coordinates: I64, offsets: I64) -> Boxes:
     counts, strides = np.ones((len(load), 2), np.int64), np.zeros((len(load), 2), np.int64)
     counts[:, 0] = count
     strides[:, 0] = np.where(count > 1, step[0] * stride[1], 0)
-    return Boxes(load[keep], address[keep], (length * map_.element)[keep], counts[keep], strides[keep])
+    return LoadBoxes(load[keep], address[keep], (length * map_.element)[keep], counts[keep], strides[keep])
 
 
 def calibrate(driver: ctypes.CDLL) -> None:

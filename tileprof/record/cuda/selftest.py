@@ -29,7 +29,7 @@ ROW_BYTES: Final = WIDTH * 4
 BOXES_WIDE, BOXES_HIGH = 4, 5
 
 Range = tuple[int, int]
-Touches = dict[int, list[Range]]
+TouchedRanges = dict[int, list[Range]]
 """The byte ranges that a tile touches, by mode."""
 
 Buffers = dict[str, int]
@@ -134,14 +134,14 @@ def _steps(count: int, stride: int) -> NDArray[np.int64]:
     return np.arange(int(count)) * int(stride)
 
 
-def _formula(kernel: str, where: Buffers, *, flip: bool) -> Callable[[int], Touches] | None:
+def _formula(kernel: str, where: Buffers, *, flip: bool) -> Callable[[int], TouchedRanges] | None:
     source, target = (where["out"], where["in"]) if flip else (where["in"], where["out"])
     widths = {"unsigned char": 1, "unsigned short": 2, "unsigned int": 4, "uint2": 8, "uint4": 16}
     name = kernel.removeprefix("void ").partition("(")[0]
     if name.startswith("copy_plain<"):
         size = THREADS * widths[name[11:-1]]
         return lambda tile: {READ: [_span(source, tile, size)], WRITE: [_span(target, tile, size)]}
-    formulas: dict[str, Callable[[int], Touches]] = {
+    formulas: dict[str, Callable[[int], TouchedRanges]] = {
         "read_strided": lambda tile: {READ: [_word(source + (t * BLOCKS + tile) * 64) for t in range(THREADS)]},
         "update_returning": lambda tile: {ATOMIC: [_word(where["counters"] + tile % 4 * 64)]},
         "update_silent": lambda tile: {ATOMIC: [_word(where["counters"] + tile % 4 * 64)]},
@@ -160,7 +160,7 @@ def _formula(kernel: str, where: Buffers, *, flip: bool) -> Callable[[int], Touc
     return formulas.get(name)
 
 
-def _copied(boxes: list[int], where: Buffers) -> Touches:
+def _copied(boxes: list[int], where: Buffers) -> TouchedRanges:
     return {
         READ: [r for box in boxes for r in _box(where["from"], box)],
         WRITE: [r for box in boxes for r in _box(where["to"], box)],

@@ -86,7 +86,7 @@ def decode(words: NDArray[np.uint32], *, loaded: bool = False) -> TensorMap | No
 
 
 @dataclass(frozen=True, slots=True)
-class Boxes:
+class LoadBoxes:
     """The bytes that each of several loads through one map reads, as columns; ``load`` is its index. Levels as in the
     schema.
     """
@@ -98,13 +98,13 @@ class Boxes:
     stride: NDArray[np.int64]
 
 
-def whole(map_: TensorMap, loads: int) -> Boxes:
+def whole(map_: TensorMap, loads: int) -> LoadBoxes:
     """Return loads that stand for the whole tensor, a superset."""
     zero = np.zeros((loads, 2), np.int64)
-    return Boxes(np.arange(loads), np.full(loads, map_.base), np.full(loads, map_.bytes), zero + 1, zero)
+    return LoadBoxes(np.arange(loads), np.full(loads, map_.base), np.full(loads, map_.bytes), zero + 1, zero)
 
 
-def boxes(map_: TensorMap, coordinates: NDArray[np.int64]) -> Boxes:
+def boxes(map_: TensorMap, coordinates: NDArray[np.int64]) -> LoadBoxes:
     """Return what tiled loads at ``coordinates`` ``[loads, 5]`` read, clipped to the tensor.
 
     ``count`` and ``stride`` are ``[boxes, 2]``, inner level first. A load whose box lies outside reads nothing. A
@@ -133,7 +133,7 @@ def boxes(map_: TensorMap, coordinates: NDArray[np.int64]) -> Boxes:
     for level, d in enumerate(levels):
         counts[:, level] = count[:, d]
         strides[:, level] = np.where(count[:, d] > 1, step[d] * stride[d], 0)
-    return Boxes(load, address, length, counts, strides)
+    return LoadBoxes(load, address, length, counts, strides)
 
 
 def _unrolled(
