@@ -69,18 +69,18 @@ class LoadedGraph(TileGraph):
 
     def plot_pair(self, producer: int, consumer: int) -> go.Figure:
         """Return producer tiles by consumer tiles of two launches. Raises `UserError` where they are independent."""
-        from tileprof.viz.figures import tile_matrix  # noqa: PLC0415 - plotly
+        from tileprof.viz.tile_figures import tile_matrix  # noqa: PLC0415 - plotly
 
         return tile_matrix(self, producer, consumer, title=self._pair_title(producer, consumer))
 
     def plot_tiles(self, launches: Sequence[int] | None = None) -> go.Figure:
         """Return tiles as nodes, a column per launch (default: the pair of the largest gain), dependencies as lines.
 
-        Raises `UserError` above `tileprof.viz.figures.MOST_TILES` tiles, and without ``launches`` where no launch
+        Raises `UserError` above `tileprof.viz.tile_figures.MOST_TILES` tiles, and without ``launches`` where no launch
         depends on another.
         """
         from tileprof.errors import UserError  # noqa: PLC0415 - used here alone
-        from tileprof.viz.figures import tile_graph  # noqa: PLC0415 - plotly
+        from tileprof.viz.tile_figures import tile_graph  # noqa: PLC0415 - plotly
 
         if launches is None:
             if self.pairs.empty:

@@ -1,4 +1,4 @@
-"""Figures for notebooks: small plotly pictures of tile graphs, each from a graph alone."""
+"""Plotly pictures of a tile graph: its tiles with their dependencies, and one pair of launches as a matrix."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
-from tileprof.viz.charts import areas, dressed
+from tileprof.viz.figure_style import dressed
 
 if TYPE_CHECKING:
     from tileprof.analysis import EdgeBlock, TileGraph
-    from tileprof.viz.overlay import PairOverlay
 
 MOST_TILES = 4000
 """More nodes than this cannot be told apart."""
@@ -59,7 +58,7 @@ def tile_graph(graph: TileGraph, launches: Sequence[int], *, title: str = "", re
         figure.add_trace(
             go.Scatter(x=[None], y=[None], mode="markers", name=name, marker={"size": 10, "color": colour})
         )
-    names = [_title(graph, launch) for launch in chosen]
+    names = [launch_title(graph, launch) for launch in chosen]
     ticks = {"tickmode": "array", "tickvals": list(range(len(chosen))), "ticktext": names, "tickangle": 45}
     figure.update_xaxes(title="launches, in the order of the program", showgrid=False, zeroline=False, **ticks)
     figure.update_yaxes(visible=False, autorange="reversed")
@@ -173,56 +172,9 @@ def tile_matrix(graph: TileGraph, producer: int, consumer: int, *, title: str = 
             showscale=bool(counts.max() > 1),
         )
     )
-    figure.update_xaxes(title=f"tiles of {_title(graph, consumer)} ({sizes[1]:,})")
-    figure.update_yaxes(title=f"tiles of {_title(graph, producer)} ({sizes[0]:,})", autorange="reversed")
+    figure.update_xaxes(title=f"tiles of {launch_title(graph, consumer)} ({sizes[1]:,})")
+    figure.update_yaxes(title=f"tiles of {launch_title(graph, producer)} ({sizes[0]:,})", autorange="reversed")
     return dressed(figure, title, height=540)
-
-
-def wait_matrix(
-    graph: TileGraph, pair: PairOverlay, *, title: str, first: slice = slice(0, 48), reuse: bool = False
-) -> go.Figure:
-    """Return a policy over one pair of launches, tile by tile: dependencies that it guarantees, those that it misses,
-    and waits without need.
-
-    ``pair`` as for the page, ``awaited`` and ``missing`` in tiles of the trace; of both launches the tiles ``first``
-    are shown. ``reuse`` draws hazards of recycled memory too. Raises `UserError` where the slice holds no tile of
-    either.
-    """
-    dependencies = _parents(graph, pair.producer, pair.consumer, reuse=reuse)
-    shape = dependencies.shape
-    missing, awaited = (_dense(block, shape) for block in (pair.missing, pair.awaited))
-    cells = np.select([missing, dependencies, awaited], [2, 1, 3], 0)[first, first]
-    if cells.size == 0:
-        raise UserError(f"no tiles to show: launches of {shape[0]} and {shape[1]} tiles, asked for {first}")
-    start = first.indices(max(shape))[0]
-    return areas(
-        cells,
-        ("nothing", "needed and guaranteed", "needed, but nothing waits for it", "awaited without need"),
-        ("#f4f4f4", _TILE, "#D55E00", "#999999"),
-        title=title,
-        x_title=f"tiles of {_title(graph, pair.consumer)}",
-        y_title=f"tiles of {_title(graph, pair.producer)}",
-        origin=(start, start),
-    )
-
-
-def _parents(graph: TileGraph, producer: int, consumer: int, *, reuse: bool) -> NDArray[np.bool_]:
-    """Return ``[producer tiles, consumer tiles]``: which of them depend on each other."""
-    tiles = [int(graph.tile_base[i + 1] - graph.tile_base[i]) for i in (producer, consumer)]
-    dependent = np.zeros(tiles, np.bool_)
-    links = graph.links
-    rows = links[(links["producer"] == producer) & (links["consumer"] == consumer) & (reuse | ~links["reuse"])]
-    for block in sorted(set(rows["block"].tolist())):
-        dependent |= _dense(graph.blocks[block], dependent.shape)
-    return dependent
-
-
-def _dense(block: EdgeBlock | None, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    dependent = np.zeros(shape, np.bool_)
-    if block is not None:
-        parent, child, _ = block.edges()
-        dependent[parent, child] = True
-    return dependent
 
 
 def _binned(block: EdgeBlock, sizes: list[int], shape: tuple[int, ...]) -> NDArray[np.int64]:
@@ -251,6 +203,7 @@ def _nodes(graph: TileGraph, launch: int, column: int, has_parent: NDArray[np.bo
     )
 
 
-def _title(graph: TileGraph, launch: int) -> str:
+def launch_title(graph: TileGraph, launch: int) -> str:
+    """Return number and operator of a launch."""
     row = graph.launches.iloc[launch]
     return f"{launch}: {str(row['op']).removeprefix('aten::').split('.', 1)[0]}"

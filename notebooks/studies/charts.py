@@ -1,12 +1,12 @@
-"""Charts for notebooks: plotly pictures of tables. Colours, dashes and markers differ together, so that no reader
+"""Charts of the notebooks: plotly pictures of tables. Colours, dashes and markers differ together, so that no reader
 needs colours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from math import ceil
-from textwrap import wrap
 
 import numpy as np
 import pandas as pd
@@ -15,60 +15,17 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from tileprof.errors import UserError
+from tileprof.viz.figure_style import LABEL_PX, PALETTE, dressed
 
 LEVELS = (0.25, 0.5, 0.75)
 """Bounds of the levels of `level_bars`."""
 
-# Okabe and Ito's palette: told apart by colour-blind readers.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _LEVEL_COLOURS = ("#D55E00", "#F0B670", "#9CCBEA", "#0072B2")
-_FONT_PX, _TITLE_PX, _LABEL_PX = 15, 19, 13
 _MOST_TICKS = 10
-_TITLE_CHARACTERS = 95
-"""Characters in a line of a title in a notebook of 900 pixels."""
-_LINES_UP_PX = 13
-"""The height by which plotly raises a title of several lines."""
 _LEAST_LABELLED = 0.075
 """Share of a bar below which a number does not fit."""
-
-
-def dressed(figure: go.Figure, title: str, *, height: int, top: int = 0, legend: str = "") -> go.Figure:
-    """Return the figure in the look that all share, with its finding as title, in lines that a notebook can hold;
-    ``top``: pixels between title and picture, with room for a legend named ``legend``.
-    """
-    lines = [part for line in title.split("<br>") for part in wrap(line, _TITLE_CHARACTERS) or [""]]
-    title_height = 22 + 26 * len(lines)
-    figure.update_layout(
-        template="plotly_white",
-        title={
-            "text": "<br>".join(lines),
-            "x": 0.01,
-            "xanchor": "left",
-            "y": 1,
-            "yanchor": "top",
-            "yref": "container",
-            "pad": {"t": 14 + _LINES_UP_PX * (len(lines) > 1)},
-            "font": {"size": _TITLE_PX},
-        },
-        font={"size": _FONT_PX, "color": "#222222"},
-        height=height,
-        margin={"l": 20, "r": 20, "t": title_height + top, "b": 20},
-        legend={
-            "title": {"text": legend},
-            "orientation": "h",
-            "x": 0.01,
-            "xref": "container",
-            "y": 1 - (title_height - 4) / height,
-            "yref": "container",
-            "yanchor": "top",
-            "font": {"size": _LABEL_PX},
-        },
-    )
-    figure.update_xaxes(automargin=True, linecolor="#888888", ticks="outside")
-    figure.update_yaxes(automargin=True, linecolor="#888888", ticks="outside")
-    return figure
 
 
 def level_shares(
@@ -116,7 +73,7 @@ def level_bars(table: pd.DataFrame, *, title: str, what: str, bounds: Sequence[f
                     textposition="inside",
                     insidetextanchor="middle",
                     textangle=0,
-                    textfont={"color": "white" if level in (0, len(names) - 1) else "black", "size": _LABEL_PX},
+                    textfont={"color": "white" if level in (0, len(names) - 1) else "black", "size": LABEL_PX},
                     hovertemplate="%{y}: %{x:.1%}<extra>" + name + "</extra>",
                 ),
                 row=1,
@@ -233,7 +190,6 @@ def curves(
     if even_x and (log_x or guides):
         raise UserError("values of x at equal distances leave no axis for log_x or guides: choose one of them")
     panels = list(dict.fromkeys(table[panel])) if panel else [""]
-    names = list(dict.fromkeys(table[by]))
     columns = min(columns, len(panels))
     rows = ceil(len(panels) / columns)
     figure = make_subplots(
@@ -244,18 +200,13 @@ def curves(
         horizontal_spacing=0.09,
         vertical_spacing=(0.36 if even_x else 0.22) / rows,
     )
-    marks: dict[str, int] = {}
     for place, name in enumerate(panels):
         at = {"row": place // columns + 1, "col": place % columns + 1}
         inside = table[table[panel] == name] if panel else table
-        for number, key in enumerate(names):
-            line = inside[inside[by] == key].sort_values(x)
-            if not line.empty:
-                figure.add_trace(_curve(line[x], line[y], str(key), number, first=place == 0), **at)
-        ends = [float(inside[x].min()), float(inside[x].max())]
-        for key, value in (levels or {}).get(str(name), {}).items():
-            number = marks.setdefault(key, len(marks))
-            figure.add_trace(_level(ends, value, key, number, first=place == 0), **at)
+        for line in _panel_lines(inside, (x, y, by), list(dict.fromkeys(table[by])), first=place == 0):
+            figure.add_trace(line, **at)
+        for line in _panel_levels(inside[x], levels or {}, str(name), first=place == 0):
+            figure.add_trace(line, **at)
         for key, value in (guides or {}).items():
             figure.add_vline(value, line={"color": "#aaaaaa", "width": 1}, layer="below", **at)
             figure.add_annotation(_guide_label(key, np.log10(value) if log_x else value), **at)
@@ -275,6 +226,26 @@ def curves(
     figure.update_xaxes(title=x_title, row=rows)
     figure.update_yaxes(title=y_title, col=1)
     return dressed(figure, title, height=180 + (310 if even_x else 270) * rows, top=78 if panel else 56)
+
+
+def _panel_lines(
+    inside: pd.DataFrame, columns: tuple[str, str, str], names: Sequence[object], *, first: bool
+) -> Iterator[go.Scatter]:
+    """Yield one line per name that has rows in this panel; ``columns``: x, y and the names'."""
+    x, y, by = columns
+    for number, key in enumerate(names):
+        line = inside[inside[by] == key].sort_values(x)
+        if not line.empty:
+            yield _curve(line[x], line[y], str(key), number, first=first)
+
+
+def _panel_levels(
+    x: pd.Series, levels: Mapping[str, Mapping[str, float]], panel: str, *, first: bool
+) -> Iterator[go.Scatter]:
+    """Yield the levels of a panel; a name looks the same in all panels."""
+    looks = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(levels.values())))}
+    for name, value in levels.get(panel, {}).items():
+        yield _level([float(x.min()), float(x.max())], value, name, looks[name], first=first)
 
 
 def _even_ticks(x: pd.Series) -> dict[str, object]:
