@@ -144,7 +144,8 @@ class Captures:
         if state.value != _CAPTURING or not count.value:
             return None
         assert count.value == 1
-        return nodes[0]
+        last: int | None = nodes[0]
+        return last
 
     def _between(self, before: int | None, leaf: int | None) -> list[Launch]:
         """Return the launches behind the node ``before`` up to ``leaf``: a graph of one stream is a chain."""
@@ -303,7 +304,8 @@ def _work(worker: int, workers: int, launched: int, seed: int, ends: float, fold
         cases = list(itertools.islice(more, _CALLS))
         kept.add(cases, captures.launches(cases))
     columns = kept.columns(first)
-    np.savez_compressed(folder / f"captures-{worker:02d}.npz", about=np.array(json.dumps(machine())), **columns)
+    about = np.array(json.dumps(machine()))
+    np.savez_compressed(folder / f"captures-{worker:02d}.npz", allow_pickle=False, about=about, **columns)
     sys.stderr.write(
         f"worker {worker}: {first:,} cases of the harvest, {len(kept.cases) - first:,} drawn, "
         f"{kept.count.count(-1):,} failed, {int((columns['recipe'] < 0).sum()):,} without a recipe\n"
