@@ -24,16 +24,19 @@ import multiprocessing
 import sys
 import time
 from argparse import ArgumentParser
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tileprof.errors import UserError
 from tileprof.harvest.product_cases import Case, Dtype, Op, captured, harvested, held_out
 from tileprof.harvest.product_table import Entry, entries
 from tileprof.harvest.slices import Harvested, machine
 from tileprof.record.model.tables.product_entries import RECIPE
+from tileprof.record.model.tiles.products.problem import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,6 +236,60 @@ def known(count: int) -> NDArray[np.int64]:
 def drawn(seed: int, worker: int) -> Iterator[Case]:
     """Yield the cases that a worker captures, without end."""
     return filter(fits, captured(Random(seed * 1000 + worker)))  # noqa: S311 - a list of shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was captured: keys of problems ``[cases, 8]``, and the place of each one's recipe in ``recipes``
+    ``[recipes, 13]``; cases without a recipe are left out.
+    """
+
+    keys: NDArray[np.int32]
+    recipe: NDArray[np.int32]
+    recipes: NDArray[np.int32]
+
+
+def read(folder: Path, launched: int, seed: int, processes: int = 1) -> Answers:
+    """Return what the files of a folder hold, with the cases that ``launched`` and ``seed`` list again."""
+    files = sorted(folder.glob("captures-*.npz"))
+    if not files:
+        raise UserError(f"{folder} has no captures: python -m tileprof.harvest.product_captures -o {folder}")
+    calls = [(path, number, len(files), launched, seed) for number, path in enumerate(files)]
+    if processes > 1:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            parts = pool.starmap(_part, calls)
+    else:
+        parts = [_part(*call) for call in calls]
+    places: dict[tuple[int, ...], int] = {}
+    recipe = []
+    for part in parts:
+        place = np.array([places.setdefault(tuple(row), len(places)) for row in part.recipes.tolist()], np.int32)
+        recipe.append(place[part.recipe])
+    return Answers(
+        np.concatenate([part.keys for part in parts]), np.concatenate(recipe), np.array(list(places), np.int32)
+    )
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """Return what the captures of a folder hold for, in words of tables."""
+    with np.load(min(folder.glob("captures-*.npz"))) as file:
+        own = json.loads(str(file["about"]))
+    return {
+        "gpu": own["gpu"], "architecture": own["architecture"], "sms": own["sms"], "library": "cublas",
+        "version": own["cublas"], "torch": own["torch"], "cuda": own["cuda"],
+    }  # fmt: skip
+
+
+def _part(path: Path, worker: int, workers: int, launched: int, seed: int) -> Answers:
+    with np.load(path) as file:
+        asked, recipe, recipes = (file[name] for name in ("asked", "recipe", "recipes"))
+    first, more = asked.tolist()
+    some = known(launched)[worker::workers][:first, : len(KEY)].astype(np.int32)
+    drawn_ones = np.empty((more, len(KEY)), np.int32)
+    for row, case in enumerate(itertools.islice(drawn(seed, worker), more)):
+        drawn_ones[row] = case[: len(KEY)]
+    there = recipe >= 0
+    return Answers(np.concatenate([some, drawn_ones])[there], recipe[there], recipes)
 
 
 class _Kept:
