@@ -41,12 +41,16 @@ _KIND, _M, _N, _SPLIT, _POST = (RECIPE.index(name) for name in ("kind", "m", "n"
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
 _CLUSTER: Final = [RECIPE.index(name) for name in ("cluster_m", "cluster_n")]
 _NAMELESS: Final = [KINDS.index(kind) for kind in sorted(NAMELESS)]
-_FIRST, _SECOND, _RANK = 192, 96, 24
-"""Widths of a net: of its layers, and of what is learnt of a kernel."""
-_PROBLEMS: Final = 768
-"""Problems of a step."""
+_SIEVE, _JUDGE = (32, 16), (256, 96)
+"""Widths of the layers of a net that looks at all candidates, and of one that looks at the best of them."""
+_RANK: Final = 24
+"""Width of what is learnt of a kernel."""
+_OF_ALL, _OF_BEST = 512, 2048
+"""Problems of a step, with all of their candidates and with the best ones."""
 _RATE, _DECAY, _LONGEST = 2e-3, 1e-4, 2.0
 _FAR: Final = 1e9
+_SIEVING: Final = 0.25
+"""Time of training a sieve, per time of training a net."""
 
 
 def layer(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -165,6 +169,8 @@ class Trainer:
         self._cuts = self._on(cuts_at_lines(menu.recipes[:, _KIND], menu.recipes[:, _POST]))
         self._kernel = self._on(menu.kernel)
         self.kernels = int(menu.kernel.max()) + 1
+        self.best: Any = None
+        """Candidates that the sieve leaves of each problem, ``[problems, learned.KEPT]``; -1 where there are fewer."""
         self.scales = self._scales()
 
     def _on(self, values: NDArray[Any]) -> Any:
@@ -177,17 +183,22 @@ class Trainer:
             seen["tile"].mean(0), seen["tile"].std(0) + 0.05, seen["problem"].mean(0), seen["problem"].std(0) + 0.05,
         )  # fmt: skip
 
-    def seen(self, rows: Any) -> dict[str, Any]:
-        """Return the candidates of problems, one behind the other: of each its problem, kernel, what nets see of it,
-        and whether it is what is launched.
+    def seen(self, rows: Any, *, best: bool = False) -> dict[str, Any]:
+        """Return the candidates of problems, one behind the other, all or those that the sieve left: of each its
+        problem, kernel, what nets see of it, and whether it is what is launched.
         """
         torch = self.torch
-        category = self.lesson.category[rows]
-        count = self._count[category]
-        total = int(count.sum())
-        problem = torch.repeat_interleave(torch.arange(len(rows), device=self.device), count, output_size=total)
-        place = torch.arange(total, device=self.device) - (torch.cumsum(count, 0) - count)[problem]
-        some = self._some[self._begin[category][problem] + place]
+        if best:
+            left = self.best[rows].to(torch.int64)
+            problem, place = torch.nonzero(left >= 0, as_tuple=True)
+            some = left[problem, place]
+        else:
+            category = self.lesson.category[rows]
+            count = self._count[category]
+            total = int(count.sum())
+            problem = torch.repeat_interleave(torch.arange(len(rows), device=self.device), count, output_size=total)
+            place = torch.arange(total, device=self.device) - (torch.cumsum(count, 0) - count)[problem]
+            some = self._some[self._begin[category][problem] + place]
         keys = self.lesson.keys[rows]
         each = keys[problem]
         tile = as_launched(
@@ -210,8 +221,8 @@ class Trainer:
         none = self.torch.full((count, values.shape[1]), _FAR, device=self.device)
         return none.scatter_reduce(0, problem[:, None].expand_as(values), values, "amin")
 
-    def net(self) -> dict[str, Any]:
-        """Return the parameters of a net that knows nothing."""
+    def net(self, first: int, second: int) -> dict[str, Any]:
+        """Return the parameters of a net of such layers that knows nothing."""
         torch, menu = self.torch, self.kernels
         tile, whole = len(self.scales[0]) + len(weighing.COSTS) + 3 * learned.COST_WAYS, len(self.scales[2])
 
@@ -219,12 +230,12 @@ class Trainer:
             return (torch.randn(sizes, device=self.device) * width).requires_grad_()
 
         return {
-            "tile": drawn(tile, _FIRST, width=tile**-0.5), "problem": drawn(whole, _FIRST, width=whole**-0.5),
-            "bias": drawn(_FIRST, width=0.1), "kernel": drawn(menu, _RANK, width=0.3),
-            "to_scale": drawn(_RANK, _FIRST, width=0.05), "to_shift": drawn(_RANK, _FIRST, width=_RANK**-0.5),
+            "tile": drawn(tile, first, width=tile**-0.5), "problem": drawn(whole, first, width=whole**-0.5),
+            "bias": drawn(first, width=0.1), "kernel": drawn(menu, _RANK, width=0.3),
+            "to_scale": drawn(_RANK, first, width=0.05), "to_shift": drawn(_RANK, first, width=_RANK**-0.5),
             "cost": drawn(menu, 2 * learned.COST_WAYS, width=0.1), "worth": drawn(menu, width=0.01),
-            "second": drawn(_FIRST, _SECOND, width=_FIRST**-0.5), "second_bias": drawn(_SECOND, width=0.1),
-            "last": drawn(_SECOND, width=_SECOND**-0.5), "last_bias": drawn(1, width=0.01),
+            "second": drawn(first, second, width=first**-0.5), "second_bias": drawn(second, width=0.1),
+            "last": drawn(second, width=second**-0.5), "last_bias": drawn(1, width=0.01),
         }  # fmt: skip
 
     def worths(self, net: dict[str, Any], seen: dict[str, Any]) -> Any:
@@ -248,47 +259,72 @@ class Trainer:
     def loss(self, net: dict[str, Any], rows: Any) -> Any:
         """Return the mean surprise at what is launched, among the candidates of each problem."""
         torch = self.torch
-        seen = self.seen(rows)
+        seen = self.seen(rows, best=self.best is not None)
         worth, problem, none = self.worths(net, seen), seen["of"], torch.zeros(len(rows), device=self.device)
-        most = -self.least(-worth.detach()[:, None], problem, len(rows))[:, 0]
-        weight = torch.exp(worth - most[problem])
+        weight = torch.exp(worth - self.most(worth.detach(), problem, len(rows))[problem])
         every, right = (none.index_add(0, problem, some) for some in (weight, weight * seen["right"]))
         there = right > 0
         return (torch.log(every[there]) - torch.log(right[there])).mean()
 
+    def most(self, worth: Any, problem: Any, count: int) -> Any:
+        """Return the largest worth among the candidates of each problem."""
+        return -self.least(-worth[:, None], problem, count)[:, 0]
+
     def train(self, rows: NDArray[np.int64], seconds: float, seed: int) -> tuple[dict[str, Any], int]:
-        """Return a net trained on some problems for a time, and how many problems it was shown."""
+        """Return a net trained on some problems for a time, and how many it was shown: a sieve before there is one."""
         torch = self.torch
         torch.manual_seed(seed)
-        net, shown = self.net(), 0
+        step, widths = (_OF_ALL, _SIEVE) if self.best is None else (_OF_BEST, _JUDGE)
+        step = min(step, len(rows))
+        net, shown = self.net(*widths), 0
         optimizer = torch.optim.AdamW(net.values(), lr=_RATE, weight_decay=_DECAY)
-        began, order, at = time.monotonic(), torch.zeros(0, dtype=torch.int64), 0
         some = self._on(rows)
+        order, at = torch.randperm(len(some), device=self.device), 0
+        began = time.monotonic()
         while (spent := (time.monotonic() - began) / seconds) < 1:
-            if at + _PROBLEMS > len(order):
+            if at + step > len(order):
                 order, at = torch.randperm(len(some), device=self.device), 0
             for group in optimizer.param_groups:
                 group["lr"] = _RATE * min(1, 20 * spent + 0.05) * (0.5 + 0.5 * math.cos(math.pi * spent)) + 1e-6
-            loss = self.loss(net, some[order[at : at + _PROBLEMS]])
+            loss = self.loss(net, some[order[at : at + step]])
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(net.values(), _LONGEST)
             optimizer.step()
-            at += _PROBLEMS
-            shown += _PROBLEMS
+            at += step
+            shown += step
         return net, shown
+
+    def sift(self, sieve: dict[str, Any]) -> None:
+        """Keep the candidates of the largest worth of each problem, as a sieve sees it."""
+        torch, kept = self.torch, learned.KEPT
+        count = len(self.lesson.keys)
+        self.best = torch.full((count, kept), -1, dtype=torch.int16, device=self.device)
+        needed = np.zeros(count, bool)
+        needed[self.lesson.shown] = needed[self.lesson.judged] = True
+        wanted = np.flatnonzero(needed & self.menu.eligible.any(axis=1)[self.lesson.category.cpu().numpy()])
+        with torch.no_grad():
+            for begin in range(0, len(wanted), _OF_BEST):
+                rows = self._on(wanted[begin : begin + _OF_BEST])
+                seen = self.seen(rows)
+                worth, problem = self.worths(sieve, seen), seen["of"]
+                order = torch.argsort(worth, descending=True)
+                order = order[torch.argsort(problem[order], stable=True)]
+                sizes = torch.bincount(problem, minlength=len(rows))
+                place = torch.arange(len(order), device=self.device) - (torch.cumsum(sizes, 0) - sizes)[problem[order]]
+                order, place = order[place < kept], place[place < kept]
+                self.best[rows[problem[order]], place] = seen["candidate"][order].to(torch.int16)
 
     def judged(self, nets: Sequence[dict[str, Any]], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return of each problem whether the choice is right, and whether any candidate is, ``[problems, 2]``."""
         torch = self.torch
-        found = []
+        found: list[NDArray[np.bool_]] = []
         with torch.no_grad():
-            for begin in range(0, len(rows), _PROBLEMS):
-                some = self._on(rows[begin : begin + _PROBLEMS])
-                seen = self.seen(some)
+            for begin in range(0, len(rows), _OF_ALL):
+                some = self._on(rows[begin : begin + _OF_ALL])
+                seen = self.seen(some, best=self.best is not None)
                 worth = sum(self.worths(net, seen) for net in nets)
-                most = -self.least(-worth[:, None], seen["of"], len(some))[:, 0]
-                chosen = worth >= most[seen["of"]]
+                chosen = worth >= self.most(worth, seen["of"], len(some))[seen["of"]]
                 for right in (seen["right"] & chosen, seen["right"]):
                     count = torch.zeros(len(some), device=self.device).index_add(0, seen["of"], right.float())
                     found.append((count > 0).cpu().numpy())
@@ -303,17 +339,22 @@ class Trainer:
         }
 
 
-def write_nets(path: Path, about: dict[str, Any], grown: dict[int, tuple[Menu, list[dict[str, NDArray[Any]]]]]) -> int:
-    """Write the nets of all groups; the bytes of the file."""
-    keys, columns = [], {}
-    for group, (menu, nets) in grown.items():
+Parameters = dict[str, "NDArray[Any]"]
+
+
+def write_nets(path: Path, about: dict[str, Any], grown: dict[int, tuple[Menu, Parameters, list[Parameters]]]) -> int:
+    """Write menu, sieve and nets of all groups; the bytes of the file."""
+    keys: list[tuple[int, int]] = []
+    columns: dict[str, NDArray[Any]] = {}
+    for group, (menu, sieve, nets) in grown.items():
         keys += [(group, number) for number in range(len(menu.recipes))]
         columns[f"category{group}"] = menu.categories.astype(np.int32)
         columns[f"eligible{group}"] = np.packbits(menu.eligible, axis=1)
         for name in learned.PARAMETERS:
+            columns[f"sieve_{name}{group}"] = sieve[name]
             columns[f"{name}{group}"] = np.stack([net[name] for net in nets])
-    columns["recipes"] = np.concatenate([menu.recipes for menu, _ in grown.values()])
-    columns["kernel"] = np.concatenate([menu.kernel for menu, _ in grown.values()]).astype(np.int16)
+    columns["recipes"] = np.concatenate([menu.recipes for menu, *_ in grown.values()])
+    columns["kernel"] = np.concatenate([menu.kernel for menu, *_ in grown.values()]).astype(np.int16)
     write(path, about | {"made": "python -m tileprof.harvest.product_ranker"}, ("group", "candidate"),
           np.array(keys, np.int64), columns)  # fmt: skip
     return path.stat().st_size
@@ -344,26 +385,34 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--processes", type=int, default=1, help="that list the cases again")
     options = parser.parse_args(words)
+    if options.device == "cuda":
+        import torch  # noqa: PLC0415 - heavy
+
+        torch.backends.cuda.matmul.allow_tf32 = True
     answers = product_captures.read(options.captures, options.launched, options.seed, options.processes)
     say(f"{len(answers.keys):,} problems, {len(answers.recipes):,} recipes")
-    grown = {}
-    for group in sorted(set(learned.GROUPS.values())):
+    grown: dict[int, tuple[Menu, Parameters, list[Parameters]]] = {}
+    for group in sorted(set(learned.GROUPS.values()), reverse=True):
         menu, lesson = prepared(answers, group, options.device)
         trainer = Trainer(menu, lesson, options.device)
         say(f"group {group}: {len(lesson.shown):,} shown, {len(menu.recipes):,} candidates, {trainer.kernels} kernels")
         judged = np.random.default_rng(1).permutation(lesson.judged)[:20_000]
+        seconds = options.seconds[group]
+        sieve, shown = trainer.train(lesson.shown, seconds * _SIEVING, 0)
+        say(f"  sieve: {shown:,} shown, {trainer.judged([sieve], judged)[:, 0].mean():.2%}")
+        trainer.sift(sieve)
         for part in (64, 16, 4) if options.curve else ():
             net, shown = trainer.train(lesson.shown[::part], options.curve, 0)
             right = trainer.judged([net], judged)[:, 0].mean()
             say(f"  {len(lesson.shown[::part]):,} problems, {shown:,} shown: {right:.2%} of other layers")
         nets = []
         for seed in range(options.nets):
-            net, shown = trainer.train(lesson.shown, options.seconds[group], seed)
+            net, shown = trainer.train(lesson.shown, seconds, seed)
             nets.append(net)
             say(f"  net {seed}: {shown:,} shown, {trainer.judged([net], judged)[:, 0].mean():.2%}")
         for line in _report(lesson, judged, trainer.judged(nets, judged)):
             say(f"  {line}")
-        grown[group] = (menu, [trainer.parameters(net) for net in nets])
+        grown[group] = (menu, trainer.parameters(sieve), [trainer.parameters(net) for net in nets])
         say(f"{write_nets(options.output, product_captures.about(options.captures), grown)} bytes")
     return 0
 

@@ -1,10 +1,11 @@
 """Which kernel a library chooses for a product that no table has, learnt from millions of its choices.
 
 Candidates are the kernels and slices of k that the library chose for any problem of the same category
-(`weighing.categories`). Of each a small net sees how many blocks its tile makes of the problem, how full they and the
-last wave are, what an SM computes and loads, what a step and a start of this kernel cost (numbers per kernel that were
-learnt, too), and how far each cost is above the least among the candidates. The candidate of the largest worth is
-chosen. `tileprof.harvest.product_ranker` trains the nets, by the same features.
+(`weighing.categories`). A small net, the sieve, leaves the best `KEPT` of them, among which larger nets choose. A net
+sees of each how many blocks its tile makes of the problem, how full they and the last wave are, what an SM computes and
+loads, what a step and a start of this kernel cost (numbers per kernel that were learnt, too), and how far each cost is
+above the least among the candidates. The candidate of the largest worth is chosen.
+`tileprof.harvest.product_ranker` trains the nets, by the same features.
 
 A table of nets has a row per candidate, ``(group, number)``::
 
@@ -12,6 +13,7 @@ A table of nets has a row per candidate, ``(group, number)``::
     kernel      [candidates] int16         candidates that differ in slices of k alone are one kernel
     category<g>, eligible<g>               per group: its categories, and packed bits of their candidates
     <name><g>   [nets, ...] float          per group: parameters of nets (`PARAMETERS`), whose worths are averaged
+    sieve_<name><g>  [...] float           per group: parameters of its sieve
 
 A difference of worth below `_SAME` counts as none, so that rounding does not decide.
 """
@@ -29,6 +31,8 @@ from tileprof.record.model.tiles.products import weighing
 from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines, fitted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from tileprof.record.model.tables import Table
@@ -46,12 +50,16 @@ PARAMETERS: Final = (
 how it scales and shifts the first layer; logarithms of a kernel's costs of a step and a start in four ways, and a worth
 of its own; the layers behind."""
 COST_WAYS: Final = 4
+KEPT: Final = 64
 FARTHEST: Final = 8.0
 """The largest distance to the least cost, in factors of two."""
 _SAME: Final = 1e-4
 _KIND, _POST = RECIPE.index("kind"), RECIPE.index("post")
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
 _NAMELESS: Final = [KINDS.index(kind) for kind in sorted(NAMELESS)]
+
+
+Parameters = dict[str, "NDArray[np.float32]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,8 @@ class _Group:
     nameless: NDArray[np.bool_]
     cuts: NDArray[np.bool_]
     categories: dict[int, NDArray[np.int64]]
-    nets: tuple[dict[str, NDArray[np.float32]], ...]
+    sieve: tuple[Parameters, ...]
+    nets: tuple[Parameters, ...]
 
 
 def choose(problem: Problem, nets: Table, sms: int) -> Recipe | None:
@@ -81,7 +90,10 @@ def choose(problem: Problem, nets: Table, sms: int) -> Recipe | None:
     some = group.categories.get(int(weighing.categories(np, np.array([problem.key]))[0]))
     if some is None:
         return None
-    worth = worths(problem, group, some)
+    if len(some) > KEPT:
+        worth = _worths(problem, group, some, group.sieve)
+        some = some[np.sort(np.argpartition(-worth, KEPT)[:KEPT])]
+    worth = _worths(problem, group, some, group.nets)
     best = int(some[np.flatnonzero(worth >= worth.max() - _SAME)[0]])
     return fitted(Recipe.of(group.recipes[best]), problem, sms)
 
@@ -91,7 +103,10 @@ def _group(nets: Table, number: int) -> _Group:
     columns = nets.columns
     recipes = columns["recipes"][rows]
     eligible = np.unpackbits(columns[f"eligible{number}"], axis=1, count=len(rows)).astype(bool)
-    parameters = {name: columns[f"{name}{number}"].astype(np.float32) for name in PARAMETERS}
+    sieve, parameters = (
+        {name: columns[f"{prefix}{name}{number}"].astype(np.float32) for name in PARAMETERS}
+        for prefix in ("sieve_", "")
+    )
     return _Group(
         recipes,
         columns["kernel"][rows].astype(np.int64),
@@ -99,12 +114,15 @@ def _group(nets: Table, number: int) -> _Group:
         np.isin(recipes[:, _KIND], _NAMELESS),
         cuts_at_lines(recipes[:, _KIND], recipes[:, _POST]),
         {int(word): np.flatnonzero(own) for word, own in zip(columns[f"category{number}"], eligible, strict=True)},
+        (sieve,),
         tuple({name: values[net] for name, values in parameters.items()} for net in range(len(parameters["last"]))),
     )
 
 
-def worths(problem: Problem, group: _Group, some: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the worth of each of some candidates for a problem: the mean of what the nets say."""
+def _worths(
+    problem: Problem, group: _Group, some: NDArray[np.int64], nets: Sequence[Parameters]
+) -> NDArray[np.float64]:
+    """Return the worth of each of some candidates for a problem: the mean of what nets say."""
     keys = np.array([problem.key], np.float32)
     shapes = [group.shapes[some, i] for i in range(5)]
     tile = [size[0] for size in as_launched(np, keys, shapes, group.nameless[some], group.cuts[some])]
@@ -113,11 +131,11 @@ def worths(problem: Problem, group: _Group, some: NDArray[np.int64]) -> NDArray[
     costs = seen[:, weighing.COSTS]
     work = [column[0] for column in weighing.work(np, keys, [size[None] for size in tile])]
     costs = np.minimum(costs - costs.min(axis=0), FARTHEST)
-    return np.mean([_worth(net, group.kernel[some], seen, costs, whole, work) for net in group.nets], axis=0)
+    return np.mean([_worth(net, group.kernel[some], seen, costs, whole, work) for net in nets], axis=0)
 
 
 def _worth(
-    net: dict[str, NDArray[np.float32]],
+    net: Parameters,
     kernel: NDArray[np.int64],
     seen: NDArray[np.float32],
     costs: NDArray[np.float32],
