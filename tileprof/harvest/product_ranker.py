@@ -100,9 +100,10 @@ class Menu:
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """Problems of a group on a device: keys, category, kernel (-1 where no candidate has it) and slices of k of each;
-    which of them are learnt from, and which are judged.
+    which of them are learnt from, and which are judged. ``rows`` are their places among the answers.
     """
 
+    rows: NDArray[np.int64]
     keys: Any
     category: Any
     kernel: Any
@@ -145,7 +146,7 @@ def prepared(answers: product_captures.Answers, group: int, device: str) -> tupl
     own = renamed[kernel][place]
     usable = (own >= 0) & eligible.any(axis=1)[category]
     lesson = Lesson(
-        torch.as_tensor(keys.astype(np.float32), device=device), torch.as_tensor(category, device=device),
+        np.flatnonzero(inside), torch.as_tensor(keys.astype(np.float32), device=device), torch.as_tensor(category, device=device),
         torch.as_tensor(own, device=device),
         torch.as_tensor(answers.recipes[place, _SPLIT].astype(np.float32), device=device),
         np.flatnonzero(~away & usable), np.flatnonzero(away),
@@ -319,9 +320,10 @@ class Trainer:
         """Return of each problem whether the choice is right, and whether any candidate is, ``[problems, 2]``."""
         torch = self.torch
         found: list[NDArray[np.bool_]] = []
+        step = _OF_ALL if self.best is None else _OF_BEST
         with torch.no_grad():
-            for begin in range(0, len(rows), _OF_ALL):
-                some = self._on(rows[begin : begin + _OF_ALL])
+            for begin in range(0, len(rows), step):
+                some = self._on(rows[begin : begin + step])
                 seen = self.seen(some, best=self.best is not None)
                 worth = sum(self.worths(net, seen) for net in nets)
                 chosen = worth >= self.most(worth, seen["of"], len(some))[seen["of"]]
@@ -382,6 +384,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--nets", type=int, default=2, help="whose worths are averaged (default: %(default)s)")
     parser.add_argument("--curve", type=float, default=0, metavar="S",
                         help="train a net for so long on fewer problems, too, and say how right it is")  # fmt: skip
+    parser.add_argument("--wrong", type=Path, metavar="FILE", help="write which problems the nets choose wrongly")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--processes", type=int, default=1, help="that list the cases again")
     options = parser.parse_args(words)
@@ -392,6 +395,7 @@ def main(words: list[str] | None = None) -> int:
     answers = product_captures.read(options.captures, options.launched, options.seed, options.processes)
     say(f"{len(answers.keys):,} problems, {len(answers.recipes):,} recipes")
     grown: dict[int, tuple[Menu, Parameters, list[Parameters]]] = {}
+    wrong: list[NDArray[np.int64]] = []
     for group in sorted(set(learned.GROUPS.values()), reverse=True):
         menu, lesson = prepared(answers, group, options.device)
         trainer = Trainer(menu, lesson, options.device)
@@ -412,6 +416,13 @@ def main(words: list[str] | None = None) -> int:
             say(f"  net {seed}: {shown:,} shown, {trainer.judged([net], judged)[:, 0].mean():.2%}")
         for line in _report(lesson, judged, trainer.judged(nets, judged)):
             say(f"  {line}")
+        if options.wrong is not None:
+            right = np.zeros(len(lesson.rows), bool)
+            some = np.concatenate([lesson.shown, lesson.judged])
+            right[some] = trainer.judged(nets, some)[:, 0]
+            wrong.append(lesson.rows[~right])
+            np.savez_compressed(options.wrong, rows=np.concatenate(wrong).astype(np.int32))
+            say(f"  wrong: {len(wrong[-1]):,} of {len(right):,}")
         grown[group] = (menu, trainer.parameters(sieve), [trainer.parameters(net) for net in nets])
         say(f"{write_nets(options.output, product_captures.about(options.captures), grown)} bytes")
     return 0

@@ -3,8 +3,8 @@ rule.
 
 In this order: what the user dictates; the entry of exactly this problem in the table of the GPU; NVIDIA's library,
 where it is installed, for products that get Hopper's nvjet kernels (`library_heuristic` says how right it is), of which
-only kernels that were seen for the type and epilogue are believed; among the kernels of near entries the one that the
-library is expected to choose (`learned`); the nearest entry; tileprof's rules.
+only kernels that were seen for the type and epilogue are believed; the kernel that the library is expected to choose
+(`learned`); the nearest entry; tileprof's rules.
 """
 
 from __future__ import annotations
@@ -82,6 +82,13 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
 
     ``exact`` False leaves the entry of this very problem out, as leave-one-out tests ask for.
     """
+    known: dict[tuple[Problem, bool], Choice | None] = table.derived.setdefault(("choices", device.name), {})
+    if (problem, exact) not in known:
+        known[problem, exact] = _measured(problem, table, device, exact=exact)
+    return known[problem, exact]
+
+
+def _measured(problem: Problem, table: Table, device: Device, *, exact: bool) -> Choice | None:
     row = table.row(problem.key)
     if row is not None and exact:
         columns = table.columns
@@ -111,19 +118,16 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
 
 
 def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tuple[Recipe, ShapeSource] | None:
-    """Return the recipe that a library is expected to choose among those of near entries, or the nearest one's; None
-    where no entry is near. The entry ``row`` is left out.
+    """Return the recipe that a library is expected to choose, or the nearest entry's; None where no entry is near. The
+    entry ``row`` is left out.
     """
-    near, apart = neighbours.nearest(problem, table, learned.COMPARED, without=row)
+    nets = tables.table("product-ranker", device)
+    chosen = None if nets is None else learned.choose(problem, nets, device.sms)
+    if chosen is not None:
+        return chosen, ShapeSource.LEARNED
+    near, _ = neighbours.nearest(problem, table, 1, without=row)
     if not len(near):
         return None
-    trees = tables.table("product-ranker", device)
-    if trees is not None:
-        found = learned.candidates(problem.key, table, near, apart)
-        best = learned.best(problem.key, found, trees)
-        if best is not None:
-            recipe = recipe_of(table, int(found.entries[best]))
-            return fitted(recipe, problem, device.sms), ShapeSource.LEARNED
     return fitted(recipe_of(table, int(near[0])), problem, device.sms), ShapeSource.NEIGHBOUR
 
 

@@ -31,8 +31,6 @@ from tileprof.record.model.tiles.products import weighing
 from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines, fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from tileprof.record.model.tables import Table
@@ -72,8 +70,24 @@ class _Group:
     nameless: NDArray[np.bool_]
     cuts: NDArray[np.bool_]
     categories: dict[int, NDArray[np.int64]]
-    sieve: tuple[Parameters, ...]
+    sieve: Parameters
     nets: tuple[Parameters, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What nets see: kernels of candidates, `weighing.tile_features` of each, what is of the problem, and
+    `weighing.work` of each.
+    """
+
+    kernel: NDArray[np.int64]
+    tile: NDArray[np.float32]
+    whole: NDArray[np.float32]
+    work: NDArray[np.float32]
+
+    def of(self, some: NDArray[np.int64]) -> _Seen:
+        """Return what nets see of some of the candidates."""
+        return _Seen(self.kernel[some], self.tile[some], self.whole, self.work[some])
 
 
 def choose(problem: Problem, nets: Table, sms: int) -> Recipe | None:
@@ -90,10 +104,11 @@ def choose(problem: Problem, nets: Table, sms: int) -> Recipe | None:
     some = group.categories.get(int(weighing.categories(np, np.array([problem.key]))[0]))
     if some is None:
         return None
+    seen = _seen(problem, group, some)
     if len(some) > KEPT:
-        worth = _worths(problem, group, some, group.sieve)
-        some = some[np.sort(np.argpartition(-worth, KEPT)[:KEPT])]
-    worth = _worths(problem, group, some, group.nets)
+        kept = np.sort(np.argpartition(-_worth(group.sieve, seen), KEPT)[:KEPT])
+        some, seen = some[kept], seen.of(kept)
+    worth = np.mean([_worth(net, seen) for net in group.nets], axis=0)
     best = int(some[np.flatnonzero(worth >= worth.max() - _SAME)[0]])
     return fitted(Recipe.of(group.recipes[best]), problem, sms)
 
@@ -114,48 +129,37 @@ def _group(nets: Table, number: int) -> _Group:
         np.isin(recipes[:, _KIND], _NAMELESS),
         cuts_at_lines(recipes[:, _KIND], recipes[:, _POST]),
         {int(word): np.flatnonzero(own) for word, own in zip(columns[f"category{number}"], eligible, strict=True)},
-        (sieve,),
+        sieve,
         tuple({name: values[net] for name, values in parameters.items()} for net in range(len(parameters["last"]))),
     )
 
 
-def _worths(
-    problem: Problem, group: _Group, some: NDArray[np.int64], nets: Sequence[Parameters]
-) -> NDArray[np.float64]:
-    """Return the worth of each of some candidates for a problem: the mean of what nets say."""
+def _seen(problem: Problem, group: _Group, some: NDArray[np.int64]) -> _Seen:
     keys = np.array([problem.key], np.float32)
     shapes = [group.shapes[some, i] for i in range(5)]
-    tile = [size[0] for size in as_launched(np, keys, shapes, group.nameless[some], group.cuts[some])]
-    seen = np.stack([column[0] for column in weighing.tile_features(np, keys, [size[None] for size in tile])], -1)
-    whole = np.stack([column[0, 0] for column in weighing.problem_features(np, keys)])
-    costs = seen[:, weighing.COSTS]
-    work = [column[0] for column in weighing.work(np, keys, [size[None] for size in tile])]
+    tile = as_launched(np, keys, shapes, group.nameless[some], group.cuts[some])
+    tile = [np.broadcast_to(size, (1, len(some))) for size in tile]
+    return _Seen(
+        group.kernel[some],
+        np.concatenate(weighing.tile_features(np, keys, tile)).T,
+        np.concatenate(weighing.problem_features(np, keys), axis=1)[0],
+        np.concatenate(weighing.work(np, keys, tile)).T,
+    )
+
+
+def _worth(net: Parameters, seen: _Seen) -> NDArray[np.float64]:
+    """Return what one net says of each candidate."""
+    costs = seen.tile[:, weighing.COSTS]
     costs = np.minimum(costs - costs.min(axis=0), FARTHEST)
-    return np.mean([_worth(net, group.kernel[some], seen, costs, whole, work) for net in nets], axis=0)
-
-
-def _worth(
-    net: Parameters,
-    kernel: NDArray[np.int64],
-    seen: NDArray[np.float32],
-    costs: NDArray[np.float32],
-    whole: NDArray[np.float32],
-    work: list[NDArray[np.float32]],
-) -> NDArray[np.float64]:
-    """Return what one net says: ``seen`` and ``costs`` are of each candidate, ``whole`` of the problem, and ``work`` is
-    `weighing.work`.
-    """
-    *repeats, steps = work
-    cost = np.exp(net["cost"][kernel])
-    times = np.stack([
-        np.log(steps * cost[:, 2 * way] + 4 * (way + 1) * cost[:, 2 * way + 1]) + np.log(repeat)
-        for way in range(COST_WAYS) for repeat in repeats
-    ], -1)  # fmt: skip
+    cost = np.exp(net["cost"][seen.kernel])
+    starts = 4 * np.arange(1, COST_WAYS + 1, dtype=np.float32)
+    once = np.log(seen.work[:, 3:] * cost[:, ::2] + starts * cost[:, 1::2])
+    times = (once[:, :, None] + np.log(seen.work[:, None, :3])).reshape(len(once), -1)
     times = np.minimum(times - times.min(axis=0), FARTHEST)
-    known = np.concatenate([(seen - net["mean"]) / net["width"], costs, times], axis=1)
-    whole = (whole - net["whole_mean"]) / net["whole_width"]
-    own = net["kernel"][kernel]
+    known = np.concatenate([(seen.tile - net["mean"]) / net["width"], costs, times], axis=1)
+    whole = (seen.whole - net["whole_mean"]) / net["whole_width"]
+    own = net["kernel"][seen.kernel]
     first = (known @ net["tile"]) * (1 + own @ net["to_scale"]) + own @ net["to_shift"]
     first += whole @ net["problem"] + net["bias"]
     second = np.maximum(np.maximum(first, 0) @ net["second"] + net["second_bias"], 0)
-    return np.asarray(second @ net["last"] + net["last_bias"] + net["worth"][kernel], np.float64)
+    return np.asarray(second @ net["last"] + net["last_bias"] + net["worth"][seen.kernel], np.float64)
