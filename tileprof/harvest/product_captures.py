@@ -33,7 +33,7 @@ import numpy as np
 
 from tileprof.errors import UserError
 from tileprof.harvest.product_cases import Case, Dtype, Op, captured, harvested, held_out
-from tileprof.harvest.product_table import Entry, entries
+from tileprof.harvest.product_recipes import Entry, entries
 from tileprof.harvest.slices import Harvested, machine
 from tileprof.record.model.tables.product_entries import RECIPE
 from tileprof.record.model.tiles.products.problem import KEY
@@ -50,7 +50,7 @@ _CALLS: Final = 96
 """Calls of one capture."""
 _RELAXED, _CAPTURING = 2, 1
 _KERNEL, _MEMCPY, _MEMSET = 0, 1, 2
-_REGISTERS: Final = 4
+_STATIC_SHARED, _REGISTERS = 1, 4
 _ITEMSIZE: Final = {Dtype.FP32: 4, Dtype.TF32: 4, Dtype.FP16: 2, Dtype.BF16: 2}
 _NAMES: Final = {_MEMCPY: "memcpy", _MEMSET: "memset"}
 
@@ -87,7 +87,7 @@ class Captures:
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._stream = torch.cuda.Stream()
         self._raw = ctypes.c_void_p(self._stream.cuda_stream)
-        self._names: dict[int, tuple[str, int]] = {}
+        self._names: dict[int, tuple[str, int, int]] = {}
         self._operands = {}
         self._results = {}
         operands, results = (torch.zeros(MOST_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
@@ -171,20 +171,21 @@ class Captures:
             return Launch(_NAMES.get(kind.value, f"node of type {kind.value}"), (0, 0, 0), (0, 0, 0))
         own = _KernelNode()
         self._check(self._driver.cuGraphKernelNodeGetParams_v2(node, ctypes.byref(own)))
-        name, registers = self._name(own)
+        name, registers, shared = self._name(own)
         threads = own.block[0] * own.block[1] * own.block[2]
-        return Launch(name, (own.grid[0], own.grid[1], own.grid[2]), (registers, threads, own.shared_bytes))
+        return Launch(name, (own.grid[0], own.grid[1], own.grid[2]), (registers, threads, shared + own.shared_bytes))
 
-    def _name(self, own: _KernelNode) -> tuple[str, int]:
+    def _name(self, own: _KernelNode) -> tuple[str, int, int]:
         handle = own.function or own.kernel
         if handle not in self._names:
             function = ctypes.c_void_p(own.function)
             if not own.function:
                 self._check(self._driver.cuKernelGetFunction(ctypes.byref(function), ctypes.c_void_p(own.kernel)))
-            name, registers = ctypes.c_char_p(), ctypes.c_int()
+            name, registers, shared = ctypes.c_char_p(), ctypes.c_int(), ctypes.c_int()
             self._check(self._driver.cuFuncGetName(ctypes.byref(name), function))
-            self._check(self._driver.cuFuncGetAttribute(ctypes.byref(registers), _REGISTERS, function))
-            self._names[handle] = ((name.value or b"").decode(), registers.value)
+            for value, attribute in ((registers, _REGISTERS), (shared, _STATIC_SHARED)):
+                self._check(self._driver.cuFuncGetAttribute(ctypes.byref(value), attribute, function))
+            self._names[handle] = ((name.value or b"").decode(), registers.value, shared.value)
         return self._names[handle]
 
     def _call(self, case: Case) -> None:

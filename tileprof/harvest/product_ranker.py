@@ -146,7 +146,8 @@ def prepared(answers: product_captures.Answers, group: int, device: str) -> tupl
     own = renamed[kernel][place]
     usable = (own >= 0) & eligible.any(axis=1)[category]
     lesson = Lesson(
-        np.flatnonzero(inside), torch.as_tensor(keys.astype(np.float32), device=device), torch.as_tensor(category, device=device),
+        np.flatnonzero(inside),
+        torch.as_tensor(keys.astype(np.float32), device=device), torch.as_tensor(category, device=device),
         torch.as_tensor(own, device=device),
         torch.as_tensor(answers.recipes[place, _SPLIT].astype(np.float32), device=device),
         np.flatnonzero(~away & usable), np.flatnonzero(away),

@@ -93,8 +93,6 @@ def _measured(problem: Problem, table: Table, device: Device, *, exact: bool) ->
     if row is not None and exact:
         columns = table.columns
         recipe, measured_ns = recipe_of(table, row), time_ns(int(columns["main_time"][row]))
-        if not measured_ns:  # an answer of the library, as it would launch it
-            recipe = fitted(recipe, problem, device.sms)
         return replace(
             _of_recipe(recipe, problem, ShapeSource.TABLE),
             main_ns=measured_ns,
