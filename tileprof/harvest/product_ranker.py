@@ -12,11 +12,12 @@ It needs PyTorch; with a GPU, minutes are enough. Every 25th layer is left out o
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
 from argparse import ArgumentParser
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,7 @@ from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
@@ -49,6 +51,7 @@ _OF_ALL, _OF_BEST = 512, 2048
 """Problems of a step, with all of their candidates and with the best ones."""
 _RATE, _DECAY, _LONGEST = 2e-3, 1e-4, 2.0
 _FAR: Final = 1e9
+_JUDGED: Final = 20_000
 _SIEVING: Final = 0.25
 """Time of training a sieve, per time of training a net."""
 
@@ -363,14 +366,64 @@ def write_nets(path: Path, about: dict[str, Any], grown: dict[int, tuple[Menu, P
     return path.stat().st_size
 
 
-def _report(lesson: Lesson, rows: NDArray[np.int64], judged: NDArray[np.bool_]) -> Iterator[str]:
-    names = {problems.FP32: "fp32", problems.TF32: "tf32", problems.FP16: "fp16", problems.BF16: "bf16"}
+_OPS: Final = ("mm", "addmm", "addmm with a matrix", "bmm", "baddbmm")
+_TYPES: Final = {problems.FP32: "fp32", problems.TF32: "tf32", problems.FP16: "fp16", problems.BF16: "bf16"}
+
+
+def by_call(lesson: Lesson, rows: NDArray[np.int64], judged: NDArray[np.bool_]) -> Iterator[dict[str, Any]]:
+    """Yield how right the nets are about problems that were left out, by call and type, and about all."""
     kind = lesson.keys[rows][:, :2].cpu().numpy().astype(int)
-    for op, dtype in np.unique(kind, axis=0).tolist():
-        own = judged[(kind == (op, dtype)).all(axis=1)]
-        chosen, there = own.mean(axis=0)
-        yield f"op {op} {names[dtype]}: {len(own)} of other layers, chosen {chosen:.1%}, among candidates {there:.1%}"
-    yield f"all: {len(judged)}, chosen {judged[:, 0].mean():.2%}, among candidates {judged[:, 1].mean():.2%}"
+    parts: list[tuple[str, str, NDArray[np.bool_]]] = [
+        (_OPS[op], _TYPES[dtype], (kind == (op, dtype)).all(axis=1)) for op, dtype in np.unique(kind, axis=0).tolist()
+    ]
+    for call, dtype, own in [*parts, ("all", "", np.ones(len(kind), bool))]:
+        right, there = judged[own].mean(axis=0).tolist()
+        yield {"call": call, "type": dtype, "problems": int(own.sum()), "right": right, "among candidates": there}
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run has made and found so far, of the groups that are finished."""
+
+    grown: dict[int, tuple[Menu, Parameters, list[Parameters]]] = field(default_factory=dict)
+    wrong: list[NDArray[np.int64]] = field(default_factory=list)
+    report: list[dict[str, Any]] = field(default_factory=list)
+
+
+def train_group(answers: product_captures.Answers, group: int, options: Namespace, progress: Progress) -> None:
+    """Train the sieve and the nets of a group of types, and judge them by layers that were left out."""
+    menu, lesson = prepared(answers, group, options.device)
+    trainer = Trainer(menu, lesson, options.device)
+    judged = np.random.default_rng(1).permutation(lesson.judged)[:_JUDGED]
+    facts: dict[str, Any] = {
+        "types": [_TYPES[dtype] for dtype, own in learned.GROUPS.items() if own == group],
+        "problems": len(lesson.shown), "candidates": len(menu.recipes), "kernels": trainer.kernels, "curve": [],
+    }  # fmt: skip
+    progress.report.append(facts)
+    say(facts)
+
+    def trained(rows: NDArray[np.int64], seconds: float, seed: int) -> dict[str, Any]:
+        net, shown = trainer.train(rows, seconds, seed)
+        right = float(trainer.judged([net], judged)[:, 0].mean())
+        facts["curve"].append({"problems": len(rows), "shown": shown, "right": right, "sieve": trainer.best is None})
+        say(facts["curve"][-1])
+        return net
+
+    seconds = options.seconds[group]
+    sieve = trained(lesson.shown, seconds * _SIEVING, 0)
+    trainer.sift(sieve)
+    for part in (64, 16, 4) if options.curve else ():
+        trained(lesson.shown[::part], options.curve, 0)
+    nets = [trained(lesson.shown, seconds, seed) for seed in range(options.nets)]
+    facts["left out"] = list(by_call(lesson, judged, trainer.judged(nets, judged)))
+    for row in facts["left out"]:
+        say(row)
+    right = np.zeros(len(lesson.rows), bool)
+    some = np.concatenate([lesson.shown, lesson.judged])
+    right[some] = trainer.judged(nets, some)[:, 0]
+    facts["wrong of all"] = int((~right).sum())
+    progress.wrong.append(lesson.rows[~right])
+    progress.grown[group] = (menu, trainer.parameters(sieve), [trainer.parameters(net) for net in nets])
 
 
 def main(words: list[str] | None = None) -> int:
@@ -386,6 +439,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--curve", type=float, default=0, metavar="S",
                         help="train a net for so long on fewer problems, too, and say how right it is")  # fmt: skip
     parser.add_argument("--wrong", type=Path, metavar="FILE", help="write which problems the nets choose wrongly")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write how right they are about other layers")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--processes", type=int, default=1, help="that list the cases again")
     options = parser.parse_args(words)
@@ -394,44 +448,21 @@ def main(words: list[str] | None = None) -> int:
 
         torch.backends.cuda.matmul.allow_tf32 = True
     answers = product_captures.read(options.captures, options.launched, options.seed, options.processes)
-    say(f"{len(answers.keys):,} problems, {len(answers.recipes):,} recipes")
-    grown: dict[int, tuple[Menu, Parameters, list[Parameters]]] = {}
-    wrong: list[NDArray[np.int64]] = []
+    about = product_captures.about(options.captures)
+    progress = Progress()
     for group in sorted(set(learned.GROUPS.values()), reverse=True):
-        menu, lesson = prepared(answers, group, options.device)
-        trainer = Trainer(menu, lesson, options.device)
-        say(f"group {group}: {len(lesson.shown):,} shown, {len(menu.recipes):,} candidates, {trainer.kernels} kernels")
-        judged = np.random.default_rng(1).permutation(lesson.judged)[:20_000]
-        seconds = options.seconds[group]
-        sieve, shown = trainer.train(lesson.shown, seconds * _SIEVING, 0)
-        say(f"  sieve: {shown:,} shown, {trainer.judged([sieve], judged)[:, 0].mean():.2%}")
-        trainer.sift(sieve)
-        for part in (64, 16, 4) if options.curve else ():
-            net, shown = trainer.train(lesson.shown[::part], options.curve, 0)
-            right = trainer.judged([net], judged)[:, 0].mean()
-            say(f"  {len(lesson.shown[::part]):,} problems, {shown:,} shown: {right:.2%} of other layers")
-        nets = []
-        for seed in range(options.nets):
-            net, shown = trainer.train(lesson.shown, seconds, seed)
-            nets.append(net)
-            say(f"  net {seed}: {shown:,} shown, {trainer.judged([net], judged)[:, 0].mean():.2%}")
-        for line in _report(lesson, judged, trainer.judged(nets, judged)):
-            say(f"  {line}")
+        train_group(answers, group, options, progress)
+        say({"bytes": write_nets(options.output, about, progress.grown)})
         if options.wrong is not None:
-            right = np.zeros(len(lesson.rows), bool)
-            some = np.concatenate([lesson.shown, lesson.judged])
-            right[some] = trainer.judged(nets, some)[:, 0]
-            wrong.append(lesson.rows[~right])
-            np.savez_compressed(options.wrong, rows=np.concatenate(wrong).astype(np.int32))
-            say(f"  wrong: {len(wrong[-1]):,} of {len(right):,}")
-        grown[group] = (menu, trainer.parameters(sieve), [trainer.parameters(net) for net in nets])
-        say(f"{write_nets(options.output, product_captures.about(options.captures), grown)} bytes")
+            np.savez_compressed(options.wrong, rows=np.concatenate(progress.wrong).astype(np.int32))
+        if options.report is not None:
+            options.report.write_text(json.dumps(about | {"groups": progress.report}, indent=1) + "\n")
     return 0
 
 
-def say(line: str) -> None:
-    """Write a line at once: a run that is cut has said what it knew."""
-    sys.stdout.write(f"{line}\n")
+def say(facts: dict[str, Any]) -> None:
+    """Write facts at once, a line: a run that is cut has said what it knew."""
+    sys.stdout.write(f"{json.dumps(facts)}\n")
     sys.stdout.flush()
 
 

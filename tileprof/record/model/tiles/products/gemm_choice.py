@@ -82,13 +82,6 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
 
     ``exact`` False leaves the entry of this very problem out, as leave-one-out tests ask for.
     """
-    known: dict[tuple[Problem, bool], Choice | None] = table.derived.setdefault(("choices", device.name), {})
-    if (problem, exact) not in known:
-        known[problem, exact] = _measured(problem, table, device, exact=exact)
-    return known[problem, exact]
-
-
-def _measured(problem: Problem, table: Table, device: Device, *, exact: bool) -> Choice | None:
     row = table.row(problem.key)
     if row is not None and exact:
         columns = table.columns

@@ -94,6 +94,13 @@ def choose(problem: Problem, nets: Table, sms: int) -> Recipe | None:
     """Return the kernel that a library is expected to launch for a problem on a GPU of so many SMs, as launched; None
     for problems like which the nets have seen none.
     """
+    known: dict[tuple[Problem, int], Recipe | None] = nets.derived.setdefault("chosen", {})
+    if (problem, sms) not in known:
+        known[problem, sms] = _chosen(problem, nets, sms)
+    return known[problem, sms]
+
+
+def _chosen(problem: Problem, nets: Table, sms: int) -> Recipe | None:
     number = GROUPS.get(problem.dtype)
     if number is None:
         return None
@@ -102,7 +109,7 @@ def choose(problem: Problem, nets: Table, sms: int) -> Recipe | None:
         nets.derived[key] = _group(nets, number)
     group: _Group = nets.derived[key]
     some = group.categories.get(int(weighing.categories(np, np.array([problem.key]))[0]))
-    if some is None:
+    if some is None or not len(some):
         return None
     seen = _seen(problem, group, some)
     if len(some) > KEPT:
