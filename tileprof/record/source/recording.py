@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tileprof.devices import Device, get
 from tileprof.errors import UserError
+from tileprof.record.filter_settings import FilterSettings
 from tileprof.record.source import arrays
 from tileprof.record.source.arrays import Array
 from tileprof.record.source.buffers import Buffers
@@ -21,7 +22,7 @@ from tileprof.record.source.capture import Capture, Issue
 from tileprof.record.source.gpu import Gpu
 from tileprof.record.source.host import Host
 from tileprof.record.source.launches import About, Launches
-from tileprof.record.source.layout import ENTRY, Blocks, FilterSettings
+from tileprof.record.source.layout import ENTRY, Blocks
 from tileprof.record.source.machine import Built, Dim, Machine, Place, Program, scalar
 from tileprof.trace import TraceWriter
 

@@ -65,7 +65,7 @@ def answers_of(folder: Path, how: FilterSettings, window: int = 5) -> tuple[Answ
 @pytest.mark.parametrize("how", [FilterSettings(), FilterSettings(32, 1, 64), FilterSettings(65536, 3, 4)])
 def test_filters_hold_what_was_recorded_and_miss_no_dependency(tmp_path: Path, how: FilterSettings) -> None:
     answer, path = answers_of(tmp_path, how)
-    assert answer.unequal == answer.missed == 0
+    assert answer.unequal == answer.lacking == answer.missed == 0
     assert answer.pairs == 32 * 16 + 2 * (32 + 16) * 4 + (32 + 16 + 4 + 4) * 32 + 4 * 4
     # Every edge between launches that the analysis finds is among the dependent pairs: here all are direct.
     assert answer.dependent >= len(build_graph(load(path)).edges.query("producer_launch != consumer_launch"))
@@ -88,7 +88,7 @@ def test_a_lost_bit_is_a_missed_dependency(tmp_path: Path) -> None:
     words[0] = words[0].copy()
     words[0][:, 1] = 0  # what the first sum wrote
     answer = answers(load(path), words, Filters(how.bits, how.hashes), how.granule, 5)
-    assert answer.unequal == 1
+    assert answer.unequal == answer.lacking == 32
     assert answer.missed > 0
     with pytest.raises(UserError, match="launch 0 has 32 tiles and filters of 4096 bits"):
         answers(load(path), {0: words[0][:4]}, Filters(how.bits, how.hashes), how.granule, 5)
