@@ -111,7 +111,7 @@ OWN_PROGRAMS = ("recurrent", "chain")
 
 
 def child():
-    """Run every program; where CAPTURED is set once warm and once recorded, with a launch of erfinv before it."""
+    """Run every program; where CAPTURED is set once warm and once recorded, with a launch of frac before it."""
     import torch
     from measure_overhead import gpu_time
 
@@ -128,7 +128,7 @@ def child():
             run()
             torch.cuda.synchronize()
             with tileprof.capture():
-                torch.erfinv(mark)
+                torch.frac(mark)
                 run()
                 torch.cuda.synchronize()
 
@@ -194,7 +194,8 @@ def own_program(folder):
 
 def parts_of(trace):
     """Program and launches, by the marks between programs; a trace without marks is one program."""
-    marks = [n for n, name in enumerate(trace.launches.kernel) if "erfinv" in name]
+    names = zip(trace.launches.kernel, trace.launches.op, strict=True)
+    marks = [n for n, (kernel, op) in enumerate(names) if "frac_kernel" in kernel or op.endswith("frac")]
     ends = [*marks[1:], len(trace.launches)]
     return [(p.__name__, range(m + 1, e)) for p, m, e in zip(PROGRAMS, marks, ends, strict=False)]
 

@@ -24,7 +24,7 @@ from tileprof.record.source.host import Host
 from tileprof.record.source.launches import About, Launches
 from tileprof.record.source.layout import ENTRY, Blocks
 from tileprof.record.source.machine import Built, Dim, Machine, Place, Program, scalar
-from tileprof.trace import TraceWriter
+from tileprof.trace import TraceWriter, filters
 
 _HOST_DEVICE = "H200"
 
@@ -109,6 +109,7 @@ class Recording:
             copies=settings.copies,
             filters=settings.filters,
         )
+        self._filters = settings.filters
         self.filtered: list[Filtered] = []
         self._launches = Launches(self._writer, self.machine, self.device, self._buffers)
 
@@ -120,6 +121,8 @@ class Recording:
     ) -> None:
         if error is None:
             self._capture.close()
+            if self._filters is not None and self.filtered:
+                filters.write(self._writer.partial_path, _stored(self._filters, self.filtered))
             self._writer.close()
         else:
             self._writer.abandon(f"{type(error).__name__}: {error}")
@@ -254,6 +257,18 @@ class Recording:
             times = captured.times if measured else None
             self.filtered.append(Filtered(launch, captured.filters, times, captured.filtered_times))
         return launch
+
+
+def _stored(how: FilterSettings, filtered: list[Filtered]) -> filters.StoredFilters:
+    """Return what the trace keeps."""
+    launches = []
+    for f in filtered:
+        lives = np.full(len(f.words), -1, np.int64)
+        if f.filtered_times is not None:
+            ended = f.filtered_times["end_ns"] > 0  # a block without BlockLife does not say
+            lives[ended] = (f.filtered_times["end_ns"] - f.filtered_times["begin_ns"])[ended].astype(np.int64)
+        launches.append(filters.LaunchFilters(f.launch, f.words, lives))
+    return filters.StoredFilters(how.bits, how.hashes, how.granule, launches)
 
 
 def _machine(machine: str | Machine, device: str | Path | None) -> Machine:

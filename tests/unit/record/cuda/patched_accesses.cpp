@@ -1,4 +1,5 @@
-// The patches of accesses on the CPU: what a launch's warps touch comes on stdin, the filters of its blocks go to stdout.
+// The patches of accesses on the CPU: what a launch's warps touch comes on stdin, the filters of its blocks go to
+// stdout.
 #include "patches/accesses.cuh"
 
 #include <stdio.h>
@@ -9,7 +10,8 @@ namespace {
 
 // What a test asks for, before its accesses.
 struct Asked {
-    uint64_t granule_shift, filter_granule_shift, filter_bits_shift, filter_hashes, filters_only, blocks, capacity, in_graph;
+    uint64_t granule_shift, filter_granule_shift, filter_bits_shift, filter_hashes, filters_only, blocks, capacity,
+        in_graph;
 };
 
 // Of a warp: kind 0 is an access of `bytes` a lane, 1 a bulk copy, 2 a load through a tensor map.

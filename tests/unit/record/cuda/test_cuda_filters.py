@@ -16,6 +16,7 @@ from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.analysis.simulate.inserted import inserted_report
 from tileprof.arrays.filter_bits import filter_bits
 from tileprof.cli.arguments import cuda_options
+from tileprof.cli.verbs import record
 from tileprof.errors import TraceError, UserError
 from tileprof.record.cuda import build, locate
 from tileprof.record.cuda.decode import Decoder
@@ -194,7 +195,7 @@ def test_the_library_refuses_filters_that_it_cannot_make(runner, text):
 
 def test_filters_add_a_pass_and_are_told_to_the_two_passes_that_fill_them():
     parser = argparse.ArgumentParser()
-    cuda_options.add_options(parser)
+    record.prepare(parser)
     settings = cuda_options.settings(parser.parse_args(["--filters", "8192,3,128"]))
     assert settings.runs == ["accesses", "filters", "blocks", "time"]
     variables = {pass_: settings.environment(pass_, skip=0, count=None) for pass_ in settings.runs}

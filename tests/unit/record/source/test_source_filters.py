@@ -9,7 +9,7 @@ import pytest
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate.bloom import Filters
-from tileprof.analysis.simulate.inserted import Answers, answers
+from tileprof.analysis.simulate.inserted import Answers, answers, inserted_report
 from tileprof.errors import UserError
 from tileprof.record.source import FilterSettings, Recording, Settings
 from tileprof.trace import load
@@ -71,6 +71,10 @@ def test_filters_hold_what_was_recorded_and_miss_no_dependency(tmp_path: Path, h
     assert answer.dependent >= len(build_graph(load(path)).edges.query("producer_launch != consumer_launch"))
     assert answer.answered == answer.dependent + answer.false
     assert 0 <= answer.granular <= answer.false
+    report = inserted_report(load(path), window=5)
+    assert report is not None
+    assert (report.bits, report.hashes, report.granule) == (how.bits, how.hashes, how.granule)
+    assert report.answers == answer, "the trace holds what the recording did"
 
 
 def test_wide_filters_of_small_granules_are_nearly_exact_and_narrow_ones_are_not(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ struct FilterOptions {
     uint8_t bits_shift = 0, granule_shift = 0;  // log2 of bits of a filter, and of bytes that count as one address
     uint8_t hashes = 0;                         // bits that stand for a granule; 0: no filters
     bool alone = false;                         // accesses are inserted, and not recorded
-    uint64_t bytes = 256ull << 20;              // TILEPROF_FILTER_BYTES: memory for those of launches between two drains
+    uint64_t bytes = 256ull << 20;              // TILEPROF_FILTER_BYTES: room between two drains
 
     // An empty string, or what is wrong. `least_granule_shift`: of what is recorded of addresses.
     std::string read(const std::string& from, uint32_t least_granule_shift);

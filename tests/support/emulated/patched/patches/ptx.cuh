@@ -118,7 +118,9 @@ inline uint4 load_weak_v4(const void* from) { return *static_cast<const uint4*>(
 inline uint32_t load_weak(const uint32_t* from) { return *from; }
 inline Fact load_fact(const Fact* from) { return *from; }
 inline void store_fact(Fact* to, const Fact& fact) { *to = fact; }
-inline void store_v4(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) { *static_cast<uint4*>(to) = {a, b, c, d}; }
+inline void store_v4(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    *static_cast<uint4*>(to) = {a, b, c, d};
+}
 inline void store_relaxed_gpu(uint32_t* to, uint32_t value) { *to = value; }
 inline void red_or(uint32_t* to, uint32_t bits) { *to |= bits; }
 

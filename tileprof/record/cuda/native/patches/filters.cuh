@@ -1,5 +1,5 @@
-// Bloom filters of what the blocks of a launch touch, in global memory: inserted where an access is recorded, whether it
-// finds room for an entry or not.
+// Bloom filters of what the blocks of a launch touch, in global memory. An access is inserted whether it finds room for
+// an entry or not.
 #pragma once
 
 #include "patches/ptx.cuh"

@@ -17,9 +17,9 @@ class Filters {
 
     // False when the GPU has no room for them.
     bool allocate(CUcontext context);
-    // Before a launch, in its stream: clear filters for its blocks, in a header that is to be copied to the device. Where
-    // what it reads or writes is not reported, these filters have all bits. False where there is no room; then any
-    // block may touch anything.
+    // Before a launch, in its stream: clear filters for its blocks, in a header that is to be copied to the device.
+    // Where what it reads or writes is not reported, these filters have all bits. False where there is no room: then
+    // any block may touch anything.
     bool give(Header* header, uint64_t blocks, bool reads_anything, bool writes_anything,
               Sanitizer_StreamHandle stream);
     // A launch may find no room.
