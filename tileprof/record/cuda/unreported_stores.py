@@ -35,6 +35,7 @@ BEGIN_BYTES: Final = 16
 """Parameters begin so far behind a multiple of 64; pages do not."""
 PART_BYTES: Final = 16
 """Bytes per entry of a copied page."""
+_NOT_REPLAYED: Final = "its stores through tensor maps could not be replayed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,44 +202,35 @@ class Owners:
             outputs, complete = _inside(through, lifetimes), True
             map_uses = replace(map_uses, others=through)
         split, by_item = _products(outputs, walk, geometry, map_uses) if complete else (None, None)
-        why = "its stores through tensor maps could not be replayed"
         self._loaded[launch] = _signature(loads)
-        owned = self.of_launch.get(launch)
-        if owned is not None:
-            result = self.results[owned["id"]]
-            why = result["refused"] or why
-            if not self._loads_alike(launch, owned["id"]):
-                why = "it loads other pieces than the launch whose stores were replayed"
-            elif not result["refused"] and len(result["regions"]) == len(owned["bases"]) > 0:
-                regions = [(owned["id"], i, base) for i, base in enumerate(owned["bases"])]
-                self._remember(kernel, geometry, map_uses, regions)
-                replayed = self._from_replays(regions, geometry, "exact", "")
-                if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
-                    return WrittenBoxes(by_item, replayed.coverage, "", split)
-                return replayed
-        regions_known = self._of_an_equal_launch(launch, kernel, geometry, map_uses, lifetimes)
-        if regions_known and (complete or self._all_regions(regions_known)):
-            return self._from_replays(
-                regions_known, geometry, "inferred", "writes as in an equal launch outside the graph"
-            )
+        regions, why = self._replayed_regions(launch)
+        if regions:
+            self._remember(kernel, geometry, map_uses, regions)
+            replayed = self._from_replays(regions, geometry, "exact", "")
+            if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
+                return WrittenBoxes(by_item, replayed.coverage, "", split)
+            return replayed
+        regions = self._of_an_equal_launch(launch, kernel, geometry, map_uses, lifetimes)
+        if regions and (complete or self._all_regions(regions)):
+            return self._from_replays(regions, geometry, "inferred", "writes as in an equal launch outside the graph")
         if by_item is not None:
             return WrittenBoxes(by_item, "inferred", "each work item writes its rows by its columns", split)
         if not complete:
             return _everything([], geometry, lifetimes, "not all of its parameters were seen")
-        mirrored = [_mirrored(output, loads) for output in outputs]
-        boxes = [m for m in mirrored if m is not None]
-        if outputs and len(boxes) == len(outputs):
-            return WrittenBoxes(bind.join(boxes), "inferred", "writes where it loads an input of the result's shape")
-        if len(outputs) == 1 and (convolution := convolved.result(outputs[0], loads)) is not None:
-            boxes_written, shared = convolution
-            note = "; tiles that share some of these all stand as their writers" if shared else ""
-            return WrittenBoxes(boxes_written, "inferred", f"writes the pixels and filters that it loads{note}")
-        if len(outputs) == 1 and (at_phases := strided.result(outputs[0], loads)) is not None:
-            note = "writes the pixels and filters that it loads, at every phase of its stride"
-            return WrittenBoxes(
-                at_phases, "inferred", f"{note}; tiles that share some of these all stand as their writers"
-            )
-        return _everything(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
+        as_loaded = _as_loaded(outputs, loads)
+        return as_loaded or _everything(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
+
+    def _replayed_regions(self, launch: int) -> tuple[list[tuple[int, int, int]], str]:
+        """Return result, region and address of each tensor that replays of this launch saw written, or why not."""
+        owned = self.of_launch.get(launch)
+        if owned is None:
+            return [], _NOT_REPLAYED
+        result = self.results[owned["id"]]
+        if not self._loads_alike(launch, owned["id"]):
+            return [], "it loads other pieces than the launch whose stores were replayed"
+        if result["refused"] or len(result["regions"]) != len(owned["bases"]):
+            return [], result["refused"] or _NOT_REPLAYED
+        return [(owned["id"], i, base) for i, base in enumerate(owned["bases"])], _NOT_REPLAYED
 
     def _outputs_of(
         self, kernel: int, geometry: Geometry, map_uses: Maps, lifetimes: Lifetimes
@@ -440,6 +432,27 @@ def _merged(addressed: Runs) -> Runs:
     heads = np.flatnonzero(np.append(True, (tile[1:] != tile[:-1]) | (start[1:] != end[:-1])))
     last = np.append(heads[1:], len(tile)) - 1
     return Runs(tile[heads], start[heads], end[last], start[heads])
+
+
+def _as_loaded(outputs: list[TensorMap], loads: list[Loads]) -> WrittenBoxes | None:
+    """Return what a launch writes that stores where it loads: an input of the result's shape, or the pixels and filters
+    of a convolution; None where neither fits.
+    """
+    mirrored = [_mirrored(output, loads) for output in outputs]
+    boxes = [m for m in mirrored if m is not None]
+    if outputs and len(boxes) == len(outputs):
+        return WrittenBoxes(bind.join(boxes), "inferred", "writes where it loads an input of the result's shape")
+    if len(outputs) != 1:
+        return None
+    several_writers = "; tiles that share some of these all stand as their writers"
+    if (convolution := convolved.result(outputs[0], loads)) is not None:
+        pixels, shared = convolution
+        note = several_writers if shared else ""
+        return WrittenBoxes(pixels, "inferred", f"writes the pixels and filters that it loads{note}")
+    if (at_phases := strided.result(outputs[0], loads)) is not None:
+        note = f"writes the pixels and filters that it loads, at every phase of its stride{several_writers}"
+        return WrittenBoxes(at_phases, "inferred", note)
+    return None
 
 
 def _everything(others: list[TensorMap], geometry: Geometry, lifetimes: Lifetimes, why: str) -> WrittenBoxes:

@@ -111,14 +111,18 @@ def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timel
         block_of[list(tasks)] = number
     start = int(stamps[stamps > 0].min())
     buffers, program = _Buffers(), plan.program
-    tasks = _TaskTouches(plan, buffers)
+    task_touches = _TaskTouches(plan, buffers)
     by_stage: dict[int, list[int]] = {}
     for number, task in enumerate(plan.tasks):
         by_stage.setdefault(task.stage, []).append(number)
     runs = []
     for at, stage in enumerate(plan.stages):
         numbers = by_stage[at]
-        rows = [(tile, *row) for tile, number in enumerate(numbers) for row in tasks.touches(stage, plan.tasks[number])]
+        rows = [
+            (tile, *row)
+            for tile, number in enumerate(numbers)
+            for row in task_touches.touches(stage, plan.tasks[number])
+        ]
         arrived = np.where(stamps[numbers, 1] > 0, stamps[numbers, 1], stamps[numbers, 0])
         flops = 2 * stage.product.rows * stage.product.columns * stage.product.depth if isinstance(stage, Tiled) else 0
         name = f"{stage.name} (end)" if isinstance(stage, Finish) else stage.name
