@@ -27,13 +27,13 @@ import {
   wavesWords,
 } from "./data.js";
 import { buildDrawing, commonModule, NODE, shownEdges, shownPair } from "./fold.js";
-import { showLanes } from "./lanes.js";
 import { GAP, layOut } from "./layout.js";
-import { missesSome, overlayOf, showMatrix } from "./matrix.js";
 import { drawMap, moveByMapOf } from "./minimap.js";
+import { missesSome, overlayOf, showMatrix } from "./pairs.js";
 import { changed, found, select, state } from "./state.js";
 import { showTensor } from "./tensor.js";
-import { showTiles } from "./tiles.js";
+import { showTiles } from "./tile_graph.js";
+import { showLanes } from "./timeline.js";
 
 export const anyGain = pairs.gain_ns.some((g) => g > 0);
 export const hiddenPatterns = new Set();

@@ -27,11 +27,11 @@ import {
   usesOf,
 } from "./data.js";
 import { shownLinks } from "./fold.js";
-import { heaviestPair, sayCentre, showReuse } from "./graph.js";
-import { besideWords, kernelColour, startOf, TENTH_NS } from "./lanes.js";
+import { heaviestPair, sayCentre, showReuse } from "./launches.js";
 import { noPairs, rankedEdges } from "./ranking.js";
 import { simulated, simulatedLife, simulatedShift } from "./simulated.js";
 import { select, state } from "./state.js";
+import { besideWords, kernelColour, startOf, TENTH_NS } from "./timeline.js";
 
 const MOST_NODES = 4_000;
 const MOST_LINES = 30_000;

@@ -26,7 +26,7 @@ import {
 } from "./data.js";
 import { shownEdges, shownLink } from "./fold.js";
 import { info } from "./glossary.js";
-import { sayCentre } from "./graph.js";
+import { sayCentre } from "./launches.js";
 import { earlyTitle, earlyWords, rankPairs } from "./ranking.js";
 import { select, state } from "./state.js";
 

@@ -25,7 +25,7 @@ import {
   timed,
 } from "./data.js";
 import { shownLinks } from "./fold.js";
-import { sayCentre, showReuse } from "./graph.js";
+import { sayCentre, showReuse } from "./launches.js";
 import {
   arrangeOverview,
   beginRange,
@@ -49,7 +49,7 @@ import {
   simulatedShift,
 } from "./simulated.js";
 import { select, state, writeHash } from "./state.js";
-import { tilesView } from "./tiles.js";
+import { tilesView } from "./tile_graph.js";
 
 export const lanesView = new Surface(document.querySelector("#lanes canvas"), {
   axes: "x",
