@@ -104,6 +104,30 @@ print(model(torch.ones(2, 4)).shape, torch.ones(1).add(1).item())
     assert output == "torch.Size([2, 4]) 2.0\n"
 
 
+def test_without_names_tensors_lifetimes_and_captures_are_told_and_no_mode_sees_the_operators(
+    inside, python_with_torch
+):
+    code = """
+import os, torch
+os.mkdir(os.path.join(os.environ["TILEPROF_RAW"], f"process-{os.getpid()}"))
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+history = []
+torch.cuda.memory._record_memory_history = lambda **options: history.append(options["enabled"])
+torch.cuda.memory._snapshot = lambda: {"segments": [], "device_traces": []}
+while torch.cuda._queued_calls:
+    torch.cuda._queued_calls.pop()[0]()
+torch.nn.Linear(4, 4)(torch.ones(2, 4))
+try:
+    torch.cuda.CUDAGraph.capture_begin(object())
+except (AttributeError, TypeError):  # it is no graph
+    pass
+print(history, _get_current_dispatch_mode())
+"""
+    message, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="tensors")
+    assert output == "['all'] None\n"
+    assert [row["e"] for row in message if row.get("e") in {"mark", "called", "capturing"}] == ["capturing"]
+
+
 def test_operators_say_how_they_were_called(inside, python_with_torch):
     code = """
 import tileprof_calls, torch
