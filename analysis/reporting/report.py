@@ -27,7 +27,7 @@ are nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
     touched
     layers        [name, times, first, last (launches of the one that stands for all), bounds (as above, of one)]
     step_graphs   steps, launches, settled, settled_renamed, changes, first_kinds, reused_share of a loop
-                  (`tileprof.analysis.step_graphs`), or null
+                  (`tileprof.analysis.reporting.step_graphs`), or null
     pairs         [producers, consumers (launches, first to last of a repeated pair), times, producer {kernel, op,
     module},
                   consumer {...}, pattern, map, edges (all
@@ -52,14 +52,14 @@ import numpy as np
 import pandas as pd
 
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE, Bounder, Bounds, Machine
-from tileprof.analysis.gains import described_edges, direct_and_known, fold, pair_gains
-from tileprof.analysis.layers import Layer, repeated_layers
-from tileprof.analysis.step_graphs import StepGraphs, step_graphs
+from tileprof.analysis.reporting.gains import described_edges, direct_and_known, fold, pair_gains
+from tileprof.analysis.reporting.layers import Layer, repeated_layers
+from tileprof.analysis.reporting.step_graphs import StepGraphs, step_graphs
 from tileprof.analysis.waves import launch_waves
 from tileprof.arrays.intervals import union
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
     from tileprof.trace import Recording
 
 SCHEMA: Final = "tileprof report"
@@ -107,10 +107,9 @@ class Report:
 
     ``dependencies_known``: false for a trace without accesses, of which nothing may be concluded from launches being
     independent; ``unknown_lags`` is the share of edges of which it is not known when in the tiles' lives the bytes are
-    touched; ``layers`` as `tileprof.analysis.layers.repeated_layers`; ``step_graphs`` as
-    `tileprof.analysis.step_graphs.step_graphs`; ``launch_waves`` as `tileprof.analysis.waves.launch_waves`; ``pairs``
-    as `tileprof.analysis.gains.pair_gains` (one row per dependent pair of launches); ``groups`` as
-    `tileprof.analysis.gains.fold` (repeated layers folded, the best direct pair first); ``conservative``: one row an
+    touched; ``layers`` as `layers.repeated_layers`; ``step_graphs`` as `step_graphs.step_graphs`; ``launch_waves`` as
+    `tileprof.analysis.waves.launch_waves`; ``pairs`` as `gains.pair_gains` (one row per dependent pair of launches);
+    ``groups`` as `gains.fold` (repeated layers folded, the best direct pair first); ``conservative``: one row per
     operator and kernel whose accesses are a superset: op, kernel, launches, tiles, notes.
     """
 

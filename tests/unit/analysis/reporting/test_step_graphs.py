@@ -5,8 +5,8 @@ import pytest
 
 from tests.support.synthetic_graphs import footprint, graph, one_to_one, trace
 from tileprof.analysis import build_graph
-from tileprof.analysis.blocks import EdgeBlock
-from tileprof.analysis.step_graphs import step_graphs
+from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.reporting.step_graphs import step_graphs
 from tileprof.cli.text.report_text import step_graphs_sentence
 from tileprof.devices import get
 from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, TraceWriter, load

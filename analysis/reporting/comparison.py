@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.dependencies.graph import TileGraph
+    from tileprof.analysis.reporting.report import Report
 
 SCHEMA: Final = "tileprof diff"
 VERSION: Final = 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.grouping import equal_lists
+from tileprof.analysis.dependencies.grouping import equal_lists
 from tileprof.arrays.ragged import group_starts, ragged
 from tileprof.errors import TraceError
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint

@@ -12,9 +12,9 @@ from tests.support.synthetic_graphs import all_to_all, footprint, graph, one_to_
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.guidance import guide
 from tileprof.analysis.guidance.guide import host_is_late
-from tileprof.analysis.report import build_report
+from tileprof.analysis.reporting.report import build_report
 from tileprof.analysis.simulate import Simulator
-from tileprof.analysis.words import duration
+from tileprof.analysis.times_and_counts import duration
 from tileprof.cli.text.console import plain
 from tileprof.cli.text.guidance_text import percent
 from tileprof.cli.text.report_text import print_report, quantity

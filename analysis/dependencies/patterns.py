@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.affine import fit
-from tileprof.analysis.blocks import EdgeBlock
-from tileprof.analysis.grouping import equal_lists
-from tileprof.analysis.planes import windows_of_planes
+from tileprof.analysis.dependencies.affine import fit
+from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.dependencies.grouping import equal_lists
+from tileprof.analysis.dependencies.planes import windows_of_planes
 from tileprof.arrays.ragged import ragged
 from tileprof.trace.footprint import READ, Footprint
 

@@ -18,7 +18,7 @@ from tileprof.analysis.waves import PairWaves, pair_waves
 from tileprof.trace.schema import COVERAGES, NEVER
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
     from tileprof.trace import Recording
 
 EARLY_MARGIN = 0.01

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.grouping import equal_lists
-from tileprof.analysis.touch import Touch
+from tileprof.analysis.dependencies.grouping import equal_lists
+from tileprof.analysis.dependencies.touched_bytes import Touch
 from tileprof.arrays.intervals import overlaps
 from tileprof.arrays.ragged import group_starts, ragged
 from tileprof.errors import TraceError

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pandas as pd
 
-from tileprof.analysis.blocks import EdgeBlock, merge_blocks
-from tileprof.analysis.patterns import Pattern, classify
+from tileprof.analysis.dependencies.blocks import EdgeBlock, merge_blocks
+from tileprof.analysis.dependencies.patterns import Pattern, classify
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 MOST_MAPPED: Final = 4096
 """Different relations for which an affine map is looked for, some milliseconds each; others are left without one."""
@@ -22,11 +22,11 @@ MOST_MAPPED: Final = 4096
 def pair_frame(graph: TileGraph) -> pd.DataFrame:
     """Return one row per ordered pair of dependent launches.
 
-    Columns: producer, consumer; pattern, map, tightness (`tileprof.analysis.patterns`) of the RAW edges, or where there
-    are none of the other edges that renaming cannot remove, or of the ``reuse`` edges (then without a map: hundreds of
-    such pairs come and go with the allocator); raw, war, waw (edges by hazard, without reuse), reuse (edges that
-    renaming removes); edges (all of them); bytes (of the edges the pattern describes); reuse_only (the pair would be
-    independent after renaming).
+    Columns: producer, consumer; pattern, map, tightness (as in `patterns`) of the RAW edges, or where there are none of
+    the other edges that renaming cannot remove, or of the ``reuse`` edges (then without a map: hundreds of such pairs
+    come and go with the allocator); raw, war, waw (edges by hazard, without reuse), reuse (edges that renaming
+    removes); edges (all of them); bytes (of the edges the pattern describes); reuse_only (the pair would be independent
+    after renaming).
     """
     links = graph.links
     footprint = graph.launches["footprint"].to_numpy()

@@ -24,8 +24,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.blocks import EdgeBlock, edge_block
-from tileprof.analysis.touch import Access, Touch
+from tileprof.analysis.dependencies.blocks import EdgeBlock, edge_block
+from tileprof.analysis.dependencies.touched_bytes import Access, Touch
 from tileprof.arrays.intervals import subtract, union
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.touch import Access, access
+from tileprof.analysis.dependencies.touched_bytes import Access, access
 from tileprof.arrays.ragged import owners
 from tileprof.trace.footprint import READ
 from tileprof.trace.schema import NEVER

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tileprof.analysis.access import Accesses
-from tileprof.analysis.blocks import EdgeBlock, Joins, merge_blocks
-from tileprof.analysis.occupants import Inheritance, inheritances
-from tileprof.analysis.pairs import pair_frame
-from tileprof.analysis.shadow import EMPTY, Relation, Shadow, Step, inherit, step
+from tileprof.analysis.dependencies.access import Accesses
+from tileprof.analysis.dependencies.blocks import EdgeBlock, Joins, merge_blocks
+from tileprof.analysis.dependencies.occupants import Inheritance, inheritances
+from tileprof.analysis.dependencies.pairs import pair_frame
+from tileprof.analysis.dependencies.shadow import EMPTY, Relation, Shadow, Step, inherit, step
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TileGraph:
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
-        """One row per ordered pair of dependent launches: see `tileprof.analysis.pairs`."""
+        """One row per ordered pair of dependent launches: see `tileprof.analysis.dependencies.pairs`."""
         return pair_frame(self)
 
     @cached_property

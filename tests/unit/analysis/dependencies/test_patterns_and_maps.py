@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.analysis.graph.traces import block_of
-from tileprof.analysis.affine import fit
-from tileprof.analysis.patterns import classify
+from tests.unit.analysis.dependencies.traces import block_of
+from tileprof.analysis.dependencies.affine import fit
+from tileprof.analysis.dependencies.patterns import classify
 from tileprof.trace.footprint import WRITE, Boxes, Footprint
 
 

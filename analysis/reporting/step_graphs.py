@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tileprof.analysis.layers import loop_steps
+from tileprof.analysis.reporting.layers import loop_steps
 
 if TYPE_CHECKING:
-    from tileprof.analysis.blocks import EdgeBlock
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.blocks import EdgeBlock
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 _Link = tuple[bool, int, int, str, int]
 """A flag, set if the producer is a place relative to the iteration; the producer; the consumer's place; the hazard; the

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.unit.analysis.graph.traces import block_of
-from tileprof.analysis.patterns import classify
+from tests.unit.analysis.dependencies.traces import block_of
+from tileprof.analysis.dependencies.patterns import classify
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
 PIECE = 1024  # bytes that a producer tile writes

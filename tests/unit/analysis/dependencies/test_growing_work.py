@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tileprof.analysis import build_graph, gains, pairs, shadow
-from tileprof.analysis.blocks import Joins
-from tileprof.analysis.report import build_report
-from tileprof.analysis.touch import access
+from tileprof.analysis import build_graph
+from tileprof.analysis.dependencies import pairs, shadow
+from tileprof.analysis.dependencies.blocks import Joins
+from tileprof.analysis.dependencies.touched_bytes import access
+from tileprof.analysis.reporting import gains
+from tileprof.analysis.reporting.report import build_report
 from tileprof.cli.entry import main
 from tileprof.devices import get
 from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, TraceWriter, load

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.analysis.graph.traces import MemoryTrace, TraceBuilder, oracle
+from tests.unit.analysis.dependencies.traces import MemoryTrace, TraceBuilder, oracle
 from tileprof.analysis import build_graph
 from tileprof.errors import TraceError
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
@@ -168,11 +168,11 @@ def test_work_beyond_any_memory_is_refused_and_not_begun(monkeypatch: pytest.Mon
     for footprint in (write, read):
         builder.launch(footprint, (memory, 0))
     trace = builder.trace()
-    monkeypatch.setattr("tileprof.analysis.touch.MOST_RUNS", 40)
+    monkeypatch.setattr("tileprof.analysis.dependencies.touched_bytes.MOST_RUNS", 40)
     assert build_graph(trace).links["edges"].tolist() == [820], "repetitions of the same bytes are no runs of their own"
-    monkeypatch.setattr("tileprof.analysis.blocks.MOST_DEPENDENCIES", 800)
+    monkeypatch.setattr("tileprof.analysis.dependencies.blocks.MOST_DEPENDENCIES", 800)
     with pytest.raises(TraceError, match="more than 800 dependencies of different tiles"):
         build_graph(trace)
-    monkeypatch.setattr("tileprof.analysis.touch.MOST_RUNS", 30)
+    monkeypatch.setattr("tileprof.analysis.dependencies.touched_bytes.MOST_RUNS", 30)
     with pytest.raises(TraceError, match="touch 40 separate runs of bytes; at most 30"):
         build_graph(trace)

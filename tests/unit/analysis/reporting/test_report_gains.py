@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.synthetic_graphs import all_to_all, footprint, graph, one_to_one, trace
 from tileprof.analysis.bounds import Bounder
-from tileprof.analysis.gains import common_name, direct, fold, pair_gains
+from tileprof.analysis.reporting.gains import common_name, direct, fold, pair_gains
 
 
 def chain(tiles, links, *, modules=None, launch=None, footprints=None):

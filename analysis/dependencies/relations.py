@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from tileprof.analysis.blocks import EdgeBlock
-from tileprof.analysis.graph import HAZARDS, TileGraph
-from tileprof.analysis.grouping import equal_lists
+from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.dependencies.graph import HAZARDS, TileGraph
+from tileprof.analysis.dependencies.grouping import equal_lists
 from tileprof.arrays import I64
 from tileprof.arrays.grids import places
 from tileprof.arrays.ragged import ragged

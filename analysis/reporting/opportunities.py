@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tileprof.analysis.gains import direct_and_known
-from tileprof.analysis.report import Report
+from tileprof.analysis.reporting.gains import direct_and_known
+from tileprof.analysis.reporting.report import Report
 from tileprof.analysis.simulate import SCHEDULERS, Schedule, Simulator, scheduler
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
-from tileprof.analysis.words import counted, duration
+from tileprof.analysis.times_and_counts import counted, duration
 
 LADDER = ("pdl", "cusync")
 """Schedulers that can be had today for a pair inside a CUDA graph, the least work for a programmer first. The first is

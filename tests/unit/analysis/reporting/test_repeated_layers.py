@@ -2,7 +2,7 @@
 
 from tests.support.synthetic_graphs import footprint, graph, one_to_one, trace
 from tileprof.analysis.bounds import Bounder
-from tileprof.analysis.layers import STEP, repeated_layers
+from tileprof.analysis.reporting.layers import STEP, repeated_layers
 
 
 def layers_of(modules, sizes=None):

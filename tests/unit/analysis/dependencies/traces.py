@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tests.support.synthetic_graphs import frame
-from tileprof.analysis.blocks import EdgeBlock
+from tileprof.analysis.dependencies.blocks import EdgeBlock
 from tileprof.trace import structure
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
