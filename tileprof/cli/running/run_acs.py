@@ -84,7 +84,7 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine:
     parameters holds addresses of the process or nothing at all (`tileprof.runtime.acs.varying`).
     """
     from tileprof.record import Options, cuda  # noqa: PLC0415 - heavy
-    from tileprof.record.cuda import raw  # noqa: PLC0415 - as above
+    from tileprof.record.cuda.records import raw  # noqa: PLC0415 - as above
     from tileprof.record.cuda.settings import Settings  # noqa: PLC0415 - as above
     from tileprof.runtime import acs  # noqa: PLC0415 - as above
     from tileprof.trace import load  # noqa: PLC0415 - as above

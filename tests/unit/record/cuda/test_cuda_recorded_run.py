@@ -14,7 +14,9 @@ from tests.unit.record.cuda.cuda_records import KERNEL, launch, process
 from tileprof.cli.arguments import cuda_options
 from tileprof.cli.verbs import record as record_verb
 from tileprof.errors import UserError
-from tileprof.record.cuda import doctor, gpu, locate, raw, recorded_run
+from tileprof.record.cuda import doctor, recorded_run
+from tileprof.record.cuda.installation import gpu, locate
+from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.settings import Settings
 
 
