@@ -20,6 +20,9 @@ import numpy as np
 import pandas as pd
 from measuring import ROOT, header, table, tileprof
 
+sys.path.insert(0, str(ROOT))  # helpers of the tests
+
+from tests.support.in_order import matched_in_order
 from tileprof.analysis import build_graph
 from tileprof.trace import load
 
@@ -103,22 +106,7 @@ def counterparts(modelled, recordings):
     mine, theirs = (np.array([numbers[k] for k in some]) for some in keys)
     tiles = [f.tiles.to_numpy() for f in (modelled, recordings)]
     worth = (mine[:, None] == theirs) * (_MATCH + (tiles[0][:, None] == tiles[1]))
-    best = np.zeros((len(mine) + 1, len(theirs) + 1), np.int64)
-    for i in range(len(mine)):
-        # a row of the best worth: the match, then whatever is left of it
-        best[i + 1, 1:] = np.maximum(best[i, 1:], best[i, :-1] + worth[i])
-        np.maximum.accumulate(best[i + 1], out=best[i + 1])
-    counterpart = {}
-    i, j = len(mine), len(theirs)
-    while i and j:
-        if best[i, j] == best[i, j - 1]:
-            j -= 1
-        elif best[i, j] == best[i - 1, j]:
-            i -= 1
-        else:
-            i, j = i - 1, j - 1
-            counterpart[i] = j
-    return counterpart, keys
+    return dict(matched_in_order(worth)), keys
 
 
 def compare(name, modelled, recordings):

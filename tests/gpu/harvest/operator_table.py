@@ -17,6 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[3]))  # helpers of the tests
+
+from tests.support.in_order import matched_in_order
 from tileprof import devices
 from tileprof.harvest import operators
 from tileprof.harvest.operators import registry
@@ -69,20 +72,7 @@ def paired(kernels, launches):
         [(kind(k.name) == kind(name)) * (2 + (k.footprint.tiles == tiles)) for name, tiles, _ in launches]
         for k in kernels
     ]).reshape(len(kernels), len(launches))  # fmt: skip
-    best = np.zeros((len(kernels) + 1, len(launches) + 1), np.int64)
-    for i, j in np.ndindex(*worth.shape):
-        best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + worth[i, j])
-    pairs = []
-    i, j = len(kernels), len(launches)
-    while i and j:
-        if best[i, j] == best[i, j - 1]:
-            j -= 1
-        elif best[i, j] == best[i - 1, j]:
-            i -= 1
-        else:
-            i, j = i - 1, j - 1
-            pairs.append((kernels[i], launches[j]))
-    return pairs[::-1]
+    return [(kernels[i], launches[j]) for i, j in matched_in_order(worth)]
 
 
 def entries(folder, log):

@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 LIMIT_S = 170
 MOST_RAW_BYTES = 50_000_000
 MOST_KEPT, MOST_ENTRIES = 2, 200_000
@@ -48,56 +49,21 @@ def grouped_mm(torch):
     return lambda: torch._grouped_mm(tokens, weights, offs=ends)
 
 
-def qwen3_moe(torch):
-    from transformers import Qwen3MoeConfig, Qwen3MoeModel
-
-    config = Qwen3MoeConfig(
-        hidden_size=1024, intermediate_size=3072, moe_intermediate_size=384, num_hidden_layers=2, num_experts=32,
-        num_experts_per_tok=4, num_attention_heads=16, num_key_value_heads=4, vocab_size=32000,
-    )  # fmt: skip
-    model = Qwen3MoeModel(config).to("cuda", torch.bfloat16).eval()
-    if hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("grouped_mm")
-    ids = torch.randint(0, 32000, (1, 256), device="cuda")
-    return lambda: model(ids).last_hidden_state
+PROGRAMS = {"resnet50_step": resnet50_step, "grouped_mm": grouped_mm}
+CLIENTS = ("qwen3_moe", "unet", "convnext")
+"""Programs of `tests/golden/clients.py`."""
+NAMES = (*PROGRAMS, *CLIENTS)
 
 
-def unet(torch):
-    nn = torch.nn
+def made(name, torch):
+    """Return the function to be recorded."""
+    if name in PROGRAMS:
+        return PROGRAMS[name](torch)
+    sys.path.insert(0, str(GOLDEN))
+    import clients
 
-    def block(into, out):
-        layers = [nn.Conv2d(into, out, 3, padding=1), nn.GroupNorm(8, out), nn.SiLU()]
-        return nn.Sequential(*layers, nn.Conv2d(out, out, 3, padding=1), nn.GroupNorm(8, out), nn.SiLU())
-
-    class UNet(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second, self.middle = block(3, 64), block(64, 128), block(128, 256)
-            self.up, self.upper = nn.ConvTranspose2d(256, 128, 2, stride=2), nn.ConvTranspose2d(128, 64, 2, stride=2)
-            self.third, self.fourth, self.last = block(256, 128), block(128, 64), nn.Conv2d(64, 3, 1)
-            self.pool = nn.MaxPool2d(2)
-
-        def forward(self, x):
-            a = self.first(x)
-            b = self.second(self.pool(a))
-            x = self.up(self.middle(self.pool(b)))
-            x = self.upper(self.third(torch.cat([x, b], 1)))
-            return self.last(self.fourth(torch.cat([x, a], 1)))
-
-    model = UNet().to("cuda", torch.float16).eval()
-    image = torch.randn(2, 3, 128, 128, device="cuda", dtype=torch.float16)
-    return lambda: model(image)
-
-
-def convnext(torch):
-    import timm
-
-    model = timm.create_model("convnext_tiny").to("cuda", torch.float16).eval()
-    images = torch.randn(2, 3, 224, 224, device="cuda", dtype=torch.float16)
-    return lambda: model(images)
-
-
-PROGRAMS = (resnet50_step, grouped_mm, qwen3_moe, unet, convnext)
+    clients.DEVICE = "cuda"  # it reads the device from a command line of its own
+    return getattr(clients, name)()
 
 
 def child(name):
@@ -106,7 +72,7 @@ def child(name):
     import tileprof
 
     torch.manual_seed(0)
-    run = {p.__name__: p for p in PROGRAMS}[name](torch)
+    run = made(name, torch)
     training = name.endswith("_step")
     with torch.set_grad_enabled(training):
         run()
@@ -184,7 +150,7 @@ def summary(result):
 def main(path, *names):
     path = Path(path)
     children = []
-    for name in names or [p.__name__ for p in PROGRAMS]:
+    for name in names or NAMES:
         out = path.with_suffix("") / name
         out.mkdir(parents=True, exist_ok=True)
         log = (out / "log.txt").open("w")

@@ -81,7 +81,9 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Touches:
+class TaskBoxes:
+    """Parts of matrices that one task reads and writes."""
+
     reads: tuple[Box, ...]
     writes: tuple[Box, ...]
 
@@ -304,7 +306,7 @@ def _deal(number: int, stage: StagePlan, cluster: int, at: int, tasks: list[Task
     return -(-at // cluster) * cluster % len(lists)
 
 
-def touches(stage: StagePlan, task: Task) -> Touches:
+def touches(stage: StagePlan, task: Task) -> TaskBoxes:
     """Return what a task reads of matrices and what it writes; parts of k follow each other as rows."""
     match stage:
         case Tiled(product, source, width, splits, parts):
@@ -313,15 +315,15 @@ def touches(stage: StagePlan, task: Task) -> Touches:
             share = product.depth // splits
             read = source.tensor, *rows, source.column + task.part, source.column + task.part + share
             if not parts:
-                return Touches((read,), (_box(product.out, rows, columns),))
+                return TaskBoxes((read,), (_box(product.out, rows, columns),))
             first = task.part // share * product.rows
-            return Touches((read,), ((parts_of(product.name), first + rows[0], first + rows[1], *columns),))
+            return TaskBoxes((read,), ((parts_of(product.name), first + rows[0], first + rows[1], *columns),))
         case Attention():
             rows = task.row, min(task.row + ROWS, task.part + stage.length)
             keys = task.part, rows[1] if stage.causal else task.part + stage.length
             head, key_head = _columns(task.column), _columns(task.column // (stage.heads // stage.key_heads))
             reads = _box(stage.query, rows, head), _box(stage.key, keys, key_head), _box(stage.value, keys, key_head)
-            return Touches(reads, (_box(stage.out, rows, head),))
+            return TaskBoxes(reads, (_box(stage.out, rows, head),))
         case Finish():
             rows, columns = (task.row, task.row + task.part), (0, stage.columns)
             firsts = [part * stage.rows for part in range(stage.splits)]
@@ -329,7 +331,7 @@ def touches(stage: StagePlan, task: Task) -> Touches:
             residual = () if stage.residual is None else (_box(stage.residual, rows, columns),)
             out = () if stage.out is None else (_box(stage.out, rows, columns),)
             normed = () if stage.normed is None else ((stage.normed, *rows, *columns),)
-            return Touches((*parts_read, *residual), (*out, *normed))
+            return TaskBoxes((*parts_read, *residual), (*out, *normed))
 
 
 def parts_of(product: str) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tileprof.runtime.convnet.plan import Plan as NetworkPlan
     from tileprof.runtime.encoder.memory import Memory
     from tileprof.runtime.encoder.plan import Plan as BlocksPlan
-    from tileprof.runtime.encoder.plan import Touches
+    from tileprof.runtime.encoder.plan import TaskBoxes
 
 Pairs = dict[tuple[int, int], tuple[I64, I64]]
 """Needed tiles or awaited semaphores, and the tile that needs or awaits each, per producer and consumer stage; each
@@ -206,7 +206,7 @@ _NO_TILES: Final[I64] = np.empty(0, np.int64)
 class _Before:
     """Tiles that must be done before others use memory again, in one run."""
 
-    def __init__(self, memory: Memory, owner: Mapping[str, I64], tasks: Iterable[tuple[int, int, Touches]]) -> None:
+    def __init__(self, memory: Memory, owner: Mapping[str, I64], tasks: Iterable[tuple[int, int, TaskBoxes]]) -> None:
         self._owner = owner
         self._ring = {name: (ring, number) for ring in memory.rings for number, name in enumerate(ring.names)}
         readers: dict[str, list[tuple[int, ...]]] = {}
@@ -216,7 +216,7 @@ class _Before:
                     readers.setdefault(name, []).append((stage * _STRIDE + tile, *sides))
         self._readers = {name: np.array(rows, np.int64) for name, rows in readers.items()}
 
-    def of_writes(self, task_touches: Touches) -> Iterator[I64]:
+    def of_writes(self, task_touches: TaskBoxes) -> Iterator[I64]:
         """Waits before a tile writes and makes absent: for those who read and wrote there, and who made absent where it
         writes.
         """
@@ -230,7 +230,7 @@ class _Before:
                 yield _cut(self._owner, (ring.names[wiped], *box))
             yield from self._wiping(name, box)
 
-    def of_reads(self, task_touches: Touches) -> Iterator[I64]:
+    def of_reads(self, task_touches: TaskBoxes) -> Iterator[I64]:
         """Waits before a tile reads: for those who made absent what lay there before."""
         for name, *box in task_touches.reads:
             if name in self._ring:
