@@ -97,7 +97,9 @@ def entry_of(table: Table, key: tuple[int, ...], *, without: int | None = None) 
     return Entry(_for_call(_launches(table, row), measured, key), ShapeSource.NEIGHBOUR, measured)
 
 
-def _for_call(launches: tuple[MeasuredLaunch, ...], measured: tuple[int, ...], key: tuple[int, ...]) -> tuple[MeasuredLaunch, ...]:
+def _for_call(
+    launches: tuple[MeasuredLaunch, ...], measured: tuple[int, ...], key: tuple[int, ...]
+) -> tuple[MeasuredLaunch, ...]:
     """Return launches that were measured for another call with the grids that this one has."""
     grids = launch_grids.carried(launches, measured, key)
     return tuple(launch._replace(grid=grid) for launch, grid in zip(launches, grids, strict=True))

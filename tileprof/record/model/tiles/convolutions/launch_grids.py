@@ -125,7 +125,7 @@ def _product_of(key: Key, way: _Way) -> Product:
 
 def _ways(name: str, key: Key) -> Iterator[_Way]:
     """Yield ways of counting tiles, the usual one of a kernel's library first."""
-    plain = "gemm" in name and "implicit" not in name or "Kernel2" in name or name.startswith("nvjet")
+    plain = ("gemm" in name and "implicit" not in name) or "Kernel2" in name or name.startswith("nvjet")
     last = key[2] == Layout.CHANNELS_LAST
     weights = key[0] == Pass.WEIGHT_GRADIENT
     images = plain and not last
@@ -264,7 +264,11 @@ def _runs(length: int, most: int = 1 << 40) -> Callable[[tuple[int, ...], Key], 
 
 def _runs_of_group(length: int, most: int, more: int) -> Callable[[tuple[int, ...], Key], Grid]:
     """Return what counts runs of a group's elements; with ``more`` one beyond the whole ones."""
-    return lambda shape, key: (min(most, (int(np.prod(shape)) // key[5] + (1 - more) * (length - 1)) // length + more), 1, 1)
+    return lambda shape, key: (
+        min(most, (int(np.prod(shape)) // key[5] + (1 - more) * (length - 1)) // length + more),
+        1,
+        1,
+    )
 
 
 def _matrix(high: int, wide: int, *, pixels_first: bool) -> Callable[[tuple[int, ...], Key], Grid]:

@@ -98,7 +98,9 @@ def _slices(launch: MeasuredLaunch, images: int, *, alone: bool) -> int:
 def _counts(grid: tuple[int, int, int], tiles: tuple[int, int]) -> bool:
     """Return whether a grid counts tiles, in either order of axes, some side by side."""
     return any(
-        grid[:2] == (one * at_once, -(-other // at_once)) for one, other in (tiles, tiles[::-1]) for at_once in _SWIZZLES
+        grid[:2] == (one * at_once, -(-other // at_once))
+        for one, other in (tiles, tiles[::-1])
+        for at_once in _SWIZZLES
     )
 
 
