@@ -46,7 +46,7 @@ class Product(NamedTuple):
 
     rows: int
     columns: int
-    count: int
+    number: int
 
 
 class _Groups(Enum):
@@ -170,14 +170,14 @@ def _count(launch: MeasuredLaunch, kernel: NamedKernel, key: Key, way: _Way, par
         if launch.name.startswith("nvjet"):
             along, over = kernel.cluster[:: -1 if way.turned else 1]
             together = x * y
-            clusters = -(-down // along) * -(-across // over) * product.count * parts
+            clusters = -(-down // along) * -(-across // over) * product.number * parts
             return together, min(clusters, _CLUSTERS.get(together, 132 // together)), 1
         most = _CLUSTERS.get(x * y, max(1, 132 // (x * y)))
         if way.fills:
             taps = int(np.prod(key[12:15]))
             across = -(-product.columns // taps // wide) * taps
-            parts = max(1, most // (-(-down // y) * -(-across // x) * product.count))
-        clusters = -(-down // y) * -(-across // x) * product.count * parts
+            parts = max(1, most // (-(-down // y) * -(-across // x) * product.number))
+        clusters = -(-down // y) * -(-across // x) * product.number * parts
         return x * min(clusters, most), y, launch.grid[2]
     one, other = (down, across) if way.order == "rows" else (across, down)
     aside = next((size for size, least in _SWIZZLES if other >= least and size <= way.swizzle), 1)
@@ -215,7 +215,7 @@ def _other_grid(launch: MeasuredLaunch, role: Role, measured: Key, key: Key, cop
     if role in (Role.PREPARE, Role.WEIGHTS) and max(launch.grid) == 1:
         return launch.grid
     inputs = copy_order(measured)
-    operands = (2, *inputs) if role == Role.FILL or "ToNchw" in launch.name else (*inputs, 2)
+    operands: tuple[int, ...] = (2, *inputs) if role == Role.FILL or "ToNchw" in launch.name else (*inputs, 2)
     if role == Role.TRANSPOSE and len(copied) == 1:
         operands = tuple(sorted(operands, key=lambda operand: operand in copied))
     for count in _counts(launch.name, role):
