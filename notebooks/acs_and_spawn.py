@@ -37,11 +37,11 @@ from tileprof.analysis.simulate import Simulator
 from tileprof.analysis.simulate.spawning import Spawning, spawn, thresholds
 from tileprof.analysis.workloads import SPAWNS, gated, random_wired, rigid_bodies
 from tileprof.devices import get
-from tileprof.viz.charts import curves
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
 
+from studies.charts import curves
 from studies import published_averages as published
 from studies.intervals import intervals
 from studies.published_averages import gain

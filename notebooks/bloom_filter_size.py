@@ -23,6 +23,7 @@
 
 # %%
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,7 +38,11 @@ from tileprof.analysis.simulate.scheduler import option
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.analysis.simulate.bloom import count
 from tileprof.analysis.simulate.schedulers.bloom import DataflowBloom
-from tileprof.viz.charts import curves, heat
+
+places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
+sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
+
+from studies.charts import curves, heat
 
 PROGRAMS = {
     "LSTM, 2 layers of 256, 8 steps": "lstm --layers 2 --hidden 256 --steps 8 --batch 16",

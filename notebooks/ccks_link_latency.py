@@ -22,6 +22,7 @@
 
 # %%
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +35,11 @@ import tileprof
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.devices import get
-from tileprof.viz.charts import curves
+
+places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
+sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
+
+from studies.charts import curves
 
 PROGRAMS = {
     "LSTM, 2 layers of 256, 8 steps": "lstm --layers 2 --hidden 256 --steps 8 --batch 16",

@@ -22,6 +22,7 @@
 
 # %%
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,9 +39,13 @@ from tileprof.policy.assessment import assess
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.verification.verifier import verify
 from tileprof.trace.footprint import READ, WRITE
-from tileprof.viz.charts import areas, bars
-from tileprof.viz.figures import wait_matrix
 from tileprof.viz.overlay import PairOverlay
+
+places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
+sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
+
+from studies.charts import areas, bars
+from studies.wait_matrix import wait_matrix
 
 NETWORKS = {"ResNet-38": ("resnet38", r"^stage\d\.0(\.|$)"), "VGG-19": ("vgg19", r"^stage\d\.[0-2]$")}
 BATCHES = (1, 16)

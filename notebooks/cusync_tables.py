@@ -30,12 +30,12 @@ from IPython.display import Markdown
 import tileprof
 from tileprof.analysis.waves import pair_waves
 from tileprof.devices import get
-from tileprof.viz.charts import curves
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 data = next(place / "tests" / "data" for place in places if (place / "tests" / "data" / "cusync_waves.csv").is_file())
 sys.path.insert(0, str(data.parents[1] / "notebooks"))
 
+from studies.charts import curves
 from studies.cusync_gains import agreement, best_policies, calibrate, held_out, predictions, published
 from studies.cusync_pairs import POLICIES, STREAM
 from studies.published_beside_predicted import beside

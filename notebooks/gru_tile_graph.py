@@ -21,6 +21,7 @@
 
 # %%
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -31,8 +32,12 @@ from IPython.display import Markdown
 import tileprof
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import Simulator, scheduler
-from tileprof.viz.charts import bars
-from tileprof.viz.figures import tile_graph
+from tileprof.viz.tile_figures import tile_graph
+
+places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
+sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
+
+from studies.charts import bars
 
 trace_path = Path(tempfile.mkdtemp()) / "gru.tileprof"
 program = ["python", "-m", "tileprof.examples.gru", "--steps", "3", "--hidden", "256", "--batch", "16"]

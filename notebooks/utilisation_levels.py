@@ -26,6 +26,7 @@
 
 # %%
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -35,7 +36,11 @@ from IPython.display import Markdown
 
 import tileprof
 from tileprof.analysis.bounds import Machine
-from tileprof.viz.charts import level_bars, wave_points
+
+places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
+sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
+
+from studies.charts import level_bars, wave_points
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 clone = next(place for place in places if (place / "notebooks" / "data").is_dir())

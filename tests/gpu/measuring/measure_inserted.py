@@ -135,7 +135,8 @@ def child():
 
 def gpu_times():
     """Milliseconds of each program by mode."""
-    from tileprof.record.cuda import build, gpu, locate, recorded_run
+    from tileprof.record.cuda import recorded_run
+    from tileprof.record.cuda.installation import build, gpu, locate
     from tileprof.record.cuda.settings import Settings
     from tileprof.record.filter_settings import FilterSettings
 
@@ -182,7 +183,7 @@ def record(path, size, passes, program, environment):
 def own_program(folder):
     from measure_filters import KERNELS
 
-    from tileprof.record.cuda import locate
+    from tileprof.record.cuda.installation import locate
     from tileprof.record.source import INCLUDE
 
     source, program = folder / "own.cu", folder / "own"
@@ -234,7 +235,7 @@ def rows_of(path, name, size):
 def main(out, *sizes):
     import torch
 
-    from tileprof.record.cuda import gpu, locate
+    from tileprof.record.cuda.installation import gpu, locate
 
     device = gpu.gpus()[0]
     result = {

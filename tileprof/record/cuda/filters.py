@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays.filter_bits import filter_bits
-from tileprof.record.cuda import raw
-from tileprof.record.cuda.items import Items
-from tileprof.record.cuda.tiles import Geometry, Times
+from tileprof.record.cuda.records import raw
+from tileprof.record.cuda.records.tiles import Geometry, Times
+from tileprof.record.cuda.tensor_maps.items import Items
 from tileprof.record.filter_settings import FilterSettings
 from tileprof.trace.filters import LaunchFilters, StoredFilters
 

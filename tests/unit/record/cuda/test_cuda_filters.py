@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.record.cuda.fake_libraries import events, needs_tools
 
 from tests.unit.record.cuda.cuda_records import ALLOC, H200, KERNEL, WINDOW, access, launch, process
-from tests.unit.record.cuda.fake_libraries import events, needs_tools
 from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.analysis.simulate.inserted import inserted_report
 from tileprof.arrays.filter_bits import filter_bits
 from tileprof.cli.arguments import cuda_options
 from tileprof.cli.verbs import record
 from tileprof.errors import TraceError, UserError
-from tileprof.record.cuda import build, locate
 from tileprof.record.cuda.decode import Decoder
 from tileprof.record.cuda.filters import Inserted
+from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.records.tiles import Geometry, Times
 from tileprof.record.cuda.settings import Settings
-from tileprof.record.cuda.tiles import Geometry, Times
 from tileprof.record.filter_settings import FilterSettings
 from tileprof.trace import TraceWriter, filters, load
 
