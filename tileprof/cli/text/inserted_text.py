@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tileprof.analysis.words import duration
+from tileprof.analysis.times_and_counts import duration
 from tileprof.cli.text.console import plain
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.record.cuda.fake_libraries import events, needs_tools
 
 from tests.unit.record.cuda.cuda_records import ALLOC, H200, KERNEL, WINDOW, access, launch, process
+from tests.unit.record.cuda.native.fake_libraries import events, needs_tools
 from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.analysis.simulate.inserted import inserted_report
 from tileprof.arrays.filter_bits import filter_bits
