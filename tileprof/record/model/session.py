@@ -24,9 +24,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tileprof.errors import UserError
 from tileprof.record import capture
-from tileprof.record.model import fake, plans, unfused
+from tileprof.record.model import attention_choice, fake, plans, unfused
 from tileprof.record.model.call_text import call_description
 from tileprof.record.model.compiled.entry import compiler
+from tileprof.record.model.compiled.target import capability
 from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
@@ -100,6 +101,7 @@ class Session:
         self._stack.callback(self.modules.install())
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
+        self._stack.enter_context(attention_choice.as_on_gpu(capability(self.device)))
         self._stack.enter_context(compiler(self))
         self._stack.enter_context(overrides.override(*self.options.tile))
         if self.fake:
