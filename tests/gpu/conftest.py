@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent / "measuring"))  # what tests share
 sys.path.insert(0, str(Path(__file__).parent / "runtime"))
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import gpu, locate
+from tileprof.record.cuda.installation import gpu, locate
 
 # As in tests/conftest.py, which is not read where these tests run alone.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):

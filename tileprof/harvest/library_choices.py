@@ -36,10 +36,12 @@ ATTRIBUTES: Final = (
 )  # fmt: skip
 """Attributes in the order of ``cublasLtMatmulAlgoConfigAttributes_t``, from 0."""
 _WIDE: Final = {"inner_shape": 2, "cluster": 2}
-_WORKSPACE: Final = 32 << 20
-"""The workspace that PyTorch gives cuBLAS on Hopper."""
+_WORKSPACE, _BIAS_WORKSPACE = 32 << 20, 1 << 20
+"""The workspaces that PyTorch gives cuBLAS on Hopper, and cuBLASLt, which it calls for products with a bias."""
 _TYPES: Final = {Dtype.FP32: 0, Dtype.TF32: 0, Dtype.FP16: 2, Dtype.BF16: 14}
 _COMPUTE, _COMPUTE_TF32 = 68, 77
+ASKED: Final = (Op.MM, Op.ADDMM, Op.ADDMM_MATRIX, Op.BMM, Op.BADDBMM)
+"""The library is not told whether a matrix is added: it answers as without."""
 _TRANSA, _TRANSB, _EPILOGUE, _BIAS_POINTER, _BIAS = 3, 4, 7, 8, 4
 _BATCH_COUNT, _BATCH_STRIDE, _MOST_WORKSPACE = 5, 6, 1
 
@@ -66,14 +68,7 @@ class Library:
         self._lib = ctypes.CDLL(next(line.split()[-1] for line in maps if "libcublasLt.so" in line))
         self._handle = ctypes.c_void_p()
         self._check(self._lib.cublasLtCreate(ctypes.byref(self._handle)))
-        self._preference = ctypes.c_void_p()
-        self._check(self._lib.cublasLtMatmulPreferenceCreate(ctypes.byref(self._preference)))
-        most = ctypes.c_uint64(_WORKSPACE)
-        self._check(
-            self._lib.cublasLtMatmulPreferenceSetAttribute(
-                self._preference, _MOST_WORKSPACE, ctypes.byref(most), _size(8)
-            )
-        )
+        self._plain, self._biased = (self._preference(most) for most in (_WORKSPACE, _BIAS_WORKSPACE))
         self._descriptions: dict[tuple[int, ...], ctypes.c_void_p] = {}
 
     def choice(self, case: Case) -> _Result | None:
@@ -87,7 +82,7 @@ class Library:
         best, count = _Result(), ctypes.c_int()
         status = self._lib.cublasLtMatmulAlgoGetHeuristic(
             self._handle, self._description(op, dtype, column_a, column_b), first, second, result, result,
-            self._preference, 1, ctypes.byref(best), ctypes.byref(count),
+            self._biased if op == Op.ADDMM else self._plain, 1, ctypes.byref(best), ctypes.byref(count),
         )  # fmt: skip
         for layout in (first, second, result):
             self._lib.cublasLtMatrixLayoutDestroy(layout)
@@ -103,6 +98,14 @@ class Library:
             )
             values.append(value.value)
         return values
+
+    def _preference(self, workspace: int) -> ctypes.c_void_p:
+        preference, most = ctypes.c_void_p(), ctypes.c_uint64(workspace)
+        self._check(self._lib.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
+        self._check(
+            self._lib.cublasLtMatmulPreferenceSetAttribute(preference, _MOST_WORKSPACE, ctypes.byref(most), _size(8))
+        )
+        return preference
 
     def _description(self, op: int, dtype: int, column_a: int, column_b: int) -> ctypes.c_void_p:
         key = (int(op == Op.ADDMM), dtype, column_a, column_b)
@@ -154,7 +157,7 @@ def _work(worker: int, workers: int, launched: int, seed: int, ends: float, fold
     workspace: list[int] = []
 
     def ask(case: Case) -> None:
-        best = library.choice(case) if case[0] in (Op.MM, Op.ADDMM, Op.BMM) and case[1] != Dtype.FP8 else None
+        best = library.choice(case) if case[0] in ASKED and case[1] != Dtype.FP8 else None
         if best is None:
             answers.append(-1)
             return

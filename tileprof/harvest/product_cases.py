@@ -299,3 +299,45 @@ def asked(random: Random) -> Iterator[Case]:
             case = (case[0], random.choice((Dtype.FP32, Dtype.FP32, Dtype.TF32)), *case[2:])
         if case not in away and _fits(case):
             yield case
+
+
+_CAPTURED_TYPES: Final = ((Dtype.FP32, Dtype.TF32, Dtype.FP16, Dtype.BF16), (0.28, 0.2, 0.17, 0.35))
+
+
+def captured(random: Random) -> Iterator[Case]:
+    """Yield cases without end, for `tileprof.harvest.product_captures`: real rows most of the time, widths of models
+    also in pairs that no model has, and more products with a matrix to add; none is held out, nor of a layer that is.
+    """
+    near, away = _split()
+    of_models = sorted({(layer.inputs, layer.outputs, layer.heads) for model in near for layer in layers(model)})
+    linear = [Layer(*words) for words in of_models if not words[2]]
+    scores = [Layer(*words) for words in of_models if words[2]]
+    known = {_widths(layer) for layer in linear}
+    kept = {_widths(layer) for model in away for layer in layers(model) if not layer.heads} - known
+    widths = [layer.inputs for layer in linear] + [layer.outputs for layer in linear]
+    cases = set(map(tuple, held_out().tolist()))
+    while True:
+        kind, real = random.random(), random.random() < 0.75
+        if kind < 0.45:
+            case = _of_layer(random.choice(linear), random, real=real)
+        elif kind < 0.75:
+            layer = Layer(random.choice(widths), random.choice(widths))
+            case = _of_layer(layer, random, real=real)
+            if _widths(layer) in kept:
+                continue
+        elif kind < 0.85:
+            case = _of_any_widths(random)
+        else:
+            case = _of_layer(random.choice(scores), random, real=real)
+        op = case[0]
+        if op == Op.BMM and random.random() < 0.12:
+            op = Op.BADDBMM
+        elif op == Op.ADDMM and random.random() < 0.1:
+            op = Op.ADDMM_MATRIX
+        case = (op, random.choices(*_CAPTURED_TYPES)[0], *case[2:])
+        if case not in cases and _fits(case):
+            yield case
+
+
+def _widths(layer: Layer) -> tuple[int, int]:
+    return min(layer.inputs, layer.outputs), max(layer.inputs, layer.outputs)

@@ -218,7 +218,7 @@ def digest(cases: NDArray[np.int64]) -> str:
 def _check_list(path: Path, family: Family, cases: NDArray[np.int64]) -> None:
     about = {"family": family.name, "columns": list(family.columns), "cases": len(cases), "digest": digest(cases)}
     if not path.exists():
-        path.write_text(json.dumps(about | _machine(), indent=1) + "\n")
+        path.write_text(json.dumps(about | machine(), indent=1) + "\n")
         return
     before = json.loads(path.read_text())
     if before["digest"] != about["digest"]:
@@ -228,7 +228,7 @@ def _check_list(path: Path, family: Family, cases: NDArray[np.int64]) -> None:
         )
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     """Return what the results hold for: GPU and libraries."""
     import torch  # noqa: PLC0415 - heavy
 

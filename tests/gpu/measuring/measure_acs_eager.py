@@ -56,6 +56,8 @@ SHIPPED = tuple(
 ISLANDS = Path(examples.__file__).parent / "cuda" / "islands.cu"
 START_S = 90
 """Until all processes of a turn have to be warm."""
+ROUNDS, EACH = 11, 8
+"""As many steps in every run: the result of a simulation depends on their number."""
 
 
 def command(words: str, folder: Path, *step: str) -> tuple[str, ...]:
@@ -119,7 +121,7 @@ def turn(jobs: list[tuple[str, str]], pair: int, folder: Path, library: Path, li
             variables = acs.environment(library, chosen) if chosen else {}
             ready = folder / f"ready-{pair}-{number}"
             ready.unlink(missing_ok=True)
-            step = ["--lock", str(lock), "--ready", str(ready), "--rounds", "7", "--each", "0"]
+            step = ["--lock", str(lock), "--ready", str(ready), "--rounds", str(ROUNDS), "--each", str(EACH)]
             if mode == "plain" and pair == 0:
                 step += ["--kernels", str(kernels_of(words, folder))]
             if words == "islands":

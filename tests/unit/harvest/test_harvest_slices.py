@@ -48,7 +48,7 @@ class Runner:
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch):
-    monkeypatch.setattr(slices, "_machine", lambda: {"gpu": "none"})
+    monkeypatch.setattr(slices, "machine", lambda: {"gpu": "none"})
 
 
 def tables_of(folder):

@@ -25,7 +25,7 @@ TOP = 10
 def _prepare(parser: ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="folder that `tileprof record` wrote, or still writes")
     parser.add_argument(
-        "--json", action="store_true", help="print every number as JSON; schema in tileprof.analysis.report"
+        "--json", action="store_true", help="print every number as JSON; schema in tileprof.analysis.reporting.report"
     )
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"pairs to show (default {TOP}; 0: all)")
     parser.add_argument(
@@ -71,9 +71,9 @@ def _print(trace: Trace, options: Namespace) -> int:
     """Print one report; 1 where a condition of --fail-if holds."""
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - as above
-    from tileprof.analysis.comparison import facts  # noqa: PLC0415 - as above
     from tileprof.analysis.guidance import guide, simulated_times  # noqa: PLC0415 - as above
-    from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
+    from tileprof.analysis.reporting.comparison import facts  # noqa: PLC0415 - as above
+    from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
     from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import terminal  # noqa: PLC0415 - as above

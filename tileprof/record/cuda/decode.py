@@ -11,16 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import accesses, bind, calls, join, locate, machine_code, raw, unreported_stores
+from tileprof.record.cuda import accesses, calls, machine_code
 from tileprof.record.cuda.calls import OperatorCall
-from tileprof.record.cuda.children import children
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
-from tileprof.record.cuda.graphs import Attribution, Graphs
-from tileprof.record.cuda.items import Walk
-from tileprof.record.cuda.lifetimes import Lifetimes, Ranges
-from tileprof.record.cuda.physical import Physical
-from tileprof.record.cuda.runs import Strided
-from tileprof.record.cuda.tiles import Geometry, Times, times
+from tileprof.record.cuda.footprints import bind
+from tileprof.record.cuda.footprints.lifetimes import Lifetimes, Ranges
+from tileprof.record.cuda.footprints.physical import Physical
+from tileprof.record.cuda.footprints.runs import Strided
+from tileprof.record.cuda.installation import locate
+from tileprof.record.cuda.records import join, raw
+from tileprof.record.cuda.records.children import children
+from tileprof.record.cuda.records.graphs import Attribution, Graphs
+from tileprof.record.cuda.records.tiles import Geometry, Times, times
+from tileprof.record.cuda.tensor_maps import unreported_stores
+from tileprof.record.cuda.tensor_maps.items import Walk
 from tileprof.trace import READ, WRITE, Footprint, Launch, TraceWriter
 
 MOST_ROWS: Final = 1 << 20

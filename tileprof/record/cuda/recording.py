@@ -15,10 +15,13 @@ from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.record import ranges
 from tileprof.record.closing_line import ended_json
-from tileprof.record.cuda import allocator, build, gpu, im2col, join, locate, raw, recorded_run, tensormap
+from tileprof.record.cuda import recorded_run
 from tileprof.record.cuda.decode import Decoder, Timed
+from tileprof.record.cuda.installation import build, gpu, locate
+from tileprof.record.cuda.records import allocator, join, raw
+from tileprof.record.cuda.records.tiles import Times
 from tileprof.record.cuda.settings import PASSES, Settings
-from tileprof.record.cuda.tiles import Times
+from tileprof.record.cuda.tensor_maps import im2col, tensormap
 from tileprof.shell_words import shell_word
 from tileprof.terminal_text import harmless
 from tileprof.trace import TraceWriter

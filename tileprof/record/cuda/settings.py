@@ -33,7 +33,9 @@ class Settings:
     """The settings of a recording with CUDA, beyond those of every recorder.
 
     ``granule`` is the resolution of recorded addresses in bytes, a power of two; ``arena_bytes`` the device memory for
-    records; ``replay`` allows launches to be repeated to learn who stores through tensor maps; ``kernel`` and
+    records; ``replay`` allows launches to be repeated to learn who stores through tensor maps; ``hooks`` name operators
+    and modules inside of PyTorch; without them, ``tensors`` still tells tensors apart, by the history of PyTorch's
+    caching allocator; ``kernel`` and
     ``exclude`` are regular expressions over demangled kernel names, and so is ``include``, for kernels that are to be
     recorded although they are among `SPINNING`; ``wait_s`` is how long, in seconds, a launch is waited for before it is
     taken for one that spins, and a tenth of how long nothing may move before the program is ended; ``capture_only``
@@ -50,6 +52,7 @@ class Settings:
     arena_bytes: int = 2 << 30
     replay: bool = True
     hooks: bool = True
+    tensors: bool = False
     verify: bool = False
     kernel: str | None = None
     exclude: str | None = None

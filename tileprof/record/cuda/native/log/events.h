@@ -1,6 +1,6 @@
 // The event log, one function per kind of event; a second way to fill a kind ends in a word of its own ("alloc_host").
-// record/cuda/events.py holds the fields and their units, and a test compares it with events.cpp. Nothing else writes
-// events, except for the hooks inside Python programs, whose lines are passed on as they are.
+// record/cuda/records/events.py holds the fields and their units, and a test compares it with events.cpp. Nothing else
+// writes events, except for the hooks inside Python programs, whose lines are passed on as they are.
 #pragma once
 
 #include <stdint.h>

@@ -1,0 +1,165 @@
+"""Calls that are captured and never run: a driver that only keeps the chain of nodes stands for CUDA's."""
+
+import re
+from contextlib import nullcontext
+from itertools import islice
+from types import SimpleNamespace
+
+import numpy as np
+
+from tileprof.harvest import product_captures as captures
+from tileprof.harvest.product_cases import Dtype, Op, held_out
+
+
+class Driver:
+    """Keeps nodes as (kind, name, grid); handles are places from 1. ``spoilt`` makes the next capture invalid."""
+
+    def __init__(self):
+        self.nodes = []
+        self.spoilt = False
+
+    def __getattr__(self, name):
+        """Return the method of a function's name: cuGraphDestroy is graph_destroy."""
+        words = re.findall("[A-Z][a-z]+", name)
+        return object.__getattribute__(self, "_".join(words).lower())
+
+    def stream_begin_capture(self, stream, mode):
+        assert mode == 2
+        self.nodes = []
+        return 0
+
+    def stream_end_capture(self, stream, graph):
+        status, self.spoilt = int(self.spoilt), False
+        return status
+
+    def stream_get_capture_info(self, stream, state, number, graph, nodes, edges, count):
+        state._obj.value = 1
+        if self.nodes:
+            array = (captures.ctypes.c_void_p * 1)(len(self.nodes))
+            self.kept = array
+            nodes._obj.contents = array
+            count._obj.value = 1
+        return 0
+
+    def graph_node_get_dependencies(self, node, before, edge, count):
+        count._obj.value = int(node.value > 1)
+        before[0] = node.value - 1
+        return 0
+
+    def graph_node_get_type(self, node, kind):
+        kind._obj.value = self.nodes[node.value - 1][0]
+        return 0
+
+    def graph_kernel_node_get_params(self, node, own):
+        own = own._obj
+        own.kernel = node.value
+        own.grid[:], own.block[:], own.shared_bytes = self.nodes[node.value - 1][2], (128, 1, 1), 1024
+        self.name = self.nodes[node.value - 1][1]
+        return 0
+
+    def kernel_get_function(self, function, kernel):
+        function._obj.value = kernel.value
+        return 0
+
+    def func_get_name(self, name, function):
+        name._obj.value = self.name.encode()
+        return 0
+
+    def func_get_attribute(self, value, attribute, function):
+        assert attribute == 4
+        value._obj.value = 168
+        return 0
+
+    def graph_destroy(self, graph):
+        return 0
+
+
+class Fake(captures.Captures):
+    """Launches one kernel per call, behind a memset where m is even; m of 7 raises, m of 9 spoils the capture."""
+
+    def __init__(self):
+        self._driver = Driver()
+        self._names = {}
+        self._raw = None
+        self._stream = None
+        self._torch = SimpleNamespace(cuda=SimpleNamespace(stream=lambda _: nullcontext()))
+
+    def _call(self, case):
+        m, n = case[5:7]
+        if m == 7:
+            raise RuntimeError
+        self._driver.spoilt |= m == 9
+        if m % 2 == 0:
+            self._driver.nodes.append((2, "", None))
+        self._driver.nodes.append((0, f"kernel{m}", (m, n, 1)))
+        self._names.clear()
+
+
+def case(m, n=3):
+    return (Op.MM, Dtype.BF16, 0, 1, 1, m, n, 64, 0)
+
+
+def seen(launches):
+    return [None if some is None else [(one.name, one.grid) for one in some] for some in launches]
+
+
+def test_each_call_gets_its_own_launches_in_their_order():
+    found = Fake().launches([case(1), case(2), case(4, 5)])
+    memset = ("memset", (0, 0, 0))
+    assert seen(found) == [
+        [("kernel1", (1, 3, 1))],
+        [memset, ("kernel2", (2, 3, 1))],
+        [memset, ("kernel4", (4, 5, 1))],
+    ]
+    assert found[0][0].resources == (168, 128, 1024)
+
+
+def test_a_call_that_raises_is_marked_and_the_others_go_on():
+    found = seen(Fake().launches([case(1), case(7), case(7), case(3)]))
+    assert found == [[("kernel1", (1, 3, 1))], None, None, [("kernel3", (3, 3, 1))]]
+
+
+def test_a_call_that_spoils_a_capture_is_found_and_the_others_are_kept():
+    found = seen(Fake().launches([case(1), case(3), case(9), case(5), case(7), case(11)]))
+    assert [some is None for some in found] == [False, False, True, False, True, False]
+    assert found[3] == [("kernel5", (5, 3, 1))]
+
+
+def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones():
+    name = "nvjet_sm90_tst_64x128_64x8_2x1_h_bz_splitK_TNT"  # 64 along n, 128 along m, a cluster of 2 along n
+    none, reduce = (0, 0, 0), "_ZN8cublasLt19splitKreduce_kernelILi32E"
+    copy = "_ZN2at6native29vectorized_elementwise_kernel"
+    kept = captures._Kept()
+    resources = (168, 384, 1000)
+    launches = [
+        [captures.Launch("memset", none, none), captures.Launch(name, (8, 2, 3), resources)],
+        None,
+        [captures.Launch(copy, (1, 1, 1), none), captures.Launch(name, (8, 2, 3), resources)],
+    ]
+    launches[0].append(captures.Launch(reduce, (1, 1, 1), none))
+    kept.add([case(256, 512), case(1), case(256, 512)], launches)
+    columns = kept.columns(1)
+    assert columns["asked"].tolist() == [1, 2]
+    assert columns["recipe"].tolist() == [0, -1, 1]
+    words = [dict(zip(captures.RECIPE, row, strict=True)) for row in columns["recipes"].tolist()]
+    assert [(row["m"], row["n"], row["cluster_m"], row["cluster_n"], row["split"]) for row in words] == [
+        (128, 64, 1, 2, 3)
+    ] * 2
+    assert [(row["cleared"], row["post"]) for row in words] == [(1, 1), (0, 4)]
+    assert columns["count"].tolist() == [3]
+    assert columns["name"].tolist() == [0, 1, 2]
+    assert columns["grid"].tolist() == [[0, 0, 0], [8, 2, 3], [1, 1, 1]]
+
+
+def test_drawn_cases_are_the_same_again_fit_and_none_is_held_out():
+    cases = list(islice(captures.drawn(3, 1), 3000))
+    assert cases == list(islice(captures.drawn(3, 1), 3000))
+    assert all(captures.fits(one) for one in cases)
+    assert not set(cases) & set(map(tuple, held_out().tolist()))
+    assert {one[0] for one in cases} == set(captures.OPS)
+
+
+def test_known_cases_are_a_part_of_the_harvest():
+    cases = captures.known(1500)
+    assert 300 < len(cases) < 500
+    assert np.isin(cases[:, 0], captures.OPS).all()

@@ -1,0 +1,343 @@
+"""What PyTorch would launch for a product, without a launch: ``python -m tileprof.harvest.product_captures``.
+
+Calls are captured into a CUDA graph that never runs. Its nodes are the launches: names, grids and resources of exactly
+what the call would launch, whatever PyTorch and cuBLAS decide on the way (workspaces, epilogues, fall-backs). Capturing
+takes time of the host alone, so several processes do it at once.
+
+A worker captures cases that were launched, too (`known`, its share), then those that `drawn` lists again from
+``--seed`` and its number. The files hold, in the order of the cases::
+
+    asked      [2] int64              how many cases of the harvest, how many drawn
+    recipe     [cases] int32          place in ``recipes``; -1 where the call failed, or its launches tell no recipe
+    recipes    [recipes, 13] int32    `tileprof.record.model.tables.product_entries.RECIPE`
+    count, name, grid                 launches of the cases of the harvest: how many, places in ``names``, grids
+    names      [names] text;          resources  [names, 3] int32: registers, threads, bytes of shared memory
+    about      text                   JSON: GPU and versions
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import multiprocessing
+import sys
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tileprof.harvest.product_cases import Case, Dtype, Op, captured, harvested, held_out
+from tileprof.harvest.product_table import Entry, entries
+from tileprof.harvest.slices import Harvested, machine
+from tileprof.record.model.tables.product_entries import RECIPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+OPS: Final = (Op.MM, Op.ADDMM, Op.ADDMM_MATRIX, Op.BMM, Op.BADDBMM)
+MOST_BYTES: Final = 1 << 30
+"""Of an operand."""
+_CALLS: Final = 96
+"""Calls of one capture."""
+_RELAXED, _CAPTURING = 2, 1
+_KERNEL, _MEMCPY, _MEMSET = 0, 1, 2
+_REGISTERS: Final = 4
+_ITEMSIZE: Final = {Dtype.FP32: 4, Dtype.TF32: 4, Dtype.FP16: 2, Dtype.BF16: 2}
+_NAMES: Final = {_MEMCPY: "memcpy", _MEMSET: "memset"}
+
+
+class _KernelNode(ctypes.Structure):
+    """``CUDA_KERNEL_NODE_PARAMS_v2``."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint), ("arguments", ctypes.c_void_p), ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p), ("context", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class Launch:
+    """A node of a graph: a kernel's name and grid; memsets and copies have a grid of zeros."""
+
+    __slots__ = ("grid", "name", "resources")
+
+    def __init__(self, name: str, grid: tuple[int, int, int], resources: tuple[int, int, int]) -> None:
+        self.name = name
+        self.grid = grid
+        self.resources = resources
+        """Registers, threads, bytes of shared memory."""
+
+
+class Captures:
+    """Captures calls on a stream of its own, and reads their launches."""
+
+    def __init__(self) -> None:
+        import torch  # noqa: PLC0415 - heavy; loads the driver, and makes the context
+
+        self._torch = torch
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._stream = torch.cuda.Stream()
+        self._raw = ctypes.c_void_p(self._stream.cuda_stream)
+        self._names: dict[int, tuple[str, int]] = {}
+        self._operands = {}
+        self._results = {}
+        operands, results = (torch.zeros(MOST_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
+        types = {Dtype.FP32: torch.float32, Dtype.FP16: torch.float16, Dtype.BF16: torch.bfloat16}
+        for dtype, kind in (types | {Dtype.TF32: torch.float32}).items():
+            self._operands[dtype] = operands.view(kind)
+            self._results[dtype] = results.view(kind)
+        with torch.cuda.stream(self._stream):  # makes the handles and workspaces of the stream
+            for case in ((op, dtype, 0, 1, 1 + 3 * (op >= Op.BMM), 64, 64, 64, 0) for op in OPS for dtype in types):
+                self._call(case)
+        torch.cuda.synchronize()
+
+    def launches(self, cases: list[Case]) -> list[list[Launch] | None]:
+        """Return the launches of each case in stream order; None where the call failed."""
+        found: list[list[Launch] | None] = []
+        while len(found) < len(cases):
+            found += self._captured(cases[len(found) :])
+        return found
+
+    def _captured(self, cases: list[Case]) -> list[list[Launch] | None]:
+        """Return the launches of the first cases, up to the first that fails, or of all."""
+        leaves: list[int | None] = []
+        failed = False
+        with self._torch.cuda.stream(self._stream):
+            self._check(self._driver.cuStreamBeginCapture_v2(self._raw, _RELAXED))
+            for case in cases:
+                try:
+                    self._call(case)
+                except RuntimeError:
+                    failed = True
+                    break
+                leaves.append(self._leaf())
+        graph = ctypes.c_void_p()
+        if self._driver.cuStreamEndCapture(self._raw, ctypes.byref(graph)):  # a call spoilt the capture
+            if len(cases) == 1:
+                return [None]
+            half = len(cases) // 2
+            return [*self.launches(cases[:half]), *self.launches(cases[half:])]
+        before: int | None = None
+        found: list[list[Launch] | None] = []
+        for leaf in leaves:
+            found.append(self._between(before, leaf))
+            before = leaf
+        self._check(self._driver.cuGraphDestroy(graph))
+        return [*found, None] if failed else found
+
+    def _leaf(self) -> int | None:
+        """Return the last node that was captured; None where there is none yet."""
+        state, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
+        nodes, edges, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_void_p(), ctypes.c_size_t()
+        self._check(
+            self._driver.cuStreamGetCaptureInfo_v3(
+                self._raw, ctypes.byref(state), ctypes.byref(number), ctypes.byref(graph), ctypes.byref(nodes),
+                ctypes.byref(edges), ctypes.byref(count),
+            )
+        )  # fmt: skip
+        if state.value != _CAPTURING or not count.value:
+            return None
+        assert count.value == 1
+        last: int | None = nodes[0]
+        return last
+
+    def _between(self, before: int | None, leaf: int | None) -> list[Launch]:
+        """Return the launches behind the node ``before`` up to ``leaf``: a graph of one stream is a chain."""
+        chain: list[Launch] = []
+        while leaf is not None and leaf != before:
+            chain.append(self._launch(ctypes.c_void_p(leaf)))
+            count, node, edge = ctypes.c_size_t(1), (ctypes.c_void_p * 1)(), ctypes.c_uint64()
+            self._check(
+                self._driver.cuGraphNodeGetDependencies_v2(
+                    ctypes.c_void_p(leaf), node, ctypes.byref(edge), ctypes.byref(count)
+                )
+            )
+            leaf = node[0] if count.value else None
+        return chain[::-1]
+
+    def _launch(self, node: ctypes.c_void_p) -> Launch:
+        kind = ctypes.c_int()
+        self._check(self._driver.cuGraphNodeGetType(node, ctypes.byref(kind)))
+        if kind.value != _KERNEL:
+            return Launch(_NAMES.get(kind.value, f"node of type {kind.value}"), (0, 0, 0), (0, 0, 0))
+        own = _KernelNode()
+        self._check(self._driver.cuGraphKernelNodeGetParams_v2(node, ctypes.byref(own)))
+        name, registers = self._name(own)
+        threads = own.block[0] * own.block[1] * own.block[2]
+        return Launch(name, (own.grid[0], own.grid[1], own.grid[2]), (registers, threads, own.shared_bytes))
+
+    def _name(self, own: _KernelNode) -> tuple[str, int]:
+        handle = own.function or own.kernel
+        if handle not in self._names:
+            function = ctypes.c_void_p(own.function)
+            if not own.function:
+                self._check(self._driver.cuKernelGetFunction(ctypes.byref(function), ctypes.c_void_p(own.kernel)))
+            name, registers = ctypes.c_char_p(), ctypes.c_int()
+            self._check(self._driver.cuFuncGetName(ctypes.byref(name), function))
+            self._check(self._driver.cuFuncGetAttribute(ctypes.byref(registers), _REGISTERS, function))
+            self._names[handle] = ((name.value or b"").decode(), registers.value)
+        return self._names[handle]
+
+    def _call(self, case: Case) -> None:
+        torch = self._torch
+        op, dtype, column_a, column_b, batch, m, n, k, _ = case
+        stacked = batch if op in (Op.BMM, Op.BADDBMM) else 0
+        pool, results = self._operands[Dtype(dtype)], self._results[Dtype(dtype)]
+        a, b = _matrix(pool, stacked, m, k, column_a), _matrix(pool, stacked, k, n, column_b)
+        out = _matrix(results, stacked, m, n, 0)
+        torch.backends.cuda.matmul.allow_tf32 = dtype == Dtype.TF32
+        if op == Op.MM:
+            torch.mm(a, b, out=out)
+        elif op == Op.ADDMM:
+            torch.addmm(pool[:n], a, b, out=out)
+        elif op == Op.ADDMM_MATRIX:
+            torch.addmm(_matrix(pool, 0, m, n, 0), a, b, out=out)
+        elif op == Op.BMM:
+            torch.bmm(a, b, out=out)
+        else:
+            torch.baddbmm(_matrix(pool, stacked, m, n, 0), a, b, out=out)
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise RuntimeError(f"the CUDA driver returned {status}")
+
+
+def _matrix(pool: Any, batch: int, rows: int, columns: int, column: int) -> Any:
+    strides = (1, rows) if column else (columns, 1)
+    if batch:
+        return pool.as_strided((batch, rows, columns), (rows * columns, *strides))
+    return pool.as_strided((rows, columns), strides)
+
+
+def fits(case: Case) -> bool:
+    """Return whether a case is of the operations, types and sizes that are captured."""
+    op, dtype, _, _, batch, m, n, k, _ = case
+    if op not in OPS or dtype not in _ITEMSIZE:
+        return False
+    return batch * max(m * k, k * n, m * n) * _ITEMSIZE[Dtype(dtype)] <= MOST_BYTES
+
+
+def known(count: int) -> NDArray[np.int64]:
+    """Return those of the first ``count`` harvested cases that fit: captures of them are compared with launches."""
+    away = len(held_out())
+    cases = harvested(max(0, count - away))
+    return cases[[fits(tuple(case)) for case in cases.tolist()]]
+
+
+def drawn(seed: int, worker: int) -> Iterator[Case]:
+    """Yield the cases that a worker captures, without end."""
+    return filter(fits, captured(Random(seed * 1000 + worker)))  # noqa: S311 - a list of shapes
+
+
+class _Kept:
+    """Launches of cases, in columns."""
+
+    def __init__(self) -> None:
+        self.cases: list[Case] = []
+        self.names: dict[str, int] = {}
+        self.resources: list[tuple[int, int, int]] = []
+        self.count: list[int] = []
+        self.name: list[int] = []
+        self.grid: list[tuple[int, int, int]] = []
+
+    def add(self, cases: list[Case], captured: list[list[Launch] | None]) -> None:
+        self.cases += cases
+        for launches in captured:
+            self.count.append(-1 if launches is None else len(launches))
+            for launch in launches or ():
+                place = self.names.setdefault(launch.name, len(self.names))
+                if place == len(self.resources):
+                    self.resources.append(launch.resources)
+                self.name.append(place)
+                self.grid.append(launch.grid)
+
+    def columns(self, first: int) -> dict[str, NDArray[Any]]:
+        """Return what a file holds; raw launches of the ``first`` cases alone."""
+        recipes: dict[tuple[int, ...], int] = {}
+        entries = self._entries()
+        places = [-1 if one is None else recipes.setdefault(one.recipe, len(recipes)) for one in entries]
+        rows = sum(max(count, 0) for count in self.count[:first])
+        return {
+            "asked": np.array([first, len(self.cases) - first], np.int64),
+            "recipe": np.array(places, np.int32),
+            "recipes": np.array(list(recipes), np.int32).reshape(-1, len(RECIPE)),
+            "count": np.array(self.count[:first], np.int8),
+            "name": np.array(self.name[:rows], np.int16),
+            "grid": np.array(self.grid[:rows], np.int32).reshape(-1, 3),
+            "names": np.array(list(self.names), str),
+            "resources": np.array(self.resources, np.int32).reshape(-1, 3),
+        }
+
+    def _entries(self) -> list[Entry | None]:
+        """Return what the launches of each case say; kernels of PyTorch itself are never the main one."""
+        count = np.maximum(np.array(self.count, np.int64), 0)
+        name = np.array(self.name, np.int64)
+        resources = np.array(self.resources, np.int32).reshape(-1, 3)[name]
+        own = np.array(["native" in word and "at" in word for word in self.names], bool)
+        block = np.ones((len(name), 3), np.int32)
+        block[:, 0] = resources[:, 1]
+        return entries(
+            Harvested(
+                about={}, cases=np.array(self.cases, np.int64), error=np.array([""] * len(self.cases)),
+                case=np.repeat(np.arange(len(count)), count), name=name.astype(np.int32),
+                grid=np.array(self.grid, np.int32).reshape(-1, 3), block=block, cluster=np.ones_like(block),
+                registers=resources[:, 0], shared_bytes=resources[:, 2],
+                ns=np.where(own[name], 0.5, 1.0).astype(np.float32), names=list(self.names),
+            )
+        )  # fmt: skip
+
+
+def _work(worker: int, workers: int, launched: int, seed: int, ends: float, folder: Path) -> None:
+    captures, kept = Captures(), _Kept()
+    some = list(map(tuple, known(launched)[worker::workers].tolist()))
+    for begin in range(0, len(some), _CALLS):
+        if time.time() < ends:
+            kept.add(some[begin : begin + _CALLS], captures.launches(some[begin : begin + _CALLS]))
+    first, more = len(kept.cases), drawn(seed, worker)
+    while time.time() < ends:
+        cases = list(itertools.islice(more, _CALLS))
+        kept.add(cases, captures.launches(cases))
+    columns = kept.columns(first)
+    about = np.array(json.dumps(machine()))
+    np.savez_compressed(folder / f"captures-{worker:02d}.npz", allow_pickle=False, about=about, **columns)
+    sys.stderr.write(
+        f"worker {worker}: {first:,} cases of the harvest, {len(kept.cases) - first:,} drawn, "
+        f"{kept.count.count(-1):,} failed, {int((columns['recipe'] < 0).sum()):,} without a recipe\n"
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Capture from several processes at once, for a time."""
+    parser = ArgumentParser(
+        "python -m tileprof.harvest.product_captures", description="capture products, without launches"
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--launched", type=int, default=0, help="number of cases of the harvest to capture first")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(words)
+    options.output.mkdir(parents=True, exist_ok=True)
+    context: Any = multiprocessing.get_context("spawn")
+    ends = time.time() + options.seconds
+    workers = [
+        context.Process(
+            target=_work, args=(w, options.workers, options.launched, options.seed, ends, options.output)
+        )
+        for w in range(options.workers)
+    ]  # fmt: skip
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return int(any(worker.exitcode for worker in workers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
