@@ -125,8 +125,8 @@ def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, enabl
     if not query.shape[0] == key.shape[0] == value.shape[0]:
         return False
     if enable_gqa:
-        return heads[1] == heads[2] > 0 and heads[0] % heads[1] == 0
-    return heads[0] == heads[1] == heads[2]
+        return bool(heads[1] == heads[2] > 0 and heads[0] % heads[1] == 0)
+    return bool(heads[0] == heads[1] == heads[2])
 
 
 def _mask_of_cudnn(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> bool:
@@ -210,11 +210,12 @@ def _forward(operator: Any) -> Any:
 
 def _backward(operator: Any) -> Any:
     """Return a CPU kernel of a fused backward operator: gradients of `_value` with the seed of the forward pass."""
+    gradient_name = operator._schema.arguments[0].name  # noqa: SLF001 - has no public name
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         call = _named(operator, args, kwargs)
         seed = int(call["philox_seed"].flatten()[0]) if call["dropout_p"] else 0
-        gradients = _gradients(call, call.get("grad_out", call.get("grad_out_")).float(), seed)
+        gradients = _gradients(call, call[gradient_name].float(), seed)
         results = _laid_out(operator, args, kwargs)
         for one, target in zip(gradients, results, strict=False):
             if target.numel():
