@@ -172,6 +172,7 @@ def row(words: str, mode: str, pair: int, chosen: acs.Settings | None, outcome: 
     """Return what a run of a program said, and what the library counted."""
     code, output, errors = outcome
     match = re.search(r": ([0-9.]+) us per step", errors)
+    issue = re.search(r"([0-9.]+) us to issue", errors)
     counts = acs.results(chosen.folder) if chosen else []
     return {
         "program": words,
@@ -179,6 +180,7 @@ def row(words: str, mode: str, pair: int, chosen: acs.Settings | None, outcome: 
         "pair": pair,
         "code": code,
         "us": float(match[1]) if match and code == 0 else None,
+        "issue_us": float(issue[1]) if issue and code == 0 else None,
         "said": output.strip()[:64] if code == 0 else errors[-600:],
         "counts": {k: v for k, v in counts[0].items() if k != "unknown_at"} if counts else {},
     }

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tileprof.record.model.attention_choice import Backend, as_on_gpu, backend
+from tileprof.record.model.observation.attention_choice import Backend, as_on_gpu, backend
 
 HOPPER, AMPERE = (9, 0), (8, 0)
 
