@@ -188,7 +188,8 @@ def _gradients_kernel(
     return Kernel(
         f"attention_backward_{blocks.rate}_{blocks.queries}x{blocks.keys}" + "_causal" * problem.causal,
         Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (blocks.threads, 1, 1),
-        registers=blocks.registers, shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate, tile_flops=flops,
+        registers=blocks.registers, shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate,
+        tile_flops=flops,
     )  # fmt: skip
 
 
