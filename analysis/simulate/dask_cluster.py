@@ -1,4 +1,4 @@
-"""Jobs on a Dask cluster: one that is there already, or one of processes on this machine (`pip install distributed`)."""
+"""Jobs on a Dask cluster: one that runs already, or one of processes on this machine (`pip install distributed`)."""
 
 from __future__ import annotations
 
