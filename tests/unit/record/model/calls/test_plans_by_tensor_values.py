@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tileprof.record.model.plans_by_value import _MOST_BYTES, PlansByValue
+from tileprof.record.model.calls.plans_by_tensor_values import _MOST_BYTES, PlansByValue
 
 
 def test_a_plan_is_found_for_equal_values_alone() -> None:

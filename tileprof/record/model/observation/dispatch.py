@@ -11,12 +11,12 @@ import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tileprof.record.model import fake
+from tileprof.record.model.observation import fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tileprof.record.model.operator import Operator
+    from tileprof.record.model.calls.overload_facts import Operator
     from tileprof.record.model.session import Session
 
 

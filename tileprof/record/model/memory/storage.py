@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tileprof.record.model.allocator import CachingAllocator
+from tileprof.record.model.memory.allocator import CachingAllocator
 from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise
 

@@ -8,7 +8,7 @@ import torch
 from torch.cuda import nvtx
 
 import tileprof
-from tileprof.record.model.nvtx import Ranges
+from tileprof.record.model.observation.nvtx import Ranges
 
 
 def ops(trace):

@@ -182,7 +182,7 @@ def test_backward_of_a_chosen_module_is_kept(trace_of):
     ],
 )
 def test_what_cannot_run_fake_is_explained_with_its_line(trace_of, program, words):
-    from tileprof.record.model.fake import obstacle
+    from tileprof.record.model.observation.fake import obstacle
 
     with pytest.raises(Exception) as error:  # noqa: PT011 - PyTorch's own, of several kinds
         trace_of(program, fake=True)
@@ -192,7 +192,7 @@ def test_what_cannot_run_fake_is_explained_with_its_line(trace_of, program, word
 
 
 def test_an_error_of_the_program_is_no_obstacle():
-    from tileprof.record.model.fake import obstacle
+    from tileprof.record.model.observation.fake import obstacle
 
     assert obstacle(RuntimeError("shapes do not match")) is None
 
@@ -279,7 +279,7 @@ def test_a_seeded_program_draws_the_same_small_tensors_fake_and_real(trace_of):
 
 
 def test_what_a_library_cannot_do_with_fake_tensors_names_its_line_and_the_users(trace_of):
-    from tileprof.record.model.fake import obstacle
+    from tileprof.record.model.observation.fake import obstacle
 
     def program():
         lengths = torch.tensor([5, 3, 2])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tileprof.record.model.allocator import GRANULE_BYTES, CachingAllocator
+from tileprof.record.model.memory.allocator import GRANULE_BYTES, CachingAllocator
 
 MIB = 1 << 20
 

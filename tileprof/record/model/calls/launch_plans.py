@@ -11,7 +11,7 @@ import numpy as np
 
 from tileprof.errors import UserError
 from tileprof.record.model import duration
-from tileprof.record.model.call_text import call_description
+from tileprof.record.model.calls.call_text import call_description
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
 from tileprof.trace.footprint import READ, Boxes, Footprint, Launch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from tileprof.devices import Device
-    from tileprof.record.model.operator import Operator
+    from tileprof.record.model.calls.overload_facts import Operator
     from tileprof.trace.values import LaunchRows
     from tileprof.trace.writer import TraceWriter
 

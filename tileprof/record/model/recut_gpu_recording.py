@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from tileprof.record.model import plans
-from tileprof.record.model.call_descriptions import described_calls, refusing
-from tileprof.record.model.operator import Operator, describe
+from tileprof.record.model.calls import launch_plans
+from tileprof.record.model.calls.call_descriptions import described_calls, refusing
+from tileprof.record.model.calls.overload_facts import Operator, describe
 from tileprof.record.model.tile_model import Call, Operand, Scratch
 from tileprof.record.model.tiles import load_all
 from tileprof.record.model.tiles.foundations import overrides
@@ -64,7 +64,7 @@ class _Group:
     launches: list[int]
     call: Call
     places: list[tuple[int, int]]
-    kernel_plans: list[plans.KernelPlan]
+    kernel_plans: list[launch_plans.KernelPlan]
     key: str
 
 
@@ -91,7 +91,7 @@ def recut(trace: Recording, output: Path, tiles: Mapping[int, str] | None = None
 
 
 def _groups(trace: Recording, tiles: Mapping[int, str]) -> list[_Group]:
-    kernel_plans: dict[str, list[plans.KernelPlan]] = {}
+    kernel_plans: dict[str, list[launch_plans.KernelPlan]] = {}
     groups = (_group(trace, members, kernel_plans, tiles) for members in described_calls(trace).values())
     return [group for group in groups if group is not None]
 
@@ -99,7 +99,7 @@ def _groups(trace: Recording, tiles: Mapping[int, str]) -> list[_Group]:
 def _group(
     trace: Recording,
     members: list[tuple[int, dict[str, Any]]],
-    kernel_plans: dict[str, list[plans.KernelPlan]],
+    kernel_plans: dict[str, list[launch_plans.KernelPlan]],
     tiles: Mapping[int, str],
 ) -> _Group | None:
     """Return the group of these launches; None where no tile model cuts the call exactly, or a tensor's memory is not
@@ -118,7 +118,7 @@ def _group(
         words = [word for word in tile_shapes if word != ROWS]
         with overrides.override(*_tiles(call, trace.device.sms), *words):
             checked = refusing(_as_epilogue(operator, call), launches[0])
-            kernel_plans[key] = plans.plan(checked, call, trace.device, key, set())
+            kernel_plans[key] = launch_plans.plan(checked, call, trace.device, key, set())
         if ROWS in tile_shapes:
             kernel_plans[key] = _by_rows(kernel_plans[key], call)
     kernels = kernel_plans[key]
@@ -138,7 +138,7 @@ def _is_allocated(trace: Recording, buffer: int, launch: int) -> bool:
     return bool(row["allocated_at"] <= launch and (row["freed_at"] == NEVER or launch < row["freed_at"]))
 
 
-def _by_rows(kernel_plans: list[plans.KernelPlan], call: Call) -> list[plans.KernelPlan]:
+def _by_rows(kernel_plans: list[launch_plans.KernelPlan], call: Call) -> list[launch_plans.KernelPlan]:
     """Return one pointwise launch over operands that lie alike, with a tile per row of the innermost dimension.
 
     As an epilogue it then depends on no tile beyond the rows that it reads. Other launches stay as they are.

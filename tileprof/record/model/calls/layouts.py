@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tileprof.record.model.storage import parts
+from tileprof.record.model.memory.storage import parts
 from tileprof.record.model.tile_model import Operand
 
 _ALIGNMENT_BYTES = 16

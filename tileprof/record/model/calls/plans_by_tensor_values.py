@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from tileprof.record.model.plans import KernelPlan
+    from tileprof.record.model.calls.launch_plans import KernelPlan
 
 _MOST_BYTES: Final = 1 << 20
 """Most bytes of one tensor's values; beyond, hashing takes as long as planning."""

@@ -12,7 +12,7 @@ from tileprof.nesting import parse_json
 
 if TYPE_CHECKING:
     from tileprof.devices import Device
-    from tileprof.record.model.operator import Operator
+    from tileprof.record.model.calls.overload_facts import Operator
     from tileprof.record.model.tile_model import Call, Kernel
     from tileprof.trace import Recording
 

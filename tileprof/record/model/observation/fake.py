@@ -190,7 +190,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def _own(name: str) -> bool:
-    return name.startswith(str(Path(__file__).parents[1]))
+    return name.startswith(str(Path(__file__).parents[2]))
 
 
 def _place(error: BaseException) -> Line:
