@@ -9,6 +9,7 @@ launch turns places into coordinates. What was found is taken from the run.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,9 @@ def _to_host(count: Operand) -> Kernel:
     sketch.whole(count, READ)
     sketch.whole(scratch(_HOST, 1), WRITE)
     kernel = sketch.kernel("memcpy<device to host>", threads=1)
-    kernel.operands = (kernel.operands[0], Scratch(_HOST, 4, PINNED))
+    kernel.operands = tuple(
+        replace(o, library=PINNED) if isinstance(o, Scratch) and o.slot == _HOST else o for o in kernel.operands
+    )
     return kernel
 
 
