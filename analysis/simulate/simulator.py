@@ -20,14 +20,14 @@ from tileprof.analysis.simulate.duration_models import RECORDED, LifeModel
 from tileprof.analysis.simulate.engine import Outcome, Room, run
 from tileprof.analysis.simulate.plan import Draft, Plan
 from tileprof.analysis.simulate.scheduler import Chooses, Program, Rewires, RunsAlone, Scheduler, program_of
-from tileprof.analysis.words import counted
+from tileprof.analysis.times_and_counts import counted
 from tileprof.arrays.intervals import union
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 
 @dataclass(frozen=True, slots=True)

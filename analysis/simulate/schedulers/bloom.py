@@ -15,7 +15,7 @@ from tileprof.analysis.simulate.plan import READY, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 Pairs = dict[tuple[int, int], Bits]
 

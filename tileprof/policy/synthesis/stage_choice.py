@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tileprof.analysis.bounds.bounder import Bounder
-from tileprof.analysis.gains import direct_and_known, fold, pair_gains
+from tileprof.analysis.reporting.gains import direct_and_known, fold, pair_gains
 from tileprof.errors import UserError
 from tileprof.nesting import compile_pattern
 from tileprof.policy.format import Policy, PolicyError, Stage

@@ -8,7 +8,7 @@ from tests.support.synthetic_graphs import all_to_all, graph
 from tests.unit.analysis.simulate.launch_chains import time_of, with_trace
 from tileprof import devices
 from tileprof.analysis.bounds import Machine
-from tileprof.analysis.independence import independence
+from tileprof.analysis.reporting.independence import independence
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes
