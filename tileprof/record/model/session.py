@@ -30,8 +30,9 @@ from tileprof.record.model.calls.layouts import as_operands, flatten
 from tileprof.record.model.calls.overload_facts import HOST_READS, Operator, describe, higher_order, reads_a_step
 from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
+from tileprof.record.model.compiled.target import capability
 from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers
-from tileprof.record.model.observation import fake, unfused
+from tileprof.record.model.observation import attention_choice, fake, unfused
 from tileprof.record.model.observation.dispatch import Mode, each_thread
 from tileprof.record.model.observation.modules import Modules, Names
 from tileprof.record.model.observation.nvtx import Ranges
@@ -101,6 +102,7 @@ class Session:
         self._stack.callback(self.modules.install())
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
+        self._stack.enter_context(attention_choice.as_on_gpu(capability(self.device)))
         self._stack.enter_context(compiler(self))
         self._stack.enter_context(overrides.override(*self.options.tile))
         if self.fake:

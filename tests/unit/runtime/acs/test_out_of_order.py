@@ -25,9 +25,9 @@ KINDS = [("all", 150), ("plain", 100), ("loop", 25)]
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def machine() -> Machine:
     """The fake driver and its program."""
-    return compiled(tmp_path_factory.mktemp("driver"))
+    return compiled()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile.ahead import Ahead
-from tileprof.runtime.compile.region import Region, Runner
+from tileprof.runtime.compile.racing.ahead import Ahead
+from tileprof.runtime.compile.regions.region import Region, Runner
 from tileprof.runtime.persistent.driver import capture_id, relaxed_capture
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from tileprof.runtime.compile.region import Region, Runner
+from tileprof.runtime.compile.regions.region import Region, Runner
 
 MOST_THREADS: Final = 4
 

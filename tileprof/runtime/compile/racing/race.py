@@ -12,11 +12,11 @@ from typing import Any, Final, Literal
 import torch
 from torch import fx
 
-from tileprof.runtime.compile.compare_results import difference, in_float32, times_in_turn
-from tileprof.runtime.compile.region_program import Traced, Way
-from tileprof.runtime.compile.report import Report
-from tileprof.runtime.compile.runners import NotNowError, RegionError
-from tileprof.runtime.compile.verdict_cache import Verdict, keep
+from tileprof.runtime.compile.racing.compare_results import difference, in_float32, times_in_turn
+from tileprof.runtime.compile.racing.region_program import Traced, Way
+from tileprof.runtime.compile.racing.report import Report
+from tileprof.runtime.compile.racing.runners import NotNowError, RegionError
+from tileprof.runtime.compile.racing.verdict_cache import Verdict, keep
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 

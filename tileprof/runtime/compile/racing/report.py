@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tileprof.runtime.compile.region import Region
+    from tileprof.runtime.compile.regions.region import Region
 
 
 @dataclass(slots=True)

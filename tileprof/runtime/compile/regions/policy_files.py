@@ -20,9 +20,9 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.policy.format.symbolic import SymbolicPolicy, load_symbolic
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
-from tileprof.runtime.compile.region import Finder, Region, Runner
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
+from tileprof.runtime.compile.regions.region import Finder, Region, Runner
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
 from tileprof.runtime.stages.gemm import Gemm

@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import fx
 
-from tileprof.runtime.compile.region import Finder, Region
+from tileprof.runtime.compile.regions.region import Finder, Region
 
 
 def whole_decoders(graph: fx.Graph) -> Iterator[Region]:
@@ -39,7 +39,7 @@ def transformer_blocks(graph: fx.Graph) -> Iterator[Region]:
 
 
 FINDERS: Final[tuple[Finder, ...]] = (whole_decoders, whole_prefills, convolutional_networks, transformer_blocks)
-"""One line per family of models. Chains of products are looked for last, by `tileprof.runtime.compile.products`.
+"""One line per family of models. Chains of products are looked for last, by `products`.
 
 A family is registered once its tests under tests/gpu have passed: a fault on the device would end the user's process,
 whatever the race compares.

@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 from torch import fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
 
 
 def outer_products_as_multiplications(graph: fx.Graph, excluded: Collection[fx.Node]) -> int:

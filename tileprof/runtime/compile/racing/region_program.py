@@ -12,12 +12,12 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.ahead import Ahead
-from tileprof.runtime.compile.partition import partitioned
-from tileprof.runtime.compile.region import Region
-from tileprof.runtime.compile.region_op import running
-from tileprof.runtime.compile.runners import Lane, Lanes
+from tileprof.runtime.compile.racing.ahead import Ahead
+from tileprof.runtime.compile.racing.runners import Lane, Lanes
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.partition import partitioned
+from tileprof.runtime.compile.regions.region import Region
+from tileprof.runtime.compile.regions.region_op import running
 from tileprof.runtime.compile.tracing import traced
 from tileprof.runtime.programs.timeline import observer
 

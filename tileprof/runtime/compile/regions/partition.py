@@ -12,9 +12,9 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.region import Finder, Region
-from tileprof.runtime.compile.region_op import declare, region_call
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.region import Finder, Region
+from tileprof.runtime.compile.regions.region_op import declare, region_call
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 

@@ -14,11 +14,11 @@ from torch import fx
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.chain_matcher import ChainMatch, chains
-from tileprof.runtime.compile.gates import Pairs, joined
 from tileprof.runtime.compile.options import Options
-from tileprof.runtime.compile.region import Finder, Region, Runner
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.chain_matcher import ChainMatch, chains
+from tileprof.runtime.compile.regions.gates import Pairs, joined
+from tileprof.runtime.compile.regions.region import Finder, Region, Runner
 from tileprof.runtime.persistent.build import nvcc
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.supported import stage_plans
