@@ -44,7 +44,7 @@ class Eager:
 
 
 def eager(document: Row) -> Iterator[Eager]:
-    """Yield the programs of ``acs_eager.json``. ``issue_us``: what the driver takes to issue a launch."""
+    """Yield the programs of ``acs_eager.json``, whose ``issue_us`` is what the driver takes to issue a launch."""
     issue_us = document["issue_us"]
     for program in dict.fromkeys(row["program"] for row in document["rows"]):
         rows = [row for row in document["rows"] if row["program"] == program and row["us"]]
@@ -57,8 +57,8 @@ def eager(document: Row) -> Iterator[Eager]:
         of_step = next((row for row in rows if row.get("launches_of_step")), None)
         launches = of_step["launches_of_step"] if of_step else document["launches"].get(program, 0)
         foretold = most = None
-        if of_step is not None:
-            issued = [row["issue_us"] for row in rows if row["mode"] == "thread"]
+        issued = [row["issue_us"] for row in rows if row["mode"] == "thread" and row.get("issue_us")]
+        if of_step is not None and issued:
             own = statistics.median(issued) - PUSH_US * launches - (of_step["kernels_us"] if of_step["reads"] else 0)
             most = plain / max(own, of_step["longest_us"])
             if of_step["kernels_us"] < plain / 2:
@@ -67,24 +67,44 @@ def eager(document: Row) -> Iterator[Eager]:
         yield Eager(program, launches, us, same, foretold, most)
 
 
-HEAD = ("program", "launches", "stream order, us", "acs", "by pair", "acs-graph", "foretold", "at most")
+LIKE_THE_PAPERS = (
+    "cloth", "islands", "tree_lstm", "dynamic --kind gated", "dynamic --kind exits", "moe", "inception",
+    "inception --kind nasnet",
+)  # fmt: skip
+"""Programs of the kinds that the paper of ACS measures."""
+
+TITLES = {
+    "islands": "`islands` (CUDA alone)",
+    "gpt2": "GPT-2",
+    "acs_shipped inception-script.package inception --kind script": "`inception` as TorchScript",
+    "acs_shipped nasnet-script.package nasnet --kind script": "`nasnet` as TorchScript",
+    "acs_shipped tree_lstm-script.package tree_lstm --kind script": "`tree_lstm` as TorchScript",
+}
+
+
+def gains(document: Row, mode: str, programs: Sequence[str] = ()) -> list[float]:
+    """Return gains over stream order, of all programs or of some."""
+    return [
+        gain for p in eager(document) if (not programs or p.program in programs) and (gain := p.gain(mode)) is not None
+    ]
+
+
+EAGER_HEAD = ("program", "launches", "stream order", "`acs`", "by pair of runs", "`acs-graph`", "foretold", "at most")
 
 
 def eager_rows(document: Row) -> Iterator[Sequence[str]]:
     """Yield the cells of the table, and geometric means."""
-    programs = list(eager(document))
 
     def cell(gain: float | None) -> str:
         return f"{gain:.2f}x" if gain else ""
 
-    for p in programs:
-        pairs = " ".join(f"{gain:.2f}" for gain in p.pairs("thread"))
-        gains = [cell(gain) for gain in (p.gain("graph"), p.foretold, p.most)]
-        yield (f"`{p.program}`", f"{p.launches}", f"{p.step('plain'):,.0f}", cell(p.gain("thread")), pairs, *gains)
-    means = []
-    for of in ("thread", "graph"):
-        gains_of_mode = [gain for p in programs if (gain := p.gain(of)) is not None]
-        means.append(cell(statistics.geometric_mean(gains_of_mode)) if gains_of_mode else "")
+    for p in eager(document):
+        title = TITLES.get(p.program, f"`{p.program}`")
+        pairs = p.pairs("thread")
+        spread = f"{min(pairs):.2f} to {max(pairs):.2f}"
+        others = [cell(gain) for gain in (p.gain("graph"), p.foretold, p.most)]
+        yield (title, f"{p.launches}", f"{p.step('plain'):,.0f}", cell(p.gain("thread")), spread, *others)
+    means = [cell(statistics.geometric_mean(gains(document, mode))) for mode in ("thread", "graph")]
     yield ("geometric mean", "", "", means[0], "", means[1], "", "")
 
 
