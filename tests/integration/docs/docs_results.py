@@ -187,37 +187,6 @@ def filters() -> list[str]:
     return markdown(head, rows)
 
 
-def inserted() -> list[str]:
-    """Return what the filters that binary patches filled answered."""
-    rows = []
-    for row in results("inserted")["rows"]:
-        bits, _, granule = (int(word) for word in row["size"].split(","))
-        numbers = [f"{row[key]:,}" for key in ("pairs", "dependent", "answered", "false", "granular", "missed")]
-        full = f"{row['full']:,} of {row['filters']:,}"
-        rows.append([f"`{row['program']}`", f"{bits:,}, {granule}", row["launches"], full, *numbers])
-    head = ["program", "bits, granule", "launches", "filters of all bits", "pairs asked", "dependent", "answered yes"]
-    return markdown([*head, "false", "of one granule", "missed"], rows)
-
-
-def inserted_costs() -> list[str]:
-    """Return GPU times of programs by mode, and the lives of blocks, plain and filling filters: of the kernel that
-    slows down least and of the one that slows down most.
-    """
-    result = results("inserted")
-    modes = ("plain", "accesses", "accesses and filters", "filters")
-    rows = []
-    for row in result["rows"]:
-        if not row["block_ns"]:
-            continue
-        ms = result["gpu_ms"].get(row["program"], {})
-        times = [f"{ms[mode]:.2f}" if mode in ms else "" for mode in modes]
-        lives = sorted(row["block_ns"].values(), key=lambda pair: pair[1] / max(pair[0], 1))
-        few, many = (f"{pair[0] / 1e3:,.1f} to {pair[1] / 1e3:,.1f}" for pair in (lives[0], lives[-1]))
-        rows.append([f"`{row['program']}`", *times, few, many])
-    head = ["program", *(f"{mode}, ms" for mode in modes), "a block, us: least", "most"]
-    return markdown(head, rows)
-
-
 DEALT = ("persistent", "persistent-dynamic", "ccks", "ccks-ready")
 
 
@@ -362,7 +331,7 @@ def bytes_written() -> list[str]:
 
 TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "acs": {"programs that gain": acs, "eager measured": acs_eager},
-    "bloom": {"found by filters": bloom, "filters in kernels": filters, "filters of patches": inserted, "cost of filling": inserted_costs},
+    "bloom": {"found by filters": bloom, "filters in kernels": filters},
     "ccks": {"dealt": dealers_table, "ways over the link": link_ways, "deadlines": deadlines},
     "exported-headers": {"kernels with exported headers": exported_headers},
     "limits": {"bytes written": bytes_written, "accesses pass": accesses_pass},
